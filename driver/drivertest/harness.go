@@ -1,0 +1,74 @@
+// Package drivertest is the conformance suite of lock drivers. It proves what a
+// driver claims in its interlock.Guarantees, and only that; it says nothing
+// about what user code does with a claim. A driver's own test opens the real
+// system, fills in a Harness and calls [RunFenced] or [RunAdvisory].
+package drivertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Harness tells the suite how to reach one driver and its backend. Every test
+// of the suite calls it anew, so that tests share nothing.
+type Harness struct {
+	// Bubble runs one test, normally test itself. The memory driver passes
+	// synctest.Test.
+	Bubble func(t *testing.T, test func(t *testing.T))
+	// Start prepares a backend for one test; it cleans up by t.Cleanup. Tests
+	// that damage the server are told a fresh one by exclusive.
+	Start func(t *testing.T, exclusive bool) Backend
+	// TTL is the lease length with which Backend.Open opens drivers.
+	TTL time.Duration
+	// Heartbeat is how often a waiter of this driver makes sure that it has
+	// not missed a push.
+	Heartbeat time.Duration
+}
+
+// Backend is one running backend.
+type Backend interface {
+	// Open opens the driver as a further process would, with its own
+	// connections, by way of a path that Server faults can break. It is closed
+	// by t.Cleanup.
+	Open(t *testing.T) driver.Fenced
+	// Residue lists what the backend keeps for name: holders and waiters,
+	// whatever the layout. Counters that are meant to stay do not count.
+	Residue(t *testing.T, name string) []string
+	// Delete removes name's lock as an operator would, past every driver.
+	Delete(t *testing.T, name string)
+	// Faults is nil where there is no server to break.
+	Faults() Faults
+}
+
+// Faults breaks the backend of one test, or the path to it. The server keeps
+// its address throughout.
+type Faults interface {
+	// Kill ends the server with SIGKILL; Restart starts it again on its data.
+	Kill()
+	Restart()
+	// Wipe kills the server and starts it on an empty data directory.
+	Wipe()
+	// Pause stops the server with SIGSTOP; Resume lets it go on.
+	Pause()
+	Resume()
+	// Cut drops every byte in both directions without closing connections, and
+	// refuses new ones; Heal ends it and closes what was cut.
+	Cut()
+	Heal()
+}
+
+// ReplyDropper is an extra ability of Faults.
+type ReplyDropper interface {
+	// DropReplies lets requests through and drops every byte of the answers,
+	// until Heal.
+	DropReplies()
+}
+
+// PushDropper is an extra ability of a Backend whose server pushes grants.
+type PushDropper interface {
+	// DropPushes makes d miss every push of a grant from now on, while its
+	// requests are answered.
+	DropPushes(t *testing.T, d driver.Fenced)
+}

@@ -1,0 +1,44 @@
+package driver
+
+import "context"
+
+// Dialect names a database's SQL.
+type Dialect string
+
+// Postgres is PostgreSQL. MariaDB joins with its driver.
+const Postgres Dialect = "postgres"
+
+// SQL runs statements inside one transaction of the user's. It is made by the
+// database's driver package from the user's own transaction value.
+//
+// Errors are classified: a serialization failure, a deadlock and a lock timeout
+// are Retryable (the transaction did nothing and may be run again), a lost
+// connection is Uncertain, the rest is Definite. Nothing is retried.
+type SQL interface {
+	// Exec runs one statement and returns the number of affected rows.
+	Exec(ctx context.Context, query string, args ...any) (affected int64, err error)
+	// Query runs one statement and calls each with a scan function for every
+	// row, in order, until it returns an error. Rows are closed before Query
+	// returns, so each must not run statements on the same transaction.
+	Query(ctx context.Context, query string, args []any, each func(scan func(dest ...any) error) error) error
+	// Dialect says which SQL is understood.
+	Dialect() Dialect
+}
+
+// Tx is a transaction that Interlock began and ends. T is the type the user's
+// own code works with, such as pgx.Tx or *sql.Tx.
+type Tx[T any] interface {
+	SQL
+	// Native is the user's handle on the same transaction.
+	Native() T
+	// Commit ends it. An Uncertain error means that it may have committed.
+	Commit(ctx context.Context) error
+	// Rollback ends it without effect; after a Commit it does nothing.
+	Rollback(ctx context.Context) error
+}
+
+// Beginner starts transactions on the user's own pool.
+type Beginner[T any] interface {
+	// Begin starts a transaction with the pool's own settings.
+	Begin(ctx context.Context) (Tx[T], error)
+}

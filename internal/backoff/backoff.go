@@ -1,0 +1,27 @@
+// Package backoff computes how long to wait before the next attempt: capped
+// exponential growth with full jitter (Amazon Architecture Blog, "Exponential
+// Backoff and Jitter"). It does not wait and holds no state.
+package backoff
+
+import "time"
+
+// Policy bounds the waits. The zero value waits 0.
+type Policy struct {
+	First time.Duration // bound of the first wait
+	Max   time.Duration // bound of every wait
+}
+
+// Delay is the wait before attempt n+1, after n attempts have failed (n ≥ 1):
+// random·min(Max, First·2^(n−1)), but at least an eighth of that bound, so
+// that no attempt follows at once. random is in [0,1).
+func (p Policy) Delay(n int, random float64) time.Duration {
+	bound := p.First
+	for range n - 1 {
+		if bound >= p.Max {
+			break
+		}
+		bound *= 2
+	}
+	bound = min(bound, p.Max)
+	return max(bound/8, time.Duration(random*float64(bound)))
+}

@@ -1,0 +1,63 @@
+// Package observe is how Interlock tells what it does: structs of events and
+// hooks that receive them. It keeps nothing, samples nothing and knows no
+// metrics library; adapters live elsewhere.
+package observe
+
+import (
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Lock receives what happens to locks. Every hook may be nil. Hooks are called
+// synchronously, some with internal state held: they must return at once and
+// must not call the lock that reports.
+type Lock struct {
+	Waiting    func(LockWaiting)
+	Acquired   func(LockAcquired)
+	HandedOver func(LockHandedOver)
+	Renewed    func(LockRenewed)
+	Ended      func(LockEnded)
+}
+
+// LockWaiting: a request has a place in the backend's queue, or a new one.
+type LockWaiting struct {
+	Name   string
+	Owner  string
+	Ahead  int    // waiters before this process, the holder not counted; -1 if not known
+	Holder string // empty if not known
+}
+
+// LockAcquired: a caller got the lock, or gave up waiting for it.
+type LockAcquired struct {
+	Name  string
+	Owner string
+	Token interlock.Token // 0 for advisory locks and failures
+	Wait  time.Duration   // from the call to its end
+	Err   error           // nil if it was acquired
+}
+
+// LockHandedOver: a holder passed the lock to the next caller in this process
+// without asking the backend.
+type LockHandedOver struct {
+	Name  string
+	Owner string
+	Token interlock.Token // of the new holder; 0 for advisory locks
+}
+
+// LockRenewed: a renewal was answered or failed. A failed renewal is not a loss.
+type LockRenewed struct {
+	Name  string
+	Owner string
+	Took  time.Duration
+	Err   error
+}
+
+// LockEnded: a claim ended.
+type LockEnded struct {
+	Name  string
+	Owner string
+	Token interlock.Token // 0 for advisory locks
+	Held  time.Duration
+	Cause error // interlock.ErrReleased, ErrExpired, ErrLost or ErrSessionEnded in its chain
+}
