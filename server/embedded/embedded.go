@@ -1,0 +1,135 @@
+// Package embedded runs one etcd node inside the process, for development and
+// for tests. It does not make anything highly available: the node is alone,
+// listens on loopback only, has neither authentication nor TLS, and what it
+// stores is as durable as the one disk it stands on.
+//
+//	s, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: "127.0.0.1:7460"})
+//	if err != nil {
+//		return err
+//	}
+//	defer s.Close()
+//	d, err := etcd.Open(ctx, s.Client(), nil) // package driver/etcd
+//
+// Any other etcd client works as well: etcdctl --endpoints=$(s.Endpoint()).
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+)
+
+// A node alone has nobody to wait for: these two only decide how soon it elects
+// itself, and with it the shortest lease it grants (one second).
+const (
+	heartbeat = 10 * time.Millisecond
+	election  = 100 * time.Millisecond
+)
+
+// Options says where a node lives.
+type Options struct {
+	// DataDir is where it keeps its data, its log and its lock file; created if
+	// it is missing. Required.
+	DataDir string
+	// Listen is the host and port that etcd clients dial. The host must be a
+	// loopback address or "localhost"; port 0 picks a free one. Required.
+	Listen string
+}
+
+// A Server is a running node. Its methods are safe for concurrent use.
+type Server struct {
+	node     *embed.Etcd
+	client   *clientv3.Client
+	endpoint string
+	lock     *dirLock
+	close    sync.Once
+}
+
+// Start starts a node and waits until it serves, which takes about a tenth of a
+// second, or until ctx ends. It returns an [*InUseError] when another process
+// runs on the same data, an [*AddressError] when Listen cannot be used, and
+// leaves nothing running when it fails.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	listen, err := loopback(o.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if o.DataDir == "" {
+		return nil, errors.New("embedded: start etcd: no data directory was given")
+	}
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded: create the data directory: %w", err)
+	}
+	lock, err := lockDir(o.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{lock: lock}
+	if err := s.run(ctx, config(o.DataDir, listen)); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// run starts the node and tells the lock file where it is.
+func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
+	node, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return startError(cfg, err)
+	}
+	s.node = node
+	select {
+	case <-node.Server.ReadyNotify():
+	case err := <-node.Err():
+		return fmt.Errorf("embedded: start etcd on %s: %w", cfg.Dir, err)
+	case <-ctx.Done():
+		return fmt.Errorf("embedded: start etcd on %s: %w", cfg.Dir, context.Cause(ctx))
+	}
+	s.endpoint = node.Clients[0].Addr().String()
+	s.client = v3client.New(node.Server)
+	return s.lock.write(Running{PID: os.Getpid(), Endpoint: s.endpoint})
+}
+
+func startError(cfg *embed.Config, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return &AddressError{Listen: cfg.ListenClientUrls[0].Host, Err: err}
+	}
+	return fmt.Errorf("embedded: start etcd on %s (its log is %s): %w", cfg.Dir, LogFile(cfg.Dir), err)
+}
+
+// Client talks to the node without a network. It lives as long as the node and
+// is not to be closed.
+func (s *Server) Client() *clientv3.Client { return s.client }
+
+// Endpoint is the host:port at which other processes reach the node.
+func (s *Server) Endpoint() string { return s.endpoint }
+
+// Err reports when the node stops by itself, with the reason.
+func (s *Server) Err() <-chan error { return s.node.Err() }
+
+// Close stops the node and waits for it. Requests under way are given a few
+// seconds, open watches too. Later calls do nothing.
+func (s *Server) Close() {
+	s.close.Do(func() {
+		if s.client != nil {
+			_ = s.client.Close() // an in-process client has no connection that could fail to close
+		}
+		if s.node != nil {
+			s.node.Close()
+		}
+		s.lock.release()
+	})
+}
+
+// LogFile is where a node on dataDir writes what etcd has to say.
+func LogFile(dataDir string) string { return filepath.Join(dataDir, "etcd.log") }

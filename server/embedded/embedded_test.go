@@ -1,0 +1,156 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock/server/embedded"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const anyPort = "127.0.0.1:0"
+
+func start(t *testing.T, dir string) *embedded.Server {
+	t.Helper()
+	s, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func dial(t *testing.T, s *embedded.Server) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestBothClientsSeeOneStore(t *testing.T) {
+	s := start(t, t.TempDir())
+	if _, err := s.Client().Put(t.Context(), "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := dial(t, s).Get(t.Context(), "key")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
+		t.Fatalf("over the network: %v, %v", got, err)
+	}
+}
+
+func TestGrantsLeasesOfOneSecond(t *testing.T) {
+	l, err := start(t, t.TempDir()).Client().Grant(t.Context(), 1)
+	if err != nil || l.TTL != 1 {
+		t.Fatalf("asked for 1 s, granted %v, %v", l, err)
+	}
+}
+
+func TestDataOutlivesTheServer(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, dir)
+	if _, err := first.Client().Put(t.Context(), "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	got, err := start(t, dir).Client().Get(t.Context(), "key")
+	if err != nil || len(got.Kvs) != 1 {
+		t.Fatalf("after a restart: %v, %v", got, err)
+	}
+}
+
+func TestCloseDoesNotWaitForOpenWatches(t *testing.T) {
+	s := start(t, t.TempDir())
+	w := dial(t, s).Watch(t.Context(), "key", clientv3.WithCreatedNotify())
+	<-w
+	begun := time.Now()
+	s.Close()
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Fatalf("closing took %v", took)
+	}
+}
+
+func TestSecondInstanceOnTheSameData(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, dir)
+	_, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
+	var inUse *embedded.InUseError
+	if !errors.As(err, &inUse) || inUse.Running != (embedded.Running{PID: os.Getpid(), Endpoint: s.Endpoint()}) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestTakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", anyPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: l.Addr().String()})
+	var address *embedded.AddressError
+	if !errors.As(err, &address) || !errors.Is(err, syscall.EADDRINUSE) || address.Listen != l.Addr().String() {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestAFailedStartGivesTheDirectoryBack(t *testing.T) {
+	l, err := net.Listen("tcp", anyPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := t.TempDir()
+	if _, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: l.Addr().String()}); err == nil {
+		t.Fatal("started on a taken port")
+	}
+	start(t, dir)
+}
+
+func TestListensOnLoopbackOnly(t *testing.T) {
+	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:7460", "example.org:7460", "7460", ""} {
+		_, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: listen})
+		var address *embedded.AddressError
+		if !errors.As(err, &address) {
+			t.Errorf("%q: got %v", listen, err)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	if r, ok := embedded.Find(dir); ok {
+		t.Fatalf("found %v where nothing ever ran", r)
+	}
+	s := start(t, dir)
+	if r, ok := embedded.Find(dir); !ok || r.Endpoint != s.Endpoint() || r.PID != os.Getpid() {
+		t.Fatalf("found %v, %v", r, ok)
+	}
+	s.Close()
+	if r, ok := embedded.Find(dir); ok {
+		t.Fatalf("found %v after it was closed", r)
+	}
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	if s, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: anyPort}); err == nil {
+		s.Close() // it was ready before anyone looked at the context: allowed
+	} else if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	start(t, dir)
+}
