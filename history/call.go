@@ -1,0 +1,70 @@
+package history
+
+import (
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// A Call is an operation under way. Exactly one of its methods is called, once,
+// after the answer came.
+type Call struct {
+	w     *Writer
+	start Event
+}
+
+// Invoke records that an operation is about to be made. Call it before the
+// request leaves. e.Kind is set.
+func (w *Writer) Invoke(e Event) Call {
+	if e.Src == "" {
+		e.Src = caller(1)
+	}
+	e.Kind = Invoke
+	e.Seq = w.Record(e)
+	return Call{w: w, start: e}
+}
+
+// OK: it was done. value is what was read or written, or empty.
+func (c Call) OK(value string) { c.end(Event{Kind: OK, Value: value}) }
+
+// Granted: an acquire got the lock.
+func (c Call) Granted(token interlock.Token, owner string) {
+	c.end(Event{Kind: Grant, Token: token, Owner: owner})
+}
+
+// Fail: it was certainly not done.
+func (c Call) Fail(why string) { c.end(Event{Kind: Fail, Value: why}) }
+
+// Info: whether it was done is not known.
+func (c Call) Info(why string) { c.end(Event{Kind: Info, Value: why}) }
+
+// Reject: a guard refused it, having seen the token seen.
+func (c Call) Reject(seen interlock.Token) { c.end(Event{Kind: Reject, Seen: seen}) }
+
+// End records what err says: nil is OK, a [interlock.StaleTokenError] a
+// rejection, an uncertain error Info, and everything else Fail.
+func (c Call) End(err error) {
+	var stale *interlock.StaleTokenError
+	switch {
+	case err == nil:
+		c.end(Event{Kind: OK})
+	case errors.As(err, &stale):
+		c.end(Event{Kind: Reject, Seen: stale.Seen, Value: err.Error()})
+	case interlock.Kind(err) == interlock.Uncertain:
+		c.end(Event{Kind: Info, Value: err.Error()})
+	default:
+		c.end(Event{Kind: Fail, Value: err.Error()})
+	}
+}
+
+func (c Call) end(e Event) {
+	s := c.start
+	e.Lane, e.Op, e.Key, e.Cause, e.Src = s.Lane, s.Op, s.Key, s.Seq, caller(2)
+	if e.Token == 0 {
+		e.Token = s.Token
+	}
+	if e.Owner == "" {
+		e.Owner = s.Owner
+	}
+	c.w.Record(e)
+}

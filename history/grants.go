@@ -1,0 +1,124 @@
+package history
+
+import "github.com/interlock-dev/interlock"
+
+// maxRecent bounds the grants remembered while somebody waits.
+const maxRecent = 1024
+
+// A name is what is known of one lock.
+type name struct {
+	top    mark // the first grant with the highest token of those that returned
+	judged bool
+
+	// open counts the acquires that may still be granted. While there are any,
+	// recent keeps the first grant of each token, for RuleOneOwner; what was
+	// granted before any of them was asked for is below their floor.
+	open   int
+	recent map[interlock.Token]mark
+	order  []interlock.Token
+
+	// unsure keeps, for an owner whose attempt ended without a known outcome,
+	// the floor of that attempt: a later one may find the grant that it got.
+	unsure map[string]mark
+}
+
+func (c *checker) name(key string) *name {
+	n := c.names[key]
+	if n == nil {
+		n = &name{recent: map[interlock.Token]mark{}, unsure: map[string]mark{}}
+		c.names[key] = n
+	}
+	return n
+}
+
+// asked is told that owner asks for the name, and returns its floor.
+func (n *name) asked(owner string) mark {
+	n.open++
+	if floor, again := n.unsure[owner]; again {
+		return floor
+	}
+	return n.top
+}
+
+// settled is told that an acquire will not be granted any more.
+func (n *name) settled() {
+	if n.open--; n.open == 0 {
+		clear(n.recent)
+		n.order = n.order[:0]
+	}
+}
+
+func (c *checker) endAcquire(k call, e Event) {
+	n, owner := c.name(k.start.Key), k.start.Owner
+	switch e.Kind {
+	case Grant, HandOver, OK:
+		if e.Owner == "" {
+			e.Owner = owner
+		}
+		e.Key = k.start.Key
+		c.granted(n, e, k.floor)
+		if _, again := n.unsure[owner]; again {
+			delete(n.unsure, owner)
+			n.settled()
+		}
+	case Info:
+		c.report.Unknown++
+		if _, again := n.unsure[owner]; !again && owner != "" {
+			n.unsure[owner] = k.floor
+			return // still open
+		}
+	}
+	n.settled()
+}
+
+// granted judges a grant. floor is zero if it is not known when it was asked for.
+func (c *checker) granted(n *name, e Event, floor mark) {
+	if e.Token <= 0 {
+		return // an advisory lock
+	}
+	if !n.judged {
+		n.judged = true
+		c.report.Names++
+	}
+	c.report.Grants++
+	g := mark{token: e.Token, owner: e.Owner, at: refOf(e)}
+	if floor.token > g.token {
+		c.report.add(RuleGrantOrder, e.Key, floor.at, g.at,
+			"%q was granted with token %d (%v) after a grant with token %d (%v) had returned",
+			e.Key, g.token, g.at, floor.token, floor.at)
+	} else if first, twice := n.first(g.token, floor); twice && !sameOwner(first, g) {
+		c.report.add(RuleOneOwner, e.Key, first.at, g.at,
+			"token %d of %q was granted to %q (%v) and again to %q (%v)",
+			g.token, e.Key, first.owner, first.at, g.owner, g.at)
+	}
+	n.remember(g)
+}
+
+// first is the first grant with token, as far as it is remembered.
+func (n *name) first(token interlock.Token, floor mark) (mark, bool) {
+	if floor.token == token {
+		return floor, true
+	}
+	if m, ok := n.recent[token]; ok {
+		return m, true
+	}
+	return n.top, n.top.token == token
+}
+
+func (n *name) remember(g mark) {
+	if g.token > n.top.token {
+		n.top = g
+	}
+	if _, ok := n.recent[g.token]; ok || n.open == 0 {
+		return
+	}
+	if len(n.order) == maxRecent {
+		delete(n.recent, n.order[0])
+		n.order = append(n.order[:0], n.order[1:]...)
+	}
+	n.recent[g.token] = g
+	n.order = append(n.order, g.token)
+}
+
+// sameOwner is false where an owner is not known: then two grants are two.
+func sameOwner(a, b mark) bool { return a.owner != "" && a.owner == b.owner }

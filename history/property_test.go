@@ -1,0 +1,199 @@
+package history
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// TestAgainstBruteForce compares the linear checker with one that looks at
+// every pair of calls, on random histories most of which violate something.
+func TestAgainstBruteForce(t *testing.T) {
+	seen := map[Rule]int{}
+	clean := 0
+	for seed := range uint64(20_000) {
+		events := randomHistory(rand.New(rand.NewPCG(seed, 1)))
+		s := script{events: events}
+		report, err := CheckTokens(s.source())
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		var got []string
+		for _, v := range report.Violations {
+			got = append(got, fmt.Sprintf("%s at %d", v.Rule, v.Second.Seq))
+			seen[v.Rule]++
+		}
+		if want := bruteForce(events); !slices.Equal(got, want) {
+			for _, e := range events {
+				t.Logf("%+v", e)
+			}
+			t.Fatalf("seed %d:\n found %v\n want  %v", seed, got, want)
+		} else if len(want) == 0 {
+			clean++
+		}
+	}
+	if clean < 100 {
+		t.Errorf("only %d histories were clean", clean)
+	}
+	for _, r := range []Rule{RuleGrantOrder, RuleOneOwner, RuleAccessOrder, RuleRejection} {
+		if seen[r] < 100 {
+			t.Errorf("%s: violated only %d times", r, seen[r])
+		}
+	}
+}
+
+// randomHistory interleaves a few lanes, each with one call at a time.
+func randomHistory(r *rand.Rand) []Event {
+	var s script
+	ops := []string{OpAcquire, OpAcquire, OpEnter, OpRead, OpWrite, OpRebase}
+	open := map[string]Event{}
+	for range 4 + r.IntN(24) {
+		lane := fmt.Sprintf("lane%d", r.IntN(4))
+		e, busy := open[lane]
+		if !busy {
+			e = Event{Lane: lane, Kind: Invoke, Op: ops[r.IntN(len(ops))], Key: fmt.Sprintf("k%d", r.IntN(2)),
+				Token: interlock.Token(1 + r.IntN(4)), Strict: r.IntN(4) == 0}
+			if e.Op == OpAcquire {
+				e.Owner, e.Token = lane, 0
+			}
+			e.Seq = s.add(e)
+			open[lane] = e
+			continue
+		}
+		if end, alive := randomEnd(r, e); alive {
+			s.add(end)
+			delete(open, lane)
+		}
+	}
+	return s.events
+}
+
+func randomEnd(r *rand.Rand, call Event) (end Event, alive bool) {
+	end = Event{Lane: call.Lane, Op: call.Op, Key: call.Key, Owner: call.Owner, Token: call.Token, Cause: call.Seq, Kind: OK}
+	switch n := r.IntN(10); {
+	case n == 0:
+		end.Kind = Fail
+	case n == 1:
+		end.Kind = Info
+	case n == 2:
+		return end, false // not yet, or never
+	case n == 3 && call.Op != OpAcquire && call.Op != OpRebase:
+		end.Kind, end.Seen = Reject, interlock.Token(1+r.IntN(5))
+	case call.Op == OpAcquire:
+		end.Token = interlock.Token(1 + r.IntN(5))
+	}
+	return end, true
+}
+
+// span is one call of a history: never is the end of one that has none.
+type span struct {
+	start, end int64
+	call, last Event
+}
+
+const never = math.MaxInt64
+
+func spans(events []Event) []span {
+	var all []span
+	for _, e := range events {
+		if e.Kind == Invoke {
+			s := span{start: e.Seq, end: never, call: e}
+			for _, f := range events {
+				if f.Kind != Invoke && f.Cause == e.Seq {
+					s.end, s.last = f.Seq, f
+				}
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (s span) granted() bool  { return s.call.Op == OpAcquire && s.last.Kind == OK }
+func (s span) access() bool   { return s.call.Op != OpAcquire && s.call.Op != OpRebase }
+func (s span) accepted() bool { return s.access() && s.last.Kind == OK }
+
+// bruteForce lists the violations by their definitions, in the order of the
+// events that must not have been.
+func bruteForce(events []Event) []string {
+	all := spans(events)
+	byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return int(min(a.end, 1e6) - min(b.end, 1e6)) })
+	var out []string
+	for _, s := range byEnd {
+		var rule Rule
+		switch {
+		case s.granted():
+			rule = bruteGrant(all, s)
+		case s.accepted():
+			rule = bruteAccess(all, s)
+		case s.access() && s.last.Kind == Reject:
+			rule = bruteReject(all, s)
+		}
+		if rule != "" {
+			out = append(out, fmt.Sprintf("%s at %d", rule, s.end))
+		}
+	}
+	return out
+}
+
+func bruteGrant(all []span, s span) Rule {
+	start, first := s.start, s
+	for i := len(all) - 1; i >= 0; i-- { // back through this owner's attempts to its last grant
+		o := all[i]
+		if o.call.Owner != s.call.Owner || o.call.Key != s.call.Key || o.end >= start {
+			continue
+		}
+		if o.granted() {
+			break
+		}
+		if o.last.Kind == Info {
+			start = o.start
+		}
+	}
+	for _, o := range all {
+		if !o.granted() || o.call.Key != s.call.Key {
+			continue
+		}
+		if o.end < start && o.last.Token > s.last.Token {
+			return RuleGrantOrder
+		}
+		if o.last.Token == s.last.Token && o.end < first.end {
+			first = o
+		}
+	}
+	if first.call.Owner != s.call.Owner {
+		return RuleOneOwner
+	}
+	return ""
+}
+
+func bruteAccess(all []span, s span) Rule {
+	for _, o := range all {
+		if !o.accepted() || o.call.Key != s.call.Key || o.end >= s.start || o.call.Token <= s.call.Token {
+			continue
+		}
+		if !slices.ContainsFunc(all, func(r span) bool { // a rebase that touches the time of both
+			return r.call.Op == OpRebase && r.call.Key == s.call.Key &&
+				r.start < s.end && (r.end > o.start || r.last.Kind == Info)
+		}) {
+			return RuleAccessOrder
+		}
+	}
+	return ""
+}
+
+func bruteReject(all []span, s span) Rule {
+	if s.last.Seen < s.call.Token || s.last.Seen == s.call.Token && !s.call.Strict {
+		return RuleRejection
+	}
+	for _, o := range all {
+		if o.call.Op != OpAcquire && o.start < s.end && o.call.Key == s.call.Key && o.call.Token >= s.last.Seen {
+			return ""
+		}
+	}
+	return RuleRejection
+}

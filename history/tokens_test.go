@@ -1,0 +1,248 @@
+package history
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// script builds histories by hand: each call appends one event.
+type script struct{ events []Event }
+
+func (s *script) add(e Event) int64 {
+	e.Seq = int64(len(s.events) + 1)
+	e.Mono = e.Seq
+	if e.Lane == "" {
+		e.Lane = "A"
+	}
+	s.events = append(s.events, e)
+	return e.Seq
+}
+
+func (s *script) invoke(op, key string, token interlock.Token) int64 {
+	return s.add(Event{Kind: Invoke, Op: op, Key: key, Token: token})
+}
+
+func (s *script) end(kind Kind, cause int64) int64 { return s.add(Event{Kind: kind, Cause: cause}) }
+
+func (s *script) grant(cause int64, token interlock.Token, owner string) int64 {
+	return s.add(Event{Kind: Grant, Op: OpAcquire, Cause: cause, Key: "n", Token: token, Owner: owner})
+}
+
+// done is an operation that was accepted at once.
+func (s *script) done(op, key string, token interlock.Token) int64 {
+	return s.end(OK, s.invoke(op, key, token))
+}
+
+func (s *script) source() iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for _, e := range s.events {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	type want struct {
+		rule          Rule
+		first, second int64
+	}
+	tests := map[string]struct {
+		play func(s *script)
+		want []want
+	}{
+		"grants in order": {func(s *script) {
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "a")
+			s.grant(s.invoke(OpAcquire, "n", 0), 11, "b")
+		}, nil},
+		"grant below an earlier one": {func(s *script) {
+			s.grant(s.invoke(OpAcquire, "n", 0), 11, "a")
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "b")
+		}, []want{{RuleGrantOrder, 2, 4}}},
+		"grant below a hand-over": {func(s *script) {
+			s.add(Event{Kind: HandOver, Key: "n", Token: 11, Owner: "a"})
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "b")
+		}, []want{{RuleGrantOrder, 1, 3}}},
+		"overlapping grants may return in either order": {func(s *script) {
+			a, b := s.invoke(OpAcquire, "n", 0), s.invoke(OpAcquire, "n", 0)
+			s.grant(a, 11, "a")
+			s.grant(b, 10, "b")
+		}, nil},
+		"a repeated attempt finds the grant of the first": {func(s *script) {
+			a := s.add(Event{Kind: Invoke, Op: OpAcquire, Key: "n", Owner: "a"})
+			s.end(Info, a)
+			s.grant(s.invoke(OpAcquire, "n", 0), 11, "b")
+			a = s.add(Event{Kind: Invoke, Op: OpAcquire, Key: "n", Owner: "a"})
+			s.grant(a, 10, "a")
+		}, nil},
+		"the same owner may get the same token again": {func(s *script) {
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "a")
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "a")
+		}, nil},
+		"one token for two owners, in order": {func(s *script) {
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "a")
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "b")
+		}, []want{{RuleOneOwner, 2, 4}}},
+		"one token for two owners, overlapping, not the highest": {func(s *script) {
+			a, b, c := s.invoke(OpAcquire, "n", 0), s.invoke(OpAcquire, "n", 0), s.invoke(OpAcquire, "n", 0)
+			s.grant(a, 10, "a")
+			s.grant(b, 11, "b")
+			s.grant(c, 10, "c")
+		}, []want{{RuleOneOwner, 4, 6}}},
+		"one token for two calls of unknown owners": {func(s *script) {
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "")
+			s.grant(s.invoke(OpAcquire, "n", 0), 10, "")
+		}, []want{{RuleOneOwner, 2, 4}}},
+		"accepted in order, equal tokens too": {func(s *script) {
+			s.done(OpEnter, "r", 10)
+			s.done(OpWrite, "r", 10)
+			s.done(OpRead, "r", 11)
+			s.done(OpWrite, "other", 1)
+		}, nil},
+		"a stale write is accepted": {func(s *script) {
+			s.done(OpEnter, "r", 11)
+			s.done(OpWrite, "r", 10)
+		}, []want{{RuleAccessOrder, 2, 4}}},
+		"a stale read is accepted": {func(s *script) {
+			s.done(OpRead, "r", 11)
+			s.done(OpRead, "r", 10)
+		}, []want{{RuleAccessOrder, 2, 4}}},
+		"a stale write that overlaps the newer one is legal": {func(s *script) {
+			old := s.invoke(OpWrite, "r", 10)
+			s.done(OpWrite, "r", 11)
+			s.end(OK, old)
+		}, nil},
+		"an unknown outcome accuses nobody": {func(s *script) {
+			s.end(Info, s.invoke(OpWrite, "r", 11))
+			s.invoke(OpWrite, "r", 12)
+			s.done(OpWrite, "r", 10)
+		}, nil},
+		"an unknown outcome may be what a guard has seen": {func(s *script) {
+			s.end(Info, s.invoke(OpWrite, "r", 11))
+			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 10), Seen: 11})
+		}, nil},
+		"a failure accuses nobody": {func(s *script) {
+			s.end(Fail, s.invoke(OpWrite, "r", 11))
+			s.done(OpWrite, "r", 10)
+		}, nil},
+		"refused without reason": {func(s *script) {
+			s.done(OpWrite, "r", 10)
+			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 11), Seen: 10})
+		}, []want{{RuleRejection, 3, 4}}},
+		"an equal token refused": {func(s *script) {
+			s.done(OpWrite, "r", 10)
+			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 10), Seen: 10})
+		}, []want{{RuleRejection, 3, 4}}},
+		"an equal token refused, strictly": {func(s *script) {
+			s.done(OpWrite, "r", 10)
+			again := s.add(Event{Kind: Invoke, Op: OpWrite, Key: "r", Token: 10, Strict: true})
+			s.add(Event{Kind: Reject, Cause: again, Seen: 10})
+		}, nil},
+		"refused for a token that nobody presented": {func(s *script) {
+			s.done(OpWrite, "r", 10)
+			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 9), Seen: 12})
+		}, []want{{RuleRejection, 3, 4}}},
+		"refused for a mark from before": {func(s *script) {
+			s.add(Event{Kind: State, Op: OpMark, Key: "r", Token: 12})
+			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 9), Seen: 12})
+		}, nil},
+		"refused for the token of a rebase of unknown outcome": {func(s *script) {
+			s.end(Info, s.invoke(OpRebase, "r", 12))
+			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 9), Seen: 12})
+		}, nil},
+		"a rebase lowers the mark": {func(s *script) {
+			s.done(OpWrite, "r", 12)
+			s.done(OpRebase, "r", 5)
+			s.done(OpWrite, "r", 6)
+			s.done(OpWrite, "r", 5)
+		}, []want{{RuleAccessOrder, 6, 8}}},
+		"a rebase under way": {func(s *script) {
+			s.done(OpWrite, "r", 12)
+			rebase := s.invoke(OpRebase, "r", 5)
+			s.done(OpWrite, "r", 6)
+			s.end(OK, rebase)
+		}, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var s script
+			tt.play(&s)
+			report, err := CheckTokens(s.source())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []want
+			for _, v := range report.Violations {
+				got = append(got, want{v.Rule, v.First.Seq, v.Second.Seq})
+				if !strings.Contains(v.Text, v.First.String()) || !strings.Contains(v.Text, v.Second.String()) {
+					t.Errorf("the sentence does not name both events: %s", v)
+				}
+			}
+			if !slices.Equal(got, tt.want) || report.Total != len(tt.want) {
+				t.Errorf("found %v, want %v\n%v", got, tt.want, report)
+			}
+		})
+	}
+}
+
+func TestReportCounts(t *testing.T) {
+	var s script
+	s.grant(s.invoke(OpAcquire, "n", 0), 10, "a")
+	s.done(OpEnter, "r", 10)
+	s.done(OpWrite, "r", 10)
+	s.done(OpWrite, "r", 0)
+	s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 9), Seen: 10})
+	s.end(Info, s.invoke(OpWrite, "r", 11))
+	s.invoke(OpWrite, "r", 12)
+	got, err := CheckTokens(s.source())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Report{Events: 13, Names: 1, Resources: 1, Grants: 1, Accepted: 2, Rejected: 1, Unknown: 2, Unclaimed: 1}
+	if got.String() != want.String() || !got.OK() {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestAnEndWithoutACallIsAnError(t *testing.T) {
+	var s script
+	s.end(OK, s.done(OpWrite, "r", 1)-1)
+	if _, err := CheckTokens(s.source()); err == nil {
+		t.Error("a call that ended twice was accepted")
+	}
+}
+
+func TestViolationsAreBounded(t *testing.T) {
+	var s script
+	s.done(OpWrite, "r", 2)
+	for range maxListed + 5 {
+		s.done(OpWrite, "r", 1)
+	}
+	report, err := CheckTokens(s.source())
+	if err != nil || report.Total != maxListed+5 || len(report.Violations) != maxListed {
+		t.Errorf("total %d, listed %d, %v", report.Total, len(report.Violations), err)
+	}
+}
+
+func TestADeadWaiterDoesNotKeepEveryGrant(t *testing.T) {
+	var s script
+	s.invoke(OpAcquire, "n", 0) // never ends
+	for i := range 5 * maxRecent {
+		s.grant(s.invoke(OpAcquire, "n", 0), interlock.Token(i+1), "a")
+	}
+	c := checker{open: map[callID]call{}, names: map[string]*name{}, resources: map[string]*resource{}}
+	for _, e := range s.events {
+		if err := c.event(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := c.names["n"]
+	if len(n.recent) > maxRecent || len(n.order) > maxRecent || len(c.open) != 1 {
+		t.Errorf("kept %d grants in %d places, %d calls open", len(n.recent), len(n.order), len(c.open))
+	}
+}

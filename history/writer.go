@@ -1,0 +1,139 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Options changes how a [Writer] works. The zero value, and nil, are good.
+type Options struct {
+	// Clock gives the time of an event: monotonic time that all writers to be
+	// merged share, and the wall clock. Nil reads the host's. Under virtual
+	// time pass one that follows it.
+	Clock func() (mono time.Duration, wall time.Time)
+}
+
+// A Writer appends events to one history. It is safe for concurrent use.
+//
+// Each event is one call of the underlying Write, made before the method that
+// records it returns, and nothing is buffered: what was recorded survives the
+// death of the process. [Writer.Sync] makes it survive that of the machine.
+type Writer struct {
+	mu    sync.Mutex
+	w     io.Writer
+	clock func() (time.Duration, time.Time)
+	seq   int64
+	mono  time.Duration // of the last event
+	err   error         // the first failure; nothing is written after it
+}
+
+// Create starts a history in a new file, which must not exist.
+func Create(path string, h Header, o *Options) (*Writer, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("create history: %w", err)
+	}
+	w, err := NewWriter(f, h, o)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// NewWriter starts a history on w and writes the header. If w has Sync or
+// Close, the methods of the same name use it.
+func NewWriter(w io.Writer, h Header, o *Options) (*Writer, error) {
+	hw := &Writer{w: w, clock: hostClock}
+	h.Version = Version
+	if o != nil && o.Clock != nil {
+		hw.clock = o.Clock
+	} else if h.Boot == "" {
+		h.Boot = hostBoot()
+	}
+	if err := hw.line(h); err != nil {
+		return nil, err
+	}
+	return hw, nil
+}
+
+func hostClock() (time.Duration, time.Time) { return hostMono(), time.Now() }
+
+// Record stamps e with the next Seq and the time, writes it, and returns its
+// Seq. After a failure it writes nothing and returns 0; [Writer.Close] tells.
+func (w *Writer) Record(e Event) int64 {
+	if e.Src == "" {
+		e.Src = caller(1)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	mono, wall := w.clock()
+	w.mono = max(w.mono, mono)
+	e.Seq, e.Mono, e.Wall = w.seq+1, int64(w.mono), wall
+	if w.line(e) != nil {
+		return 0
+	}
+	w.seq = e.Seq
+	return e.Seq
+}
+
+// line writes one value, whole or not at all as far as w allows.
+func (w *Writer) line(v any) error {
+	if w.err != nil {
+		return w.err
+	}
+	b, err := json.Marshal(v)
+	if err == nil {
+		_, err = w.w.Write(append(b, '\n'))
+	}
+	if err != nil {
+		w.err = fmt.Errorf("write history: %w", err)
+	}
+	return w.err
+}
+
+// Sync makes what was recorded survive a crash of the machine. It returns the
+// first failure of any event so far.
+func (w *Writer) Sync() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f, ok := w.w.(interface{ Sync() error }); ok && w.err == nil {
+		if err := f.Sync(); err != nil {
+			w.err = fmt.Errorf("sync history: %w", err)
+		}
+	}
+	return w.err
+}
+
+// Close syncs and closes, and returns the first failure of any event: a run
+// whose history has a hole proves nothing. Later events are not written.
+func (w *Writer) Close() error {
+	err := w.Sync()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c, ok := w.w.(io.Closer); ok {
+		if cerr := c.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if w.err == nil {
+		w.err = fmt.Errorf("write history: %w", os.ErrClosed)
+	}
+	return err
+}
+
+// caller is the place skip levels above whoever calls it, as dir/file.go:line.
+func caller(skip int) string {
+	_, file, line, ok := runtime.Caller(skip + 1)
+	if !ok {
+		return ""
+	}
+	dir, base := filepath.Split(file)
+	return fmt.Sprintf("%s/%s:%d", filepath.Base(dir), base, line)
+}
