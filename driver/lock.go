@@ -81,7 +81,9 @@ type Advisory interface {
 	// most one Acquire is under way for an Owner.
 	//
 	// From a successful return until Release the driver renews the lease, and
-	// tells r.Events.Lost if the backend drops it.
+	// tells r.Events.Lost if the backend drops it. A lease that has ended need
+	// not be renewed any more: it is left to lapse, so that a holder that has
+	// stopped looking does not keep others out.
 	Acquire(ctx context.Context, r Request) (Lease, error)
 	// Release gives up whatever owner has on name: a grant, a place in the
 	// queue, an attempt whose outcome is unknown, or nothing. It never touches

@@ -18,6 +18,8 @@ type Lock struct {
 	HandedOver func(LockHandedOver)
 	Renewed    func(LockRenewed)
 	Ended      func(LockEnded)
+
+	ReleaseFailed func(LockReleaseFailed)
 }
 
 // LockWaiting: a request has a place in the backend's queue, or a new one.
@@ -60,4 +62,12 @@ type LockEnded struct {
 	Token interlock.Token // 0 for advisory locks
 	Held  time.Duration
 	Cause error // interlock.ErrReleased, ErrExpired, ErrLost or ErrSessionEnded in its chain
+}
+
+// LockReleaseFailed: the backend did not confirm a release in time. What was
+// held is left to expire.
+type LockReleaseFailed struct {
+	Name  string
+	Owner string
+	Err   error
 }

@@ -25,14 +25,20 @@ type Harness struct {
 	// Heartbeat is how often a waiter of this driver makes sure that it has
 	// not missed a push.
 	Heartbeat time.Duration
+	// DeadWaiter is the longest that a waiter whose process died at the head
+	// of the queue holds up the next one after a release.
+	DeadWaiter time.Duration
 }
 
 // Backend is one running backend.
 type Backend interface {
 	// Open opens the driver as a further process would, with its own
-	// connections, by way of a path that Server faults can break. It is closed
-	// by t.Cleanup.
+	// connections, by way of a path of its own that Faults and Crash can break.
+	// It is closed by t.Cleanup.
 	Open(t *testing.T) driver.Fenced
+	// Crash cuts d off for good and without a goodbye, as if its process had
+	// died. What the backend has of it stays until the backend drops it.
+	Crash(t *testing.T, d driver.Fenced)
 	// Residue lists what the backend keeps for name: holders and waiters,
 	// whatever the layout. Counters that are meant to stay do not count.
 	Residue(t *testing.T, name string) []string

@@ -11,10 +11,15 @@ import (
 	"time"
 )
 
-// An Instant is a reading of the clock. Only differences mean anything.
+// An Instant is a reading of the clock. Only differences mean anything. Readings
+// are above zero, so that the zero Instant can stand for "never".
 type Instant time.Duration
 
 var start = time.Now()
+
+// origin keeps readings above zero in a bubble of testing/synctest, where time
+// begins at 2000.
+const origin = 100 * 365 * 24 * time.Hour
 
 // slept is the time spent suspended as last seen. It changes only by more than
 // a millisecond, so that the noise of measuring it never moves the clock.
@@ -27,7 +32,7 @@ func Now() Instant {
 		slept.CompareAndSwap(seen, s)
 		seen = max(s, slept.Load())
 	}
-	return Instant(time.Since(start) + time.Duration(seen))
+	return Instant(origin + time.Since(start) + time.Duration(seen))
 }
 
 // Sub is the time from u to t.

@@ -1,0 +1,222 @@
+// Package lock lets one of many processes act on a name at a time. It does not
+// promise that only one acts: a process can be stopped after it was told that
+// it holds the lock and go on after it was taken away. What a lock of this
+// package has is a token, and a guard (package guard/fence) that refuses older
+// tokens is what protects the data.
+//
+//	locks, err := lock.NewFenced(d, nil) // d from driver/redis, driver/etcd, …
+//	...
+//	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+//		return fence.Tx(ctx, db, marks, c, "account/42", withdraw)
+//	})
+//
+// A lock that only saves duplicate work is made by [NewAdvisory]. Its claims
+// have no token, so that they cannot be handed to a guard.
+//
+// However many goroutines want a name, the process takes one place in the
+// backend's queue for it: goroutines queue here, in order, and pass the lock on
+// among themselves a bounded number of times before other processes have their
+// turn. DESIGN.md beside this file has the states.
+package lock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Defaults of [Options].
+const (
+	DefaultHandovers      = 64
+	DefaultReleaseTimeout = 5 * time.Second
+	DefaultAttempts       = 6
+)
+
+const maxIdentity = 200
+
+// Options of a lock; nil and the zero value work.
+type Options struct {
+	// Identity says who we are, for people, in the backend's record of the
+	// holder: at most 200 bytes. Empty means host name and process id.
+	Identity string
+	// Wait bounds how long Do and Acquire wait for the lock; 0 means as long as
+	// their context lasts. When it has passed they return [interlock.ErrHeld].
+	Wait time.Duration
+	// Require is checked at construction against what the driver promises.
+	Require interlock.Requirements
+	// Handovers is how many times in a row the lock is passed on inside the
+	// process while other goroutines wait for it, before the backend's queue
+	// has its turn. 0 means [DefaultHandovers], negative means never; at most
+	// interlock.MaxSub.
+	Handovers int
+	// MinValidity is how long a claim must be good for to be passed on inside
+	// the process; 0 means a quarter of the driver's TTL.
+	MinValidity time.Duration
+	// ReleaseTimeout bounds a release, retries included, whatever the caller's
+	// context says; 0 means [DefaultReleaseTimeout].
+	ReleaseTimeout time.Duration
+	// Attempts is how many requests in a row may fail before Do, Acquire and
+	// TryAcquire give up, waiting between them with capped exponential backoff
+	// and jitter (about 5 s in all by default); 0 means [DefaultAttempts].
+	Attempts int
+	// Hooks are told what happens; nil means nobody is.
+	Hooks *observe.Lock
+}
+
+func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	if r.Identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown-host"
+		}
+		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
+	}
+	r.Handovers = cmp.Or(r.Handovers, DefaultHandovers)
+	r.MinValidity = cmp.Or(r.MinValidity, g.TTL/4)
+	r.ReleaseTimeout = cmp.Or(r.ReleaseTimeout, DefaultReleaseTimeout)
+	r.Attempts = cmp.Or(r.Attempts, DefaultAttempts)
+	if r.Hooks == nil {
+		r.Hooks = &observe.Lock{}
+	}
+	return r, r.validate()
+}
+
+func (o Options) validate() error {
+	bad := func(format string, args ...any) error {
+		return &interlock.Error{Op: "make lock", Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case len(o.Identity) > maxIdentity:
+		return bad("Identity has %d bytes, at most %d are allowed", len(o.Identity), maxIdentity)
+	case o.Wait < 0 || o.MinValidity < 0 || o.ReleaseTimeout < 0 || o.Attempts < 0:
+		return bad("Wait, MinValidity, ReleaseTimeout and Attempts must not be negative")
+	case o.Handovers > interlock.MaxSub:
+		return bad("Handovers is %d, at most %d fit a token", o.Handovers, interlock.MaxSub)
+	}
+	return nil
+}
+
+// Fenced is a lock whose claims carry tokens. It is safe for concurrent use.
+type Fenced struct{ l *locker }
+
+// NewFenced makes locks of d. It fails with an [*interlock.UnmetError] if d does
+// not promise what o.Require asks for. The lock does not own d: close the lock
+// first, then d.
+func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
+	l, err := newLocker(fencedBackend{d}, d.Guarantees(), o)
+	if err != nil {
+		return nil, err
+	}
+	return &Fenced{l}, nil
+}
+
+// Do waits for the lock on name, runs fn while it is held, and releases it when
+// fn has returned or panicked, whatever became of ctx.
+//
+// The context that fn gets ends with ctx, or when the claim ends: its cause is
+// then interlock.ErrExpired, ErrLost or ErrSessionEnded. If the claim ended
+// before fn returned, Do's error says so, beside fn's own: fn ran, and only a
+// guard knows how much of it counts. A release that could not be confirmed is
+// told to Hooks, not returned: the lock expires by itself.
+//
+// If the lock was not acquired fn was not run, and the error is
+// interlock.ErrHeld (Options.Wait has passed), that of ctx, ErrReentered (ctx
+// holds name already), or that of the backend.
+func (f *Fenced) Do(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
+	return f.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &Claim{h}) })
+}
+
+// Acquire waits for the lock on name until ctx ends. The claim does not end
+// with ctx; it must be released. Errors are those of [Fenced.Do].
+func (f *Fenced) Acquire(ctx context.Context, name string) (*Claim, error) {
+	h, err := f.l.acquire(context.WithoutCancel(ctx), ctx, name, false)
+	if err != nil {
+		return nil, err
+	}
+	return &Claim{h}, nil
+}
+
+// TryAcquire takes the lock on name if nobody holds or awaits it, and returns
+// an [*interlock.HeldError] otherwise. It blocks only for the backend's answer.
+func (f *Fenced) TryAcquire(ctx context.Context, name string) (*Claim, error) {
+	h, err := f.l.acquire(context.WithoutCancel(ctx), ctx, name, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Claim{h}, nil
+}
+
+// Held finds the claim on name that ctx carries, because ctx descends from that
+// of the claim. This is how a callee shares its caller's claim: asking for the
+// same name again in such a context is refused with interlock.ErrReentered. The
+// claim found is the caller's, who releases it.
+func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
+	h := f.l.heldBy(ctx, name)
+	if h == nil {
+		return nil, false
+	}
+	return &Claim{h}, true
+}
+
+// Close refuses further calls, makes those that wait return interlock.ErrClosed,
+// and waits until what they had in the backend is given up, or ctx ends. Claims
+// that are held stay held until they are released.
+func (f *Fenced) Close(ctx context.Context) error { return f.l.close(ctx) }
+
+// Advisory is a lock that saves duplicate work. Its claims have no token and
+// protect nothing. It is safe for concurrent use.
+type Advisory struct{ l *locker }
+
+// NewAdvisory makes locks of d; see [NewFenced].
+func NewAdvisory(d driver.Advisory, o *Options) (*Advisory, error) {
+	l, err := newLocker(advisoryBackend{d}, d.Guarantees(), o)
+	if err != nil {
+		return nil, err
+	}
+	return &Advisory{l}, nil
+}
+
+// Do has the behaviour of [Fenced.Do].
+func (a *Advisory) Do(ctx context.Context, name string, fn func(ctx context.Context, c *AdvisoryClaim) error) error {
+	return a.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &AdvisoryClaim{h}) })
+}
+
+// Acquire has the behaviour of [Fenced.Acquire].
+func (a *Advisory) Acquire(ctx context.Context, name string) (*AdvisoryClaim, error) {
+	h, err := a.l.acquire(context.WithoutCancel(ctx), ctx, name, false)
+	if err != nil {
+		return nil, err
+	}
+	return &AdvisoryClaim{h}, nil
+}
+
+// TryAcquire has the behaviour of [Fenced.TryAcquire].
+func (a *Advisory) TryAcquire(ctx context.Context, name string) (*AdvisoryClaim, error) {
+	h, err := a.l.acquire(context.WithoutCancel(ctx), ctx, name, true)
+	if err != nil {
+		return nil, err
+	}
+	return &AdvisoryClaim{h}, nil
+}
+
+// Held has the behaviour of [Fenced.Held].
+func (a *Advisory) Held(ctx context.Context, name string) (*AdvisoryClaim, bool) {
+	h := a.l.heldBy(ctx, name)
+	if h == nil {
+		return nil, false
+	}
+	return &AdvisoryClaim{h}, true
+}
+
+// Close has the behaviour of [Fenced.Close].
+func (a *Advisory) Close(ctx context.Context) error { return a.l.close(ctx) }

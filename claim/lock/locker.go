@@ -1,0 +1,341 @@
+package lock
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// retries is how long to wait between requests that failed.
+var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
+
+// backend is what fenced and advisory drivers have in common here; the token of
+// an advisory grant is 0.
+type backend interface {
+	acquire(ctx context.Context, r driver.Request) (driver.Grant, error)
+	release(ctx context.Context, name, owner string) error
+}
+
+type fencedBackend struct{ d driver.Fenced }
+
+func (b fencedBackend) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return b.d.Acquire(ctx, r)
+}
+
+func (b fencedBackend) release(ctx context.Context, name, owner string) error {
+	return b.d.Release(ctx, name, owner)
+}
+
+type advisoryBackend struct{ d driver.Advisory }
+
+func (b advisoryBackend) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	lease, err := b.d.Acquire(ctx, r)
+	return driver.Grant{Lease: lease}, err
+}
+
+func (b advisoryBackend) release(ctx context.Context, name, owner string) error {
+	return b.d.Release(ctx, name, owner)
+}
+
+// locker is what Fenced and Advisory share: the gates, and the I/O for them.
+type locker struct {
+	backend backend
+	name    string // of the driver, for errors
+	options Options
+	ctx     context.Context // ends at close
+	cancel  context.CancelCauseFunc
+
+	mu      sync.Mutex
+	gates   map[string]*gate
+	random  *rand.Rand
+	running int           // goroutines of ours
+	idle    chan struct{} // closed when closed and running is 0; nil before close
+}
+
+func newLocker(b backend, g interlock.Guarantees, o *Options) (*locker, error) {
+	options, err := o.resolve(g)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Check(options.Require); err != nil {
+		return nil, err
+	}
+	var seed [16]byte
+	crand.Read(seed[:]) // never fails
+	l := &locker{
+		backend: b, name: g.Driver, options: options, gates: make(map[string]*gate),
+		random: rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:]))),
+	}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	return l, nil
+}
+
+func (l *locker) do(ctx context.Context, name string, fn func(*hold) error) (err error) {
+	h, err := l.acquire(ctx, ctx, name, false)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = h.release(ctx) // Hooks.ReleaseFailed tells
+		if cause := h.cause(); cause != interlock.ErrReleased {
+			err = errors.Join(err, &interlock.Error{Op: "hold lock until the work was done", Driver: l.name,
+				Name: name, Kind: interlock.Uncertain, Err: cause})
+		}
+	}()
+	return fn(h)
+}
+
+// acquire waits until wait ends; the claim's context descends from parent.
+func (l *locker) acquire(parent, wait context.Context, name string, try bool) (*hold, error) {
+	began := boottime.Now()
+	h, err := l.queue(parent, wait, name, try)
+	if f := l.options.Hooks.Acquired; f != nil {
+		e := observe.LockAcquired{Name: name, Wait: boottime.Now().Sub(began), Err: err}
+		if h != nil {
+			e.Owner, e.Token = h.place.owner, h.token
+		}
+		f(e)
+	}
+	return h, err
+}
+
+func (l *locker) queue(parent, wait context.Context, name string, try bool) (*hold, error) {
+	ctx, cancel := wait, context.CancelFunc(func() {})
+	if l.options.Wait > 0 {
+		ctx, cancel = context.WithTimeout(wait, l.options.Wait)
+	}
+	defer cancel()
+
+	w := &waiter{parent: parent, try: try, result: make(chan outcome, 1)}
+	l.mu.Lock()
+	if err := l.refuse(wait, name); err != nil {
+		l.mu.Unlock()
+		return nil, l.fail(name, err)
+	}
+	g := l.join(name, w)
+	l.mu.Unlock()
+
+	select {
+	case o := <-w.result:
+		return o.hold, o.err
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if told := l.leave(g, w); told {
+		o := <-w.result
+		return o.hold, o.err
+	}
+	if wait.Err() == nil { // Options.Wait has passed
+		return nil, &interlock.HeldError{Name: name, Owner: g.lastHolder()}
+	}
+	return nil, l.fail(name, context.Cause(ctx))
+}
+
+// refuse says why a call is not even let into the queue.
+func (l *locker) refuse(ctx context.Context, name string) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case l.idle != nil:
+		return interlock.ErrClosed
+	case name == "" || len(name) > driver.MaxName:
+		return fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName)
+	}
+	if h, _ := ctx.Value(heldKey{l, name}).(*hold); h != nil && h.ended == nil {
+		return interlock.ErrReentered
+	}
+	return nil
+}
+
+func (l *locker) fail(name string, err error) error {
+	kind := interlock.Kind(err)
+	if kind == interlock.Uncertain {
+		kind = interlock.Definite // the caller's own cause: nothing was acquired
+	}
+	return &interlock.Error{Op: "acquire", Driver: l.name, Name: name, Kind: kind, Err: err}
+}
+
+func (l *locker) heldBy(ctx context.Context, name string) *hold {
+	h, _ := ctx.Value(heldKey{l, name}).(*hold)
+	if h == nil || h.cause() != nil {
+		return nil
+	}
+	return h
+}
+
+// start runs the attempt to get p granted, in a goroutine of its own: it belongs
+// to the gate, not to the goroutine that happened to come first.
+func (l *locker) start(g *gate, p *place) {
+	ctx, cancel := context.WithCancelCause(l.ctx)
+	p.cancel = cancel
+	l.begin()
+	go func() {
+		defer cancel(nil)
+		grant, err := l.attempt(ctx, g, p)
+		l.mu.Lock()
+		settled := err == nil && l.granted(g, p, grant)
+		if err != nil {
+			l.refused(g, p, err)
+			settled = errors.Is(err, interlock.ErrHeld) // nothing was left behind
+		}
+		l.mu.Unlock()
+		if settled {
+			l.finish()
+			return
+		}
+		l.giveUpInBackground(g.name, p.owner)
+	}()
+}
+
+// attempt asks the backend until it grants, says no, or has failed too often in
+// a row. Repeating with the same owner converges, whatever became of the
+// requests whose answers were lost.
+func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, error) {
+	failed := 0
+	request := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p)}
+	request.Events.Waiting = func(at driver.Place) {
+		failed = 0 // it has its place: what failed before is over
+		l.waiting(g, p, at)
+	}
+	for {
+		grant, err := l.backend.acquire(ctx, request)
+		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
+			return grant, err
+		}
+		failed++
+		if failed >= l.options.Attempts || !l.pause(ctx, failed) {
+			return grant, err
+		}
+	}
+}
+
+func worthRepeating(err error) bool {
+	kind := interlock.Kind(err)
+	return (kind == interlock.Retryable || kind == interlock.Uncertain) && !errors.Is(err, interlock.ErrHeld)
+}
+
+// pause waits before the next request; it reports false if ctx ended.
+func (l *locker) pause(ctx context.Context, failed int) bool {
+	l.mu.Lock()
+	delay := retries.Delay(failed, l.random.Float64())
+	l.mu.Unlock()
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (l *locker) events(g *gate, p *place) driver.Events {
+	return driver.Events{
+		Renewed: func(took time.Duration, err error) {
+			if f := l.options.Hooks.Renewed; f != nil {
+				f(observe.LockRenewed{Name: g.name, Owner: p.owner, Took: took, Err: err})
+			}
+		},
+		Lost: func(cause error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if h := g.holder; h != nil && h.place == p {
+				l.over(h, cause)
+				return
+			}
+			p.lost = cause
+		},
+	}
+}
+
+func (l *locker) waiting(g *gate, p *place, at driver.Place) {
+	l.mu.Lock()
+	g.last = at.Holder
+	l.mu.Unlock()
+	if f := l.options.Hooks.Waiting; f != nil {
+		f(observe.LockWaiting{Name: g.name, Owner: p.owner, Ahead: at.Ahead, Holder: at.Holder})
+	}
+}
+
+// giveUp releases what owner has in the backend, whatever becomes of ctx,
+// within ReleaseTimeout.
+func (l *locker) giveUp(ctx context.Context, name, owner string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.options.ReleaseTimeout)
+	defer cancel()
+	for failed := 1; ; failed++ {
+		err := l.backend.release(ctx, name, owner)
+		if err == nil {
+			return nil
+		}
+		if !worthRepeating(err) || !l.pause(ctx, failed) {
+			if f := l.options.Hooks.ReleaseFailed; f != nil {
+				f(observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
+			}
+			return err
+		}
+	}
+}
+
+func (l *locker) giveUpInBackground(name, owner string) {
+	defer l.finish()
+	_ = l.giveUp(context.Background(), name, owner) // Hooks.ReleaseFailed tells
+}
+
+// begin counts a goroutine in, with mu held; finish counts it out.
+func (l *locker) begin() { l.running++ }
+
+func (l *locker) finish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	l.announceIdle()
+}
+
+func (l *locker) announceIdle() {
+	if l.idle != nil && l.running == 0 {
+		select {
+		case <-l.idle:
+		default:
+			close(l.idle)
+		}
+	}
+}
+
+func (l *locker) close(ctx context.Context) error {
+	l.cancel(interlock.ErrClosed)
+	l.mu.Lock()
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	for _, g := range l.gates {
+		for _, w := range g.waiters {
+			w.result <- outcome{err: l.fail(g.name, interlock.ErrClosed)}
+		}
+		g.waiters = nil
+	}
+	l.announceIdle()
+	idle := l.idle
+	l.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return &interlock.Error{Op: "close lock", Driver: l.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+	}
+}
+
+func (l *locker) newOwner() string {
+	return l.options.Identity + "/" + crand.Text()
+}

@@ -1,0 +1,41 @@
+package drivertest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// RunAdvisory runs what the suite asks of a driver without tokens. Backend.Open
+// wraps each driver with [Advisory].
+func RunAdvisory(t *testing.T, h Harness) {
+	run(t, h, func(n need) bool { return n&tokens == 0 })
+}
+
+// Advisory makes an advisory driver fit a [Backend]. Its grants have no token.
+func Advisory(d driver.Advisory) driver.Fenced { return advisory{d} }
+
+type advisory struct{ d driver.Advisory }
+
+func (a advisory) Guarantees() interlock.Guarantees { return a.d.Guarantees() }
+
+func (a advisory) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	lease, err := a.d.Acquire(ctx, r)
+	return driver.Grant{Lease: lease}, err
+}
+
+func (a advisory) Release(ctx context.Context, name, owner string) error {
+	return a.d.Release(ctx, name, owner)
+}
+
+func (a advisory) Close(ctx context.Context) error { return a.d.Close(ctx) }
+
+// Unwrap gives the driver that [Advisory] wrapped, or nil.
+func Unwrap(d driver.Fenced) driver.Advisory {
+	if a, ok := d.(advisory); ok {
+		return a.d
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// contender is one owner's attempt, for the tests to read like sentences.
+type contender struct {
+	s     *scene
+	d     driver.Fenced
+	req   driver.Request
+	grant driver.Grant
+	place chan driver.Place // told when it waits; drop-oldest is not needed, capacity is ample
+	lost  chan error
+}
+
+var owners atomic.Int64
+
+func (s *scene) contender(d driver.Fenced, name string) *contender {
+	c := &contender{s: s, d: d, place: make(chan driver.Place, 1024), lost: make(chan error, 2)}
+	c.req = driver.Request{
+		Name: name, Owner: fmt.Sprintf("drivertest/%d", owners.Add(1)),
+		Events: driver.Events{
+			Lost: func(cause error) { c.lost <- cause },
+			Waiting: func(p driver.Place) {
+				select {
+				case c.place <- p:
+				default:
+				}
+			},
+		},
+	}
+	return c
+}
+
+// acquire waits for the grant, or fails the test.
+func (c *contender) acquire() *contender {
+	c.s.Helper()
+	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
+	defer cancel()
+	if err := c.try(ctx); err != nil {
+		c.s.Fatalf("acquire %q as %s: %v", c.req.Name, c.req.Owner, err)
+	}
+	return c
+}
+
+func (c *contender) try(ctx context.Context) (err error) {
+	c.grant, err = c.d.Acquire(ctx, c.req)
+	return err
+}
+
+// persist acquires as claim/lock does: it repeats what may be repeated.
+func (c *contender) persist() *contender {
+	c.s.Helper()
+	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
+	defer cancel()
+	err := c.try(ctx)
+	for err != nil && ctx.Err() == nil {
+		time.Sleep(20 * time.Millisecond)
+		err = c.try(ctx)
+	}
+	if err != nil {
+		c.s.Fatalf("acquire %q again and again as %s: %v", c.req.Name, c.req.Owner, err)
+	}
+	return c
+}
+
+// start acquires in the background and returns when the backend has heard of
+// it; done is told the outcome.
+func (c *contender) start(ctx context.Context) (done chan error) {
+	c.s.Helper()
+	done = make(chan error, 1)
+	go func() { done <- c.try(ctx) }()
+	select {
+	case <-c.place:
+	case err := <-done:
+		c.s.Fatalf("acquire %q as %s ended (%v) where it should wait", c.req.Name, c.req.Owner, err)
+	case <-time.After(patience):
+		c.s.Fatalf("acquire %q as %s: no word of waiting", c.req.Name, c.req.Owner)
+	}
+	return done
+}
+
+// release gives up and requires that the backend confirms.
+func (c *contender) release() {
+	c.s.Helper()
+	if err := c.tryRelease(patience); err != nil {
+		c.s.Fatalf("release %q as %s: %v", c.req.Name, c.req.Owner, err)
+	}
+}
+
+func (c *contender) tryRelease(bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.s.Context()), bound)
+	defer cancel()
+	return c.d.Release(ctx, c.req.Name, c.req.Owner)
+}
+
+// persistRelease releases as claim/lock does.
+func (c *contender) persistRelease() {
+	c.s.Helper()
+	c.s.eventually("a release is confirmed", patience, func() bool {
+		return c.tryRelease(2*time.Second) == nil
+	})
+}
+
+func (c *contender) valid() bool { return c.grant.Lease.Remaining() > 0 }
+
+// wait returns what done is told.
+func (s *scene) wait(done <-chan error, bound time.Duration, what string) error {
+	s.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(bound):
+		s.Fatalf("%s: nothing after %v", what, bound)
+		return nil
+	}
+}
+
+// eventually waits for a condition.
+func (s *scene) eventually(what string, bound time.Duration, holds func() bool) {
+	s.Helper()
+	for end := time.Now().Add(bound); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Fatalf("not within %v: %s", bound, what)
+		}
+	}
+}
+
+// mustHold requires that the backend still refuses others.
+func (s *scene) mustHold(c *contender) {
+	s.Helper()
+	other := s.contender(c.d, c.req.Name)
+	other.req.NoWait = true
+	if err := other.try(s.Context()); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("%q should still be held by %s, but another who tried got: %v", c.req.Name, c.req.Owner, err)
+	}
+}
+
+// mustBeEmpty requires that the backend keeps nothing for name.
+func (s *scene) mustBeEmpty(name string) {
+	s.Helper()
+	var left []string
+	for end := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if left = s.backend.Residue(s.T, name); len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			s.Fatalf("residue of %q: %q", name, left)
+		}
+	}
+}
+
+// mustIncrease requires that tokens rise; those of an advisory lock are absent.
+func (s *scene) mustIncrease(tokens []interlock.Token) {
+	s.Helper()
+	if tokens[0] == 0 {
+		s.mustBeAdvisory()
+		return
+	}
+	for i, token := range tokens {
+		if !token.Valid() || token.Sub() != 0 {
+			s.Fatalf("token %d is %d: not one that a driver may issue", i, token)
+		}
+		if i > 0 && token <= tokens[i-1] {
+			s.Fatalf("token %d came after %d", token, tokens[i-1])
+		}
+	}
+}
+
+func (s *scene) mustBeAdvisory() {
+	s.Helper()
+	if class := s.open().Guarantees().Class; class != interlock.Advisory {
+		s.Fatalf("a driver of class %v granted without a token", class)
+	}
+}
+
+func (s *scene) mustBeKind(err error, kinds ...interlock.ErrorKind) {
+	s.Helper()
+	if err == nil || !slices.Contains(kinds, interlock.Kind(err)) {
+		s.Fatalf("error of kind %v, want one of %v: %v", interlock.Kind(err), kinds, err)
+	}
+}

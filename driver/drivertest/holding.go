@@ -1,0 +1,309 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testExclusion: among several processes with several contenders each, one
+// holds at a time, and tokens rise in the order of holding.
+func testExclusion(s *scene) {
+	const processes, each, rounds = 3, 2, 8
+	var holding atomic.Int32
+	var mu sync.Mutex
+	var tokens []interlock.Token
+	var wg sync.WaitGroup
+	errs := make(chan error, processes*each)
+	for range processes {
+		d := s.open()
+		for range each {
+			wg.Go(func() {
+				for range rounds {
+					c := s.contender(d, lockName)
+					if err := c.try(s.Context()); err != nil {
+						errs <- err
+						return
+					}
+					if n := holding.Add(1); n != 1 {
+						errs <- fmt.Errorf("%d hold at once", n)
+					}
+					mu.Lock()
+					tokens = append(tokens, c.grant.Token)
+					mu.Unlock()
+					holding.Add(-1)
+					if err := c.tryRelease(patience); err != nil {
+						errs <- err
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		s.Fatal(err)
+	}
+	if len(tokens) != processes*each*rounds {
+		s.Fatalf("%d grants, want %d", len(tokens), processes*each*rounds)
+	}
+	s.mustIncrease(tokens)
+	s.mustBeEmpty(lockName)
+}
+
+// testNoWait: an answer at once, that names the holder, and nothing is left.
+func testNoWait(s *scene) {
+	holder := s.contender(s.open(), lockName)
+	holder.req.NoWait = true
+	holder.acquire()
+
+	before := s.backend.Residue(s.T, lockName)
+	other := s.contender(s.open(), lockName)
+	other.req.NoWait = true
+	err := other.try(s.Context())
+	var held *interlock.HeldError
+	if !errors.As(err, &held) {
+		s.Fatalf("want a HeldError, got %v", err)
+	}
+	if held.Owner != holder.req.Owner || held.Name != lockName {
+		s.Fatalf("it says that %q is held by %q, want %q by %q", held.Name, held.Owner, lockName, holder.req.Owner)
+	}
+	s.mustBeKind(err, interlock.Retryable)
+	if after := s.backend.Residue(s.T, lockName); len(after) != len(before) {
+		s.Fatalf("it left something behind: %q, before it was %q", after, before)
+	}
+	holder.release()
+	other.acquire().release()
+	s.mustBeEmpty(lockName)
+}
+
+// testNames: a name is data. Each is refused with ErrName or is a lock of its
+// own, whatever other names there are.
+func testNames(s *scene) {
+	d := s.open()
+	names := []string{
+		"a", "a/b", "a/b/", "/a", "a:b", "a{b}c", "{}", "}{", "{a", "a%2Fb", "a%", "ключ", "a b", "a\nb", "a*", "a?", "[a]", "\\",
+		"..", ".", "'; drop table x; --", "$(x)", "\x00", "a\x00b", "\xff\xfe", "interlock", "interlock.base", strings.Repeat("x", driver.MaxName),
+	}
+	taken := 0
+	for _, name := range names {
+		c := s.contender(d, name)
+		c.req.NoWait = true
+		switch err := c.try(s.Context()); {
+		case errors.Is(err, interlock.ErrName):
+			continue
+		case err != nil:
+			s.Fatalf("name %q: %v", name, err)
+		}
+		taken++
+		defer c.release()
+	}
+	if taken < len(names)/2 {
+		s.Fatalf("only %d of %d names are allowed", taken, len(names))
+	}
+	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
+		if err := s.contender(d, name).try(s.Context()); !errors.Is(err, interlock.ErrName) {
+			s.Fatalf("a name of %d bytes: %v, want ErrName", len(name), err)
+		}
+	}
+}
+
+// testManyNames: one process holds many locks at once and gives them all up.
+func testManyNames(s *scene) {
+	const n = 200
+	d := s.open()
+	held := make([]*contender, n)
+	for i := range held {
+		held[i] = s.contender(d, fmt.Sprintf("many/%d", i)).acquire()
+	}
+	for _, c := range held {
+		if !c.valid() {
+			s.Fatalf("%q is not valid any more", c.req.Name)
+		}
+		c.release()
+	}
+	s.mustBeEmpty(held[0].req.Name)
+	s.mustBeEmpty(held[n-1].req.Name)
+}
+
+// testInspect: who holds and who waits, in order, is shown by any process.
+func testInspect(s *scene) {
+	d := s.open()
+	inspector, ok := d.(driver.Inspector)
+	if !ok {
+		return
+	}
+	holder := s.contender(d, lockName).acquire()
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	first, second := s.contender(s.open(), lockName), s.contender(s.open(), lockName)
+	done := []chan error{first.start(ctx), second.start(ctx)}
+
+	state, err := inspector.Lock(s.Context(), lockName)
+	if err != nil {
+		s.Fatal(err)
+	}
+	switch {
+	case state.Holder == nil || state.Holder.Owner != holder.req.Owner:
+		s.Fatalf("holder %+v, want %s", state.Holder, holder.req.Owner)
+	case state.Holder.Token != holder.grant.Token:
+		s.Fatalf("token %d, want %d", state.Holder.Token, holder.grant.Token)
+	case state.Holder.Foreign:
+		s.Fatal("our own holder is shown as foreign")
+	case state.Holder.Expires <= 0 || state.Holder.Expires > 2*s.TTL:
+		s.Fatalf("expires in %v with a TTL of %v", state.Holder.Expires, s.TTL)
+	case len(state.Waiters) != 2 || state.Waiters[0].Owner != first.req.Owner || state.Waiters[1].Owner != second.req.Owner:
+		s.Fatalf("waiters %+v, want %s then %s", state.Waiters, first.req.Owner, second.req.Owner)
+	}
+	s.contender(d, "accounts/7").acquire()
+	s.contender(d, "other").acquire()
+	locks, more, err := inspector.Locks(s.Context(), "accounts/", 10)
+	if err != nil || more || len(locks) != 2 || locks[0].Name != lockName || locks[1].Name != "accounts/7" {
+		s.Fatalf("list: %+v, more %v, %v", locks, more, err)
+	}
+	if locks, more, err = inspector.Locks(s.Context(), "", 1); err != nil || !more || len(locks) != 1 {
+		s.Fatalf("a list of one: %+v, more %v, %v", locks, more, err)
+	}
+	if free, err := inspector.Lock(s.Context(), "nobody's"); err != nil || free.Holder != nil || len(free.Waiters) > 0 {
+		s.Fatalf("a free lock: %+v, %v", free, err)
+	}
+	cancel()
+	for _, d := range done {
+		s.wait(d, patience, "a cancelled waiter")
+	}
+	first.release()
+	second.release()
+}
+
+// testReleaseIsIdempotent: also for what was never acquired.
+func testReleaseIsIdempotent(s *scene) {
+	d := s.open()
+	s.contender(d, lockName).release()
+	c := s.contender(d, lockName).acquire()
+	c.release()
+	c.release()
+	next := s.contender(s.open(), lockName).acquire()
+	c.release()
+	s.mustHold(next)
+	if !next.valid() {
+		s.Fatal("the next holder's lease ended")
+	}
+	next.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testReleaseByNonHolder: nobody gives up what another has.
+func testReleaseByNonHolder(s *scene) {
+	holder := s.contender(s.open(), lockName).acquire()
+	thief := s.contender(s.open(), lockName)
+	_ = thief.tryRelease(patience) // may say anything, must do nothing
+	s.mustHold(holder)
+
+	waiter := s.contender(s.open(), lockName)
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	done := waiter.start(ctx)
+	_ = thief.tryRelease(patience)
+	s.mustHold(holder)
+	holder.release()
+	if err := s.wait(done, patience, "the waiter"); err != nil {
+		s.Fatal(err)
+	}
+	waiter.release()
+}
+
+// testReleaseAfterLossSparesTheNext: a holder that lost the lock and releases
+// late does not touch the one who has it now.
+func testReleaseAfterLossSparesTheNext(s *scene) {
+	loser := s.contender(s.open(), lockName).acquire()
+	s.backend.Delete(s.T, lockName)
+	next := s.contender(s.open(), lockName).persist()
+	loser.persistRelease()
+	s.mustHold(next)
+	select {
+	case cause := <-next.lost:
+		s.Fatalf("the next holder was told of a loss: %v", cause)
+	default:
+	}
+	next.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testGuarantees: what no driver may claim, and what every fenced one states.
+func testGuarantees(s *scene) {
+	d := s.open()
+	g, class := d.Guarantees(), interlock.Fenced
+	if Unwrap(d) != nil {
+		class = interlock.Advisory
+	}
+	switch {
+	case g.Class != class:
+		s.Fatalf("class %v, want %v", g.Class, class)
+	case g.Driver == "" || (g.TokenFrom == "") != (class == interlock.Advisory):
+		s.Fatalf("a driver says who it is and where its tokens come from: %+v", g)
+	case g.ExclusionSurvives.Has(interlock.HolderPause):
+		s.Fatal("no driver can promise exclusion over a pause of the holder")
+	case g.TTL != s.TTL:
+		s.Fatalf("TTL %v, the harness says %v", g.TTL, s.TTL)
+	case g.Blind <= 0 || g.Blind > 2*g.TTL:
+		s.Fatalf("Blind %v is no useful bound with a TTL of %v", g.Blind, g.TTL)
+	case g.Order == interlock.OrderUnstated || g.Wait == interlock.WaitUnstated || g.Liveness == interlock.LivenessUnstated || g.Clock == interlock.ClockUnstated:
+		s.Fatalf("something is unstated: %+v", g)
+	}
+}
+
+// testContextAlreadyEnded: the cause comes back, soon, and nothing stays.
+func testContextAlreadyEnded(s *scene) {
+	d := s.open()
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	cancel(cause)
+	c := s.contender(d, lockName)
+	done := make(chan error, 1)
+	go func() { done <- c.try(ctx) }()
+	if err := s.wait(done, patience, "acquire with an ended context"); !errors.Is(err, cause) {
+		s.Fatalf("got %v, want the cause", err)
+	}
+	c.persistRelease()
+	s.mustBeEmpty(lockName)
+}
+
+// testClose: later calls are refused, a waiter comes back, and what was held is
+// left to expire.
+func testClose(s *scene) {
+	holder := s.contender(s.open(), lockName).acquire()
+	d := s.open()
+	waiter := s.contender(d, lockName)
+	done := waiter.start(s.Context())
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	if err := d.Close(ctx); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.wait(done, patience, "a waiter of a closed driver"); err == nil {
+		s.Fatal("a waiter of a closed driver was granted")
+	}
+	if err := s.contender(d, lockName).try(s.Context()); !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("acquire after Close: %v, want ErrClosed", err)
+	}
+	if err := d.Release(s.Context(), lockName, "x"); !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("release after Close: %v, want ErrClosed", err)
+	}
+	if err := d.Close(ctx); err != nil {
+		s.Fatalf("Close again: %v", err)
+	}
+	holder.release()
+	began := time.Now()
+	s.contender(s.open(), lockName).acquire().release()
+	if took := time.Since(began); took > s.DeadWaiter+patience/2 {
+		s.Fatalf("a closed driver's waiter held up the next one for %v", took)
+	}
+}

@@ -1,0 +1,233 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+)
+
+// testRenewalKeepsIt: a holder that does nothing for longer than the TTL.
+func testRenewalKeepsIt(s *scene) {
+	c := s.contender(s.open(), lockName).acquire()
+	for end := time.Now().Add(s.TTL * 5 / 2); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if left := c.grant.Lease.Remaining(); left <= 0 || left > s.TTL {
+			s.Fatalf("%v remain of a TTL of %v", left, s.TTL)
+		}
+	}
+	s.mustHold(c)
+	c.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testCrashedHolder: the lock becomes free after the TTL, and not before the
+// holder's own deadline.
+func testCrashedHolder(s *scene) {
+	dying := s.open()
+	holder := s.contender(dying, lockName).acquire()
+	next := s.contender(s.open(), lockName)
+	done := next.start(s.Context())
+	s.backend.Crash(s.T, dying)
+	if err := s.wait(done, 2*s.TTL+s.DeadWaiter+patience, "the waiter behind a crashed holder"); err != nil {
+		s.Fatal(err)
+	}
+	if left := holder.grant.Lease.Remaining(); left > 0 {
+		s.Fatalf("the next one was granted while the crashed holder believed in %v more", left)
+	}
+	s.mustIncrease([]interlock.Token{holder.grant.Token, next.grant.Token})
+	next.release()
+}
+
+// testLossByDeletion: an operator deletes the lock; the holder is told within
+// the bound that the driver claims, once, with the cause.
+func testLossByDeletion(s *scene) {
+	d := s.open()
+	c := s.contender(d, lockName).acquire()
+	began := time.Now()
+	s.backend.Delete(s.T, lockName)
+	bound := d.Guarantees().Blind
+	cause := s.wait(c.lost, bound+patience, "word of the loss")
+	if took := time.Since(began); took > bound+time.Second {
+		s.Fatalf("the loss was told after %v, claimed are %v", took, bound)
+	}
+	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
+		s.Fatalf("cause %v", cause)
+	}
+	c.release()
+	select {
+	case again := <-c.lost:
+		s.Fatalf("told twice: %v", again)
+	default:
+	}
+	s.contender(d, lockName).persist().release()
+}
+
+// testServerKilled: the lease ends by its own clock while nobody answers, and
+// the lock works again when the server is back.
+func testServerKilled(s *scene) {
+	s.outage(s.faults.Kill, s.faults.Restart)
+}
+
+// testServerPaused: the same for a server that hangs for longer than the TTL.
+func testServerPaused(s *scene) {
+	s.outage(s.faults.Pause, s.faults.Resume)
+}
+
+// testCutOff: the same for a network that swallows everything.
+func testCutOff(s *scene) {
+	s.outage(s.faults.Cut, s.faults.Heal)
+}
+
+func (s *scene) outage(begin, end func()) {
+	s.Helper()
+	d := s.open()
+	c := s.contender(d, lockName).acquire()
+	began := time.Now()
+	begin()
+	s.eventually("the lease ends by its own clock or the loss is told", s.TTL+time.Second, func() bool {
+		return !c.valid() || len(c.lost) > 0
+	})
+	ended := time.Since(began)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	defer cancel()
+	if err := s.contender(s.open(), lockName).try(ctx); err == nil {
+		s.Fatal("a grant without a server")
+	}
+	end()
+	s.Logf("ended %v after the outage began", ended.Round(time.Millisecond))
+	next := s.contender(d, lockName).persist()
+	if c.valid() && len(c.lost) == 0 {
+		s.Fatal("a lease was revived after it had ended")
+	}
+	s.mustIncrease([]interlock.Token{c.grant.Token, next.grant.Token})
+	next.persistRelease()
+	c.persistRelease()
+	s.eventually("a new process gets it too", patience, func() bool {
+		ctx, cancel := context.WithTimeout(s.Context(), patience)
+		defer cancel()
+		fresh := s.contender(s.open(), lockName)
+		defer fresh.persistRelease()
+		return fresh.try(ctx) == nil
+	})
+}
+
+// testRepeatedAcquireConverges: the same owner finds its grant, and its token.
+func testRepeatedAcquireConverges(s *scene) {
+	d := s.open()
+	c := s.contender(d, lockName).acquire()
+	token := c.grant.Token
+	if c.acquire(); c.grant.Token != token {
+		s.Fatalf("token %d became %d", token, c.grant.Token)
+	}
+	s.mustHold(c)
+	c.release()
+	s.mustBeEmpty(lockName)
+
+	holder := s.contender(s.open(), lockName).acquire()
+	ctx, cancel := context.WithCancel(s.Context())
+	waiter := s.contender(d, lockName)
+	done := waiter.start(ctx)
+	one := len(s.backend.Residue(s.T, lockName))
+	cancel()
+	s.wait(done, patience, "a cancelled waiter")
+	done = waiter.start(s.Context())
+	if again := s.backend.Residue(s.T, lockName); len(again) != one {
+		s.Fatalf("a repeated request took a second place: %q", again)
+	}
+	holder.release()
+	if err := s.wait(done, patience, "the repeated request"); err != nil {
+		s.Fatal(err)
+	}
+	waiter.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testLostReplyToAcquire: the request is carried out and its answer is lost.
+func testLostReplyToAcquire(s *scene) {
+	d := s.open()
+	s.contender(d, lockName).acquire().release() // the connection stands
+	c := s.contender(d, lockName)
+	s.faults.(ReplyDropper).DropReplies()
+	ctx, cancel := context.WithTimeout(s.Context(), 500*time.Millisecond)
+	defer cancel()
+	err := c.try(ctx)
+	s.mustBeKind(err, interlock.Uncertain)
+	if !errors.Is(err, interlock.ErrUncertain) {
+		s.Fatalf("a lost reply is not ErrUncertain: %v", err)
+	}
+	s.eventually("the request was carried out", patience, func() bool {
+		return len(s.backend.Residue(s.T, lockName)) > 0
+	})
+	s.faults.Heal()
+	c.persist()
+	if !c.valid() {
+		s.Fatal("not valid after it converged")
+	}
+	s.mustHold(c)
+	c.persistRelease()
+	s.mustBeEmpty(lockName)
+}
+
+// testLostReplyToRelease: the same for giving up.
+func testLostReplyToRelease(s *scene) {
+	c := s.contender(s.open(), lockName).acquire()
+	s.faults.(ReplyDropper).DropReplies()
+	err := c.tryRelease(500 * time.Millisecond)
+	s.mustBeKind(err, interlock.Uncertain)
+	s.faults.Heal()
+	c.persistRelease()
+	s.mustBeEmpty(lockName)
+	s.contender(s.open(), lockName).persist().persistRelease()
+}
+
+// testUnmetRequirement: what is not promised fails when the lock is made.
+func testUnmetRequirement(s *scene) {
+	d := s.open()
+	g := d.Guarantees()
+	demands := []interlock.Requirements{
+		{ExclusionSurvives: interlock.HolderPause},
+		{MaxBlind: g.Blind - 1},
+	}
+	if g.Order != interlock.FIFO {
+		demands = append(demands, interlock.Requirements{Order: interlock.FIFO})
+	}
+	if !g.CrossProcess {
+		demands = append(demands, interlock.Requirements{CrossProcess: true})
+	}
+	for _, r := range demands {
+		var unmet *interlock.UnmetError
+		if _, err := lock.NewFenced(d, &lock.Options{Require: r}); !errors.As(err, &unmet) || len(unmet.Unmet) != 1 {
+			s.Fatalf("%+v was accepted: %v", r, err)
+		}
+	}
+	met := interlock.Requirements{CrossProcess: g.CrossProcess, Order: g.Order, Wait: g.Wait,
+		TokensSurvive: g.TokensSurvive, ExclusionSurvives: g.ExclusionSurvives, MaxBlind: g.Blind}
+	if _, err := lock.NewFenced(d, &lock.Options{Require: met}); err != nil {
+		s.Fatalf("what is promised was refused: %v", err)
+	}
+}
+
+// testNoGoroutineIsLeft: after a driver that held, waited and lost is closed.
+func testNoGoroutineIsLeft(t *testing.T, h Harness) {
+	before := goleak.IgnoreCurrent()
+	t.Run("work", func(t *testing.T) {
+		h.run(t, false, func(s *scene) {
+			d := s.open()
+			c := s.contender(d, lockName).acquire()
+			ctx, cancel := context.WithCancel(s.Context())
+			done := s.contender(s.open(), lockName).start(ctx)
+			s.backend.Delete(s.T, lockName)
+			s.wait(c.lost, d.Guarantees().Blind+patience, "word of the loss")
+			cancel()
+			s.wait(done, patience, "the waiter")
+		})
+	})
+	if err := goleak.Find(before); err != nil {
+		t.Fatal(err)
+	}
+}

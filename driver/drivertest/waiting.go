@@ -1,0 +1,131 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testFIFO: processes are served in the order in which the backend heard them.
+func testFIFO(s *scene) {
+	const waiters = 12
+	processes := []driver.Fenced{s.open(), s.open(), s.open()}
+	holder := s.contender(processes[0], lockName).acquire()
+	served := make(chan int, waiters)
+	failed := make(chan error, waiters)
+	for i := range waiters {
+		c := s.contender(processes[i%len(processes)], lockName)
+		done := c.start(s.Context())
+		go func() {
+			if err := <-done; err != nil {
+				failed <- fmt.Errorf("waiter %d: %w", i, err)
+				return
+			}
+			served <- i
+			if err := c.tryRelease(patience); err != nil {
+				failed <- fmt.Errorf("release of waiter %d: %w", i, err)
+			}
+		}()
+	}
+	holder.release()
+	var order []int
+	for range waiters {
+		select {
+		case i := <-served:
+			order = append(order, i)
+		case err := <-failed:
+			s.Fatal(err)
+		case <-time.After(patience):
+			s.Fatalf("nobody is served after %v", order)
+		}
+	}
+	if !slices.IsSorted(order) {
+		s.Fatalf("served in the order %v", order)
+	}
+	s.mustBeEmpty(lockName)
+}
+
+// testCancelledWaiterLeavesNothing: neither in the queue nor as a ghost that is
+// granted later.
+func testCancelledWaiterLeavesNothing(s *scene) {
+	holder := s.contender(s.open(), lockName).acquire()
+	alone := len(s.backend.Residue(s.T, lockName))
+
+	cause := errors.New("the caller gave up")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	defer cancel(nil)
+	waiter := s.contender(s.open(), lockName)
+	done := waiter.start(ctx)
+	behind := s.contender(s.open(), lockName)
+	behindDone := behind.start(s.Context())
+
+	cancel(cause)
+	err := s.wait(done, patience, "a cancelled waiter")
+	if !errors.Is(err, cause) {
+		s.Fatalf("a cancelled waiter got %v, want the cause", err)
+	}
+	s.mustBeKind(err, interlock.Uncertain) // it had sent its request
+	waiter.release()
+	holder.release()
+	if err := s.wait(behindDone, patience, "the waiter behind a cancelled one"); err != nil {
+		s.Fatal(err)
+	}
+	if left := s.backend.Residue(s.T, lockName); len(left) > alone {
+		s.Fatalf("a cancelled waiter left something: %q", left)
+	}
+	behind.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testDeadWaiter: one whose process died at the head of the queue holds up the
+// next for a bounded time.
+func testDeadWaiter(s *scene) {
+	holder := s.contender(s.open(), lockName).acquire()
+	dying := s.open()
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	dead := s.contender(dying, lockName)
+	deadDone := dead.start(ctx)
+	next := s.contender(s.open(), lockName)
+	done := next.start(s.Context())
+
+	s.backend.Crash(s.T, dying)
+	holder.release()
+	began := time.Now()
+	if err := s.wait(done, s.DeadWaiter+patience, "the waiter behind a dead one"); err != nil {
+		s.Fatal(err)
+	}
+	if took := time.Since(began); took > s.DeadWaiter {
+		s.Fatalf("a dead waiter cost %v, the bound is %v", took, s.DeadWaiter)
+	}
+	if !next.valid() {
+		s.Fatal("the grant had ended when it came")
+	}
+	cancel()
+	s.wait(deadDone, patience, "the dead waiter's call")
+	next.release()
+}
+
+// testLostPush: a waiter that misses the push finds out with its next heartbeat.
+func testLostPush(s *scene) {
+	holder := s.contender(s.open(), lockName).acquire()
+	d := s.open()
+	waiter := s.contender(d, lockName)
+	done := waiter.start(s.Context())
+	s.backend.(PushDropper).DropPushes(s.T, d)
+	holder.release()
+	began := time.Now()
+	if err := s.wait(done, patience, "a waiter that missed the push"); err != nil {
+		s.Fatal(err)
+	}
+	if took, bound := time.Since(began), 2*s.Heartbeat+500*time.Millisecond; took > bound {
+		s.Fatalf("a lost push cost %v, a heartbeat is %v", took, s.Heartbeat)
+	}
+	waiter.release()
+	s.mustBeEmpty(lockName)
+}

@@ -1,0 +1,314 @@
+// Package memory is a lock in one process. It excludes nobody outside this
+// process and forgets everything when the process ends. It is the executable
+// specification of driver.Fenced: the protocol is a pure state machine
+// (table.go), and the whole driver runs in the virtual time of
+// testing/synctest.
+//
+//	space := memory.NewSpace()
+//	locks, err := lock.NewFenced(space.Open(nil), nil)
+//
+// Each driver opened on a [Space] plays the part of one process.
+//
+// # Guarantees
+//
+// FIFO between drivers. CrossProcess is not promised, so that a requirement of
+// it fails at construction.
+//
+// # Token
+//
+// One counter per space, started at interlock.CounterAt of the present time.
+//
+// # Liveness
+//
+// A claim lives for the TTL unless its driver renews it, every third of it.
+//
+// # Waiting
+//
+// A waiter is told directly, and then confirms, as with any backend.
+//
+// # Interoperation
+//
+// None.
+//
+// # Escape hatch
+//
+// None: there is no backend behind it.
+package memory
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+// DefaultTTL is how long a claim lives without renewal if Options do not say.
+const DefaultTTL = 30 * time.Second
+
+// Options of a driver; nil and the zero value work.
+type Options struct {
+	// TTL is how long a claim lives without renewal; 0 means [DefaultTTL].
+	// Claims are renewed every third of it. Negative is taken as 0.
+	TTL time.Duration
+}
+
+// A Space is what the drivers of one namespace share. It needs no Close.
+type Space struct {
+	mu    sync.Mutex
+	table *table
+	wakes map[string]chan struct{} // by owner: told when it has become the holder
+	sweep *time.Timer
+}
+
+// NewSpace makes an empty namespace whose counter starts at the present time.
+func NewSpace() *Space {
+	return &Space{
+		table: newTable(interlock.CounterAt(time.Now())),
+		wakes: make(map[string]chan struct{}),
+	}
+}
+
+// Open opens a driver of fenced locks on the space. It does not block.
+func (s *Space) Open(o *Options) *Driver {
+	ttl := DefaultTTL
+	if o != nil && o.TTL > 0 {
+		ttl = o.TTL
+	}
+	d := &Driver{space: s, ttl: ttl, calls: make(map[string]*call)}
+	d.renewal = time.AfterFunc(ttl/3, d.renew)
+	return d
+}
+
+// OpenPlain opens a driver of advisory locks on the space. It excludes fenced
+// ones of the same name.
+func (s *Space) OpenPlain(o *Options) *Plain { return &Plain{s.Open(o)} }
+
+// Driver is one process of a [Space]. It is a driver.Fenced and a
+// driver.Inspector.
+type Driver struct {
+	space   *Space
+	ttl     time.Duration
+	renewal *time.Timer
+
+	mu     sync.Mutex
+	calls  map[string]*call // by owner: everyone who waits or holds
+	closed bool
+}
+
+var (
+	_ driver.Fenced    = (*Driver)(nil)
+	_ driver.Inspector = (*Driver)(nil)
+	_ driver.Advisory  = (*Plain)(nil)
+)
+
+// call is what one owner asked for. A repeated Acquire replaces it.
+type call struct {
+	req   driver.Request
+	wake  chan struct{} // told when the space has granted; capacity 1
+	lease *lease        // nil until Acquire has returned it
+}
+
+var errNoAnswer = errors.New("the driver was closed while the request was under way")
+
+// Guarantees promises order and tokens, but nothing between processes.
+func (d *Driver) Guarantees() interlock.Guarantees {
+	return interlock.Guarantees{
+		Driver: "memory", Class: interlock.Fenced, TokenFrom: "counter of the space",
+		Liveness: interlock.ServerTTL, Clock: interlock.ServerClock,
+		Order: interlock.FIFO, Wait: interlock.Push,
+		TokensSurvive:     interlock.HolderPause | interlock.OperatorDelete | interlock.ServerClockJump,
+		ExclusionSurvives: interlock.ServerClockJump,
+		TTL:               d.ttl,
+		Blind:             d.ttl / 3,
+	}
+}
+
+// Acquire waits until r.Owner holds r.Name.
+func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if ctx.Err() != nil {
+		return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
+			Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	c, err := d.begin(r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	for {
+		sent := boottime.Now()
+		counter, place, err := d.space.arrive(c, d.ttl)
+		switch {
+		case err != nil:
+			d.forget(r.Owner)
+			return driver.Grant{}, err
+		case counter > 0:
+			return d.granted(c, sent, counter)
+		}
+		if r.Events.Waiting != nil {
+			r.Events.Waiting(place)
+		}
+		select {
+		case <-c.wake: // and confirm
+		case <-ctx.Done():
+			return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
+				Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		}
+		if d.isClosed() {
+			return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
+				Kind: interlock.Uncertain, Err: errNoAnswer}
+		}
+	}
+}
+
+// Release gives up what owner has on name.
+func (d *Driver) Release(_ context.Context, name, owner string) error {
+	if d.isClosed() {
+		return interlock.ErrClosed
+	}
+	d.forget(owner)
+	d.space.leave(name, owner)
+	return nil
+}
+
+// Close stops renewing. What is held is left to expire.
+func (d *Driver) Close(context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	d.renewal.Stop()
+	for _, c := range d.calls {
+		c.notify()
+	}
+	return nil
+}
+
+// Locks lists what is held or awaited.
+func (d *Driver) Locks(_ context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	locks, more := d.space.list(prefix, limit)
+	return locks, more, nil
+}
+
+// Lock shows one name.
+func (d *Driver) Lock(_ context.Context, name string) (driver.LockState, error) {
+	return d.space.show(name), nil
+}
+
+func (d *Driver) begin(r driver.Request) (*call, error) {
+	if r.Name == "" || len(r.Name) > driver.MaxName {
+		return nil, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name, Kind: interlock.Bug, Err: interlock.ErrName}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, interlock.ErrClosed
+	}
+	c := &call{req: r, wake: make(chan struct{}, 1)}
+	if before := d.calls[r.Owner]; before != nil {
+		c.lease = before.lease
+	}
+	d.calls[r.Owner] = c
+	return c, nil
+}
+
+func (d *Driver) granted(c *call, sent boottime.Instant, counter int64) (driver.Grant, error) {
+	token, err := interlock.NewToken(counter, 0)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.lease == nil {
+		c.lease = &lease{}
+	}
+	c.lease.extend(boottime.Deadline(sent, d.ttl))
+	return driver.Grant{Lease: c.lease, Token: token}, nil
+}
+
+func (d *Driver) forget(owner string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.calls, owner)
+}
+
+func (d *Driver) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// renew keeps everything of this driver alive, and tells who lost.
+func (d *Driver) renew() {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return
+	}
+	d.renewal.Reset(d.ttl / 3)
+	calls := slices.Collect(maps.Values(d.calls))
+	d.mu.Unlock()
+	for _, c := range calls {
+		d.renewOne(c)
+	}
+}
+
+func (d *Driver) renewOne(c *call) {
+	sent := boottime.Now()
+	present := d.space.renew(c, d.ttl)
+
+	d.mu.Lock()
+	held := c.lease != nil && d.calls[c.req.Owner] == c
+	if held && present {
+		c.lease.extend(boottime.Deadline(sent, d.ttl))
+	}
+	if held && !present {
+		delete(d.calls, c.req.Owner)
+	}
+	d.mu.Unlock()
+
+	switch e := c.req.Events; {
+	case held && present && e.Renewed != nil:
+		e.Renewed(boottime.Now().Sub(sent), nil)
+	case held && !present && e.Lost != nil:
+		e.Lost(interlock.ErrLost)
+	}
+}
+
+func (c *call) notify() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lease is time granted to one owner.
+type lease struct {
+	mu       sync.Mutex
+	deadline boottime.Instant
+	ended    bool
+}
+
+// Remaining is zero or less once it has been so.
+func (l *lease) Remaining() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := l.deadline.Sub(boottime.Now())
+	l.ended = l.ended || left <= 0
+	if l.ended {
+		return min(left, 0)
+	}
+	return left
+}
+
+func (l *lease) extend(deadline boottime.Instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended && l.deadline > 0 && boottime.Now() >= l.deadline {
+		l.ended = true // nobody looked, but it is over all the same
+	}
+	l.deadline = max(l.deadline, deadline)
+}

@@ -1,0 +1,90 @@
+package memory_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const ttl = 6 * time.Second
+
+var present = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func TestFenced(t *testing.T) {
+	drivertest.RunFenced(t, harness(func(s *memory.Space) driver.Fenced {
+		return s.Open(&memory.Options{TTL: ttl})
+	}))
+}
+
+func TestPlain(t *testing.T) {
+	drivertest.RunAdvisory(t, harness(func(s *memory.Space) driver.Fenced {
+		return drivertest.Advisory(s.OpenPlain(&memory.Options{TTL: ttl}))
+	}))
+}
+
+// harness runs the whole suite in virtual time.
+func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
+	return drivertest.Harness{
+		Bubble: func(t *testing.T, test func(*testing.T)) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(time.Until(present)) // virtual time begins before counters do
+				test(t)
+			})
+		},
+		Start: func(*testing.T, bool) drivertest.Backend {
+			return &backend{space: memory.NewSpace(), open: open}
+		},
+		TTL:        ttl,
+		Heartbeat:  ttl / 3,
+		DeadWaiter: ttl, // a waiter's life is that of a claim here
+	}
+}
+
+type backend struct {
+	space *memory.Space
+	open  func(*memory.Space) driver.Fenced
+}
+
+func (b *backend) Open(t *testing.T) driver.Fenced {
+	d := b.open(b.space)
+	t.Cleanup(func() {
+		if err := d.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// Crash: a closed driver renews nothing and says goodbye to nobody.
+func (b *backend) Crash(t *testing.T, d driver.Fenced) {
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *backend) Residue(t *testing.T, name string) []string {
+	state, err := b.space.Open(nil).Lock(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var owners []string
+	if state.Holder != nil {
+		owners = append(owners, state.Holder.Owner)
+	}
+	for _, w := range state.Waiters {
+		owners = append(owners, w.Owner)
+	}
+	return owners
+}
+
+func (b *backend) Delete(_ *testing.T, name string) { b.space.Revoke(name) }
+
+func (b *backend) Faults() drivertest.Faults { return nil }

@@ -1,0 +1,136 @@
+package memory
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+// The methods here are the requests of the protocol: each takes one step of the
+// table under the lock and tells those who were granted.
+
+// arrive returns the counter if the caller holds the name now, else its place.
+func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.Place, err error) {
+	defer s.lock()()
+	now, name, owner := boottime.Now(), c.req.Name, c.req.Owner
+	s.tell(s.table.expire(now))
+	if queue := s.table.names[name]; c.req.NoWait && len(queue) > 0 && s.table.find(name, owner) == nil {
+		h := queue[0]
+		return 0, place, &interlock.HeldError{Name: name, Owner: h.owner,
+			Since: wall(now, h.since), Until: wall(now, h.expires)}
+	}
+	who, effects := s.table.arrive(now, name, owner, now.Add(ttl))
+	s.tell(effects)
+	if who.counter > 0 {
+		return who.counter, place, nil
+	}
+	s.wakes[owner] = c.wake
+	return 0, driver.Place{Ahead: s.table.ahead(who), Holder: s.table.names[name][0].owner}, nil
+}
+
+// renew reports whether the caller is still there.
+func (s *Space) renew(c *call, ttl time.Duration) bool {
+	defer s.lock()()
+	now := boottime.Now()
+	who, effects := s.table.renew(now, c.req.Name, c.req.Owner, now.Add(ttl))
+	s.tell(effects)
+	if who == nil {
+		delete(s.wakes, c.req.Owner)
+	}
+	return who != nil
+}
+
+func (s *Space) leave(name, owner string) {
+	defer s.lock()()
+	delete(s.wakes, owner)
+	s.tell(s.table.leave(boottime.Now(), name, owner))
+}
+
+// Revoke takes name away from its holder, as an operator would who deletes the
+// lock's key. The holder learns of it with its next renewal.
+func (s *Space) Revoke(name string) {
+	defer s.lock()()
+	s.tell(s.table.revoke(boottime.Now(), name))
+}
+
+func (s *Space) show(name string) driver.LockState {
+	defer s.lock()()
+	now := boottime.Now()
+	s.tell(s.table.expire(now))
+	return s.state(now, name)
+}
+
+func (s *Space) list(prefix string, limit int) (locks []driver.LockState, more bool) {
+	defer s.lock()()
+	now := boottime.Now()
+	s.tell(s.table.expire(now))
+	var names []string
+	for name := range s.table.names {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	more = len(names) > limit
+	for _, name := range names[:min(limit, len(names))] {
+		locks = append(locks, s.state(now, name))
+	}
+	return locks, more
+}
+
+func (s *Space) state(now boottime.Instant, name string) driver.LockState {
+	state := driver.LockState{Name: name}
+	for i, c := range s.table.names[name] {
+		who := driver.Contender{Owner: c.owner, Since: wall(now, c.since), Expires: c.expires.Sub(now)}
+		if i == 0 {
+			who.Token, _ = interlock.NewToken(c.counter, 0) // it was granted with this counter
+			state.Holder = &who
+			continue
+		}
+		state.Waiters = append(state.Waiters, who)
+	}
+	return state
+}
+
+// tell wakes those who were granted.
+func (s *Space) tell(effects []granted) {
+	for _, g := range effects {
+		if wake := s.wakes[g.owner]; wake != nil {
+			delete(s.wakes, g.owner)
+			select {
+			case wake <- struct{}{}:
+			default: // it has been told already
+			}
+		}
+	}
+}
+
+// lock locks the space; what it returns arms the timer of the next expiry and
+// unlocks.
+func (s *Space) lock() (unlock func()) {
+	s.mu.Lock()
+	return func() {
+		defer s.mu.Unlock()
+		at, ok := s.table.next()
+		switch {
+		case !ok && s.sweep != nil:
+			s.sweep.Stop()
+		case ok && s.sweep == nil:
+			s.sweep = time.AfterFunc(at.Sub(boottime.Now()), s.expire)
+		case ok:
+			s.sweep.Reset(at.Sub(boottime.Now()))
+		}
+	}
+}
+
+func (s *Space) expire() {
+	defer s.lock()()
+	s.tell(s.table.expire(boottime.Now()))
+}
+
+// wall shows an instant as people read time.
+func wall(now, at boottime.Instant) time.Time { return time.Now().Add(at.Sub(now)) }

@@ -1,0 +1,127 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+// table is the lock protocol as a pure state machine: one FIFO queue per name
+// whose head is the holder, contenders that die unless they are renewed, and
+// one counter. It neither reads a clock nor tells anyone: every method takes
+// the time and returns what follows from it.
+type table struct {
+	counter int64 // the last one drawn
+	names   map[string][]*contender
+}
+
+// contender is the holder (at the head of its queue, with a counter) or a
+// waiter.
+type contender struct {
+	name, owner string
+	counter     int64            // drawn when it became the holder; 0 while it waits
+	expires     boottime.Instant // dies then unless renewed
+	since       boottime.Instant // of its grant; while it waits, of its arrival
+}
+
+// granted is the effect of a step: this contender has become the holder.
+type granted struct{ name, owner string }
+
+func newTable(floor int64) *table {
+	return &table{counter: floor, names: make(map[string][]*contender)}
+}
+
+// arrive puts owner at the end of the queue of name, or finds it there, and
+// keeps it alive until expires.
+func (t *table) arrive(now boottime.Instant, name, owner string, expires boottime.Instant) (*contender, []granted) {
+	effects := t.expire(now)
+	c := t.find(name, owner)
+	if c == nil {
+		c = &contender{name: name, owner: owner, since: now}
+		t.names[name] = append(t.names[name], c)
+	}
+	c.expires = expires
+	return c, append(effects, t.promote(now, name)...)
+}
+
+// renew keeps owner alive until expires. It returns nil if owner is not there:
+// what has expired is never revived.
+func (t *table) renew(now boottime.Instant, name, owner string, expires boottime.Instant) (*contender, []granted) {
+	effects := t.expire(now)
+	c := t.find(name, owner)
+	if c != nil {
+		c.expires = expires
+	}
+	return c, effects
+}
+
+// leave takes owner out, whether it holds, waits or was never there.
+func (t *table) leave(now boottime.Instant, name, owner string) []granted {
+	effects := t.expire(now)
+	t.remove(name, func(c *contender) bool { return c.owner == owner })
+	return append(effects, t.promote(now, name)...)
+}
+
+// revoke takes the holder out, as an operator would.
+func (t *table) revoke(now boottime.Instant, name string) []granted {
+	effects := t.expire(now)
+	t.remove(name, func(c *contender) bool { return c.counter > 0 })
+	return append(effects, t.promote(now, name)...)
+}
+
+// expire takes out everyone whose time has come.
+func (t *table) expire(now boottime.Instant) []granted {
+	var effects []granted
+	for name := range t.names {
+		t.remove(name, func(c *contender) bool { return c.expires <= now })
+		effects = append(effects, t.promote(now, name)...)
+	}
+	return effects
+}
+
+// next is when expire has something to do; ok is false if nobody is there.
+func (t *table) next() (at boottime.Instant, ok bool) {
+	for _, queue := range t.names {
+		for _, c := range queue {
+			if !ok || c.expires < at {
+				at, ok = c.expires, true
+			}
+		}
+	}
+	return at, ok
+}
+
+// promote makes the head of the queue the holder, if it is not, and draws its
+// counter at that moment.
+func (t *table) promote(now boottime.Instant, name string) []granted {
+	queue := t.names[name]
+	if len(queue) == 0 || queue[0].counter > 0 {
+		return nil
+	}
+	t.counter++
+	queue[0].counter = t.counter
+	queue[0].since = now
+	return []granted{{name, queue[0].owner}}
+}
+
+func (t *table) find(name, owner string) *contender {
+	for _, c := range t.names[name] {
+		if c.owner == owner {
+			return c
+		}
+	}
+	return nil
+}
+
+func (t *table) ahead(c *contender) int {
+	return slices.Index(t.names[c.name], c) - 1
+}
+
+func (t *table) remove(name string, gone func(*contender) bool) {
+	queue := slices.DeleteFunc(t.names[name], gone)
+	if len(queue) == 0 {
+		delete(t.names, name)
+		return
+	}
+	t.names[name] = queue
+}
