@@ -57,7 +57,7 @@ func loopback(listen string) (string, error) {
 	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil || !ip.IsLoopback() {
-		return "", &AddressError{Listen: listen, Err: fmt.Errorf("only a loopback address is allowed, "+
+		return "", &AddressError{Listen: listen, Err: fmt.Errorf("only a loopback address is allowed, " +
 			"because this etcd has neither passwords nor TLS and would serve anyone who reaches it")}
 	}
 	return net.JoinHostPort(ip.String(), port), nil

@@ -1,0 +1,98 @@
+package supervise
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// Limits bounds a hold.
+type Limits struct {
+	// TTL is how long the claim lives without renewal. Required.
+	TTL time.Duration
+	// Grace is the time between TERM and KILL; 0 means [DefaultGrace]. It must
+	// be shorter than half the TTL, because a claim that is renewed every third
+	// of it often has no more than two thirds left.
+	Grace time.Duration
+	// MaxHold bounds the hold; 0 means no bound.
+	MaxHold time.Duration
+	// OnSuspend says what Ctrl-Z does; zero means [ContinueOnSuspend].
+	OnSuspend Policy
+}
+
+// Policy says what happens when someone suspends the command.
+type Policy int
+
+const (
+	// ContinueOnSuspend lets the command go on.
+	ContinueOnSuspend Policy = iota
+	// ReleaseOnSuspend ends the command in good order and gives the lock up.
+	ReleaseOnSuspend
+	// KillOnSuspend kills the command and gives the lock up.
+	KillOnSuspend
+)
+
+// DefaultGrace is 5 s, or a sixth of the TTL if that is shorter.
+func DefaultGrace(ttl time.Duration) time.Duration { return min(5*time.Second, ttl/6) }
+
+// Check fills in what is zero and says in one sentence what is wrong.
+func (l Limits) Check() (Limits, error) {
+	if l.Grace == 0 {
+		l.Grace = DefaultGrace(l.TTL)
+	}
+	switch {
+	case l.TTL <= 0:
+		return l, fmt.Errorf("a claim must live longer than nothing, not %v", l.TTL)
+	case l.Grace < 0 || l.MaxHold < 0:
+		return l, fmt.Errorf("a time limit cannot be negative")
+	case l.Grace >= l.TTL/2:
+		return l, fmt.Errorf("a grace of %v is too long for a TTL of %v: it must be shorter than %v, "+
+			"so that a missed renewal does not end the command", l.Grace, l.TTL, l.TTL/2)
+	}
+	return l, nil
+}
+
+// sweep is how often a group that must end is looked at.
+const sweep = 20 * time.Millisecond
+
+// margin is kept free between the KILL and the end of the claim, for timers
+// that fire late and for the kernel to act.
+func (l Limits) margin() time.Duration {
+	return min(max(l.TTL/50, 10*time.Millisecond), 250*time.Millisecond)
+}
+
+// tick is how often the clock is looked at when nothing is due: timers do not
+// count while the machine sleeps, the claim's clock does.
+func (l Limits) tick() time.Duration {
+	return min(max(l.TTL/20, 10*time.Millisecond), 500*time.Millisecond)
+}
+
+// late is how late a step must be to mean that the supervisor was stopped.
+func (l Limits) late() time.Duration { return l.TTL / 10 }
+
+// Outcome says how a hold ended.
+type Outcome string
+
+const (
+	// Completed: the command ran to its end, or died by a signal of its own.
+	Completed Outcome = "completed"
+	// Lost: the claim ended, or was about to, while the command ran.
+	Lost Outcome = "lost"
+	// MaxHold: the command was ended because the time allowed was over.
+	MaxHold Outcome = "max_hold"
+	// Suspended: the command was ended because someone suspended it.
+	Suspended Outcome = "suspended"
+)
+
+// Status is how the command itself ended.
+type Status struct {
+	Code   int            // its exit code, if Signal is 0
+	Signal syscall.Signal // what it died by; 0 if it exited
+}
+
+// Result is what became of a hold.
+type Result struct {
+	Outcome Outcome
+	Status  Status
+	Why     error // nil if Completed
+}

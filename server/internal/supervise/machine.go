@@ -1,0 +1,241 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// A Reading is what the clock and the claim say at one instant.
+type Reading struct {
+	// Now is a clock that also counts while the machine sleeps. Only
+	// differences mean anything.
+	Now time.Duration
+	// Remaining is how long the claim is good for from Now.
+	Remaining time.Duration
+}
+
+// Events are what happens to a hold; every one of them also makes the machine
+// look at the clock.
+type (
+	// Tick: time has passed.
+	Tick struct{}
+	// Signal: the supervisor received a signal.
+	Signal struct{ Number syscall.Signal }
+	// Ended: the claim's context ended.
+	Ended struct{ Cause error }
+	// Stopped: the command was stopped by a signal.
+	Stopped struct{ By syscall.Signal }
+	// Exited: the command, the direct child, ended.
+	Exited struct{ Status Status }
+	// Empty: nothing that the command started is left.
+	Empty struct{}
+)
+
+// Effects are what the supervisor has to do, in order.
+type (
+	// Send delivers a signal to the command's process group.
+	Send struct{ Number syscall.Signal }
+	// KillAll delivers SIGKILL to everything the command started.
+	KillAll struct{}
+	// Say tells the person at the terminal.
+	Say struct{ Text string }
+)
+
+// phase is how far a hold has come.
+type phase int
+
+const (
+	running  phase = iota // the command runs
+	frozen                // stopped until the claim is known to be good
+	stopping              // told to end, with a time limit
+	killed                // being killed
+	done                  // nothing left to do
+)
+
+// Machine decides what happens to a command while its claim lasts. It does no
+// I/O and reads no clock: every decision follows from the readings and events
+// it is given, in order. The zero Machine is not usable; see newMachine.
+type Machine struct {
+	limits  Limits
+	phase   phase
+	outcome Outcome
+	why     error
+
+	now     time.Duration // of the last step
+	due     time.Duration // when the next step was asked for
+	until   time.Duration // the claim is good until then, as last known
+	ended   bool          // the claim has ended; until moves no more
+	holdEnd time.Duration // when MaxHold is over; 0 if there is none
+	killAt  time.Duration // in stopping: when patience ends
+	thawAt  time.Duration // in frozen: when to stop waiting for a renewal
+
+	interrupted time.Duration // when the last INT was forwarded; 0 if none was
+	told        map[syscall.Signal]bool
+	exited      bool
+	status      Status
+	out         []any
+}
+
+func newMachine(l Limits, r Reading) *Machine {
+	m := &Machine{limits: l, outcome: Completed, now: r.Now, due: r.Now, until: r.Now + r.Remaining,
+		told: map[syscall.Signal]bool{}}
+	if l.MaxHold > 0 {
+		m.holdEnd = r.Now + l.MaxHold
+	}
+	m.due = m.next()
+	return m
+}
+
+// Step takes one event, looks at the clock, and returns what to do.
+func (m *Machine) Step(r Reading, event any) []any {
+	late := r.Now - m.due
+	m.now, m.out = r.Now, nil
+	if _, ended := event.(Ended); !ended && !m.ended { // an ended claim has nothing remaining
+		m.until = r.Now + r.Remaining
+	}
+	switch e := event.(type) {
+	case Signal:
+		m.signal(e.Number)
+	case Stopped:
+		m.stopped(e.By)
+	case Ended:
+		m.lose(e.Cause)
+	case Exited:
+		m.exit(e.Status)
+	case Empty:
+		m.empty()
+	}
+	m.settle(late > m.limits.late())
+	m.due = m.next()
+	return m.out
+}
+
+// settle applies whatever the clock demands. woke says that the supervisor has
+// just been unable to run for a while.
+func (m *Machine) settle(woke bool) {
+	left := m.until - m.limits.margin() - m.now
+	switch {
+	case m.phase == done:
+	case m.phase == killed && m.exited: // what it left behind, and what that may start meanwhile
+		m.out = append(m.out, KillAll{})
+	case m.phase == killed:
+	case left <= 0 && m.outcome == Completed:
+		m.kill(Lost, interlock.ErrExpired)
+	case left <= 0:
+		m.kill(m.outcome, m.why)
+	case m.phase == stopping && m.now >= m.killAt:
+		m.kill(m.outcome, m.why)
+	case m.phase == stopping:
+	case m.phase == frozen:
+		m.decideFrozen(left)
+	case left <= m.limits.Grace && woke:
+		m.freeze(left)
+	case left <= m.limits.Grace:
+		m.stop(Lost, interlock.ErrExpired, left)
+		m.say("the claim cannot be renewed; the command is told to end, and killed in %v", round(left))
+	case m.holdEnd > 0 && m.now >= m.holdEnd:
+		m.stop(MaxHold, errMaxHold, m.limits.Grace)
+		m.say("--max-hold %v is over; the command is told to end", m.limits.MaxHold)
+	}
+}
+
+var errMaxHold = errors.New("the command ran longer than --max-hold allows")
+
+// freeze stops the group: the supervisor slept, little time is left, and no
+// renewal has been confirmed since. The other half is kept for an orderly end.
+func (m *Machine) freeze(left time.Duration) {
+	m.phase, m.thawAt = frozen, m.now+left/2
+	m.send(syscall.SIGSTOP)
+}
+
+func (m *Machine) decideFrozen(left time.Duration) {
+	switch {
+	case left > m.limits.Grace:
+		m.phase = running
+		m.send(syscall.SIGCONT)
+	case m.now >= m.thawAt:
+		m.stop(Lost, interlock.ErrExpired, left)
+	}
+}
+
+// stop tells the command to end within patience. A stopped process can only
+// hear TERM when it goes on.
+func (m *Machine) stop(o Outcome, why error, patience time.Duration) {
+	m.phase, m.outcome, m.why = stopping, o, why
+	m.killAt = m.now + patience
+	m.send(syscall.SIGTERM)
+	m.send(syscall.SIGCONT)
+}
+
+func (m *Machine) kill(o Outcome, why error) {
+	m.phase, m.outcome, m.why = killed, o, why
+	m.out = append(m.out, KillAll{})
+	if o == Lost && !m.exited {
+		m.say("the claim is not safe any longer (%v); the command is killed", why)
+	}
+}
+
+// lose reacts to a claim that ended while the command ran. What the last
+// renewal bought is still used for an orderly end, up to the grace.
+func (m *Machine) lose(cause error) {
+	m.ended = true
+	if m.phase == done || m.phase == killed || m.outcome != Completed {
+		return
+	}
+	if cause == nil || errors.Is(cause, context.Canceled) {
+		cause = interlock.ErrLost
+	}
+	if left := m.until - m.limits.margin() - m.now; left > 0 {
+		m.stop(Lost, cause, min(m.limits.Grace, left))
+		m.say("the claim is lost (%v); the command is told to end", cause)
+		return
+	}
+	m.kill(Lost, cause)
+}
+
+// exit notes that the direct child is gone. If it ended by itself under a good
+// claim, the hold is over, whatever it left behind; if it was made to end, what
+// it left behind has to end too.
+func (m *Machine) exit(s Status) {
+	m.exited, m.status = true, s
+	switch {
+	case m.outcome == Completed && m.until <= m.now:
+		m.phase, m.outcome, m.why = killed, Lost, interlock.ErrExpired
+	case m.outcome == Completed:
+		m.phase = done
+	}
+}
+
+func (m *Machine) empty() {
+	if m.exited {
+		m.phase = done
+	}
+}
+
+// next is when the machine must be stepped again at the latest.
+func (m *Machine) next() time.Duration {
+	at := m.now + m.limits.tick()
+	if m.phase == killed || m.exited || m.phase == frozen {
+		at = min(at, m.now+sweep)
+	}
+	safe := m.until - m.limits.margin()
+	for _, t := range []time.Duration{safe, safe - m.limits.Grace, m.killAt, m.holdEnd} {
+		if t > m.now {
+			at = min(at, t)
+		}
+	}
+	return at
+}
+
+func (m *Machine) send(s syscall.Signal) { m.out = append(m.out, Send{s}) }
+
+func (m *Machine) say(format string, args ...any) {
+	m.out = append(m.out, Say{fmt.Sprintf(format, args...)})
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -1,0 +1,40 @@
+package supervise
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const bootClock = unix.CLOCK_BOOTTIME
+
+// attributes: a process group of its own, and death with the thread that forks
+// it.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// adoptOrphans makes what the command leaves behind our children, so that it
+// can be found.
+func adoptOrphans() {
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // Linux before 3.4: orphans are init's
+}
+
+// adopted lists our children. A kernel that does not list them leaves only the
+// process group to be killed.
+func adopted() []int {
+	var pids []int
+	threads, _ := os.ReadDir("/proc/self/task")
+	for _, t := range threads {
+		text, _ := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
+		for _, field := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,19 @@
+//go:build !linux
+
+package supervise
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const bootClock = unix.CLOCK_MONOTONIC
+
+// attributes: a process group of its own. Elsewhere than on Linux the command
+// survives a supervisor that is killed.
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func adoptOrphans() {}
+
+func adopted() []int { return nil }

@@ -1,0 +1,102 @@
+package supervise
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is the running command: the direct child and its process group.
+type process struct {
+	pid    int
+	tty    terminal
+	events chan any // Stopped and Exited, from the goroutine that waits
+}
+
+// start forks the command. Signals that our parent ignores (nohup) stay ignored
+// for it; all others are as new.
+func start(cmd Command) (*process, error) {
+	files := []uintptr{0, 1, 2}
+	if cmd.NoStdin {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return nil, err
+		}
+		defer null.Close()
+		files[0] = null.Fd()
+	}
+	adoptOrphans()
+	p := &process{events: make(chan any, 1), tty: ownTerminal(cmd.NoStdin)}
+	attr := &syscall.ProcAttr{Env: cmd.Env, Files: files, Sys: attributes()}
+	p.tty.handOver(attr.Sys)
+	started := make(chan error)
+	go p.wait(cmd, attr, started)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	p.tty.ignoreOutputStops()
+	return p, nil
+}
+
+// wait forks the command and waits for it, on one thread that stays alive until
+// the command is gone: the kernel kills the command when the thread that forked
+// it ends, not the process. It ends with the command.
+func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error) {
+	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+	pid, err := syscall.ForkExec(cmd.Path, cmd.Args, attr)
+	p.pid = pid
+	started <- err
+	if err != nil {
+		return
+	}
+	for {
+		var status unix.WaitStatus
+		got, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR) || err == nil && got != pid:
+			continue // an orphan of the command's, now reaped
+		case err != nil:
+			p.events <- Exited{Status{Code: 255}} // somebody else has waited for it
+			return
+		case status.Stopped():
+			p.events <- Stopped{status.StopSignal()}
+		case status.Signaled():
+			p.events <- Exited{Status{Signal: status.Signal()}}
+			return
+		case status.Exited():
+			p.events <- Exited{Status{Code: status.ExitStatus()}}
+			return
+		}
+	}
+}
+
+// send delivers a signal to the command's process group. That there is nobody
+// left to receive it is no error.
+func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
+
+// killAll kills the group, and those of our children that have left it.
+func (p *process) killAll() {
+	p.send(syscall.SIGKILL)
+	for _, pid := range adopted() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+	}
+}
+
+// anyLeft reaps what has ended and reports whether something of the command's
+// group, or an orphan of it, still runs. Only once the command itself is gone.
+func (p *process) anyLeft() bool {
+	for {
+		got, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		if errors.Is(err, unix.EINTR) || got > 0 {
+			continue
+		}
+		return err == nil || syscall.Kill(-p.pid, 0) == nil
+	}
+}
+
+func (p *process) giveTerminal() bool { return p.tty.give(p.pid) }
+
+func (p *process) takeTerminalBack() { p.tty.takeBack() }

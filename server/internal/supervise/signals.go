@@ -1,0 +1,69 @@
+package supervise
+
+import (
+	"errors"
+	"syscall"
+	"time"
+)
+
+// again is how soon a second INT means "now".
+const again = 2 * time.Second
+
+var errSuspended = errors.New("the command was suspended")
+
+// signal handles what the supervisor itself received.
+func (m *Machine) signal(s syscall.Signal) {
+	if m.phase == done {
+		return
+	}
+	switch s {
+	case syscall.SIGTSTP:
+		m.suspend()
+	case syscall.SIGCONT: // the clock is looked at after every event
+	case syscall.SIGINT:
+		if m.interrupted > 0 && m.now-m.interrupted <= again {
+			m.kill(m.outcome, m.why)
+			return
+		}
+		m.interrupted = m.now
+		m.send(s)
+	default:
+		m.send(s)
+	}
+}
+
+// stopped handles a command that was stopped. SIGSTOP is left alone: it is our
+// own, or somebody meant it, and the claim is renewed meanwhile.
+func (m *Machine) stopped(by syscall.Signal) {
+	switch by {
+	case syscall.SIGTSTP:
+		m.suspend()
+	case syscall.SIGTTIN, syscall.SIGTTOU:
+		m.sayOnce(by, "the command waits for the terminal but runs in the background; "+
+			"bring it to the foreground, or use --no-stdin (the lock stays held)")
+	}
+}
+
+// suspend applies the policy for Ctrl-Z.
+func (m *Machine) suspend() {
+	if m.phase != running {
+		return
+	}
+	switch m.limits.OnSuspend {
+	case ReleaseOnSuspend:
+		m.stop(Suspended, errSuspended, m.limits.Grace)
+	case KillOnSuspend:
+		m.kill(Suspended, errSuspended)
+	default:
+		m.send(syscall.SIGCONT)
+		m.sayOnce(syscall.SIGTSTP, "not suspended: a stopped command would hold the lock for as long as it sleeps "+
+			"(--on-suspend=release or kill ends it instead)")
+	}
+}
+
+func (m *Machine) sayOnce(about syscall.Signal, text string) {
+	if !m.told[about] {
+		m.told[about] = true
+		m.say("%s", text)
+	}
+}

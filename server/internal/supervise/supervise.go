@@ -1,0 +1,164 @@
+// Package supervise runs a command for as long as a claim is good, and ends it
+// before the claim can belong to somebody else. It cannot reach a command on a
+// machine that is stopped as a whole, nor what a command has already sent: only
+// a guard in the store refuses that.
+//
+//	r, err := supervise.Run(claim, supervise.Command{Path: "/bin/backup"}, supervise.Options{
+//		Limits: supervise.Limits{TTL: 30 * time.Second},
+//	})
+//
+// What happens when is decided by [Machine], which does no I/O; Run does what
+// it says. The command gets a process group of its own; on Linux it dies with
+// the supervisor, and what it leaves behind becomes the supervisor's child.
+package supervise
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Claim is what the command needs to run.
+type Claim interface {
+	// Remaining is how long it is still good for, counting a machine's sleep.
+	Remaining() time.Duration
+	// Context ends with the claim, with the cause.
+	Context() context.Context
+}
+
+// Command says what to run.
+type Command struct {
+	Path    string   // the executable, already looked up
+	Args    []string // with the name it is called by in front
+	Env     []string // the whole environment
+	NoStdin bool     // give it /dev/null instead of the standard input
+}
+
+// Options of [Run]. Limits.TTL is required.
+type Options struct {
+	Limits Limits
+	// Signals is where the caller's signals arrive; nil if it takes none. The
+	// caller subscribes, so that none is lost between its own work and Run.
+	Signals <-chan os.Signal
+	// Say tells the person at the terminal, one line at a time; nil is silent.
+	Say func(text string)
+}
+
+// A StartError says that the command could not be started at all.
+type StartError struct {
+	Path string
+	Err  error
+}
+
+// Error names the command.
+func (e *StartError) Error() string { return fmt.Sprintf("start %s: %v", e.Path, e.Err) }
+
+// Unwrap gives the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Run runs a command under a claim and returns when the command has ended and,
+// if it was made to end, everything it started as well. It does not release the
+// claim. The error is a [*StartError], or tells which limit is impossible; the
+// claim's fate is in the result.
+//
+// Run waits for every child of the process, so the process must have no
+// children of its own.
+func Run(c Claim, cmd Command, o Options) (Result, error) {
+	limits, err := o.Limits.Check()
+	if err != nil {
+		return Result{}, err
+	}
+	if o.Say == nil {
+		o.Say = func(string) {}
+	}
+	p, err := start(cmd)
+	if err != nil {
+		return Result{}, &StartError{Path: cmd.Path, Err: err}
+	}
+	defer p.takeTerminalBack()
+	h := hold{claim: c, process: p, options: o, machine: newMachine(limits, Reading{now(), c.Remaining()})}
+	h.run()
+	return Result{Outcome: h.machine.outcome, Status: h.machine.status, Why: h.machine.why}, nil
+}
+
+// hold connects the machine with the world.
+type hold struct {
+	claim   Claim
+	process *process
+	options Options
+	machine *Machine
+}
+
+func (h *hold) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	ended := h.claim.Context().Done()
+	for h.machine.phase != done {
+		timer.Reset(h.machine.due - now())
+		select {
+		case <-timer.C:
+			h.step(h.tick())
+		case s := <-h.options.Signals:
+			h.step(h.received(s))
+		case <-ended:
+			ended = nil
+			h.step(Ended{context.Cause(h.claim.Context())})
+		case e := <-h.process.events:
+			h.step(e)
+		}
+	}
+}
+
+// step looks at the clock before the claim, so that the claim never seems to
+// last longer than it does, and at the claim before its context, because a
+// claim that has ended has nothing remaining.
+func (h *hold) step(event any) {
+	r := Reading{Now: now(), Remaining: h.claim.Remaining()}
+	if _, told := event.(Ended); !told && !h.machine.ended && h.claim.Context().Err() != nil {
+		h.step(Ended{context.Cause(h.claim.Context())})
+	}
+	for _, effect := range h.machine.Step(r, event) {
+		h.apply(effect)
+	}
+}
+
+// tick is an Empty once the command and all that it started are gone.
+func (h *hold) tick() any {
+	if h.machine.exited && !h.process.anyLeft() {
+		return Empty{}
+	}
+	return Tick{}
+}
+
+// received gives the terminal to the command when a shell's fg gave it to us.
+func (h *hold) received(s os.Signal) any {
+	number, _ := s.(syscall.Signal)
+	if number == syscall.SIGCONT && h.process.giveTerminal() {
+		h.process.send(syscall.SIGCONT)
+	}
+	return Signal{number}
+}
+
+func (h *hold) apply(effect any) {
+	switch e := effect.(type) {
+	case Send:
+		h.process.send(e.Number)
+	case KillAll:
+		h.process.killAll()
+	case Say:
+		h.options.Say(e.Text)
+	}
+}
+
+// now reads a clock that counts while the machine sleeps.
+func now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(bootClock, &ts); err != nil {
+		panic("supervise: clock_gettime: " + err.Error()) // the clock exists wherever this compiles
+	}
+	return time.Duration(ts.Nano())
+}
