@@ -1,0 +1,9 @@
+//go:build !linux
+
+package testbed
+
+import "syscall"
+
+func attributes(cred *syscall.Credential) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Credential: cred}
+}

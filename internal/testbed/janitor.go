@@ -1,0 +1,108 @@
+package testbed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// mark is the environment variable by which our processes, and whatever they
+// start, are known. Its value is the directory that they belong to.
+const mark = "INTERLOCK_TESTBED"
+
+// watch runs until its standard input ends, which is when the test process
+// does, however that comes. Then it ends what was left running, gives back the
+// shared memory of a PostgreSQL that had no time to do so, and removes the
+// directory $1. It looks again until nothing is found, because what is being
+// killed may still be forking.
+const watch = `
+trap '' HUP INT QUIT TERM
+while read -r _; do :; done
+root=$1
+marked() {
+	grep -lsz "^INTERLOCK_TESTBED=$root\(/\|$\)" /proc/[0-9]*/environ
+	find /proc/[0-9]*/cwd -prune -lname "$root/*" 2>/dev/null
+}
+for i in 1 2 3 4 5 6 7 8 9 10; do
+	found=
+	for file in $(marked); do
+		pid=${file#/proc/}
+		kill -KILL "${pid%%/*}" 2>/dev/null && found=yes
+	done
+	[ "$found" ] || break
+	[ "$i" -lt 3 ] || sleep 0.1
+done
+for file in "$root"/*/data/postmaster.pid; do
+	[ -f "$file" ] && ipcrm -m "$(sed -n '7s/.* //p' "$file")" 2>/dev/null
+done
+rm -rf "$root"
+`
+
+// home is the directory of this test process, watched over from its creation.
+// Directories of test processes that a testbed started lie inside its own.
+var home = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp(os.Getenv(mark), "interlock-test-")
+	if err != nil {
+		return "", fmt.Errorf("make a directory for servers: %w", err)
+	}
+	// PostgreSQL runs as another user and must be able to reach its own part.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return "", fmt.Errorf("open up the directory for servers: %w", err)
+	}
+	return dir, startJanitor(dir)
+})
+
+// lifeline is the writing end of the janitor's standard input. Nothing is ever
+// written; the kernel closes it when this process ends. It is a variable so
+// that it is not collected, and closed, before.
+var lifeline *os.File
+
+func startJanitor(dir string) error {
+	input, output, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("watch over %s: %w", dir, err)
+	}
+	defer input.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("watch over %s: %w", dir, err)
+	}
+	defer null.Close()
+	lifeline = output
+	janitor, err := os.StartProcess("/bin/sh", []string{"sh", "-c", watch, "interlock-janitor", dir}, &os.ProcAttr{
+		Dir:   "/",
+		Env:   environment(""),
+		Files: []*os.File{input, null, null},
+		// A session of its own: a signal to the test's process group or from
+		// its terminal must not take the janitor along.
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return fmt.Errorf("watch over %s: %w", dir, err)
+	}
+	return janitor.Release()
+}
+
+var (
+	places sync.Mutex
+	placed int
+)
+
+// place makes a directory for one server or process.
+func place(name string) (string, error) {
+	root, err := home()
+	if err != nil {
+		return "", err
+	}
+	places.Lock()
+	placed++
+	dir := filepath.Join(root, name+"-"+strconv.Itoa(placed))
+	places.Unlock()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755) // whatever the umask
+}

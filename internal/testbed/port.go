@@ -1,0 +1,59 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+// A port is a TCP port of 127.0.0.1 that no other testbed will choose until it
+// is freed.
+type port struct {
+	number int
+	claim  net.PacketConn
+}
+
+// The ports to choose from lie below those that systems give to outgoing
+// connections (from 32768 on Linux, 49152 elsewhere). A server's port in that
+// range could be taken while the server is down, even by a client that tries to
+// reconnect to it: it would be connected to itself.
+const lowest, highest = 20000, 32700
+
+// takePort finds a free port. Other test processes are kept from it by the UDP
+// port of the same number, which is ours until free; a server needs the TCP
+// port only when it runs.
+func takePort() (*port, error) {
+	var failures []error
+	for range 100 {
+		n := lowest + rand.IntN(highest-lowest)
+		p, err := tryPort(n)
+		if err == nil {
+			return p, nil
+		}
+		failures = append(failures, err)
+	}
+	return nil, fmt.Errorf("find a free port on 127.0.0.1: %w", errors.Join(failures...))
+}
+
+func tryPort(n int) (*port, error) {
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(n))
+	claim, err := net.ListenPacket("udp4", addr)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp4", addr)
+	if err != nil {
+		claim.Close()
+		return nil, err
+	}
+	l.Close()
+	return &port{n, claim}, nil
+}
+
+func (p *port) free() { p.claim.Close() }
+
+func (p *port) String() string { return strconv.Itoa(p.number) }
+
+func (p *port) addr() string { return net.JoinHostPort("127.0.0.1", p.String()) }

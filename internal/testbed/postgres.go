@@ -1,0 +1,162 @@
+package testbed
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Postgres starts a PostgreSQL server with one superuser "postgres", who needs
+// no password, and returns when it answers queries. It does not fsync, which a
+// killed process does not miss; "-c", "fsync=on" among extra, which is appended
+// to its arguments, turns it on. Since PostgreSQL refuses to run as root, a
+// test that runs as root needs the system user postgres.
+func Postgres(tb testing.TB, extra ...string) *Server {
+	tb.Helper()
+	skipShort(tb, "postgres")
+	bin, err := postgresBin()
+	if err != nil {
+		missing(tb, "postgres", err)
+	}
+	cred, err := unprivileged()
+	if err != nil {
+		missing(tb, "postgres", err)
+	}
+	return launch(tb, kind{
+		name:    "postgres",
+		url:     "postgres://postgres@%s/postgres?sslmode=disable",
+		ports:   1,
+		cred:    cred,
+		ready:   greetPostgres,
+		prepare: func(data string) error { return copyCluster(bin, cred, data) },
+		buried:  bury,
+		command: func(data string, ports []*port) []string {
+			argv := []string{filepath.Join(bin, "postgres"), "-D", data, "-p", ports[0].String()}
+			return append(argv, postgresSettings...)
+		},
+	}, extra)
+}
+
+// No Unix socket, since its path is short of room; shared memory for parallel
+// queries in a file of the data directory, so that a killed server leaves none.
+var postgresSettings = []string{
+	"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+	"-c", "dynamic_shared_memory_type=mmap", "-c", "shared_buffers=16MB",
+	"-c", "max_connections=100", "-c", "fsync=off",
+}
+
+// postgresBin is the directory with initdb and postgres: that of the PATH, or
+// Debian's newest, which is not on the PATH.
+func postgresBin() (string, error) {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path), nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if len(found) == 0 {
+		return "", fmt.Errorf("no initdb on the PATH or in /usr/lib/postgresql")
+	}
+	version := func(path string) int {
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+		return n
+	}
+	newest := slices.MaxFunc(found, func(a, b string) int { return version(a) - version(b) })
+	return filepath.Dir(newest), nil
+}
+
+// unprivileged is the user to run PostgreSQL as, nil for ourselves.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+var cluster struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// copyCluster fills data with a fresh cluster. initdb takes half a second, so
+// it runs once per test process and its result is copied.
+func copyCluster(bin string, cred *syscall.Credential, data string) error {
+	cluster.once.Do(func() { cluster.dir, cluster.err = initCluster(bin, cred) })
+	if cluster.err != nil {
+		return cluster.err
+	}
+	return run(exec.Command("cp", "-a", cluster.dir+"/.", data), cluster.dir, nil)
+}
+
+func initCluster(bin string, cred *syscall.Credential) (string, error) {
+	dir, err := place("initdb")
+	if err != nil {
+		return "", err
+	}
+	if cred != nil {
+		if err := os.Chown(dir, int(cred.Uid), int(cred.Gid)); err != nil {
+			return "", err
+		}
+	}
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "postgres", "-A", "trust",
+		"-E", "UTF8", "--locale=C", "--wal-segsize=4", "--no-sync", "--no-instructions")
+	initdb.Dir = dir
+	return filepath.Join(dir, "data"), run(initdb, dir, cred)
+}
+
+// run runs a program to its end; its output is in the error if it fails.
+func run(cmd *exec.Cmd, dir string, cred *syscall.Credential) error {
+	output, err := os.CreateTemp(filepath.Dir(dir), "output-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(output.Name())
+	defer output.Close()
+	cmd.Stdout, cmd.Stderr = output, output
+	c, err := spawn(cmd, dir, cred)
+	if err != nil {
+		return err
+	}
+	<-c.done
+	if c.cmd.ProcessState.Success() {
+		return nil
+	}
+	return fmt.Errorf("%s: %v%s", cmd.Path, c.cmd.ProcessState, tailOf(output.Name()))
+}
+
+// bury gives back the System V segment by which PostgreSQL notices a second
+// server on its data, and which outlives a SIGKILL. Its id is the second number
+// on line 7 of the pid file. The file goes too: by the time of a restart its
+// process id may be somebody else's, and PostgreSQL would not start.
+func bury(data string) {
+	file := filepath.Join(data, "postmaster.pid")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return // it ended in order
+	}
+	if lines := strings.Split(string(text), "\n"); len(lines) > 6 {
+		if ids := strings.Fields(lines[6]); len(ids) == 2 {
+			exec.Command("ipcrm", "-m", ids[1]).Run() // fails if it is gone already
+		}
+	}
+	os.Remove(file)
+}

@@ -1,0 +1,208 @@
+package testbed
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Program is what to run.
+type Program struct {
+	Path string
+	Args []string
+	// Env is added to the test's own environment.
+	Env []string
+	// Dir is the working directory; empty means that of the test.
+	Dir string
+}
+
+// A Process is one running program of ours. It leads a process group of its
+// own. When the test ends, it and everything that it started is killed.
+type Process struct {
+	tb     testing.TB
+	proc   *child
+	dir    string // holds the standard error
+	stdin  *os.File
+	lines  chan string
+	unread chan struct{} // closed when nobody will read lines any more
+	reader sync.WaitGroup
+}
+
+// Command starts path with args in the test's environment and directory.
+func Command(tb testing.TB, path string, args ...string) *Process {
+	tb.Helper()
+	return Start(tb, Program{Path: path, Args: args})
+}
+
+// Start starts a program.
+func Start(tb testing.TB, program Program) *Process {
+	tb.Helper()
+	dir, err := place(filepath.Base(program.Path))
+	if err != nil {
+		tb.Fatalf("start %s: %v", program.Path, err)
+	}
+	p := &Process{tb: tb, dir: dir, lines: make(chan string, 4096), unread: make(chan struct{})}
+	if err := p.start(program); err != nil {
+		os.RemoveAll(dir)
+		tb.Fatalf("start %s: %v", program.Path, err)
+	}
+	tb.Cleanup(p.close)
+	return p
+}
+
+func (p *Process) start(program Program) error {
+	childIn, stdin, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer childIn.Close()
+	stdout, childOut, err := os.Pipe()
+	if err != nil {
+		stdin.Close()
+		return err
+	}
+	defer childOut.Close()
+	childErr, err := os.Create(p.stderrFile())
+	if err == nil {
+		defer childErr.Close()
+		cmd := exec.Command(program.Path, program.Args...)
+		cmd.Dir, cmd.Env = program.Dir, append(os.Environ(), program.Env...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, childErr
+		p.proc, err = spawn(cmd, p.dir, nil)
+	}
+	if err != nil {
+		stdin.Close()
+		stdout.Close()
+		return err
+	}
+	p.stdin = stdin
+	p.reader.Go(func() { p.read(stdout) })
+	return nil
+}
+
+func (p *Process) read(stdout *os.File) {
+	defer close(p.lines)
+	defer stdout.Close()
+	scanner := bufio.NewScanner(stdout)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		select {
+		case p.lines <- scanner.Text():
+		case <-p.unread:
+			return
+		}
+	}
+}
+
+func (p *Process) stderrFile() string { return filepath.Join(p.dir, "stderr") }
+
+// Stdout delivers the lines of the standard output, and is closed at its end.
+// A process that is far ahead of the reader waits, as at any pipe.
+func (p *Process) Stdout() <-chan string { return p.lines }
+
+// Line is the next line of the standard output. It ends the test if none comes
+// within bound.
+func (p *Process) Line(bound time.Duration) string {
+	p.tb.Helper()
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case line, ok := <-p.lines:
+		if !ok {
+			p.tb.Fatalf("%s: its output ended%s", p.name(), p.tail())
+		}
+		return line
+	case <-timer.C:
+		p.tb.Fatalf("%s: no line within %v%s", p.name(), bound, p.tail())
+	}
+	return ""
+}
+
+// Stderr is what the process has written to its standard error so far.
+func (p *Process) Stderr() string {
+	text, _ := os.ReadFile(p.stderrFile())
+	return string(text)
+}
+
+// Stdin is the process's standard input, open until closed.
+func (p *Process) Stdin() io.WriteCloser { return p.stdin }
+
+// PID is its process id, and that of its process group.
+func (p *Process) PID() int { return p.proc.pid() }
+
+// Signal sends a signal to the process alone. That it has ended by then is not
+// an error.
+func (p *Process) Signal(sig syscall.Signal) {
+	p.tb.Helper()
+	if err := p.proc.cmd.Process.Signal(sig); err != nil && !p.proc.ended() && err != os.ErrProcessDone {
+		p.tb.Fatalf("%s: send %v: %v", p.name(), sig, err)
+	}
+}
+
+// Pause stops the process alone, and returns when it has stopped.
+func (p *Process) Pause() {
+	p.tb.Helper()
+	p.settle(syscall.SIGSTOP, stopped)
+}
+
+// Resume lets a paused process go on.
+func (p *Process) Resume() {
+	p.tb.Helper()
+	p.settle(syscall.SIGCONT, running)
+}
+
+func (p *Process) settle(sig syscall.Signal, settled func(pid int) bool) {
+	p.tb.Helper()
+	p.Signal(sig)
+	for end := time.Now().Add(bound); !settled(p.PID()); time.Sleep(tick) {
+		if p.proc.ended() || time.Now().After(end) {
+			p.tb.Fatalf("%s: does not obey %v%s", p.name(), sig, p.tail())
+		}
+	}
+}
+
+// Kill ends the process alone with SIGKILL and returns when it has been reaped.
+// What it has started goes on, until the test ends.
+func (p *Process) Kill() {
+	p.tb.Helper()
+	p.Signal(syscall.SIGKILL)
+	p.Wait(bound)
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.proc.done }
+
+// Wait waits for the process to end and says how it did. It ends the test if
+// that takes longer than bound.
+func (p *Process) Wait(bound time.Duration) *os.ProcessState {
+	p.tb.Helper()
+	if !p.proc.wait(bound) {
+		p.tb.Fatalf("%s: still running after %v%s", p.name(), bound, p.tail())
+	}
+	return p.proc.cmd.ProcessState
+}
+
+func (p *Process) close() {
+	if p.tb.Failed() {
+		p.tb.Logf("%s%s", p.name(), p.tail())
+	}
+	if err := p.proc.killAll(); err != nil {
+		p.tb.Errorf("%s: end: %v", p.name(), err)
+	}
+	p.stdin.Close()
+	close(p.unread)
+	p.reader.Wait()
+	if err := os.RemoveAll(p.dir); err != nil {
+		p.tb.Errorf("%s: clean up: %v", p.name(), err)
+	}
+}
+
+func (p *Process) name() string { return filepath.Base(p.proc.cmd.Path) }
+
+func (p *Process) tail() string { return tailOf(p.stderrFile()) }

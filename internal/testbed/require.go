@@ -1,0 +1,84 @@
+package testbed
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Binary is the path of a program that `make deps` builds into bin/, such as
+// "etcd" or "etcdctl". INTERLOCK_<NAME> in the environment overrides it, and a
+// program on the PATH does where bin/ has none. Without one the test is
+// skipped, or fails if INTERLOCK_REQUIRE names it.
+func Binary(tb testing.TB, name string) string {
+	tb.Helper()
+	skipShort(tb, name)
+	path, err := findBinary(name)
+	if err != nil {
+		missing(tb, name, err)
+	}
+	return path
+}
+
+func findBinary(name string) (string, error) {
+	variable := "INTERLOCK_" + strings.ToUpper(name)
+	if path := os.Getenv(variable); path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("%s: %w", variable, err)
+		}
+		return path, nil
+	}
+	if root, err := repository(); err == nil {
+		if path := filepath.Join(root, "bin", name); executable(path) {
+			return path, nil
+		}
+	}
+	return exec.LookPath(name)
+}
+
+// repository is the directory with go.work, found from where the test runs.
+var repository = sync.OnceValues(func() (string, error) {
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no go.work above the working directory")
+		}
+	}
+	return "", err
+})
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+func skipShort(tb testing.TB, name string) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skipf("%s: not started under -short", name)
+	}
+}
+
+// missing ends the test: as skipped, or as failed if the environment says that
+// this program must be there.
+func missing(tb testing.TB, name string, err error) {
+	tb.Helper()
+	if required(os.Getenv("INTERLOCK_REQUIRE"), name) {
+		tb.Fatalf("%s is required by INTERLOCK_REQUIRE and missing (%v): run `make deps`", name, err)
+	}
+	tb.Skipf("%s is missing (%v): run `make deps`", name, err)
+}
+
+func required(list, name string) bool {
+	return slices.ContainsFunc(strings.Split(list, ","), func(s string) bool {
+		return strings.TrimSpace(s) == name
+	})
+}

@@ -1,0 +1,177 @@
+package testbed
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Server is one running server. It keeps its address for its whole life, and
+// its data unless it is wiped.
+type Server struct {
+	tb    testing.TB
+	kind  kind
+	extra []string
+	dir   string // holds data/ and log
+
+	mu    sync.Mutex
+	ports []*port
+	proc  *child // nil before the first start
+}
+
+// kind is what differs between servers.
+type kind struct {
+	name  string
+	url   string // a format for the address
+	ports int
+	cred  *syscall.Credential // nil: as we are
+	// prepare fills an empty data directory; nil leaves it empty.
+	prepare func(data string) error
+	// command is the program and its arguments.
+	command func(data string, ports []*port) []string
+	// ready asks the server once whether it serves.
+	ready func(addr string) error
+	// buried cleans up what a killed server leaves outside its data.
+	buried func(data string)
+}
+
+// launch runs a server until the test ends.
+func launch(tb testing.TB, k kind, extra []string) *Server {
+	tb.Helper()
+	dir, err := place(k.name)
+	if err != nil {
+		tb.Fatalf("%s: %v", k.name, err)
+	}
+	s := &Server{tb: tb, kind: k, extra: extra, dir: dir}
+	tb.Cleanup(s.close)
+	if err := s.firstStart(); err != nil {
+		tb.Fatalf("%s: start: %v%s", k.name, err, s.tail())
+	}
+	return s
+}
+
+// firstStart tries again with other ports, in case somebody took one between
+// our look and the server's.
+func (s *Server) firstStart() (err error) {
+	for range 3 {
+		if err = s.takePorts(); err != nil {
+			return err
+		}
+		if err = s.emptyData(); err != nil {
+			return err
+		}
+		if err = s.start(); err == nil {
+			return nil
+		}
+		s.kill()
+	}
+	return err
+}
+
+func (s *Server) takePorts() error {
+	s.freePorts()
+	for range s.kind.ports {
+		p, err := takePort()
+		if err != nil {
+			return err
+		}
+		s.ports = append(s.ports, p)
+	}
+	return nil
+}
+
+func (s *Server) freePorts() {
+	for _, p := range s.ports {
+		p.free()
+	}
+	s.ports = nil
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
+
+func (s *Server) emptyData() error {
+	if err := os.RemoveAll(s.data()); err != nil {
+		return err
+	}
+	if err := os.Mkdir(s.data(), 0o700); err != nil {
+		return err
+	}
+	if s.kind.prepare == nil {
+		return nil
+	}
+	return s.kind.prepare(s.data())
+}
+
+func (s *Server) start() error {
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	argv := append(s.kind.command(s.data(), s.ports), s.extra...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.data(), log, log
+	if s.proc, err = spawn(cmd, s.dir, s.kind.cred); err != nil {
+		s.proc = nil
+		return err
+	}
+	return s.waitReady()
+}
+
+func (s *Server) waitReady() error {
+	var err error
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
+		if s.proc.ended() {
+			return fmt.Errorf("it ended by itself: %v", s.proc.cmd.ProcessState)
+		}
+		if err = s.kind.ready(s.ports[0].addr()); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("not ready within %v: %w", bound, err)
+}
+
+func (s *Server) kill() error {
+	if s.proc == nil {
+		return nil
+	}
+	err := s.proc.killAll()
+	if s.kind.buried != nil {
+		s.kind.buried(s.data())
+	}
+	return err
+}
+
+func (s *Server) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tb.Failed() {
+		s.tb.Logf("%s on %v%s", s.kind.name, s.ports, s.tail())
+	}
+	if err := s.kill(); err != nil {
+		s.tb.Errorf("%s: end: %v", s.kind.name, err)
+	}
+	s.freePorts()
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.tb.Errorf("%s: clean up: %v", s.kind.name, err)
+	}
+}
+
+// tail is the end of the server's log, for people.
+func (s *Server) tail() string { return tailOf(s.logFile()) }
+
+func tailOf(file string) string {
+	const most = 4 << 10
+	text, _ := os.ReadFile(file)
+	if len(text) > most {
+		text = text[len(text)-most:]
+	}
+	return "; the end of its log:\n" + string(text)
+}

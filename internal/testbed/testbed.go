@@ -1,0 +1,32 @@
+// Package testbed runs real servers for tests: Redis, etcd and PostgreSQL as
+// child processes on loopback, in directories of their own, and a TCP proxy
+// that breaks the path to them. It does not isolate a test from the machine:
+// a slow disk or a busy processor shows. It never simulates a server.
+//
+//	func TestAgainstRedis(t *testing.T) {
+//		server := testbed.Redis(t, "--appendonly", "yes")
+//		proxy := testbed.NewProxy(t, server.Addr())
+//		client := dial(t, proxy.Addr())
+//		proxy.DropReplies() // from now on every outcome is unknown
+//		…
+//		server.Kill()
+//		server.Restart() // same address, same data
+//	}
+//
+// A server whose program is missing skips the test, with one line on how to
+// get it; it fails the test if the environment variable INTERLOCK_REQUIRE
+// (a comma list of redis, etcd, postgres, etcdctl) names it. Under -short
+// every test that needs a server or a tool is skipped.
+//
+// Nothing is left behind, not even when the test process is killed. Three
+// things see to that: tb.Cleanup; on Linux the kernel, which kills a child when
+// the thread that started it ends; and a small shell process that waits for
+// the end of the test process, kills whatever still carries its mark and
+// removes its directory. The mark is the environment variable
+// INTERLOCK_TESTBED, which children inherit, or a working directory inside
+// ours. Finding marked processes needs /proc; without it only orderly clean-up
+// and process groups remain.
+//
+// Methods that cannot do what they say end the test by tb.Fatal, so they
+// belong on the test's own goroutine.
+package testbed
