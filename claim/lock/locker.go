@@ -331,6 +331,11 @@ func (l *locker) close(ctx context.Context) error {
 	select {
 	case <-idle:
 		return nil
+	default: // an idle lock closes whatever became of ctx
+	}
+	select {
+	case <-idle:
+		return nil
 	case <-ctx.Done():
 		return &interlock.Error{Op: "close lock", Driver: l.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
 	}

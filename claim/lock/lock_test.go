@@ -1,0 +1,798 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	name = "accounts/42"
+	ttl  = 6 * time.Second
+)
+
+// bench is one space and the processes on it.
+type bench struct {
+	*testing.T
+	space *memory.Space
+}
+
+// inBubble runs a test in virtual time, which it starts in the present so that
+// counters are above their floor.
+func inBubble(t *testing.T, test func(*bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		test(&bench{t, memory.NewSpace()})
+	})
+}
+
+// process opens a driver with a lock on it, both closed at the end.
+func (b *bench) process(o *lock.Options) (*lock.Fenced, *faulty) {
+	b.Helper()
+	d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+	locks, err := lock.NewFenced(d, o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := locks.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		_ = d.Close(context.Background())
+	})
+	return locks, d
+}
+
+func (b *bench) acquire(l *lock.Fenced) *lock.Claim {
+	b.Helper()
+	c, err := l.Acquire(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+func (b *bench) release(c *lock.Claim) {
+	b.Helper()
+	if err := c.Release(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// residue is who holds and waits.
+func (b *bench) residue() int {
+	state, _ := b.space.Open(nil).Lock(b.Context(), name)
+	n := len(state.Waiters)
+	if state.Holder != nil {
+		n++
+	}
+	return n
+}
+
+// faulty is a driver whose answers can be lost, and whose leases can be stopped.
+type faulty struct {
+	*memory.Driver
+
+	mu            sync.Mutex
+	loseAcquires  int // this many answers to Acquire are lost
+	loseReleases  int
+	refuse        error // what every Acquire answers, if set
+	acquires      int
+	owners        []string
+	stopped       bool // leases say that their time is over, whatever the timers
+	afterAcquired func()
+}
+
+var errReplyLost = &interlock.Error{Op: "test", Kind: interlock.Uncertain, Err: errors.New("the reply was lost")}
+
+func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	f.mu.Lock()
+	f.acquires++
+	f.owners = append(f.owners, r.Owner)
+	refuse, lose := f.refuse, f.loseAcquires > 0
+	if lose {
+		f.loseAcquires--
+	}
+	f.mu.Unlock()
+	if refuse != nil {
+		return driver.Grant{}, refuse
+	}
+	g, err := f.Driver.Acquire(ctx, r)
+	if err == nil && f.afterAcquired != nil {
+		f.afterAcquired()
+	}
+	if lose {
+		return driver.Grant{}, errReplyLost
+	}
+	if err == nil {
+		g.Lease = stoppable{g.Lease, f}
+	}
+	return g, err
+}
+
+func (f *faulty) Release(ctx context.Context, name, owner string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := f.Driver.Release(ctx, name, owner)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.loseReleases > 0 {
+		f.loseReleases--
+		return errReplyLost
+	}
+	return err
+}
+
+func (f *faulty) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+type stoppable struct {
+	driver.Lease
+	f *faulty
+}
+
+func (s stoppable) Remaining() time.Duration {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.stopped {
+		return 0
+	}
+	return s.Lease.Remaining()
+}
+
+func TestDoHoldsWithRisingTokens(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		var last interlock.Token
+		for range 3 {
+			err := l.Do(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
+				time.Sleep(3 * ttl) // renewed meanwhile
+				if c.Token() <= last || !c.Valid() || ctx.Err() != nil || c.Name() != name {
+					b.Errorf("token %d after %d, valid %v, ctx %v, name %q", c.Token(), last, c.Valid(), ctx.Err(), c.Name())
+				}
+				last = c.Token()
+				return nil
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		if b.residue() != 0 {
+			b.Fatal("something is left")
+		}
+	})
+}
+
+func TestDoReturnsTheWorksErrorAndReleasesOnPanic(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		boom := errors.New("boom")
+		err := l.Do(b.Context(), name, func(context.Context, interlock.Claim) error { return boom })
+		if err != boom {
+			b.Fatalf("got %v", err)
+		}
+		func() {
+			defer func() {
+				if recover() != "panic in the work" {
+					b.Error("the panic did not come through")
+				}
+			}()
+			_ = l.Do(b.Context(), name, func(context.Context, interlock.Claim) error { panic("panic in the work") })
+		}()
+		if b.residue() != 0 {
+			b.Fatal("a panic leaves the lock taken")
+		}
+	})
+}
+
+func TestDoEndsTheWorksContextWithTheCallers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		cause := errors.New("shutting down")
+		ctx, cancel := context.WithCancelCause(b.Context())
+		err := l.Do(ctx, name, func(ctx context.Context, c interlock.Claim) error {
+			cancel(cause)
+			<-ctx.Done()
+			if b.residue() != 1 || !c.Valid() {
+				b.Error("the lock was given up before the work returned")
+			}
+			return context.Cause(ctx)
+		})
+		if err != cause || b.residue() != 0 {
+			b.Fatalf("got %v, %d left", err, b.residue())
+		}
+	})
+}
+
+func TestAcquiredClaimOutlivesItsContext(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		ctx, cancel := context.WithCancel(context.WithValue(b.Context(), contextKey{}, "kept"))
+		c, err := l.Acquire(ctx, name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		cancel()
+		time.Sleep(2 * ttl)
+		if c.Context().Err() != nil || !c.Valid() || c.Context().Value(contextKey{}) != "kept" {
+			b.Fatal("the claim ended with the context that waited for it, or lost its values")
+		}
+		if err := c.Release(ctx); err != nil { // cancelled, and must not matter
+			b.Fatal(err)
+		}
+		if context.Cause(c.Context()) != interlock.ErrReleased || c.Valid() || c.Remaining() > 0 || b.residue() != 0 {
+			b.Fatalf("after release: cause %v, valid %v, %d left", context.Cause(c.Context()), c.Valid(), b.residue())
+		}
+		if err := c.Release(ctx); err != nil {
+			b.Fatalf("again: %v", err)
+		}
+	})
+}
+
+type contextKey struct{}
+
+func TestGoroutinesAreServedInOrderWithOnePlace(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		first := b.acquire(l)
+		var order []int
+		var tokens []interlock.Token
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				c := b.acquire(l)
+				order, tokens = append(order, i), append(tokens, c.Token())
+				b.release(c)
+			})
+			synctest.Wait() // i is in the queue
+		}
+		if b.residue() != 1 {
+			b.Fatalf("%d places in the backend for one process", b.residue())
+		}
+		b.release(first)
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != 10 {
+			b.Fatalf("order %v", order)
+		}
+		for i, token := range tokens {
+			if token.Counter() != first.Token().Counter() || token.Sub() != i+1 {
+				b.Fatalf("hand-over %d has token %d.%d", i+1, token.Counter(), token.Sub())
+			}
+		}
+		if d.acquires != 1 || b.residue() != 0 {
+			b.Fatalf("%d requests, %d left", d.acquires, b.residue())
+		}
+	})
+}
+
+func TestHandOversAreBounded(t *testing.T) {
+	for _, c := range []struct{ handovers, before int }{{3, 4}, {-1, 1}} {
+		inBubble(t, func(b *bench) {
+			l, _ := b.process(&lock.Options{Handovers: c.handovers})
+			other, _ := b.process(nil)
+			first := b.acquire(l)
+			var mu sync.Mutex
+			var served []string
+			var wg sync.WaitGroup
+			compete := func(l *lock.Fenced, who string) {
+				wg.Go(func() {
+					c := b.acquire(l)
+					mu.Lock()
+					served = append(served, who)
+					mu.Unlock()
+					b.release(c)
+				})
+				synctest.Wait()
+			}
+			compete(other, "other")
+			for range 8 {
+				compete(l, "us")
+			}
+			b.release(first)
+			wg.Wait()
+			if got := slices.Index(served, "other") + 1; got != c.before {
+				b.Fatalf("with %d hand-overs the other process was served as number %d of %v", c.handovers, got, served)
+			}
+		})
+	}
+}
+
+func TestNothingStaleIsHandedOver(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{MinValidity: ttl})
+		first := b.acquire(l)
+		done := make(chan *lock.Claim)
+		go func() { done <- b.acquire(l) }()
+		synctest.Wait()
+		b.release(first)
+		second := <-done
+		if second.Token().Sub() != 0 || second.Token() <= first.Token() || d.acquires != 2 {
+			b.Fatalf("a claim with less than MinValidity was passed on as %d.%d", second.Token().Counter(), second.Token().Sub())
+		}
+		b.release(second)
+	})
+}
+
+func TestCancelledWaiterLeavesNothing(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(nil)
+		l, _ := b.process(nil)
+		c := b.acquire(holder)
+		ctx, cancel := context.WithCancelCause(b.Context())
+		cause := errors.New("changed its mind")
+		done := make(chan error)
+		go func() {
+			_, err := l.Acquire(ctx, name)
+			done <- err
+		}()
+		synctest.Wait()
+		if b.residue() != 2 {
+			b.Fatalf("%d contenders", b.residue())
+		}
+		cancel(cause)
+		err := <-done
+		if !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
+			b.Fatalf("got %v (%v)", err, interlock.Kind(err))
+		}
+		synctest.Wait()
+		if b.residue() != 1 {
+			b.Fatal("a cancelled waiter is still in the queue")
+		}
+		b.release(c)
+	})
+}
+
+func TestOneCancelledWaiterDoesNotCostTheOthersTheirPlace(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(nil)
+		l, d := b.process(nil)
+		c := b.acquire(holder)
+		ctx, cancel := context.WithCancel(b.Context())
+		first, second := make(chan error), make(chan *lock.Claim)
+		go func() {
+			_, err := l.Acquire(ctx, name)
+			first <- err
+		}()
+		synctest.Wait()
+		go func() { second <- b.acquire(l) }()
+		synctest.Wait()
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			b.Fatal(err)
+		}
+		b.release(c)
+		b.release(<-second)
+		if d.acquires != 1 {
+			b.Fatalf("%d requests: the place was given up with the goroutine that asked for it", d.acquires)
+		}
+	})
+}
+
+func TestExpiryEndsTheClaimBeforeAnotherHasIt(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		other, _ := b.process(nil)
+		c := b.acquire(l)
+		_ = d.Driver.Close(b.Context()) // nothing is renewed from here on
+		next := make(chan *lock.Claim)
+		go func() { next <- b.acquire(other) }()
+		<-c.Context().Done()
+		select {
+		case <-next:
+			b.Fatal("another has the lock already")
+		default:
+		}
+		if cause := context.Cause(c.Context()); cause != interlock.ErrExpired || c.Valid() || c.Remaining() > 0 {
+			b.Fatalf("cause %v, valid %v", cause, c.Valid())
+		}
+		n := <-next
+		if n.Token() <= c.Token() {
+			b.Fatal("tokens fell")
+		}
+		if err := c.Release(b.Context()); err != nil { // lost already: at once, and no error
+			b.Fatal(err)
+		}
+		b.release(n)
+	})
+}
+
+// After a stop, user code may run before the timer.
+func TestTheClockOnTheSpotDecides(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		c := b.acquire(l)
+		d.set(func() { d.stopped = true })
+		if c.Valid() || c.Remaining() > 0 {
+			b.Fatal("valid although its time is over")
+		}
+		_ = c.Release(b.Context())
+		if cause := context.Cause(c.Context()); cause != interlock.ErrExpired {
+			b.Fatalf("cause %v: it had expired before it was released", cause)
+		}
+	})
+}
+
+func TestLossIsTold(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var ended []observe.LockEnded
+		l, _ := b.process(&lock.Options{Hooks: &observe.Lock{Ended: func(e observe.LockEnded) { ended = append(ended, e) }}})
+		err := l.Do(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
+			b.space.Revoke(name)
+			<-ctx.Done()
+			if context.Cause(ctx) != interlock.ErrLost || c.Valid() {
+				b.Errorf("cause %v, valid %v", context.Cause(ctx), c.Valid())
+			}
+			return nil
+		})
+		if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Uncertain {
+			b.Fatalf("Do of a lost claim: %v (%v)", err, interlock.Kind(err))
+		}
+		if len(ended) != 1 || ended[0].Cause != interlock.ErrLost || ended[0].Held <= 0 {
+			b.Fatalf("events %+v", ended)
+		}
+	})
+}
+
+// The driver may tell of the loss before the grant has reached anybody.
+func TestLossBeforeDelivery(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		once := sync.OnceFunc(func() {
+			b.space.Revoke(name)
+			time.Sleep(ttl) // a renewal finds out
+		})
+		d.afterAcquired = once
+		c := b.acquire(l)
+		if d.acquires != 2 || !c.Valid() {
+			b.Fatalf("%d requests, valid %v: a grant that was lost already was delivered", d.acquires, c.Valid())
+		}
+		b.release(c)
+	})
+}
+
+func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		first := b.acquire(l)
+		done := make(chan *lock.Claim)
+		go func() { done <- b.acquire(l) }()
+		synctest.Wait()
+		b.space.Revoke(name)
+		second := <-done
+		if second.Token() <= first.Token() || second.Token().Sub() != 0 || first.Valid() {
+			b.Fatalf("tokens %d, %d", first.Token(), second.Token())
+		}
+		b.release(first)
+		if !second.Valid() {
+			b.Fatal("releasing a lost claim touched the next")
+		}
+		b.release(second)
+	})
+}
+
+func TestLostRepliesConverge(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		d.loseAcquires, d.loseReleases = 2, 2
+		c := b.acquire(l)
+		if d.acquires != 3 || b.residue() != 1 || len(slices.Compact(slices.Clone(d.owners))) != 1 {
+			b.Fatalf("%d requests as %q, %d places", d.acquires, d.owners, b.residue())
+		}
+		b.release(c)
+		if b.residue() != 0 || d.loseReleases != 0 {
+			b.Fatal("not given up")
+		}
+	})
+}
+
+func TestUnreachableBackend(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{Attempts: 4})
+		d.refuse = errReplyLost
+		began := time.Now()
+		_, err := l.Acquire(b.Context(), name)
+		if !errors.Is(err, interlock.ErrUncertain) || d.acquires != 4 {
+			b.Fatalf("after %d attempts: %v", d.acquires, err)
+		}
+		if took := time.Since(began); took < 30*time.Millisecond || took > 10*time.Second {
+			b.Fatalf("it took %v", took)
+		}
+		d.set(func() { d.refuse = &interlock.Error{Op: "test", Kind: interlock.Definite, Err: errors.New("no such user")} })
+		before := d.acquires
+		if _, err := l.Acquire(b.Context(), name); interlock.Kind(err) != interlock.Definite || d.acquires != before+1 {
+			b.Fatalf("a definite error was repeated: %v", err)
+		}
+		d.set(func() { d.refuse = nil })
+		b.release(b.acquire(l))
+	})
+}
+
+func TestReleaseThatCannotBeConfirmed(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var failed []observe.LockReleaseFailed
+		l, d := b.process(&lock.Options{ReleaseTimeout: 3 * time.Second,
+			Hooks: &observe.Lock{ReleaseFailed: func(e observe.LockReleaseFailed) { failed = append(failed, e) }}})
+		d.loseReleases = 1 << 30
+		if err := l.Do(b.Context(), name, func(context.Context, interlock.Claim) error { return nil }); err != nil {
+			b.Fatalf("the work was done, and Do says %v", err)
+		}
+		if len(failed) != 1 || failed[0].Name != name {
+			b.Fatalf("events %+v", failed)
+		}
+		c := b.acquire(l)
+		began := time.Now()
+		if err := c.Release(b.Context()); !errors.Is(err, interlock.ErrUncertain) {
+			b.Fatal(err)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			b.Fatalf("it took %v with a bound of 3 s", took)
+		}
+	})
+}
+
+func TestReentryIsExplicit(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		err := l.Do(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
+			if err := l.Do(ctx, name, nil); !errors.Is(err, interlock.ErrReentered) || interlock.Kind(err) != interlock.Bug {
+				b.Errorf("re-entry: %v", err)
+			}
+			held, ok := l.Held(ctx, name)
+			if !ok || held.Token() != c.Token() {
+				b.Error("the claim is not found in its own context")
+			}
+			if _, ok := l.Held(ctx, "another"); ok {
+				b.Error("another name is found")
+			}
+			return l.Do(ctx, "another", func(ctx context.Context, _ interlock.Claim) error {
+				if _, ok := l.Held(ctx, name); !ok {
+					b.Error("the outer claim is not found below the inner one")
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		c := b.acquire(l)
+		ctx := c.Context()
+		b.release(c)
+		if _, ok := l.Held(ctx, name); ok {
+			b.Fatal("a released claim is found")
+		}
+	})
+}
+
+func TestTryAcquire(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(&lock.Options{Identity: "worker-1"})
+		other, _ := b.process(nil)
+		c, err := l.TryAcquire(b.Context(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for who, l := range map[string]*lock.Fenced{"the same process": l, "another": other} {
+			var held *interlock.HeldError
+			if _, err := l.TryAcquire(b.Context(), name); !errors.As(err, &held) || !strings.HasPrefix(held.Owner, "worker-1/") {
+				b.Fatalf("%s: %v", who, err)
+			}
+		}
+		if b.residue() != 1 {
+			b.Fatalf("%d places", b.residue())
+		}
+		b.release(c)
+		c, err = other.TryAcquire(b.Context(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.release(c)
+	})
+}
+
+// One who waits joins while one who only tries is asking.
+func TestTryDoesNotSpoilAWaiter(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		other, _ := b.process(nil)
+		c := b.acquire(other)
+		l, d := b.process(nil)
+		d.loseAcquires = 1 // makes the try last
+		tried, waited := make(chan error), make(chan *lock.Claim)
+		go func() {
+			_, err := l.TryAcquire(b.Context(), name)
+			tried <- err
+		}()
+		go func() { waited <- b.acquire(l) }()
+		if err := <-tried; !errors.Is(err, interlock.ErrHeld) {
+			b.Fatal(err)
+		}
+		b.release(c)
+		b.release(<-waited)
+	})
+}
+
+func TestWaitIsBounded(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(&lock.Options{Identity: "the-holder"})
+		c := b.acquire(holder)
+		l, _ := b.process(&lock.Options{Wait: time.Minute})
+		began := time.Now()
+		_, err := l.Acquire(b.Context(), name)
+		var held *interlock.HeldError
+		if !errors.As(err, &held) || !strings.HasPrefix(held.Owner, "the-holder/") || time.Since(began) != time.Minute {
+			b.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		b.release(c)
+		synctest.Wait()
+		if b.residue() != 0 {
+			b.Fatal("a place is left")
+		}
+		// It bounds the wait, not the hold.
+		c = b.acquire(l)
+		time.Sleep(2 * time.Minute)
+		if !c.Valid() {
+			b.Fatal("the claim ended with the bound of the wait")
+		}
+		b.release(c)
+	})
+}
+
+func TestClose(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(nil)
+		c := b.acquire(holder)
+		l, _ := b.process(nil)
+		done := make(chan error)
+		go func() {
+			_, err := l.Acquire(b.Context(), name)
+			done <- err
+		}()
+		synctest.Wait()
+		if err := l.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, interlock.ErrClosed) {
+			b.Fatalf("a waiter got %v", err)
+		}
+		if _, err := l.TryAcquire(b.Context(), "x"); !errors.Is(err, interlock.ErrClosed) {
+			b.Fatalf("after Close: %v", err)
+		}
+		if b.residue() != 1 {
+			b.Fatal("Close returned before the place was given up")
+		}
+		if err := holder.Close(b.Context()); err != nil || !c.Valid() {
+			b.Fatalf("Close took a claim away: %v, valid %v", err, c.Valid())
+		}
+		b.release(c)
+	})
+}
+
+func TestHooks(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var mu sync.Mutex
+		var seen []string
+		note := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, fmt.Sprintf(format, args...))
+		}
+		l, _ := b.process(&lock.Options{Hooks: &observe.Lock{
+			Waiting:    func(e observe.LockWaiting) { note("waiting behind %d", e.Ahead) },
+			Acquired:   func(e observe.LockAcquired) { note("acquired .%d after %v", e.Token.Sub(), e.Wait) },
+			HandedOver: func(e observe.LockHandedOver) { note("handed over .%d", e.Token.Sub()) },
+			Renewed:    func(e observe.LockRenewed) { note("renewed: %v", e.Err) },
+			Ended:      func(e observe.LockEnded) { note("ended after %v: %v", e.Held, e.Cause) },
+		}})
+		other, _ := b.process(nil)
+		c := b.acquire(other)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				c := b.acquire(l)
+				time.Sleep(ttl / 2)
+				b.release(c)
+			})
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		b.release(c)
+		wg.Wait()
+		got := strings.Join(seen, "\n")
+		for _, want := range []string{"waiting behind 0", "acquired .0 after 1s", "handed over .1", "renewed: <nil>", "ended after 3s: claim released"} {
+			if !strings.Contains(got, want) {
+				b.Errorf("no %q in:\n%s", want, got)
+			}
+		}
+	})
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(t.Context())
+	for _, o := range []lock.Options{
+		{Identity: strings.Repeat("x", 201)},
+		{Wait: -1}, {MinValidity: -1}, {ReleaseTimeout: -1}, {Attempts: -1},
+		{Handovers: interlock.MaxSub + 1},
+	} {
+		if _, err := lock.NewFenced(d, &o); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	var unmet *interlock.UnmetError
+	if _, err := lock.NewFenced(d, &lock.Options{Require: interlock.Requirements{CrossProcess: true}}); !errors.As(err, &unmet) {
+		t.Errorf("an unmet requirement: %v", err)
+	}
+}
+
+func TestNamesAreBounded(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		for _, bad := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
+			if _, err := l.Acquire(b.Context(), bad); !errors.Is(err, interlock.ErrName) {
+				b.Errorf("a name of %d bytes: %v", len(bad), err)
+			}
+		}
+	})
+}
+
+func TestAdvisory(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		d := b.space.OpenPlain(nil)
+		defer d.Close(b.Context())
+		l, err := lock.NewAdvisory(d, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		fenced, _ := b.process(nil)
+		err = l.Do(b.Context(), name, func(_ context.Context, c *lock.AdvisoryClaim) error {
+			if _, err := fenced.TryAcquire(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
+				b.Errorf("not excluded: %v", err)
+			}
+			if !c.Valid() || c.Name() != name || c.Owner() == "" {
+				b.Error("not a claim")
+			}
+			return nil
+		})
+		if err != nil || b.residue() != 0 {
+			b.Fatal(err)
+		}
+		first, err := l.TryAcquire(b.Context(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		done := make(chan *lock.AdvisoryClaim)
+		go func() {
+			c, _ := l.Acquire(b.Context(), name)
+			done <- c
+		}()
+		synctest.Wait()
+		if err := first.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		if c := <-done; c.Owner() != first.Owner() || c.Release(b.Context()) != nil {
+			b.Error("not passed on inside the process")
+		}
+		if err := l.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
