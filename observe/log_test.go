@@ -25,8 +25,12 @@ func TestLogLocks(t *testing.T) {
 		{func() { h.HandedOver(LockHandedOver{Name: "n", Owner: "o", Token: 4097}) }, `DEBUG msg="lock handed over in process" lock=n owner=o token=4097`},
 		{func() { h.Renewed(LockRenewed{Name: "n", Owner: "o", Took: time.Second, Err: boom}) }, `WARN msg="lock renewal failed" lock=n owner=o took=1s cause=boom`},
 		{func() { h.Renewed(LockRenewed{Name: "n", Owner: "o"}) }, ""},
-		{func() { h.Ended(LockEnded{Name: "n", Owner: "o", Token: 4096, Held: time.Second, Cause: interlock.ErrReleased}) }, `DEBUG msg="lock released" lock=n owner=o token=4096 held=1s cause="claim released"`},
-		{func() { h.Ended(LockEnded{Name: "n", Owner: "o", Token: 4096, Held: time.Second, Cause: interlock.ErrLost}) }, `WARN msg="lock lost" lock=n owner=o token=4096 held=1s cause=`},
+		{func() {
+			h.Ended(LockEnded{Name: "n", Owner: "o", Token: 4096, Held: time.Second, Cause: interlock.ErrReleased})
+		}, `DEBUG msg="lock released" lock=n owner=o token=4096 held=1s cause="claim released"`},
+		{func() {
+			h.Ended(LockEnded{Name: "n", Owner: "o", Token: 4096, Held: time.Second, Cause: interlock.ErrLost})
+		}, `WARN msg="lock lost" lock=n owner=o token=4096 held=1s cause=`},
 		{func() { h.ReleaseFailed(LockReleaseFailed{Name: "n", Owner: "o", Err: boom}) }, `WARN msg="lock release not confirmed, it is left to expire" lock=n owner=o cause=boom`},
 	} {
 		out.Reset()

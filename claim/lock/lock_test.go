@@ -517,7 +517,9 @@ func TestUnreachableBackend(t *testing.T) {
 		if took := time.Since(began); took < 30*time.Millisecond || took > 10*time.Second {
 			b.Fatalf("it took %v", took)
 		}
-		d.set(func() { d.refuse = &interlock.Error{Op: "test", Kind: interlock.Definite, Err: errors.New("no such user")} })
+		d.set(func() {
+			d.refuse = &interlock.Error{Op: "test", Kind: interlock.Definite, Err: errors.New("no such user")}
+		})
 		before := d.acquires
 		if _, err := l.Acquire(b.Context(), name); interlock.Kind(err) != interlock.Definite || d.acquires != before+1 {
 			b.Fatalf("a definite error was repeated: %v", err)
