@@ -1,0 +1,48 @@
+package backend
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/rueidis"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Forbidden reports whether a backend refused who we are or what we may do.
+func Forbidden(err error) bool {
+	return forbiddenByEtcd(err) || forbiddenByRedis(err) || forbiddenByPostgres(err)
+}
+
+func forbiddenByEtcd(err error) bool {
+	if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
+		return true
+	}
+	var named rpctypes.EtcdError
+	var code codes.Code
+	if errors.As(err, &named) {
+		code = named.Code()
+	} else if s, ok := status.FromError(err); ok {
+		code = s.Code()
+	}
+	return code == codes.PermissionDenied || code == codes.Unauthenticated
+}
+
+func forbiddenByRedis(err error) bool {
+	var reply *rueidis.RedisError
+	if !errors.As(err, &reply) {
+		return false
+	}
+	word, _, _ := strings.Cut(reply.Error(), " ")
+	return word == "NOAUTH" || word == "WRONGPASS" || word == "NOPERM"
+}
+
+func forbiddenByPostgres(err error) bool {
+	var sql interface{ SQLState() string }
+	if !errors.As(err, &sql) {
+		return false
+	}
+	// Class 28: invalid authorization; 42501: insufficient privilege.
+	return strings.HasPrefix(sql.SQLState(), "28") || sql.SQLState() == "42501"
+}

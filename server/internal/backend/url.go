@@ -1,0 +1,124 @@
+// Package backend opens a lock service or a guard from a URL. It promises
+// nothing beyond what the driver behind the URL promises, and never shows a
+// password: what it prints is [Target.Public].
+//
+//	target, err := backend.Parse("redis://:secret@127.0.0.1:6379/1")
+//	locks, err := target.Locks(ctx, backend.Options{TTL: 30 * time.Second})
+//	defer locks.Close()
+package backend
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+)
+
+// Target is a backend that was named but not yet reached.
+type Target struct {
+	kind      string   // etcd, redis or postgres
+	raw       string   // the URL as it was given, with secrets
+	scheme    string   // as it was given
+	endpoints []string // host:port
+	path      string   // with its slash, for redis and postgres
+	user      *url.Userinfo
+}
+
+// kinds are the known schemes and what is behind them.
+var kinds = map[string]string{
+	"etcd": "etcd", "redis": "redis", "rediss": "redis", "postgres": "postgres", "postgresql": "postgres",
+}
+
+// ports are what a URL without a port means.
+var ports = map[string]string{"etcd": "2379", "redis": "6379", "postgres": "5432"}
+
+// A URLError says why a backend URL cannot be used. It never holds the URL,
+// which may carry a password.
+type URLError struct{ Reason string }
+
+// Error is one sentence.
+func (e *URLError) Error() string { return e.Reason }
+
+// Parse reads a URL: etcd://host:port[,host:port…], redis://host:port[/number],
+// rediss:// for TLS, or postgres://host:port/database, each with user:password@
+// before the host where one is needed. It reaches nothing. Errors are
+// [*URLError].
+func Parse(raw string) (Target, error) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	kind := kinds[scheme]
+	if !ok || kind == "" {
+		return Target{}, unknown(scheme, ok)
+	}
+	hosts, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		hosts, tail = rest[:i], rest[i:]
+	}
+	t := Target{kind: kind, raw: raw, scheme: scheme}
+	// The host list is not a host that net/url accepts, so it is read apart.
+	account := ""
+	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
+		account, hosts = hosts[:i+1], hosts[i+1:]
+	}
+	u, err := url.Parse(scheme + "://" + account + "host" + tail)
+	if err != nil {
+		return Target{}, &URLError{"the " + kind + " URL has a user name, a password or a path that must be escaped with %"}
+	}
+	t.user, t.path = u.User, u.Path
+	t.endpoints, err = endpoints(kind, hosts)
+	if err != nil {
+		return Target{}, err
+	}
+	return t, t.check(u)
+}
+
+func unknown(scheme string, ok bool) error {
+	const known = "known are etcd://host:port[,host:port…], redis://host:port and, for guard commands, postgres://host:port/database"
+	if !ok {
+		return &URLError{"the backend is not a URL; " + known}
+	}
+	return &URLError{fmt.Sprintf("no backend is called %q; %s", scheme, known)}
+}
+
+// check refuses what would otherwise be ignored without a word.
+func (t Target) check(u *url.URL) error {
+	switch {
+	case t.kind != "etcd" && len(t.endpoints) > 1:
+		return &URLError{"a " + t.kind + " URL names one host:port, not several"}
+	case t.kind == "etcd" && (strings.Trim(t.path, "/") != "" || u.RawQuery != "" || u.Fragment != ""):
+		return &URLError{"an etcd URL has nothing after the addresses; use --prefix for a part of the key space"}
+	}
+	return nil
+}
+
+func endpoints(kind, hosts string) ([]string, error) {
+	var list []string
+	for _, h := range strings.Split(hosts, ",") {
+		if h == "" {
+			return nil, &URLError{"the " + kind + " URL does not name a host"}
+		}
+		host, port, err := net.SplitHostPort(h)
+		if err != nil {
+			host, port = strings.Trim(h, "[]"), ports[kind]
+		}
+		if host == "" || port == "" {
+			return nil, &URLError{fmt.Sprintf("%q in the %s URL is not of the form host:port", h, kind)}
+		}
+		list = append(list, net.JoinHostPort(host, port))
+	}
+	return list, nil
+}
+
+// Kind is etcd, redis or postgres.
+func (t Target) Kind() string { return t.kind }
+
+// Public is the URL without user, password and options: fit for logs, and for a
+// command that only wants to know where it is.
+func (t Target) Public() string {
+	return t.scheme + "://" + strings.Join(t.endpoints, ",") + t.path
+}
+
+// String is [Target.Public], so that printing a Target shows no secret.
+func (t Target) String() string { return t.Public() }
+
+// GoString is [Target.Public] as well.
+func (t Target) GoString() string { return t.Public() }

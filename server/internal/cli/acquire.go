@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// patience is how long a wait stays silent.
+const patience = 500 * time.Millisecond
+
+// disconnect bounds the orderly end of a connection.
+const disconnect = 2 * time.Second
+
+// waitFlags are those of every command that takes a lock.
+type waitFlags struct {
+	wait    time.Duration
+	noWait  bool
+	forever bool // neither was given
+	ttl     time.Duration
+}
+
+func (w *waitFlags) add(f *pflag.FlagSet) {
+	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock; 0 does not wait (default: for ever)")
+	f.BoolVar(&w.noWait, "no-wait", false, "do not wait at all")
+	f.DurationVar(&w.ttl, "ttl", 30*time.Second, "how long the lock outlives us if we vanish; renewed every third of it")
+}
+
+func (w *waitFlags) check(f *pflag.FlagSet) error {
+	switch {
+	case w.noWait && f.Changed("wait") && w.wait != 0:
+		return usage("--wait %v and --no-wait exclude each other", w.wait)
+	case w.wait < 0:
+		return usage("--wait %v is in the past; --no-wait does not wait", w.wait)
+	case w.ttl <= 0:
+		return usage("--ttl must be longer than nothing, not %v", w.ttl)
+	}
+	w.forever = !w.noWait && !f.Changed("wait")
+	w.noWait = w.noWait || !w.forever && w.wait == 0
+	return nil
+}
+
+// checkName refuses what no backend takes, before anything is sent.
+func checkName(name string) error {
+	if name == "" || len(name) > driver.MaxName {
+		return usage("a lock's name has 1 to %d bytes, not %d", driver.MaxName, len(name))
+	}
+	return nil
+}
+
+// A grant is a lock that was acquired, with all that has to be closed after it.
+type grant struct {
+	*lock.Claim
+	app    *app
+	target backend.Target
+	waited time.Duration
+	locks  *lock.Fenced
+	driver *backend.Locks
+}
+
+// acquire opens the backend and takes the lock. ctx ends the wait. When it
+// fails, nothing is left behind.
+func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, error) {
+	target, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	g := &grant{app: a, target: target}
+	if g.driver, err = a.open(ctx, target, w.ttl); err != nil {
+		return nil, err
+	}
+	if err := g.take(ctx, name, w); err != nil {
+		g.close()
+		return nil, a.explain(ctx, target, name, err)
+	}
+	return g, nil
+}
+
+// open connects within --timeout.
+func (a *app) open(ctx context.Context, target backend.Target, ttl time.Duration) (*backend.Locks, error) {
+	opening, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	d, err := target.Locks(opening, backend.Options{TTL: ttl, Prefix: a.prefix})
+	if s := bySignal(ctx); err != nil && s != nil {
+		return nil, s
+	}
+	if err != nil {
+		return nil, a.unreached(target, err)
+	}
+	return d, nil
+}
+
+func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) {
+	notice := &notice{app: g.app, inspector: g.driver, name: name}
+	g.locks, err = lock.NewFenced(g.driver, &lock.Options{
+		Wait:           w.wait,
+		Require:        interlock.Requirements{CrossProcess: true},
+		ReleaseTimeout: g.app.timeout,
+		Hooks:          &observe.Lock{Waiting: notice.place},
+	})
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	if w.noWait {
+		ctx, cancel := context.WithTimeout(ctx, g.app.timeout)
+		defer cancel()
+		g.Claim, err = g.locks.TryAcquire(ctx, name)
+	} else {
+		stop := notice.start(ctx)
+		g.Claim, err = g.locks.Acquire(ctx, name)
+		stop()
+	}
+	g.waited = time.Since(begun)
+	if s := bySignal(ctx); err == nil && s != nil { // it came while the grant was under way
+		g.release()
+		return s
+	}
+	return err
+}
+
+// explain turns the end of a wait into what the user asked about.
+func (a *app) explain(ctx context.Context, target backend.Target, name string, err error) error {
+	if s := bySignal(ctx); s != nil {
+		return s
+	}
+	var held *interlock.HeldError
+	switch {
+	case errors.As(err, &held) && held.Owner != "":
+		return fail(exitNotAcquired, "not acquired: %q is held by %s", name, plain(held.Owner))
+	case errors.Is(err, interlock.ErrHeld):
+		return fail(exitNotAcquired, "not acquired: %q is held by another", name)
+	}
+	return a.unreached(target, err)
+}
+
+// release gives the lock up. What fails is told: the lock then stays taken
+// until it expires, and nobody else is harmed.
+func (g *grant) release() {
+	if err := g.Claim.Release(context.Background()); err != nil {
+		g.app.say("warning: %q could not be released and stays taken for up to %v: %v", g.Name(), g.driver.Guarantees().TTL, err)
+	}
+}
+
+func (g *grant) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), disconnect)
+	defer cancel()
+	var err error
+	if g.locks != nil {
+		err = g.locks.Close(ctx)
+	}
+	if err = errors.Join(err, g.driver.Close(ctx)); err != nil {
+		g.app.say("warning: disconnecting from %v: %v", g.target, err)
+	}
+}
+
+// notice tells, once, who is waited for.
+type notice struct {
+	app       *app
+	inspector driver.Inspector
+	name      string
+	ahead     atomic.Int64 // as the backend said last, plus one; 0 if it did not
+}
+
+func (n *notice) place(w observe.LockWaiting) { n.ahead.Store(int64(w.Ahead) + 1) }
+
+// start begins to wait; stop ends that and waits for it.
+func (n *notice) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	gone := make(chan struct{})
+	timer := time.NewTimer(patience)
+	go func() {
+		defer close(gone)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+			n.tell(ctx)
+		}
+	}()
+	return func() {
+		cancel()
+		<-gone
+	}
+}
+
+func (n *notice) tell(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, n.app.timeout)
+	defer cancel()
+	state, err := n.inspector.Lock(ctx, n.name)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil || state.Holder == nil:
+		n.app.say("waiting for %q%s", n.name, n.position())
+	default:
+		n.app.say("waiting for %q, held by %s%s", n.name, describe(*state.Holder), n.position())
+	}
+}
+
+// describe is a holder on one line.
+func describe(c driver.Contender) string {
+	text := plain(c.Owner)
+	if c.Token != 0 {
+		text += fmt.Sprintf(" with token %d", c.Token)
+	}
+	if !c.Since.IsZero() {
+		text += " since " + c.Since.Local().Format(time.DateTime)
+	}
+	return text
+}
+
+func (n *notice) position() string {
+	switch ahead := n.ahead.Load() - 1; {
+	case ahead < 0:
+		return ""
+	case ahead == 0:
+		return "; next in line"
+	default:
+		return fmt.Sprintf("; %d ahead of us", ahead)
+	}
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	etcd "go.etcd.io/etcd/api/v3/version"
+
+	"github.com/interlock-dev/interlock/server/embedded"
+)
+
+// devStart bounds the start of the development server.
+const devStart = 20 * time.Second
+
+var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+
+type devFlags struct {
+	listen  string
+	dataDir string
+	temp    bool
+}
+
+func (a *app) devCommand() *cobra.Command {
+	var f devFlags
+	c := &cobra.Command{
+		Use: "dev", Short: "Start a lock service on this machine, for development", Args: noArgs,
+		Example: `  interlock dev                        keeps its data between runs
+  interlock dev --temp                 forgets everything at the end
+  interlock dev --listen 127.0.0.1:0   on any free port; other commands find it`,
+		Long: `It is one etcd node inside this process: any etcd client works with it. It
+listens on loopback only, because it has neither passwords nor TLS. Ctrl-C stops
+it; what it stored is there again the next time. Not for production: a lock
+service that is alone is gone when its machine is.`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.dev(c.Context(), f) },
+	}
+	c.Flags().StringVar(&f.listen, "listen", defaultListen, "`host:port` for clients, loopback only; port 0 picks a free one")
+	c.Flags().StringVar(&f.dataDir, "data-dir", "", "where to keep data (default: interlock/dev in the user's state directory)")
+	c.Flags().BoolVar(&f.temp, "temp", false, "keep data in a temporary directory and remove it at the end")
+	return c
+}
+
+func (a *app) dev(ctx context.Context, f devFlags) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, stopSignals...)
+	defer signal.Stop(signals)
+
+	dir, remove, err := f.directory()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, devStart)
+	defer cancel()
+	server, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: f.listen})
+	if err != nil {
+		return devError(err)
+	}
+	defer server.Close()
+	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: dir}
+	if err := record.write(); err != nil {
+		a.say("warning: other commands will not find this server by themselves (%v); use --backend etcd://%s", err, server.Endpoint())
+	}
+	defer record.remove()
+	a.greet(server.Endpoint(), dir, time.Since(begun))
+	return serveUntil(signals, server)
+}
+
+// directory is where the data lives, and how to get rid of it.
+func (f devFlags) directory() (dir string, remove func(), err error) {
+	switch {
+	case f.temp && f.dataDir != "":
+		return "", nil, usage("--temp and --data-dir exclude each other")
+	case f.temp:
+		dir, err = os.MkdirTemp("", "interlock-dev-")
+		return dir, func() { _ = os.RemoveAll(dir) }, err
+	case f.dataDir != "":
+		dir, err = filepath.Abs(f.dataDir)
+	default:
+		if dir, err = stateDir(); err != nil {
+			return "", nil, fail(exitConfig, "%w", err)
+		}
+		dir = filepath.Join(dir, "dev")
+	}
+	return dir, func() {}, err
+}
+
+// devError adds what to do to why the server did not start.
+func devError(err error) error {
+	var address *embedded.AddressError
+	var inUse *embedded.InUseError
+	switch {
+	case errors.As(err, &inUse) && inUse.Running.Endpoint != "":
+		return fail(exitFailed, "process %d already runs a development server on %s, at %s: use that one, or start another with --data-dir or --temp, and --listen",
+			inUse.Running.PID, inUse.DataDir, inUse.Running.Endpoint)
+	case errors.As(err, &inUse):
+		return fail(exitFailed, "another development server is starting on %s", inUse.DataDir)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fail(exitFailed, "%s is taken by another program: choose another port with --listen (127.0.0.1:0 picks a free one)", address.Listen)
+	case errors.As(err, &address):
+		return usage("cannot listen on %s: %w", address.Listen, address.Err)
+	}
+	return fail(exitFailed, "%w", err)
+}
+
+func (a *app) greet(endpoint, dir string, took time.Duration) {
+	fmt.Fprintf(a.out, `interlock dev: etcd %s on %s, ready in %.2f s
+data in %s
+
+Try, in another terminal:
+  %[5]s lock demo -- sleep 30
+  %[5]s locks show demo
+  etcdctl --endpoints=%[2]s get --prefix ""
+
+Ctrl-C stops it.
+`, etcd.Version, endpoint, took.Seconds(), dir, a.program)
+}
+
+// serveUntil ends with a signal, or when etcd ends by itself. From the first
+// signal on the next one has its usual effect: it ends the process at once.
+func serveUntil(signals <-chan os.Signal, server *embedded.Server) error {
+	select {
+	case err := <-server.Err():
+		return fail(exitFailed, "etcd stopped by itself: %v", err)
+	case <-signals:
+		signal.Reset(stopSignals...)
+		return nil
+	}
+}

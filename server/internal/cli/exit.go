@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// The exit codes of every command. A command that interlock runs may use all
+// others for itself.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 64
+	exitUnreachable = 69
+	exitBug         = 70
+	exitNotAcquired = 75
+	exitForbidden   = 77
+	exitConfig      = 78
+	exitLost        = 79
+	exitNotRunnable = 126
+	exitNotFound    = 127
+	exitSignal      = 128 // plus the signal's number
+)
+
+// exitCodes is the help topic of the same name.
+const exitCodes = `  the command's own   interlock lock ran the command to its end
+  128+n               the command, or a wait, was ended by signal n
+  0                   done
+  1                   failed (never by interlock lock or locks hold)
+  64                  wrong usage: flags, names, URLs, an impossible TTL,
+                      or a lock that an outer interlock lock already holds
+  69                  the backend cannot be reached, or has no quorum
+  70                  a bug in interlock
+  75                  not acquired: held by another with --no-wait, or --wait
+                      ran out (--conflict-exit-code)
+  77                  the backend does not permit it
+  78                  the backend does not promise what is needed
+  79                  the lock was lost while the command ran, or --max-hold was
+                      over; the command was ended (--lost-exit-code)
+  126                 the command cannot be executed
+  127                 the command was not found
+
+A command may return any of these itself. What really happened is in the file
+that --report names.`
+
+// A failure is an error with an exit code of its own.
+type failure struct {
+	code int
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func fail(code int, format string, args ...any) error {
+	return &failure{code, fmt.Errorf(format, args...)}
+}
+
+func usage(format string, args ...any) error { return fail(exitUsage, format, args...) }
+
+// A signalled wait was ended by a signal.
+type signalled struct{ number syscall.Signal }
+
+func (s *signalled) Error() string {
+	return fmt.Sprintf("ended by signal %d (%v)", int(s.number), s.number)
+}
+
+// codeOf finds the exit code for an error of whatever origin.
+func codeOf(err error) int {
+	var own *failure
+	var signal *signalled
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &own):
+		return own.code
+	case errors.As(err, &signal):
+		return exitSignal + int(signal.number)
+	case isUsage(err):
+		return exitUsage
+	case backend.Forbidden(err):
+		return exitForbidden
+	case errors.Is(err, interlock.ErrHeld):
+		return exitNotAcquired
+	case errors.Is(err, interlock.ErrUnmet):
+		return exitConfig
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitUnreachable
+	case interlock.Kind(err) == interlock.Bug:
+		return exitBug
+	}
+	return exitUnreachable
+}
+
+func isUsage(err error) bool {
+	var url *backend.URLError
+	var ttl *backend.TTLError
+	return errors.As(err, &url) || errors.As(err, &ttl) || errors.Is(err, interlock.ErrName)
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+)
+
+func (a *app) holdCommand() *cobra.Command {
+	var f waitFlags
+	c := &cobra.Command{
+		Use: "hold NAME", Short: "Hold a lock until the standard input ends", Args: oneArg("name"),
+		Example: `  interlock locks hold nightly           Ctrl-D gives it up
+  interlock locks hold nightly --no-wait < pipe`,
+		Long: `It prints one JSON line when the lock is granted. If the lock is lost it exits
+with 79 at once: whoever reads the line must stop then. To run a command under a
+lock use "interlock lock", which stops it by itself.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := first(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0])); err != nil {
+				return err
+			}
+			return a.hold(c.Context(), args[0], f)
+		},
+	}
+	f.add(c.Flags())
+	return c
+}
+
+func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
+	signals := make(chan os.Signal, 1)
+	subscribe(signals, stopSignals)
+	defer signal.Stop(signals)
+	ctx, stop := ending(ctx, signals)
+	defer stop()
+	g, err := a.acquire(ctx, name, f)
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	defer g.release()
+	line, err := json.Marshal(granted{Lock: name, Token: g.Token(), Owner: g.Owner(), TTLMS: f.ttl.Milliseconds()})
+	if err != nil {
+		return fail(exitBug, "write JSON: %w", err)
+	}
+	if _, err := fmt.Fprintf(a.out, "%s\n", line); err != nil {
+		return fail(exitUsage, "nobody reads the grant: %w", err)
+	}
+	return untilEnd(ctx, g, a.in)
+}
+
+// granted is the line that locks hold prints.
+type granted struct {
+	Lock  string          `json:"lock"`
+	Token interlock.Token `json:"token,string"`
+	Owner string          `json:"owner"`
+	TTLMS int64           `json:"ttl_ms"`
+}
+
+// untilEnd waits for the end of the input, of the claim, or of our patience.
+// The reader is left behind in a read that cannot be interrupted; it ends with
+// the process.
+func untilEnd(ctx context.Context, g *grant, in io.Reader) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, in) // an input that fails has ended too
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return bySignal(ctx)
+	case <-g.Context().Done():
+		return fail(exitLost, "%q is lost: %w", g.Name(), context.Cause(g.Context()))
+	}
+}

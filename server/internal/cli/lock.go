@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/server/internal/supervise"
+)
+
+type lockFlags struct {
+	waitFlags
+	grace, maxHold         time.Duration
+	shell, noStdin         bool
+	report, onSuspend      string
+	lostCode, conflictCode int
+}
+
+func (a *app) lockCommand() *cobra.Command {
+	f := &lockFlags{}
+	c := &cobra.Command{
+		Use: "lock NAME [flags] -- COMMAND [ARGUMENT…]", Short: "Run a command while holding a lock",
+		Example: `  interlock lock nightly -- ./backup.sh
+  interlock lock nightly --no-wait -- ./backup.sh          75 if somebody else runs it
+  interlock lock nightly --wait 10m --max-hold 1h -- ./backup.sh
+  interlock lock deploy --shell -- 'make build && make push'
+  interlock lock account/42 -- sh -c 'echo "token $INTERLOCK_TOKEN"'`,
+		Long: `The command's exit code is passed on; see "interlock help exit-codes" for the
+others. If the lock cannot be renewed the command gets TERM, and --grace later,
+before anyone else can get the lock, KILL; so does everything it started.
+
+What no lock can stop is a machine that pauses as a whole and a write that is
+already on its way: only a guard can, a store that refuses INTERLOCK_TOKEN when
+it has seen a higher one.`,
+		Args: lockArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			job, err := a.newJob(c, f, args)
+			if err != nil {
+				return err
+			}
+			return job.run(c.Context())
+		},
+	}
+	f.add(c)
+	return c
+}
+
+func (f *lockFlags) add(c *cobra.Command) {
+	flags := c.Flags()
+	f.waitFlags.add(flags)
+	flags.DurationVar(&f.grace, "grace", 0, "between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
+	flags.DurationVar(&f.maxHold, "max-hold", 0, "end the command when it has run this long (default: no limit)")
+	flags.BoolVar(&f.shell, "shell", false, "COMMAND is a script for /bin/sh, the ARGUMENTs are its $1…")
+	flags.BoolVar(&f.noStdin, "no-stdin", false, "the command reads /dev/null")
+	flags.StringVar(&f.report, "report", "", "write what happened to this `file`, as JSON")
+	flags.StringVar(&f.onSuspend, "on-suspend", "continue", "what Ctrl-Z does to the command: continue, release (TERM, then give the lock up) or kill")
+	flags.IntVar(&f.lostCode, "lost-exit-code", exitLost, "exit `code` when the lock was lost or --max-hold was over")
+	flags.IntVar(&f.conflictCode, "conflict-exit-code", exitNotAcquired, "exit `code` when the lock was not acquired")
+}
+
+func lockArgs(c *cobra.Command, args []string) error {
+	const forms = "write\n  interlock lock NAME -- COMMAND [ARGUMENT…]    to run a command under a lock\n" +
+		"  interlock locks hold NAME                     to hold it until the standard input ends"
+	switch dash := c.ArgsLenAtDash(); {
+	case dash < 0 || dash == len(args):
+		return usage("there is no command after --; %s", forms)
+	case dash == 0:
+		return usage("there is no lock name before --; %s", forms)
+	case dash > 1:
+		return usage("%d lock names were given before --, one can be taken; %s", dash, forms)
+	}
+	return nil
+}
+
+// job is one run of a command under a lock.
+type job struct {
+	app     *app
+	flags   *lockFlags
+	name    string
+	command supervise.Command
+	limits  supervise.Limits
+	outer   string // what outer locks are held
+	report  report
+}
+
+var policies = map[string]supervise.Policy{"continue": supervise.ContinueOnSuspend,
+	"release": supervise.ReleaseOnSuspend, "kill": supervise.KillOnSuspend}
+
+// newJob checks everything that can be checked without the backend.
+func (a *app) newJob(c *cobra.Command, f *lockFlags, args []string) (*job, error) {
+	name, words := args[0], args[1:]
+	j := &job{app: a, flags: f, name: name, outer: os.Getenv(envHeld), report: report{Lock: name}}
+	if err := first(f.check(c.Flags()), f.checkCodes(), checkName(name), checkHeld(name), checkReport(f.report)); err != nil {
+		return nil, err
+	}
+	policy, ok := policies[f.onSuspend]
+	if !ok {
+		return nil, usage("--on-suspend %s is not known; it is continue, release or kill", f.onSuspend)
+	}
+	var err error
+	j.limits, err = supervise.Limits{TTL: f.ttl, Grace: f.grace, MaxHold: f.maxHold, OnSuspend: policy}.Check()
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	if f.shell {
+		words = append([]string{shell, "-c", words[0], "sh"}, words[1:]...)
+	}
+	j.command = supervise.Command{Args: words, NoStdin: f.noStdin}
+	j.command.Path, err = lookUp(words[0])
+	return j, err
+}
+
+func (f *lockFlags) checkCodes() error {
+	for _, code := range []int{f.lostCode, f.conflictCode} {
+		if code < 0 || code > 255 {
+			return usage("%d is not an exit code: they are 0 to 255", code)
+		}
+	}
+	return nil
+}
+
+// run takes the lock, runs the command, gives the lock up, and reports.
+func (j *job) run(ctx context.Context) error {
+	signals := make(chan os.Signal, 16)
+	subscribe(signals, forwarded)
+	defer signal.Stop(signals)
+
+	err := j.underLock(ctx, signals)
+	if err != nil {
+		j.report.refused(err)
+	}
+	if problem := j.report.write(j.flags.report); problem != nil {
+		j.app.say("warning: the report could not be written: %v", problem)
+	}
+	if codeOf(err) == exitNotAcquired {
+		return &failure{j.flags.conflictCode, err}
+	}
+	return err
+}
+
+func (j *job) underLock(ctx context.Context, signals chan os.Signal) error {
+	waiting, stop := ending(ctx, signals)
+	begun := time.Now()
+	g, err := j.app.acquire(waiting, j.name, j.flags.waitFlags)
+	stop()
+	if err != nil {
+		j.report.WaitedMS = time.Since(begun).Milliseconds()
+		return err
+	}
+	defer g.close()
+	defer g.release()
+	subscribe(signals, jobControl)
+	return j.supervise(g, signals)
+}
+
+func (j *job) supervise(g *grant, signals <-chan os.Signal) error {
+	j.report.Token, j.report.Owner, j.report.WaitedMS = g.Token(), g.Owner(), g.waited.Milliseconds()
+	j.command.Env = held{name: j.name, owner: g.Owner(), backend: g.target.Public(), prefix: j.app.prefix,
+		token: g.Token(), ttl: j.flags.ttl, outer: j.outer}.environ(os.Environ())
+	begun := time.Now()
+	result, err := supervise.Run(g, j.command, supervise.Options{Limits: j.limits, Signals: signals,
+		Say: func(text string) { j.app.say("%q: %s", j.name, text) }})
+	if err != nil {
+		return startFailure(err)
+	}
+	j.report.ran(result, time.Since(begun))
+	j.app.code = j.codeFor(result)
+	return nil
+}
+
+// startFailure is for what looking a command up could not foresee.
+func startFailure(err error) error {
+	var start *supervise.StartError
+	if errors.As(err, &start) {
+		return fail(exitNotRunnable, "command not executable: %w (a script needs a #! line, or --shell)", err)
+	}
+	return fail(exitBug, "%w", err)
+}
+
+func (j *job) codeFor(r supervise.Result) int {
+	switch {
+	case r.Outcome == supervise.Lost || r.Outcome == supervise.MaxHold:
+		return j.flags.lostCode
+	case r.Status.Signal != 0:
+		return exitSignal + int(r.Status.Signal)
+	}
+	return r.Status.Code
+}

@@ -1,0 +1,151 @@
+// Package cli is the command line of interlock: what is typed, what is printed,
+// and how it ends. It decides nothing about locks; claim/lock and the drivers
+// do. docs/cli.md describes it for users.
+//
+//	os.Exit(cli.Run(os.Args))
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// app is what all commands share: the global flags and the streams.
+type app struct {
+	program string // as it was called, for commands to type next
+	backend string
+	prefix  string
+	output  string
+	timeout time.Duration
+	in      *os.File
+	out     io.Writer
+	err     io.Writer
+	code    int // what a command that has run to its end exits with
+}
+
+// Run runs one command line, the program's name in front, and returns the exit
+// code.
+func Run(args []string) int {
+	quietLibraries()
+	a := &app{program: args[0], in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	root := a.root()
+	root.SetArgs(args[1:])
+	if err := root.ExecuteContext(context.Background()); err != nil {
+		a.say("%v", err)
+		return codeOf(err)
+	}
+	return a.code
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "interlock",
+		Short: "Locks that tell who came later, and guards that refuse who came too late",
+		Example: `  interlock dev                                  a lock service on this machine
+  interlock lock nightly -- ./backup.sh          run a command under a lock
+  interlock locks show nightly                   who holds it, who waits`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("there is no command %q; %s --help lists them all", args[0], c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	a.globals(root)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.SetHelpTemplate(helpTemplate)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage("%w; %s --help explains the flags", err, c.CommandPath())
+	})
+	root.AddCommand(a.devCommand(), a.lockCommand(), a.locksCommand(), a.versionCommand(),
+		exitCodesTopic())
+	return root
+}
+
+// helpTemplate shows how a thing is used before it explains it.
+const helpTemplate = `{{.Short}}.
+
+{{with .Example}}Examples:
+{{.}}
+
+{{end}}{{with .Long}}{{.}}
+
+{{end}}{{if .Runnable}}Usage:
+  {{.UseLine}}
+
+{{end}}{{if .HasAvailableSubCommands}}Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name 12}} {{.Short}}{{end}}{{end}}
+
+{{end}}{{if .HasHelpSubCommands}}Topics:{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
+  {{rpad .Name 12}} {{.Short}}{{end}}{{end}}
+
+{{end}}{{if .HasAvailableLocalFlags}}Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
+
+{{end}}{{if .HasAvailableInheritedFlags}}Flags of every command:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
+{{end}}`
+
+func (a *app) globals(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&a.backend, "backend", "", "`URL`: etcd://host:port[,host:port…], redis://host:port, for guards also postgres:// "+
+		"(INTERLOCK_BACKEND; default: what interlock dev started)")
+	f.StringVar(&a.prefix, "prefix", "", "in front of every key, to share a backend (INTERLOCK_PREFIX)")
+	f.StringVarP(&a.output, "output", "o", "text", "text or json")
+	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long to try to reach the backend")
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if a.output != "text" && a.output != "json" {
+			return usage("-o %s is not known; it is text or json", a.output)
+		}
+		if a.timeout <= 0 {
+			return usage("--timeout must be longer than nothing, not %v", a.timeout)
+		}
+		if !c.Flags().Changed("prefix") {
+			a.prefix = os.Getenv("INTERLOCK_PREFIX")
+		}
+		return nil
+	}
+}
+
+// target is the backend that is meant: by flag, by environment, or the
+// development server.
+func (a *app) target() (backend.Target, error) {
+	for _, url := range []string{a.backend, os.Getenv("INTERLOCK_BACKEND")} {
+		if url != "" {
+			return backend.Parse(url)
+		}
+	}
+	return backend.Parse("etcd://" + devEndpoint())
+}
+
+// named reports whether somebody said which backend is meant.
+func (a *app) named() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
+
+// unreached says what to do when a backend does not answer.
+func (a *app) unreached(t backend.Target, err error) error {
+	if codeOf(err) != exitUnreachable {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v", a.timeout)
+	}
+	if a.named() {
+		return fail(exitUnreachable, "cannot reach %v: %w", t, err)
+	}
+	return fail(exitUnreachable, "no backend was named and none answers at %v: start one with %q, or name one with --backend (%w)",
+		t, a.program+" dev", err)
+}
+
+// say tells the person at the terminal. Nothing can be done if it cannot.
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.err, "interlock: "+format+"\n", args...) }

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	etcd "go.etcd.io/etcd/api/v3/version"
+	"google.golang.org/grpc/grpclog"
+)
+
+// quietLibraries keeps other people's log lines away from the terminal: what
+// they know reaches the user as an error.
+func quietLibraries() {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	log.SetOutput(io.Discard)
+}
+
+func exitCodesTopic() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodes}
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := buildVersion()
+			return a.print(v, fmt.Sprintf("interlock %s (%s, etcd %s)\n", v.Version, v.Go, v.Etcd))
+		},
+	}
+}
+
+type version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit,omitempty"`
+	Go      string `json:"go"`
+	Etcd    string `json:"etcd"`
+}
+
+func buildVersion() version {
+	v := version{Version: "(devel)", Go: runtime.Version(), Etcd: etcd.Version}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v.Commit = s.Value
+		}
+	}
+	return v
+}
