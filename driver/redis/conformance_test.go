@@ -1,0 +1,195 @@
+package redis
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const suiteTTL = 3 * time.Second
+
+func TestFenced(t *testing.T) {
+	h := harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
+		return Open(ctx, client, &Options{TTL: suiteTTL})
+	})
+	start := h.Start
+	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
+		return pusher{start(t, exclusive).(*backend)}
+	}
+	drivertest.RunFenced(t, h)
+}
+
+func TestAdvisory(t *testing.T) {
+	drivertest.RunAdvisory(t, harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
+		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:"})
+		return drivertest.Advisory(p), err
+	}))
+}
+
+type opener func(context.Context, rueidis.Client) (driver.Fenced, error)
+
+func harness(open opener) drivertest.Harness {
+	return drivertest.Harness{
+		Start: func(t *testing.T, _ bool) drivertest.Backend {
+			server := testbed.Redis(t)
+			return &backend{server: server, operator: dial(t, server.Addr()), open: open,
+				paths: map[driver.Fenced]*testbed.Proxy{}}
+		},
+		TTL:        suiteTTL,
+		Heartbeat:  heartbeat,
+		DeadWaiter: acceptFor + 2*heartbeat + 500*time.Millisecond,
+	}
+}
+
+// dial connects a client for the time of the test.
+func dial(t testing.TB, addr string) rueidis.Client {
+	t.Helper()
+	client, err := Dial("redis://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// backend is a server, and a path of its own for each driver.
+type backend struct {
+	server   *testbed.Server
+	operator rueidis.Client // past every fault of the paths
+	open     opener
+	paths    map[driver.Fenced]*testbed.Proxy
+	down     bool // the server does not answer, or no path to it works
+}
+
+func (b *backend) Open(t *testing.T) driver.Fenced {
+	path := testbed.NewProxy(t, b.server.Addr())
+	if b.down {
+		path.Cut()
+	}
+	d, err := b.connect(t, path.Addr())
+	if err != nil && !b.down {
+		t.Fatal(err)
+	}
+	if err != nil {
+		return unopened{err}
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := d.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	b.paths[d] = path
+	return d
+}
+
+func (b *backend) connect(t *testing.T, addr string) (driver.Fenced, error) {
+	client, err := Dial("redis://" + addr)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(client.Close)
+	return b.open(t.Context(), client)
+}
+
+// unopened is what a process has that could not open its driver.
+type unopened struct{ err error }
+
+func (u unopened) Guarantees() interlock.Guarantees { return interlock.Guarantees{} }
+func (u unopened) Acquire(context.Context, driver.Request) (driver.Grant, error) {
+	return driver.Grant{}, u.err
+}
+func (u unopened) Release(context.Context, string, string) error { return u.err }
+func (u unopened) Close(context.Context) error                   { return nil }
+
+func (b *backend) Crash(_ *testing.T, d driver.Fenced) { b.paths[d].Cut() }
+
+// pusher is the backend of queue mode.
+type pusher struct{ *backend }
+
+func (pusher) DropPushes(t *testing.T, d driver.Fenced) { d.(*Driver).pushes.stop(t.Context()) }
+
+func (b *backend) Residue(t *testing.T, name string) []string {
+	var left []string
+	for _, lock := range []string{name, "plain:" + name} {
+		k := keysOf(lock)
+		for _, key := range []string{k.lock, k.hold, k.queue, k.wait} {
+			left = append(left, b.members(t, key)...)
+		}
+	}
+	return left
+}
+
+// members is a key with its content; nothing if it does not exist.
+func (b *backend) members(t *testing.T, key string) []string {
+	t.Helper()
+	do := func(command ...string) rueidis.RedisResult {
+		return b.operator.Do(context.Background(), b.operator.B().Arbitrary(command...).Build())
+	}
+	kind, err := do("TYPE", key).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var content []string
+	switch kind {
+	case "none":
+		return nil
+	case "string":
+		value, e := do("GET", key).ToString()
+		content, err = []string{value}, e
+	case "zset":
+		content, err = do("ZRANGE", key, "0", "-1").AsStrSlice()
+	case "hash":
+		fields, e := do("HGETALL", key).AsStrMap()
+		content, err = slices.Sorted(maps.Keys(fields)), e
+	}
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatal(err)
+	}
+	for i := range content {
+		content[i] = key + " = " + content[i]
+	}
+	return content
+}
+
+func (b *backend) Delete(t *testing.T, name string) {
+	for _, lock := range []string{name, "plain:" + name} {
+		if err := b.operator.Do(t.Context(), b.operator.B().Del().Key(lock).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *backend) Faults() drivertest.Faults { return faults{b} }
+
+// faults of the server, and of all paths to it.
+type faults struct{ b *backend }
+
+func (f faults) Kill()    { f.b.down = true; f.b.server.Kill() }
+func (f faults) Restart() { f.b.server.Restart(); f.b.down = false }
+func (f faults) Wipe()    { f.b.server.Wipe() }
+func (f faults) Pause()   { f.b.down = true; f.b.server.Pause() }
+func (f faults) Resume()  { f.b.server.Resume(); f.b.down = false }
+
+func (f faults) Cut()         { f.b.down = true; f.each((*testbed.Proxy).Cut) }
+func (f faults) Heal()        { f.b.down = false; f.each((*testbed.Proxy).Heal) }
+func (f faults) DropReplies() { f.each((*testbed.Proxy).DropReplies) }
+
+func (f faults) each(do func(*testbed.Proxy)) {
+	for _, path := range f.b.paths {
+		do(path)
+	}
+}

@@ -1,0 +1,166 @@
+package redis
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// conn sends requests. It adds to the client what a driver owes: a call returns
+// when its ctx is done, also while the client dials, and what one owner asks
+// for reaches the server in the order in which it was asked.
+type conn struct {
+	client rueidis.Client
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
+	last    map[string]chan struct{} // owner to the end of its latest request
+}
+
+func newConn(client rueidis.Client) *conn {
+	return &conn{client: client, last: map[string]chan struct{}{}}
+}
+
+// request says what is asked, for errors, and by whom. Requests without an
+// owner are in no order.
+type request struct{ op, name, owner string }
+
+// undated hides a deadline from the client. With one in sight it may send
+// synchronously, and would not return when ctx is cancelled before it.
+type undated struct{ context.Context }
+
+func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// do runs send in a goroutine of its own and waits for it or ctx. After ctx is
+// done, send is about to end: it waits for nothing longer than the client dials.
+func do[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (T, error) {
+	var zero T
+	if ctx.Err() != nil {
+		return zero, unsent(r, context.Cause(ctx))
+	}
+	before, end, open := c.begin(r.owner)
+	if !open {
+		return zero, closed(r)
+	}
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		defer end()
+		value, err := zero, turn(ctx, before)
+		if err == nil {
+			value, err = send(undated{ctx})
+		}
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		if a.err != nil && ctx.Err() != nil {
+			return zero, uncertain(r, context.Cause(ctx))
+		}
+		return a.value, failure(r, a.err)
+	case <-ctx.Done():
+		return zero, uncertain(r, context.Cause(ctx))
+	}
+}
+
+// begin counts a request, unless the driver was closed. It gives the end of the
+// owner's request before this one, nil if none is under way, and what to call
+// at the end of this one: a release must not overtake the acquire request that
+// was given up before it.
+func (c *conn) begin(owner string) (before <-chan struct{}, end func(), open bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, nil, false
+	}
+	c.running.Add(1)
+	if owner == "" {
+		return nil, c.running.Done, true
+	}
+	this := make(chan struct{})
+	before, c.last[owner] = c.last[owner], this
+	return before, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		close(this)
+		if c.last[owner] == this {
+			delete(c.last, owner)
+		}
+		c.running.Done()
+	}, true
+}
+
+// turn waits for the end of the request before; nil has ended.
+func turn(ctx context.Context, before <-chan struct{}) error {
+	if before == nil {
+		return nil
+	}
+	select {
+	case <-before:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// eval runs a script once.
+func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
+	return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
+		return s.run(ctx, c.client, []batch{b})[0].ToMessage()
+	})
+}
+
+// evalAll runs a script on each batch in one pipeline. An error is that of all
+// of them; each result can have its own.
+func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
+	return do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
+		return s.run(ctx, c.client, batches), nil
+	})
+}
+
+// load makes the scripts known to the server, so that the first use of each
+// costs no more than the others.
+func (c *conn) load(ctx context.Context, scripts ...*script) error {
+	for _, s := range scripts {
+		_, err := do(ctx, c, request{op: "load script"}, func(ctx context.Context) (string, error) {
+			return c.client.Do(ctx, c.client.B().ScriptLoad().Script(s.source).Build()).ToString()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close refuses further requests; false if that was done before.
+func (c *conn) close() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.closed
+	c.closed = true
+	return !was
+}
+
+// wait waits for the loops and the requests under way.
+func (c *conn) wait(ctx context.Context, loops ...*sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		for _, l := range loops {
+			l.Wait()
+		}
+		c.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return uncertain(request{op: "close"}, context.Cause(ctx))
+	}
+}

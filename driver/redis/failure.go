@@ -1,0 +1,51 @@
+package redis
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// refusals are the codes with which the server says that it did nothing now,
+// and may do it later.
+var refusals = []string{"LOADING", "BUSY", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "TRYAGAIN", "CLUSTERDOWN"}
+
+// failure says what may be concluded from an error of the client. A server's
+// answer is an answer; an error of dialling means that nothing was sent; after
+// everything else the request may have been executed.
+func failure(r request, err error) error {
+	if err == nil {
+		return nil
+	}
+	var answer *rueidis.RedisError
+	var dial *net.OpError
+	kind := interlock.Uncertain
+	switch {
+	case errors.As(err, &answer):
+		kind = kindOf(answer.Error())
+	case errors.As(err, &dial) && dial.Op == "dial":
+		kind = interlock.Retryable
+	}
+	return problem(r, kind, err)
+}
+
+// kindOf classifies a server's answer, which begins with a code.
+func kindOf(answer string) interlock.ErrorKind {
+	if code, _, _ := strings.Cut(answer, " "); slices.Contains(refusals, code) {
+		return interlock.Retryable
+	}
+	return interlock.Definite
+}
+
+func problem(r request, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: r.op, Driver: "redis", Name: r.name, Kind: kind, Err: err}
+}
+
+func unsent(r request, cause error) error    { return problem(r, interlock.Definite, cause) }
+func uncertain(r request, cause error) error { return problem(r, interlock.Uncertain, cause) }
+func closed(r request) error                 { return problem(r, interlock.Bug, interlock.ErrClosed) }

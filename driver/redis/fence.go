@@ -1,0 +1,203 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/fence.lua
+var fenceLua string
+
+//go:embed script/fence_enter.lua
+var fenceEnterLua string
+
+//go:embed script/fence_eval.lua
+var fenceEvalLua string
+
+//go:embed script/fence_rebase.lua
+var fenceRebaseLua string
+
+var (
+	enterScript  = newScript(constants + fenceLua + fenceEnterLua)
+	rebaseScript = newScript(constants + fenceLua + fenceRebaseLua)
+)
+
+// Fence guards data in Redis: the token is checked and the data written by one
+// script. It implements driver.Fence. The mark of a resource is the hash
+// interlock:{TAG}:mark:RESOURCE, which never expires; it is lost with the data
+// it guards. A write that a failover to a replica loses is lost with its mark.
+type Fence struct{ conn *conn }
+
+// NewFence makes a fence; it sends nothing. The client stays the caller's.
+func NewFence(client rueidis.Client) *Fence { return &Fence{conn: newConn(client)} }
+
+// Enter checks the token, raises the mark and applies the writes in one step;
+// see driver.Fence. Strings are written without a time to live.
+func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
+	b, err := entry(r)
+	if err != nil {
+		return err
+	}
+	for _, w := range writes {
+		if err := checkWrite(r, w); err != nil {
+			return err
+		}
+		b.keys = append(b.keys, w.Key)
+		if w.Delete {
+			b.args = append(b.args, "delete", "")
+		} else {
+			b.args = append(b.args, "set", string(w.Value))
+		}
+	}
+	_, err = f.enter(ctx, enterScript, r, b)
+	return err
+}
+
+// Eval checks the token, raises the mark, and then runs body, a Lua text of
+// EVAL, in the same script, with keys and args as its KEYS and ARGV. It returns
+// what body returns. Nothing else comes between; but Redis does not undo: if
+// body fails half way, the mark and what it wrote before stay.
+//
+// body is trusted code. Data belongs in args, never in its text, also because
+// the server keeps every distinct text it was sent.
+func (f *Fence) Eval(ctx context.Context, r driver.Raise, body string, keys, args []string) (rueidis.RedisMessage, error) {
+	b, err := entry(r)
+	if err != nil {
+		return rueidis.RedisMessage{}, err
+	}
+	b.keys, b.args = append(b.keys, keys...), append(b.args, args...)
+	before, after, _ := strings.Cut(fenceEvalLua, "--BODY--")
+	answer, err := f.enter(ctx, newScript(constants+fenceLua+before+body+after), r, b)
+	if err != nil || len(answer) < 2 {
+		return rueidis.RedisMessage{}, err
+	}
+	return answer[1], nil
+}
+
+// Mark shows the mark of a resource; see driver.Fence.
+func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) {
+	asked := request{op: "show mark", name: resource}
+	if err := checkName(resource, ""); err != nil {
+		return driver.Mark{}, err
+	}
+	fields, err := do(ctx, f.conn, asked, func(ctx context.Context) (map[string]string, error) {
+		return f.conn.client.Do(ctx, f.conn.client.B().Hgetall().Key(markKey(resource)).Build()).AsStrMap()
+	})
+	if err != nil || fields["token"] == "" {
+		return driver.Mark{}, err
+	}
+	return parseMark(asked, fields["token"], fields["source"], fields["raised"])
+}
+
+// Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE
+// what was changed, why and by whom, as JSON; see driver.Fence. to may be 0,
+// as if nothing had entered.
+func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
+	asked := request{op: "rebase mark", name: resource}
+	if err := checkName(resource, ""); err != nil {
+		return driver.Mark{}, err
+	}
+	if to < 0 {
+		return driver.Mark{}, problem(asked, interlock.Bug, fmt.Errorf("%d is not a token", to))
+	}
+	m, err := f.conn.eval(ctx, asked, rebaseScript, batch{
+		keys: []string{markKey(resource), fenceKey("rebase", resource)},
+		args: append(tokenArgs(to), reason, by),
+	})
+	if err != nil {
+		return driver.Mark{}, err
+	}
+	old, err := m.AsStrSlice()
+	if err != nil || len(old) != 3 {
+		return driver.Mark{}, uncertain(asked, errReply)
+	}
+	return parseMark(asked, old[0], old[1], old[2])
+}
+
+// enter runs a script that begins with entering, and reads its refusals.
+func (f *Fence) enter(ctx context.Context, s *script, r driver.Raise, b batch) ([]rueidis.RedisMessage, error) {
+	asked := request{op: "enter", name: r.Resource}
+	m, err := f.conn.eval(ctx, asked, s, b)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := m.ToArray()
+	if err != nil || len(answer) == 0 {
+		return nil, uncertain(asked, errReply)
+	}
+	switch status, _ := answer[0].ToString(); status {
+	case "entered":
+		return answer, nil
+	case "stale":
+		return nil, stale(asked, r, answer)
+	case "implausible":
+		return nil, problem(asked, interlock.Definite, fmt.Errorf("%w: %d", interlock.ErrImplausibleToken, r.Token))
+	}
+	return nil, uncertain(asked, errReply)
+}
+
+func stale(asked request, r driver.Raise, answer []rueidis.RedisMessage) error {
+	e := &interlock.StaleTokenError{Resource: r.Resource, Got: r.Token}
+	if len(answer) > 1 {
+		seen, _ := answer[1].AsInt64()
+		e.Seen = interlock.Token(seen)
+	}
+	return problem(asked, interlock.Definite, e)
+}
+
+// entry makes the arguments with which entering begins.
+func entry(r driver.Raise) (batch, error) {
+	if err := checkName(r.Resource, ""); err != nil {
+		return batch{}, err
+	}
+	if !r.Token.Valid() {
+		return batch{}, problem(request{op: "enter", name: r.Resource}, interlock.Bug,
+			fmt.Errorf("%d is not a token", r.Token))
+	}
+	strict := "0"
+	if r.Strict {
+		strict = "1"
+	}
+	return batch{
+		keys: []string{markKey(r.Resource)},
+		args: append(tokenArgs(r.Token), r.Source, strict, strconv.FormatInt(interlock.MaxAhead.Microseconds(), 10)),
+	}, nil
+}
+
+func tokenArgs(t interlock.Token) []string {
+	return []string{strconv.FormatInt(t.Counter(), 10), strconv.Itoa(t.Sub()), t.String()}
+}
+
+func checkWrite(r driver.Raise, w driver.Write) error {
+	if w.Key != "" && !strings.HasPrefix(w.Key, reserved) {
+		return nil
+	}
+	return problem(request{op: "enter", name: r.Resource}, interlock.Bug,
+		fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", w.Key, reserved))
+}
+
+func markKey(resource string) string { return fenceKey("mark", resource) }
+
+func fenceKey(kind, resource string) string {
+	return reserved + tags.of(slotOf(resource)) + "}:" + kind + ":" + resource
+}
+
+func parseMark(asked request, token, source, raised string) (driver.Mark, error) {
+	t, err := parseInt(token)
+	if err != nil {
+		return driver.Mark{}, problem(asked, interlock.Definite, fmt.Errorf("the mark is damaged: token %q", token))
+	}
+	at, err := parseInt(raised)
+	if err != nil {
+		return driver.Mark{}, problem(asked, interlock.Definite, fmt.Errorf("the mark is damaged: raised %q", raised))
+	}
+	return driver.Mark{Token: interlock.Token(t), Source: source, Raised: serverTime(at)}, nil
+}

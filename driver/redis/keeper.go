@@ -1,0 +1,195 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+// keeper renews what one driver holds: one loop, whatever the number of locks.
+type keeper struct {
+	conn  *conn
+	ttl   time.Duration
+	wake  chan struct{}
+	retry time.Duration // from a failed renewal to the next
+
+	mu   sync.Mutex
+	held map[string]*holding // by owner
+}
+
+// holding is one lease that is kept alive.
+type holding struct {
+	request driver.Request
+	keys    []string
+	lease   *lease
+	due     boottime.Instant // guarded by keeper.mu
+
+	// mu is held while events are told, so that none is told after the release.
+	mu       sync.Mutex
+	released bool
+}
+
+func newKeeper(c *conn, ttl time.Duration) *keeper {
+	return &keeper{conn: c, ttl: ttl, wake: make(chan struct{}, 1), retry: min(time.Second, ttl/10),
+		held: map[string]*holding{}}
+}
+
+// add starts to keep the lease that was asked for at sent, and was granted.
+func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*lease, error) {
+	l := newLease(sent, k.ttl)
+	if l.Remaining() <= 0 {
+		return nil, uncertain(request{op: "acquire", name: r.Name}, interlock.ErrExpired)
+	}
+	h := &holding{request: r, keys: keys, lease: l, due: sent.Add(k.ttl / 3)}
+	k.mu.Lock()
+	k.held[r.Owner] = h
+	k.mu.Unlock()
+	signal(k.wake)
+	return l, nil
+}
+
+// remove stops renewing, and telling events.
+func (k *keeper) remove(owner string) {
+	k.mu.Lock()
+	h := k.held[owner]
+	delete(k.held, owner)
+	k.mu.Unlock()
+	if h != nil {
+		h.mu.Lock()
+		h.released = true
+		h.mu.Unlock()
+	}
+}
+
+func (k *keeper) run(ctx context.Context) { loop(ctx, k.wake, k.next, k.renew) }
+
+func (k *keeper) next() boottime.Instant {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	next := never
+	for _, h := range k.held {
+		next = min(next, h.due)
+	}
+	return next
+}
+
+// due takes what is to be renewed now, and what soon would be, so that requests
+// are few. Leases whose time is over are dropped.
+func (k *keeper) due(now boottime.Instant) []*holding {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var due []*holding
+	for owner, h := range k.held {
+		switch {
+		case h.lease.remaining(now) <= 0:
+			delete(k.held, owner)
+		case h.due <= now.Add(k.ttl/12):
+			due = append(due, h)
+		}
+	}
+	return due
+}
+
+// renew extends all leases that are due, in one pipeline.
+func (k *keeper) renew(ctx context.Context) {
+	due := k.due(boottime.Now())
+	if len(due) == 0 {
+		return
+	}
+	chunks := slices.Collect(slices.Chunk(due, batchSize))
+	batches := make([]batch, len(chunks))
+	for i, chunk := range chunks {
+		batches[i] = renewal(chunk, k.ttl)
+	}
+	bounded, cancel := context.WithTimeout(ctx, min(time.Second, k.ttl/3))
+	defer cancel()
+	sent := boottime.Now()
+	results, err := k.conn.evalAll(bounded, request{op: "renew"}, renewScript, batches)
+	if ctx.Err() != nil {
+		return
+	}
+	took := boottime.Now().Sub(sent)
+	for i, chunk := range chunks {
+		ours, err := renewed(results, i, err)
+		k.settle(chunk, sent, took, ours, err)
+	}
+}
+
+// renewal makes the arguments of one renewing request.
+func renewal(chunk []*holding, ttl time.Duration) batch {
+	b := batch{args: []string{milliseconds(ttl)}}
+	for _, h := range chunk {
+		b.keys = append(b.keys, h.keys...)
+		b.args = append(b.args, h.request.Owner)
+	}
+	return b
+}
+
+// renewed reads the answer for chunk i: 1 for each lease that is still ours.
+func renewed(results []rueidis.RedisResult, i int, err error) ([]int64, error) {
+	if err != nil {
+		return nil, err
+	}
+	ours, err := results[i].AsIntSlice()
+	return ours, failure(request{op: "renew"}, err)
+}
+
+// settle tells what became of the renewal of a chunk.
+func (k *keeper) settle(chunk []*holding, sent boottime.Instant, took time.Duration, ours []int64, err error) {
+	for i, h := range chunk {
+		switch {
+		case err != nil:
+			k.postpone(h, boottime.Now().Add(k.retry))
+			h.tell(func(e driver.Events) { call(e.Renewed, took, err) })
+		case ours[i] == 1:
+			h.lease.extend(sent, k.ttl)
+			k.postpone(h, sent.Add(k.ttl/3))
+			h.tell(func(e driver.Events) { call(e.Renewed, took, nil) })
+		default:
+			k.lose(h)
+		}
+	}
+}
+
+func (k *keeper) postpone(h *holding, due boottime.Instant) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h.due = due
+}
+
+// lose drops a lease that the server gave to somebody else, or has forgotten.
+func (k *keeper) lose(h *holding) {
+	h.lease.end()
+	k.mu.Lock()
+	if k.held[h.request.Owner] == h {
+		delete(k.held, h.request.Owner)
+	}
+	k.mu.Unlock()
+	h.tell(func(e driver.Events) {
+		if e.Lost != nil {
+			e.Lost(problem(request{op: "renew", name: h.request.Name}, interlock.Definite, interlock.ErrLost))
+		}
+	})
+}
+
+// tell runs f unless the lease was released.
+func (h *holding) tell(f func(driver.Events)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.released {
+		f(h.request.Events)
+	}
+}
+
+func call(f func(time.Duration, error), took time.Duration, err error) {
+	if f != nil {
+		f(took, err)
+	}
+}

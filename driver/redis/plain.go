@@ -1,0 +1,151 @@
+package redis
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+// Plain is the lock that most Redis clients know: SET NX PX to take it, compare
+// and delete to give it up. It has no token and no order, and a waiter asks
+// again and again; use it to exclude programs that use the same key, and
+// [Driver] otherwise. It is safe for concurrent use and keeps one goroutine.
+type Plain struct {
+	conn       *conn
+	layout     layout
+	ttl        time.Duration
+	guarantees interlock.Guarantees
+	held       *keeper
+
+	stop  context.CancelFunc
+	ended context.Context // done when Close is called
+	loops sync.WaitGroup
+}
+
+// polls bounds the waits of a Plain waiter: the first and the longest.
+var polls = backoff.Policy{First: 25 * time.Millisecond, Max: 500 * time.Millisecond}
+
+// OpenPlain asks the server what it is and computes the guarantees; see [Open].
+func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, error) {
+	options, facts, c, err := open(ctx, client, o, plainAcquireScript, plainReleaseScript, renewScript, showScript)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plain{
+		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
+		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(c, options.TTL),
+	}
+	p.ended, p.stop = context.WithCancel(context.Background())
+	p.loops.Go(func() { p.held.run(p.ended) })
+	return p, nil
+}
+
+// Guarantees says what is promised, as computed when the driver opened.
+func (p *Plain) Guarantees() interlock.Guarantees { return p.guarantees }
+
+// Acquire asks until r.Owner holds r.Name, at growing, random intervals of up
+// to half a second, and when the holder's time is over; see driver.Advisory.
+func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
+	k, err := p.layout.keys(r.Name, r.Owner)
+	if err != nil {
+		return nil, err
+	}
+	for failed := 1; ; failed++ {
+		sent := boottime.Now()
+		answer, err := p.try(ctx, r, k.lock)
+		switch {
+		case err != nil:
+			return nil, err
+		case answer.holder == r.Owner:
+			return p.held.add(r, []string{k.lock}, sent)
+		case r.NoWait:
+			return nil, answer.heldError(r.Name)
+		}
+		if r.Events.Waiting != nil {
+			r.Events.Waiting(driver.Place{Ahead: -1, Holder: answer.holder})
+		}
+		if err := p.wait(ctx, r, polls.Delay(failed, rand.Float64()), answer.left); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// try asks once.
+func (p *Plain) try(ctx context.Context, r driver.Request, lock string) (reply, error) {
+	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
+	m, err := p.conn.eval(ctx, asked, plainAcquireScript,
+		batch{keys: []string{lock}, args: []string{r.Owner, milliseconds(p.ttl)}})
+	if err != nil {
+		return reply{}, err
+	}
+	fields, err := m.ToArray()
+	if err != nil || len(fields) != 3 {
+		return reply{}, uncertain(asked, errReply)
+	}
+	var answer reply
+	if err := answer.parsePlain(fields); err != nil {
+		return reply{}, uncertain(asked, err)
+	}
+	return answer, nil
+}
+
+// parsePlain reads holder, time to live, and the server's clock.
+func (r *reply) parsePlain(fields []rueidis.RedisMessage) error {
+	var err error
+	if r.holder, err = fields[0].ToString(); err != nil {
+		return err
+	}
+	left, err := fields[1].AsInt64()
+	if err != nil {
+		return err
+	}
+	asked, err := fields[2].AsInt64()
+	r.left, r.asked = time.Duration(left)*time.Millisecond, serverTime(asked)
+	return err
+}
+
+// wait waits for delay, or until the holder's time is over if that is sooner.
+func (p *Plain) wait(ctx context.Context, r driver.Request, delay, left time.Duration) error {
+	if left >= 0 {
+		delay = min(delay, left+2*time.Millisecond)
+	}
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	asked := request{op: "acquire", name: r.Name}
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return uncertain(asked, context.Cause(ctx))
+	case <-p.ended.Done():
+		return uncertain(asked, interlock.ErrClosed)
+	}
+}
+
+// Release gives up whatever owner has on name; see driver.Advisory.
+func (p *Plain) Release(ctx context.Context, name, owner string) error {
+	k, err := p.layout.keys(name, owner)
+	if err != nil {
+		return err
+	}
+	p.held.remove(owner)
+	_, err = p.conn.eval(ctx, request{op: "release", name: name, owner: owner}, plainReleaseScript,
+		batch{keys: []string{k.lock}, args: []string{owner}})
+	return err
+}
+
+// Close stops renewing and ends every goroutine. What is held is left to
+// expire. Closing again waits again.
+func (p *Plain) Close(ctx context.Context) error {
+	p.conn.close()
+	p.stop()
+	return p.conn.wait(ctx, &p.loops)
+}

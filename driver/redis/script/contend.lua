@@ -1,0 +1,70 @@
+-- KEYS: five for each name. ARGV: mode, ttl, alive, channel, then an owner for each name.
+-- enqueue  takes the lock, or a place in the queue
+-- nowait   takes the lock, or nothing
+-- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
+--          that it cannot bring back who has left
+local mode, ttl, alive, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local function stay(k, owner, since)
+  redis.call('HSET', k.wait, owner, text(now + alive) .. ' ' .. since .. ' ' .. channel)
+  redis.call('PEXPIRE', k.wait, alive)
+  redis.call('PEXPIRE', k.queue, alive)
+end
+
+local function join(k, owner)
+  local last = redis.call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0
+  redis.call('ZADD', k.queue, text(last + 1), owner)
+  stay(k, owner, text(now))
+end
+
+local function take(k, owner, queued)
+  if queued then leave(k, owner) end
+  return { 'granted', grant(k, owner, ttl) }
+end
+
+local function confirm(k, owner)
+  local counter, _, of = record(k)
+  if of ~= owner then return take(k, owner) end
+  redis.call('PEXPIRE', k.lock, ttl)
+  redis.call('PEXPIRE', k.hold, ttl)
+  return { 'granted', counter }
+end
+
+-- refusal tells who holds the lock. since is 0 for a foreign holder.
+local function refusal(k, status, owner, holder)
+  local _, since, of = record(k)
+  if of ~= holder then since = '0' end
+  local ahead = redis.call('ZRANK', k.queue, owner) or -1
+  return { status, '0', holder or '', since, text(now), redis.call('PTTL', k.lock), ahead }
+end
+
+local function contend(k, owner)
+  local holder = redis.call('GET', k.lock)
+  if holder == owner then return confirm(k, owner) end
+  local place = redis.call('HGET', k.wait, owner)
+  -- To call is to live: said before those who do not are dropped.
+  if place then stay(k, owner, string.match(place, '^%d+ (%d+)')) end
+  local head = first_waiter(k)
+  if not holder then
+    if head == owner or (not head and mode ~= 'refresh') then return take(k, owner, place) end
+    if head then holder = push(k, head) end
+  end
+  if mode == 'nowait' then
+    leave(k, owner)
+    return refusal(k, 'held', owner, holder)
+  end
+  if not place then
+    if mode == 'refresh' then return { 'gone' } end
+    join(k, owner)
+  end
+  return refusal(k, 'waiting', owner, holder)
+end
+
+-- One name whose keys are not what they should be must not fail the others.
+local replies = {}
+for i = 1, #ARGV - 4 do
+  local ok, reply = pcall(contend, keys_of(i), ARGV[i + 4])
+  if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
+  replies[i] = reply
+end
+return replies

@@ -1,0 +1,13 @@
+-- KEYS: the mark, then the body's. ARGV: counter, sub, token, source, strict,
+-- ahead_us, then the body's. The body follows where it says so.
+local refused = enter(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+if refused then return refused end
+local function rest(list, from)
+  local out = {}
+  for i = from, #list do out[i - from + 1] = list[i] end
+  return out
+end
+local function body(KEYS, ARGV)
+--BODY--
+end
+return { 'entered', body(rest(KEYS, 2), rest(ARGV, 7)) }

@@ -1,0 +1,8 @@
+-- KEYS: the mark, its history. ARGV: counter, sub, token, reason, by.
+-- Returns the mark that was replaced: token, source, raised.
+local old = redis.call('HMGET', KEYS[1], 'token', 'source', 'raised')
+redis.call('RPUSH', KEYS[2], cjson.encode({
+  from = old[1] or '0', to = ARGV[3], reason = ARGV[4], by = ARGV[5], at = now,
+}))
+set_mark(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[5])
+return { old[1] or '0', old[2] or '', old[3] or '0' }

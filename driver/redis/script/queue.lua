@@ -1,0 +1,73 @@
+-- What the scripts of queue mode share; each of them is this text and its own.
+-- EPOCH_US, MAX_COUNTER and ACCEPT_MS are set in front of it.
+--
+-- A name is five keys of one hash slot:
+--   lock     string  the holder's owner, with a time to live; foreign clients use only this
+--   hold     string  "counter since owner" of the holder, living as long as the lock
+--   queue    zset    owners that wait, scored in order of arrival
+--   wait     hash    owner -> "alive since channel" of each of them
+--   counter  string  the last counter drawn in this slot; never expires
+-- Times are the server's, in milliseconds. Numbers become text by %.0f only,
+-- because tostring rounds what is above 14 digits.
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+
+local function text(number) return string.format('%.0f', number) end
+
+local function keys_of(i)
+  local k = (i - 1) * 5
+  return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5] }
+end
+
+-- draw issues the next counter: above every one before it, and not below the
+-- clock, so that lost data does not lower it.
+local function draw(k)
+  local previous = tonumber(redis.call('GET', k.counter) or '0')
+  if not previous then error({ err = 'ERR the key ' .. k.counter .. ' holds no number' }) end
+  local counter = math.max(previous + 1, now_us - EPOCH_US, 1)
+  if counter > MAX_COUNTER then error({ err = 'ERR the counter ' .. k.counter .. ' is used up' }) end
+  redis.call('SET', k.counter, text(counter))
+  return text(counter)
+end
+
+-- record is what is kept of the holder: counter, since, owner.
+local function record(k)
+  return string.match(redis.call('GET', k.hold) or '', '^(%d+) (%d+) (.*)$')
+end
+
+local function grant(k, owner, ttl)
+  local counter = draw(k)
+  redis.call('SET', k.lock, owner, 'PX', ttl)
+  redis.call('SET', k.hold, counter .. ' ' .. text(now) .. ' ' .. owner, 'PX', ttl)
+  return counter
+end
+
+local function leave(k, owner)
+  redis.call('ZREM', k.queue, owner)
+  redis.call('HDEL', k.wait, owner)
+end
+
+-- first_waiter is the first in the queue who has been heard of lately. Those
+-- before it, who have not, lose their place.
+local function first_waiter(k)
+  while true do
+    local owner = redis.call('ZRANGE', k.queue, 0, 0)[1]
+    if not owner then return nil end
+    local place = redis.call('HGET', k.wait, owner) or ''
+    if (tonumber(string.match(place, '^%d+')) or 0) >= now then return owner end
+    leave(k, owner)
+  end
+end
+
+-- push grants the free lock to a waiter, for a moment: it must confirm, and if
+-- it cannot the lock is free again soon. A push that is lost is found by the
+-- waiter's next heartbeat, so its failure is none of the caller's business.
+local function push(k, owner)
+  local channel = string.match(redis.call('HGET', k.wait, owner), '^%d+ %d+ (.*)$')
+  leave(k, owner)
+  grant(k, owner, ACCEPT_MS)
+  redis.pcall('PUBLISH', channel, owner)
+  return owner
+end

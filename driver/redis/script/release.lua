@@ -1,0 +1,18 @@
+-- KEYS: five of one name. ARGV: owner. Gives up what owner has, whatever it is,
+-- and hands a lock that is free then to the first waiter. Returns 1 if it was held.
+local owner, k = ARGV[1], keys_of(1)
+local holder = redis.call('GET', k.lock)
+local _, _, of = record(k)
+
+if holder == owner then
+  redis.call('DEL', k.lock, k.hold)
+else
+  leave(k, owner)
+  if of == owner then redis.call('DEL', k.hold) end -- the lock was deleted or replaced by someone else
+end
+
+if holder == owner or not holder then
+  local head = first_waiter(k)
+  if head then push(k, head) end
+end
+return holder == owner and 1 or 0

@@ -1,0 +1,87 @@
+package redis
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+// subscriber listens on the one channel of a process, on which the server
+// pushes grants. What it misses is found by heartbeats.
+type subscriber struct {
+	client  rueidis.Client
+	channel string
+	waiting *waiters
+
+	once  sync.Once
+	first chan error // the outcome of the first attempt
+
+	cancel context.CancelFunc
+	loop   sync.WaitGroup
+}
+
+// resubscribe bounds the waits between attempts to subscribe.
+var resubscribe = backoff.Policy{First: 50 * time.Millisecond, Max: time.Second}
+
+func newSubscriber(client rueidis.Client, channel string, waiting *waiters) *subscriber {
+	return &subscriber{client: client, channel: channel, waiting: waiting, first: make(chan error, 1)}
+}
+
+// start begins to listen.
+func (s *subscriber) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.loop.Go(func() { s.run(ctx) })
+}
+
+// run subscribes, and again after the connection was lost.
+func (s *subscriber) run(ctx context.Context) {
+	var failed atomic.Int32 // attempts since the last success
+	confirmed := func(rueidis.PubSubSubscription) {
+		failed.Store(0)
+		s.once.Do(func() { s.first <- nil })
+		s.waiting.hurry()
+	}
+	for ctx.Err() == nil {
+		subscribe := s.client.B().Subscribe().Channel(s.channel).Build()
+		err := s.client.Receive(rueidis.WithOnSubscriptionHook(ctx, confirmed), subscribe,
+			func(m rueidis.PubSubMessage) { s.waiting.pushed(m.Message) })
+		s.once.Do(func() { s.first <- failure(request{op: "subscribe"}, err) })
+		pause(ctx, resubscribe.Delay(int(failed.Add(1)), rand.Float64()))
+	}
+}
+
+// awaitFirst waits for the outcome of the first attempt.
+func (s *subscriber) awaitFirst(ctx context.Context) error {
+	select {
+	case err := <-s.first:
+		return err
+	case <-ctx.Done():
+		return uncertain(request{op: "subscribe"}, context.Cause(ctx))
+	}
+}
+
+// stop ends listening. It leaves nothing of ours on the client's connection, as
+// a courtesy: if that fails, the connection is gone or nobody publishes there.
+func (s *subscriber) stop(ctx context.Context) {
+	s.cancel()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s.client.Do(undated{ctx}, s.client.B().Unsubscribe().Channel(s.channel).Build())
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
