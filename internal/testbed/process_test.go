@@ -1,0 +1,146 @@
+package testbed
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestCommandTalks(t *testing.T) {
+	t.Setenv("WORD", "hello")
+	p := Command(t, "/bin/sh", "-c", `read -r line; echo "$line $WORD"; echo oops >&2; exit 7`)
+	if _, err := p.Stdin().Write([]byte("well\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Line(bound); got != "well hello" {
+		t.Errorf("it says %q", got)
+	}
+	if got := p.Wait(bound).ExitCode(); got != 7 {
+		t.Errorf("exit code %d, want 7", got)
+	}
+	if got := p.Stderr(); got != "oops\n" {
+		t.Errorf("standard error %q", got)
+	}
+	if line, ok := <-p.Stdout(); ok {
+		t.Errorf("it goes on with %q", line)
+	}
+}
+
+func TestStartTakesEnvironmentAndDirectory(t *testing.T) {
+	p := Start(t, Program{Path: "/bin/sh", Args: []string{"-c", `echo "$WORD"; pwd`}, Env: []string{"WORD=x"}, Dir: "/"})
+	if word, dir := p.Line(bound), p.Line(bound); word != "x" || dir != "/" {
+		t.Errorf("%q in %q, want x in /", word, dir)
+	}
+}
+
+func TestCommandPauses(t *testing.T) {
+	p := Command(t, "/bin/sh", "-c", "while read -r line; do echo $line; done")
+	p.Pause()
+	p.Stdin().Write([]byte("a\n"))
+	select {
+	case line := <-p.Stdout():
+		t.Errorf("a paused process says %q", line)
+	case <-time.After(50 * time.Millisecond):
+	}
+	p.Resume()
+	if got := p.Line(bound); got != "a" {
+		t.Errorf("it says %q", got)
+	}
+	p.Signal(syscall.SIGTERM)
+	if got := p.Wait(bound).Sys().(syscall.WaitStatus).Signal(); got != syscall.SIGTERM {
+		t.Errorf("ended by %v", got)
+	}
+	p.Signal(syscall.SIGTERM) // it has ended: nothing to do
+}
+
+func TestKillSparesTheChildrenUntilTheEnd(t *testing.T) {
+	var child int
+	t.Run("use", func(t *testing.T) {
+		// setsid: out of the process group and the session of its parent.
+		p := Command(t, "/bin/sh", "-c", "setsid sleep 1000 & echo $!; wait")
+		child, _ = strconv.Atoi(p.Line(bound))
+		p.Kill()
+		if state(child) == 0 {
+			t.Error("the child went with its parent")
+		}
+	})
+	within(t, bound, "the child gone", func() bool { return state(child) == 0 || state(child) == 'Z' })
+}
+
+func TestUnreadOutputDoesNotKeepAProcess(t *testing.T) {
+	Command(t, "/bin/sh", "-c", "while echo y; do :; done").Line(bound)
+}
+
+func TestGoBuildsOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the compiler")
+	}
+	const pkg = "internal/testbed/testdata/hello"
+	path := Go(t, pkg)
+	if out, err := exec.Command(path).Output(); err != nil || string(out) != "hello\n" {
+		t.Fatalf("it says %q, %v", out, err)
+	}
+	built, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.Stat(Go(t, pkg))
+	if err != nil || !os.SameFile(built, again) || !again.ModTime().Equal(built.ModTime()) {
+		t.Errorf("built again: %v", err)
+	}
+}
+
+func TestRequired(t *testing.T) {
+	for _, c := range []struct {
+		list, name string
+		want       bool
+	}{
+		{"", "redis", false}, {"redis", "redis", true}, {"etcd, redis", "redis", true},
+		{"redis-cluster", "redis", false}, {"etcdctl", "etcd", false},
+	} {
+		if got := required(c.list, c.name); got != c.want {
+			t.Errorf("%q names %q: %v", c.list, c.name, got)
+		}
+	}
+}
+
+// outcome is a testing.TB that notes how a test would have ended.
+type outcome struct {
+	testing.TB
+	skipped, failed string
+}
+
+func (o *outcome) Helper()                   {}
+func (o *outcome) Skipf(f string, a ...any)  { o.skipped = f }
+func (o *outcome) Fatalf(f string, a ...any) { o.failed = f; panic(o) }
+
+func TestMissingProgram(t *testing.T) {
+	verdict := func(require string) (o *outcome) {
+		t.Setenv("INTERLOCK_REQUIRE", require)
+		o = new(outcome)
+		defer func() { recover() }()
+		missing(o, "redis", exec.ErrNotFound)
+		return o
+	}
+	if o := verdict("etcd"); o.skipped == "" || !strings.Contains(o.skipped, "make deps") {
+		t.Errorf("not required: skipped as %q, failed as %q", o.skipped, o.failed)
+	}
+	if o := verdict("etcd,redis"); o.failed == "" || !strings.Contains(o.failed, "make deps") {
+		t.Errorf("required: skipped as %q, failed as %q", o.skipped, o.failed)
+	}
+}
+
+func TestBinaryIsOverriddenByTheEnvironment(t *testing.T) {
+	t.Setenv("INTERLOCK_SOMETOOL", "/bin/sh")
+	if path, err := findBinary("sometool"); err != nil || path != "/bin/sh" {
+		t.Errorf("%q, %v", path, err)
+	}
+	t.Setenv("INTERLOCK_SOMETOOL", "/nowhere")
+	if path, err := findBinary("sometool"); err == nil {
+		t.Errorf("a missing program is found as %q", path)
+	}
+}
