@@ -1,0 +1,248 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// baseAttempts bounds how often one Acquire asks again because a session that
+// opened meanwhile raised the base. Each of these answers is a definite no.
+const baseAttempts = 8
+
+// Acquire implements driver.Fenced. It blocks until the claim is granted or ctx
+// is done; a single request is given up after a third of the TTL, at most five
+// seconds. Uncontended it is one request.
+//
+// Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
+// or interlock.ErrLost in its chain means that the place in the line is gone
+// and that the same call takes a new one.
+func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := check(ctx, r); err != nil {
+		return driver.Grant{}, err
+	}
+	s, err := d.current(ctx)
+	if err != nil {
+		return driver.Grant{}, prelude(err)
+	}
+	c, err := d.enlist(s, r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if d.unanswered(c) {
+		if err := d.ask(ctx, c, r.NoWait); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	if r.NoWait {
+		return d.answerNow(ctx, c)
+	}
+	return d.await(ctx, c)
+}
+
+func check(ctx context.Context, r driver.Request) error {
+	if err := checkName("acquire", r.Name); err != nil {
+		return err
+	}
+	if r.Owner == "" || len(r.Owner) > driver.MaxName {
+		return &interlock.Error{Op: "acquire", Driver: name, Name: r.Name, Kind: interlock.Bug,
+			Err: fmt.Errorf("the owner has %d bytes, and must have 1 to %d", len(r.Owner), driver.MaxName)}
+	}
+	if ctx.Err() != nil {
+		return &interlock.Error{Op: "acquire", Driver: name, Name: r.Name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	return nil
+}
+
+// enlist finds the owner's contender, or makes one and joins its line, so that
+// no event about its key is missed from here on.
+func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed("acquire", r.Name)
+	}
+	id := identity{r.Name, r.Owner}
+	old := d.contenders[id]
+	if old != nil && old.session == s && old.state < dropped {
+		old.resume(r.Events)
+		return old, nil
+	}
+	c := &contender{
+		identity: id,
+		key:      d.layout.contender(r.Name, s.id, r.Owner),
+		session:  s,
+		events:   r.Events,
+		changed:  make(chan struct{}, 1),
+	}
+	if old != nil {
+		c.stale = old.remains(s)
+	}
+	d.contenders[id] = c
+	s.join(c)
+	return c, nil
+}
+
+// remains lists the keys of an old contender that etcd may still keep.
+func (c *contender) remains(now *session) []string {
+	if c.session == now || c.session.revoked || c.state == dropped {
+		return c.stale
+	}
+	return append(c.stale, c.key)
+}
+
+func (d *Driver) unanswered(c *contender) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.state == asking
+}
+
+// ask puts the contender in line and reads the line in the same transaction.
+func (d *Driver) ask(ctx context.Context, c *contender, noWait bool) error {
+	for range baseAttempts {
+		base, err := c.session.currentBase(ctx)
+		if err != nil {
+			return prelude(err)
+		}
+		answered, err := d.askOnce(ctx, c, base, noWait)
+		if answered || err != nil {
+			return err
+		}
+	}
+	return &interlock.Error{Op: "acquire", Driver: name, Name: c.name, Kind: interlock.Retryable,
+		Err: errors.New("the base of tokens kept changing")}
+}
+
+// askOnce sends one transaction. answered is false if the base had changed and
+// nothing was written.
+func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bool) (answered bool, err error) {
+	floor := c.session.floor()
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	reply, err := d.client.Txn(rctx).If(d.conditions(c, base, noWait)...).
+		Then(d.entry(c, base)...).
+		Else(inOrder(d.layout.line(c.name)), clientv3.OpGet(d.layout.base())).
+		Commit()
+	switch {
+	case leaseGone(err):
+		c.session.end(interlock.ErrSessionEnded)
+		return false, &interlock.Error{Op: "acquire", Driver: name, Name: c.name, Kind: interlock.Retryable,
+			Err: fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err)}
+	case err != nil:
+		return false, failed(rctx, "acquire", c.name, err)
+	}
+	if err := c.session.proceeds(floor, reply.Header.Revision); err != nil {
+		return false, err
+	}
+	return d.answered(c, reply, noWait), nil
+}
+
+// conditions make the entry happen once, with the base that it stores, and for
+// noWait only into an empty line.
+func (d *Driver) conditions(c *contender, base base, noWait bool) []clientv3.Cmp {
+	absent := clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)
+	if noWait {
+		absent = clientv3.Compare(clientv3.CreateRevision(d.layout.line(c.name)), "=", 0).WithPrefix()
+	}
+	return []clientv3.Cmp{absent, clientv3.Compare(clientv3.ModRevision(d.layout.base()), "=", base.mod)}
+}
+
+// entry writes the contender, removes what this owner left under sessions that
+// ran out, and reads the line last.
+func (d *Driver) entry(c *contender, base base) []clientv3.Op {
+	r := record{Owner: c.owner, Base: base.value, Asked: d.options.Now().UTC()}
+	ops := []clientv3.Op{clientv3.OpPut(c.key, r.String(), clientv3.WithLease(c.session.id))}
+	for _, key := range c.stale {
+		ops = append(ops, clientv3.OpDelete(key))
+	}
+	return append(ops, inOrder(d.layout.line(c.name)))
+}
+
+// answered takes the line from a reply. It is false if nothing but a new base
+// was in the way.
+func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at := len(reply.Responses) - 1
+	if !reply.Succeeded {
+		at = 0
+		c.session.seeBase(reply.Responses[1].GetResponseRange().Kvs)
+	}
+	places := placesOf(reply.Responses[at].GetResponseRange().Kvs)
+	entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
+	if !entered && (!noWait || len(places) == 0) {
+		return false
+	}
+	c.session.list(d.layout.line(c.name), reply.Header.Revision, places)
+	if entered && c.state == asking {
+		c.state = dropped // it came and went before this reply was read
+	}
+	return true
+}
+
+// answerNow ends a request that does not wait: granted, or nothing left behind.
+func (d *Driver) answerNow(ctx context.Context, c *contender) (driver.Grant, error) {
+	d.mu.Lock()
+	g, done, err := d.outcome(c)
+	holder := c.session.holder(d.layout.line(c.name))
+	absent := c.state == asking
+	if !done && absent {
+		d.forget(c)
+	}
+	d.mu.Unlock()
+	switch {
+	case done:
+		return g, err
+	case absent:
+		return g, &interlock.HeldError{Name: c.name, Owner: holder}
+	}
+	if err := d.Release(ctx, c.name, c.owner); err != nil {
+		return g, err
+	}
+	return g, &interlock.HeldError{Name: c.name, Owner: holder}
+}
+
+// await waits for the turn of a contender in line.
+func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) {
+	for {
+		d.mu.Lock()
+		g, done, err := d.outcome(c)
+		d.mu.Unlock()
+		if done {
+			return g, err
+		}
+		select {
+		case <-c.changed:
+		case <-ctx.Done():
+			return g, &interlock.Error{Op: "acquire", Driver: name, Name: c.name,
+				Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		}
+	}
+}
+
+// outcome is what an Acquire has to say by now. The mutex is held.
+func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
+	again := func(cause error) (driver.Grant, bool, error) {
+		return g, true, &interlock.Error{Op: "acquire", Driver: name, Name: c.name, Kind: interlock.Retryable, Err: cause}
+	}
+	switch {
+	case d.closed:
+		return g, true, errClosed("acquire", c.name)
+	case c.state == leaving:
+		return g, true, &interlock.Error{Op: "acquire", Driver: name, Name: c.name,
+			Kind: interlock.Definite, Err: interlock.ErrReleased}
+	case c.state == dropped:
+		return again(fmt.Errorf("its key was deleted: %w", interlock.ErrLost))
+	case c.state == outdated, c.state == holding && c.session.term.remaining() <= 0:
+		return again(interlock.ErrSessionEnded)
+	case c.state == holding:
+		return c.grant(), true, nil
+	}
+	return g, false, nil
+}

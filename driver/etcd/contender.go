@@ -1,0 +1,138 @@
+package etcd
+
+import (
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// contender is one owner's attempt at one name under one session. All fields
+// but over are guarded by the driver's mutex.
+type contender struct {
+	identity
+	key     string
+	session *session
+	events  driver.Events
+
+	state   state
+	created int64           // create revision, once it holds
+	token   interlock.Token // once it holds
+	told    bool            // Acquire has returned the grant
+	place   driver.Place    // while it waits
+
+	// stale are keys of this owner under sessions that ran out of time and
+	// that etcd may still keep; the next request removes them.
+	stale []string
+	// over: the claim is lost or given up, whatever the session says.
+	over atomic.Bool
+	// changed wakes the Acquire that waits; it holds one signal.
+	changed chan struct{}
+}
+
+type state int
+
+const (
+	asking   state = iota // the outcome of the request is not known, or it was not sent yet
+	waiting               // in line
+	holding               // first in line
+	dropped               // etcd no longer has its key
+	outdated              // its session ended
+	leaving               // Release was called
+)
+
+func (c *contender) wake() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// grant is what Acquire returns. The driver's mutex is held.
+func (c *contender) grant() driver.Grant {
+	c.told = true
+	return driver.Grant{Lease: lease{c}, Token: c.token}
+}
+
+// win, queue and vanish are what the line says of c. The driver's mutex is held.
+func (c *contender) win(e effect) {
+	token, err := interlock.NewToken(e.base+e.created, 0)
+	if err != nil || e.base == unknownBase {
+		c.state = dropped // somebody else wrote its value; without the base there is no token
+		c.session.doom(c.key)
+		c.wake()
+		return
+	}
+	c.state, c.created, c.token = holding, e.created, token
+	c.wake()
+}
+
+func (c *contender) queue(e effect) {
+	c.state, c.place = waiting, driver.Place{Ahead: e.ahead, Holder: e.holder}
+	c.tellPlace()
+}
+
+func (c *contender) tellPlace() {
+	if c.events.Waiting != nil {
+		c.events.Waiting(c.place)
+	}
+}
+
+// resume lets a repeated Acquire take over.
+func (c *contender) resume(events driver.Events) {
+	c.events = events
+	if c.state == waiting {
+		c.tellPlace()
+	}
+}
+
+func (c *contender) vanish() {
+	c.lose(interlock.ErrLost)
+	c.state = dropped
+	c.wake()
+	nudge(c.session.checkNow) // perhaps the whole session is gone
+}
+
+// lose tells the holder, if it was told of the grant and not yet of its end.
+// The driver's mutex is held, so that it cannot follow a Release.
+func (c *contender) lose(cause error) {
+	c.over.Store(true)
+	if c.told && c.events.Lost != nil {
+		c.events.Lost(cause)
+	}
+	c.told = false
+}
+
+// lease is the time of one claim: that of its session, until it is over.
+type lease struct{ c *contender }
+
+// Remaining implements driver.Lease.
+func (l lease) Remaining() time.Duration {
+	if l.c.over.Load() {
+		return 0
+	}
+	return l.c.session.term.remaining()
+}
+
+// Contender is where a claim stands in etcd.
+type Contender struct {
+	Key            string
+	Lease          clientv3.LeaseID
+	CreateRevision int64
+}
+
+// Contender tells the key of a claim that this driver holds, for transactions
+// that compare Key's create revision with CreateRevision. ok is false if owner
+// does not hold name as far as this driver knows. It does not block.
+func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.contenders[identity{name, owner}]
+	if c == nil || c.state != holding || !c.told {
+		return Contender{}, false
+	}
+	return Contender{Key: c.key, Lease: c.session.id, CreateRevision: c.created}, true
+}

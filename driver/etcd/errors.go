@@ -1,0 +1,67 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// kindOf judges an error of a request that was sent. Only what the server
+// certainly refused before it proposed anything counts as not done; a status
+// that says "unavailable" may stand for a reply that was lost.
+func kindOf(err error) interlock.ErrorKind {
+	var refused rpctypes.EtcdError
+	if !errors.As(err, &refused) {
+		return interlock.Uncertain
+	}
+	switch refused.Code() {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated,
+		codes.FailedPrecondition, codes.NotFound, codes.OutOfRange:
+		return interlock.Definite
+	case codes.ResourceExhausted:
+		if errors.Is(err, rpctypes.ErrTooManyRequests) {
+			return interlock.Retryable
+		}
+		return interlock.Definite // out of space
+	}
+	return interlock.Uncertain
+}
+
+// failed wraps the error of a request that was sent under ctx.
+func failed(ctx context.Context, op, what string, err error) error {
+	kind := kindOf(err)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+	}
+	return &interlock.Error{Op: op, Driver: name, Name: what, Kind: kind, Err: err}
+}
+
+// prelude wraps an error from before the caller's own request was sent: what
+// is uncertain about it does not concern the caller.
+func prelude(err error) error {
+	if interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return &interlock.Error{Op: "open session", Driver: name, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
+}
+
+func leaseGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
+
+func errClosed(op, what string) error {
+	return &interlock.Error{Op: op, Driver: name, Name: what, Kind: interlock.Bug, Err: interlock.ErrClosed}
+}
+
+// checkName refuses what the layout cannot hold.
+func checkName(op, what string) error {
+	if what != "" && len(what) <= driver.MaxName {
+		return nil
+	}
+	return &interlock.Error{Op: op, Driver: name, Kind: interlock.Bug,
+		Err: fmt.Errorf("%w: it has %d bytes, and may have 1 to %d", interlock.ErrName, len(what), driver.MaxName)}
+}

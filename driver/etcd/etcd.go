@@ -1,0 +1,320 @@
+// Package etcd keeps locks in etcd, in the layout that etcdctl lock and the Go
+// package concurrency use, so that all of them exclude each other.
+//
+// It does not make a lock safe by itself: a process that is stopped for longer
+// than its lease wakes up believing that it holds. Only a guard that compares
+// tokens refuses its writes, see package guard/fence and [Fence].
+//
+//	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
+//	d, err := etcd.Open(ctx, client, &etcd.Options{Prefix: "locks/"})
+//	locks, err := lock.NewFenced(d, nil)
+//	err = locks.Do(ctx, "nightly-report", func(ctx context.Context, c interlock.Claim) error {
+//		return nil // hand c to a guard
+//	})
+//
+// # Guarantees
+//
+// Claims exclude each other through a crash of the servers, a partition and a
+// step of their wall clocks, because the order is raft's and a claim ends here
+// before its lease can end there. They do not survive an operator who deletes a
+// contender's key, nor lost data: the next one is served at once and the former
+// holder hears of it within Guarantees.Blind. That bound is two heartbeats and
+// one request: a heartbeat to ask whether the watch still speaks, one to see
+// that it does not, and a read that etcd answers within its time.
+//
+// # Token
+//
+// The counter is base + create revision of the contender's key. Waiters are
+// served by create revision, so it rises with every grant. The base is the
+// number under "interlock.base"; every session raises it so that the counter
+// is at least the microseconds since 2020, and therefore tokens rise over an
+// empty data directory and a restored backup too, given sane clocks. A
+// contender stores the base that was valid when it came in its own value: its
+// token is the same for everyone who reads it and does not change while it
+// waits. Never lower the base by hand. [Driver.Token] and [Driver.Revision]
+// convert for writers that know only revisions.
+//
+// # Liveness
+//
+// A driver has one session: one lease, renewed every third of the TTL, and
+// after a failure every tenth of it, at most a second apart. The deadline runs
+// from the moment before the last good renewal was sent. When the lease is gone
+// every claim is gone with it, and the next Acquire opens a new session under
+// which nothing old is ever adopted. etcd leases have whole seconds and a
+// minimum of about one and a half election timeouts; what was granted counts.
+//
+// # Waiting
+//
+// First come, first served, by one standing watch over the whole Prefix: no
+// watch and no goroutine per lock, and none of the 100 ms that a watch opened
+// after the fact costs. If the watch falls silent, the names of interest are
+// read once per heartbeat until it speaks again.
+//
+// With an empty Prefix that watch sees every change in the cluster. Set a
+// Prefix in a cluster that has other users. It should end in "/", and
+// namespaces must not lie inside each other or inside a lock: with Prefix "a/"
+// nobody may take a lock named "a" outside of it.
+//
+// # Interoperation
+//
+// A contender is any key under Prefix + NAME + "/". Names are escaped, "/" as
+// %2F and % as %25, so that no lock lies inside another; a name without them is
+// the same for etcdctl lock. [Options].RawNames passes names as they are. Other
+// clients have no token in their keys; what they hold is shown as foreign.
+//
+// # Escape hatch
+//
+// [Driver.Contender] gives the key, lease and create revision of a claim, for
+// transactions of your own that compare the create revision with etcd's own
+// means. The client that was passed to Open stays yours to use and to close.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const (
+	name       = "etcd"
+	defaultTTL = 30 * time.Second
+	maxTTL     = 24 * time.Hour
+)
+
+// Options of [Open]. The zero value works.
+type Options struct {
+	// Prefix begins every key, so that several namespaces can share a cluster.
+	// It should be empty or end in "/".
+	Prefix string
+	// TTL is how long claims outlive this process; 0 means 30 s. It is rounded
+	// up to whole seconds, and etcd may grant more. From 1 s to 24 h.
+	TTL time.Duration
+	// RawNames passes names unescaped, for locks whose names other clients
+	// write with slashes. The cost: "a/b" then lies inside "a", so that
+	// whoever holds or awaits "a/b" also stands in the line for "a".
+	RawNames bool
+	// Now is the wall clock that seeds tokens; nil means time.Now.
+	Now func() time.Time
+}
+
+func (o *Options) complete() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.TTL == 0 {
+		c.TTL = defaultTTL
+	}
+	if c.TTL < time.Second || c.TTL > maxTTL {
+		return c, &interlock.Error{Op: "open", Driver: name, Kind: interlock.Bug,
+			Err: fmt.Errorf("a TTL of %v is not possible: it must be between 1s and 24h", c.TTL)}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c, nil
+}
+
+// Driver keeps fenced locks in etcd. It implements driver.Fenced and
+// driver.Inspector.
+type Driver struct {
+	client     *clientv3.Client
+	options    Options
+	layout     layout
+	pace       pace
+	guarantees interlock.Guarantees
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu         sync.Mutex
+	closed     bool
+	session    *session // nil while there is none
+	opening    *opening // nil unless one is being opened
+	contenders map[identity]*contender
+}
+
+var (
+	_ driver.Fenced    = (*Driver)(nil)
+	_ driver.Inspector = (*Driver)(nil)
+)
+
+// identity names a contender the way callers do.
+type identity struct{ name, owner string }
+
+// pace is how often and how long, derived from the TTL.
+type pace struct {
+	seconds   int64         // the TTL asked for
+	request   time.Duration // bound of one request
+	retry     time.Duration // between renewals after one failed
+	heartbeat time.Duration // between looks at the watch
+}
+
+func paceOf(ttl time.Duration) pace {
+	return pace{
+		seconds:   int64(math.Ceil(ttl.Seconds())),
+		request:   clamp(ttl/3, time.Second, 5*time.Second),
+		retry:     clamp(ttl/10, 100*time.Millisecond, time.Second),
+		heartbeat: clamp(ttl/6, 250*time.Millisecond, time.Second),
+	}
+}
+
+func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
+
+// Open opens a session: a lease, a watch over the prefix, and the base of
+// tokens. It blocks for three or four requests, is bounded by ctx and by a few
+// seconds for each of them, and leaves nothing behind when it fails. The client
+// must outlive the driver; nil options mean the zero Options.
+//
+// An error of kind Bug says which option is impossible; Retryable, that etcd
+// did not answer; Definite, that it refused.
+func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driver, error) {
+	o, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{
+		client:     client,
+		options:    o,
+		layout:     layout{prefix: o.Prefix, raw: o.RawNames},
+		pace:       paceOf(o.TTL),
+		contenders: map[identity]*contender{},
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	s, err := d.current(ctx)
+	if err != nil {
+		d.cancel()
+		d.tasks.Wait()
+		return nil, err
+	}
+	d.guarantees = guarantees(s.ttl, d.pace)
+	return d, nil
+}
+
+func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
+	const always = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover | interlock.ServerClockJump
+	return interlock.Guarantees{
+		Driver:            name,
+		Class:             interlock.Fenced,
+		TokenFrom:         "base of the namespace + create revision of the contender's key",
+		Liveness:          interlock.Session,
+		Clock:             interlock.ServerClock,
+		Order:             interlock.FIFO,
+		Wait:              interlock.Push,
+		CrossProcess:      true,
+		TokensSurvive:     always | interlock.HolderPause | interlock.DataLoss | interlock.OperatorDelete,
+		ExclusionSurvives: always,
+		TTL:               ttl,
+		Blind:             2*p.heartbeat + p.request,
+	}
+}
+
+// Guarantees says what is promised, with the TTL that the first session got.
+func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
+
+// Close ends the session. If no claim is held its lease is revoked, which
+// removes every waiter of this driver; otherwise the waiters are removed and
+// the claims are left to expire. It blocks for one request of at most a second,
+// whatever ctx says, and until every goroutine has ended. It returns nil, and
+// may be repeated.
+func (d *Driver) Close(ctx context.Context) error {
+	if s := d.shut(); s != nil {
+		s.dismantle(context.WithoutCancel(ctx))
+	}
+	d.cancel()
+	d.tasks.Wait()
+	return nil
+}
+
+// shut refuses further calls, stops renewing and wakes every waiting Acquire.
+// It returns the session that is left to be dismantled.
+func (d *Driver) shut() *session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.session == nil {
+		d.closed = true
+		return nil
+	}
+	d.closed = true
+	d.session.cancel()
+	for _, c := range d.contenders {
+		c.wake()
+	}
+	return d.session
+}
+
+// An opening is a session on its way; everyone who needs one waits for it.
+type opening struct {
+	done    chan struct{}
+	session *session
+	err     error
+}
+
+// current returns the live session, opening one if there is none. Nothing of
+// the caller's own request has been sent when it fails.
+func (d *Driver) current(ctx context.Context) (*session, error) {
+	s, o, err := d.sessionOrOpening()
+	if s != nil || err != nil {
+		return s, err
+	}
+	select {
+	case <-o.done:
+		return o.session, o.err
+	case <-ctx.Done():
+		return nil, &interlock.Error{Op: "open session", Driver: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+}
+
+func (d *Driver) sessionOrOpening() (*session, *opening, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, nil, errClosed("open session", "")
+	}
+	if d.session != nil {
+		if d.session.term.remaining() > 0 {
+			return d.session, nil, nil
+		}
+		d.session.endLocked(errTimeRanOut)
+	}
+	if d.opening == nil {
+		d.opening = &opening{done: make(chan struct{})}
+		d.tasks.Go(func() { d.open(d.opening) })
+	}
+	return nil, d.opening, nil
+}
+
+func (d *Driver) open(o *opening) {
+	s, err := d.newSession()
+	d.mu.Lock()
+	d.opening = nil
+	if err == nil && d.closed {
+		s.cancel()
+		err = errClosed("open session", "")
+	}
+	if err == nil {
+		d.session, o.session = s, s
+	}
+	o.err = err
+	d.mu.Unlock()
+	close(o.done)
+}
+
+// bounded limits one request.
+func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d.pace.request, errSlow)
+}
+
+var (
+	errSlow       = errors.New("etcd did not answer in time")
+	errTimeRanOut = errors.New("no renewal was confirmed in time")
+)

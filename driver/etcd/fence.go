@@ -1,0 +1,248 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// requestTimeout bounds one request of a fence.
+const requestTimeout = 5 * time.Second
+
+// Fence guards data that lives in the same etcd: checking a token, raising the
+// mark and writing are one transaction of one request, without a read before
+// it. It implements driver.Fence.
+//
+// The mark of a resource is a key that begins with the token in a fixed number
+// of digits, so that etcd compares tokens by comparing values. etcd has no
+// clock in its transactions: what is too far in the future, and when a mark was
+// raised, is told by the clock of whoever calls. etcd takes at most 128
+// operations in a transaction, of which Enter needs a few; a key must not be
+// written twice.
+type Fence struct {
+	client *clientv3.Client
+	prefix string
+	now    func() time.Time
+}
+
+var _ driver.Fence = (*Fence)(nil)
+
+// NewFence keeps marks under prefix, in the keys "interlock.fence:" + resource
+// and "interlock.rebase:" + resource + … (resources are escaped like names).
+// No lock's contenders begin so. It does not block.
+func NewFence(client *clientv3.Client, prefix string) *Fence {
+	return &Fence{client: client, prefix: prefix, now: time.Now}
+}
+
+func (f *Fence) key(resource string) string {
+	return f.prefix + "interlock.fence:" + escaper.Replace(resource)
+}
+
+// audit is where the rebase of the mark that was written at rev is recorded.
+func (f *Fence) audit(resource string, rev int64) string {
+	return fmt.Sprintf("%sinterlock.rebase:%s:%019d", f.prefix, escaper.Replace(resource), rev)
+}
+
+// digits is how wide a token is written: as wide as the largest int64.
+const digits = 19
+
+func padded(n int64) string { return fmt.Sprintf("%0*d", digits, n) }
+
+// note is what follows the token in a mark's value.
+type note struct {
+	Source string    `json:"source"`
+	Raised time.Time `json:"raised"`
+}
+
+func markValue(t interlock.Token, source string, now time.Time) string {
+	b, err := json.Marshal(note{Source: source, Raised: now.UTC()})
+	if err != nil {
+		panic("etcd: mark: " + err.Error()) // a string and a recent time always marshal
+	}
+	return padded(int64(t)) + " " + string(b)
+}
+
+func readMark(kv *mvccpb.KeyValue) (driver.Mark, error) {
+	if len(kv.Value) < digits {
+		return driver.Mark{}, fmt.Errorf("key %q is not a mark: it holds %q", kv.Key, kv.Value)
+	}
+	n, err := strconv.ParseInt(string(kv.Value[:digits]), 10, 64)
+	if err != nil || n < 0 {
+		return driver.Mark{}, fmt.Errorf("key %q is not a mark: it holds %q", kv.Key, kv.Value)
+	}
+	var also note
+	// only people read the rest: a mark without it still guards
+	_ = json.Unmarshal(kv.Value[digits:], &also)
+	return driver.Mark{Token: interlock.Token(n), Source: also.Source, Raised: also.Raised}, nil
+}
+
+// Enter implements driver.Fence with one request. A repeated Enter after an
+// Uncertain one converges, except with r.Strict, where the repetition finds the
+// mark that the first one raised and is refused.
+func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
+	const op = "enter"
+	if err := f.checkRaise(op, r.Resource, r.Token); err != nil {
+		return err
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := f.enter(rctx, r, operations(f.key(r.Resource), markValue(r.Token, r.Source, f.now()), writes))
+	if err != nil {
+		return failed(rctx, op, r.Resource, err)
+	}
+	if reply.Succeeded {
+		return nil
+	}
+	inner := reply.Responses[0].GetResponseTxn()
+	if inner.Succeeded {
+		return nil
+	}
+	kvs := inner.Responses[0].GetResponseRange().Kvs
+	seen, err := readMark(kvs[0])
+	if err != nil {
+		return &interlock.Error{Op: op, Driver: name, Name: r.Resource, Kind: interlock.Definite, Err: err}
+	}
+	return &interlock.StaleTokenError{Resource: r.Resource, Seen: seen.Token, Got: r.Token}
+}
+
+// enter: no mark yet, or else a mark below the bound, or else the mark is read.
+func (f *Fence) enter(ctx context.Context, r driver.Raise, write []clientv3.Op) (*clientv3.TxnResponse, error) {
+	key := f.key(r.Resource)
+	below := int64(r.Token)
+	if !r.Strict {
+		below++
+	}
+	return f.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(write...).
+		Else(clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", padded(below))},
+			write,
+			[]clientv3.Op{clientv3.OpGet(key)})).
+		Commit()
+}
+
+func operations(mark, value string, writes []driver.Write) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpPut(mark, value)}
+	for _, w := range writes {
+		if w.Delete {
+			ops = append(ops, clientv3.OpDelete(w.Key))
+			continue
+		}
+		ops = append(ops, clientv3.OpPut(w.Key, string(w.Value)))
+	}
+	return ops
+}
+
+func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
+	if err := checkName(op, resource); err != nil {
+		return err
+	}
+	if !t.Valid() {
+		return &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Bug,
+			Err: fmt.Errorf("%d is not a token", int64(t))}
+	}
+	return f.plausible(op, resource, t)
+}
+
+// plausible refuses a token that no counter can have reached.
+func (f *Fence) plausible(op, resource string, t interlock.Token) error {
+	if t.Counter() <= interlock.CounterAt(f.now().Add(interlock.MaxAhead)) {
+		return nil
+	}
+	return &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Definite,
+		Err: fmt.Errorf("%w: %d lies more than %v ahead of this machine's clock",
+			interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead)}
+}
+
+// Mark implements driver.Fence. Raised is by the clock of whoever raised it.
+func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) {
+	m, _, err := f.read(ctx, "show mark", resource)
+	return m, err
+}
+
+// read gives the mark and the revision at which it was written, 0 if none was.
+func (f *Fence) read(ctx context.Context, op, resource string) (m driver.Mark, rev int64, err error) {
+	if err := checkName(op, resource); err != nil {
+		return m, 0, err
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := f.client.Get(rctx, f.key(resource))
+	if err != nil {
+		return m, 0, failed(rctx, op, resource, err)
+	}
+	if len(reply.Kvs) == 0 {
+		return m, 0, nil
+	}
+	m, err = readMark(reply.Kvs[0])
+	if err != nil {
+		err = &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Definite, Err: err}
+	}
+	return m, reply.Kvs[0].ModRevision, err
+}
+
+// rebaseAttempts bounds how often Rebase reads again because the mark moved
+// between its read and its transaction, which then did nothing.
+const rebaseAttempts = 8
+
+// Rebase implements driver.Fence. The record is a key of its own beside the
+// mark, never overwritten and never removed. It is two requests; a mark that
+// keeps moving ends in an error of kind Retryable.
+func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
+	const op = "rebase"
+	if to < 0 {
+		return driver.Mark{}, &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Bug,
+			Err: fmt.Errorf("%d is not a token", int64(to))}
+	}
+	if err := f.plausible(op, resource, to); err != nil {
+		return driver.Mark{}, err
+	}
+	for range rebaseAttempts {
+		m, rev, err := f.read(ctx, op, resource)
+		if err != nil {
+			return m, err
+		}
+		done, err := f.rebaseOnce(ctx, resource, m, rev, to, reason, by)
+		if done || err != nil {
+			return m, err
+		}
+	}
+	return driver.Mark{}, &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Retryable,
+		Err: errors.New("the mark kept moving")}
+}
+
+// rebasing is the record of one rebase.
+type rebasing struct {
+	From   interlock.Token `json:"from"`
+	To     interlock.Token `json:"to"`
+	Reason string          `json:"reason"`
+	By     string          `json:"by"`
+	At     time.Time       `json:"at"` // by the caller's clock
+}
+
+func (f *Fence) rebaseOnce(ctx context.Context, resource string, m driver.Mark, rev int64, to interlock.Token, reason, by string) (bool, error) {
+	now := f.now().UTC()
+	entry, err := json.Marshal(rebasing{From: m.Token, To: to, Reason: reason, By: by, At: now})
+	if err != nil {
+		return false, &interlock.Error{Op: "rebase", Driver: name, Name: resource, Kind: interlock.Bug, Err: err}
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	key := f.key(resource)
+	reply, err := f.client.Txn(rctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
+		Then(clientv3.OpPut(key, markValue(to, by, now)), clientv3.OpPut(f.audit(resource, rev), string(entry))).
+		Commit()
+	if err != nil {
+		return false, failed(rctx, "rebase", resource, err)
+	}
+	return reply.Succeeded, nil
+}

@@ -1,0 +1,118 @@
+package etcd
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// layout turns names into keys. See docs/adr/004-etcd-layout.md.
+type layout struct {
+	prefix string
+	raw    bool
+}
+
+var (
+	escaper   = strings.NewReplacer("%", "%25", "/", "%2F")
+	unescaper = strings.NewReplacer("%25", "%", "%2F", "/")
+)
+
+func (l layout) escape(s string) string {
+	if l.raw {
+		return s
+	}
+	return escaper.Replace(s)
+}
+
+// base is where the base of the counter lives. No lock's children start so.
+func (l layout) base() string { return l.prefix + "interlock.base" }
+
+// line is the prefix under which a lock's contenders stand.
+func (l layout) line(name string) string { return l.prefix + l.escape(name) + "/" }
+
+// contender is the key of one owner under one lease. The owner is escaped
+// whatever the names are, so that keys have no further slash.
+func (l layout) contender(name string, lease clientv3.LeaseID, owner string) string {
+	return l.line(name) + strconv.FormatInt(int64(lease), 16) + "-" + escaper.Replace(owner)
+}
+
+// lines lists every line that key stands in: all its parents, because other
+// clients count whatever lies below a lock's prefix.
+func (l layout) lines(key string, each func(line string)) {
+	for i := len(l.prefix); i < len(key); i++ {
+		if key[i] == '/' {
+			each(key[:i+1])
+		}
+	}
+}
+
+// name reads the lock's name out of a contender's key. ok is false for keys
+// that are not in our layout.
+func (l layout) name(key string) (name string, ok bool) {
+	rest, ok := strings.CutPrefix(key, l.prefix)
+	slash := strings.LastIndexByte(rest, '/')
+	if !ok || slash < 1 {
+		return "", false
+	}
+	if l.raw {
+		return rest[:slash], true
+	}
+	name = unescaper.Replace(rest[:slash])
+	return name, l.escape(name) == rest[:slash]
+}
+
+// record is the value of our contender keys. Other clients write nothing.
+type record struct {
+	Owner string    `json:"owner"`
+	Base  int64     `json:"base"`  // of the counter, when the contender came
+	Asked time.Time `json:"asked"` // by the contender's own clock
+}
+
+func (r record) String() string {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("etcd: record: " + err.Error()) // strings, a number and a recent time always marshal
+	}
+	return string(b)
+}
+
+// readRecord reports ok = false for a contender that another client wrote.
+func readRecord(value []byte) (r record, ok bool) {
+	err := json.Unmarshal(value, &r)
+	return r, err == nil && r.Owner != ""
+}
+
+// placeOf reads a contender for the line.
+func placeOf(kv *mvccpb.KeyValue) place {
+	r, ok := readRecord(kv.Value)
+	if !ok {
+		r = record{Owner: foreignOwner(kv), Base: unknownBase}
+	}
+	return place{key: string(kv.Key), created: kv.CreateRevision, base: r.Base, owner: r.Owner}
+}
+
+// foreignOwner is all that another client's key tells: its lease.
+func foreignOwner(kv *mvccpb.KeyValue) string {
+	if kv.Lease == 0 {
+		return "foreign key without a lease"
+	}
+	return "foreign lease " + strconv.FormatInt(kv.Lease, 16)
+}
+
+func placesOf(kvs []*mvccpb.KeyValue) []place {
+	places := make([]place, len(kvs))
+	for i, kv := range kvs {
+		places[i] = placeOf(kv)
+	}
+	return places
+}
+
+// inOrder makes a range the line itself.
+func inOrder(line string) clientv3.Op {
+	return clientv3.OpGet(line, clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+}

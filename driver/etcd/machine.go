@@ -1,0 +1,167 @@
+package etcd
+
+import (
+	"cmp"
+	"slices"
+)
+
+// place is one contender in a line, ours or another's.
+type place struct {
+	key     string
+	created int64  // create revision: the order of service
+	base    int64  // stored with it; unknownBase for what another client wrote
+	owner   string // for people
+}
+
+const unknownBase = -1
+
+// change is one event of the watch.
+type change struct {
+	rev     int64
+	deleted bool
+	place   place // only key if deleted
+}
+
+// effect is what a line says about one of our own contenders.
+type effect struct {
+	kind    effectKind
+	key     string
+	created int64  // for granted
+	base    int64  // for granted
+	ahead   int    // for placed: waiters before it, the holder not counted
+	holder  string // for placed
+}
+
+type effectKind int
+
+const (
+	granted  effectKind = iota // it is the first
+	placed                     // it waits, and its place is new
+	vanished                   // its key is gone, or is not the one it was
+)
+
+// line is the queue of one name as snapshots and the watch tell it: a pure
+// machine, changes in, effects out. Snapshots may arrive late and changes may
+// be older than the last snapshot; neither does harm.
+type line struct {
+	listed int64 // revision of the last snapshot; 0 before the first
+	seen   int64 // highest revision heard of
+	places []place
+	early  []change // heard before the first snapshot
+	mine   map[string]*standing
+}
+
+// standing is what our own contender was last told.
+type standing struct {
+	created int64 // 0 while it has not been seen in line
+	holds   bool
+	ahead   int
+	holder  string
+}
+
+func newLine() *line { return &line{mine: map[string]*standing{}} }
+
+// join names a key as ours. It must be called before the key is written.
+func (l *line) join(key string) {
+	if l.mine[key] == nil {
+		l.mine[key] = &standing{}
+	}
+}
+
+// leave forgets that key is ours; empty reports that none of ours is left.
+func (l *line) leave(key string) (empty bool) {
+	delete(l.mine, key)
+	return len(l.mine) == 0
+}
+
+// list takes a snapshot of the whole line at revision rev. One that is older
+// than what was heard since is ignored.
+func (l *line) list(rev int64, places []place) []effect {
+	if rev < l.seen && l.listed > 0 {
+		return nil
+	}
+	l.listed, l.seen = rev, rev
+	l.places = slices.SortedFunc(slices.Values(places), byCreation)
+	early := l.early
+	l.early = nil
+	for _, c := range early {
+		l.take(c)
+	}
+	return l.evaluate()
+}
+
+// apply takes one event. Events of one revision may come one by one.
+func (l *line) apply(c change) []effect {
+	if l.listed == 0 {
+		l.early = append(l.early, c)
+		return nil
+	}
+	if !l.take(c) {
+		return nil
+	}
+	return l.evaluate()
+}
+
+// take changes the places, and reports whether anything changed.
+func (l *line) take(c change) bool {
+	if c.rev <= l.listed {
+		return false // the snapshot has it already
+	}
+	l.seen = max(l.seen, c.rev)
+	i := slices.IndexFunc(l.places, func(p place) bool { return p.key == c.place.key })
+	if i >= 0 && !c.deleted && l.places[i].created == c.place.created {
+		l.places[i] = c.place // rewritten in place: the order stands
+		return false
+	}
+	if i >= 0 {
+		l.places = slices.Delete(l.places, i, i+1)
+	}
+	if !c.deleted {
+		at, _ := slices.BinarySearchFunc(l.places, c.place, byCreation)
+		l.places = slices.Insert(l.places, at, c.place)
+	}
+	return i >= 0 || !c.deleted
+}
+
+func byCreation(a, b place) int { return cmp.Compare(a.created, b.created) }
+
+// evaluate tells each of ours what is new for it, in the order of the line,
+// those that vanished last.
+func (l *line) evaluate() []effect {
+	var effects []effect
+	present := map[string]int64{}
+	for i, p := range l.places {
+		if mine := l.mine[p.key]; mine != nil {
+			present[p.key] = p.created
+			effects = append(effects, mine.stand(i, p, l.places[0].owner)...)
+		}
+	}
+	for key, mine := range l.mine {
+		if present[key] == 0 && mine.created != 0 {
+			*mine = standing{}
+			effects = append(effects, effect{kind: vanished, key: key})
+		}
+	}
+	return effects
+}
+
+// stand is what is new for a contender that is at index i of the line.
+func (s *standing) stand(i int, p place, holder string) []effect {
+	var effects []effect
+	if s.created != 0 && (s.created != p.created || s.holds && i > 0) {
+		// deleted and written again, or overtaken: what it had is over
+		effects = append(effects, effect{kind: vanished, key: p.key})
+		*s = standing{}
+	}
+	fresh := s.created == 0
+	s.created = p.created
+	switch {
+	case i == 0 && !s.holds:
+		s.holds = true
+		return append(effects, effect{kind: granted, key: p.key, created: p.created, base: p.base})
+	case i > 0 && (fresh || s.ahead != i-1 || s.holder != holder):
+		s.ahead, s.holder = i-1, holder
+		return append(effects, effect{kind: placed, key: p.key, ahead: i - 1, holder: holder})
+	}
+	return effects
+}

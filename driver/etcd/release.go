@@ -1,0 +1,124 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Release implements driver.Fenced: one request that deletes the owner's own
+// key, which nobody else ever has. If its outcome is unknown the driver goes on
+// deleting the key at every heartbeat, because a lease that is shared by the
+// whole process would keep it alive. An owner that this driver does not know
+// has nothing here, and costs no request.
+func (d *Driver) Release(ctx context.Context, name, owner string) error {
+	c, err := d.renounce(name, owner)
+	if c == nil || err != nil {
+		return err
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	reply, err := d.delete(rctx, append(c.stale, c.key))
+	if err != nil {
+		d.goOnDeleting(c)
+		return failed(rctx, "release", name, err)
+	}
+	c.session.removed(reply.Revision, c.key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(c)
+	return nil
+}
+
+// renounce ends the claim here and now. The contender stays known until etcd
+// has confirmed; nil means that there is nothing to confirm.
+func (d *Driver) renounce(name, owner string) (*contender, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed("release", name)
+	}
+	c := d.contenders[identity{name, owner}]
+	if c == nil {
+		return nil, nil
+	}
+	gone := c.session.revoked || c.state == dropped && !c.session.doomed[c.key]
+	c.over.Store(true)
+	c.told, c.state = false, leaving
+	c.session.stepOut(c)
+	c.wake()
+	if gone && len(c.stale) == 0 {
+		d.forget(c)
+		return nil, nil
+	}
+	return c, nil
+}
+
+// forget drops a contender for good. The mutex is held.
+func (d *Driver) forget(c *contender) {
+	c.session.leave(c)
+	if d.contenders[c.identity] == c {
+		delete(d.contenders, c.identity)
+	}
+}
+
+func (d *Driver) goOnDeleting(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !c.session.ended {
+		c.session.leave(c) // from here on it is a ghost
+		c.session.doomed[c.key] = true
+	}
+}
+
+// delete removes keys in one request.
+func (d *Driver) delete(ctx context.Context, keys []string) (*pb.ResponseHeader, error) {
+	if len(keys) == 1 {
+		reply, err := d.client.Delete(ctx, keys[0])
+		if err != nil {
+			return nil, err
+		}
+		return reply.Header, nil
+	}
+	ops := make([]clientv3.Op, len(keys))
+	for i, key := range keys {
+		ops[i] = clientv3.OpDelete(key)
+	}
+	reply, err := d.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, err
+	}
+	return reply.Header, nil
+}
+
+// dismantle removes what a closing driver need not leave to time: everything
+// if no claim is held, else the waiters. It is tidiness, so errors are dropped;
+// the lease ends by itself.
+func (s *session) dismantle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, min(time.Second, s.d.pace.request))
+	defer cancel()
+	keys, held := s.leftovers()
+	switch {
+	case !held:
+		_, _ = s.d.client.Revoke(ctx, s.id)
+	case len(keys) > 0:
+		_, _ = s.d.delete(ctx, keys)
+	}
+}
+
+func (s *session) leftovers() (keys []string, held bool) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	for key := range s.doomed {
+		keys = append(keys, key)
+	}
+	for key, c := range s.byKey {
+		held = held || c.told
+		if !c.told {
+			keys = append(keys, key)
+		}
+	}
+	return keys[:min(len(keys), batch)], held
+}

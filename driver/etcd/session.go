@@ -1,0 +1,296 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+// session is one incarnation of a driver: a lease and everything that is known
+// under it. When it ends, nothing of it is used again. All fields below mu are
+// guarded by the driver's mutex.
+type session struct {
+	d    *Driver
+	id   clientv3.LeaseID
+	ttl  time.Duration // as granted
+	term *term
+
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+	checkNow chan struct{} // asks for a renewal at once
+	tendNow  chan struct{} // asks for a heartbeat at once
+
+	// mu is d.mu
+	ended       bool
+	revoked     bool // etcd said that the lease is gone, and its keys with it
+	lines       map[string]*line
+	byKey       map[string]*contender
+	base        base
+	highestBase int64
+	highest     int64            // highest revision heard of
+	doomed      map[string]bool  // keys of ours to be deleted
+	buried      map[string]int64 // keys known to be deleted at this revision
+	watch       watchState
+}
+
+// term is the time a session has left.
+type term struct {
+	mu       sync.Mutex
+	deadline boottime.Instant
+	over     bool
+}
+
+// remaining is the time left. Once it has been zero or less it stays so.
+func (t *term) remaining() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.left()
+}
+
+func (t *term) left() time.Duration {
+	left := t.deadline.Sub(boottime.Now())
+	if t.over || left <= 0 {
+		t.over = true
+		return min(left, 0)
+	}
+	return left
+}
+
+// renew moves the deadline, unless it has passed. sent was read just before the
+// request left.
+func (t *term) renew(sent boottime.Instant, ttl time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left() <= 0 {
+		return false
+	}
+	t.deadline = boottime.Deadline(sent, ttl)
+	return true
+}
+
+func (t *term) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+}
+
+// newSession grants a lease, opens the watch before anything can be enqueued,
+// and raises the base. It runs in a task of the driver.
+func (d *Driver) newSession() (*session, error) {
+	ctx, cancel := d.bounded(d.ctx)
+	defer cancel()
+	sent := boottime.Now()
+	reply, err := d.client.Grant(ctx, d.pace.seconds)
+	if err != nil {
+		return nil, prelude(failed(ctx, "open session", "", err))
+	}
+	s := d.sessionOf(sent, reply)
+	if err := s.start(); err != nil {
+		s.cancel()
+		return nil, prelude(err)
+	}
+	return s, nil
+}
+
+func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantResponse) *session {
+	ttl := time.Duration(granted.TTL) * time.Second
+	s := &session{
+		d:        d,
+		id:       granted.ID,
+		ttl:      ttl,
+		term:     &term{deadline: boottime.Deadline(sent, ttl)},
+		checkNow: make(chan struct{}, 1),
+		tendNow:  make(chan struct{}, 1),
+		lines:    map[string]*line{},
+		byKey:    map[string]*contender{},
+		highest:  granted.GetRevision(),
+		doomed:   map[string]bool{},
+		buried:   map[string]int64{},
+	}
+	s.ctx, s.cancel = context.WithCancel(d.ctx)
+	return s
+}
+
+func (s *session) start() error {
+	up := make(chan struct{})
+	s.d.tasks.Go(func() { s.follow(up) })
+	wait := time.NewTimer(s.d.pace.request)
+	defer wait.Stop()
+	select {
+	case <-up:
+	case <-s.ctx.Done():
+		return errClosed("open session", "")
+	case <-wait.C:
+		return &interlock.Error{Op: "open session", Driver: name, Kind: interlock.Retryable,
+			Err: fmt.Errorf("the watch did not open: %w", errSlow)}
+	}
+	if _, err := s.raiseBase(s.ctx); err != nil {
+		return err
+	}
+	s.d.tasks.Go(s.renew)
+	s.d.tasks.Go(s.tend)
+	return nil
+}
+
+// renew keeps the lease alive until the session ends.
+func (s *session) renew() {
+	next := time.NewTimer(s.ttl / 3)
+	defer next.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.checkNow:
+		case <-next.C:
+		}
+		next.Reset(s.renewOnce())
+	}
+}
+
+// renewOnce sends one renewal and says how long to wait for the next.
+func (s *session) renewOnce() time.Duration {
+	left := s.term.remaining()
+	if left <= 0 {
+		s.end(errTimeRanOut)
+		return s.ttl
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.ttl/3, left), errSlow)
+	defer cancel()
+	sent := boottime.Now()
+	ttl, err := s.keepAlive(ctx)
+	took := boottime.Now().Sub(sent)
+	switch {
+	case s.ctx.Err() != nil:
+		return s.ttl
+	case leaseGone(err):
+		s.end(interlock.ErrSessionEnded)
+		return s.ttl
+	case err != nil:
+		s.renewed(took, failed(ctx, "renew", "", err))
+		return min(s.d.pace.retry, max(0, s.term.remaining()))
+	case !s.term.renew(sent, ttl):
+		s.end(errTimeRanOut)
+		return s.ttl
+	}
+	s.renewed(took, nil)
+	return max(0, s.ttl/3-took)
+}
+
+// keepAlive asks once. The client's own KeepAliveOnce would ask again without a
+// pause for as long as no server can be reached, so it serves only clients that
+// have no connection because they live in the server's process.
+func (s *session) keepAlive(ctx context.Context) (time.Duration, error) {
+	conn := s.d.client.ActiveConnection()
+	if conn == nil {
+		reply, err := s.d.client.KeepAliveOnce(ctx, s.id)
+		if err != nil {
+			return 0, err
+		}
+		return time.Duration(reply.TTL) * time.Second, nil
+	}
+	ttl, err := keepAliveOver(ctx, pb.NewLeaseClient(conn), s.id)
+	if err != nil {
+		// do not sit out the connection's own backoff: a lease is running out
+		conn.ResetConnectBackoff()
+	}
+	return ttl, err
+}
+
+func keepAliveOver(ctx context.Context, leases pb.LeaseClient, id clientv3.LeaseID) (time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx) // ends the stream
+	defer cancel()
+	stream, err := leases.LeaseKeepAlive(ctx)
+	if err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	reply, err := stream.Recv()
+	if err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	if reply.TTL <= 0 {
+		return 0, rpctypes.ErrLeaseNotFound
+	}
+	return time.Duration(reply.TTL) * time.Second, nil
+}
+
+// renewed tells every holder.
+func (s *session) renewed(took time.Duration, err error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	for _, c := range s.byKey {
+		if c.told && c.events.Renewed != nil {
+			c.events.Renewed(took, err)
+		}
+	}
+}
+
+// end gives the session up: every claim with it, every waiter told.
+func (s *session) end(cause error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.endLocked(cause)
+}
+
+// endLocked does it with the driver's mutex held. Running out of time is no
+// news to holders, who watch Remaining.
+func (s *session) endLocked(cause error) {
+	if s.ended {
+		return
+	}
+	s.ended, s.revoked = true, cause == interlock.ErrSessionEnded
+	s.term.end()
+	s.cancel()
+	if s.d.session == s {
+		s.d.session = nil
+	}
+	for _, c := range s.byKey {
+		if s.revoked {
+			c.lose(interlock.ErrSessionEnded)
+		}
+		if c.state != leaving {
+			c.state = outdated
+		}
+		c.wake()
+	}
+}
+
+// floor is the highest revision heard of so far. Whatever is asked from here on
+// must not be answered with a lower one.
+func (s *session) floor() int64 {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	return s.highest
+}
+
+// proceeds checks the revision of an answer against the floor from before it
+// was asked: a store that went back is another store, to which nothing that we
+// know applies.
+func (s *session) proceeds(floor, rev int64) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if rev >= floor {
+		s.highest = max(s.highest, rev)
+		return nil
+	}
+	s.endLocked(interlock.ErrSessionEnded)
+	return &interlock.Error{Op: "read", Driver: name, Kind: interlock.Retryable,
+		Err: fmt.Errorf("the store went back from revision %d to %d: %w", floor, rev, interlock.ErrSessionEnded)}
+}
+
+func nudge(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
