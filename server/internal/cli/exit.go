@@ -39,7 +39,8 @@ const exitCodes = `  the command's own   interlock lock ran the command to its e
   75                  not acquired: held by another with --no-wait, or --wait
                       ran out (--conflict-exit-code)
   77                  the backend does not permit it
-  78                  the backend does not promise what is needed
+  78                  the backend is not what is needed: it promises too little,
+                      or has no guard table
   79                  the lock was lost while the command ran, or --max-hold was
                       over; the command was ended (--lost-exit-code)
   126                 the command cannot be executed
@@ -91,8 +92,12 @@ func codeOf(err error) int {
 		return exitConfig
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitUnreachable
-	case interlock.Kind(err) == interlock.Bug:
+	}
+	switch interlock.Kind(err) {
+	case interlock.Bug:
 		return exitBug
+	case interlock.Definite:
+		return exitConfig
 	}
 	return exitUnreachable
 }
@@ -100,5 +105,6 @@ func codeOf(err error) int {
 func isUsage(err error) bool {
 	var url *backend.URLError
 	var ttl *backend.TTLError
-	return errors.As(err, &url) || errors.As(err, &ttl) || errors.Is(err, interlock.ErrName)
+	return errors.As(err, &url) || errors.As(err, &ttl) || errors.Is(err, interlock.ErrName) ||
+		errors.Is(err, interlock.ErrImplausibleToken)
 }

@@ -68,7 +68,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%w; %s --help explains the flags", err, c.CommandPath())
 	})
-	root.AddCommand(a.devCommand(), a.lockCommand(), a.locksCommand(), a.versionCommand(),
+	root.AddCommand(a.devCommand(), a.lockCommand(), a.locksCommand(), a.guardCommand(), a.versionCommand(),
 		exitCodesTopic())
 	return root
 }

@@ -1,0 +1,79 @@
+package backend
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+// GuardOptions says which guard of a backend is meant.
+type GuardOptions struct {
+	Prefix string // etcd: the prefix of the fence's keys
+	Table  string // postgres: the guard table; empty means interlock_fence
+}
+
+// Guard shows and corrects the marks of resources.
+type Guard interface {
+	// Mark shows a resource's mark; one that nothing entered has Token 0.
+	Mark(ctx context.Context, resource string) (driver.Mark, error)
+	// Rebase sets the mark, records why and by whom, and returns the old one.
+	Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error)
+}
+
+// Guard connects to the guard of a backend; disconnect ends that. The context
+// bounds the opening only.
+func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect func(), err error) {
+	switch t.kind {
+	case "etcd":
+		client, err := t.dialEtcd(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return etcd.NewFence(client, o.Prefix), func() { _ = client.Close() }, nil
+	case "redis":
+		client, err := t.dialRedis()
+		if err != nil {
+			return nil, nil, err
+		}
+		return redis.NewFence(client), client.Close, nil
+	}
+	pool, err := t.dialPostgres(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &table{pool: pool, fence: fence.Table{Name: o.Table}}, pool.Close, nil
+}
+
+// table is a guard table in a database.
+type table struct {
+	pool  *pgxpool.Pool
+	fence fence.Table
+}
+
+func (t *table) Mark(ctx context.Context, resource string) (m driver.Mark, err error) {
+	err = t.in(ctx, func(tx driver.SQL) error {
+		m, err = t.fence.Show(ctx, tx, resource)
+		return err
+	})
+	return m, err
+}
+
+func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (m driver.Mark, err error) {
+	err = t.in(ctx, func(tx driver.SQL) error {
+		m, err = t.fence.Rebase(ctx, tx, resource, to, reason, by)
+		return err
+	})
+	return m, err
+}
+
+func (t *table) in(ctx context.Context, do func(driver.SQL) error) error {
+	return pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error { return do(postgres.Tx(tx)) })
+}

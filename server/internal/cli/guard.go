@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+func (a *app) guardCommand() *cobra.Command {
+	var table string
+	c := &cobra.Command{
+		Use: "guard", Short: "Show or correct the mark that refuses stale tokens",
+		Example: `  interlock guard show account/42 --backend postgres://localhost/bank
+  interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.PersistentFlags().StringVar(&table, "table", "", "the guard table, for postgres (default: interlock_fence)")
+	c.AddCommand(a.guardShowCommand(&table), a.guardRebaseCommand(&table))
+	return c
+}
+
+// guard opens a guard and uses it, within --timeout.
+func (a *app) guard(ctx context.Context, table string, use func(context.Context, backend.Guard) error) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	if table != "" && target.Kind() != "postgres" {
+		return usage("--table is for postgres; %s keeps its marks in keys", target.Kind())
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	g, disconnect, err := target.Guard(ctx, backend.GuardOptions{Prefix: a.prefix, Table: table})
+	if err != nil {
+		return a.unreached(target, err)
+	}
+	defer disconnect()
+	if err := use(ctx, g); err != nil {
+		return a.unreached(target, err)
+	}
+	return nil
+}
+
+func (a *app) guardShowCommand(table *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "show RESOURCE", Short: "Show the highest token that has entered a resource", Args: oneArg("resource"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkName(args[0]); err != nil {
+				return err
+			}
+			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
+				m, err := g.Mark(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(viewMark(args[0], m), fmt.Sprintf("%s: %s\n", plain(args[0]), describeMark(m)))
+			})
+		},
+	}
+}
+
+func (a *app) guardRebaseCommand(table *string) *cobra.Command {
+	var to int64
+	var reason, by string
+	c := &cobra.Command{
+		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, and record why", Args: oneArg("resource"),
+		Long: `A lower mark lets holders in again that the guard has refused: stop them first.
+Who did it, when, why and the mark before are kept beside the mark.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkName(args[0]); err != nil {
+				return err
+			}
+			switch {
+			case !c.Flags().Changed("to"):
+				return usage("--to says which token the mark is set to; 0 forgets that anyone has entered")
+			case to != 0 && !interlock.Token(to).Valid():
+				return usage("--to %d cannot be a token: copy one from guard show or locks show; 0 means none", to)
+			case strings.TrimSpace(reason) == "":
+				return usage("--reason must say why: it is what the next person finds")
+			}
+			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
+				old, err := g.Rebase(ctx, args[0], interlock.Token(to), reason, by)
+				if err != nil {
+					return err
+				}
+				return a.print(rebased{args[0], old.Token, interlock.Token(to), reason, by},
+					fmt.Sprintf("%s: mark set to %d by %s; before: %s\n", plain(args[0]), to, plain(by), describeMark(old)))
+			})
+		},
+	}
+	c.Flags().Int64Var(&to, "to", 0, "the new mark, a `token`; 0 for none")
+	c.Flags().StringVar(&reason, "reason", "", "why, for those who come after")
+	c.Flags().StringVar(&by, "by", whoami(), "who does it")
+	return c
+}
+
+type markView struct {
+	Resource string          `json:"resource"`
+	Token    interlock.Token `json:"token,string"`
+	Source   string          `json:"source,omitempty"`
+	Raised   *time.Time      `json:"raised,omitempty"` // by the store's clock
+}
+
+type rebased struct {
+	Resource string          `json:"resource"`
+	From     interlock.Token `json:"from,string"`
+	To       interlock.Token `json:"to,string"`
+	Reason   string          `json:"reason"`
+	By       string          `json:"by"`
+}
+
+func viewMark(resource string, m driver.Mark) markView {
+	v := markView{Resource: resource, Token: m.Token, Source: m.Source}
+	if !m.Raised.IsZero() {
+		raised := m.Raised.UTC()
+		v.Raised = &raised
+	}
+	return v
+}
+
+func describeMark(m driver.Mark) string {
+	if m.Token == 0 {
+		return "no token has entered"
+	}
+	text := "token " + m.Token.String()
+	if m.Source != "" {
+		text += " by " + plain(m.Source)
+	}
+	if !m.Raised.IsZero() {
+		text += " at " + m.Raised.Local().Format(time.DateTime)
+	}
+	return text
+}
+
+// whoami is who a correction is recorded under unless --by says otherwise.
+func whoami() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
