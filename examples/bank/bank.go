@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/history"
+)
+
+// errFunds is the program's own refusal; it has nothing to do with locks.
+var errFunds = errors.New("the account does not hold that much")
+
+// writeTimeout bounds a write that does not end with its claim.
+const writeTimeout = 10 * time.Second
+
+// A bank reads a balance, decides, and writes the new balance. That is right
+// only if nobody else writes in between.
+type bank struct {
+	locks  *lock.Fenced
+	db     *pgxpool.Pool
+	marks  fence.Table // in the same database as the accounts
+	broken bool        // leave the guard out
+	told   *witness
+}
+
+// withdraw is the whole pattern: acquire the lock, enter the guard, read, write.
+func (b *bank) withdraw(ctx context.Context, account string, amount int64) error {
+	name := lockName(account)
+	return b.locks.Do(ctx, name, func(ctx context.Context, c interlock.Claim) error { // acquire
+		call := b.told.invoke(history.OpWrite, c)
+		err := fence.Tx(ctx, postgres.Pool(b.db), b.marks, c, name, // enter
+			func(ctx context.Context, tx pgx.Tx) error {
+				balance, err := readBalance(ctx, tx, account) // read
+				if err != nil {
+					return err
+				}
+				b.told.reached(stage{Stage: "read", Token: c.Token(), Balance: &balance})
+				if balance < amount {
+					return errFunds
+				}
+				call.balance = balance - amount
+				return writeBalance(ctx, tx, account, balance-amount) // write
+			})
+		return call.end(err)
+	})
+}
+
+// withdrawInSteps is made to be late. It reads in one transaction and writes in
+// another, and sends the write without asking its claim, as if it had asked one
+// instruction ago: no check of its own can close that gap, only the guard can.
+// Each transaction enters the guard before anything else; with broken neither
+// does, and that is the only difference.
+func (b *bank) withdrawInSteps(ctx context.Context, account string, amount int64) error {
+	return b.locks.Do(ctx, lockName(account), func(ctx context.Context, c interlock.Claim) error {
+		var balance int64
+		err := b.step(ctx, c, history.OpRead, func(ctx context.Context, tx pgx.Tx) (_ int64, err error) {
+			balance, err = readBalance(ctx, tx, account)
+			return balance, err
+		})
+		if err != nil {
+			return err
+		}
+		b.told.reached(stage{Stage: "read", Token: c.Token(), Balance: &balance})
+		if balance < amount {
+			return errFunds
+		}
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+		defer cancel()
+		return b.step(late, c, history.OpWrite, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+			return balance - amount, writeBalance(ctx, tx, account, balance-amount)
+		})
+	})
+}
+
+// step is one transaction that enters the guard first. It does what fence.Tx
+// does, less the bound on a transaction that stands still and the look at the
+// claim, for which programs should use that. fn returns the balance that it read
+// or wrote.
+func (b *bank) step(ctx context.Context, c interlock.Claim, op string,
+	fn func(ctx context.Context, tx pgx.Tx) (int64, error)) error {
+	call := b.told.invoke(op, c)
+	return call.end(pgx.BeginFunc(ctx, b.db, func(tx pgx.Tx) (err error) {
+		if !b.broken {
+			if err := b.marks.Enter(ctx, postgres.Tx(tx), c.Name(), c.Token(), c.Owner()); err != nil {
+				return err
+			}
+		}
+		call.balance, err = fn(ctx, tx)
+		return err
+	}))
+}
+
+func lockName(account string) string { return "account/" + account }

@@ -1,0 +1,137 @@
+// Command bank withdraws money from an account that several workers share.
+//
+// It does not keep two workers from believing at the same time that they hold
+// the account's lock: a worker that is stopped for longer than its lease wakes
+// up and goes on. The guard in front of the balance is what refuses its write.
+// bank.go shows the pattern; witness.go only tells what happens.
+//
+//	bank open     --postgres URL --account alice --balance 100
+//	bank withdraw --postgres URL --account alice --amount 30 --backend redis://127.0.0.1:6379
+//
+// Every stage of a withdrawal is one line of JSON on stdout. The exit code is 0
+// if the withdrawal was committed under a lock that held until then, 2 for a
+// command line that is not understood, and 1 for everything else.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+// settings is the command line.
+type settings struct {
+	backend, postgres, account string
+	amount, balance            int64
+	ttl                        time.Duration
+	inSteps, broken            bool
+	as, history, pauseAt       string
+}
+
+func run(ctx context.Context, args []string) int {
+	var s settings
+	f := flags(&s)
+	if len(args) == 0 {
+		f.Usage()
+		return 2
+	}
+	if err := f.Parse(args[1:]); err != nil {
+		return 2
+	}
+	var err error
+	switch args[0] {
+	case "open":
+		err = runOpen(ctx, s)
+	case "withdraw":
+		err = runWithdraw(ctx, s)
+	default:
+		f.Usage()
+		return 2
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bank:", err)
+		return 1
+	}
+	return 0
+}
+
+func flags(s *settings) *flag.FlagSet {
+	f := flag.NewFlagSet("bank open|withdraw", flag.ContinueOnError)
+	f.StringVar(&s.postgres, "postgres", "", "`URL` of the database that holds the accounts")
+	f.StringVar(&s.account, "account", "alice", "`name` of the account")
+	f.Int64Var(&s.balance, "balance", 100, "open: the account's balance")
+	f.Int64Var(&s.amount, "amount", 10, "withdraw: how much")
+	f.StringVar(&s.backend, "backend", "etcd://127.0.0.1:7460", "withdraw: `URL` of the lock system, etcd://… or redis://…")
+	f.DurationVar(&s.ttl, "ttl", 3*time.Second, "withdraw: how long the lock lives without renewal")
+	f.BoolVar(&s.inSteps, "in-steps", false, "withdraw: read and write in two transactions")
+	f.BoolVar(&s.broken, "broken", false, "withdraw: in steps, and without the guard")
+	f.StringVar(&s.as, "as", "", "withdraw: who asks, for people")
+	f.StringVar(&s.history, "history", "", "withdraw: record what happens in this new `file`")
+	f.StringVar(&s.pauseAt, "pause-at", "", "withdraw: wait at this `stage` for a line on stdin")
+	return f
+}
+
+func runOpen(ctx context.Context, s settings) error {
+	db, err := pgxpool.New(ctx, s.postgres)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return openAccount(ctx, db, s.account, s.balance)
+}
+
+func runWithdraw(ctx context.Context, s settings) (err error) {
+	told, err := newWitness(s.as, s.history, s.pauseAt, os.Stdin, os.Stdout)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, told.history.Close()) }()
+	b, closeBank, err := newBank(ctx, s, told)
+	if err != nil {
+		return err
+	}
+	defer closeBank()
+	if s.inSteps || s.broken {
+		return b.withdrawInSteps(ctx, s.account, s.amount)
+	}
+	return b.withdraw(ctx, s.account, s.amount)
+}
+
+// newBank opens everything that a withdrawal needs; close ends it again.
+func newBank(ctx context.Context, s settings, told *witness) (b *bank, close func(), err error) {
+	db, err := pgxpool.New(ctx, s.postgres)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, closeDriver, err := openLocks(ctx, s.backend, s.ttl)
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	closeAll := func() { closeDriver(); db.Close() }
+	locks, err := lock.NewFenced(d, &lock.Options{
+		Identity: s.as,
+		Hooks:    told.acquiring(lockName(s.account)),
+	})
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return &bank{locks: locks, db: db, broken: s.broken, told: told},
+		func() { shut(locks); closeAll() }, nil
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/history"
+)
+
+// The narrator turns recorded histories into text for people. It decides
+// nothing: the assertions are in story_test.go.
+
+const prologue = `
+Two workers withdraw from one account that holds 100: A takes 30, B takes 40.
+Each acquires the lock, reads the balance, and writes what is left. Between its
+read and its write A is stopped, as a long garbage collection or a sleeping
+machine would stop it, until its lease is over. Then it goes on.
+
+What follows was recorded: real processes, real servers, nothing simulated.
+Times are in seconds.
+`
+
+const epilogue = `
+A lock could not prevent this: nothing reaches into a stopped process. The guard
+is one statement at the start of each transaction, beside the data, and is the
+only difference between the two programs:
+
+    marks.Enter(ctx, tx, "account/alice", claim.Token(), claim.Owner())
+`
+
+var runs int // of TestStory in this process
+
+// narrate tells the stories in full the first time, and in a line each after
+// that, for runs with -test.count.
+func narrate(out *os.File, stories []*story) {
+	runs++
+	p := paint(onTerminal(out))
+	if runs == 1 {
+		fmt.Fprint(out, prologue)
+	}
+	for _, s := range stories {
+		switch {
+		case s.report.Events == 0:
+			fmt.Fprintf(out, "\n%s: did not run to its end\n", s.title())
+		case runs == 1:
+			newTimeline(s).print(out, p)
+		default:
+			fmt.Fprintf(out, "run %d, %s: %s\n", runs, s.title(), s.brief())
+		}
+	}
+	if runs == 1 {
+		fmt.Fprint(out, epilogue)
+	}
+}
+
+func (s *story) title() string {
+	if s.mode == "broken" {
+		return s.backend + ", the lock alone"
+	}
+	return s.backend + ", the lock and the guard"
+}
+
+func (s *story) brief() string {
+	lost, _ := s.a.find("lost")
+	return fmt.Sprintf("balance %d, A's claim ended: %s, %d violations", s.balance, lost.Cause, s.report.Total)
+}
+
+// A timeline is one story as rows of cells.
+type timeline struct {
+	s       *story
+	start   int64
+	tokens  map[interlock.Token]int // numbered in the order of the grants
+	read    map[string]string       // the balance that a lane read
+	stopped bool
+	rows    []row
+}
+
+// A row is one instant. The cells are those of A, B and the database.
+type row struct {
+	at    time.Duration
+	cells [3]string
+	tone  tone
+}
+
+// learned is what a worker is told, by the cause with which its claim ended.
+var learned = map[string]string{
+	"expired":       "has expired",
+	"lost":          "is lost",
+	"session ended": "went with its session",
+}
+
+const (
+	laneA = iota
+	laneB
+	database
+)
+
+func newTimeline(s *story) *timeline {
+	t := &timeline{s: s, start: s.events[0].Mono,
+		tokens: map[interlock.Token]int{}, read: map[string]string{}}
+	for _, e := range s.events {
+		t.event(e)
+	}
+	return t
+}
+
+// event adds what e shows. Releases and unanswered calls show nothing.
+func (t *timeline) event(e history.Event) {
+	lane := laneA
+	if e.Lane == "B" {
+		lane = laneB
+	}
+	switch e.Kind {
+	case history.Invoke:
+		if e.Op == history.OpAcquire && lane == laneB { // A's is answered at once
+			t.add(e, lane, "asks for the lock, waits", "")
+		}
+	case history.Grant:
+		t.granted(e, lane)
+	case history.OK:
+		t.done(e, lane)
+	case history.Reject:
+		t.add(e, lane, t.writing(e), "REFUSED: "+t.order(e.Token, e.Seen)).tone = good
+	case history.Fail, history.Info:
+		t.add(e, lane, "its write fails", "")
+	case history.Expire, history.Lose:
+		t.add(e, lane, "learns: its claim "+learned[e.Value], "")
+	case history.FaultBegin:
+		t.add(e, laneA, "STOPPED", "").tone = fault
+		t.stopped = true
+	case history.FaultEnd:
+		t.stopped = false
+		t.add(e, laneA, "GOES ON", "").tone = fault
+	case history.State:
+		t.add(e, laneA, "", "balance "+e.Value)
+	}
+}
+
+func (t *timeline) granted(e history.Event, lane int) {
+	t.tokens[e.Token] = len(t.tokens) + 1
+	r := t.add(e, lane, "has the lock, token "+t.name(e.Token), "")
+	if t.stopped {
+		r.cells[laneA] = "| believes it has the lock"
+	}
+}
+
+func (t *timeline) done(e history.Event, lane int) {
+	entered := ""
+	if t.s.mode != "broken" {
+		entered = "token " + t.name(e.Token) + " enters"
+	}
+	switch e.Op {
+	case history.OpRead:
+		t.read[e.Lane] = e.Value
+		t.add(e, lane, "reads "+e.Value, entered)
+	case history.OpWrite:
+		r := t.add(e, lane, t.writing(e), strings.TrimPrefix(entered+", balance "+e.Value, ", "))
+		if t.s.mode == "broken" && lane == laneA {
+			r.tone = bad
+		}
+	}
+}
+
+func (t *timeline) writing(e history.Event) string {
+	amount, read := amountA, 0
+	if e.Lane == "B" {
+		amount = amountB
+	}
+	if _, err := fmt.Sscan(t.read[e.Lane], &read); err != nil {
+		return "is refused before it reads"
+	}
+	return fmt.Sprintf("writes %d - %d = %d", read, amount, read-amount)
+}
+
+func (t *timeline) order(got, seen interlock.Token) string {
+	return fmt.Sprintf("token %s < %s", t.name(got), t.name(seen))
+}
+
+// name is the token's number in the story; the whole number is in the legend.
+func (t *timeline) name(token interlock.Token) string { return fmt.Sprintf("#%d", t.tokens[token]) }
+
+func (t *timeline) add(e history.Event, lane int, text, store string) *row {
+	r := row{at: time.Duration(e.Mono - t.start)}
+	if t.stopped {
+		r.cells[laneA] = "|"
+	}
+	if text != "" {
+		r.cells[lane] = text
+	}
+	r.cells[database] = store
+	t.rows = append(t.rows, r)
+	return &t.rows[len(t.rows)-1]
+}
+
+const format = "%8s  %-28s%-28s%s"
+
+func (t *timeline) print(out io.Writer, p painter) {
+	title := strings.ToUpper(t.s.title())
+	fmt.Fprintf(out, "\n%s\n%s\n", p(strong, title), strings.Repeat("-", len(title)))
+	fmt.Fprintf(out, format+"\n", "", "worker A", "worker B", "PostgreSQL")
+	for _, r := range t.rows {
+		line := fmt.Sprintf(format, fmt.Sprintf("%.3f", r.at.Seconds()), r.cells[laneA], r.cells[laneB], r.cells[database])
+		fmt.Fprintln(out, p(r.tone, strings.TrimRight(line, " ")))
+	}
+	t.conclude(out, p)
+}
+
+func (t *timeline) conclude(out io.Writer, p painter) {
+	s := t.s
+	fmt.Fprintln(out)
+	switch {
+	case !s.holds:
+		fmt.Fprintln(out, p(bad, "This run did not go as the story says; the test tells why."))
+	case s.mode == "broken":
+		fmt.Fprintln(out, p(bad, fmt.Sprintf("Both were told that they have withdrawn, together %d, but the account fell by %d: B's update is lost.",
+			amountA+amountB, opening-s.balance)))
+	default:
+		fmt.Fprintln(out, p(good, fmt.Sprintf("A's late write was refused, and A knows why. The account fell by %d, which is what B was told.",
+			opening-s.balance)))
+	}
+	fmt.Fprintf(out, "  tokens   %s\n", t.legend())
+	fmt.Fprintf(out, "  checker  %s\n", t.verdict())
+	if os.Getenv("STORY_DIR") != "" {
+		fmt.Fprintf(out, "  history  %s\n", s.dir)
+	}
+}
+
+func (t *timeline) legend() string {
+	names := make([]string, len(t.tokens))
+	for token, n := range t.tokens {
+		names[n-1] = fmt.Sprintf("#%d = %d", n, token)
+	}
+	return strings.Join(names, ", ")
+}
+
+// verdict is the checker's, with the tokens by their numbers.
+func (t *timeline) verdict() string {
+	r := t.s.report
+	if r.OK() {
+		return fmt.Sprintf("no violation in %d events: %d accesses accepted, %d refused", r.Events, r.Accepted, r.Rejected)
+	}
+	var lines []string
+	for _, v := range r.Violations {
+		text := v.Text
+		for token := range t.tokens {
+			text = strings.ReplaceAll(text, token.String(), t.name(token))
+		}
+		lines = append(lines, text)
+	}
+	return strings.Join(lines, "\n           ")
+}
+
+// A tone says how a line is meant.
+type tone int
+
+const (
+	plain tone = iota
+	strong
+	good
+	bad
+	fault
+)
+
+// A painter colours a line, or leaves it alone.
+type painter func(tone, string) string
+
+func paint(coloured bool) painter {
+	codes := [...]string{plain: "", strong: "1", good: "32", bad: "31", fault: "33"}
+	return func(t tone, s string) string {
+		if !coloured || codes[t] == "" {
+			return s
+		}
+		return "\x1b[" + codes[t] + "m" + s + "\x1b[0m"
+	}
+}
+
+func onTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
+}

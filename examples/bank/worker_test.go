@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// patience bounds every wait of a story. Nothing in one takes a tenth of it.
+const patience = 30 * time.Second
+
+// A worker is one bank process.
+type worker struct {
+	tb   testing.TB
+	lane string
+	p    *testbed.Process
+	seen []stage // every stage so far
+}
+
+// until reads stages up to one of the given name. The worker's end before that
+// fails the test.
+func (w *worker) until(name string) stage {
+	w.tb.Helper()
+	for {
+		s, ok := w.next()
+		if !ok {
+			w.tb.Fatalf("worker %s ended before %q; it told: %s%s", w.lane, name, w.told(), w.p.Stderr())
+		}
+		if s.Stage == name {
+			return s
+		}
+	}
+}
+
+// goOn answers the pause. A stopped worker reads it when it wakes.
+func (w *worker) goOn() {
+	w.tb.Helper()
+	if _, err := io.WriteString(w.p.Stdin(), "go on\n"); err != nil {
+		w.tb.Fatalf("worker %s: %v", w.lane, err)
+	}
+}
+
+// rest reads stages until the worker ends, and returns its exit code.
+func (w *worker) rest() int {
+	w.tb.Helper()
+	for {
+		if _, ok := w.next(); !ok {
+			return w.p.Wait(patience).ExitCode()
+		}
+	}
+}
+
+// next is the next stage, or false when the worker has closed its output.
+func (w *worker) next() (stage, bool) {
+	w.tb.Helper()
+	bound := time.NewTimer(patience)
+	defer bound.Stop()
+	select {
+	case line, ok := <-w.p.Stdout():
+		if !ok {
+			return stage{}, false
+		}
+		var s stage
+		if err := json.Unmarshal([]byte(line), &s); err != nil {
+			w.tb.Fatalf("worker %s told %q: %v", w.lane, line, err)
+		}
+		w.seen = append(w.seen, s)
+		return s, true
+	case <-bound.C:
+		w.tb.Fatalf("worker %s told nothing for %v after: %s", w.lane, patience, w.told())
+		return stage{}, false
+	}
+}
+
+// find is the first stage of that name among those read.
+func (w *worker) find(name string) (stage, bool) {
+	for _, s := range w.seen {
+		if s.Stage == name {
+			return s, true
+		}
+	}
+	return stage{}, false
+}
+
+func (w *worker) told() string {
+	var lines []string
+	for _, s := range w.seen {
+		line, _ := json.Marshal(s)
+		lines = append(lines, string(line))
+	}
+	return strings.Join(lines, " ")
+}
