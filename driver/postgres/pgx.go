@@ -1,0 +1,79 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// rollbackTimeout bounds a rollback, whatever the caller's context says. If it
+// is not enough the connection is closed, which rolls back as well.
+const rollbackTimeout = 5 * time.Second
+
+// Tx lends a transaction that the user began and ends. It is as safe for
+// concurrent use as tx is: not at all.
+func Tx(tx pgx.Tx) driver.SQL { return pgxSQL{tx} }
+
+// Pool begins transactions on the user's pool, with the pool's own settings.
+func Pool(pool *pgxpool.Pool) driver.Beginner[pgx.Tx] { return pgxPool{pool} }
+
+type pgxSQL struct{ tx pgx.Tx }
+
+func (s pgxSQL) Dialect() driver.Dialect { return driver.Postgres }
+
+func (s pgxSQL) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	tag, err := s.tx.Exec(ctx, query, args...)
+	if err != nil {
+		return 0, failed(ctx, inStatement, err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+func (s pgxSQL) Query(ctx context.Context, query string, args []any, each func(scan func(dest ...any) error) error) error {
+	rows, err := s.tx.Query(ctx, query, args...)
+	if err != nil {
+		return failed(ctx, inStatement, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return failed(ctx, inStatement, rows.Err())
+}
+
+type pgxPool struct{ pool *pgxpool.Pool }
+
+func (p pgxPool) Begin(ctx context.Context) (driver.Tx[pgx.Tx], error) {
+	tx, err := p.pool.Begin(ctx)
+	if err != nil {
+		return nil, failed(ctx, inBegin, err)
+	}
+	return pgxTx{pgxSQL{tx}}, nil
+}
+
+type pgxTx struct{ pgxSQL }
+
+func (t pgxTx) Native() pgx.Tx { return t.tx }
+
+func (t pgxTx) Classify(err error) error { return classify(err) }
+
+func (t pgxTx) Commit(ctx context.Context) error {
+	return failed(ctx, inCommit, t.tx.Commit(ctx))
+}
+
+func (t pgxTx) Rollback(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	err := t.tx.Rollback(ctx)
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return nil
+	}
+	return failed(ctx, inRollback, err)
+}
