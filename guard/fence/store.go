@@ -1,0 +1,68 @@
+package fence
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Store guards data in a key-value store that keeps the marks too. It protects
+// keys that are written through it, and reads that follow an Enter as far as
+// all writers of those keys enter the same resource: what is read may change
+// between the read and the next Enter, which then is refused.
+//
+// It is safe for concurrent use if its driver is. It retries nothing.
+type Store struct{ fence driver.Fence }
+
+// NewStore guards by f, which a driver package provides.
+func NewStore(f driver.Fence) *Store { return &Store{fence: f} }
+
+// Enter raises the mark of resource to the token of c and applies writes, both
+// or neither, in one atomic step. Without writes it only enters: do that before
+// the first read. It refuses a claim that has ended with the cause, and a token
+// below the mark with an [interlock.StaleTokenError]. An Uncertain error means
+// that both may have happened; calling it again converges if the writes do.
+func (s *Store) Enter(ctx context.Context, c interlock.Claim, resource string, writes ...driver.Write) error {
+	return s.enter(ctx, c, resource, false, writes)
+}
+
+// EnterOnce is Enter that refuses an equal token too: each claim enters once,
+// and a repetition after an Uncertain error is refused if the first one worked.
+func (s *Store) EnterOnce(ctx context.Context, c interlock.Claim, resource string, writes ...driver.Write) error {
+	return s.enter(ctx, c, resource, true, writes)
+}
+
+func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, strict bool, writes []driver.Write) error {
+	if err := named("enter", resource); err != nil {
+		return err
+	}
+	if !c.Token().Valid() {
+		return bug("enter", resource, "token %d was never issued", c.Token())
+	}
+	if !c.Valid() {
+		return over(c, resource, nil)
+	}
+	raise := driver.Raise{Resource: resource, Token: c.Token(), Source: c.Owner(), Strict: strict}
+	return s.fence.Enter(ctx, raise, writes...)
+}
+
+// Show tells the mark of resource; one that nothing entered has Token 0.
+func (s *Store) Show(ctx context.Context, resource string) (driver.Mark, error) {
+	if err := named("show mark", resource); err != nil {
+		return driver.Mark{}, err
+	}
+	return s.fence.Mark(ctx, resource)
+}
+
+// Rebase sets the mark of resource to exactly `to`, and has the obligations of
+// [Table.Rebase]: reason and by must not be blank, and are kept with it.
+func (s *Store) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
+	if err := named("rebase", resource); err != nil {
+		return driver.Mark{}, err
+	}
+	if err := answerable(resource, to, reason, by); err != nil {
+		return driver.Mark{}, err
+	}
+	return s.fence.Rebase(ctx, resource, to, reason, by)
+}

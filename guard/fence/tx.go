@@ -1,0 +1,180 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Tx runs fn in a transaction that has entered resource under the token of c
+// before fn reads anything, and commits it if fn returns nil and c is still
+// valid. fn must not end the transaction; its context also ends when c does.
+//
+// It returns nil if the transaction was committed. Otherwise:
+//
+//   - a [interlock.StaleTokenError]: a newer holder has entered; fn was not run;
+//   - [interlock.ErrExpired], or the cause with which c ended: nothing was
+//     committed, and this claim is of no use any more;
+//   - a Retryable error, such as a serialization failure: nothing was
+//     committed, and Tx may be called again. It is not retried here;
+//   - an Uncertain error: COMMIT was sent and not answered. Whether it was done
+//     can be told by calling Tx again and looking, while the claim lasts;
+//   - an error of fn, as it is, after a rollback. If it came from the database
+//     and bears no kind of its own, it is given one.
+//
+// A rollback ignores the cancellation of ctx and has a bound of its own. It is
+// also done if fn panics.
+func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interlock.Claim, resource string,
+	fn func(ctx context.Context, tx T) error) error {
+	if !c.Valid() {
+		return over(c, resource, nil)
+	}
+	inside, leave := within(ctx, c)
+	defer leave()
+	tx, err := db.Begin(inside)
+	if err != nil {
+		return blame(c, resource, about("begin", resource, err))
+	}
+	sent := false
+	defer func() {
+		if !sent {
+			// If this fails the connection is closed; COMMIT was never sent.
+			_ = tx.Rollback(ctx)
+		}
+	}()
+	if err := work(inside, tx, marks, c, resource, fn); err != nil {
+		return err
+	}
+	sent = true
+	if err := tx.Commit(ctx); err != nil {
+		return blame(c, resource, about("commit", resource, err))
+	}
+	return nil
+}
+
+// work is everything between BEGIN and COMMIT.
+func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string,
+	fn func(ctx context.Context, tx T) error) error {
+	if err := enter(ctx, tx, marks, c, resource); err != nil {
+		return blame(c, resource, uncommitted(err))
+	}
+	if err := fn(ctx, tx.Native()); err != nil {
+		return blame(c, resource, classified(tx, err))
+	}
+	switch {
+	case !c.Valid():
+		return over(c, resource, nil)
+	case ctx.Err() != nil:
+		return &interlock.Error{Op: "commit", Name: resource, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	return nil
+}
+
+// enter bounds the transaction and raises the mark.
+func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, resource string) error {
+	idle, err := bound(ctx, tx, c.Remaining())
+	if err != nil {
+		return about("bound transaction", resource, err)
+	}
+	if err := marks.Enter(ctx, tx, resource, c.Token(), c.Owner()); err != nil {
+		return err
+	}
+	if c.Remaining() >= idle {
+		return nil
+	}
+	// It waited so long for its turn that it might now stand still for longer
+	// than the claim lasts.
+	if _, err := bound(ctx, tx, c.Remaining()); err != nil {
+		return about("bound transaction", resource, err)
+	}
+	return nil
+}
+
+// boundTx changes settings for the rest of the transaction, and only to less.
+const boundTx = `
+select set_config(name, least(ms, nullif((extract(epoch from current_setting(name)::interval) * 1000)::bigint, 0))::text, true)
+from (values ('idle_in_transaction_session_timeout', $1::bigint), ('lock_timeout', $2::bigint), ('statement_timeout', $2::bigint)) as b (name, ms)`
+
+// bound keeps the transaction from standing still, or a statement from running,
+// for longer than remaining allows; see the package's comment.
+func bound(ctx context.Context, tx driver.SQL, remaining time.Duration) (idle time.Duration, err error) {
+	if d := tx.Dialect(); d != driver.Postgres {
+		return 0, fmt.Errorf("SQL of %q is not spoken", string(d))
+	}
+	idle = remaining * 2 / 3
+	_, err = tx.Exec(ctx, boundTx, milliseconds(idle), milliseconds(remaining))
+	return idle, err
+}
+
+// milliseconds is d as a time-out of the server: at least 1, since 0 is none.
+func milliseconds(d time.Duration) int64 {
+	return min(max(1, d.Milliseconds()), math.MaxInt32)
+}
+
+// A holding is a claim with a context that ends with it.
+type holding interface{ Context() context.Context }
+
+// within is ctx, ended also when c ends, with the same cause.
+func within(ctx context.Context, c interlock.Claim) (context.Context, func()) {
+	h, ok := c.(holding)
+	if !ok {
+		return ctx, func() {}
+	}
+	inside, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(h.Context(), func() { cancel(context.Cause(h.Context())) })
+	return inside, func() { stop(); cancel(nil) }
+}
+
+// over is the refusal of a claim that has ended; because is nil or what came of it.
+func over(c interlock.Claim, resource string, because error) error {
+	err := interlock.ErrExpired
+	if h, ok := c.(holding); ok && h.Context().Err() != nil {
+		err = context.Cause(h.Context())
+	}
+	kind := interlock.Definite
+	if because != nil {
+		if errors.Is(because, interlock.ErrUncertain) {
+			kind = interlock.Uncertain
+		}
+		if !errors.Is(because, err) {
+			because = fmt.Errorf("%w: %w", err, because)
+		}
+		err = because
+	}
+	return &interlock.Error{Op: "run transaction", Name: resource, Kind: kind, Err: err}
+}
+
+// blame adds to err that the claim has ended, if it has: then trying again with
+// it is of no use, whatever err says. A guard's refusal speaks for itself.
+func blame(c interlock.Claim, resource string, err error) error {
+	if c.Valid() || errors.Is(err, interlock.ErrStaleToken) || errors.Is(err, interlock.ErrImplausibleToken) {
+		return err
+	}
+	return over(c, resource, err)
+}
+
+// uncommitted makes an error of unknown outcome Retryable: what a statement did
+// does not matter in a transaction that is never committed.
+func uncommitted(err error) error {
+	var e *interlock.Error
+	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
+		return err
+	}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+}
+
+// A classifier is a transaction that knows its database's errors.
+type classifier interface{ Classify(err error) error }
+
+// classified gives an error of fn its kind if it came from the database.
+func classified(tx any, err error) error {
+	if k, ok := tx.(classifier); ok {
+		return k.Classify(err)
+	}
+	return err
+}
