@@ -1,0 +1,197 @@
+// Command mutants plants one wrong line at a time and expects the tests to
+// notice. It proves nothing about lines that are not in its list.
+//
+//	mutants [-run REGEXP] [-list] FILE
+//
+// FILE lists the mutants; mutants.txt beside this file explains the form. The
+// tree is not touched: the changed file is put in its place by the overlay of
+// the go command. It exits with 1 if a mutant survives, and with 2 if the list
+// is out of date.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// mutant is one wrong line and the tests that should notice.
+type mutant struct {
+	name string
+	file string
+	old  string
+	new  string
+	test []string // arguments of go test
+}
+
+func main() {
+	only := flag.String("run", "", "only mutants whose name matches")
+	list := flag.Bool("list", false, "list them, check that each fits its file, and run nothing")
+	flag.Parse()
+	survived, err := run(flag.Arg(0), *only, *list)
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(2)
+	case survived > 0:
+		os.Exit(1)
+	}
+}
+
+func run(path, only string, list bool) (survived int, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	mutants, err := parse(string(text))
+	if err != nil {
+		return 0, err
+	}
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return 0, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	ran := 0
+	for _, m := range mutants {
+		if !wanted.MatchString(m.name) {
+			continue
+		}
+		changed, err := m.plant()
+		if err != nil {
+			return survived, fmt.Errorf("%q: %w", m.name, err)
+		}
+		if list {
+			fmt.Println(m.name)
+			continue
+		}
+		caught, err := m.try(ctx, changed)
+		if err != nil {
+			return survived, fmt.Errorf("%q: %w", m.name, err)
+		}
+		ran++
+		if !caught {
+			survived++
+		}
+	}
+	if !list {
+		fmt.Printf("%d of %d mutants caught\n", ran-survived, ran)
+	}
+	return survived, nil
+}
+
+// parse reads the list.
+func parse(text string) ([]mutant, error) {
+	var mutants []mutant
+	for i, line := range strings.Split(text, "\n") {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		value = strings.TrimSpace(value)
+		if key == "" || key == "#" {
+			continue
+		}
+		if key == "mutant" {
+			mutants = append(mutants, mutant{name: value})
+			continue
+		}
+		if len(mutants) == 0 {
+			return nil, fmt.Errorf("line %d: %q before the first mutant", i+1, key)
+		}
+		m := &mutants[len(mutants)-1]
+		switch key {
+		case "file":
+			m.file = value
+		case "-":
+			m.old = value
+		case "+":
+			m.new = value
+		case "test":
+			m.test = strings.Fields(value)
+		default:
+			return nil, fmt.Errorf("line %d: unknown word %q", i+1, key)
+		}
+	}
+	return mutants, nil
+}
+
+// plant returns the file with the wrong line in it. The right one must stand
+// there exactly once.
+func (m mutant) plant() (string, error) {
+	if m.file == "" || m.old == "" || len(m.test) == 0 {
+		return "", errors.New("a mutant needs file, - and test")
+	}
+	text, err := os.ReadFile(m.file)
+	if err != nil {
+		return "", err
+	}
+	lines := strings.Split(string(text), "\n")
+	found := 0
+	for i, line := range lines {
+		if strings.TrimSpace(line) == m.old {
+			indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+			lines[i] = indent + m.new
+			found++
+		}
+	}
+	if found != 1 {
+		return "", fmt.Errorf("%s has the line %d times, want once: %s", m.file, found, m.old)
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// try runs the tests on the changed file and reports whether they noticed.
+func (m mutant) try(ctx context.Context, changed string) (caught bool, err error) {
+	dir, err := os.MkdirTemp("", "mutant-")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	overlay, err := writeOverlay(dir, m.file, changed)
+	if err != nil {
+		return false, err
+	}
+	began := time.Now()
+	args := append([]string{"test", "-count=1", "-timeout=180s", "-overlay=" + overlay}, m.test...)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	out, failure := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]") ||
+		strings.Contains(string(out), "no tests to run") {
+		return false, fmt.Errorf("it does not build, or selects no test:\n%s", out)
+	}
+	word := "caught  "
+	if failure == nil {
+		word = "SURVIVED"
+	}
+	fmt.Printf("%s %6.1fs  %s\n", word, time.Since(began).Seconds(), m.name)
+	return failure != nil, nil
+}
+
+func writeOverlay(dir, file, changed string) (string, error) {
+	original, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	replacement := filepath.Join(dir, filepath.Base(file))
+	if err := os.WriteFile(replacement, []byte(changed), 0o600); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{original: replacement}})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o600)
+}
