@@ -16,8 +16,8 @@ const mark = "INTERLOCK_TESTBED"
 // watch runs until its standard input ends, which is when the test process
 // does, however that comes. Then it ends what was left running, gives back the
 // shared memory of a PostgreSQL that had no time to do so, and removes the
-// directory $1. It looks again until nothing is found, because what is being
-// killed may still be forking.
+// directory $1. It looks until nothing is found twice in a row, because a
+// process can be missed in the middle of a fork or an exec.
 const watch = `
 trap '' HUP INT QUIT TERM
 while read -r _; do :; done
@@ -26,14 +26,14 @@ marked() {
 	grep -lsz "^INTERLOCK_TESTBED=$root\(/\|$\)" /proc/[0-9]*/environ
 	find /proc/[0-9]*/cwd -prune -lname "$root/*" 2>/dev/null
 }
-for i in 1 2 3 4 5 6 7 8 9 10; do
-	found=
+quiet=0 looks=0
+while [ $quiet -lt 2 ] && [ $looks -lt 100 ]; do
+	quiet=$((quiet + 1)) looks=$((looks + 1))
 	for file in $(marked); do
 		pid=${file#/proc/}
-		kill -KILL "${pid%%/*}" 2>/dev/null && found=yes
+		kill -KILL "${pid%%/*}" 2>/dev/null && quiet=0
 	done
-	[ "$found" ] || break
-	[ "$i" -lt 3 ] || sleep 0.1
+	sleep 0.02
 done
 for file in "$root"/*/data/postmaster.pid; do
 	[ -f "$file" ] && ipcrm -m "$(sed -n '7s/.* //p' "$file")" 2>/dev/null

@@ -35,13 +35,30 @@ func belongs(entry, dir string) bool {
 	if cwd, err := os.Readlink(filepath.Join(entry, "cwd")); err == nil && inside(cwd, dir) {
 		return true
 	}
-	env, _ := os.ReadFile(filepath.Join(entry, "environ"))
-	for variable := range bytes.SplitSeq(env, []byte{0}) {
+	for variable := range bytes.SplitSeq(environ(entry), []byte{0}) {
 		if value, ok := strings.CutPrefix(string(variable), mark+"="); ok && inside(value, dir) {
 			return true
 		}
 	}
 	return false
+}
+
+// environ is the environment of a process. In the middle of an exec it reads as
+// empty, so then we look again. What we may not read is not ours.
+func environ(entry string) []byte {
+	for end := time.Now().Add(time.Second); ; time.Sleep(tick) {
+		env, err := os.ReadFile(filepath.Join(entry, "environ"))
+		if err != nil || len(env) > 0 || !execing(entry) || time.Now().After(end) {
+			return env
+		}
+	}
+}
+
+// execing reports whether a process has memory but no environment yet: fields
+// 23 (vsize) and 51 (env_end) of its stat.
+func execing(entry string) bool {
+	fields := stat(entry)
+	return len(fields) > 51-3 && fields[23-3] != "0" && fields[51-3] == "0"
 }
 
 func inside(path, dir string) bool {
@@ -53,10 +70,12 @@ func killMarked(dir string) error {
 	return signalMarked(dir, syscall.SIGKILL, func(int) bool { return false })
 }
 
-// signalMarked sends sig to what belongs to dir, again and again because it
-// may be forking, until settled is true of every process found.
+// signalMarked sends sig to what belongs to dir, until settled is true of every
+// process found. It looks twice in the end, because one that was forked during
+// the first look, by a process that ended during it, was in neither place.
 func signalMarked(dir string, sig syscall.Signal, settled func(pid int) bool) error {
 	var left []int
+	quiet := 0
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
 		left = left[:0]
 		for _, pid := range marked(dir) {
@@ -65,7 +84,10 @@ func signalMarked(dir string, sig syscall.Signal, settled func(pid int) bool) er
 				left = append(left, pid)
 			}
 		}
-		if len(left) == 0 {
+		if quiet++; len(left) > 0 {
+			quiet = 0
+		}
+		if quiet == 2 {
 			return nil
 		}
 	}
@@ -79,10 +101,15 @@ func running(pid int) bool { return state(pid) != 'T' }
 
 // state is the letter in /proc/PID/stat, or 0 for a process that is gone.
 func state(pid int) byte {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name before it, in parentheses, may contain anything.
-	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
-		return stat[i+2]
+	if fields := stat(fmt.Sprintf("/proc/%d", pid)); len(fields) > 0 {
+		return fields[0][0]
 	}
 	return 0
+}
+
+// stat is the stat of a process from its third field on; none if it is gone.
+// The name before that, in parentheses, may contain anything.
+func stat(entry string) []string {
+	text, _ := os.ReadFile(filepath.Join(entry, "stat"))
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 }

@@ -29,6 +29,7 @@ type Process struct {
 	proc   *child
 	dir    string // holds the standard error
 	stdin  *os.File
+	stdout *os.File
 	lines  chan string
 	unread chan struct{} // closed when nobody will read lines any more
 	reader sync.WaitGroup
@@ -81,15 +82,15 @@ func (p *Process) start(program Program) error {
 		stdout.Close()
 		return err
 	}
-	p.stdin = stdin
-	p.reader.Go(func() { p.read(stdout) })
+	p.stdin, p.stdout = stdin, stdout
+	p.reader.Go(p.read)
 	return nil
 }
 
-func (p *Process) read(stdout *os.File) {
+func (p *Process) read() {
 	defer close(p.lines)
-	defer stdout.Close()
-	scanner := bufio.NewScanner(stdout)
+	defer p.stdout.Close()
+	scanner := bufio.NewScanner(p.stdout)
 	scanner.Buffer(nil, 1<<20)
 	for scanner.Scan() {
 		select {
@@ -197,6 +198,7 @@ func (p *Process) close() {
 	}
 	p.stdin.Close()
 	close(p.unread)
+	p.stdout.Close() // somebody may hold the other end open
 	p.reader.Wait()
 	if err := os.RemoveAll(p.dir); err != nil {
 		p.tb.Errorf("%s: clean up: %v", p.name(), err)
