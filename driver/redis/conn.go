@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func do[T any](ctx context.Context, c *conn, r request, send func(context.Contex
 	}()
 	select {
 	case a := <-answers:
-		if a.err != nil && ctx.Err() != nil {
+		if ctx.Err() != nil && errors.Is(a.err, ctx.Err()) {
 			return zero, uncertain(r, context.Cause(ctx))
 		}
 		return a.value, failure(r, a.err)

@@ -1,0 +1,312 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// bound is how long a test waits for what should happen soon.
+const bound = 20 * time.Second
+
+// openOn opens a driver on a client of its own for the time of the test.
+func openOn(t testing.TB, addr string, o *Options) *Driver {
+	t.Helper()
+	d, err := Open(t.Context(), dial(t, addr), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if err := d.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return d
+}
+
+var owners atomic.Int64
+
+func newOwner() string { return fmt.Sprintf("test/%d", owners.Add(1)) }
+
+// take acquires name, or fails the test; it returns the owner.
+func take(t testing.TB, d driver.Fenced, name string) (string, driver.Grant) {
+	t.Helper()
+	r := driver.Request{Name: name, Owner: newOwner()}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	grant, err := d.Acquire(ctx, r)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", name, err)
+	}
+	return r.Owner, grant
+}
+
+func release(t testing.TB, d driver.Fenced, name, owner string) {
+	t.Helper()
+	if err := d.Release(t.Context(), name, owner); err != nil {
+		t.Fatalf("release %q: %v", name, err)
+	}
+}
+
+// outcome of an Acquire in the background.
+type outcome struct {
+	owner string
+	grant driver.Grant
+	err   error
+}
+
+// await begins to acquire name and returns when it has a place in the queue.
+func await(t testing.TB, d driver.Fenced, name string) <-chan outcome {
+	t.Helper()
+	placed, done := make(chan struct{}, 64), make(chan outcome, 1)
+	r := driver.Request{Name: name, Owner: newOwner(), Events: driver.Events{
+		Waiting: func(driver.Place) { placed <- struct{}{} }}}
+	ctx := t.Context()
+	go func() {
+		grant, err := d.Acquire(ctx, r)
+		done <- outcome{r.Owner, grant, err}
+	}()
+	select {
+	case <-placed:
+	case o := <-done:
+		t.Fatalf("acquire %q ended where it should wait: %+v", name, o)
+	case <-time.After(bound):
+		t.Fatalf("acquire %q: no place", name)
+	}
+	return done
+}
+
+func receive(t testing.TB, done <-chan outcome, within time.Duration) outcome {
+	t.Helper()
+	select {
+	case o := <-done:
+		if o.err != nil {
+			t.Fatal(o.err)
+		}
+		return o
+	case <-time.After(within):
+		t.Fatalf("no grant within %v", within)
+	}
+	panic("not reached")
+}
+
+func raw(t testing.TB, client rueidis.Client, command ...string) rueidis.RedisResult {
+	t.Helper()
+	return client.Do(context.Background(), client.B().Arbitrary(command...).Build())
+}
+
+// calls reads how often each command was called, also from scripts.
+func calls(t testing.TB, client rueidis.Client) map[string]int {
+	t.Helper()
+	text, err := raw(t, client, "INFO", "commandstats").ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		if number, _, found := strings.Cut(rest, ","); ok && found {
+			if counts[name], err = strconv.Atoi(number); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return counts
+}
+
+// since is what was called after before.
+func since(t testing.TB, client rueidis.Client, before map[string]int) map[string]int {
+	t.Helper()
+	after := calls(t, client)
+	for name, n := range before {
+		if after[name] -= n; after[name] == 0 {
+			delete(after, name)
+		}
+	}
+	return after
+}
+
+func TestUncontendedCostsTwoRequests(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	before := calls(t, operator)
+	const rounds = 25
+	for i := range rounds {
+		name := fmt.Sprint("free/", i%3)
+		owner, _ := take(t, d, name)
+		release(t, d, name, owner)
+	}
+	spent := since(t, operator, before)
+	if spent["evalsha"] != 2*rounds {
+		t.Errorf("%d requests for %d acquisitions and releases, want two each", spent["evalsha"], rounds)
+	}
+	// What the scripts call, the counters' own reading, and the client's
+	// keep-alive.
+	inner := "time get set del hget hset hdel zadd zrem zrange zrank pttl pexpire info ping evalsha"
+	for name, n := range spent {
+		if !strings.Contains(" "+inner+" ", " "+name+" ") {
+			t.Errorf("%d calls of %s, which should not be needed", n, name)
+		}
+	}
+}
+
+func TestHandOverCostsThreeRequests(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	a, b := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, a, "hot")
+	const rounds = 50
+	before, began := calls(t, operator), time.Now()
+	for range rounds {
+		a, b = b, a
+		next := await(t, a, "hot")
+		release(t, b, "hot", owner)
+		owner = receive(t, next, bound).owner
+	}
+	spent, took := since(t, operator, before), time.Since(began)
+	heartbeats := int(took/heartbeat) + 1 // of what happens to wait then
+	if n := spent["evalsha"]; n < 3*rounds || n > 3*rounds+heartbeats {
+		t.Errorf("%d requests for %d hand-overs in %v, want three each", n, rounds, took)
+	}
+	if spent["publish"] != rounds {
+		t.Errorf("%d pushes for %d hand-overs", spent["publish"], rounds)
+	}
+	release(t, a, "hot", owner)
+}
+
+func TestThousandLocksRenewInFewRequests(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	const locks = 1000
+	var renewed, failed atomic.Int64
+	grants := make([]driver.Grant, locks)
+	for i := range locks {
+		grant, err := d.Acquire(t.Context(), driver.Request{Name: fmt.Sprint("many/", i), Owner: newOwner(),
+			Events: driver.Events{
+				Renewed: func(_ time.Duration, err error) {
+					if renewed.Add(1); err != nil {
+						failed.Add(1)
+					}
+				},
+				Lost: func(error) { failed.Add(1) },
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants[i] = grant
+	}
+	before, began := calls(t, operator), time.Now()
+	for end := time.Now().Add(DefaultTTL); renewed.Load() < locks; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d locks were renewed within their TTL", renewed.Load(), locks)
+		}
+	}
+	requests, took := since(t, operator, before)["evalsha"], time.Since(began)
+	t.Logf("%d locks renewed by %d requests in %v", locks, requests, took.Round(time.Millisecond))
+	if perSecond := float64(requests) / took.Seconds(); perSecond > 10 || failed.Load() > 0 {
+		t.Errorf("%.1f requests a second, want at most 10; %d failed", perSecond, failed.Load())
+	}
+	for i, g := range grants {
+		if left := g.Lease.Remaining(); left < DefaultTTL*2/3 {
+			t.Fatalf("lock %d has only %v left after its renewal", i, left)
+		}
+	}
+}
+
+func TestForgottenScriptsAreSentAgain(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), &Options{TTL: time.Second})
+	fence := NewFence(dial(t, server.Addr()))
+	flush := func() {
+		if err := raw(t, operator, "SCRIPT", "FLUSH").Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flush()
+	owner, grant := take(t, d, "a")
+	flush()
+	until := time.Now().Add(1500 * time.Millisecond)
+	for ; time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		if grant.Lease.Remaining() <= 0 {
+			t.Fatal("it was not renewed after its script was forgotten")
+		}
+	}
+	flush()
+	if err := fence.Enter(t.Context(), driver.Raise{Resource: "a", Token: grant.Token}); err != nil {
+		t.Fatal(err)
+	}
+	release(t, d, "a", owner)
+	if n, err := raw(t, operator, "EXISTS", "a").AsInt64(); n != 0 || err != nil {
+		t.Fatalf("the lock is still there: %d, %v", n, err)
+	}
+}
+
+func TestCounterIsExactAndEndsLoudly(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	counter := keysOf("a").counter
+	for _, last := range []int64{1<<50 + 1, interlock.MaxCounter - 3} {
+		if err := raw(t, operator, "SET", counter, strconv.FormatInt(last, 10)).Error(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range int64(3) {
+			owner, grant := take(t, d, "a")
+			if got := grant.Token.Counter(); got != last+1+i {
+				t.Fatalf("counter %d after %d", got, last+i)
+			}
+			release(t, d, "a", owner)
+		}
+	}
+	for _, damaged := range []string{strconv.FormatInt(interlock.MaxCounter, 10), "many"} {
+		if err := raw(t, operator, "SET", counter, damaged).Error(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: newOwner()})
+		if interlock.Kind(err) != interlock.Definite {
+			t.Fatalf("with a counter of %s: %v, want a definite refusal", damaged, err)
+		}
+		if n, _ := raw(t, operator, "EXISTS", "a").AsInt64(); n != 0 {
+			t.Fatal("a refused acquisition left the lock taken")
+		}
+	}
+}
+
+func TestOneBadNameDoesNotStopTheOthers(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, d, "good")
+	other, _ := take(t, d, "bad")
+	good, bad := await(t, d, "good"), await(t, d, "bad")
+	for _, command := range [][]string{{"DEL", "bad"}, {"HSET", "bad", "field", "value"}} {
+		if err := raw(t, operator, command...).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case o := <-bad:
+		if interlock.Kind(o.err) != interlock.Definite || !strings.Contains(o.err.Error(), "WRONGTYPE") {
+			t.Fatalf("a name whose key is a hash: %v", o.err)
+		}
+		if err := d.Release(t.Context(), "bad", o.owner); interlock.Kind(err) != interlock.Definite {
+			t.Fatalf("release: %v", err)
+		}
+	case <-time.After(bound):
+		t.Fatal("no word about the name whose key is a hash")
+	}
+	release(t, d, "good", owner)
+	release(t, d, "good", receive(t, good, bound).owner)
+	_ = other // lost with the key
+}

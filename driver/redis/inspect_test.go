@@ -1,0 +1,64 @@
+package redis
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestListNamesThatLookLikePatterns(t *testing.T) {
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), &Options{Prefix: "app[1]*:"})
+	names := []string{"a*", "a?b", `a\`, "a[x]", "a", "ab", "a:hold:b", "a}:queue:c", "b", "\xffx"}
+	for _, name := range names {
+		take(t, d, name)
+	}
+	operator := dial(t, server.Addr())
+	take(t, openOn(t, server.Addr(), nil), "app1x:hidden") // matches the prefix as a pattern only
+	if err := raw(t, operator, "SET", "app[1]*:foreign", "x").Error(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, d, "foreign") // somebody waits for it, so it is listed
+
+	slices.Sort(names)
+	for prefix, want := range map[string][]string{
+		"": slices.Sorted(slices.Values(append(slices.Clone(names), "foreign"))), "a*": {"a*"}, "a[": {"a[x]"}, `a\`: {`a\`},
+		"a:": {"a:hold:b"}, "\xff": {"\xffx"}, "none": nil,
+	} {
+		states, more, err := d.Locks(t.Context(), prefix, 100)
+		if err != nil || more {
+			t.Fatal(err, more)
+		}
+		var got []string
+		for _, s := range states {
+			got = append(got, s.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("below %q: %q, want %q", prefix, got, want)
+		}
+	}
+	if states, more, err := d.Locks(t.Context(), "a", 2); err != nil || !more || len(states) != 2 {
+		t.Errorf("the first two: %+v, %v, %v", states, more, err)
+	}
+}
+
+func TestPlainListsWhatIsBelowItsPrefix(t *testing.T) {
+	server := testbed.Redis(t)
+	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), &Options{Prefix: "locks/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	if _, err := p.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw(t, dial(t, server.Addr()), "SET", "not/a/lock", "secret").Error(); err != nil {
+		t.Fatal(err)
+	}
+	states, more, err := p.Locks(t.Context(), "", 10)
+	if err != nil || more || len(states) != 1 || states[0].Name != "a" || states[0].Holder.Owner != "me" {
+		t.Fatalf("%+v, %v, %v", states, more, err)
+	}
+}

@@ -1,0 +1,115 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestForeignClientIsExcluded(t *testing.T) {
+	server := testbed.Redis(t)
+	foreign, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, d, "shared")
+	if err := raw(t, foreign, "SET", "shared", "theirs", "NX", "PX", "1000").Error(); !rueidis.IsRedisNil(err) {
+		t.Fatalf("a foreign SET NX went through: %v", err)
+	}
+	release(t, d, "shared", owner)
+	if err := raw(t, foreign, "SET", "shared", "theirs", "NX", "PX", "10000").Error(); err != nil {
+		t.Fatalf("a foreign SET NX on a free lock: %v", err)
+	}
+}
+
+func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
+	server := testbed.Redis(t)
+	foreign, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	set := func(args ...string) {
+		t.Helper()
+		if err := raw(t, foreign, append([]string{"SET", "shared", "theirs", "NX"}, args...)...).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set() // redis-py without a timeout: for ever
+	_, err := d.Acquire(t.Context(), driver.Request{Name: "shared", Owner: newOwner(), NoWait: true})
+	var held *interlock.HeldError
+	if !errors.As(err, &held) || held.Owner != "theirs" || !held.Until.IsZero() || !held.Since.IsZero() {
+		t.Fatalf("held by a foreign client without an end: %+v", err)
+	}
+	state, err := d.Lock(t.Context(), "shared")
+	if err != nil || state.Holder == nil || !state.Holder.Foreign || state.Holder.Owner != "theirs" || state.Holder.Token != 0 {
+		t.Fatalf("it is shown as %+v, %v", state.Holder, err)
+	}
+
+	// It deletes its key: nobody tells us, so a heartbeat finds out.
+	waiter, began := await(t, d, "shared"), time.Now()
+	if err := raw(t, foreign, "DEL", "shared").Error(); err != nil {
+		t.Fatal(err)
+	}
+	o := receive(t, waiter, bound)
+	if took := time.Since(began); took > 2*heartbeat+500*time.Millisecond {
+		t.Errorf("a foreign DEL was found after %v", took)
+	}
+	release(t, d, "shared", o.owner)
+
+	// It crashes: its key expires, and the first in the queue is there.
+	set("PX", "700")
+	waiter, began = await(t, d, "shared"), time.Now()
+	o = receive(t, waiter, bound)
+	if took := time.Since(began); took < 500*time.Millisecond || took > 1200*time.Millisecond {
+		t.Errorf("granted %v after a foreign lock of 700 ms was seen", took)
+	}
+	release(t, d, "shared", o.owner)
+}
+
+func TestPlainAndQueueModeExcludeEachOther(t *testing.T) {
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), nil)
+	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(context.Background())
+	owner, _ := take(t, d, "shared")
+	mine := driver.Request{Name: "shared", Owner: newOwner(), NoWait: true}
+	if _, err := p.Acquire(t.Context(), mine); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatalf("plain while queue mode holds: %v", err)
+	}
+	release(t, d, "shared", owner)
+	if _, err := p.Acquire(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Acquire(t.Context(), driver.Request{Name: "shared", Owner: newOwner(), NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatalf("queue mode while plain holds: %v", err)
+	}
+	if err := p.Release(t.Context(), "shared", mine.Owner); err != nil {
+		t.Fatal(err)
+	}
+	if _, more, err := p.Locks(t.Context(), "", 10); err == nil || more {
+		t.Fatal("plain without a prefix listed strings that may be anybody's")
+	}
+}
+
+func TestNobodyBargesPastALiveWaiter(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	a, b, c := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
+	take(t, a, "x")
+	waiting := await(t, b, "x")
+	if err := raw(t, operator, "DEL", "x").Error(); err != nil {
+		t.Fatal(err)
+	}
+	// The lock is free and b does not know it yet. c does not get it, and b does.
+	_, err := c.Acquire(t.Context(), driver.Request{Name: "x", Owner: newOwner(), NoWait: true})
+	o := receive(t, waiting, bound)
+	var held *interlock.HeldError
+	if !errors.As(err, &held) || held.Owner != o.owner {
+		t.Fatalf("the newcomer got %v, want that %s has it", err, o.owner)
+	}
+	release(t, b, "x", o.owner)
+}

@@ -1,0 +1,178 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestImpossibleOptions(t *testing.T) {
+	for _, ttl := range []time.Duration{-1, MinTTL - 1, MaxTTL + 1} {
+		_, err := Open(t.Context(), nil, &Options{TTL: ttl})
+		if interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "must be 100ms to 24h") {
+			t.Errorf("a TTL of %v: %v", ttl, err)
+		}
+	}
+}
+
+func TestDialSettings(t *testing.T) {
+	option, err := clientOption("redis://me:secret@127.0.0.1:1/3?dial_timeout=7s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !option.DisableRetry || !option.DisableCache || option.SelectDB != 3 || option.Dialer.Timeout != 7*time.Second {
+		t.Errorf("settings: %+v", option)
+	}
+	for _, address := range []string{
+		"http://me:secret@x", "redis://me:secret@[::1", "redis://me:secret@h:1/x", "redis://me:secret@h:1?addr=h:2", "\x00secret",
+	} {
+		if _, err := Dial(address); interlock.Kind(err) != interlock.Definite || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v; want a definite error that does not repeat the password", address, err)
+		}
+	}
+	if _, err := Dial("redis://127.0.0.1:1"); interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+func TestParseInfo(t *testing.T) {
+	f := parseInfo("# Server\r\nredis_version:7.0.15\r\nrole:master\r\ncluster_enabled:0\r\naof_enabled:1\r\n" +
+		"maxmemory:1048576\r\nmaxmemory_policy:allkeys-lru\r\n")
+	if (f != facts{version: "7.0.15", role: "master", cluster: "0", evicts: "allkeys-lru", durable: true}) {
+		t.Errorf("%+v", f)
+	}
+	if f = parseInfo("maxmemory:0\r\nmaxmemory_policy:allkeys-lru"); f.evicts != "" || f.durable {
+		t.Errorf("without a limit nothing is evicted: %+v", f)
+	}
+	for _, f := range []facts{{version: "5.0.7"}, {role: "slave"}, {cluster: "1"}} {
+		if err := f.refusal(); interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("%+v was accepted", f)
+		}
+	}
+	if err := (facts{version: "7.0.15", role: "master", cluster: "0"}).refusal(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
+	cluster := testbed.Redis(t, "--cluster-enabled", "yes")
+	client := dial(t, cluster.Addr())
+	if _, err := Open(t.Context(), client, nil); err == nil || !strings.Contains(err.Error(), "Redis Cluster") {
+		t.Errorf("a cluster: %v", err)
+	}
+	for _, name := range oddNames { // it knows best what slot a key is in
+		slot, err := raw(t, client, "CLUSTER", "KEYSLOT", name).AsInt64()
+		if err != nil || int(slot) != slotOf(name) {
+			t.Errorf("slot of %q is %d (%v), we say %d", name, slot, err, slotOf(name))
+		}
+	}
+
+	master := testbed.Redis(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	replica := testbed.Redis(t, "--replicaof", host, port)
+	if _, err := Open(t.Context(), dial(t, replica.Addr()), nil); err == nil || !strings.Contains(err.Error(), "replica") {
+		t.Errorf("a replica: %v", err)
+	}
+
+	operator := dial(t, master.Addr())
+	for user, rights := range map[string][]string{
+		"noscripts": {"~*", "&*", "+@all", "-@scripting"},
+		"nochannel": {"~*", "resetchannels", "+@all"},
+	} {
+		if err := raw(t, operator, append([]string{"ACL", "SETUSER", user, "on", ">pw"}, rights...)...).Error(); err != nil {
+			t.Fatal(err)
+		}
+		limited, err := Dial("redis://" + user + ":pw@" + master.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer limited.Close()
+		_, err = Open(t.Context(), limited, nil)
+		var native *rueidis.RedisError
+		if interlock.Kind(err) != interlock.Definite || !errors.As(err, &native) || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("user %s: %v", user, err)
+		}
+	}
+}
+
+func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
+	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	operator := dial(t, server.Addr())
+	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-config").Error(); err != nil {
+		t.Fatal(err)
+	}
+	d := openOn(t, server.Addr(), nil)
+	if !d.Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
+		t.Error("a durable server: exclusion should survive its crash")
+	}
+	limited := openOn(t, "app:pw@"+server.Addr(), nil)
+	if limited.Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
+		t.Error("what cannot be known was promised")
+	}
+}
+
+func TestDurableServerKeepsTheLockOverACrash(t *testing.T) {
+	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	owner, grant := take(t, openOn(t, server.Addr(), nil), "a")
+	server.Kill()
+	server.Restart()
+	d := openOn(t, server.Addr(), nil)
+	_, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: newOwner(), NoWait: true})
+	var held *interlock.HeldError
+	if !errors.As(err, &held) || held.Owner != owner {
+		t.Fatalf("after the crash: %v, want held by %s", err, owner)
+	}
+	state, err := d.Lock(t.Context(), "a")
+	if err != nil || state.Holder == nil || state.Holder.Token != grant.Token {
+		t.Fatalf("after the crash: %+v, %v", state.Holder, err)
+	}
+}
+
+func TestEvictionTakesThePromiseBack(t *testing.T) {
+	server := testbed.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "volatile-lru")
+	g := openOn(t, server.Addr(), nil).Guarantees()
+	if g.CrossProcess || g.ExclusionSurvives != 0 || g.TokensSurvive.Has(interlock.ServerClockJump) {
+		t.Errorf("a server that may evict locks promises %+v", g)
+	}
+	keeps := testbed.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "noeviction")
+	if g := openOn(t, keeps.Addr(), nil).Guarantees(); !g.CrossProcess || !g.ExclusionSurvives.Has(interlock.Partition) {
+		t.Errorf("a server that evicts nothing promises %+v", g)
+	}
+}
+
+// The contract says that a call returns soon after its ctx is done; a client
+// that is busy dialling must not be in the way.
+func TestCallsReturnWhileTheClientDials(t *testing.T) {
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	d := openOn(t, path.Addr(), nil)
+	path.Cut()
+	path.Heal() // closes the connection
+	path.Delay(30 * time.Second)
+	cause := errors.New("enough")
+	// The first calls may find the connection that was closed.
+	for waited, end := 0, time.Now().Add(bound); waited < 2; {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
+		began := time.Now()
+		_, err := d.Acquire(ctx, driver.Request{Name: "a", Owner: newOwner()})
+		cancel()
+		if took := time.Since(began); took > time.Second || interlock.Kind(err) != interlock.Uncertain {
+			t.Fatalf("returned %v after %v", err, took)
+		}
+		if errors.Is(err, cause) {
+			waited++
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the client never dialled: %v", err)
+		}
+	}
+	path.Delay(0)
+}

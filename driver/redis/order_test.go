@@ -1,0 +1,133 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// An acquire request that was given up may still be on its way into the client.
+// The release after it must not overtake it.
+func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
+	c := newConn(nil)
+	var mu sync.Mutex
+	var order []string
+	note := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, what)
+	}
+	entered, leave := make(chan struct{}), make(chan struct{})
+	given, giveUp := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		_, err := do(given, c, request{op: "acquire", owner: "me"}, func(context.Context) (int, error) {
+			close(entered)
+			<-leave
+			note("acquire")
+			return 0, nil
+		})
+		first <- err
+	}()
+	<-entered
+	giveUp()
+	if err := <-first; interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, context.Canceled) {
+		t.Fatalf("given up: %v", err)
+	}
+	send := func(owner, what string) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := do(t.Context(), c, request{op: what, owner: owner}, func(context.Context) (int, error) {
+				note(what)
+				return 0, nil
+			})
+			done <- err
+		}()
+		return done
+	}
+	if err := <-send("another", "another's"); err != nil {
+		t.Fatalf("another owner had to wait: %v", err)
+	}
+	release := send("me", "release")
+	for queued := false; !queued; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		queued = len(c.last) == 1 && c.last["me"] != nil
+		c.mu.Unlock()
+	}
+	close(leave)
+	if err := <-release; err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(order, []string{"another's", "acquire", "release"}) {
+		t.Fatalf("order: %v", order)
+	}
+	c.close()
+	if err := c.wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.last) != 0 {
+		t.Fatalf("it remembers %d owners that have nothing under way", len(c.last))
+	}
+}
+
+// A heartbeat that leaves while its waiter is released must not bring it back.
+func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	r := driver.Request{Name: "a", Owner: newOwner()}
+	k, err := d.layout.keys(r.Name, r.Owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &waiter{request: r, keys: k}
+	for _, held := range []bool{false, true} {
+		if held {
+			take(t, d, "a")
+		}
+		reply, err := d.contend(t.Context(), w, refresh)
+		if err != nil || reply.status != statusGone {
+			t.Fatalf("held %v: a heartbeat of nobody got %+v, %v", held, reply, err)
+		}
+		if n, _ := raw(t, operator, "EXISTS", k.queue, k.wait).AsInt64(); n != 0 {
+			t.Fatalf("held %v: it left a place", held)
+		}
+	}
+}
+
+// Pushes that were missed while the channel was lost are found at once when it
+// is back.
+func TestSubscriptionComesBack(t *testing.T) {
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	d := openOn(t, path.Addr(), nil)
+	operator := dial(t, server.Addr())
+	for range 3 {
+		path.Cut()
+		path.Heal()
+		end := time.Now().Add(bound)
+		for n := int64(0); n == 0; time.Sleep(5 * time.Millisecond) {
+			counts, err := raw(t, operator, "PUBSUB", "NUMSUB", d.pushes.channel).ToArray()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err = counts[1].AsInt64(); err != nil || time.Now().After(end) {
+				t.Fatalf("nobody listens: %d, %v", n, err)
+			}
+		}
+	}
+	holder := openOn(t, server.Addr(), nil)
+	owner, _ := take(t, holder, "a")
+	waiting := await(t, d, "a")
+	began := time.Now()
+	release(t, holder, "a", owner)
+	o := receive(t, waiting, bound)
+	t.Logf("granted %v after the release", time.Since(began).Round(time.Microsecond))
+	release(t, d, "a", o.owner)
+}

@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+var oddNames = []string{
+	"a", "{a}b", "a{b}c", "a{}b", "{}", "}{", "{", "}", "{{a}}", "a{b", "a}b{c}", "ключ{слот}", "\x00\xff{\xfe}", "interlock",
+	"interlock:", "a b\n", strings.Repeat("{x}", 100), strings.Repeat("y", driver.MaxName),
+}
+
+func TestSlotOfKnownKeys(t *testing.T) {
+	if got := crc16("123456789"); got != 0x31C3 {
+		t.Fatalf("crc16 of the check string is %#x, want 0x31c3", got)
+	}
+	for key, slot := range map[string]int{"foo": 12182, "bar": 5061, "": 0} {
+		if got := slotOf(key); got != slot {
+			t.Errorf("slot of %q is %d, want %d", key, got, slot)
+		}
+	}
+	for key, same := range map[string]string{
+		"{user1000}.following": "user1000",
+		"foo{bar}{zap}":        "bar",
+		"foo{{bar}}zap":        "{bar",
+	} {
+		if slotOf(key) != slotOf(same) {
+			t.Errorf("%q and %q are in different slots", key, same)
+		}
+	}
+	if slotOf("foo{}{bar}") == slotOf("bar") {
+		t.Error("an empty hash tag was taken for one")
+	}
+}
+
+func TestEverySlotHasAShortTag(t *testing.T) {
+	var table tagTable
+	for slot := range slots {
+		tag := table.of(slot)
+		if got := slotOf("x{" + tag + "}y"); got != slot || len(tag) > 4 {
+			t.Fatalf("tag %q of slot %d hashes to %d", tag, slot, got)
+		}
+	}
+	// What one process found first must be what another finds last.
+	var other tagTable
+	for slot := slots - 1; slot >= 0; slot-- {
+		if other.of(slot) != table.of(slot) {
+			t.Fatalf("slot %d has the tags %q and %q", slot, other.of(slot), table.of(slot))
+		}
+	}
+}
+
+func TestKeysOfANameShareItsSlot(t *testing.T) {
+	for _, name := range oddNames {
+		seen := map[string]bool{}
+		k := keysOf(name)
+		for _, key := range append(k.all(), markKey(name), fenceKey("rebase", name)) {
+			if slotOf(key) != slotOf(name) {
+				t.Errorf("%q of %q is in slot %d, not %d", key, name, slotOf(key), slotOf(name))
+			}
+			if seen[key] {
+				t.Errorf("%q has two meanings for %q", key, name)
+			}
+			seen[key] = true
+		}
+		if lock, ok := lockOf(k.hold); !ok || lock != name {
+			t.Errorf("the hold key of %q was read as that of %q, %v", name, lock, ok)
+		}
+		if lock, ok := lockOf(k.queue); !ok || lock != name {
+			t.Errorf("the queue key of %q was read as that of %q, %v", name, lock, ok)
+		}
+		if _, ok := lockOf(k.counter); ok {
+			t.Errorf("the counter of %q was read as a lock", name)
+		}
+	}
+}
+
+func TestNamesThatCannotBeKept(t *testing.T) {
+	for _, c := range []struct{ prefix, name string }{
+		{"", ""}, {"p:", ""}, {"", strings.Repeat("x", driver.MaxName+1)},
+		{"", "interlock:{0}:counter"}, {"interlock:", "{0}:counter"},
+	} {
+		if _, err := (layout{c.prefix}).keys(c.name, "me"); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("prefix %q, name %.30q: %v, want ErrName", c.prefix, c.name, err)
+		}
+	}
+	if _, err := (layout{}).keys("a", ""); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("an empty owner: %v", err)
+	}
+}
