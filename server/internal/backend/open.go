@@ -64,14 +64,22 @@ type TTLError struct{ Reason string }
 // Error is one sentence.
 func (e *TTLError) Error() string { return e.Reason }
 
-// checkTTL knows before connecting that etcd counts in seconds.
+// ttls are the shortest and the longest lease that each driver asks for.
+var ttls = map[string][2]time.Duration{
+	"etcd":  {time.Second, 24 * time.Hour},
+	"redis": {redis.MinTTL, redis.MaxTTL},
+}
+
+// checkTTL knows without connecting what cannot be granted; 0 is the default.
 func (t Target) checkTTL(ttl time.Duration) error {
+	bounds, ok := ttls[t.kind]
 	switch {
-	case ttl < 0:
-		return &TTLError{fmt.Sprintf("a TTL of %v is in the past", ttl)}
-	case t.kind == "etcd" && ttl%time.Second != 0:
+	case ttl == 0 || !ok:
+	case t.kind == "etcd" && ttl > 0 && ttl%time.Second != 0:
 		up := ttl.Truncate(time.Second) + time.Second
 		return &TTLError{fmt.Sprintf("etcd counts leases in whole seconds and cannot grant %v; %v would do", ttl, up)}
+	case ttl < bounds[0] || ttl > bounds[1]:
+		return &TTLError{fmt.Sprintf("%s grants leases of %v to %v, not of %v", t.kind, bounds[0], bounds[1], ttl)}
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func devError(err error) error {
 			inUse.Running.PID, inUse.DataDir, inUse.Running.Endpoint)
 	case errors.As(err, &inUse):
 		return fail(exitFailed, "another development server is starting on %s", inUse.DataDir)
-	case errors.Is(err, syscall.EADDRINUSE):
+	case errors.As(err, &address) && errors.Is(err, syscall.EADDRINUSE):
 		return fail(exitFailed, "%s is taken by another program: choose another port with --listen (127.0.0.1:0 picks a free one)", address.Listen)
 	case errors.As(err, &address):
 		return usage("cannot listen on %s: %w", address.Listen, address.Err)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,13 @@ type app struct {
 
 // Run runs one command line, the program's name in front, and returns the exit
 // code.
-func Run(args []string) int {
+func Run(args []string) (code int) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			fmt.Fprintf(os.Stderr, "interlock: a bug: %v\n%s", bug, debug.Stack())
+			code = exitBug
+		}
+	}()
 	quietLibraries()
 	a := &app{program: args[0], in: os.Stdin, out: os.Stdout, err: os.Stderr}
 	root := a.root()
