@@ -51,11 +51,11 @@ func check(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
-		return &interlock.Error{Op: "acquire", Driver: name, Name: r.Name, Kind: interlock.Bug,
+		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Bug,
 			Err: fmt.Errorf("the owner has %d bytes, and must have 1 to %d", len(r.Owner), driver.MaxName)}
 	}
 	if ctx.Err() != nil {
-		return &interlock.Error{Op: "acquire", Driver: name, Name: r.Name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
 	return nil
 }
@@ -67,6 +67,9 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, errClosed("acquire", r.Name)
+	}
+	if s.ended {
+		return nil, again(r.Name, interlock.ErrSessionEnded)
 	}
 	id := identity{r.Name, r.Owner}
 	old := d.contenders[id]
@@ -115,8 +118,7 @@ func (d *Driver) ask(ctx context.Context, c *contender, noWait bool) error {
 			return err
 		}
 	}
-	return &interlock.Error{Op: "acquire", Driver: name, Name: c.name, Kind: interlock.Retryable,
-		Err: errors.New("the base of tokens kept changing")}
+	return again(c.name, errors.New("the base of tokens kept changing"))
 }
 
 // askOnce sends one transaction. answered is false if the base had changed and
@@ -132,8 +134,7 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	switch {
 	case leaseGone(err):
 		c.session.end(interlock.ErrSessionEnded)
-		return false, &interlock.Error{Op: "acquire", Driver: name, Name: c.name, Kind: interlock.Retryable,
-			Err: fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err)}
+		return false, again(c.name, fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err))
 	case err != nil:
 		return false, failed(rctx, "acquire", c.name, err)
 	}
@@ -141,6 +142,11 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 		return false, err
 	}
 	return d.answered(c, reply, noWait), nil
+}
+
+// again says that the place in the line is gone, or was never taken.
+func again(name string, cause error) error {
+	return &interlock.Error{Op: "acquire", Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
 
 // conditions make the entry happen once, with the base that it stores, and for
@@ -180,7 +186,10 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 		return false
 	}
 	c.session.list(d.layout.line(c.name), reply.Header.Revision, places)
-	if entered && c.state == asking {
+	switch {
+	case c.session.ended:
+		c.state = outdated
+	case entered && c.state == asking:
 		c.state = dropped // it came and went before this reply was read
 	}
 	return true
@@ -220,7 +229,7 @@ func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) 
 		select {
 		case <-c.changed:
 		case <-ctx.Done():
-			return g, &interlock.Error{Op: "acquire", Driver: name, Name: c.name,
+			return g, &interlock.Error{Op: "acquire", Driver: driverName, Name: c.name,
 				Kind: interlock.Uncertain, Err: context.Cause(ctx)}
 		}
 	}
@@ -228,19 +237,16 @@ func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) 
 
 // outcome is what an Acquire has to say by now. The mutex is held.
 func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
-	again := func(cause error) (driver.Grant, bool, error) {
-		return g, true, &interlock.Error{Op: "acquire", Driver: name, Name: c.name, Kind: interlock.Retryable, Err: cause}
-	}
 	switch {
 	case d.closed:
 		return g, true, errClosed("acquire", c.name)
 	case c.state == leaving:
-		return g, true, &interlock.Error{Op: "acquire", Driver: name, Name: c.name,
+		return g, true, &interlock.Error{Op: "acquire", Driver: driverName, Name: c.name,
 			Kind: interlock.Definite, Err: interlock.ErrReleased}
 	case c.state == dropped:
-		return again(fmt.Errorf("its key was deleted: %w", interlock.ErrLost))
+		return g, true, again(c.name, fmt.Errorf("its key was deleted: %w", interlock.ErrLost))
 	case c.state == outdated, c.state == holding && c.session.term.remaining() <= 0:
-		return again(interlock.ErrSessionEnded)
+		return g, true, again(c.name, interlock.ErrSessionEnded)
 	case c.state == holding:
 		return c.grant(), true, nil
 	}

@@ -56,7 +56,7 @@ func (s *session) raiseBase(ctx context.Context) (base, error) {
 			return b, nil
 		}
 	}
-	return base{}, &interlock.Error{Op: "raise base of tokens", Driver: name, Kind: interlock.Retryable,
+	return base{}, &interlock.Error{Op: "raise base of tokens", Driver: driverName, Kind: interlock.Retryable,
 		Err: errors.New("others kept changing it")}
 }
 
@@ -74,7 +74,7 @@ func (s *session) raiseOnce(ctx context.Context) (base, int64, error) {
 	var now base
 	if len(reply.Kvs) > 0 {
 		if now, err = readBase(reply.Kvs[0]); err != nil {
-			return base{}, 0, &interlock.Error{Op: op, Driver: name, Kind: interlock.Definite, Err: err}
+			return base{}, 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite, Err: err}
 		}
 	}
 	want := s.wantedBase(reply.Header.Revision)
@@ -144,12 +144,12 @@ func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Tok
 		return 0, failed(rctx, "convert create revision", "", err)
 	}
 	if len(reply.Kvs) == 0 {
-		return 0, &interlock.Error{Op: "convert create revision", Driver: name, Kind: interlock.Definite,
+		return 0, &interlock.Error{Op: "convert create revision", Driver: driverName, Kind: interlock.Definite,
 			Err: fmt.Errorf("the namespace had no base at revision %d", createRevision)}
 	}
 	b, err := readBase(reply.Kvs[0])
 	if err != nil {
-		return 0, &interlock.Error{Op: "convert create revision", Driver: name, Kind: interlock.Definite, Err: err}
+		return 0, &interlock.Error{Op: "convert create revision", Driver: driverName, Kind: interlock.Definite, Err: err}
 	}
 	return interlock.NewToken(b.value+createRevision, 0)
 }
@@ -170,12 +170,12 @@ func (d *Driver) Revision(ctx context.Context, token interlock.Token) (int64, er
 		}
 		cancel()
 		if len(reply.Kvs) == 0 {
-			return 0, &interlock.Error{Op: op, Driver: name, Kind: interlock.Definite,
+			return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
 				Err: fmt.Errorf("no base of this namespace yields %v", token)}
 		}
 		b, err := readBase(reply.Kvs[0])
 		if err != nil {
-			return 0, &interlock.Error{Op: op, Driver: name, Kind: interlock.Definite, Err: err}
+			return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite, Err: err}
 		}
 		if rev := token.Counter() - b.value; rev > b.mod {
 			return rev, nil

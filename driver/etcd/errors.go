@@ -39,7 +39,7 @@ func failed(ctx context.Context, op, what string, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 	}
-	return &interlock.Error{Op: op, Driver: name, Name: what, Kind: kind, Err: err}
+	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kind, Err: err}
 }
 
 // prelude wraps an error from before the caller's own request was sent: what
@@ -48,13 +48,13 @@ func prelude(err error) error {
 	if interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
-	return &interlock.Error{Op: "open session", Driver: name, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
+	return &interlock.Error{Op: "open session", Driver: driverName, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
 }
 
 func leaseGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
 func errClosed(op, what string) error {
-	return &interlock.Error{Op: op, Driver: name, Name: what, Kind: interlock.Bug, Err: interlock.ErrClosed}
+	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Bug, Err: interlock.ErrClosed}
 }
 
 // checkName refuses what the layout cannot hold.
@@ -62,6 +62,6 @@ func checkName(op, what string) error {
 	if what != "" && len(what) <= driver.MaxName {
 		return nil
 	}
-	return &interlock.Error{Op: op, Driver: name, Kind: interlock.Bug,
+	return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug,
 		Err: fmt.Errorf("%w: it has %d bytes, and may have 1 to %d", interlock.ErrName, len(what), driver.MaxName)}
 }

@@ -84,7 +84,7 @@ import (
 )
 
 const (
-	name       = "etcd"
+	driverName = "etcd"
 	defaultTTL = 30 * time.Second
 	maxTTL     = 24 * time.Hour
 )
@@ -114,7 +114,7 @@ func (o *Options) complete() (Options, error) {
 		c.TTL = defaultTTL
 	}
 	if c.TTL < time.Second || c.TTL > maxTTL {
-		return c, &interlock.Error{Op: "open", Driver: name, Kind: interlock.Bug,
+		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug,
 			Err: fmt.Errorf("a TTL of %v is not possible: it must be between 1s and 24h", c.TTL)}
 	}
 	if c.Now == nil {
@@ -203,7 +203,7 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
 	const always = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover | interlock.ServerClockJump
 	return interlock.Guarantees{
-		Driver:            name,
+		Driver:            driverName,
 		Class:             interlock.Fenced,
 		TokenFrom:         "base of the namespace + create revision of the contender's key",
 		Liveness:          interlock.Session,
@@ -270,7 +270,7 @@ func (d *Driver) current(ctx context.Context) (*session, error) {
 	case <-o.done:
 		return o.session, o.err
 	case <-ctx.Done():
-		return nil, &interlock.Error{Op: "open session", Driver: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return nil, &interlock.Error{Op: "open session", Driver: driverName, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
 }
 

@@ -25,9 +25,11 @@ const requestTimeout = 5 * time.Second
 // The mark of a resource is a key that begins with the token in a fixed number
 // of digits, so that etcd compares tokens by comparing values. etcd has no
 // clock in its transactions: what is too far in the future, and when a mark was
-// raised, is told by the clock of whoever calls. etcd takes at most 128
-// operations in a transaction, of which Enter needs a few; a key must not be
-// written twice.
+// raised, is told by the clock of whoever calls.
+//
+// One Enter takes up to 63 writes: etcd allows 128 operations in a transaction
+// unless it is configured otherwise, and both of its branches name each write.
+// A key must not be written twice. What breaks these rules is Definite.
 type Fence struct {
 	client *clientv3.Client
 	prefix string
@@ -109,7 +111,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	kvs := inner.Responses[0].GetResponseRange().Kvs
 	seen, err := readMark(kvs[0])
 	if err != nil {
-		return &interlock.Error{Op: op, Driver: name, Name: r.Resource, Kind: interlock.Definite, Err: err}
+		return &interlock.Error{Op: op, Driver: driverName, Name: r.Resource, Kind: interlock.Definite, Err: err}
 	}
 	return &interlock.StaleTokenError{Resource: r.Resource, Seen: seen.Token, Got: r.Token}
 }
@@ -147,7 +149,7 @@ func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
 		return err
 	}
 	if !t.Valid() {
-		return &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Bug,
+		return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
 			Err: fmt.Errorf("%d is not a token", int64(t))}
 	}
 	return f.plausible(op, resource, t)
@@ -158,7 +160,7 @@ func (f *Fence) plausible(op, resource string, t interlock.Token) error {
 	if t.Counter() <= interlock.CounterAt(f.now().Add(interlock.MaxAhead)) {
 		return nil
 	}
-	return &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Definite,
+	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite,
 		Err: fmt.Errorf("%w: %d lies more than %v ahead of this machine's clock",
 			interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead)}
 }
@@ -185,7 +187,7 @@ func (f *Fence) read(ctx context.Context, op, resource string) (m driver.Mark, r
 	}
 	m, err = readMark(reply.Kvs[0])
 	if err != nil {
-		err = &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Definite, Err: err}
+		err = &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite, Err: err}
 	}
 	return m, reply.Kvs[0].ModRevision, err
 }
@@ -200,7 +202,7 @@ const rebaseAttempts = 8
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	const op = "rebase"
 	if to < 0 {
-		return driver.Mark{}, &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Bug,
+		return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
 			Err: fmt.Errorf("%d is not a token", int64(to))}
 	}
 	if err := f.plausible(op, resource, to); err != nil {
@@ -216,7 +218,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 			return m, err
 		}
 	}
-	return driver.Mark{}, &interlock.Error{Op: op, Driver: name, Name: resource, Kind: interlock.Retryable,
+	return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Retryable,
 		Err: errors.New("the mark kept moving")}
 }
 
@@ -233,7 +235,7 @@ func (f *Fence) rebaseOnce(ctx context.Context, resource string, m driver.Mark, 
 	now := f.now().UTC()
 	entry, err := json.Marshal(rebasing{From: m.Token, To: to, Reason: reason, By: by, At: now})
 	if err != nil {
-		return false, &interlock.Error{Op: "rebase", Driver: name, Name: resource, Kind: interlock.Bug, Err: err}
+		return false, &interlock.Error{Op: "rebase", Driver: driverName, Name: resource, Kind: interlock.Bug, Err: err}
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()

@@ -110,8 +110,7 @@ func (l *line) take(c change) bool {
 	l.seen = max(l.seen, c.rev)
 	i := slices.IndexFunc(l.places, func(p place) bool { return p.key == c.place.key })
 	if i >= 0 && !c.deleted && l.places[i].created == c.place.created {
-		l.places[i] = c.place // rewritten in place: the order stands
-		return false
+		return false // rewritten in place: the order stands
 	}
 	if i >= 0 {
 		l.places = slices.Delete(l.places, i, i+1)

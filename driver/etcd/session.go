@@ -120,17 +120,17 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 }
 
 func (s *session) start() error {
-	up := make(chan struct{})
+	ctx, cancel := s.d.bounded(s.ctx)
+	defer cancel()
+	up := make(chan error, 1)
 	s.d.tasks.Go(func() { s.follow(up) })
-	wait := time.NewTimer(s.d.pace.request)
-	defer wait.Stop()
 	select {
-	case <-up:
-	case <-s.ctx.Done():
-		return errClosed("open session", "")
-	case <-wait.C:
-		return &interlock.Error{Op: "open session", Driver: name, Kind: interlock.Retryable,
-			Err: fmt.Errorf("the watch did not open: %w", errSlow)}
+	case err := <-up:
+		if err != nil {
+			return failed(s.ctx, "open watch", "", err)
+		}
+	case <-ctx.Done():
+		return failed(ctx, "open watch", "", ctx.Err())
 	}
 	if _, err := s.raiseBase(s.ctx); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (s *session) renewOnce() time.Duration {
 		s.end(errTimeRanOut)
 		return s.ttl
 	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.ttl/3, left), errSlow)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.d.pace.request, left), errSlow)
 	defer cancel()
 	sent := boottime.Now()
 	ttl, err := s.keepAlive(ctx)
@@ -284,7 +284,7 @@ func (s *session) proceeds(floor, rev int64) error {
 		return nil
 	}
 	s.endLocked(interlock.ErrSessionEnded)
-	return &interlock.Error{Op: "read", Driver: name, Kind: interlock.Retryable,
+	return &interlock.Error{Op: "read", Driver: driverName, Kind: interlock.Retryable,
 		Err: fmt.Errorf("the store went back from revision %d to %d: %w", floor, rev, interlock.ErrSessionEnded)}
 }
 

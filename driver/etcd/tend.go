@@ -8,6 +8,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// openFor is for how many heartbeats a watch may be on its way.
+const openFor = 4
+
 // batch is how many operations go into one transaction; etcd allows 128.
 const batch = 64
 
@@ -21,12 +24,12 @@ func (s *session) tend() {
 		case <-s.ctx.Done():
 			return
 		case <-s.tendNow:
-			s.sweep()
 			s.reread()
-		case <-beat.C:
 			s.sweep()
+		case <-beat.C:
 			s.listen()
 			s.reread()
+			s.sweep()
 		}
 	}
 }
@@ -83,10 +86,13 @@ func (s *session) shouldAsk() bool {
 		w.asked = -1
 		return false
 	case w.up && w.asked == w.heard:
-		w.up = false
+		w.up, w.down = false, 0
 		w.reopen()
 		return false
 	case !w.up:
+		if w.down++; w.down%openFor == 0 {
+			w.reopen()
+		}
 		return false
 	}
 	w.asked = w.heard

@@ -18,14 +18,22 @@ type watchState struct {
 	heard  int   // how often it spoke
 	asked  int   // heard, when it was last asked to speak; -1 if it owes no answer
 	rev    int64 // up to which it told everything
+	down   int   // heartbeats since it was noticed that it does not stand
 	reopen context.CancelFunc
 }
 
 // follow is the dispatcher: it keeps one watch over the whole prefix and hands
-// every event to the line it concerns. up is closed when it first stands.
-func (s *session) follow(up chan struct{}) {
+// every event to the line it concerns. up is told when it first stands, or why
+// it does not.
+func (s *session) follow(up chan<- error) {
 	for s.ctx.Err() == nil {
-		s.followOnce(up)
+		stood, err := s.followOnce(up)
+		if stood {
+			continue
+		}
+		if err != nil {
+			tell(up, err)
+		}
 		pause := time.NewTimer(s.d.pace.retry)
 		select {
 		case <-s.ctx.Done():
@@ -38,20 +46,34 @@ func (s *session) follow(up chan struct{}) {
 // followOnce opens the watch at the present revision, which is what makes etcd
 // push each event at once, and follows it until it breaks. The client resumes
 // it by itself when only a connection breaks.
-func (s *session) followOnce(up chan struct{}) {
+func (s *session) followOnce(up chan<- error) (stood bool, err error) {
 	ctx, cancel := context.WithCancel(s.watchContext())
 	defer cancel()
 	s.d.mu.Lock()
 	s.watch.reopen = cancel
 	s.d.mu.Unlock()
 	for reply := range s.d.client.Watch(ctx, s.d.layout.prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
-		if s.heard(reply) == 1 {
-			close(up)
+		if err = reply.Err(); err != nil {
+			break
+		}
+		s.heard(reply)
+		if reply.Created {
+			stood = true
+			tell(up, nil)
 		}
 	}
 	s.d.mu.Lock()
 	s.watch.up = false
 	s.d.mu.Unlock()
+	return stood, err
+}
+
+// tell says it to whoever still waits for it.
+func tell(up chan<- error, err error) {
+	select {
+	case up <- err:
+	default:
+	}
 }
 
 // watchContext marks our watch, so that the client gives it a stream of its
@@ -62,14 +84,13 @@ func (s *session) watchContext() context.Context {
 		"interlock-session", strconv.FormatInt(int64(s.id), 16))
 }
 
-// heard takes one reply of the watch. It returns how often the watch was opened
-// if this reply says that it was, otherwise 0.
-func (s *session) heard(reply clientv3.WatchResponse) (opened int) {
+// heard takes one reply of the watch.
+func (s *session) heard(reply clientv3.WatchResponse) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if reply.Created {
 		s.stands()
-		return s.watch.opened
+		return
 	}
 	for _, ev := range reply.Events {
 		s.event(ev)
@@ -79,7 +100,6 @@ func (s *session) heard(reply clientv3.WatchResponse) (opened int) {
 	} else if reply.IsProgressNotify() {
 		s.progress(reply.Header.Revision)
 	}
-	return 0
 }
 
 // stands notes that the watch was opened. What happened since an earlier one

@@ -1,0 +1,133 @@
+package etcd
+
+import (
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+)
+
+func token(t *testing.T, d *Driver, lock, owner string) interlock.Token {
+	t.Helper()
+	r := ask(lock, owner)
+	g := mustAcquire(t, d, r)
+	mustRelease(t, d, r)
+	return g.Token
+}
+
+// TestBaseFollowsTheClockOfTheSession, and does not go back with it.
+func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
+	server := serverFor(t)
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	clock := func() time.Time { return now }
+	first := token(t, open(t, dial(t, server.Addr()), &Options{Now: clock}), "n", "a")
+	if floor := interlock.CounterAt(now); first.Counter() < floor || first.Counter() > floor+1000 {
+		t.Fatalf("counter %d, want %d and the few revisions since", first.Counter(), floor)
+	}
+	now = now.Add(-time.Hour)
+	second := token(t, open(t, dial(t, server.Addr()), &Options{Now: clock}), "n", "a")
+	if second <= first || second.Counter() > first.Counter()+1000 {
+		t.Fatalf("counter %d after %d, with a clock that went back", second.Counter(), first.Counter())
+	}
+	now = now.Add(2 * time.Hour)
+	third := token(t, open(t, dial(t, server.Addr()), &Options{Now: clock}), "n", "a")
+	if third.Counter() < interlock.CounterAt(now) {
+		t.Fatalf("counter %d is behind the clock", third.Counter())
+	}
+}
+
+// TestTokenOfAWaiterDoesNotChange when the base is raised behind it, and the
+// one behind it is still above it.
+func TestTokenOfAWaiterDoesNotChange(t *testing.T) {
+	server := serverFor(t)
+	a := open(t, dial(t, server.Addr()), nil)
+	holder, waiter := ask("n", "holder"), ask("n", "waiter")
+	first := mustAcquire(t, a, holder)
+	done := queue(t, a, waiter)
+	b := open(t, dial(t, server.Addr()), nil) // raises the base
+	last := ask("n", "last")
+	lastDone := queue(t, b, last)
+	mustRelease(t, a, holder)
+	second := receive(t, done, "the waiter")
+	state, err := b.Lock(t.Context(), "n")
+	if err != nil || state.Holder == nil || state.Holder.Token != second.Token {
+		t.Fatalf("granted %d, shown %+v, %v", second.Token, state.Holder, err)
+	}
+	mustRelease(t, a, waiter)
+	third := receive(t, lastDone, "the last")
+	if first.Token >= second.Token || second.Token >= third.Token {
+		t.Fatalf("tokens %d, %d, %d", first.Token, second.Token, third.Token)
+	}
+	if third.Token.Counter()-second.Token.Counter() < 1000 {
+		t.Fatal("the base was not raised, so this proves nothing")
+	}
+}
+
+// TestBaseThatFellIsRaised: deleted, or lowered by hand.
+func TestBaseThatFellIsRaised(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	d := open(t, dial(t, server.Addr()), nil)
+	before := token(t, d, "n", "a")
+	for _, harm := range []func(){
+		func() { mustDelete(t, operator, "interlock.base") },
+		func() { mustPut(t, operator, "interlock.base", "7") },
+	} {
+		harm()
+		after := token(t, d, "n", "b")
+		if after <= before {
+			t.Fatalf("token %d after %d", after, before)
+		}
+		before = after
+	}
+	mustPut(t, operator, "interlock.base", "a word")
+	_, err := d.Acquire(bounded(t), ask("n", "c").Request)
+	if interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("a base that is no number: %v", err)
+	}
+	mustDelete(t, operator, "interlock.base")
+	if after := token(t, d, "n", "d"); after <= before {
+		t.Fatalf("token %d after %d", after, before)
+	}
+}
+
+// TestTokensAndRevisionsAreConverted, also after the base was raised.
+func TestTokensAndRevisionsAreConverted(t *testing.T) {
+	server := serverFor(t)
+	d := open(t, dial(t, server.Addr()), nil)
+	r := ask("n", "me")
+	g := mustAcquire(t, d, r)
+	at, ok := d.Contender("n", "me")
+	if !ok {
+		t.Fatal("it does not know its own claim")
+	}
+	open(t, dial(t, server.Addr()), nil) // raises the base
+	if back, err := d.Token(t.Context(), at.CreateRevision); err != nil || back != g.Token {
+		t.Fatalf("revision %d is token %d (%v), want %d", at.CreateRevision, back, err, g.Token)
+	}
+	if rev, err := d.Revision(t.Context(), g.Token); err != nil || rev != at.CreateRevision {
+		t.Fatalf("token %d is revision %d (%v), want %d", g.Token, rev, err, at.CreateRevision)
+	}
+	client := dial(t, server.Addr())
+	reply, err := client.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(at.Key), "=", at.CreateRevision)).
+		Then(clientv3.OpPut("data", "x", clientv3.WithLease(at.Lease))).Commit()
+	if err != nil || !reply.Succeeded {
+		t.Fatalf("etcd's own guard refuses what stands at %+v: %v", at, err)
+	}
+	if _, err := d.Revision(t.Context(), 1<<12); interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("a token that was never issued: %v", err)
+	}
+	now := mustPut(t, client, "x", "y")
+	if _, err := client.Compact(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Token(t.Context(), at.CreateRevision); interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("a compacted revision: %v", err)
+	}
+	mustRelease(t, d, r)
+	if _, ok := d.Contender("n", "me"); ok {
+		t.Fatal("a claim that was given up is still shown")
+	}
+}

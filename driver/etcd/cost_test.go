@@ -1,0 +1,126 @@
+package etcd
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestUncontendedCostsTwoRequests counts every request of the client over many
+// acquires and releases in a row.
+func TestUncontendedCostsTwoRequests(t *testing.T) {
+	var count counter
+	d := open(t, dial(t, serverFor(t).Addr(), count.on), nil)
+	const rounds = 200
+	before := count.n.Load()
+	for i := range rounds {
+		r := ask("a/b", fmt.Sprint(i))
+		mustAcquire(t, d, r)
+		mustRelease(t, d, r)
+	}
+	if got := count.n.Load() - before; got != 2*rounds {
+		t.Fatalf("%d requests for %d acquires and releases", got, rounds)
+	}
+}
+
+// TestRefusalCostsOneRequest: a request that does not wait, and one that was
+// never made.
+func TestRefusalCostsOneRequest(t *testing.T) {
+	server := serverFor(t)
+	var count counter
+	d := open(t, dial(t, server.Addr(), count.on), nil)
+	operator := dial(t, server.Addr())
+	mustAcquire(t, open(t, operator, nil), ask("n", "holder"))
+	// the other's session raised the base, which this one hears by its watch
+	stored, err := operator.Get(t.Context(), "interlock.base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the base is known", func() bool {
+		b, err := d.session.currentBase(t.Context())
+		return err == nil && b.mod == stored.Kvs[0].ModRevision
+	})
+	r := ask("n", "late")
+	r.NoWait = true
+	before := count.n.Load()
+	if _, err := d.Acquire(bounded(t), r.Request); err == nil {
+		t.Fatal("granted twice")
+	}
+	mustRelease(t, d, r)
+	mustRelease(t, d, ask("n", "nobody"))
+	if got := count.n.Load() - before; got != 1 {
+		t.Fatalf("%d requests for a refusal", got)
+	}
+}
+
+// TestWaitersCostNoRequestsAndNoGoroutines: those that wait in the driver are
+// the callers' own.
+func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
+	server := serverFor(t)
+	var count counter
+	d := open(t, dial(t, server.Addr(), count.on), nil)
+	holder := ask("hot", "holder")
+	mustAcquire(t, d, holder)
+	const waiters = 50
+	before := count.n.Load()
+	goroutines := runtime.NumGoroutine()
+	var all []request
+	var done []<-chan outcome
+	for i := range waiters {
+		r := ask("hot", fmt.Sprint("waiter ", i))
+		all, done = append(all, r), append(done, queue(t, d, r))
+	}
+	if more := runtime.NumGoroutine() - goroutines; more > waiters+2 {
+		t.Errorf("%d more goroutines for %d waiters, which are one each", more, waiters)
+	}
+	mustRelease(t, d, holder)
+	for i, r := range all {
+		if o := receive(t, done[i], r.Owner); o.err != nil {
+			t.Fatal(o.err)
+		}
+		mustRelease(t, d, r)
+	}
+	if got := count.n.Load() - before; got != 2*waiters+1 {
+		t.Fatalf("%d requests for %d contended acquires and %d releases", got, waiters, waiters+1)
+	}
+}
+
+// TestHandOverIsAFewCommits: from one process to another, against the time of a
+// bare write, measured in turns.
+func TestHandOverIsAFewCommits(t *testing.T) {
+	server := testbed.Etcd(t) // with its durability
+	writer := dial(t, server.Addr())
+	a, b := open(t, dial(t, server.Addr()), nil), open(t, dial(t, server.Addr()), nil)
+	holder := ask("hot", "first")
+	mustAcquire(t, a, holder)
+	var handOvers, commits []time.Duration
+	for i := range 200 {
+		next := ask("hot", fmt.Sprint(i))
+		done := queue(t, b, next)
+		began := time.Now()
+		mustRelease(t, a, holder)
+		if o := receive(t, done, "the next holder"); o.err != nil {
+			t.Fatal(o.err)
+		}
+		handOvers = append(handOvers, time.Since(began))
+		began = time.Now()
+		mustPut(t, writer, "elsewhere", "x")
+		commits = append(commits, time.Since(began))
+		a, b, holder = b, a, next
+	}
+	handOver, commit := median(handOvers), median(commits)
+	ratio := float64(handOver) / float64(commit)
+	t.Logf("hand-over %v, commit %v, ratio %.1f", handOver, commit, ratio)
+	if ratio > 12 {
+		t.Fatalf("a hand-over takes %.1f commits (%v, a commit %v)", ratio, handOver, commit)
+	}
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}

@@ -1,0 +1,141 @@
+package etcd
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+const patience = 20 * time.Second
+
+// counter counts the unary requests of a client.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) on(config *clientv3.Config) {
+	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			c.n.Add(1)
+			return call(ctx, method, req, reply, cc, opts...)
+		}))
+}
+
+// request is one owner's, with its events on channels.
+type request struct {
+	driver.Request
+	waiting chan driver.Place
+	lost    chan error
+}
+
+var owners atomic.Int64
+
+func ask(lock, owner string) request {
+	r := request{
+		Request: driver.Request{Name: lock, Owner: owner},
+		waiting: make(chan driver.Place, 100), // more than any test hears
+		lost:    make(chan error, 10),
+	}
+	r.Events = driver.Events{
+		Waiting: func(p driver.Place) { r.waiting <- p },
+		Lost:    func(cause error) { r.lost <- cause },
+	}
+	return r
+}
+
+func bounded(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func mustAcquire(t testing.TB, d *Driver, r request) driver.Grant {
+	t.Helper()
+	g, err := d.Acquire(bounded(t), r.Request)
+	if err != nil {
+		t.Fatalf("acquire %q as %s: %v", r.Name, r.Owner, err)
+	}
+	return g
+}
+
+func mustRelease(t testing.TB, d *Driver, r request) {
+	t.Helper()
+	if err := d.Release(bounded(t), r.Name, r.Owner); err != nil {
+		t.Fatalf("release %q as %s: %v", r.Name, r.Owner, err)
+	}
+}
+
+type outcome struct {
+	driver.Grant
+	err error
+}
+
+// queue acquires in the background and returns once it stands in line.
+func queue(t testing.TB, d *Driver, r request) <-chan outcome {
+	t.Helper()
+	done := make(chan outcome, 1)
+	ctx := bounded(t)
+	go func() {
+		g, err := d.Acquire(ctx, r.Request)
+		done <- outcome{g, err}
+	}()
+	receive(t, r.waiting, "word of waiting")
+	return done
+}
+
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing within %v", what, patience)
+		panic("unreachable")
+	}
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// serverFor starts a server without durability, for tests that do not crash it.
+func serverFor(t testing.TB) *testbed.Server { return testbed.Etcd(t, "--unsafe-no-fsync") }
+
+func keys(t testing.TB, client *clientv3.Client, prefix string) []string {
+	t.Helper()
+	reply, err := client.Get(bounded(t), prefix, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, kv := range reply.Kvs {
+		all = append(all, string(kv.Key))
+	}
+	return all
+}
+
+func mustPut(t testing.TB, client *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
+	t.Helper()
+	reply, err := client.Put(bounded(t), key, value, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.Header.Revision
+}
+
+func mustDelete(t testing.TB, client *clientv3.Client, key string, opts ...clientv3.OpOption) {
+	t.Helper()
+	if _, err := client.Delete(bounded(t), key, opts...); err != nil {
+		t.Fatal(err)
+	}
+}

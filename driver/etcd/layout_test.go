@@ -1,0 +1,97 @@
+package etcd
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+func TestNamesAreEscapedInjectively(t *testing.T) {
+	names := []string{"a", "a/b", "a/", "/a", "/", "//", "a%2Fb", "a%252Fb", "%", "%25", "a%b", "a-b", "\x00", "\xff"}
+	for _, prefix := range []string{"", "locks/"} {
+		l := layout{prefix: prefix}
+		seen := map[string]string{}
+		for _, n := range names {
+			key := l.contender(n, 0x1f, "who/what%")
+			if back, ok := l.name(key); !ok || back != n {
+				t.Errorf("%q in %q reads back as %q, %v", n, key, back, ok)
+			}
+			lines := 0
+			l.lines(key, func(line string) {
+				lines++
+				if line != l.line(n) {
+					t.Errorf("%q also stands in %q", n, line)
+				}
+			})
+			if lines != 1 || seen[l.line(n)] != "" {
+				t.Errorf("%q stands in %d lines, one of which is that of %q", n, lines, seen[l.line(n)])
+			}
+			seen[l.line(n)] = n
+		}
+	}
+}
+
+func TestPlainNamesAreThoseOfOtherClients(t *testing.T) {
+	if got := (layout{}).line("nightly"); got != "nightly/" {
+		t.Fatal(got)
+	}
+	if got := (layout{raw: true}).line("jobs/nightly"); got != "jobs/nightly/" {
+		t.Fatal(got)
+	}
+}
+
+func TestKeysThatAreNoContenders(t *testing.T) {
+	l := layout{prefix: "p/"}
+	for _, key := range []string{"p/interlock.base", "p/x", "q/a/1", "p//1", "p/a/b/1", "p/a%/1"} {
+		if name, ok := l.name(key); ok {
+			t.Errorf("%q is read as a contender for %q", key, name)
+		}
+	}
+	if name, ok := (layout{raw: true}).name("a/b/1"); !ok || name != "a/b" {
+		t.Error(name, ok)
+	}
+}
+
+// FuzzName: whatever a key holds, what is read as a name leads back to its line.
+func FuzzName(f *testing.F) {
+	f.Add("p/a%2Fb/1f-x")
+	f.Add("p/%25/1")
+	f.Fuzz(func(t *testing.T, key string) {
+		l := layout{prefix: "p/"}
+		name, ok := l.name(key)
+		if !ok {
+			return
+		}
+		found := false
+		l.lines(key, func(line string) { found = found || line == l.line(name) })
+		if !found {
+			t.Fatalf("%q is read as %q, whose line is %q", key, name, l.line(name))
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	for _, bad := range []time.Duration{-1, time.Millisecond, 999 * time.Millisecond, 25 * time.Hour} {
+		if _, err := Open(t.Context(), nil, &Options{TTL: bad}); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("TTL %v: %v", bad, err)
+		}
+	}
+	var none *Options
+	o, err := none.complete()
+	if err != nil || o.TTL != 30*time.Second || o.Now == nil {
+		t.Error(o, err)
+	}
+	if p := paceOf(1500 * time.Millisecond); p.seconds != 2 {
+		t.Errorf("1.5 s are asked for as %d s", p.seconds)
+	}
+}
+
+func TestNamesThatAreRefused(t *testing.T) {
+	for _, n := range []string{"", string(make([]byte, 513))} {
+		if err := checkName("acquire", n); !errors.Is(err, interlock.ErrName) {
+			t.Errorf("%d bytes: %v", len(n), err)
+		}
+	}
+}

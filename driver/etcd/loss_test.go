@@ -1,0 +1,306 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestLossIsToldWithoutTheWatch: the bound of Guarantees.Blind holds when the
+// watch is dead and everything else works.
+func TestLossIsToldWithoutTheWatch(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	d := open(t, client, nil)
+	r := ask("n", "holder")
+	g := mustAcquire(t, d, r)
+	deaf.deaf.Store(true)
+	began := time.Now()
+	mustDelete(t, dial(t, server.Addr()), "n/", clientv3.WithPrefix())
+	if cause := receive(t, r.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+		t.Fatalf("cause %v", cause)
+	}
+	took := time.Since(began)
+	t.Logf("told after %v, claimed are %v", took, d.Guarantees().Blind)
+	if took > d.Guarantees().Blind {
+		t.Fatalf("told after %v, claimed are %v", took, d.Guarantees().Blind)
+	}
+	if left := g.Lease.Remaining(); left > 0 {
+		t.Fatalf("a lost claim has %v left", left)
+	}
+}
+
+// TestWatchIsOpenedAnew after it fell silent, and then hand-overs are pushed
+// again.
+func TestWatchIsOpenedAnew(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	d := open(t, client, &Options{TTL: 2 * time.Second})
+	holder, next := ask("n", "holder"), ask("n", "next")
+	mustAcquire(t, d, holder)
+	deaf.deaf.Store(true)
+	opened := func() int {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.session.watch.opened
+	}
+	eventually(t, "the silence is noticed", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return !d.session.watch.up
+	})
+	deaf.deaf.Store(false)
+	eventually(t, "the watch is opened anew", func() bool { return opened() > 1 })
+	done := queue(t, d, next)
+	mustRelease(t, d, holder)
+	receive(t, done, "the grant")
+}
+
+// TestCompactionDuringAnOutage: the watch cannot be resumed, so that what
+// happened must be read: a loss, and a grant.
+func TestCompactionDuringAnOutage(t *testing.T) {
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
+	held, awaited := ask("held", "me"), ask("awaited", "me")
+	mustAcquire(t, d, held)
+	mustPut(t, operator, "awaited/foreign", "")
+	done := queue(t, d, awaited)
+
+	proxy.Cut()
+	mustDelete(t, operator, "held/", clientv3.WithPrefix())
+	mustDelete(t, operator, "awaited/foreign")
+	rev := mustPut(t, operator, "x", "y")
+	if _, err := operator.Compact(bounded(t), rev); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Heal()
+	if cause := receive(t, held.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+		t.Fatalf("cause %v", cause)
+	}
+	if o := receive(t, done, "the grant"); o.err != nil || !o.Token.Valid() {
+		t.Fatal(o)
+	}
+}
+
+// TestRevokedLeaseEndsTheSession: every claim is told, every waiter is told to
+// ask again, and what comes then is a new session with a higher token.
+func TestRevokedLeaseEndsTheSession(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	d := open(t, dial(t, server.Addr()), nil)
+	held, awaited := ask("held", "me"), ask("awaited", "me")
+	before := mustAcquire(t, d, held)
+	mustPut(t, operator, "awaited/foreign", "")
+	done := queue(t, d, awaited)
+	lease := d.session.id
+	if _, err := operator.Revoke(bounded(t), lease); err != nil {
+		t.Fatal(err)
+	}
+	if cause := receive(t, held.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
+		t.Fatalf("cause %v", cause)
+	}
+	o := receive(t, done, "word to the waiter")
+	if interlock.Kind(o.err) != interlock.Retryable {
+		t.Fatalf("a waiter without a place: %v", o.err)
+	}
+	eventually(t, "the session is known to be over", func() bool { return before.Lease.Remaining() <= 0 && replaced(d, lease) })
+	mustRelease(t, d, held)
+	after := mustAcquire(t, d, held)
+	if after.Token <= before.Token {
+		t.Fatalf("token %d after %d", after.Token, before.Token)
+	}
+	if at, ok := d.Contender("held", "me"); !ok || at.Lease == lease {
+		t.Fatalf("it stands at %+v, under the lease that is gone", at)
+	}
+	if len(held.lost) > 0 {
+		t.Fatalf("told again: %v", <-held.lost)
+	}
+}
+
+// replaced reports that lease is not the session's any more.
+func replaced(d *Driver, lease clientv3.LeaseID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.session == nil || d.session.id != lease
+}
+
+// TestTimeRunsFromSending: with a path that takes 400 ms each way, no more than
+// the TTL less drift less the way there and back ever remains.
+func TestTimeRunsFromSending(t *testing.T) {
+	const way, ttl = 400 * time.Millisecond, 4 * time.Second
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	d := open(t, dial(t, proxy.Addr()), &Options{TTL: ttl})
+	proxy.Delay(way)
+	r := ask("n", "me")
+	renewals := make(chan time.Duration, 100)
+	r.Events.Renewed = func(took time.Duration, err error) {
+		if err != nil {
+			t.Errorf("renewal: %v", err)
+		}
+		renewals <- took
+	}
+	g := mustAcquire(t, d, r)
+	bound := ttl - ttl/100 - 2*way
+	for range 2 {
+		took := receive(t, renewals, "a renewal")
+		if took < 2*way {
+			t.Fatalf("a renewal took %v over a path of %v", took, way)
+		}
+		if left := g.Lease.Remaining(); left > bound || left <= 0 {
+			t.Fatalf("%v left right after a renewal, want at most %v", left, bound)
+		}
+	}
+}
+
+// TestAnotherStoreIsNoticed by its revisions, by the first request that reaches
+// it: what was known of the old one is dropped.
+func TestAnotherStoreIsNoticed(t *testing.T) {
+	server := testbed.Etcd(t)
+	client := dial(t, server.Addr())
+	d := open(t, client, nil)
+	for i := range 20 {
+		r := ask("n", fmt.Sprint(i))
+		mustAcquire(t, d, r)
+		mustRelease(t, d, r)
+	}
+	last := ask("n", "last")
+	before := mustAcquire(t, d, last)
+	server.Wipe()
+	operator := dial(t, server.Addr())
+	mustPut(t, operator, "interlock.base", "1") // and a base that is far too low
+	next := ask("n", "next")
+	var after interlock.Token
+	eventually(t, "a grant from the new store", func() bool {
+		g, err := d.Acquire(bounded(t), next.Request)
+		if err != nil && interlock.Kind(err) == interlock.Definite {
+			t.Fatal(err)
+		}
+		after = g.Token
+		return err == nil
+	})
+	if after <= before.Token {
+		t.Fatalf("token %d after %d", after, before.Token)
+	}
+	if left := before.Lease.Remaining(); left > 0 {
+		t.Fatalf("a claim of the lost store has %v left", left)
+	}
+	receive(t, last.lost, "word of the loss")
+}
+
+// TestReleaseThatFailedIsCarriedOn: nobody repeats it, and yet the key goes,
+// although the session lives on.
+func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
+	r := ask("n", "me")
+	g := mustAcquire(t, d, r)
+	lease := d.session.id
+	proxy.Cut()
+	err := d.Release(bounded(t), r.Name, r.Owner)
+	if interlock.Kind(err) != interlock.Uncertain {
+		t.Fatalf("a release that nobody answered: %v", err)
+	}
+	if left := g.Lease.Remaining(); left > 0 {
+		t.Fatalf("a claim that was given up has %v left", left)
+	}
+	proxy.Heal()
+	eventually(t, "the key is gone", func() bool { return len(keys(t, operator, "n/")) == 0 })
+	if replaced(d, lease) {
+		t.Fatal("it went with the session, which proves nothing")
+	}
+}
+
+// TestGhostIsRemoved: a request that was given up is carried out late. Its key
+// would stand in line for as long as the session lives.
+func TestGhostIsRemoved(t *testing.T) {
+	server := serverFor(t)
+	d, operator := open(t, dial(t, server.Addr()), nil), dial(t, server.Addr())
+	r := ask("n", "me")
+	mustAcquire(t, d, r)
+	mustRelease(t, d, r)
+	key := d.layout.contender("n", d.session.id, "me")
+	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
+	eventually(t, "the ghost is gone", func() bool { return len(keys(t, operator, "n/")) == 0 })
+	mustAcquire(t, d, ask("n", "next"))
+}
+
+// TestGhostBehindADeadWatchIsRemoved: the same when no event tells of it.
+func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
+	server := serverFor(t)
+	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	d := open(t, client, nil)
+	mustAcquire(t, d, ask("other", "me"))
+	deaf.deaf.Store(true)
+	key := d.layout.contender("n", d.session.id, "gone")
+	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
+	eventually(t, "the ghost is gone", func() bool { return len(keys(t, operator, "n/")) == 0 })
+	if len(keys(t, operator, "other/")) != 1 {
+		t.Fatal("the claim went with it")
+	}
+}
+
+// TestRewrittenKeyGivesNoToken: a value without a base has no token, and the
+// place is taken anew.
+func TestRewrittenKeyGivesNoToken(t *testing.T) {
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
+	lease := d.session.id
+	mustPut(t, operator, d.layout.contender("n", lease, "me"), "", clientv3.WithLease(lease))
+	r := ask("n", "me")
+	var g outcome
+	eventually(t, "a grant with a token", func() bool {
+		g.Grant, g.err = d.Acquire(bounded(t), r.Request)
+		return g.err == nil
+	})
+	if g.Token.Counter() < interlock.CounterAt(time.Now().Add(-time.Minute)) {
+		t.Fatalf("token %d", g.Token)
+	}
+}
+
+// TestCloseLeavesNothing: no lease if nothing was held, and with something held
+// the waiters are gone and the claim is left to expire.
+func TestCloseLeavesNothing(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	idle := open(t, dial(t, server.Addr()), nil)
+	id := idle.session.id
+	if err := idle.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := operator.TimeToLive(t.Context(), id); err != nil || reply.TTL > 0 {
+		t.Fatalf("the lease lives: %v, %v", reply, err)
+	}
+	busy := open(t, dial(t, server.Addr()), nil)
+	mustAcquire(t, busy, ask("held", "me"))
+	mustPut(t, operator, "awaited/foreign", "")
+	done := queue(t, busy, ask("awaited", "me"))
+	if err := busy.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if o := receive(t, done, "the waiter"); !errors.Is(o.err, interlock.ErrClosed) {
+		t.Fatal(o.err)
+	}
+	if left := strings.Join(keys(t, operator, "awaited/"), " "); left != "awaited/foreign" {
+		t.Fatalf("in line: %s", left)
+	}
+	if len(keys(t, operator, "held/")) != 1 {
+		t.Fatal("the claim did not stay")
+	}
+}

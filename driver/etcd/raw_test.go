@@ -1,0 +1,34 @@
+package etcd
+
+import "testing"
+
+// TestRawNamesNest: what Options.RawNames says it costs, and escaping saves.
+func TestRawNamesNest(t *testing.T) {
+	server := serverFor(t)
+	raw := open(t, dial(t, server.Addr()), &Options{RawNames: true})
+	inner := ask("a/b", "inner")
+	mustAcquire(t, raw, inner)
+	outer := ask("a", "outer")
+	done := queue(t, raw, outer)
+	mustRelease(t, raw, inner)
+	if o := receive(t, done, "the outer lock"); o.err != nil {
+		t.Fatal(o.err)
+	}
+
+	escaped := open(t, dial(t, server.Addr()), &Options{Prefix: "ns/"})
+	mustAcquire(t, escaped, ask("a/b", "inner"))
+	outer = ask("a", "outer")
+	outer.NoWait = true
+	mustAcquire(t, escaped, outer)
+}
+
+// TestEmptyAndFullPrefixAreApart: a namespace sees nothing of another.
+func TestEmptyAndFullPrefixAreApart(t *testing.T) {
+	server := serverFor(t)
+	for _, prefix := range []string{"", "one/", "two/"} {
+		d := open(t, dial(t, server.Addr()), &Options{Prefix: prefix})
+		r := ask("n", "me")
+		r.NoWait = true
+		mustAcquire(t, d, r)
+	}
+}
