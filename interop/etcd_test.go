@@ -1,0 +1,432 @@
+// Package interop tests drivers against other clients of the same backends:
+// the real programs and libraries, on a real server.
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// etcdBed is a server with a driver of ours on it.
+type etcdBed struct {
+	*testing.T
+	server *testbed.Server
+	client *clientv3.Client
+	ours   *etcd.Driver
+}
+
+func onEtcd(t *testing.T, o *etcd.Options) *etcdBed {
+	t.Helper()
+	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	b := &etcdBed{T: t, server: server}
+	b.client = b.dial()
+	b.ours = b.open(o)
+	return b
+}
+
+func (b *etcdBed) dial() *clientv3.Client {
+	b.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{b.server.Addr()}, Logger: zap.NewNop()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return client
+}
+
+func (b *etcdBed) open(o *etcd.Options) *etcd.Driver {
+	b.Helper()
+	d, err := etcd.Open(b.Context(), b.dial(), o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := d.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	return d
+}
+
+// contender is one that wants a lock, ours or foreign: it is granted or waits,
+// and gives up.
+type contender struct {
+	who     string
+	granted chan error
+	release func()
+}
+
+// acquire has our driver ask. It returns when the request is in line.
+func (b *etcdBed) acquire(d *etcd.Driver, lock, owner string) *contender {
+	b.Helper()
+	c := &contender{who: owner, granted: make(chan error, 1)}
+	before := b.inLine(lock)
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	b.Cleanup(cancel)
+	go func() {
+		_, err := d.Acquire(ctx, driver.Request{Name: lock, Owner: owner})
+		c.granted <- err
+	}()
+	c.release = func() {
+		if err := d.Release(context.Background(), lock, owner); err != nil {
+			b.Errorf("release %s: %v", owner, err)
+		}
+	}
+	b.until("our request is in line", func() bool { return b.inLine(lock) > before })
+	return c
+}
+
+// etcdctl runs the real program, with the lease that it makes itself.
+func (b *etcdBed) etcdctl(lock string, ttl int) (*contender, *testbed.Process) {
+	b.Helper()
+	before := b.inLine(lock)
+	p := testbed.Command(b, testbed.Binary(b, "etcdctl"), "--endpoints", b.server.Addr(),
+		"lock", lock, "--ttl", fmt.Sprint(ttl))
+	c := &contender{who: "etcdctl", granted: make(chan error, 1)}
+	go func() {
+		if key, ok := <-p.Stdout(); !ok || !strings.HasPrefix(key, lock+"/") {
+			c.granted <- fmt.Errorf("etcdctl says %q", key)
+			return
+		}
+		c.granted <- nil
+	}()
+	c.release = func() { p.Signal(syscall.SIGTERM) }
+	b.until("etcdctl is in line", func() bool { return b.inLine(lock) > before })
+	return c, p
+}
+
+// mutex is that of the Go package concurrency, in a session of its own.
+func (b *etcdBed) mutex(lock string) (*contender, *concurrency.Mutex) {
+	b.Helper()
+	before := b.inLine(lock)
+	m := concurrency.NewMutex(b.session(), lock)
+	c := &contender{who: "mutex", granted: make(chan error, 1)}
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	b.Cleanup(cancel)
+	go func() { c.granted <- m.Lock(ctx) }()
+	c.release = func() {
+		if err := m.Unlock(context.Background()); err != nil {
+			b.Errorf("unlock: %v", err)
+		}
+	}
+	b.until("the mutex is in line", func() bool { return b.inLine(lock) > before })
+	return c, m
+}
+
+func (b *etcdBed) session() *concurrency.Session {
+	b.Helper()
+	s, err := concurrency.NewSession(b.dial(), concurrency.WithTTL(10))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return s
+}
+
+func (b *etcdBed) inLine(lock string) int {
+	b.Helper()
+	reply, err := b.client.Get(b.Context(), lock+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return int(reply.Count)
+}
+
+func (b *etcdBed) until(what string, holds func() bool) {
+	b.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+func (b *etcdBed) mustBeGranted(c *contender) {
+	b.Helper()
+	select {
+	case err := <-c.granted:
+		if err != nil {
+			b.Fatalf("%s: %v", c.who, err)
+		}
+	case <-time.After(patience):
+		b.Fatalf("%s is not granted", c.who)
+	}
+}
+
+// mustWait looks once, after everything before it was seen to be in line.
+func (b *etcdBed) mustWait(waiting ...*contender) {
+	b.Helper()
+	for _, c := range waiting {
+		select {
+		case err := <-c.granted:
+			b.Fatalf("%s is granted (%v) before its turn", c.who, err)
+		default:
+		}
+	}
+}
+
+// mustRefuse requires that our driver says who holds.
+func (b *etcdBed) mustRefuse(lock string) {
+	b.Helper()
+	_, err := b.ours.Acquire(b.Context(), driver.Request{Name: lock, Owner: "impatient", NoWait: true})
+	if !errors.Is(err, interlock.ErrHeld) {
+		b.Fatalf("a lock that another client holds: %v", err)
+	}
+}
+
+// TestOneLineForAll: whoever comes, in whatever order, is served in that order,
+// one at a time.
+func TestOneLineForAll(t *testing.T) {
+	b := onEtcd(t, nil)
+	const lock = "nightly"
+	other := b.open(nil)
+	ctl, _ := b.etcdctl(lock, 10)
+	b.mustBeGranted(ctl)
+	b.mustRefuse(lock)
+	line := []*contender{ctl}
+	line = append(line, b.acquire(b.ours, lock, "ours 1"))
+	m, _ := b.mutex(lock)
+	line = append(line, m, b.acquire(other, lock, "theirs 2"))
+	ctl, _ = b.etcdctl(lock, 10)
+	line = append(line, ctl)
+	m, _ = b.mutex(lock)
+	line = append(line, m, b.acquire(b.ours, lock, "ours 3"))
+	for i, c := range line[:len(line)-1] {
+		b.mustWait(line[i+1:]...)
+		began := time.Now()
+		c.release()
+		b.mustBeGranted(line[i+1])
+		t.Logf("%s to %s: %v", c.who, line[i+1].who, time.Since(began).Round(100*time.Microsecond))
+	}
+	line[len(line)-1].release()
+	b.until("nobody is in line", func() bool { return b.inLine(lock) == 0 })
+}
+
+// TestWeExcludeOthers: what we hold, they cannot have.
+func TestWeExcludeOthers(t *testing.T) {
+	b := onEtcd(t, nil)
+	ours := b.acquire(b.ours, "n", "ours")
+	b.mustBeGranted(ours)
+	if err := concurrency.NewMutex(b.session(), "n").TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
+		t.Fatalf("TryLock: %v", err)
+	}
+	ours.release()
+	if err := concurrency.NewMutex(b.session(), "n").TryLock(t.Context()); err != nil {
+		t.Fatalf("TryLock of a free lock: %v", err)
+	}
+}
+
+// TestNeverTwoAtOnce: many of both kinds on one lock.
+func TestNeverTwoAtOnce(t *testing.T) {
+	b := onEtcd(t, nil)
+	const each, rounds = 3, 5
+	var holding, total atomic.Int32
+	critical := func() {
+		if n := holding.Add(1); n != 1 {
+			t.Errorf("%d hold at once", n)
+		}
+		total.Add(1)
+		holding.Add(-1)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	for i := range each {
+		m := concurrency.NewMutex(b.session(), "n")
+		wg.Go(func() {
+			for range rounds {
+				if err := m.Lock(ctx); err != nil {
+					t.Error(err)
+					return
+				}
+				critical()
+				if err := m.Unlock(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		d := b.open(nil)
+		wg.Go(func() {
+			for j := range rounds {
+				owner := fmt.Sprint("ours ", i, " ", j)
+				if _, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: owner}); err != nil {
+					t.Error(err)
+					return
+				}
+				critical()
+				if err := d.Release(ctx, "n", owner); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := total.Load(); got != 2*each*rounds {
+		t.Fatalf("%d turns, want %d", got, 2*each*rounds)
+	}
+}
+
+// TestForeignHolderCrashes: ours is served when its lease is over.
+func TestForeignHolderCrashes(t *testing.T) {
+	b := onEtcd(t, nil)
+	ctl, p := b.etcdctl("n", 2)
+	b.mustBeGranted(ctl)
+	ours := b.acquire(b.ours, "n", "ours")
+	p.Kill()
+	began := time.Now()
+	b.mustWait(ours)
+	b.mustBeGranted(ours)
+	took := time.Since(began)
+	t.Logf("served %v after the crash of a holder with a TTL of 2 s", took.Round(time.Millisecond))
+	if took > 5*time.Second {
+		t.Fatalf("served only after %v", took)
+	}
+}
+
+// TestForeignWaiterCrashes: it does not keep the line waiting behind it.
+func TestForeignWaiterCrashes(t *testing.T) {
+	b := onEtcd(t, nil)
+	first := b.acquire(b.ours, "n", "first")
+	b.mustBeGranted(first)
+	_, p := b.etcdctl("n", 2)
+	last := b.acquire(b.ours, "n", "last")
+	p.Kill()
+	first.release()
+	b.mustBeGranted(last)
+}
+
+// TestOurCrashFreesOthers: our process dies without a word, and a foreign
+// waiter is served when our lease is over.
+func TestOurCrashFreesOthers(t *testing.T) {
+	b := onEtcd(t, nil)
+	proxy := testbed.NewProxy(t, b.server.Addr())
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	dying, err := etcd.Open(t.Context(), client, &etcd.Options{TTL: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dying.Close(context.Background())
+	b.mustBeGranted(b.acquire(dying, "n", "dying"))
+	m, _ := b.mutex("n")
+	ctl, _ := b.etcdctl("n", 10)
+	proxy.Cut()
+	b.mustBeGranted(m)
+	b.mustWait(ctl)
+	m.release()
+	b.mustBeGranted(ctl)
+}
+
+// TestForeignContendersAreShown with the lease that is all they tell.
+func TestForeignContendersAreShown(t *testing.T) {
+	b := onEtcd(t, nil)
+	ctl, _ := b.etcdctl("n", 30)
+	b.mustBeGranted(ctl)
+	b.acquire(b.ours, "n", "ours")
+	b.mutex("n")
+	state, err := b.ours.Lock(t.Context(), "n")
+	if err != nil || state.Holder == nil || len(state.Waiters) != 2 {
+		t.Fatalf("%+v, %v", state, err)
+	}
+	if h := state.Holder; !h.Foreign || h.Token != 0 || !strings.HasPrefix(h.Owner, "foreign lease ") ||
+		h.Expires < 15*time.Second || h.Expires > 30*time.Second {
+		t.Errorf("holder %+v", h)
+	}
+	if w := state.Waiters; w[0].Foreign || w[0].Owner != "ours" || !w[1].Foreign {
+		t.Errorf("waiters %+v", w)
+	}
+	locks, more, err := b.ours.Locks(t.Context(), "", 10)
+	if err != nil || more || len(locks) != 1 || locks[0].Name != "n" || !locks[0].Holder.Foreign {
+		t.Errorf("%+v, more %v, %v", locks, more, err)
+	}
+	_, err = b.ours.Acquire(t.Context(), driver.Request{Name: "n", Owner: "impatient", NoWait: true})
+	var held *interlock.HeldError
+	if !errors.As(err, &held) || held.Owner != state.Holder.Owner {
+		t.Errorf("refused with %v", err)
+	}
+}
+
+// TestRawNames: locks that others named with slashes.
+func TestRawNames(t *testing.T) {
+	b := onEtcd(t, &etcd.Options{RawNames: true})
+	ctl, _ := b.etcdctl("jobs/nightly", 10)
+	b.mustBeGranted(ctl)
+	b.mustRefuse("jobs/nightly")
+	ours := b.acquire(b.ours, "jobs/nightly", "ours")
+	ctl.release()
+	b.mustBeGranted(ours)
+}
+
+// TestForeignWriterPassesTheSameGuard with the token of its create revision,
+// between our holder before it and ours after it.
+func TestForeignWriterPassesTheSameGuard(t *testing.T) {
+	b := onEtcd(t, nil)
+	fence := etcd.NewFence(b.client, "")
+	enter := func(token interlock.Token) error {
+		return fence.Enter(t.Context(), driver.Raise{Resource: "r", Token: token, Source: "test"})
+	}
+	grant := func(d *etcd.Driver, owner string) interlock.Token {
+		g, err := d.Acquire(t.Context(), driver.Request{Name: "n", Owner: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Release(t.Context(), "n", owner); err != nil {
+			t.Fatal(err)
+		}
+		return g.Token
+	}
+	before := grant(b.ours, "before")
+	c, m := b.mutex("n")
+	b.mustBeGranted(c)
+	later := b.open(nil) // raises the base while the foreigner holds
+	reply, err := b.client.Get(t.Context(), m.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := b.ours.Token(t.Context(), reply.Kvs[0].CreateRevision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.release()
+	after := grant(later, "after")
+	for _, token := range []interlock.Token{before, foreign, after} {
+		if err := enter(token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := enter(foreign); !errors.Is(err, interlock.ErrStaleToken) {
+		t.Fatalf("a foreign writer that is late: %v", err)
+	}
+}
