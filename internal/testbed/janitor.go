@@ -58,6 +58,8 @@ var home = sync.OnceValues(func() (string, error) {
 // lifeline is the writing end of the janitor's standard input. Nothing is ever
 // written; the kernel closes it when this process ends. It is a variable so
 // that it is not collected, and closed, before.
+//
+//lint:ignore U1000 it is held, not used
 var lifeline *os.File
 
 func startJanitor(dir string) error {

@@ -1,0 +1,51 @@
+# Interlock. `make` alone says what there is.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help run deps test test-fast lint vuln soak-drivers soak-lock mutants story story-soak clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  modules: $$(scripts/modules.sh names)"
+
+run: ## Build interlock and start a lock service for development
+	@mkdir -p bin
+	go build -o bin/interlock ./server/cmd/interlock
+	@exec bin/interlock dev
+
+deps: ## Get what the tests need: redis-server, postgresql, etcd, etcdctl
+	@scripts/deps.sh
+
+test: deps ## Every test of every module with the race detector, then lint
+	@scripts/test.sh
+	@scripts/lint.sh
+
+test-fast: ## What needs no server, under a minute
+	@scripts/test.sh -short
+
+test-%: deps ## The tests of one module with the race detector: make test-etcd
+	@scripts/test.sh $*
+
+lint: ## gofmt, vet and staticcheck on every module
+	@scripts/lint.sh
+
+vuln: ## Known vulnerabilities, from Go's database on the network
+	@scripts/vuln.sh
+
+soak-drivers: deps ## The conformance suite of every driver, ten times
+	go test -race -count=10 -timeout 60m -p 1 -run '^Test(Fenced|Advisory|Plain)$$' ./driver/... ./driver/etcd/...
+
+soak-lock: deps ## Two commands under one lock, killed at random, never overlap
+	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
+
+mutants: deps ## Plant one wrong line at a time; the tests must notice each
+	go run ./tools/mutants tools/mutants/mutants.txt
+
+story: deps ## A worker is stopped past its lease and its stale write refused
+	@go test -count=1 -run '^TestStory$$' ./examples/bank
+
+story-soak: deps ## The story, fifty times in a row
+	go test -race -count=50 -timeout 60m -run '^TestStory$$' ./examples/bank
+
+clean: ## Remove what was built
+	rm -rf bin

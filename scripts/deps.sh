@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# deps.sh gets what the tests need: redis-server and postgresql from the system's
+# package manager (apt-get, as root or by sudo without a password; it asks
+# first if there is somebody to ask), etcd and etcdctl from their Go modules.
+# What cannot be had is said in one line each, and is an error only if
+# INTERLOCK_REQUIRE names it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+have() {
+	case $1 in
+	redis) command -v redis-server ;;
+	postgres) command -v initdb || ls /usr/lib/postgresql/*/bin/initdb ;;
+	*) [ -x "bin/$1" ] || command -v "$1" ;;
+	esac >/dev/null 2>&1
+}
+
+# as_root runs a command with the rights to install, or fails.
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		sudo -n "$@"
+	fi
+}
+
+may_install() {
+	command -v apt-get >/dev/null || return 1
+	[ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null || return 1
+	[ -t 0 ] || return 0
+	read -rp "install $* by apt-get? [y/N] " answer
+	[[ $answer == [yY]* ]]
+}
+
+# RUNLEVEL=1 tells the packages not to start a service where nothing else does.
+apt() { as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
+
+install_packages() {
+	echo "install $*"
+	if ! apt install -y --no-install-recommends "$@" >/dev/null 2>&1; then
+		apt update # the lists may be missing or old
+		apt install -y --no-install-recommends "$@" >/dev/null
+	fi
+	# The tests start servers of their own; the ones just installed need not run.
+	if [ -d /run/systemd/system ]; then
+		as_root systemctl disable --now --quiet redis-server postgresql || true
+	fi
+}
+
+how() {
+	case $1 in
+	redis) echo "install redis-server (apt-get install redis-server); the tests of driver/redis and those that use Redis" ;;
+	postgres) echo "install postgresql (apt-get install postgresql); the tests of driver/postgres, guard/fence and those that use PostgreSQL" ;;
+	*) echo "its Go module could not be built, see above; the tests that use $1" ;;
+	esac
+}
+
+required() { [[ ",${INTERLOCK_REQUIRE-}," == *",$1,"* ]]; }
+
+packages=()
+have redis || packages+=(redis-server)
+have postgres || packages+=(postgresql)
+if [ ${#packages[@]} -gt 0 ] && may_install "${packages[@]}"; then
+	install_packages "${packages[@]}" || true
+fi
+scripts/tools.sh servers etcd etcdctl || true
+
+failed=
+for backend in redis postgres etcd etcdctl; do
+	if have "$backend"; then
+		continue
+	fi
+	echo "missing: $backend: $(how "$backend") are skipped" >&2
+	if required "$backend"; then
+		echo "missing: $backend is required by INTERLOCK_REQUIRE" >&2
+		failed=yes
+	fi
+done
+[ -z "$failed" ]

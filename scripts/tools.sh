@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# tools.sh servers|lint NAME… builds programs into bin/ from the Go modules in
+# tools/. It is quick if they are there and neither the modules nor Go changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case $1 in
+servers) module=tools ;;
+lint) module=tools/lint ;;
+esac
+shift
+
+package() {
+	case $1 in
+	etcd) echo go.etcd.io/etcd/server/v3 ;;
+	etcdctl) echo go.etcd.io/etcd/etcdctl/v3 ;;
+	staticcheck) echo honnef.co/go/tools/cmd/staticcheck ;;
+	govulncheck) echo golang.org/x/vuln/cmd/govulncheck ;;
+	esac
+}
+
+mkdir -p bin
+stamp=$(cat "$module/go.mod" "$module/go.sum" <(go env GOVERSION GOOS GOARCH) | sha256sum)
+for name in "$@"; do
+	if [ -x "bin/$name" ] && [ "$(cat "bin/.$name" 2>/dev/null)" = "$stamp" ]; then
+		continue
+	fi
+	echo "build bin/$name"
+	(cd "$module" && GOWORK=off go build -buildvcs=false -o "../$([ "$module" = tools ] || echo ../)bin/$name" "$(package "$name")")
+	echo "$stamp" >"bin/.$name"
+done
