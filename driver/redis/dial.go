@@ -33,7 +33,7 @@ func Dial(address string) (rueidis.Client, error) {
 		if client != nil {
 			client.Close()
 		}
-		return nil, failure(request{op: "connect"}, err)
+		return nil, harmless(request{op: "connect"}, failure(request{op: "connect"}, err))
 	}
 	return client, nil
 }

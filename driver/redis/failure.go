@@ -46,6 +46,15 @@ func problem(r request, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: r.op, Driver: "redis", Name: r.name, Kind: kind, Err: err}
 }
 
+// harmless makes of an unknown outcome one that may be tried again, for
+// requests whose outcome does not matter.
+func harmless(r request, err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return problem(r, interlock.Retryable, errors.Unwrap(err))
+}
+
 func unsent(r request, cause error) error    { return problem(r, interlock.Definite, cause) }
 func uncertain(r request, cause error) error { return problem(r, interlock.Uncertain, cause) }
 func closed(r request) error                 { return problem(r, interlock.Bug, interlock.ErrClosed) }

@@ -20,8 +20,9 @@ type keeper struct {
 	wake  chan struct{}
 	retry time.Duration // from a failed renewal to the next
 
-	mu   sync.Mutex
-	held map[string]*holding // by owner
+	mu    sync.Mutex
+	held  map[string]*holding // by owner
+	armed boottime.Instant    // when the loop will look next
 }
 
 // holding is one lease that is kept alive.
@@ -38,7 +39,7 @@ type holding struct {
 
 func newKeeper(c *conn, ttl time.Duration) *keeper {
 	return &keeper{conn: c, ttl: ttl, wake: make(chan struct{}, 1), retry: min(time.Second, ttl/10),
-		held: map[string]*holding{}}
+		held: map[string]*holding{}, armed: never}
 }
 
 // add starts to keep the lease that was asked for at sent, and was granted.
@@ -49,9 +50,11 @@ func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*l
 	}
 	h := &holding{request: r, keys: keys, lease: l, due: sent.Add(k.ttl / 3)}
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.held[r.Owner] = h
-	k.mu.Unlock()
-	signal(k.wake)
+	if h.due < k.armed {
+		signal(k.wake)
+	}
 	return l, nil
 }
 
@@ -73,11 +76,11 @@ func (k *keeper) run(ctx context.Context) { loop(ctx, k.wake, k.next, k.renew) }
 func (k *keeper) next() boottime.Instant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	next := never
+	k.armed = never
 	for _, h := range k.held {
-		next = min(next, h.due)
+		k.armed = min(k.armed, h.due)
 	}
-	return next
+	return k.armed
 }
 
 // due takes what is to be renewed now, and what soon would be, so that requests
@@ -147,11 +150,11 @@ func (k *keeper) settle(chunk []*holding, sent boottime.Instant, took time.Durat
 		switch {
 		case err != nil:
 			k.postpone(h, boottime.Now().Add(k.retry))
-			h.tell(func(e driver.Events) { call(e.Renewed, took, err) })
+			h.tellRenewed(took, err)
 		case ours[i] == 1:
 			h.lease.extend(sent, k.ttl)
 			k.postpone(h, sent.Add(k.ttl/3))
-			h.tell(func(e driver.Events) { call(e.Renewed, took, nil) })
+			h.tellRenewed(took, nil)
 		default:
 			k.lose(h)
 		}
@@ -172,24 +175,17 @@ func (k *keeper) lose(h *holding) {
 		delete(k.held, h.request.Owner)
 	}
 	k.mu.Unlock()
-	h.tell(func(e driver.Events) {
-		if e.Lost != nil {
-			e.Lost(problem(request{op: "renew", name: h.request.Name}, interlock.Definite, interlock.ErrLost))
-		}
-	})
-}
-
-// tell runs f unless the lease was released.
-func (h *holding) tell(f func(driver.Events)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.released {
-		f(h.request.Events)
+	if tell := h.request.Events.Lost; tell != nil && !h.released {
+		tell(problem(request{op: "renew", name: h.request.Name}, interlock.Definite, interlock.ErrLost))
 	}
 }
 
-func call(f func(time.Duration, error), took time.Duration, err error) {
-	if f != nil {
-		f(took, err)
+func (h *holding) tellRenewed(took time.Duration, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if tell := h.request.Events.Renewed; tell != nil && !h.released {
+		tell(took, err)
 	}
 }

@@ -14,8 +14,8 @@ const batchSize = 100
 // never is a due time that does not come.
 const never = boottime.Instant(1<<63 - 1)
 
-// loop calls work whenever next is due or wake has been signalled, until ctx
-// ends. work is not called twice at once.
+// loop calls work whenever next is due, until ctx ends; wake makes it look again
+// when that is. work is not called twice at once.
 func loop(ctx context.Context, wake <-chan struct{}, next func() boottime.Instant, work func(context.Context)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

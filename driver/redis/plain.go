@@ -58,6 +58,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	if err != nil {
 		return nil, err
 	}
+	known := ""
 	for failed := 1; ; failed++ {
 		sent := boottime.Now()
 		answer, err := p.try(ctx, r, k.lock)
@@ -69,9 +70,10 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 		case r.NoWait:
 			return nil, answer.heldError(r.Name)
 		}
-		if r.Events.Waiting != nil {
+		if r.Events.Waiting != nil && answer.holder != known {
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: answer.holder})
 		}
+		known = answer.holder
 		if err := p.wait(ctx, r, polls.Delay(failed, rand.Float64()), answer.left); err != nil {
 			return nil, err
 		}

@@ -2,31 +2,12 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/boottime"
-)
-
-const (
-	// heartbeat is how often a waiter says that it lives.
-	heartbeat = 500 * time.Millisecond
-	// aliveFor is how long a waiter keeps its place without being heard of.
-	aliveFor = 3 * heartbeat
-	// acceptFor is how long a pushed grant waits for its confirmation.
-	acceptFor = time.Second
-)
-
-// Modes of contend.lua.
-const (
-	enqueue = "enqueue"
-	noWait  = "nowait"
-	refresh = "refresh"
 )
 
 // waiters are the requests of one process that are under way, and the loop that
@@ -37,6 +18,7 @@ type waiters struct {
 
 	mu     sync.Mutex
 	all    map[string]*waiter // by owner
+	armed  boottime.Instant   // when the loop will look next
 	closed bool
 }
 
@@ -68,7 +50,7 @@ type news struct {
 }
 
 func newWaiters(d *Driver) *waiters {
-	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}}
+	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}, armed: never}
 }
 
 // enter registers before the first request leaves, because a push may come
@@ -173,8 +155,10 @@ func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 	ws.mu.Lock()
 	w.heard = max(w.heard, sent)
 	w.due = boottime.Now().Add(next)
+	if w.due < ws.armed {
+		signal(ws.wake)
+	}
 	ws.mu.Unlock()
-	signal(ws.wake)
 	w.report(driver.Place{Ahead: r.ahead, Holder: r.holder})
 }
 
@@ -189,127 +173,4 @@ func (w *waiter) report(p driver.Place) {
 	if w.request.Events.Waiting != nil {
 		w.request.Events.Waiting(p)
 	}
-}
-
-func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.beat) }
-
-func (ws *waiters) next() boottime.Instant {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	next := never
-	for _, w := range ws.all {
-		next = min(next, w.due)
-	}
-	return next
-}
-
-// take gives the waiters whose heartbeat is due now, or soon.
-func (ws *waiters) take(now boottime.Instant) []*waiter {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	var due []*waiter
-	for _, w := range ws.all {
-		if w.due <= now.Add(heartbeat/4) {
-			due = append(due, w)
-		}
-	}
-	return due
-}
-
-// beat says for all waiters that are due that they live.
-func (ws *waiters) beat(ctx context.Context) {
-	due := ws.take(boottime.Now())
-	if len(due) == 0 {
-		return
-	}
-	chunks := slices.Collect(slices.Chunk(due, batchSize))
-	batches := make([]batch, len(chunks))
-	for i, chunk := range chunks {
-		batches[i] = ws.d.contention(refresh, chunk...)
-	}
-	bounded, cancel := context.WithTimeout(ctx, 2*heartbeat)
-	defer cancel()
-	sent := boottime.Now()
-	results, err := ws.d.conn.evalAll(bounded, request{op: "keep place"}, contendScript, batches)
-	if ctx.Err() != nil {
-		return
-	}
-	for i, chunk := range chunks {
-		answers, err := answers(results, i, len(chunk), err)
-		for j, w := range chunk {
-			if err != nil {
-				ws.unheard(w, err)
-				continue
-			}
-			ws.heardOf(w, sent, answers[j])
-		}
-	}
-}
-
-// answers reads the answers for chunk i, one for each of its n waiters.
-func answers(results []rueidis.RedisResult, i, n int, err error) ([]reply, error) {
-	if err != nil {
-		return nil, err
-	}
-	m, err := results[i].ToMessage()
-	if err != nil {
-		return nil, failure(request{op: "keep place"}, err)
-	}
-	return parseReplies(m, n)
-}
-
-// unheard gives up when the place cannot be there any more.
-func (ws *waiters) unheard(w *waiter, err error) {
-	now := boottime.Now()
-	ws.mu.Lock()
-	w.due = now.Add(heartbeat)
-	silent := now.Sub(w.heard)
-	ws.mu.Unlock()
-	if silent > aliveFor {
-		w.tell(news{err: uncertain(w.asks(), err)})
-	}
-}
-
-// heardOf passes on what the heartbeat sent at sent found.
-func (ws *waiters) heardOf(w *waiter, sent boottime.Instant, r reply) {
-	switch r.status {
-	case statusWaiting:
-		ws.placed(w, sent, r)
-		return
-	case statusGranted:
-		w.tell(news{granted: true, sent: sent, counter: r.counter})
-	case statusGone:
-		w.tell(news{mode: enqueue})
-	default:
-		w.tell(news{err: r.failure(w.asks())})
-	}
-	ws.mu.Lock()
-	w.heard, w.due = max(w.heard, sent), boottime.Now().Add(heartbeat)
-	ws.mu.Unlock()
-}
-
-// contention makes the arguments of one contending request.
-func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{args: []string{mode, milliseconds(d.ttl), milliseconds(aliveFor), d.pushes.channel}}
-	for _, w := range chunk {
-		b.keys = append(b.keys, w.keys.all()...)
-		b.args = append(b.args, w.request.Owner)
-	}
-	return b
-}
-
-// contend asks for one name.
-func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, error) {
-	m, err := d.conn.eval(ctx, w.asks(), contendScript, d.contention(mode, w))
-	if err != nil {
-		return reply{}, err
-	}
-	answers, err := parseReplies(m, 1)
-	switch {
-	case err != nil:
-		return reply{}, uncertain(w.asks(), err)
-	case answers[0].status == statusFailed:
-		return reply{}, answers[0].failure(w.asks())
-	}
-	return answers[0], nil
 }

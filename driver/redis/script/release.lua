@@ -2,12 +2,12 @@
 -- and hands a lock that is free then to the first waiter. Returns 1 if it was held.
 local owner, k = ARGV[1], keys_of(1)
 local holder = redis.call('GET', k.lock)
-local _, _, of = record(k)
 
 if holder == owner then
   redis.call('DEL', k.lock, k.hold)
 else
   leave(k, owner)
+  local _, _, of = record(k)
   if of == owner then redis.call('DEL', k.hold) end -- the lock was deleted or replaced by someone else
 end
 

@@ -1,0 +1,76 @@
+// Package redis is a lock on one Redis server. It does not promise mutual
+// exclusion: a paused holder goes on when it wakes, a failover to a replica
+// loses the last grants, and anybody can delete a key. Guard what the lock
+// protects with its token (package guard/fence, or [Fence] for data in the same
+// Redis).
+//
+//	client, err := redis.Dial("redis://localhost:6379")
+//	d, err := redis.Open(ctx, client, nil)
+//	defer d.Close(ctx)
+//	locks, err := lock.NewFenced(d, nil)
+//
+// # Guarantees
+//
+// They are computed from what the server says when [Open] asks it. Exclusion
+// survives a crash of the server only with appendonly yes and appendfsync
+// always. It never survives a failover to a replica, a step of the server's
+// clock (Redis expires keys by wall clock) or a deletion by hand. With
+// maxmemory and a policy other than noeviction the server may drop a lock at
+// any time, so nothing is promised about exclusion, and CrossProcess is false.
+//
+// Redis Cluster is refused: the layout keeps the keys of a name in one hash
+// slot, but it is not tested there.
+//
+// # Token
+//
+// One counter for each hash slot, which never expires. A grant draws it in the
+// script that grants: the previous counter plus one, or the microseconds of the
+// server's clock since 2020 if that is more. So it rises for all names of the
+// slot, costs no request, leaves no key behind for a name, and after a loss of
+// data goes on above what was issued if the server's clock was not set back.
+// After a failover the other machine's clock may be behind, which is why that
+// is not promised.
+//
+// # Liveness
+//
+// A key with a time to live, renewed every third of it, up to 100 names in one
+// request. After a failed renewal the next comes within a second, until the
+// time is over. While the server answers, a holder learns of a deleted key
+// within a third of the TTL and about a second; while it does not, at the end
+// of its lease. Guarantees.Blind is therefore the TTL.
+//
+// A request may arrive late: bytes of a connection that was given up can still
+// be read by a server that was stopped. If an acquire request overtakes the
+// release after it in this way, the name stays taken until the TTL is over, by
+// an owner that nobody uses; it never is granted twice.
+//
+// # Waiting
+//
+// A queue in the order of arrival, one place for each owner. A release grants
+// to the first live waiter and publishes that on the channel of its process; it
+// confirms at once, and if it does not, the grant ends after a second. Waiters
+// say every 500 ms that they live, up to 100 in one request; that also finds
+// pushes that were lost, and locks that expired or were deleted. A waiter that
+// was not heard of for 1.5 s loses its place. A wait whose heartbeats are not
+// answered for so long ends with an Uncertain error; acquiring again with the
+// same owner finds the place or the grant, if it is still there.
+//
+// The order is that of arrival at the server. It is not promised while other
+// kinds of clients use the name (driver.Contender.Foreign shows them): they
+// barge, and a waiter finds out by its heartbeat.
+//
+// # Interoperation
+//
+// The lock is the string key Options.Prefix + name with the owner as its value
+// and a time to live: what SET NX PX writes. Clients that do the same and
+// delete only their own value (redis-py's Lock, redsync with one server,
+// bsm/redislock, our own [Plain]) exclude us and are excluded. Companion keys
+// start with "interlock:{"; names that would are refused.
+//
+// # Escape hatch
+//
+// Deleting the lock's key frees the name; its holder is told, the next waiter
+// is served by a heartbeat. Everything else expires. Keys of a name:
+// interlock:{TAG}:hold:NAME, …:queue:NAME and …:wait:NAME, where TAG is a short
+// text of the same hash slot; the counter is interlock:{TAG}:counter.
+package redis

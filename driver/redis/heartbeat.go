@@ -1,0 +1,117 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/internal/boottime"
+)
+
+const (
+	// heartbeat is how often a waiter says that it lives.
+	heartbeat = 500 * time.Millisecond
+	// aliveFor is how long a waiter keeps its place without being heard of.
+	aliveFor = 3 * heartbeat
+	// acceptFor is how long a pushed grant waits for its confirmation.
+	acceptFor = time.Second
+)
+
+func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.beat) }
+
+func (ws *waiters) next() boottime.Instant {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.armed = never
+	for _, w := range ws.all {
+		ws.armed = min(ws.armed, w.due)
+	}
+	return ws.armed
+}
+
+// take gives the waiters whose heartbeat is due now, or soon.
+func (ws *waiters) take(now boottime.Instant) []*waiter {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	var due []*waiter
+	for _, w := range ws.all {
+		if w.due <= now.Add(heartbeat/4) {
+			due = append(due, w)
+		}
+	}
+	return due
+}
+
+// beat says for all waiters that are due that they live.
+func (ws *waiters) beat(ctx context.Context) {
+	due := ws.take(boottime.Now())
+	if len(due) == 0 {
+		return
+	}
+	chunks := slices.Collect(slices.Chunk(due, batchSize))
+	batches := make([]batch, len(chunks))
+	for i, chunk := range chunks {
+		batches[i] = ws.d.contention(refresh, chunk...)
+	}
+	bounded, cancel := context.WithTimeout(ctx, 2*heartbeat)
+	defer cancel()
+	sent := boottime.Now()
+	results, err := ws.d.conn.evalAll(bounded, request{op: "keep place"}, contendScript, batches)
+	if ctx.Err() != nil {
+		return
+	}
+	for i, chunk := range chunks {
+		answers, err := readAnswers(results, i, len(chunk), err)
+		for j, w := range chunk {
+			if err != nil {
+				ws.unheard(w, err)
+				continue
+			}
+			ws.heardOf(w, sent, answers[j])
+		}
+	}
+}
+
+// readAnswers reads the answers for chunk i, one for each of its n waiters.
+func readAnswers(results []rueidis.RedisResult, i, n int, err error) ([]reply, error) {
+	if err != nil {
+		return nil, err
+	}
+	m, err := results[i].ToMessage()
+	if err != nil {
+		return nil, failure(request{op: "keep place"}, err)
+	}
+	return parseReplies(m, n)
+}
+
+// unheard gives up when the place cannot be there any more.
+func (ws *waiters) unheard(w *waiter, err error) {
+	now := boottime.Now()
+	ws.mu.Lock()
+	w.due = now.Add(heartbeat)
+	silent := now.Sub(w.heard)
+	ws.mu.Unlock()
+	if silent > aliveFor {
+		w.tell(news{err: uncertain(w.asks(), err)})
+	}
+}
+
+// heardOf passes on what the heartbeat sent at sent found.
+func (ws *waiters) heardOf(w *waiter, sent boottime.Instant, r reply) {
+	switch r.status {
+	case statusWaiting:
+		ws.placed(w, sent, r)
+		return
+	case statusGranted:
+		w.tell(news{granted: true, sent: sent, counter: r.counter})
+	case statusGone:
+		w.tell(news{mode: enqueue})
+	default:
+		w.tell(news{err: r.failure(w.asks())})
+	}
+	ws.mu.Lock()
+	w.heard, w.due = max(w.heard, sent), boottime.Now().Add(heartbeat)
+	ws.mu.Unlock()
+}
