@@ -16,7 +16,8 @@ import (
 )
 
 // errFunds is the program's own refusal; it has nothing to do with locks.
-var errFunds = errors.New("the account does not hold that much")
+var errFunds = &interlock.Error{Op: "withdraw", Kind: interlock.Definite,
+	Err: errors.New("the account does not hold that much")}
 
 // writeTimeout bounds a write that does not end with its claim.
 const writeTimeout = 10 * time.Second
@@ -69,21 +70,21 @@ func (b *bank) withdrawInSteps(ctx context.Context, account string, amount int64
 			return err
 		}
 		b.told.reached(stage{Stage: "read", Token: c.Token(), Balance: &balance})
-		if balance < amount {
-			return errFunds
-		}
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 		defer cancel()
 		return b.step(late, c, history.OpWrite, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+			if balance < amount {
+				return 0, errFunds
+			}
 			return balance - amount, writeBalance(ctx, tx, account, balance-amount)
 		})
 	})
 }
 
-// step is one transaction that enters the guard first. It does what fence.Tx
-// does, less the bound on a transaction that stands still and the look at the
-// claim, for which programs should use that. fn returns the balance that it read
-// or wrote.
+// step is one transaction that enters the guard first. fn returns the balance
+// that it read or wrote. A program should use fence.Tx instead, which also looks
+// at the claim and bounds a transaction that stands still; both are left out
+// here, so that a late write gets as far as the guard.
 func (b *bank) step(ctx context.Context, c interlock.Claim, op string,
 	fn func(ctx context.Context, tx pgx.Tx) (int64, error)) error {
 	call := b.told.invoke(op, c)

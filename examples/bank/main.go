@@ -53,6 +53,10 @@ func run(ctx context.Context, args []string) int {
 	if err := f.Parse(args[1:]); err != nil {
 		return 2
 	}
+	if err := s.validate(f.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "bank:", err)
+		return 2
+	}
 	var err error
 	switch args[0] {
 	case "open":
@@ -70,9 +74,21 @@ func run(ctx context.Context, args []string) int {
 	return 0
 }
 
+func (s settings) validate(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case s.amount <= 0 || s.balance < 0:
+		return errors.New("--amount must be above zero, and --balance not below")
+	case s.pauseAt != "" && s.pauseAt != "read":
+		return fmt.Errorf("--pause-at %q: the only stage to wait at is read", s.pauseAt)
+	}
+	return nil
+}
+
 func flags(s *settings) *flag.FlagSet {
 	f := flag.NewFlagSet("bank open|withdraw", flag.ContinueOnError)
-	f.StringVar(&s.postgres, "postgres", "", "`URL` of the database that holds the accounts")
+	f.StringVar(&s.postgres, "postgres", "", "`URL` of the database that holds the accounts; empty means that of the PG… variables")
 	f.StringVar(&s.account, "account", "alice", "`name` of the account")
 	f.Int64Var(&s.balance, "balance", 100, "open: the account's balance")
 	f.Int64Var(&s.amount, "amount", 10, "withdraw: how much")

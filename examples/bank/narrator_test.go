@@ -5,20 +5,17 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
-
-	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/history"
 )
 
 // The narrator turns recorded histories into text for people. It decides
-// nothing: the assertions are in story_test.go.
+// nothing: the assertions are in check_test.go.
 
 const prologue = `
 Two workers withdraw from one account that holds 100: A takes 30, B takes 40.
 Each acquires the lock, reads the balance, and writes what is left. Between its
 read and its write A is stopped, as a long garbage collection or a sleeping
-machine would stop it, until its lease is over. Then it goes on.
+machine would stop it, until its lease is over. Then it goes on, and sends its
+write without a look at its lock, like a program that looked just before the stop.
 
 What follows was recorded: real processes, real servers, nothing simulated.
 Times are in seconds.
@@ -66,134 +63,7 @@ func (s *story) title() string {
 
 func (s *story) brief() string {
 	lost, _ := s.a.find("lost")
-	return fmt.Sprintf("balance %d, A's claim ended: %s, %d violations", s.balance, lost.Cause, s.report.Total)
-}
-
-// A timeline is one story as rows of cells.
-type timeline struct {
-	s       *story
-	start   int64
-	tokens  map[interlock.Token]int // numbered in the order of the grants
-	read    map[string]string       // the balance that a lane read
-	stopped bool
-	rows    []row
-}
-
-// A row is one instant. The cells are those of A, B and the database.
-type row struct {
-	at    time.Duration
-	cells [3]string
-	tone  tone
-}
-
-// learned is what a worker is told, by the cause with which its claim ended.
-var learned = map[string]string{
-	"expired":       "has expired",
-	"lost":          "is lost",
-	"session ended": "went with its session",
-}
-
-const (
-	laneA = iota
-	laneB
-	database
-)
-
-func newTimeline(s *story) *timeline {
-	t := &timeline{s: s, start: s.events[0].Mono,
-		tokens: map[interlock.Token]int{}, read: map[string]string{}}
-	for _, e := range s.events {
-		t.event(e)
-	}
-	return t
-}
-
-// event adds what e shows. Releases and unanswered calls show nothing.
-func (t *timeline) event(e history.Event) {
-	lane := laneA
-	if e.Lane == "B" {
-		lane = laneB
-	}
-	switch e.Kind {
-	case history.Invoke:
-		if e.Op == history.OpAcquire && lane == laneB { // A's is answered at once
-			t.add(e, lane, "asks for the lock, waits", "")
-		}
-	case history.Grant:
-		t.granted(e, lane)
-	case history.OK:
-		t.done(e, lane)
-	case history.Reject:
-		t.add(e, lane, t.writing(e), "REFUSED: "+t.order(e.Token, e.Seen)).tone = good
-	case history.Fail, history.Info:
-		t.add(e, lane, "its write fails", "")
-	case history.Expire, history.Lose:
-		t.add(e, lane, "learns: its claim "+learned[e.Value], "")
-	case history.FaultBegin:
-		t.add(e, laneA, "STOPPED", "").tone = fault
-		t.stopped = true
-	case history.FaultEnd:
-		t.stopped = false
-		t.add(e, laneA, "GOES ON", "").tone = fault
-	case history.State:
-		t.add(e, laneA, "", "balance "+e.Value)
-	}
-}
-
-func (t *timeline) granted(e history.Event, lane int) {
-	t.tokens[e.Token] = len(t.tokens) + 1
-	r := t.add(e, lane, "has the lock, token "+t.name(e.Token), "")
-	if t.stopped {
-		r.cells[laneA] = "| believes it has the lock"
-	}
-}
-
-func (t *timeline) done(e history.Event, lane int) {
-	entered := ""
-	if t.s.mode != "broken" {
-		entered = "token " + t.name(e.Token) + " enters"
-	}
-	switch e.Op {
-	case history.OpRead:
-		t.read[e.Lane] = e.Value
-		t.add(e, lane, "reads "+e.Value, entered)
-	case history.OpWrite:
-		r := t.add(e, lane, t.writing(e), strings.TrimPrefix(entered+", balance "+e.Value, ", "))
-		if t.s.mode == "broken" && lane == laneA {
-			r.tone = bad
-		}
-	}
-}
-
-func (t *timeline) writing(e history.Event) string {
-	amount, read := amountA, 0
-	if e.Lane == "B" {
-		amount = amountB
-	}
-	if _, err := fmt.Sscan(t.read[e.Lane], &read); err != nil {
-		return "is refused before it reads"
-	}
-	return fmt.Sprintf("writes %d - %d = %d", read, amount, read-amount)
-}
-
-func (t *timeline) order(got, seen interlock.Token) string {
-	return fmt.Sprintf("token %s < %s", t.name(got), t.name(seen))
-}
-
-// name is the token's number in the story; the whole number is in the legend.
-func (t *timeline) name(token interlock.Token) string { return fmt.Sprintf("#%d", t.tokens[token]) }
-
-func (t *timeline) add(e history.Event, lane int, text, store string) *row {
-	r := row{at: time.Duration(e.Mono - t.start)}
-	if t.stopped {
-		r.cells[laneA] = "|"
-	}
-	if text != "" {
-		r.cells[lane] = text
-	}
-	r.cells[database] = store
-	t.rows = append(t.rows, r)
-	return &t.rows[len(t.rows)-1]
+	return fmt.Sprintf("balance %d, A's claim ended: %s, violations: %d", s.balance, lost.Cause, s.report.Total)
 }
 
 const format = "%8s  %-28s%-28s%s"
@@ -249,9 +119,21 @@ func (t *timeline) verdict() string {
 		for token := range t.tokens {
 			text = strings.ReplaceAll(text, token.String(), t.name(token))
 		}
-		lines = append(lines, text)
+		lines = append(lines, wrap(text, 88)...)
 	}
 	return strings.Join(lines, "\n           ")
+}
+
+// wrap breaks text between words into lines of at most width bytes.
+func wrap(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimLeft(line+" "+word, " ")
+	}
+	return append(lines, line)
 }
 
 // A tone says how a line is meant.

@@ -86,6 +86,16 @@ func (w *worker) find(name string) (stage, bool) {
 	return stage{}, false
 }
 
+// mustFind is find that fails the test.
+func (w *worker) mustFind(name string) stage {
+	w.tb.Helper()
+	s, ok := w.find(name)
+	if !ok {
+		w.tb.Fatalf("worker %s did not tell %q but: %s%s", w.lane, name, w.told(), w.p.Stderr())
+	}
+	return s
+}
+
 func (w *worker) told() string {
 	var lines []string
 	for _, s := range w.seen {

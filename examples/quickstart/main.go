@@ -22,6 +22,10 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
+// counter is the key that holds the count. It has no slash: what stands under
+// "NAME/" are the contenders for the lock NAME.
+const counter = "runs.count"
+
 func main() {
 	endpoint := "127.0.0.1:7460"
 	if len(os.Args) > 1 {
@@ -50,7 +54,7 @@ func run(ctx context.Context, endpoint string) error {
 		return err
 	}
 	defer locks.Close(ctx)
-	guard := fence.NewStore(etcd.NewFence(client, "quickstart/"))
+	guard := fence.NewStore(etcd.NewFence(client, ""))
 
 	return locks.Do(ctx, "runs", func(ctx context.Context, c interlock.Claim) error {
 		if err := guard.Enter(ctx, c, "runs"); err != nil { // enter before you read
@@ -60,7 +64,7 @@ func run(ctx context.Context, endpoint string) error {
 		if err != nil {
 			return err
 		}
-		next := driver.Write{Key: "quickstart/runs", Value: strconv.AppendInt(nil, n+1, 10)}
+		next := driver.Write{Key: counter, Value: strconv.AppendInt(nil, n+1, 10)}
 		if err := guard.Enter(ctx, c, "runs", next); err != nil { // check again and write, in one step
 			return err
 		}
@@ -71,7 +75,7 @@ func run(ctx context.Context, endpoint string) error {
 
 // count reads how many runs there were.
 func count(ctx context.Context, client *clientv3.Client) (int64, error) {
-	r, err := client.Get(ctx, "quickstart/runs")
+	r, err := client.Get(ctx, counter)
 	if err != nil || len(r.Kvs) == 0 {
 		return 0, err
 	}

@@ -5,8 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestQuickstart runs the program several times at once: no count is lost, and
 // tokens rise with the counts.
