@@ -64,7 +64,8 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 // Eval checks the token, raises the mark, and then runs body, a Lua text of
 // EVAL, in the same script, with keys and args as its KEYS and ARGV. It returns
 // what body returns. Nothing else comes between; but Redis does not undo: if
-// body fails half way, the mark and what it wrote before stay.
+// body fails half way, the mark and what it wrote before stay, and the error is
+// Uncertain.
 //
 // body is trusted code. Data belongs in args, never in its text, also because
 // the server keeps every distinct text it was sent.
@@ -136,6 +137,9 @@ func (f *Fence) enter(ctx context.Context, s *script, r driver.Raise, b batch) (
 	switch status, _ := answer[0].ToString(); status {
 	case "entered":
 		return answer, nil
+	case "failed":
+		why, _ := answer[len(answer)-1].ToString()
+		return nil, uncertain(asked, fmt.Errorf("the body failed, what it wrote before stays: %s", why))
 	case "stale":
 		return nil, stale(asked, r, answer)
 	case "implausible":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,11 @@ func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
 	_, err = f.Eval(t.Context(), driver.Raise{Resource: "r", Token: high}, "this is no Lua", nil, nil)
 	if interlock.Kind(err) != interlock.Definite || err == nil {
 		t.Fatalf("a body that does not compile: %v", err)
+	}
+	half := "redis.call('SET', KEYS[1], 'half'); redis.call('INCR', KEYS[1])"
+	_, err = f.Eval(t.Context(), driver.Raise{Resource: "r", Token: high}, half, []string{"n"}, nil)
+	if interlock.Kind(err) != interlock.Uncertain || err == nil || !strings.Contains(err.Error(), "not an integer") {
+		t.Fatalf("a body that fails half way: %v", err)
 	}
 }
 

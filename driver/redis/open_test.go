@@ -23,6 +23,12 @@ func TestImpossibleOptions(t *testing.T) {
 	}
 }
 
+func TestOpenWithoutAClient(t *testing.T) {
+	if _, err := Open(t.Context(), nil, nil); interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "a client is needed") {
+		t.Error(err)
+	}
+}
+
 func TestDialSettings(t *testing.T) {
 	option, err := clientOption("redis://me:secret@127.0.0.1:1/3?dial_timeout=7s")
 	if err != nil {

@@ -131,3 +131,45 @@ func TestSubscriptionComesBack(t *testing.T) {
 	t.Logf("granted %v after the release", time.Since(began).Round(time.Microsecond))
 	release(t, d, "a", o.owner)
 }
+
+// A waiter whose process died holds the lock up for as long as a pushed grant
+// waits to be confirmed, and no longer: the next one asks when that is over.
+func TestDeadWaiterCostsASecond(t *testing.T) {
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	holder, dying, next := openOn(t, server.Addr(), nil), openOn(t, path.Addr(), nil), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, holder, "a")
+	await(t, dying, "a")
+	waiting := await(t, next, "a")
+	path.Cut()
+	release(t, holder, "a", owner)
+	began := time.Now()
+	o := receive(t, waiting, bound)
+	took := time.Since(began)
+	t.Logf("granted %v after the release", took.Round(time.Millisecond))
+	if took > acceptFor+heartbeat {
+		t.Errorf("a dead waiter cost %v, a pushed grant lives for %v", took, acceptFor)
+	}
+	release(t, next, "a", o.owner)
+}
+
+// One that has not been heard of for a while is not waited for at all.
+func TestSilentWaiterLosesItsPlace(t *testing.T) {
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	holder, dying, next := openOn(t, server.Addr(), nil), openOn(t, path.Addr(), nil), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, holder, "a")
+	await(t, dying, "a")
+	waiting := await(t, next, "a")
+	path.Cut()
+	operator := dial(t, server.Addr())
+	for end, n := time.Now().Add(bound), int64(2); n != 1; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if n, err = raw(t, operator, "ZCARD", keysOf("a").queue).AsInt64(); err != nil || time.Now().After(end) {
+			t.Fatalf("%d are in the queue, %v", n, err)
+		}
+	}
+	release(t, holder, "a", owner)
+	o := receive(t, waiting, acceptFor/2)
+	release(t, next, "a", o.owner)
+}

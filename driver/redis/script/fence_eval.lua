@@ -10,4 +10,6 @@ end
 local function body(KEYS, ARGV)
 --BODY--
 end
-return { 'entered', body(rest(KEYS, 2), rest(ARGV, 7)) }
+local ok, result = pcall(body, rest(KEYS, 2), rest(ARGV, 7))
+if not ok then return { 'failed', type(result) == 'table' and result.err or tostring(result) } end
+return { 'entered', result }
