@@ -53,6 +53,7 @@ func do[T any](ctx context.Context, c *conn, r request, send func(context.Contex
 	answers := make(chan answer, 1)
 	go func() {
 		defer end()
+		defer turn(context.Background(), before) // ended means that those before have, too
 		value, err := zero, turn(ctx, before)
 		if err == nil {
 			value, err = send(undated{ctx})

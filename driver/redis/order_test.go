@@ -55,11 +55,26 @@ func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
 	if err := <-send("another", "another's"); err != nil {
 		t.Fatalf("another owner had to wait: %v", err)
 	}
-	release := send("me", "release")
-	for queued := false; !queued; time.Sleep(time.Millisecond) {
+	// Somebody who tires of waiting for its turn does not give away another's.
+	impatient, tire := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer tire()
+	if _, err := do(impatient, c, request{op: "release", owner: "me"}, func(context.Context) (int, error) {
+		note("too early")
+		return 0, nil
+	}); interlock.Kind(err) != interlock.Uncertain {
+		t.Fatalf("it should have tired of waiting: %v", err)
+	}
+	latest := func() chan struct{} {
 		c.mu.Lock()
-		queued = len(c.last) == 1 && c.last["me"] != nil
-		c.mu.Unlock()
+		defer c.mu.Unlock()
+		return c.last["me"]
+	}
+	tired := latest()
+	release := send("me", "release")
+	for end := time.Now().Add(bound); latest() == tired; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the release did not queue up")
+		}
 	}
 	close(leave)
 	if err := <-release; err != nil {
