@@ -84,7 +84,8 @@ func (c Column) Enter(ctx context.Context, db driver.SQL, resource string, token
 	if c.Strict {
 		compare = "<"
 	}
-	query := fmt.Sprintf(`update %s set %[2]s = $1::bigint where %s = $2 and coalesce(%[2]s, 0) %s $1::bigint and $1::bigint <= %s`,
+	query := fmt.Sprintf(`update %[1]s set %[2]s = $1::bigint
+		where %[3]s = $2 and coalesce(%[2]s, 0) %[4]s $1::bigint and $1::bigint <= %[5]s`,
 		q.table, q.column, q.key, compare, tokenLimit)
 	n, err := db.Exec(ctx, query, int64(token), resource)
 	switch {

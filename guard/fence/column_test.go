@@ -1,0 +1,91 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+func testColumn(t *testing.T, w world) {
+	w.exec(t, `create table seat (no int primary key, "Mark" bigint not null default 0)`, `insert into seat values (12)`,
+		`create table part (id uuid primary key, mark bigint)`, `insert into part values ('00000000-0000-0000-0000-000000000001')`)
+	for resource, c := range map[string]fence.Column{
+		"12":                                   {Table: "public.seat", Key: "no", Column: "Mark"},
+		"00000000-0000-0000-0000-000000000001": {Table: "part", Key: "id", Column: "mark"},
+	} {
+		ok(t, w.enter(t, c, resource, token(5)))
+		wantStale(t, w.enter(t, c, resource, token(4)), token(5), token(4))
+		ok(t, w.enter(t, c, resource, token(6)))
+	}
+	wantKind(t, w.enter(t, fence.Column{Table: "seat", Key: "no", Column: "Mark"}, "twelve", token(1)), interlock.Definite, nil)
+	wantKind(t, w.enter(t, fence.Column{Table: "seat", Key: "no", Column: "absent"}, "12", token(1)), interlock.Definite, nil)
+	for _, c := range []fence.Column{{}, {Table: "seat"}, {Table: "seat", Key: "no"}, {Key: "no", Column: "Mark"}} {
+		wantKind(t, w.enter(t, c, "12", token(1)), interlock.Bug, interlock.ErrName)
+	}
+}
+
+// book inserts a booking of a seat if there is none yet.
+func book(who string) body {
+	return func(ctx context.Context, db driver.SQL) error {
+		_, err := db.Exec(ctx, `insert into booking (seat, who) values ('12A', $1::text)`, who)
+		return err
+	}
+}
+
+// testColumnInserts demonstrates a hole that the documentation names, and that
+// a table does not have it.
+func testColumnInserts(t *testing.T, w world) {
+	w.exec(t, `create table booking (seat text, who text, fence bigint)`)
+	byColumn := fence.Column{Table: "booking", Key: "seat", Column: "fence"}
+
+	var missing *fence.NoRowError
+	err := w.tx(t.Context(), byColumn, grant(2, bound), "12A", book("new"))
+	if wantKind(t, err, interlock.Definite, nil); !errors.As(err, &missing) || missing.Resource != "12A" {
+		t.Fatalf("entered a row that does not exist: %v", err)
+	}
+	// Whoever inserts all the same has nothing to keep a stale holder out.
+	w.do(t, book("new"))
+	w.do(t, book("old"))
+	if got := w.text(t, `select count(*)::text from booking`); got != "2" {
+		t.Errorf("%s bookings: the hole is closed, and the documentation is wrong", got)
+	}
+
+	w.exec(t, `delete from booking`)
+	ok(t, w.tx(t.Context(), w.table, grant(2, bound), "12A", book("new")))
+	wantStale(t, w.tx(t.Context(), w.table, grant(1, bound), "12A", book("old")), token(2), token(1))
+	if got := w.text(t, `select string_agg(who, ' ') from booking`); got != "new" {
+		t.Errorf("booked by %s", got)
+	}
+}
+
+// testColumnOtherRows demonstrates that a claim that covers several rows needs
+// to enter each.
+func testColumnOtherRows(t *testing.T, w world) {
+	transfer := func(ctx context.Context, db driver.SQL) error {
+		_, err := db.Exec(ctx, `update account set balance = balance + case id when 'alice' then -10 else 10 end`)
+		return err
+	}
+	ok(t, w.tx(t.Context(), column, grant(2, bound), "alice", transfer))
+	// Stale, it enters by the other row, and writes both.
+	ok(t, w.tx(t.Context(), column, grant(1, bound), "bob", transfer))
+	if got := w.text(t, `select balance::text from account where id = 'alice'`); got != "80" {
+		t.Errorf("balance %s: the hole is closed, and the documentation is wrong", got)
+	}
+	// A table's resource stands for both rows.
+	ok(t, w.tx(t.Context(), w.table, grant(2, bound), "alice and bob", transfer))
+	wantStale(t, w.tx(t.Context(), w.table, grant(1, bound), "alice and bob", transfer), token(2), token(1))
+}
+
+func testColumnRows(t *testing.T, w world) {
+	w.exec(t, `create table twice (k text, mark bigint)`, `insert into twice values ('k'), ('k')`)
+	c := fence.Column{Table: "twice", Key: "k", Column: "mark"}
+	wantKind(t, w.enter(t, c, "k", token(2)), interlock.Bug, nil)
+	// A row that comes again begins anew.
+	ok(t, w.enter(t, column, "alice", token(9)))
+	w.exec(t, `delete from account where id = 'alice'`, `insert into account values ('alice', 1)`)
+	ok(t, w.enter(t, column, "alice", token(1)))
+}

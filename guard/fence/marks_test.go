@@ -1,0 +1,223 @@
+package fence_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+var column = fence.Column{Table: "account", Key: "id", Column: "fence"}
+
+// marks are both kinds, which behave alike on a row that exists.
+func (w world) marks() map[string]fence.Marks {
+	return map[string]fence.Marks{"table": w.table, "column": column}
+}
+
+func testStale(t *testing.T, w world) {
+	for kind, marks := range w.marks() {
+		ran := false
+		read := func(ctx context.Context, db driver.SQL) error {
+			ran = true
+			_, err := one[int64](ctx, db, `select balance from account where id = 'alice'`)
+			return err
+		}
+		write := func(ctx context.Context, db driver.SQL) error {
+			ran = true
+			_, err := db.Exec(ctx, `update account set balance = balance - 1 where id = 'alice'`)
+			return err
+		}
+		for name, fn := range map[string]body{"read": read, "write": write} {
+			for _, n := range []int{5, 5, 7} {
+				ok(t, w.tx(t.Context(), marks, grant(n, bound), "alice", fn))
+			}
+			ran = false
+			err := w.tx(t.Context(), marks, grant(6, bound), "alice", fn)
+			wantStale(t, err, token(7), token(6))
+			if ran {
+				t.Errorf("%s: a stale %s ran", kind, name)
+			}
+			ok(t, w.tx(t.Context(), marks, grant(7, bound), "alice", fn))
+			w.exec(t, `delete from interlock_fence`, `update account set fence = null`)
+		}
+		other := map[string]string{"table": "any", "column": "bob"}[kind]
+		ok(t, w.enter(t, marks, other, token(1))) // resources are apart
+	}
+	if got := w.text(t, `select balance::text from account where id = 'alice'`); got != "92" {
+		t.Errorf("balance %s after 8 guarded writes", got)
+	}
+}
+
+func testStrict(t *testing.T, w world) {
+	strict := map[string]fence.Marks{"table": fence.Table{Strict: true},
+		"column": fence.Column{Table: "account", Key: "id", Column: "fence", Strict: true}}
+	for kind, marks := range strict {
+		ok(t, w.enter(t, marks, "alice", token(5)))
+		wantStale(t, w.enter(t, marks, "alice", token(5)), token(5), token(5))
+		ok(t, w.enter(t, w.marks()[kind], "alice", token(5)))
+		wantStale(t, w.enter(t, marks, "alice", token(5)), token(5), token(5))
+		next, _ := token(5).Next()
+		ok(t, w.enter(t, marks, "alice", next))
+	}
+}
+
+func testAbsurd(t *testing.T, w world) {
+	at := func(d time.Duration) interlock.Token {
+		token, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(d)), interlock.MaxSub)
+		ok(t, err)
+		return token
+	}
+	for kind, marks := range w.marks() {
+		for _, fresh := range []bool{true, false} {
+			for _, absurd := range []interlock.Token{math.MaxInt64, at(interlock.MaxAhead + time.Minute)} {
+				wantKind(t, w.enter(t, marks, "alice", absurd), interlock.Definite, interlock.ErrImplausibleToken)
+			}
+			if m := w.mark(t, "alice"); fresh && m.Token != 0 {
+				t.Errorf("%s: an absurd token left the mark %v", kind, m)
+			}
+			ok(t, w.enter(t, marks, "alice", token(1)))
+		}
+		ok(t, w.enter(t, marks, "alice", at(interlock.MaxAhead-time.Minute)))
+		for _, never := range []interlock.Token{0, -1, 1} { // 1 has no counter
+			wantKind(t, w.enter(t, marks, "alice", never), interlock.Bug, nil)
+		}
+		w.exec(t, `delete from interlock_fence`)
+	}
+}
+
+func testUncommitted(t *testing.T, w world) {
+	for _, marks := range w.marks() {
+		tx := w.begun(t)
+		ok(t, marks.Enter(t.Context(), tx, "alice", token(9), "tester"))
+		ok(t, tx.Rollback(t.Context()))
+		ok(t, w.enter(t, marks, "alice", token(8)))
+	}
+}
+
+// testWaits lets a second transaction come while a first one is inside. The
+// statement of the second begins before the first one commits, so that what it
+// sees by its snapshot is old.
+func testWaits(t *testing.T, w world) {
+	for _, tt := range []struct {
+		name          string
+		before        int // the mark before; 0 for no mark
+		first, second int
+		commit        bool
+		refused       bool
+	}{
+		{"later token second", 1, 5, 6, true, false},
+		{"later token first", 1, 6, 5, true, true},
+		{"later token first, on a new resource", 0, 6, 5, true, true},
+		{"later token second, on a new resource", 0, 5, 6, true, false},
+		{"later token first, rolled back", 1, 6, 5, false, false},
+		{"later token first, rolled back, on a new resource", 0, 6, 5, false, false},
+	} {
+		for kind, marks := range w.marks() {
+			w.exec(t, `delete from interlock_fence`, `update account set fence = null`)
+			if tt.before > 0 {
+				ok(t, w.enter(t, marks, "alice", token(tt.before)))
+			}
+			first := w.begun(t)
+			ok(t, marks.Enter(t.Context(), first, "alice", token(tt.first), "first"))
+			second := later(t, func() error { return w.enter(t, marks, "alice", token(tt.second)) })
+			w.blocked(t, 1)
+			if tt.commit {
+				ok(t, first.Commit(t.Context()))
+			} else {
+				ok(t, first.Rollback(t.Context()))
+			}
+			err := second()
+			switch {
+			case tt.refused:
+				wantStale(t, err, token(tt.first), token(tt.second))
+			case err != nil:
+				t.Errorf("%s, %s: %v", tt.name, kind, err)
+			}
+		}
+	}
+}
+
+func testSnapshots(t *testing.T, w world) {
+	for _, level := range []string{"repeatable%20read", "serializable"} {
+		c := w.open(t, w.url+"&default_transaction_isolation="+level)
+		for kind, marks := range w.marks() {
+			w.exec(t, `delete from interlock_fence`, `update account set fence = null`)
+			ok(t, w.enter(t, marks, "alice", token(1)))
+			first := w.begun(t)
+			ok(t, marks.Enter(t.Context(), first, "alice", token(1), "first"))
+			second := later(t, func() error {
+				return c.tx(t.Context(), marks, grant(2, bound), "alice", func(context.Context, driver.SQL) error {
+					t.Errorf("%s, %s: ran on a snapshot from before the last write", level, kind)
+					return nil
+				})
+			})
+			w.blocked(t, 1)
+			_, err := first.Exec(t.Context(), `update account set balance = balance - 1 where id = 'alice'`)
+			ok(t, err)
+			ok(t, first.Commit(t.Context()))
+			wantKind(t, second(), interlock.Retryable, nil)
+			ok(t, c.tx(t.Context(), marks, grant(2, bound), "alice", func(context.Context, driver.SQL) error { return nil }))
+		}
+	}
+}
+
+func testNames(t *testing.T, w world) {
+	resources := []string{`a'; drop table account; --`, "ä/\"b\"\n", strings.Repeat("x", driver.MaxName), "%s $1", "a", "A"}
+	for i, r := range resources {
+		ok(t, w.enter(t, w.table, r, token(10+i)))
+	}
+	for i, r := range resources {
+		if m := w.mark(t, r); m.Token != token(10+i) || m.Source != "tester" || time.Since(m.Raised).Abs() > time.Hour {
+			t.Errorf("%q has the mark %+v", r, m)
+		}
+	}
+	for _, r := range []string{"", strings.Repeat("x", driver.MaxName+1), "a\x00b", "\xff"} {
+		wantKind(t, w.enter(t, w.table, r, token(1)), interlock.Bug, interlock.ErrName)
+	}
+	ok(t, w.try(t.Context(), func(ctx context.Context, db driver.SQL) error {
+		return w.table.Enter(ctx, db, "r", token(1), "\xff\x00 me")
+	}))
+	if got := w.mark(t, "r").Source; got != "\uFFFD\uFFFD me" {
+		t.Errorf("source %q", got)
+	}
+	w.exec(t, `create schema "S x"`)
+	for _, name := range []string{`S x.my "marks"`, `Select`, strings.Repeat("t", 56)} {
+		table := fence.Table{Name: name}
+		w.do(t, table.Create)
+		ok(t, w.enter(t, table, "r", token(1)))
+		wantStale(t, w.enter(t, table, "r", token(0)), token(1), token(0))
+	}
+	for _, name := range []string{"a.b.c", ".", "a.", ".a", strings.Repeat("t", 57), "a\x00"} {
+		wantKind(t, w.enter(t, fence.Table{Name: name}, "r", token(1)), interlock.Bug, interlock.ErrName)
+		err := w.try(t.Context(), fence.Table{Name: name}.Create)
+		wantKind(t, err, interlock.Bug, interlock.ErrName)
+	}
+	err := w.enter(t, fence.Table{Name: "missing"}, "r", token(1))
+	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "Table.Create") {
+		t.Errorf("%v does not say what to do", err)
+	}
+}
+
+func testCreate(t *testing.T, w world) {
+	table := fence.Table{Name: "fresh"}
+	errs := make([]error, 8)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = w.try(t.Context(), table.Create) })
+	}
+	wg.Wait()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		t.Error(errs[i])
+	}
+	ok(t, w.enter(t, table, "r", token(5)))
+	w.do(t, table.Create)
+	wantStale(t, w.enter(t, table, "r", token(4)), token(5), token(4))
+}

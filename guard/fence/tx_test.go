@@ -1,0 +1,290 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func nothing(context.Context, driver.SQL) error { return nil }
+
+func testBoundedWait(t *testing.T, w world) {
+	first := w.begun(t)
+	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
+
+	begun := time.Now()
+	err := w.tx(t.Context(), w.table, grant(2, 300*time.Millisecond), "alice", nothing)
+	if took := time.Since(begun); took > 5*time.Second || took < 250*time.Millisecond {
+		t.Errorf("waited %v with a claim of 300 ms", took)
+	}
+	wantKind(t, err, interlock.Definite, interlock.ErrExpired)
+
+	// The user's own bound is shorter, and stays.
+	impatient := w.open(t, w.url+"&lock_timeout=50")
+	err = impatient.tx(t.Context(), w.table, grant(2, bound), "alice", nothing)
+	var native *pgconn.PgError
+	if wantKind(t, err, interlock.Retryable, nil); !errors.As(err, &native) || native.Code != "55P03" {
+		t.Errorf("%v is not of the lock's time-out", err)
+	}
+}
+
+// testStuck plays the holder that stops between read and write: its side of the
+// connection says nothing more, for as long as the test likes.
+func testStuck(t *testing.T, w world) {
+	const ttl = time.Second
+	for name, awake := range map[string]body{
+		"write": func(ctx context.Context, db driver.SQL) error {
+			_, err := db.Exec(context.WithoutCancel(ctx), `update account set balance = 0 where id = 'alice'`)
+			return err
+		},
+		"commit": nothing,
+	} {
+		read, wake := make(chan struct{}), make(chan struct{})
+		old := grant(1, ttl)
+		granted := time.Now()
+		stopped := later(t, func() error {
+			return w.tx(t.Context(), w.table, old, name, func(ctx context.Context, db driver.SQL) error {
+				if _, err := one[int64](ctx, db, `select balance from account where id = 'alice'`); err != nil {
+					return err
+				}
+				close(read)
+				<-wake
+				return awake(ctx, db)
+			})
+		})
+		<-read
+		// The next holder comes as soon as it may, when the old claim has ended.
+		time.Sleep(time.Until(granted.Add(ttl)))
+		begun := time.Now()
+		ok(t, w.tx(t.Context(), w.table, grant(2, bound), name, func(ctx context.Context, db driver.SQL) error {
+			_, err := db.Exec(ctx, `update account set balance = balance - 1 where id = 'alice'`)
+			return err
+		}))
+		if took := time.Since(begun); took > ttl/2 {
+			t.Errorf("the next holder was blocked for %v after the claim had ended", took)
+		}
+		close(wake)
+		wantKind(t, stopped(), interlock.Definite, interlock.ErrExpired)
+		wantStale(t, w.enter(t, w.table, name, token(1)), token(2), token(1))
+	}
+	if got := w.text(t, `select balance::text from account where id = 'alice'`); got != "98" {
+		t.Errorf("balance %s", got)
+	}
+}
+
+// testIdleSession lets a session idle for too long under a claim that stays
+// valid: the server ended it, so nothing may be said to be committed.
+func testIdleSession(t *testing.T, w world) {
+	c := grant(1, 300*time.Millisecond)
+	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
+		c.renew(bound)
+		if _, err := db.Exec(ctx, `update account set balance = 0 where id = 'alice'`); err != nil {
+			return err
+		}
+		eventually(t, "the session ends", func() bool {
+			return w.text(t, `select count(*)::text from pg_stat_activity
+				where datname = current_database() and state = 'idle in transaction'`) == "0"
+		})
+		return nil
+	})
+	if err == nil || interlock.Kind(err) == interlock.Definite {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
+	if got := w.text(t, `select balance::text from account where id = 'alice'`); got != "100" {
+		t.Errorf("balance %s", got)
+	}
+}
+
+func testLongStatement(t *testing.T, w world) {
+	begun := time.Now()
+	err := w.tx(t.Context(), w.table, grant(1, 300*time.Millisecond), "alice", func(ctx context.Context, db driver.SQL) error {
+		_, err := db.Exec(ctx, `select pg_sleep(30)`)
+		return err
+	})
+	wantKind(t, err, interlock.Definite, interlock.ErrExpired)
+	var native *pgconn.PgError
+	if took := time.Since(begun); took > 10*time.Second || !errors.As(err, &native) || native.Code != "57014" {
+		t.Errorf("after %v: %v", took, err)
+	}
+}
+
+func testSettings(t *testing.T, w world) {
+	const show = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings
+		where name in ('idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout')`
+	for _, tt := range []struct {
+		options   string
+		remaining time.Duration
+		inside    [3]int64 // idle, lock, statement: at most so many ms, and at least nine tenths
+		outside   string
+	}{
+		{"", 30 * time.Second, [3]int64{20_000, 30_000, 30_000},
+			"idle_in_transaction_session_timeout=0 lock_timeout=0 statement_timeout=0"},
+		{"&idle_in_transaction_session_timeout=5s&lock_timeout=1min&statement_timeout=2h", 30 * time.Second, [3]int64{5_000, 30_000, 30_000},
+			"idle_in_transaction_session_timeout=5000 lock_timeout=60000 statement_timeout=7200000"},
+		{"", 100 * 24 * time.Hour, [3]int64{1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
+			"idle_in_transaction_session_timeout=0 lock_timeout=0 statement_timeout=0"},
+	} {
+		c := w.open(t, w.url+tt.options)
+		var inside string
+		ok(t, c.tx(t.Context(), w.table, grant(1, tt.remaining), "alice", func(ctx context.Context, db driver.SQL) (err error) {
+			inside, err = one[string](ctx, db, show)
+			return err
+		}))
+		var got [3]int64
+		_, err := fmt.Sscanf(inside, "idle_in_transaction_session_timeout=%d lock_timeout=%d statement_timeout=%d", &got[0], &got[1], &got[2])
+		ok(t, err)
+		for i := range got {
+			if got[i] > tt.inside[i] || got[i] < tt.inside[i]*9/10 {
+				t.Errorf("inside: %s, want %v", inside, tt.inside)
+			}
+		}
+		if got := c.text(t, show); got != tt.outside {
+			t.Errorf("outside: %s, want %s", got, tt.outside)
+		}
+	}
+}
+
+func testRollsBack(t *testing.T, w world) {
+	own := errors.New("no money")
+	spend := func(ctx context.Context, db driver.SQL) {
+		if _, err := db.Exec(ctx, `update account set balance = 0`); err != nil {
+			t.Error(err)
+		}
+	}
+	err := w.tx(t.Context(), w.table, grant(5, bound), "alice", func(ctx context.Context, db driver.SQL) error {
+		spend(ctx, db)
+		return own
+	})
+	if err != own {
+		t.Errorf("the function's error became %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() != "oops" {
+				t.Error("the panic did not come through")
+			}
+		}()
+		_ = w.tx(t.Context(), w.table, grant(5, bound), "alice", func(ctx context.Context, db driver.SQL) error {
+			spend(ctx, db)
+			panic("oops")
+		})
+	}()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gaveUp := errors.New("gave up")
+	err = w.tx(ctx, w.table, grant(5, bound), "alice", func(ctx context.Context, db driver.SQL) error {
+		spend(ctx, db)
+		cancel(gaveUp)
+		return nil
+	})
+	wantKind(t, err, interlock.Definite, gaveUp)
+	ok(t, w.tx(t.Context(), w.table, grant(4, time.Second), "alice", nothing)) // no mark and no lock is left
+	if got := w.text(t, `select sum(balance)::text from account`); got != "200" {
+		t.Errorf("balances %s", got)
+	}
+}
+
+func testEnded(t *testing.T, w world) {
+	lost := grant(1, bound)
+	lost.end(interlock.ErrLost)
+	for _, tt := range []struct {
+		claim *claim
+		cause error
+	}{{grant(1, -time.Second), interlock.ErrExpired}, {lost, interlock.ErrLost}} {
+		err := w.tx(t.Context(), w.table, tt.claim, "alice", func(context.Context, driver.SQL) error {
+			t.Error("ran under a claim that has ended")
+			return nil
+		})
+		wantKind(t, err, interlock.Definite, tt.cause)
+	}
+	if m := w.mark(t, "alice"); m.Token != 0 {
+		t.Errorf("the mark was raised: %+v", m)
+	}
+	// It ends while the function runs, which does not notice.
+	c := grant(2, bound)
+	err := w.tx(t.Context(), w.table, c, "alice", func(context.Context, driver.SQL) error {
+		c.end(interlock.ErrSessionEnded)
+		return nil
+	})
+	wantKind(t, err, interlock.Definite, interlock.ErrSessionEnded)
+	if m := w.mark(t, "alice"); m.Token != 0 {
+		t.Errorf("it was committed: %+v", m)
+	}
+}
+
+func testContext(t *testing.T, w world) {
+	c := grant(1, bound)
+	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
+		time.AfterFunc(50*time.Millisecond, func() { c.end(interlock.ErrLost) })
+		_, err := db.Exec(ctx, `select pg_sleep(30)`)
+		if !errors.Is(context.Cause(ctx), interlock.ErrLost) {
+			t.Errorf("the context ended with %v", context.Cause(ctx))
+		}
+		return err
+	})
+	if !errors.Is(err, interlock.ErrLost) {
+		t.Errorf("%v does not tell how the claim ended", err)
+	}
+}
+
+func testLostCommit(t *testing.T, w world) {
+	at := strings.Index(w.url, "127.0.0.1")
+	addr, rest, _ := strings.Cut(w.url[at:], "/")
+	proxy := testbed.NewProxy(t, addr)
+	c := w.open(t, w.url[:at]+proxy.Addr()+"/"+rest)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	spend := func(ctx context.Context, db driver.SQL) error {
+		_, err := db.Exec(ctx, `update account set balance = 40 where id = 'alice'`)
+		proxy.DropReplies()
+		return err
+	}
+	lost := later(t, func() error { return c.tx(ctx, w.table, grant(1, bound), "alice", spend) })
+	eventually(t, "the commit is done", func() bool {
+		return w.text(t, `select balance::text from account where id = 'alice'`) == "40"
+	})
+	cancel()
+	wantKind(t, lost(), interlock.Uncertain, interlock.ErrUncertain)
+	proxy.Heal()
+	ok(t, c.tx(t.Context(), w.table, grant(1, bound), "alice", nothing)) // the claim is as good as before
+}
+
+// TestRawErrorsAreClassified lets user code return the errors of pgx as they are.
+func TestRawErrorsAreClassified(t *testing.T) {
+	server := testbed.Postgres(t)
+	pool := openPool(t, server.URL())
+	w := over(postgres.Pool(pool), postgres.Tx)
+	w.do(t, fence.Table{}.Create)
+	w.exec(t, `create table item (k int primary key)`)
+	raw := func(query string, then ...string) error {
+		return fence.Tx(t.Context(), postgres.Pool(pool), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, query)
+			for _, q := range then {
+				_, err = tx.Exec(ctx, q)
+			}
+			return err
+		})
+	}
+	ok(t, raw(`insert into item values (1)`))
+	wantKind(t, raw(`insert into item values (1)`), interlock.Definite, nil)
+	wantKind(t, raw(`do $$ begin raise exception sqlstate '40001'; end $$`), interlock.Retryable, nil)
+	wantKind(t, raw(`select pg_terminate_backend(pg_backend_pid())`), interlock.Retryable, nil)
+	wantKind(t, raw(`select pg_terminate_backend(pg_backend_pid())`, `select 1`), interlock.Retryable, nil)
+	// An error that the function hides makes COMMIT fail all the same.
+	err := fence.Tx(t.Context(), postgres.Pool(pool), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx pgx.Tx) error {
+		_, _ = tx.Exec(ctx, `insert into item values (1)`)
+		return nil
+	})
+	wantKind(t, err, interlock.Definite, pgx.ErrTxCommitRollback)
+}

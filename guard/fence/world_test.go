@@ -1,0 +1,320 @@
+package fence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// body is what runs in a transaction.
+type body func(ctx context.Context, db driver.SQL) error
+
+// client is one way to reach one database.
+type client struct {
+	// tx is fence.Tx.
+	tx func(ctx context.Context, marks fence.Marks, c interlock.Claim, resource string, fn body) error
+	// begin starts a transaction that the test ends.
+	begin func(ctx context.Context) (transaction, error)
+}
+
+type transaction interface {
+	driver.SQL
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+}
+
+// over makes a client of T's transactions, of which sql lends one.
+func over[T any](db driver.Beginner[T], lend func(T) driver.SQL) client {
+	return client{
+		tx: func(ctx context.Context, marks fence.Marks, c interlock.Claim, resource string, fn body) error {
+			return fence.Tx(ctx, db, marks, c, resource, func(ctx context.Context, tx T) error { return fn(ctx, lend(tx)) })
+		},
+		begin: func(ctx context.Context) (transaction, error) { return db.Begin(ctx) },
+	}
+}
+
+func openPool(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func openPgx(t *testing.T, url string) client {
+	t.Helper()
+	return over(postgres.Pool(openPool(t, url)), postgres.Tx)
+}
+
+func openStd(t *testing.T, url string) client {
+	t.Helper()
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return over(postgres.DB(db), postgres.StdTx)
+}
+
+// TestPostgres runs every test against one server, with pgx and with
+// database/sql, each test in a database of its own.
+func TestPostgres(t *testing.T) {
+	server := testbed.Postgres(t)
+	tests := []struct {
+		name string
+		test func(t *testing.T, w world)
+	}{
+		{"stale tokens are refused", testStale},
+		{"strict marks refuse equal tokens", testStrict},
+		{"absurd tokens brick nothing", testAbsurd},
+		{"an uncommitted mark is no mark", testUncommitted},
+		{"who comes later waits and sees what was committed", testWaits},
+		{"racing writers lose no update", testRace},
+		{"repeatable reads that began too early fail", testSnapshots},
+		{"waiting is bounded", testBoundedWait},
+		{"a stuck transaction blocks nobody for long", testStuck},
+		{"an idle session cannot commit", testIdleSession},
+		{"a long statement ends with the claim", testLongStatement},
+		{"settings stay inside", testSettings},
+		{"errors and panics roll back", testRollsBack},
+		{"an ended claim is refused", testEnded},
+		{"the function's context ends with the claim", testContext},
+		{"a lost commit is uncertain", testLostCommit},
+		{"a column guards its row", testColumn},
+		{"a column does not guard inserts", testColumnInserts},
+		{"a column does not guard other rows", testColumnOtherRows},
+		{"a column needs a unique row", testColumnRows},
+		{"marks are shown and rebased", testRebase},
+		{"names are data", testNames},
+		{"tables are created once", testCreate},
+	}
+	for name, open := range map[string]func(*testing.T, string) client{"pgx": openPgx, "database-sql": openStd} {
+		for _, tt := range tests {
+			t.Run(name+"/"+tt.name, func(t *testing.T) {
+				t.Parallel()
+				tt.test(t, newWorld(t, server, open))
+			})
+		}
+	}
+}
+
+// world is one database with the tables of this test, reached by one client.
+type world struct {
+	client
+	url   string
+	open  func(*testing.T, string) client
+	table fence.Table
+}
+
+var databases atomic.Int64
+
+func newWorld(t *testing.T, server *testbed.Server, open func(*testing.T, string) client) world {
+	t.Helper()
+	name := fmt.Sprintf("test%d", databases.Add(1))
+	admin := openPool(t, server.URL())
+	if _, err := admin.Exec(t.Context(), "create database "+name); err != nil {
+		t.Fatal(err)
+	}
+	url := strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
+	w := world{client: open(t, url), url: url, open: open}
+	w.do(t, func(ctx context.Context, db driver.SQL) error {
+		if err := w.table.Create(ctx, db); err != nil {
+			return err
+		}
+		_, err := db.Exec(ctx, `create table account (id text primary key, balance bigint not null, fence bigint)`)
+		return err
+	})
+	w.exec(t, `insert into account values ('alice', 100), ('bob', 100)`)
+	return w
+}
+
+// do runs fn in a transaction without a guard, and commits.
+func (c client) do(t *testing.T, fn body) {
+	t.Helper()
+	if err := c.try(t.Context(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c client) try(ctx context.Context, fn body) error {
+	tx, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := fn(ctx, tx); err != nil {
+		return errors.Join(err, tx.Rollback(ctx))
+	}
+	return tx.Commit(ctx)
+}
+
+func (c client) exec(t *testing.T, queries ...string) {
+	t.Helper()
+	c.do(t, func(ctx context.Context, db driver.SQL) error {
+		for _, q := range queries {
+			if _, err := db.Exec(ctx, q); err != nil {
+				return fmt.Errorf("%s: %w", q, err)
+			}
+		}
+		return nil
+	})
+}
+
+// begun is a transaction that the test ends, or that ends with it.
+func (c client) begun(t *testing.T) transaction {
+	t.Helper()
+	tx, err := c.begin(t.Context())
+	ok(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// one is the single value that query gives.
+func one[V any](ctx context.Context, db driver.SQL, query string, args ...any) (v V, err error) {
+	err = db.Query(ctx, query, args, func(scan func(...any) error) error { return scan(&v) })
+	return v, err
+}
+
+func (c client) text(t *testing.T, query string) (v string) {
+	t.Helper()
+	c.do(t, func(ctx context.Context, db driver.SQL) (err error) {
+		v, err = one[string](ctx, db, query)
+		return err
+	})
+	return v
+}
+
+// mark is the mark of resource in w's table.
+func (w world) mark(t *testing.T, resource string) (m driver.Mark) {
+	t.Helper()
+	w.do(t, func(ctx context.Context, db driver.SQL) (err error) {
+		m, err = w.table.Show(ctx, db, resource)
+		return err
+	})
+	return m
+}
+
+// enter enters in a transaction of its own, and commits.
+func (w world) enter(t *testing.T, marks fence.Marks, resource string, token interlock.Token) error {
+	t.Helper()
+	return w.try(t.Context(), func(ctx context.Context, db driver.SQL) error {
+		return marks.Enter(ctx, db, resource, token, "tester")
+	})
+}
+
+// token is the n-th token of a system whose counter started just now.
+func token(n int) interlock.Token {
+	t, err := interlock.NewToken(start+int64(n), 0)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+var start = interlock.CounterAt(time.Now())
+
+// claim is one that lasts until a time, or until it is ended.
+type claim struct {
+	token interlock.Token
+	until atomic.Int64 // in ns since 1970
+	ctx   context.Context
+	end   context.CancelCauseFunc
+}
+
+func grant(n int, ttl time.Duration) *claim {
+	c := &claim{token: token(n)}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	c.renew(ttl)
+	return c
+}
+
+func (c *claim) renew(ttl time.Duration)  { c.until.Store(time.Now().Add(ttl).UnixNano()) }
+func (c *claim) Name() string             { return "alice" }
+func (c *claim) Owner() string            { return fmt.Sprintf("owner of %d", c.token) }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return c.Remaining() > 0 }
+func (c *claim) Remaining() time.Duration {
+	if c.ctx.Err() != nil {
+		return 0
+	}
+	return time.Until(time.Unix(0, c.until.Load()))
+}
+
+func wantStale(t *testing.T, err error, seen, got interlock.Token) {
+	t.Helper()
+	var stale *interlock.StaleTokenError
+	if !errors.As(err, &stale) || stale.Seen != seen || stale.Got != got || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("%v (%v), want a refusal of %d for %d", err, interlock.Kind(err), got, seen)
+	}
+}
+
+func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// blocked waits until n sessions of w's database wait for a lock.
+func (w world) blocked(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, "a session waits", func() bool {
+		return w.text(t, `select count(*)::text from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock'`) == fmt.Sprint(n)
+	})
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", bound, what)
+		}
+	}
+}
+
+// later runs fn and gives its error, within bound.
+func later(t *testing.T, fn func() error) (wait func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	return func() error {
+		t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(bound):
+			t.Fatalf("still running after %v", bound)
+			return nil
+		}
+	}
+}
