@@ -42,7 +42,8 @@ mutants: deps ## Plant one wrong line at a time; the tests must notice each
 	go run ./tools/mutants tools/mutants/mutants.txt
 
 story: deps ## A worker is stopped past its lease and its stale write refused
-	@go test -count=1 -run '^TestStory$$' ./examples/bank
+	@go test -c -o bin/story.test ./examples/bank
+	@cd examples/bank && ../../bin/story.test -test.run '^TestStory$$'
 
 story-soak: deps ## The story, fifty times in a row
 	go test -race -count=50 -timeout 60m -run '^TestStory$$' ./examples/bank

@@ -63,7 +63,7 @@ func comeToABadEnd(t *testing.T, role string) (home string, pids []int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBadEnd$", "-test.v", "-test.timeout=1m")
 	if role == "timeout" {
-		cmd.Args[len(cmd.Args)-1] = "-test.timeout=15s"
+		cmd.Args[len(cmd.Args)-1] = "-test.timeout=10s"
 	}
 	cmd.Env = append(environment(""), roleVariable+"="+role)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
