@@ -97,7 +97,7 @@ func (c *contender) remains(now *session) []string {
 	if c.session == now || c.session.revoked || c.state == dropped {
 		return c.stale
 	}
-	return append(c.stale, c.key)
+	return append(slices.Clone(c.stale), c.key)
 }
 
 func (d *Driver) unanswered(c *contender) bool {
@@ -184,6 +184,9 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 	entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
 	if !entered && (!noWait || len(places) == 0) {
 		return false
+	}
+	if entered {
+		c.stale = nil
 	}
 	c.session.list(d.layout.line(c.name), reply.Header.Revision, places)
 	switch {

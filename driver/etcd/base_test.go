@@ -131,3 +131,18 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 		t.Fatal("a claim that was given up is still shown")
 	}
 }
+
+// TestStaleBaseIsNotUsed: a session that does not hear that the base was raised
+// must not grant below what others granted since.
+func TestStaleBaseIsNotUsed(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	d := open(t, client, nil)
+	deaf.deaf.Store(true)
+	first := token(t, open(t, dial(t, server.Addr()), nil), "n", "a")
+	if second := token(t, d, "n", "b"); second <= first {
+		t.Fatalf("token %d after %d", second, first)
+	}
+}

@@ -14,15 +14,16 @@ import (
 // acquires and releases in a row.
 func TestUncontendedCostsTwoRequests(t *testing.T) {
 	var count counter
-	d := open(t, dial(t, serverFor(t).Addr(), count.on), nil)
-	const rounds = 200
+	d := open(t, dial(t, serverFor(t).Addr(), count.on), &Options{TTL: time.Second})
+	rounds := 0
 	before := count.n.Load()
-	for i := range rounds {
-		r := ask("a/b", fmt.Sprint(i))
+	// over several heartbeats and renewals, which must add none
+	for end := time.Now().Add(4 * d.pace.heartbeat); rounds < 200 || time.Now().Before(end); rounds++ {
+		r := ask("a/b", fmt.Sprint(rounds))
 		mustAcquire(t, d, r)
 		mustRelease(t, d, r)
 	}
-	if got := count.n.Load() - before; got != 2*rounds {
+	if got := count.n.Load() - before; got != int64(2*rounds) {
 		t.Fatalf("%d requests for %d acquires and releases", got, rounds)
 	}
 }

@@ -16,7 +16,8 @@
 //
 // Claims exclude each other through a crash of the servers, a partition and a
 // step of their wall clocks, because the order is raft's and a claim ends here
-// before its lease can end there. They do not survive an operator who deletes a
+// before its lease can end there; no member without the last writes can lead.
+// They do not survive an operator who deletes a
 // contender's key, nor lost data: the next one is served at once and the former
 // holder hears of it within Guarantees.Blind. That bound is two heartbeats and
 // one request: a heartbeat to ask whether the watch still speaks, one to see
@@ -42,6 +43,10 @@
 // every claim is gone with it, and the next Acquire opens a new session under
 // which nothing old is ever adopted. etcd leases have whole seconds and a
 // minimum of about one and a half election timeouts; what was granted counts.
+//
+// A connection that silently swallows everything is only given up if the client
+// was told to look: set DialKeepAliveTime and DialKeepAliveTimeout in its
+// Config (etcd refuses less than 5 s). Deadlines hold without that.
 //
 // # Waiting
 //

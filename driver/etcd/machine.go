@@ -49,6 +49,7 @@ type line struct {
 	places []place
 	early  []change // heard before the first snapshot
 	mine   map[string]*standing
+	beats  int // heartbeats that found it without a snapshot
 }
 
 // standing is what our own contender was last told.

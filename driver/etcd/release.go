@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,13 +15,13 @@ import (
 // whole process would keep it alive. An owner that this driver does not know
 // has nothing here, and costs no request.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	c, err := d.renounce(name, owner)
+	c, keys, err := d.renounce(name, owner)
 	if c == nil || err != nil {
 		return err
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	reply, err := d.delete(rctx, append(c.stale, c.key))
+	reply, err := d.delete(rctx, keys)
 	if err != nil {
 		d.goOnDeleting(c)
 		return failed(rctx, "release", name, err)
@@ -32,17 +33,18 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return nil
 }
 
-// renounce ends the claim here and now. The contender stays known until etcd
-// has confirmed; nil means that there is nothing to confirm.
-func (d *Driver) renounce(name, owner string) (*contender, error) {
+// renounce ends the claim here and now, and lists the keys that etcd may have of
+// it. The contender stays known until etcd has confirmed; nil means that there
+// is nothing to confirm.
+func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, errClosed("release", name)
+		return nil, nil, errClosed("release", name)
 	}
 	c := d.contenders[identity{name, owner}]
 	if c == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	gone := c.session.revoked || c.state == dropped && !c.session.doomed[c.key]
 	c.over.Store(true)
@@ -51,9 +53,9 @@ func (d *Driver) renounce(name, owner string) (*contender, error) {
 	c.wake()
 	if gone && len(c.stale) == 0 {
 		d.forget(c)
-		return nil, nil
+		return nil, nil, nil
 	}
-	return c, nil
+	return c, append(slices.Clone(c.stale), c.key), nil
 }
 
 // forget drops a contender for good. The mutex is held.

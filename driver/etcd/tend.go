@@ -27,6 +27,7 @@ func (s *session) tend() {
 			s.reread()
 			s.sweep()
 		case <-beat.C:
+			s.age()
 			s.listen()
 			s.reread()
 			s.sweep()
@@ -99,8 +100,20 @@ func (s *session) shouldAsk() bool {
 	return true
 }
 
+// age counts how long lines have had no snapshot. At the first heartbeat the
+// answer that brings it is probably on its way.
+func (s *session) age() {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	for _, l := range s.lines {
+		if l.listed == 0 {
+			l.beats++
+		}
+	}
+}
+
 // reread reads every line while the watch is not to be relied on, or once when
-// it was opened anew, and otherwise those that have no snapshot yet.
+// it was opened anew, and otherwise those that have long had no snapshot.
 func (s *session) reread() {
 	lines, opened, all := s.unread()
 	for chunk := range slices.Chunk(lines, batch) {
@@ -122,7 +135,7 @@ func (s *session) unread() (lines []string, opened int, all bool) {
 	defer s.d.mu.Unlock()
 	all = !s.watch.up || s.watch.read != s.watch.opened
 	for at, l := range s.lines {
-		if all || l.listed == 0 {
+		if all || l.listed == 0 && l.beats > 1 {
 			lines = append(lines, at)
 		}
 	}
