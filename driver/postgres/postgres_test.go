@@ -137,8 +137,27 @@ func wantKind(t *testing.T, err error, kind interlock.ErrorKind, state string) {
 	}
 }
 
-func TestStatements(t *testing.T) {
+// TestPostgres runs every test against one server.
+func TestPostgres(t *testing.T) {
 	server := testbed.Postgres(t)
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T, *testbed.Server)
+	}{
+		{"statements", testStatements},
+		{"kinds by what the server says", testKindsByTheServer},
+		{"the end of the session", testTheEndOfTheSession},
+		{"a lost commit", testLostCommit},
+		{"begin", testBegin},
+		{"rollback ignores cancellation", testRollbackIgnoresCancellation},
+		{"rollback is bounded", testRollbackIsBounded},
+		{"errors of user code", testClassify},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, server) })
+	}
+}
+
+func testStatements(t *testing.T, server *testbed.Server) {
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		c := open(t, server.URL())
 		c.do(t, `drop table if exists s`, `create table s (k text primary key, v bigint)`)
@@ -191,8 +210,7 @@ func TestStatements(t *testing.T) {
 	})
 }
 
-func TestKindsByTheServer(t *testing.T) {
-	server := testbed.Postgres(t)
+func testKindsByTheServer(t *testing.T, server *testbed.Server) {
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		c := open(t, server.URL())
 		c.do(t, `drop table if exists k`, `create table k (k int primary key, v int unique deferrable initially deferred)`,
@@ -260,8 +278,7 @@ func deadlock(t *testing.T, c client) {
 	wantKind(t, err, interlock.Retryable, "40P01")
 }
 
-func TestTheEndOfTheSession(t *testing.T) {
-	server := testbed.Postgres(t)
+func testTheEndOfTheSession(t *testing.T, server *testbed.Server) {
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		c := open(t, server.URL())
 		admin := openPgx(t, server.URL())
@@ -318,8 +335,7 @@ func afterTheEnd(t *testing.T, x tx, next, after string) {
 	}
 }
 
-func TestLostCommit(t *testing.T) {
-	server := testbed.Postgres(t)
+func testLostCommit(t *testing.T, server *testbed.Server) {
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		admin := openPgx(t, server.URL())
 		admin.do(t, `drop table if exists l`, `create table l (k int)`)
@@ -346,8 +362,7 @@ func TestLostCommit(t *testing.T) {
 	})
 }
 
-func TestBegin(t *testing.T) {
-	server := testbed.Postgres(t)
+func testBegin(t *testing.T, server *testbed.Server) {
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		proxy := testbed.NewProxy(t, server.Addr())
 		c := open(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable")
@@ -365,8 +380,7 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-func TestRollbackIgnoresCancellation(t *testing.T) {
-	server := testbed.Postgres(t)
+func testRollbackIgnoresCancellation(t *testing.T, server *testbed.Server) {
 	c := openPgx(t, server.URL())
 	c.do(t, `create table r (k int)`)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -387,9 +401,8 @@ func TestRollbackIgnoresCancellation(t *testing.T) {
 	}
 }
 
-func TestRollbackIsBounded(t *testing.T) {
+func testRollbackIsBounded(t *testing.T, server *testbed.Server) {
 	t.Parallel()
-	server := testbed.Postgres(t)
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		t.Parallel()
 		proxy := testbed.NewProxy(t, server.Addr())
@@ -404,8 +417,7 @@ func TestRollbackIsBounded(t *testing.T) {
 	})
 }
 
-func TestClassify(t *testing.T) {
-	server := testbed.Postgres(t)
+func testClassify(t *testing.T, server *testbed.Server) {
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		x := open(t, server.URL()).mustBegin(t)
 		serialization := fmt.Errorf("book: %w", &pgconn.PgError{Code: "40001"})
