@@ -1,11 +1,15 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestTermIsNotRevived: a renewal that was confirmed too late changes nothing,
@@ -43,5 +47,67 @@ func TestTermEnds(t *testing.T) {
 	term.end()
 	if term.renew(boottime.Now(), time.Hour) || term.remaining() > 0 {
 		t.Fatalf("%v left", term.remaining())
+	}
+}
+
+// TestStoreThatWentBackEndsTheSession: an answer from before what is known comes
+// from another store, such as a restored backup in which the lease still lives.
+func TestStoreThatWentBackEndsTheSession(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	d := open(t, client, &Options{TTL: 2 * time.Second})
+	for _, noticedBy := range []string{"a request", "a reading"} {
+		held := ask("held", noticedBy)
+		mustAcquire(t, d, held)
+		s := d.session
+		d.mu.Lock()
+		s.highest += 1000 // as if it had been known
+		d.mu.Unlock()
+		if noticedBy == "a reading" {
+			deaf.deaf.Store(true)
+		} else if _, err := d.Acquire(bounded(t), ask("n", "me").Request); !errors.Is(err, interlock.ErrSessionEnded) || interlock.Kind(err) != interlock.Retryable {
+			t.Fatal(err)
+		}
+		if cause := receive(t, held.lost, "word of the loss to what is noticed by "+noticedBy); !errors.Is(cause, interlock.ErrSessionEnded) {
+			t.Fatal(cause)
+		}
+		deaf.deaf.Store(false)
+		mustRelease(t, d, held)
+		if r := ask("n", "me"); mustAcquire(t, d, r).Token == 0 || !replaced(d, s.id) {
+			t.Fatal("the session goes on")
+		} else {
+			mustRelease(t, d, r)
+		}
+	}
+}
+
+// TestPlaceOfAnOutdatedSessionIsRemoved: time ran out here while etcd still
+// keeps the lease, and the owner asks again. Its old key would stand before it.
+func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	operator := dial(t, server.Addr())
+	d := open(t, dial(t, proxy.Addr()), &Options{TTL: 2 * time.Second})
+	mustPut(t, operator, "n/foreign", "")
+	r := ask("n", "me")
+	done := queue(t, d, r)
+	proxy.DropReplies()
+	if o := receive(t, done, "the waiter"); !errors.Is(o.err, interlock.ErrSessionEnded) || interlock.Kind(o.err) != interlock.Retryable {
+		t.Fatalf("time ran out, and the waiter got: %v", o.err)
+	}
+	if left := keys(t, operator, "n/"); len(left) != 2 {
+		t.Fatalf("in line are %q, so this proves nothing", left)
+	}
+	proxy.Heal()
+	eventually(t, "it stands in line again, once", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := d.Acquire(ctx, r.Request)
+		return interlock.Kind(err) == interlock.Uncertain && len(r.waiting) > 0
+	})
+	if left := keys(t, operator, "n/"); len(left) != 2 {
+		t.Fatalf("in line are %q", left)
 	}
 }
