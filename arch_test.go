@@ -1,0 +1,330 @@
+package interlock_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// policy says which package may import what, leaving the standard library aside:
+//
+//	PACKAGE -> OURS… | THEIRS…
+//
+// Packages of ours are named below the root package, which is "."; "x/..."
+// means x and all below it, "*" anything that rule 2 does not forbid. Theirs are
+// prefixes of import paths. The line that fits a package best counts, and a
+// package without a line is refused: it has to be thought about.
+//
+// The lines bind what users compile. Tests may import what they like of ours and
+// theirs. Two rules stand beside the lines and bind every package:
+//
+//  1. What serves tests (testOnly) is imported by tests, and by nothing else.
+//  2. A nested module's code does not import what is internal to the root
+//     module, unless its line names it.
+//
+// DO NOT RELAX a line to make a change compile. These arrows are why a user of
+// the Redis lock does not build gRPC, why a guard works with every lock, and why
+// protocol code can be tested without a server. Move the code, or take what you
+// need as a parameter. If an arrow is really wrong, an ADR says so first.
+const policy = `
+.                       ->
+
+# The foundation.
+observe                 -> .
+history                 -> .
+internal/backoff        ->
+internal/boottime       -> | golang.org/x/sys
+internal/testbed        ->
+internal/testbed/...    ->
+
+# Drivers know their own client, and neither each other nor what is built on them.
+driver                  -> .
+driver/memory           -> . driver internal/...
+driver/redis            -> . driver internal/... | github.com/redis/rueidis
+driver/postgres         -> . driver internal/... | github.com/jackc/pgx/v5
+# In a module of its own; the clock of deadlines is the one thing it shares.
+driver/etcd             -> . driver internal/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc
+# The suite also tries drivers under the lock that users put on top of them.
+driver/drivertest       -> . driver claim/lock | go.uber.org/goleak
+
+# The rooms take drivers as parameters. Inside a room, only what stands below.
+claim/lock              -> . driver observe internal/...
+guard/fence             -> . driver observe internal/...
+
+# What is built from all of it.
+server/...              -> * | *
+examples/...            -> * | *
+interop                 -> * | *
+tools/...               ->
+`
+
+// testOnly serves tests.
+var testOnly = []string{"internal/testbed", "driver/drivertest"}
+
+const modulePath = "github.com/interlock-dev/interlock"
+
+// imports is one package as `go list` shows it.
+type imports struct {
+	ImportPath string
+	Imports    []string
+	Module     struct{ Path string }
+}
+
+func TestArchitecture(t *testing.T) {
+	var all []imports
+	for _, dir := range moduleDirs(t) {
+		all = append(all, listPackages(t, dir)...)
+	}
+	if len(all) < 10 {
+		t.Fatalf("only %d packages found", len(all))
+	}
+	for _, v := range violations(policy, all) {
+		t.Error(v)
+	}
+}
+
+// TestArchitectureIsChecked plants violations in a graph that is fine without
+// them.
+func TestArchitectureIsChecked(t *testing.T) {
+	const policy = `
+.            ->
+driver       -> .
+driver/redis -> . driver internal/... | example.org/redis
+driver/etcd  -> . driver
+claim/lock   -> . driver internal/...
+server/...   -> * | *
+`
+	for _, c := range []struct{ pkg, imports, want string }{
+		{".", "fmt", ""},
+		{".", "@/driver", "driver"},
+		{".", "example.org/x", "example.org/x"},
+		{"driver/redis", "@ @/driver @/internal/backoff example.org/redis/v2", ""},
+		{"driver/redis", "example.org/rediscovery", "example.org/rediscovery"},
+		{"driver/redis", "@/driver/etcd", "driver/etcd"},
+		{"driver/redis", "@/claim/lock", "claim/lock"},
+		{"driver/redis", "@/internal/testbed", "tests"},
+		{"driver/etcd", "@/internal/backoff", "internal/backoff"},
+		{"claim/lock", "@/driver/redis", "driver/redis"},
+		{"claim/lock", "@/driver/drivertest", "tests"},
+		{"claim/elect", "@", "no line"},
+		{"server/cmd", "@/claim/lock @/driver/redis @/server/internal/cli example.org/x", ""},
+		{"server/cmd", "@/internal/backoff", "internal"},
+		{"server/cmd", "@/internal/testbed", "tests"},
+		{"serverless", "@", "no line"},
+	} {
+		got := strings.Join(violations(policy, []imports{planted(c.pkg, c.imports)}), "\n")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) || c.want != "" && got == "" {
+			t.Errorf("%s importing %s: %q, want something about %q", c.pkg, c.imports, got, c.want)
+		}
+	}
+}
+
+// planted is a package that imports a list in which @ is our module.
+func planted(pkg, list string) imports {
+	p := imports{ImportPath: path.Join(modulePath, pkg)}
+	p.Imports = strings.Fields(strings.ReplaceAll(list, "@", modulePath))
+	p.Module.Path = modulePath
+	for _, nested := range []string{"driver/etcd", "server"} {
+		if within(pkg, nested) {
+			p.Module.Path = path.Join(modulePath, nested)
+		}
+	}
+	return p
+}
+
+// violations checks packages against a policy, one sentence each.
+func violations(policy string, all []imports) []string {
+	lines := parsePolicy(policy)
+	var found []string
+	for _, p := range all {
+		pkg, _ := ours(p.ImportPath)
+		line, ok := lineOf(lines, pkg)
+		if !ok {
+			found = append(found, fmt.Sprintf("%s has no line in the policy of arch_test.go", pkg))
+			continue
+		}
+		for _, to := range p.Imports {
+			if why := line.refuses(p, to); why != "" {
+				found = append(found, fmt.Sprintf("%s may not import %s: %s", pkg, to, why))
+			}
+		}
+	}
+	return found
+}
+
+// A line is one arrow of the policy.
+type line struct {
+	pkg          string
+	ours, theirs []string
+}
+
+func parsePolicy(text string) []line {
+	var lines []line
+	for l := range strings.Lines(text) {
+		if l = strings.TrimSpace(l); l == "" || strings.HasPrefix(l, "#") {
+			continue
+		}
+		pkg, rest, _ := strings.Cut(l, "->")
+		ours, theirs, _ := strings.Cut(rest, "|")
+		lines = append(lines, line{strings.TrimSpace(pkg), strings.Fields(ours), strings.Fields(theirs)})
+	}
+	return lines
+}
+
+// lineOf finds the line that fits a package best: the longest.
+func lineOf(lines []line, pkg string) (best line, ok bool) {
+	for _, l := range lines {
+		if fits(l.pkg, pkg) && len(l.pkg) > len(best.pkg) {
+			best, ok = l, true
+		}
+	}
+	return best, ok
+}
+
+// refuses says why a package that has this line must not import something, or
+// nothing.
+func (l line) refuses(p imports, to string) string {
+	target, own := ours(to)
+	switch {
+	case !own && !strings.Contains(strings.Split(to, "/")[0], "."):
+		return "" // the standard library
+	case !own:
+		if slices.ContainsFunc(l.theirs, func(prefix string) bool { return prefix == "*" || within(to, prefix) }) {
+			return ""
+		}
+		return "not one of the libraries that it may use"
+	case slices.Contains(testOnly, target) && !within(l.pkg, target):
+		return "it serves tests only"
+	case slices.ContainsFunc(l.ours, func(pattern string) bool { return fits(pattern, target) }):
+		return ""
+	case !slices.Contains(l.ours, "*"):
+		return "no arrow of the policy leads there"
+	case within(target, "internal") && p.Module.Path != modulePath:
+		return "it is internal to the root module"
+	}
+	return ""
+}
+
+// ours is a package's name below the root package, "." for that itself.
+func ours(importPath string) (pkg string, ok bool) {
+	if importPath == modulePath {
+		return ".", true
+	}
+	return strings.CutPrefix(importPath, modulePath+"/")
+}
+
+func fits(pattern, pkg string) bool {
+	if below, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return within(pkg, below)
+	}
+	return pattern == pkg
+}
+
+func within(pkg, parent string) bool {
+	return pkg == parent || strings.HasPrefix(pkg, parent+"/")
+}
+
+// moduleDirs lists the directories of go.work.
+func moduleDirs(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("go.work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dirs []string
+	for _, match := range regexp.MustCompile(`(?m)^\s+(\.\S*)$`).FindAllStringSubmatch(string(text), -1) {
+		dirs = append(dirs, match[1])
+	}
+	if !slices.Contains(dirs, ".") {
+		t.Fatalf("go.work lists %q, and not this module", dirs)
+	}
+	return dirs
+}
+
+func listPackages(t *testing.T, dir string) []imports {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Module", "./...")
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []imports
+	for decoder := json.NewDecoder(out); ; {
+		var p imports
+		if err := decoder.Decode(&p); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatalf("go list in %s: %v", dir, err)
+		}
+		found = append(found, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("go list in %s: %v", dir, err)
+	}
+	return found
+}
+
+// forbidden are names that say nothing about what is inside.
+var forbidden = regexp.MustCompile(`^(util|common|helper|misc|base|type)s?(_test)?(\.go)?$`)
+
+// toRename are files from before this test. The list only gets shorter.
+var toRename = []string{"driver/etcd/base.go", "driver/etcd/base_test.go", "driver/etcd/helpers_test.go"}
+
+func TestNamesSaySomething(t *testing.T) {
+	seen, old := 0, 0
+	eachGoFile(t, func(file string) {
+		seen++
+		if slices.Contains(toRename, file) {
+			old++
+			return
+		}
+		for part := range strings.SplitSeq(file, "/") {
+			if forbidden.MatchString(part) {
+				t.Errorf("%s: a name like %q does not say what is inside", file, part)
+			}
+		}
+	})
+	if seen < 20 || old != len(toRename) {
+		t.Errorf("%d files found, and %d of those that toRename lists; take off it what was renamed: %q", seen, old, toRename)
+	}
+	for name, want := range map[string]bool{
+		"util": true, "utils.go": true, "types.go": true, "helpers_test.go": true, "base": true, "common_test.go": true,
+		"types_linux.go": false, "baseline.go": false, "utility": false, "lock.go": false,
+	} {
+		if forbidden.MatchString(name) != want {
+			t.Errorf("%q: forbidden is %v, want %v", name, !want, want)
+		}
+	}
+}
+
+// eachGoFile visits every Go file of every module, by its path from here.
+func eachGoFile(t *testing.T, visit func(file string)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && file != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin"):
+			return filepath.SkipDir
+		case !d.IsDir() && strings.HasSuffix(file, ".go"):
+			visit(filepath.ToSlash(file))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
