@@ -3,6 +3,7 @@ module github.com/interlock-dev/interlock/server
 go 1.26.0
 
 require (
+	github.com/creack/pty v1.1.18
 	github.com/interlock-dev/interlock v0.0.0
 	github.com/interlock-dev/interlock/driver/etcd v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0

@@ -91,6 +91,8 @@ type hold struct {
 	process *process
 	options Options
 	machine *Machine
+
+	wantsTerminal bool // the command was stopped for using it in the background
 }
 
 func (h *hold) run() {
@@ -103,12 +105,13 @@ func (h *hold) run() {
 		case <-timer.C:
 			h.step(h.tick())
 		case s := <-h.options.Signals:
-			h.step(h.received(s))
+			number, _ := s.(syscall.Signal)
+			h.step(Signal{number})
 		case <-ended:
 			ended = nil
 			h.step(Ended{context.Cause(h.claim.Context())})
 		case e := <-h.process.events:
-			h.step(e)
+			h.step(h.noticed(e))
 		}
 	}
 }
@@ -131,16 +134,26 @@ func (h *hold) tick() any {
 	if h.machine.exited && !h.process.anyLeft() {
 		return Empty{}
 	}
+	h.foreground()
 	return Tick{}
 }
 
-// received gives the terminal to the command when a shell's fg gave it to us.
-func (h *hold) received(s os.Signal) any {
-	number, _ := s.(syscall.Signal)
-	if number == syscall.SIGCONT && h.process.giveTerminal() {
+// foreground hands the terminal on to a command that waits for it, once a
+// shell's fg has handed it to us. Shells do not tell a job that runs, so every
+// tick asks.
+func (h *hold) foreground() {
+	if h.wantsTerminal && h.process.giveTerminal() {
+		h.wantsTerminal = false
 		h.process.send(syscall.SIGCONT)
 	}
-	return Signal{number}
+}
+
+// noticed is an event of the command's, which may be that it wants the terminal.
+func (h *hold) noticed(event any) any {
+	if s, ok := event.(Stopped); ok && (s.By == syscall.SIGTTIN || s.By == syscall.SIGTTOU) {
+		h.wantsTerminal = true
+	}
+	return event
 }
 
 func (h *hold) apply(effect any) {

@@ -1,0 +1,373 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// underLock starts `interlock lock job` on a backend, with the test program as
+// the command.
+func underLock(t *testing.T, url string, env []string, flags ...string) *testbed.Process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"lock", "job", "--backend", url}, flags...)
+	return testbed.Start(t, testbed.Program{Path: program(t), Args: append(args, "--", self), Env: env})
+}
+
+// began waits for the first worker and gives its process id.
+func began(j journal) int {
+	return pidOf(j.until("a start", func(e []entry) bool { return len(e) > 1 }))
+}
+
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		text, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
+		if err != nil || strings.Contains(string(text), ") Z ") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d is still there after %v: %s", pid, patience, text)
+		}
+	}
+}
+
+func wantCode(t *testing.T, p *testbed.Process, code int) {
+	t.Helper()
+	if state := p.Wait(patience); state.ExitCode() != code {
+		t.Fatalf("exit code %d (%v), want %d; it said:\n%s", state.ExitCode(), state, code, p.Stderr())
+	}
+}
+
+func reportOf(t *testing.T, file string) (r struct {
+	Outcome, Error string
+	Signal         int
+}) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func each(t *testing.T, run func(t *testing.T, url string)) {
+	for name, start := range backends {
+		t.Run(name, func(t *testing.T) {
+			program(t)
+			run(t, start(t))
+		})
+	}
+}
+
+func TestAKilledWrapperTakesTheCommandWithIt(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		j := newJournal(t)
+		p := underLock(t, url, j.env(time.Minute, true))
+		pid := began(j)
+		p.Kill()
+		gone(t, pid)
+	})
+}
+
+func TestATermEndsTheCommandAndTheLock(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		j := newJournal(t)
+		p := underLock(t, url, j.env(time.Minute, false))
+		began(j)
+		p.Signal(syscall.SIGTERM)
+		wantCode(t, p, 0) // the worker ends in good order, and that is passed on
+		if n := count(j.read(), "term"); n != 1 {
+			t.Errorf("the command heard TERM %d times", n)
+		}
+		free := underLock(t, url, j.env(0, false), "--no-wait")
+		wantCode(t, free, 0)
+	})
+}
+
+func count(entries []entry, what string) (n int) {
+	for _, e := range entries {
+		if e.what == what {
+			n++
+		}
+	}
+	return n
+}
+
+func TestTwoInterruptsKill(t *testing.T) {
+	url := backends["etcd"](t)
+	p := testbed.Command(t, program(t), "lock", "job", "--backend", url, "--", "sh", "-c", `trap 'echo heard' INT; echo ready; while :; do sleep 0.05; done`)
+	if line := p.Line(patience); line != "ready" {
+		t.Fatal(line)
+	}
+	p.Signal(syscall.SIGINT)
+	if line := p.Line(patience); line != "heard" {
+		t.Fatal(line)
+	}
+	p.Signal(syscall.SIGINT)
+	wantCode(t, p, 137)
+}
+
+func TestASignalWhileWaitingLeavesTheQueue(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+			j, report := newJournal(t), filepath.Join(t.TempDir(), "report")
+			holder := underLock(t, url, j.env(time.Minute, false))
+			began(j)
+			waiter := underLock(t, url, j.env(time.Minute, false), "--report", report)
+			waitersOf(t, url, 1)
+			waiter.Signal(s)
+			wantCode(t, waiter, 128+int(s))
+			waitersOf(t, url, 0)
+			if r := reportOf(t, report); r.Outcome != "cancelled" || r.Signal != int(s) {
+				t.Errorf("reported %+v", r)
+			}
+			holder.Signal(syscall.SIGTERM)
+			wantCode(t, holder, 0)
+			if n := starts(j.read()); n != 1 {
+				t.Errorf("%d commands ran, want the holder's only", n)
+			}
+		}
+	})
+}
+
+func waitersOf(t *testing.T, url string, n int) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		p := testbed.Command(t, program(t), "locks", "show", "job", "-o", "json", "--backend", url)
+		var s shown
+		if json.Unmarshal([]byte(p.Line(patience)), &s) == nil && len(s.Waiters) == n {
+			return
+		}
+	}
+	t.Fatalf("not within %v: %d waiters", patience, n)
+}
+
+// The server dies. The command gets TERM and then KILL while the lease that was
+// last renewed before the server's death is still running.
+func TestADeadServerEndsTheCommandInTime(t *testing.T) {
+	const ttl = 2 * time.Second
+	for _, c := range []struct {
+		name  string
+		start func(testing.TB, ...string) *testbed.Server
+	}{{"etcd", testbed.Etcd}, {"redis", testbed.Redis}} {
+		t.Run(c.name, func(t *testing.T) {
+			program(t)
+			server, j, report := c.start(t), newJournal(t), filepath.Join(t.TempDir(), "report")
+			p := underLock(t, c.name+"://"+server.Addr(), j.env(time.Minute, true), "--ttl", "2s", "--report", report, "--timeout", "1s")
+			pid := began(j)
+			asked := monotonic()
+			server.Kill()
+			dead := monotonic()
+			wantCode(t, p, 79)
+			gone(t, pid)
+			judgeEnd(t, j.read(), asked, dead+ttl)
+			if r := reportOf(t, report); r.Outcome != "lost" || r.Signal != int(syscall.SIGKILL) {
+				t.Errorf("reported %+v", r)
+			}
+		})
+	}
+}
+
+// judgeEnd wants one TERM, at least half the grace before the last sign of life,
+// and that before the limit.
+func judgeEnd(t *testing.T, entries []entry, from, limit time.Duration) {
+	t.Helper()
+	term := slices.IndexFunc(entries, func(e entry) bool { return e.what == "term" })
+	end := entries[len(entries)-1].at
+	switch {
+	case term < 0:
+		t.Fatalf("the command never heard TERM; its last sign of life came %v after the fault", end-from)
+	case entries[term].at < from:
+		t.Errorf("TERM came %v before the fault", from-entries[term].at)
+	case end >= limit:
+		t.Errorf("still alive %v after the fault, the limit was %v", end-from, limit-from)
+	case end-entries[term].at < 100*time.Millisecond:
+		t.Errorf("only %v between TERM and the last sign of life", end-entries[term].at)
+	}
+	t.Logf("TERM %v and last sign of life %v after the fault, limit %v", entries[term].at-from, end-from, limit-from)
+}
+
+// The wrapper is cut off. The server lets the lease run out and gives the lock
+// to another, who must not meet the first command.
+func TestACutOffWrapperMakesWayForTheNext(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		start func(testing.TB, ...string) *testbed.Server
+	}{{"etcd", testbed.Etcd}, {"redis", testbed.Redis}} {
+		t.Run(c.name, func(t *testing.T) {
+			program(t)
+			server, j := c.start(t), newJournal(t)
+			proxy := testbed.NewProxy(t, server.Addr())
+			first := underLock(t, c.name+"://"+proxy.Addr(), j.env(time.Minute, true), "--ttl", "2s", "--timeout", "1s")
+			pid := began(j)
+			second := underLock(t, c.name+"://"+server.Addr(), j.env(100*time.Millisecond, false), "--ttl", "2s")
+			waitersOf(t, c.name+"://"+server.Addr(), 1)
+			proxy.Cut()
+			wantCode(t, first, 79)
+			wantCode(t, second, 0)
+			gone(t, pid)
+			if err := overlaps(j.read()); err != nil || starts(j.read()) != 2 {
+				t.Errorf("%v; %d commands ran", err, starts(j.read()))
+			}
+		})
+	}
+}
+
+// Wrapper and command are frozen together past the lease. Another works
+// meanwhile. When the wrapper wakes, its command must not.
+func TestACommandThatSleptPastItsLeaseIsKilledBeforeItActs(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		j, report := newJournal(t), filepath.Join(t.TempDir(), "report")
+		first := underLock(t, url, j.env(time.Minute, true), "--ttl", "2s", "--report", report)
+		pid := began(j)
+		second := underLock(t, url, j.env(100*time.Millisecond, false), "--ttl", "2s")
+		waitersOf(t, url, 1)
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		first.Pause()
+		wantCode(t, second, 0)
+		first.Resume()
+		wantCode(t, first, 79)
+		gone(t, pid)
+		if err := overlaps(j.read()); err != nil || starts(j.read()) != 2 {
+			t.Errorf("%v; %d commands ran", err, starts(j.read()))
+		}
+		if r := reportOf(t, report); r.Outcome != "lost" || r.Error == "" {
+			t.Errorf("reported %+v", r)
+		}
+	})
+}
+
+// Only the wrapper sleeps past the lease: nothing can stop the command while it
+// does, but the first thing after waking does, and the exit code tells.
+func TestAWrapperThatSleptPastItsLeaseKillsFirst(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		j := newJournal(t)
+		p := underLock(t, url, j.env(time.Minute, true), "--ttl", "1s")
+		pid := began(j)
+		p.Pause()
+		asleep := monotonic()
+		j.until("work beyond the lease", func(e []entry) bool { return e[len(e)-1].at > asleep+1100*time.Millisecond })
+		awake := monotonic()
+		p.Resume()
+		wantCode(t, p, 79)
+		gone(t, pid)
+		if end := j.read(); end[len(end)-1].at > awake+time.Second {
+			t.Errorf("the command worked for %v after the wrapper woke", end[len(end)-1].at-awake)
+		}
+	})
+}
+
+// A nap within the lease is no reason to end anything.
+func TestAWrapperThatNapsGoesOn(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		j := newJournal(t)
+		p := underLock(t, url, j.env(2500*time.Millisecond, false), "--ttl", "3s")
+		began(j)
+		p.Pause()
+		asleep := monotonic()
+		j.until("work meanwhile", func(e []entry) bool { return e[len(e)-1].at > asleep+700*time.Millisecond })
+		p.Resume()
+		wantCode(t, p, 0)
+	})
+}
+
+// An operator deletes the lock: the command is told to end at once.
+func TestALockThatIsDeletedEndsTheCommand(t *testing.T) {
+	url := backends["etcd"](t)
+	j := newJournal(t)
+	p := underLock(t, url, j.env(time.Minute, false), "--ttl", "30s")
+	began(j)
+	deleteAll(t, url)
+	begun := time.Now()
+	wantCode(t, p, 79)
+	if took := time.Since(begun); took > 12*time.Second {
+		t.Errorf("told after %v, a renewal is due every 10 s", took)
+	}
+	if count(j.read(), "term") != 1 {
+		t.Error("the command was not told to end")
+	}
+}
+
+func TestHold(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		hold := func(flags ...string) *testbed.Process {
+			args := append([]string{"locks", "hold", "job", "--backend", url}, flags...)
+			return testbed.Command(t, program(t), args...)
+		}
+		first := hold("--ttl", "5s")
+		var g struct {
+			Lock, Token, Owner string
+			TTL                int `json:"ttl_ms"`
+		}
+		if err := json.Unmarshal([]byte(first.Line(patience)), &g); err != nil || g.Lock != "job" || g.Token == "" || g.Owner == "" || g.TTL != 5000 {
+			t.Fatalf("granted %+v, %v", g, err)
+		}
+		wantCode(t, hold("--no-wait"), 75)
+		if err := first.Stdin().Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, first, 0)
+		second := hold("--no-wait")
+		second.Line(patience)
+		second.Signal(syscall.SIGTERM)
+		wantCode(t, second, 143)
+		third := hold("--no-wait", "--ttl", "1s")
+		third.Line(patience)
+		third.Pause()
+		fourth := hold()
+		fourth.Line(patience)
+		third.Resume()
+		wantCode(t, third, 79)
+		fourth.Signal(syscall.SIGINT)
+		wantCode(t, fourth, 130)
+	})
+}
+
+// Whoever is told to ignore a signal keeps ignoring it (nohup).
+func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
+	url := backends["etcd"](t)
+	p := testbed.Command(t, "/bin/sh", "-c", `trap '' HUP; exec "$@"`, "sh", program(t),
+		"lock", "job", "--backend", url, "--", "sh", "-c", `echo ready; read line; echo "$line"`)
+	p.Line(patience)
+	p.Signal(syscall.SIGHUP)
+	if _, err := p.Stdin().Write([]byte("still here\n")); err != nil {
+		t.Fatal(err)
+	}
+	if line := p.Line(patience); line != "still here" {
+		t.Errorf("read %q", line)
+	}
+	wantCode(t, p, 0)
+}
+
+// deleteAll removes every key, as an operator might.
+func deleteAll(t *testing.T, url string) {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{strings.TrimPrefix(url, "etcd://")}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Delete(t.Context(), "job/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,125 @@
+package cli_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// Two loops run commands under one lock while wrappers and commands are killed
+// at random. No two commands are ever at work at once, judged by what they
+// wrote themselves. INTERLOCK_SOAK_KILLS sets how many are killed.
+func TestSoak(t *testing.T) {
+	kills := 6
+	if text := os.Getenv("INTERLOCK_SOAK_KILLS"); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil || kills < 1 {
+			t.Fatalf("INTERLOCK_SOAK_KILLS=%s is not a number above zero", text)
+		}
+	}
+	each(t, func(t *testing.T, url string) {
+		s := newSoak(t, url)
+		for s.killed() < kills {
+			s.round()
+		}
+		s.judge()
+	})
+}
+
+type soak struct {
+	t        *testing.T
+	url      string
+	journal  journal
+	random   *rand.Rand
+	loops    [2]*testbed.Process
+	runs     [2]int // that ended well
+	wrappers int    // killed
+	commands int
+	due      time.Time // of the next kill
+}
+
+func newSoak(t *testing.T, url string) *soak {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	return &soak{t: t, url: url, journal: newJournal(t), random: rand.New(rand.NewPCG(seed, 0))}
+}
+
+func (s *soak) killed() int { return s.wrappers + s.commands }
+
+func (s *soak) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(s.random.Int64N(int64(high-low)))
+}
+
+// round restarts what has ended, and kills something when it is due.
+func (s *soak) round() {
+	for i, p := range s.loops {
+		if p == nil || ended(p) {
+			s.next(i)
+		}
+	}
+	if time.Now().After(s.due) {
+		s.kill()
+		s.due = time.Now().Add(s.between(50*time.Millisecond, 1500*time.Millisecond))
+	}
+	time.Sleep(beat)
+}
+
+func ended(p *testbed.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *soak) next(i int) {
+	if p := s.loops[i]; p != nil {
+		switch code := p.Wait(patience).ExitCode(); code {
+		case 0:
+			s.runs[i]++
+		case -1, 137: // the wrapper or its command was killed
+		default:
+			s.t.Errorf("loop %d: exit code %d; it said:\n%s", i, code, p.Stderr())
+		}
+	}
+	s.loops[i] = underLock(s.t, s.url, s.journal.env(s.between(20*time.Millisecond, 300*time.Millisecond), false), "--ttl", "2s")
+}
+
+// kill ends a wrapper, holding or waiting, or the command that is at work.
+func (s *soak) kill() {
+	if s.random.IntN(2) == 0 {
+		if p := s.loops[s.random.IntN(2)]; !ended(p) {
+			p.Signal(syscall.SIGKILL)
+			s.wrappers++
+		}
+		return
+	}
+	entries := s.journal.read()
+	if len(entries) == 0 || entries[len(entries)-1].what == "end" || monotonic()-entries[len(entries)-1].at > 4*beat {
+		return // nobody is at work
+	}
+	if syscall.Kill(entries[len(entries)-1].pid, syscall.SIGKILL) == nil {
+		s.commands++
+	}
+}
+
+func (s *soak) judge() {
+	for _, p := range s.loops {
+		p.Signal(syscall.SIGTERM)
+		p.Wait(patience)
+	}
+	entries := s.journal.read()
+	if err := overlaps(entries); err != nil {
+		s.t.Error(err)
+	}
+	if s.runs[0] == 0 || s.runs[1] == 0 {
+		s.t.Errorf("runs that ended well: %v; each loop should have had some", s.runs)
+	}
+	s.t.Logf("%d commands began, %v ended well, %d wrappers and %d commands were killed", starts(entries), s.runs, s.wrappers, s.commands)
+}
