@@ -80,13 +80,11 @@ Who did it, when, why and the mark before are kept beside the mark.`,
 			if err := checkName(args[0]); err != nil {
 				return err
 			}
-			switch {
-			case !c.Flags().Changed("to"):
+			if !c.Flags().Changed("to") {
 				return usage("--to says which token the mark is set to; 0 forgets that anyone has entered")
-			case to != 0 && !interlock.Token(to).Valid():
-				return usage("--to %d cannot be a token: copy one from guard show or locks show; 0 means none", to)
-			case strings.TrimSpace(reason) == "":
-				return usage("--reason must say why: it is what the next person finds")
+			}
+			if err := first(checkRebase(interlock.Token(to), time.Now()), checkReason(reason)); err != nil {
+				return err
 			}
 			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
 				old, err := g.Rebase(ctx, args[0], interlock.Token(to), reason, by)
@@ -102,6 +100,22 @@ Who did it, when, why and the mark before are kept beside the mark.`,
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who come after")
 	c.Flags().StringVar(&by, "by", whoami(), "who does it")
 	return c
+}
+
+// checkRebase refuses what no lock can have issued: a mark so high would shut
+// everybody out.
+func checkRebase(to interlock.Token, now time.Time) error {
+	if to != 0 && (!to.Valid() || to.Counter() > interlock.CounterAt(now.Add(interlock.MaxAhead))) {
+		return usage("--to %d cannot be a token: copy one from guard show or locks show; 0 means none", to)
+	}
+	return nil
+}
+
+func checkReason(reason string) error {
+	if strings.TrimSpace(reason) == "" {
+		return usage("--reason must say why: it is what the next person finds")
+	}
+	return nil
 }
 
 type markView struct {

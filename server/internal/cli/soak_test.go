@@ -41,6 +41,8 @@ type soak struct {
 	wrappers int    // killed
 	commands int
 	due      time.Time // of the next kill
+
+	nextCommand bool // it is a command's turn to be killed, else a wrapper's
 }
 
 func newSoak(t *testing.T, url string) *soak {
@@ -62,9 +64,9 @@ func (s *soak) round() {
 			s.next(i)
 		}
 	}
-	if time.Now().After(s.due) {
-		s.kill()
+	if time.Now().After(s.due) && s.kill() {
 		s.due = time.Now().Add(s.between(50*time.Millisecond, 1500*time.Millisecond))
+		s.nextCommand = s.random.IntN(2) == 0
 	}
 	time.Sleep(beat)
 }
@@ -91,22 +93,32 @@ func (s *soak) next(i int) {
 	s.loops[i] = underLock(s.t, s.url, s.journal.env(s.between(20*time.Millisecond, 300*time.Millisecond), false), "--ttl", "2s")
 }
 
-// kill ends a wrapper, holding or waiting, or the command that is at work.
-func (s *soak) kill() {
-	if s.random.IntN(2) == 0 {
-		if p := s.loops[s.random.IntN(2)]; !ended(p) {
-			p.Signal(syscall.SIGKILL)
-			s.wrappers++
-		}
-		return
+// kill ends a wrapper, holding or waiting, or the command that is at work. It
+// reports whether there was one of the sort whose turn it is.
+func (s *soak) kill() bool {
+	if s.nextCommand {
+		return s.killCommand()
 	}
+	p := s.loops[s.random.IntN(2)]
+	if ended(p) {
+		return false
+	}
+	p.Signal(syscall.SIGKILL)
+	s.wrappers++
+	return true
+}
+
+func (s *soak) killCommand() bool {
 	entries := s.journal.read()
-	if len(entries) == 0 || entries[len(entries)-1].what == "end" || monotonic()-entries[len(entries)-1].at > 4*beat {
-		return // nobody is at work
+	if len(entries) == 0 {
+		return false
 	}
-	if syscall.Kill(entries[len(entries)-1].pid, syscall.SIGKILL) == nil {
-		s.commands++
+	latest := entries[len(entries)-1]
+	if latest.what == "end" || monotonic()-latest.at > 4*beat || syscall.Kill(latest.pid, syscall.SIGKILL) != nil {
+		return false
 	}
+	s.commands++
+	return true
 }
 
 func (s *soak) judge() {

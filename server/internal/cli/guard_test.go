@@ -1,0 +1,87 @@
+package cli_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestGuard(t *testing.T) {
+	urls := map[string]func(*testing.T) string{"etcd": backends["etcd"], "redis": backends["redis"],
+		"postgres": postgresWithGuard}
+	for name, start := range urls {
+		t.Run(name, func(t *testing.T) {
+			program(t)
+			scripts(t, "guard", map[string]string{"INTERLOCK_BACKEND": start(t), "KIND": name})
+		})
+	}
+}
+
+// postgresWithGuard is a database with a guard table, made by a program.
+func postgresWithGuard(t *testing.T) string {
+	t.Helper()
+	url := testbed.Postgres(t).URL()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		return fence.Table{}.Create(t.Context(), postgres.Tx(tx))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// A backend that turns us away is a matter of permission, not of reach.
+func TestForbidden(t *testing.T) {
+	program(t)
+	locked := lockedRedis(t)
+	database := testbed.Postgres(t).URL()
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"locks", "ls", "--backend", "redis://" + locked}, 77},
+		{[]string{"lock", "job", "--backend", "redis://:wrong@" + locked, "--", "true"}, 77},
+		{[]string{"lock", "job", "--backend", "redis://:s3cret@" + locked, "--", "sh", "-c", `test "$INTERLOCK_BACKEND" = redis://` + locked}, 0},
+		{[]string{"guard", "show", "x", "--backend", database}, 78}, // it has no guard table
+		{[]string{"guard", "show", "x", "--backend", strings.Replace(database, "postgres@", "nobody@", 1)}, 77},
+		{[]string{"guard", "show", "x", "--backend", "postgres://127.0.0.1:1/postgres"}, 69},
+	} {
+		p := testbed.Command(t, program(t), c.args...)
+		if code := p.Wait(patience).ExitCode(); code != c.code {
+			t.Errorf("%v: exit code %d, want %d; it said:\n%s", c.args, code, c.code, p.Stderr())
+		}
+		if strings.Contains(p.Stderr(), "s3cret") {
+			t.Errorf("%v: the password is shown: %s", c.args, p.Stderr())
+		}
+	}
+}
+
+// lockedRedis is a Redis that has a password.
+func lockedRedis(t *testing.T) (addr string) {
+	t.Helper()
+	addr = testbed.Redis(t).Addr()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("CONFIG SET requirepass s3cret\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 16)
+	if n, err := conn.Read(answer); err != nil || string(answer[:n]) != "+OK\r\n" {
+		t.Fatalf("set a password: %q, %v", answer[:n], err)
+	}
+	return addr
+}
