@@ -101,10 +101,10 @@ type Fenced interface {
 	// Guarantees says what is promised. It does not block or change.
 	Guarantees() interlock.Guarantees
 	// Acquire has the obligations of [Advisory] Acquire, and the token: drawn
-	// by the backend at the moment of the grant, never while queued, and
-	// strictly above every token granted for the name before, across
-	// processes, restarts and, given sane clocks, fresh data directories. A
-	// repeated Acquire that finds its grant returns the same token.
+	// by the backend in the order in which it grants, and strictly above every
+	// token granted for the name before, across processes, restarts and, given
+	// sane clocks, fresh data directories. A repeated Acquire that finds its
+	// grant returns the same token.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 	// Release has the obligations of [Advisory] Release.
 	Release(ctx context.Context, name, owner string) error

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/observe"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
-	"github.com/interlock-dev/interlock/internal/boottime"
 	"github.com/interlock-dev/interlock/observe"
 )
 

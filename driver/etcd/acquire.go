@@ -248,7 +248,7 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 			Kind: interlock.Definite, Err: interlock.ErrReleased}
 	case c.state == dropped:
 		return g, true, again(c.name, fmt.Errorf("its key was deleted: %w", interlock.ErrLost))
-	case c.state == outdated, c.state == holding && c.session.term.remaining() <= 0:
+	case c.state == outdated, c.state == holding && c.session.term.Remaining() <= 0:
 		return g, true, again(c.name, interlock.ErrSessionEnded)
 	case c.state == holding:
 		return c.grant(), true, nil

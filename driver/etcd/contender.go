@@ -114,7 +114,7 @@ func (l lease) Remaining() time.Duration {
 	if l.c.over.Load() {
 		return 0
 	}
-	return l.c.session.term.remaining()
+	return l.c.session.term.Remaining()
 }
 
 // Contender is where a claim stands in etcd.

@@ -286,7 +286,7 @@ func (d *Driver) sessionOrOpening() (*session, *opening, error) {
 		return nil, nil, errClosed("open session", "")
 	}
 	if d.session != nil {
-		if d.session.term.remaining() > 0 {
+		if d.session.term.Remaining() > 0 {
 			return d.session, nil, nil
 		}
 		d.session.endLocked(errTimeRanOut)

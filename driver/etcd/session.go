@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -11,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // session is one incarnation of a driver: a lease and everything that is known
@@ -21,7 +20,7 @@ type session struct {
 	d    *Driver
 	id   clientv3.LeaseID
 	ttl  time.Duration // as granted
-	term *term
+	term *boottime.Lease
 
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
@@ -39,47 +38,6 @@ type session struct {
 	doomed      map[string]bool  // keys of ours to be deleted
 	buried      map[string]int64 // keys known to be deleted at this revision
 	watch       watchState
-}
-
-// term is the time a session has left.
-type term struct {
-	mu       sync.Mutex
-	deadline boottime.Instant
-	over     bool
-}
-
-// remaining is the time left. Once it has been zero or less it stays so.
-func (t *term) remaining() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.left()
-}
-
-func (t *term) left() time.Duration {
-	left := t.deadline.Sub(boottime.Now())
-	if t.over || left <= 0 {
-		t.over = true
-		return min(left, 0)
-	}
-	return left
-}
-
-// renew moves the deadline, unless it has passed. sent was read just before the
-// request left.
-func (t *term) renew(sent boottime.Instant, ttl time.Duration) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.left() <= 0 {
-		return false
-	}
-	t.deadline = boottime.Deadline(sent, ttl)
-	return true
-}
-
-func (t *term) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.over = true
 }
 
 // newSession grants a lease, opens the watch before anything can be enqueued,
@@ -106,7 +64,7 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 		d:        d,
 		id:       granted.ID,
 		ttl:      ttl,
-		term:     &term{deadline: boottime.Deadline(sent, ttl)},
+		term:     boottime.NewLease(sent, ttl),
 		checkNow: make(chan struct{}, 1),
 		tendNow:  make(chan struct{}, 1),
 		lines:    map[string]*line{},
@@ -157,7 +115,7 @@ func (s *session) renew() {
 
 // renewOnce sends one renewal and says how long to wait for the next.
 func (s *session) renewOnce() time.Duration {
-	left := s.term.remaining()
+	left := s.term.Remaining()
 	if left <= 0 {
 		s.end(errTimeRanOut)
 		return s.ttl
@@ -175,8 +133,8 @@ func (s *session) renewOnce() time.Duration {
 		return s.ttl
 	case err != nil:
 		s.renewed(took, failed(ctx, "renew", "", err))
-		return min(s.d.pace.retry, max(0, s.term.remaining()))
-	case !s.term.renew(sent, ttl):
+		return min(s.d.pace.retry, max(0, s.term.Remaining()))
+	case !s.term.Renew(sent, ttl):
 		s.end(errTimeRanOut)
 		return s.ttl
 	}
@@ -249,7 +207,7 @@ func (s *session) endLocked(cause error) {
 		return
 	}
 	s.ended, s.revoked = true, cause == interlock.ErrSessionEnded
-	s.term.end()
+	s.term.End()
 	s.cancel()
 	if s.d.session == s {
 		s.d.session = nil

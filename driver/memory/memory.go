@@ -45,7 +45,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // DefaultTTL is how long a claim lives without renewal if Options do not say.
@@ -110,8 +110,8 @@ var (
 // call is what one owner asked for. A repeated Acquire replaces it.
 type call struct {
 	req   driver.Request
-	wake  chan struct{} // told when the space has granted; capacity 1
-	lease *lease        // nil until Acquire has returned it
+	wake  chan struct{}   // told when the space has granted; capacity 1
+	lease *boottime.Lease // nil until Acquire has returned it
 }
 
 var errNoAnswer = errors.New("the driver was closed while the request was under way")
@@ -222,10 +222,9 @@ func (d *Driver) granted(c *call, sent boottime.Instant, counter int64) (driver.
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.lease == nil {
-		c.lease = &lease{}
+	if c.lease == nil || !c.lease.Renew(sent, d.ttl) {
+		c.lease = boottime.NewLease(sent, d.ttl)
 	}
-	c.lease.extend(boottime.Deadline(sent, d.ttl))
 	return driver.Grant{Lease: c.lease, Token: token}, nil
 }
 
@@ -263,7 +262,7 @@ func (d *Driver) renewOne(c *call) {
 	d.mu.Lock()
 	held := c.lease != nil && d.calls[c.req.Owner] == c
 	if held && present {
-		c.lease.extend(boottime.Deadline(sent, d.ttl))
+		c.lease.Renew(sent, d.ttl)
 	}
 	if held && !present {
 		delete(d.calls, c.req.Owner)
@@ -283,32 +282,4 @@ func (c *call) notify() {
 	case c.wake <- struct{}{}:
 	default:
 	}
-}
-
-// lease is time granted to one owner.
-type lease struct {
-	mu       sync.Mutex
-	deadline boottime.Instant
-	ended    bool
-}
-
-// Remaining is zero or less once it has been so.
-func (l *lease) Remaining() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	left := l.deadline.Sub(boottime.Now())
-	l.ended = l.ended || left <= 0
-	if l.ended {
-		return min(left, 0)
-	}
-	return left
-}
-
-func (l *lease) extend(deadline boottime.Instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.ended && l.deadline > 0 && boottime.Now() >= l.deadline {
-		l.ended = true // nobody looked, but it is over all the same
-	}
-	l.deadline = max(l.deadline, deadline)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // The methods here are the requests of the protocol: each takes one step of the

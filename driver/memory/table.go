@@ -3,7 +3,7 @@ package memory
 import (
 	"slices"
 
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // table is the lock protocol as a pure state machine: one FIFO queue per name

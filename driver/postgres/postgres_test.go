@@ -325,13 +325,17 @@ func afterTheEnd(t *testing.T, x tx, next, after string) {
 	} else {
 		_, err = x.Exec(t.Context(), `select 1`)
 	}
+	want := interlock.Retryable
+	if next == "commit" && after == "termination" {
+		want = interlock.Uncertain
+	}
 	var native *pgconn.PgError
-	known := errors.As(err, &native) && (next == "statement" || after == "idle time-out")
+	known := errors.As(err, &native)
 	switch kind := interlock.Kind(err); {
 	case err == nil:
 		t.Error("it went on")
-	case known && kind != interlock.Retryable, !known && kind == interlock.Definite:
-		t.Errorf("%v: kind %v", err, kind)
+	case known && kind != want, !known && kind == interlock.Definite:
+		t.Errorf("%v: kind %v, want %v", err, kind, want)
 	}
 }
 

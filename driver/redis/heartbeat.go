@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // keeper renews what one driver holds: one loop, whatever the number of locks.
@@ -29,7 +29,7 @@ type keeper struct {
 type holding struct {
 	request driver.Request
 	keys    []string
-	lease   *lease
+	lease   *boottime.Lease
 	due     boottime.Instant // guarded by keeper.mu
 
 	// mu is held while events are told, so that none is told after the release.
@@ -43,8 +43,8 @@ func newKeeper(c *conn, ttl time.Duration) *keeper {
 }
 
 // add starts to keep the lease that was asked for at sent, and was granted.
-func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*lease, error) {
-	l := newLease(sent, k.ttl)
+func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*boottime.Lease, error) {
+	l := boottime.NewLease(sent, k.ttl)
 	if l.Remaining() <= 0 {
 		return nil, uncertain(request{op: "acquire", name: r.Name}, interlock.ErrExpired)
 	}
@@ -91,7 +91,7 @@ func (k *keeper) due(now boottime.Instant) []*holding {
 	var due []*holding
 	for owner, h := range k.held {
 		switch {
-		case h.lease.remaining(now) <= 0:
+		case h.lease.RemainingAt(now) <= 0:
 			delete(k.held, owner)
 		case h.due <= now.Add(k.ttl/12):
 			due = append(due, h)
@@ -152,7 +152,7 @@ func (k *keeper) settle(chunk []*holding, sent boottime.Instant, took time.Durat
 			k.postpone(h, boottime.Now().Add(k.retry))
 			h.tellRenewed(took, err)
 		case ours[i] == 1:
-			h.lease.extend(sent, k.ttl)
+			h.lease.Renew(sent, k.ttl)
 			k.postpone(h, sent.Add(k.ttl/3))
 			h.tellRenewed(took, nil)
 		default:
@@ -169,7 +169,7 @@ func (k *keeper) postpone(h *holding, due boottime.Instant) {
 
 // lose drops a lease that the server gave to somebody else, or has forgotten.
 func (k *keeper) lose(h *holding) {
-	h.lease.end()
+	h.lease.End()
 	k.mu.Lock()
 	if k.held[h.request.Owner] == h {
 		delete(k.held, h.request.Owner)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // batchSize is how many names one request of a loop covers. More would keep the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
-	"github.com/interlock-dev/interlock/internal/boottime"
 )
 
 // Plain is the lock that most Redis clients know: SET NX PX to take it, compare

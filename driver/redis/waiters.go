@@ -7,7 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/boottime"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // waiters are the requests of one process that are under way, and the loop that

@@ -40,10 +40,3 @@ func TestNowFollowsVirtualTime(t *testing.T) {
 		}
 	})
 }
-
-func TestDeadlineIsBeforeTheServersExpiry(t *testing.T) {
-	sent := Instant(5 * time.Second)
-	if got, want := Deadline(sent, 10*time.Second), Instant(14900*time.Millisecond); got != want {
-		t.Fatalf("deadline %v, want %v", got, want)
-	}
-}

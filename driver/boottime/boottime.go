@@ -1,6 +1,13 @@
-// Package boottime reads a monotonic clock that also counts while the machine
-// is suspended, and computes lease deadlines on it. Outside Linux it falls back
-// to Go's monotonic clock, which stops during a suspend on most systems.
+// Package boottime is the clock of claims: monotonic, and it also counts while
+// the machine is suspended. Drivers keep the time of their leases on it. Outside
+// Linux it falls back to Go's monotonic clock, which stops during a suspend on
+// most systems, so that a lease seems to last longer than it does.
+//
+//	sent := boottime.Now() // just before the request leaves
+//	…
+//	lease := boottime.NewLease(sent, ttl) // when it was granted
+//	…
+//	lease.Renew(sentAgain, ttl)
 //
 // The clock is Go's own monotonic time plus the time spent suspended, so it
 // follows the virtual time of testing/synctest.
@@ -40,13 +47,3 @@ func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
 // Add is t moved by d.
 func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
-
-// drift is how much faster than ours the backend's clock may run, as one part
-// in so many: 1 %.
-const drift = 100
-
-// Deadline is when a lease of length ttl, asked for at sent, must no longer be
-// relied on: sent + ttl·(1−drift). sent is read just before the request leaves.
-func Deadline(sent Instant, ttl time.Duration) Instant {
-	return sent.Add(ttl - ttl/drift)
-}

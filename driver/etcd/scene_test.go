@@ -33,8 +33,6 @@ type request struct {
 	lost    chan error
 }
 
-var owners atomic.Int64
-
 func ask(lock, owner string) request {
 	r := request{
 		Request: driver.Request{Name: lock, Owner: owner},
