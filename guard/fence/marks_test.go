@@ -102,6 +102,19 @@ func testUncommitted(t *testing.T, w world) {
 	}
 }
 
+// testRefusedAndCommitted does what Enter's documentation forbids: it goes on
+// after a refusal.
+func testRefusedAndCommitted(t *testing.T, w world) {
+	ok(t, w.enter(t, w.table, "alice", token(9)))
+	before := w.mark(t, "alice")
+	tx := w.begun(t)
+	wantStale(t, w.table.Enter(t.Context(), tx, "alice", token(8), "late"), token(9), token(8))
+	ok(t, tx.Commit(t.Context()))
+	if after := w.mark(t, "alice"); after != before {
+		t.Errorf("the mark was %+v and is %+v", before, after)
+	}
+}
+
 // testWaits lets a second transaction come while a first one is inside. The
 // statement of the second begins before the first one commits, so that what it
 // sees by its snapshot is old.

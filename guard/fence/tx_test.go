@@ -43,7 +43,7 @@ func testBoundedWait(t *testing.T, w world) {
 // testStuck plays the holder that stops between read and write: its side of the
 // connection says nothing more, for as long as the test likes.
 func testStuck(t *testing.T, w world) {
-	const ttl = time.Second
+	const ttl = 2 * time.Second
 	for name, awake := range map[string]body{
 		"write": func(ctx context.Context, db driver.SQL) error {
 			_, err := db.Exec(context.WithoutCancel(ctx), `update account set balance = 0 where id = 'alice'`)
@@ -64,7 +64,11 @@ func testStuck(t *testing.T, w world) {
 				return awake(ctx, db)
 			})
 		})
-		<-read
+		select {
+		case <-read:
+		case <-time.After(bound):
+			t.Fatal("the old holder did not come to read")
+		}
 		// The next holder comes as soon as it may, when the old claim has ended.
 		time.Sleep(time.Until(granted.Add(ttl)))
 		begun := time.Now()
@@ -87,7 +91,7 @@ func testStuck(t *testing.T, w world) {
 // testIdleSession lets a session idle for too long under a claim that stays
 // valid: the server ended it, so nothing may be said to be committed.
 func testIdleSession(t *testing.T, w world) {
-	c := grant(1, 300*time.Millisecond)
+	c := grant(1, time.Second)
 	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
 		c.renew(bound)
 		if _, err := db.Exec(ctx, `update account set balance = 0 where id = 'alice'`); err != nil {
@@ -238,26 +242,90 @@ func testContext(t *testing.T, w world) {
 	}
 }
 
-func testLostCommit(t *testing.T, w world) {
+// behindProxy is w reached by way of a proxy.
+func (w world) behindProxy(t *testing.T) (client, *testbed.Proxy) {
+	t.Helper()
 	at := strings.Index(w.url, "127.0.0.1")
 	addr, rest, _ := strings.Cut(w.url[at:], "/")
 	proxy := testbed.NewProxy(t, addr)
-	c := w.open(t, w.url[:at]+proxy.Addr()+"/"+rest)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	spend := func(ctx context.Context, db driver.SQL) error {
-		_, err := db.Exec(ctx, `update account set balance = 40 where id = 'alice'`)
-		proxy.DropReplies()
-		return err
+	return w.open(t, w.url[:at]+proxy.Addr()+"/"+rest), proxy
+}
+
+func testLostCommit(t *testing.T, w world) {
+	for i, end := range []error{nil, interlock.ErrLost} {
+		c, proxy := w.behindProxy(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		claim, balance := grant(1+i, bound), fmt.Sprint(40+i)
+		lost := later(t, func() error {
+			return c.tx(ctx, w.table, claim, "alice", func(ctx context.Context, db driver.SQL) error {
+				_, err := db.Exec(ctx, `update account set balance = `+balance+` where id = 'alice'`)
+				proxy.DropReplies()
+				return err
+			})
+		})
+		eventually(t, "the commit is done", func() bool {
+			return w.text(t, `select balance::text from account where id = 'alice'`) == balance
+		})
+		if end != nil {
+			claim.end(end)
+		}
+		cancel()
+		err := lost()
+		if wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain); end != nil && !errors.Is(err, end) {
+			t.Errorf("%v does not tell that the claim has ended", err)
+		}
+		proxy.Heal()
+		ok(t, c.tx(t.Context(), w.table, grant(1+i, bound), "alice", nothing))
 	}
-	lost := later(t, func() error { return c.tx(ctx, w.table, grant(1, bound), "alice", spend) })
-	eventually(t, "the commit is done", func() bool {
-		return w.text(t, `select balance::text from account where id = 'alice'`) == "40"
+}
+
+// cutting loses the reply to Enter.
+type cutting struct {
+	fence.Marks
+	proxy *testbed.Proxy
+}
+
+func (m cutting) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
+	m.proxy.CutAfter(0)
+	return m.Marks.Enter(ctx, db, resource, token, source)
+}
+
+func testLostEnter(t *testing.T, w world) {
+	c, proxy := w.behindProxy(t)
+	err := c.tx(t.Context(), cutting{w.table, proxy}, grant(1, bound), "alice", func(context.Context, driver.SQL) error {
+		t.Error("ran without knowing whether it had entered")
+		return nil
 	})
-	cancel()
-	wantKind(t, lost(), interlock.Uncertain, interlock.ErrUncertain)
-	proxy.Heal()
-	ok(t, c.tx(t.Context(), w.table, grant(1, bound), "alice", nothing)) // the claim is as good as before
+	if wantKind(t, err, interlock.Retryable, nil); errors.Is(err, interlock.ErrUncertain) {
+		t.Errorf("%v: COMMIT was never sent", err)
+	}
+	ok(t, c.tx(t.Context(), w.table, grant(1, bound), "alice", nothing))
+}
+
+// testBoundAfterWait lets a holder wait in Enter for so long that the bound set
+// before is longer than what remains of its claim.
+func testBoundAfterWait(t *testing.T, w world) {
+	first := w.begun(t)
+	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
+	c := grant(2, 3*time.Second) // which bounds idle time to two seconds
+	var remaining time.Duration
+	var idle int64
+	second := later(t, func() error {
+		return w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) (err error) {
+			remaining = c.Remaining()
+			idle, err = one[int64](ctx, db, `select setting::bigint from pg_settings where name = 'idle_in_transaction_session_timeout'`)
+			c.renew(bound)
+			return err
+		})
+	})
+	w.blocked(t, 1)
+	eventually(t, "most of the claim is over", func() bool { return c.Remaining() < 1800*time.Millisecond })
+	ok(t, first.Commit(t.Context()))
+	ok(t, second())
+	if d := time.Duration(idle) * time.Millisecond; d > remaining {
+		t.Errorf("it may idle for %v when %v remain", d, remaining)
+	}
 }
 
 // TestRawErrorsAreClassified lets user code return the errors of pgx as they are.
