@@ -63,6 +63,9 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 	if err := enter(ctx, tx, marks, c, resource); err != nil {
 		return blame(c, resource, uncommitted(err))
 	}
+	if !c.Valid() { // the wait was too long
+		return over(c, resource, nil)
+	}
 	if err := fn(ctx, tx.Native()); err != nil {
 		return blame(c, resource, classified(tx, err))
 	}
@@ -77,6 +80,9 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 
 // enter bounds the transaction and raises the mark.
 func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, resource string) error {
+	if err := usable("bound transaction", tx, resource); err != nil {
+		return err
+	}
 	idle, err := bound(ctx, tx, c.Remaining())
 	if err != nil {
 		return about("bound transaction", resource, err)
@@ -103,9 +109,6 @@ from (values ('idle_in_transaction_session_timeout', $1::bigint), ('lock_timeout
 // bound keeps the transaction from standing still, or a statement from running,
 // for longer than remaining allows; see the package's comment.
 func bound(ctx context.Context, tx driver.SQL, remaining time.Duration) (idle time.Duration, err error) {
-	if d := tx.Dialect(); d != driver.Postgres {
-		return 0, fmt.Errorf("SQL of %q is not spoken", string(d))
-	}
 	idle = remaining * 2 / 3
 	_, err = tx.Exec(ctx, boundTx, milliseconds(idle), milliseconds(remaining))
 	return idle, err

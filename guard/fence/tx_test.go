@@ -227,6 +227,30 @@ func testEnded(t *testing.T, w world) {
 	}
 }
 
+// ending ends the claim while it waits to enter.
+type ending struct {
+	fence.Marks
+	claim *claim
+}
+
+func (m ending) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
+	err := m.Marks.Enter(ctx, db, resource, token, source)
+	m.claim.until.Store(0)
+	return err
+}
+
+func testEndedByEntering(t *testing.T, w world) {
+	c := grant(1, bound)
+	err := w.tx(t.Context(), ending{w.table, c}, c, "alice", func(context.Context, driver.SQL) error {
+		t.Error("ran under a claim that had ended while it waited")
+		return nil
+	})
+	wantKind(t, err, interlock.Definite, interlock.ErrExpired)
+	if m := w.mark(t, "alice"); m.Token != 0 {
+		t.Errorf("the mark was raised: %+v", m)
+	}
+}
+
 func testContext(t *testing.T, w world) {
 	c := grant(1, bound)
 	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {

@@ -101,6 +101,7 @@ func TestPostgres(t *testing.T) {
 		{"settings stay inside", testSettings},
 		{"errors and panics roll back", testRollsBack},
 		{"an ended claim is refused", testEnded},
+		{"a claim that ends in the queue is refused", testEndedByEntering},
 		{"the function's context ends with the claim", testContext},
 		{"a lost commit is uncertain", testLostCommit},
 		{"a lost reply to enter is no outcome", testLostEnter},
