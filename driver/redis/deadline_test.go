@@ -1,0 +1,112 @@
+package redis
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// lives is how long the server keeps key.
+func lives(t *testing.T, client rueidis.Client, key string) time.Duration {
+	t.Helper()
+	ms, err := raw(t, client, "PTTL", key).AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// Answers that come late must not make a lease longer. Each way of getting one
+// is tried over a slow path.
+func TestDeadlinesCountFromTheRequest(t *testing.T) {
+	const ttl, delay = 3 * time.Second, 200 * time.Millisecond
+	const most = ttl - ttl/100 - 2*delay
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	renewed := make(chan struct{}, 16)
+	slow, fast := openOn(t, path.Addr(), &Options{TTL: ttl}), openOn(t, server.Addr(), &Options{TTL: ttl})
+	path.Delay(delay)
+	must := func(what string, l driver.Lease) {
+		t.Helper()
+		if left := l.Remaining(); left > most || left < most-time.Second {
+			t.Errorf("%s: %v remain, want at most %v and not much less", what, left, most)
+		}
+	}
+
+	grant, err := slow.Acquire(t.Context(), driver.Request{Name: "free", Owner: newOwner(), Events: driver.Events{
+		Renewed: func(time.Duration, error) { renewed <- struct{}{} }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must("uncontended", grant.Lease)
+	select {
+	case <-renewed:
+		must("renewed", grant.Lease)
+	case <-time.After(bound):
+		t.Fatal("no renewal")
+	}
+
+	owner, _ := take(t, fast, "pushed")
+	waiting := await(t, slow, "pushed")
+	release(t, fast, "pushed", owner)
+	must("pushed", receive(t, waiting, bound).grant.Lease)
+
+	slow.pushes.stop(t.Context())
+	owner, _ = take(t, fast, "found")
+	waiting = await(t, slow, "found")
+	release(t, fast, "found", owner)
+	must("found by a heartbeat", receive(t, waiting, bound).grant.Lease)
+	path.Delay(0)
+}
+
+// A confirmed grant lives for the whole TTL, and what is kept of it as long.
+func TestConfirmationAndRenewalKeepAllKeys(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	a, b := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, a, "x")
+	waiting := await(t, b, "x")
+	release(t, a, "x", owner)
+	receive(t, waiting, bound)
+	for _, key := range keysOf("x").timed() {
+		if left := lives(t, operator, key); left < DefaultTTL-5*time.Second {
+			t.Errorf("after the confirmation %s lives for %v", key, left)
+		}
+	}
+
+	short := openOn(t, server.Addr(), &Options{TTL: time.Second})
+	_, grant := take(t, short, "y")
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		state, err := b.Lock(t.Context(), "y")
+		if err != nil || state.Holder == nil || state.Holder.Foreign || state.Holder.Token != grant.Token {
+			t.Fatalf("while it is renewed it is shown as %+v, %v", state.Holder, err)
+		}
+	}
+}
+
+// A repeated request of the same owner is a renewal too, in plain mode as well.
+func TestRepeatedPlainAcquireExtends(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	r := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
+	ttl := strconv.FormatInt((5 * time.Second).Milliseconds(), 10)
+	if err := raw(t, operator, "SET", "x", r.Owner, "PX", ttl).Error(); err != nil { // its reply was lost, some time ago
+		t.Fatal(err)
+	}
+	if _, err := p.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if left := lives(t, operator, "x"); left < DefaultTTL-5*time.Second {
+		t.Errorf("the lock lives for %v, its holder believes in %v", left, DefaultTTL)
+	}
+}
