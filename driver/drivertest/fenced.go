@@ -43,6 +43,7 @@ func run(t *testing.T, h Harness, wanted func(need) bool) {
 		{"ReleaseAfterLossSparesTheNext", 0, testReleaseAfterLossSparesTheNext},
 		// Staying alive, and its end.
 		{"RenewalKeepsIt", 0, testRenewalKeepsIt},
+		{"DeadlineStartsWithTheRequest", delays, testDeadlineStartsWithTheRequest},
 		{"CrashedHolder", 0, testCrashedHolder},
 		{"LossByDeletion", 0, testLossByDeletion},
 		{"ServerKilled", server, testServerKilled},
@@ -79,6 +80,7 @@ type need int
 const (
 	server  need = 1 << iota // Backend.Faults
 	replies                  // ReplyDropper; also server
+	delays                   // Delayer; also server
 	pushes                   // PushDropper
 	fifo                     // Guarantees.Order is FIFO
 	tokens                   // a fenced driver
@@ -107,7 +109,10 @@ func (h Harness) run(t *testing.T, exclusive bool, test func(*scene)) {
 // ability must have the means to test it: FIFO is asked of the driver, the rest
 // of the harness, where its absence is a statement about the backend.
 func (s *scene) has(n need) bool {
-	if n&(server|replies) != 0 && s.faults == nil {
+	if n&(server|replies|delays) != 0 && s.faults == nil {
+		return false
+	}
+	if _, ok := s.faults.(Delayer); n&delays != 0 && !ok {
 		return false
 	}
 	if _, ok := s.faults.(ReplyDropper); n&replies != 0 && !ok {
@@ -121,7 +126,11 @@ func (s *scene) has(n need) bool {
 
 func (s *scene) open() driver.Fenced {
 	s.Helper()
-	return s.backend.Open(s.T)
+	d, err := s.backend.Open(s.T)
+	if err != nil {
+		s.Fatalf("open: %v", err)
+	}
+	return d
 }
 
 // lockName is the name that most tests use.

@@ -34,8 +34,9 @@ type Harness struct {
 type Backend interface {
 	// Open opens the driver as a further process would, with its own
 	// connections, by way of a path of its own that Faults and Crash can break.
-	// It is closed by t.Cleanup.
-	Open(t *testing.T) driver.Fenced
+	// It is closed by t.Cleanup. An error is the driver's, and fails the test
+	// unless the server is out of reach.
+	Open(t *testing.T) (driver.Fenced, error)
 	// Crash cuts d off for good and without a goodbye, as if its process had
 	// died. What the backend has of it stays until the backend drops it.
 	Crash(t *testing.T, d driver.Fenced)
@@ -70,6 +71,12 @@ type ReplyDropper interface {
 	// DropReplies lets requests through and drops every byte of the answers,
 	// until Heal.
 	DropReplies()
+}
+
+// Delayer is an extra ability of Faults.
+type Delayer interface {
+	// Delay holds every byte back for so long, in both directions, until Heal.
+	Delay(oneWay time.Duration)
 }
 
 // PushDropper is an extra ability of a Backend whose server pushes grants.

@@ -25,6 +25,38 @@ func testRenewalKeepsIt(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
+// testDeadlineStartsWithTheRequest: neither a grant nor a renewal whose answer
+// took long is good for longer than the server keeps it.
+func testDeadlineStartsWithTheRequest(s *scene) {
+	d := s.open()
+	s.contender(d, "warm").acquire().release() // the connection stands
+	delay := s.TTL / 12
+	renewed := make(chan struct{}, 100)
+	c := s.contender(d, lockName)
+	c.req.Events.Renewed = func(_ time.Duration, err error) {
+		if err == nil {
+			renewed <- struct{}{}
+		}
+	}
+	s.faults.(Delayer).Delay(delay)
+	c.acquire()
+	if left, most := c.grant.Lease.Remaining(), s.TTL-2*delay; left <= 0 || left > most {
+		s.Fatalf("%v remain after an answer that took %v: at most %v can be relied on", left, 2*delay, most)
+	}
+	for range 2 { // the first one may have been on its way before the grant
+		select {
+		case <-renewed:
+		case <-time.After(s.TTL):
+			s.Fatal("no renewal")
+		}
+		if left, most := c.grant.Lease.Remaining(), s.TTL-2*delay; left <= 0 || left > most {
+			s.Fatalf("%v remain after a renewal whose answer took %v: at most %v can be relied on", left, 2*delay, most)
+		}
+	}
+	s.faults.Heal()
+	c.persistRelease()
+}
+
 // testCrashedHolder: the lock becomes free after the TTL, and not before the
 // holder's own deadline.
 func testCrashedHolder(s *scene) {
@@ -83,6 +115,17 @@ func testCutOff(s *scene) {
 	s.outage(s.faults.Cut, s.faults.Heal)
 }
 
+// mustNotGrant: a process that comes now gets nothing, from Open or Acquire.
+func (s *scene) mustNotGrant() {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	defer cancel()
+	d, err := s.backend.Open(s.T)
+	if err == nil && s.contender(d, lockName).try(ctx) == nil {
+		s.Fatal("a grant without a server")
+	}
+}
+
 func (s *scene) outage(begin, end func()) {
 	s.Helper()
 	d := s.open()
@@ -93,11 +136,7 @@ func (s *scene) outage(begin, end func()) {
 		return !c.valid() || len(c.lost) > 0
 	})
 	ended := time.Since(began)
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	defer cancel()
-	if err := s.contender(s.open(), lockName).try(ctx); err == nil {
-		s.Fatal("a grant without a server")
-	}
+	s.mustNotGrant()
 	end()
 	s.Logf("ended %v after the outage began", ended.Round(time.Millisecond))
 	next := s.contender(d, lockName).persist()

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -93,7 +92,7 @@ func closeAfter(t testing.TB, d driver.Fenced) {
 	})
 }
 
-func (b *backend) Open(t *testing.T) driver.Fenced {
+func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	p := &path{Proxy: testbed.NewProxy(t, b.server.Addr())}
 	client := dial(t, p.Addr())
 	p.watch = &deafWatcher{Watcher: client.Watcher}
@@ -101,31 +100,14 @@ func (b *backend) Open(t *testing.T) driver.Fenced {
 	if b.outage {
 		p.Cut()
 	}
-	d, err := b.open(t, client)
-	if err != nil && !b.outage {
-		t.Fatal(err)
-	}
+	d, err := Open(t.Context(), client, &Options{TTL: suiteTTL, Prefix: "suite/"})
 	if err != nil {
-		return shut{err}
+		return nil, err
 	}
 	closeAfter(t, d)
 	b.paths[d] = p
-	return d
+	return d, nil
 }
-
-func (b *backend) open(t *testing.T, client *clientv3.Client) (driver.Fenced, error) {
-	return Open(t.Context(), client, &Options{TTL: suiteTTL, Prefix: "suite/"})
-}
-
-// shut is a process that could not even open its driver.
-type shut struct{ err error }
-
-func (s shut) Guarantees() interlock.Guarantees { return interlock.Guarantees{} }
-func (s shut) Acquire(context.Context, driver.Request) (driver.Grant, error) {
-	return driver.Grant{}, s.err
-}
-func (s shut) Release(ctx context.Context, name, owner string) error { return s.err }
-func (s shut) Close(context.Context) error                           { return nil }
 
 func (b *backend) Crash(_ *testing.T, d driver.Fenced) { b.paths[d].Cut() }
 
@@ -166,6 +148,10 @@ func (f faults) Resume()      { f.server.Resume(); f.over() }
 func (f faults) Cut()         { f.outage = true; f.each((*testbed.Proxy).Cut) }
 func (f faults) Heal()        { f.over() }
 func (f faults) DropReplies() { f.each((*testbed.Proxy).DropReplies) }
+
+func (f faults) Delay(oneWay time.Duration) {
+	f.each(func(p *testbed.Proxy) { p.Delay(oneWay) })
+}
 
 func (f faults) over() {
 	f.outage = false

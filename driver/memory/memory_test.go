@@ -53,14 +53,14 @@ type backend struct {
 	open  func(*memory.Space) driver.Fenced
 }
 
-func (b *backend) Open(t *testing.T) driver.Fenced {
+func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	d := b.open(b.space)
 	t.Cleanup(func() {
 		if err := d.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
-	return d
+	return d, nil
 }
 
 // Crash: a closed driver renews nothing and says goodbye to nobody.

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -73,17 +72,14 @@ type backend struct {
 	down     bool // the server does not answer, or no path to it works
 }
 
-func (b *backend) Open(t *testing.T) driver.Fenced {
+func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	path := testbed.NewProxy(t, b.server.Addr())
 	if b.down {
 		path.Cut()
 	}
 	d, err := b.connect(t, path.Addr())
-	if err != nil && !b.down {
-		t.Fatal(err)
-	}
 	if err != nil {
-		return unopened{err}
+		return nil, err
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -93,7 +89,7 @@ func (b *backend) Open(t *testing.T) driver.Fenced {
 		}
 	})
 	b.paths[d] = path
-	return d
+	return d, nil
 }
 
 func (b *backend) connect(t *testing.T, addr string) (driver.Fenced, error) {
@@ -104,16 +100,6 @@ func (b *backend) connect(t *testing.T, addr string) (driver.Fenced, error) {
 	t.Cleanup(client.Close)
 	return b.open(t.Context(), client)
 }
-
-// unopened is what a process has that could not open its driver.
-type unopened struct{ err error }
-
-func (u unopened) Guarantees() interlock.Guarantees { return interlock.Guarantees{} }
-func (u unopened) Acquire(context.Context, driver.Request) (driver.Grant, error) {
-	return driver.Grant{}, u.err
-}
-func (u unopened) Release(context.Context, string, string) error { return u.err }
-func (u unopened) Close(context.Context) error                   { return nil }
 
 func (b *backend) Crash(_ *testing.T, d driver.Fenced) { b.paths[d].Cut() }
 
@@ -187,6 +173,10 @@ func (f faults) Resume()  { f.b.server.Resume(); f.b.down = false }
 func (f faults) Cut()         { f.b.down = true; f.each((*testbed.Proxy).Cut) }
 func (f faults) Heal()        { f.b.down = false; f.each((*testbed.Proxy).Heal) }
 func (f faults) DropReplies() { f.each((*testbed.Proxy).DropReplies) }
+
+func (f faults) Delay(oneWay time.Duration) {
+	f.each(func(p *testbed.Proxy) { p.Delay(oneWay) })
+}
 
 func (f faults) each(do func(*testbed.Proxy)) {
 	for _, path := range f.b.paths {
