@@ -105,7 +105,7 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 	g.locks, err = lock.NewFenced(g.driver, &lock.Options{
 		Wait:           w.wait,
 		Require:        interlock.Requirements{CrossProcess: true},
-		ReleaseTimeout: g.app.timeout,
+		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL nothing is left to be released
 		Hooks:          &observe.Lock{Waiting: notice.place},
 	})
 	if err != nil {
@@ -149,6 +149,24 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 func (g *grant) release() {
 	if err := g.Claim.Release(context.Background()); err != nil {
 		g.app.say("warning: %q could not be released and stays taken for up to %v: %v", g.Name(), g.driver.Guarantees().TTL, err)
+	}
+}
+
+// instant is the most that is left of a claim when its command is killed, and a
+// little more.
+const instant = 300 * time.Millisecond
+
+// outlast waits for the end of a claim that is about to end: a backend that
+// could not renew it would not confirm its release either.
+func (g *grant) outlast() {
+	if g.Remaining() > instant {
+		return
+	}
+	timer := time.NewTimer(2 * instant)
+	defer timer.Stop()
+	select {
+	case <-g.Context().Done():
+	case <-timer.C:
 	}
 }
 

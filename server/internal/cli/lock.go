@@ -153,7 +153,7 @@ func (j *job) underLock(ctx context.Context, signals chan os.Signal) error {
 	}
 	defer g.close()
 	defer g.release()
-	subscribe(signals, jobControl)
+	subscribe(signals, watched)
 	return j.supervise(g, signals)
 }
 
@@ -169,6 +169,7 @@ func (j *job) supervise(g *grant, signals <-chan os.Signal) error {
 	}
 	j.report.ran(result, time.Since(begun))
 	j.app.code = j.codeFor(result)
+	g.outlast()
 	return nil
 }
 

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -370,4 +371,32 @@ func deleteAll(t *testing.T, url string) {
 	if _, err := c.Delete(t.Context(), "job/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Nobody listens any more to what we say. The command is none the worse.
+func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
+	url := backends["etcd"](t)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program(t), "lock", "job", "--backend", url, "--max-hold", "200ms", "--", "sleep", "60")
+	cmd.Stderr = writer
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := first(reader.Close(), cmd.Start(), writer.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // its state says how it ended
+	if code := cmd.ProcessState.ExitCode(); code != 79 {
+		t.Errorf("exit code %d (%v), want 79", code, cmd.ProcessState)
+	}
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -12,9 +12,10 @@ import (
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 
-// jobControl are those that we only watch once we hold a lock: a wait may be
-// suspended, it merely loses its place.
-var jobControl = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT}
+// watched are those that only matter to us once we hold a lock. A wait may be
+// suspended, it merely loses its place. And a terminal or a pipe that is gone
+// must not end us with a PIPE while a command runs: what we say is then lost.
+var watched = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}
 
 // subscribe listens for signals, except those that whoever started us had us
 // ignore (nohup, a shell's background job): they stay ignored.

@@ -19,7 +19,7 @@ func (m *Machine) signal(s syscall.Signal) {
 	switch s {
 	case syscall.SIGTSTP:
 		m.suspend()
-	case syscall.SIGCONT: // the clock is looked at after every event
+	case syscall.SIGCONT, syscall.SIGPIPE: // the clock is looked at after every event
 	case syscall.SIGINT:
 		if m.interrupted > 0 && m.now-m.interrupted <= again {
 			m.kill(m.outcome, m.why)
