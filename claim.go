@@ -1,6 +1,9 @@
 package interlock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // A Claim is a proof, ordered by a token, that its holder may act. Locks,
 // leaderships and ownerships are claims. Its methods do not block and are safe
@@ -15,6 +18,10 @@ type Claim interface {
 	Owner() string
 	// Token orders this claim among all claims on the name.
 	Token() Token
+	// Context ends when the claim does, with one of the causes in errors.go, or
+	// before that with the context of the call that made the claim, if the claim
+	// was made for that call only.
+	Context() context.Context
 	// Remaining is how long the claim is still good for, on a clock that also
 	// counts while the machine sleeps. Zero or less means it has ended.
 	Remaining() time.Duration

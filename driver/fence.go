@@ -42,8 +42,8 @@ type Fence interface {
 	Enter(ctx context.Context, r Raise, writes ...Write) error
 	// Mark shows the mark of a resource; one that nothing entered has Token 0.
 	Mark(ctx context.Context, resource string) (Mark, error)
-	// Rebase sets the mark to exactly `to`, which may be lower, and records
-	// from, to, reason and by durably in the same step. It returns the mark
-	// that it replaced.
+	// Rebase sets the mark to exactly `to`, which may be lower, and 0 for none,
+	// and records from, to, reason and by durably in the same step. It returns
+	// the mark that it replaced. What is implausible for Enter is for Rebase.
 	Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (Mark, error)
 }

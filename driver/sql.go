@@ -31,6 +31,9 @@ type Tx[T any] interface {
 	SQL
 	// Native is the user's handle on the same transaction.
 	Native() T
+	// Classify gives an error that the user's code had from Native the kind
+	// that SQL would have given it. An error of no database comes back as it is.
+	Classify(err error) error
 	// Commit ends it. An Uncertain error means that it may have committed.
 	Commit(ctx context.Context) error
 	// Rollback ends it without effect; after a Commit it does nothing.

@@ -67,7 +67,7 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 		return over(c, resource, nil)
 	}
 	if err := fn(ctx, tx.Native()); err != nil {
-		return blame(c, resource, classified(tx, err))
+		return blame(c, resource, tx.Classify(err))
 	}
 	switch {
 	case !c.Valid():
@@ -119,25 +119,18 @@ func milliseconds(d time.Duration) int64 {
 	return min(max(1, d.Milliseconds()), math.MaxInt32)
 }
 
-// A holding is a claim with a context that ends with it.
-type holding interface{ Context() context.Context }
-
 // within is ctx, ended also when c ends, with the same cause.
 func within(ctx context.Context, c interlock.Claim) (context.Context, func()) {
-	h, ok := c.(holding)
-	if !ok {
-		return ctx, func() {}
-	}
 	inside, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(h.Context(), func() { cancel(context.Cause(h.Context())) })
+	stop := context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 	return inside, func() { stop(); cancel(nil) }
 }
 
 // over is the refusal of a claim that has ended; because is nil or what came of it.
 func over(c interlock.Claim, resource string, because error) error {
 	err := interlock.ErrExpired
-	if h, ok := c.(holding); ok && h.Context().Err() != nil {
-		err = context.Cause(h.Context())
+	if c.Context().Err() != nil {
+		err = context.Cause(c.Context())
 	}
 	kind := interlock.Definite
 	if because != nil {
@@ -169,15 +162,4 @@ func uncommitted(err error) error {
 		return err
 	}
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
-}
-
-// A classifier is a transaction that knows its database's errors.
-type classifier interface{ Classify(err error) error }
-
-// classified gives an error of fn its kind if it came from the database.
-func classified(tx any, err error) error {
-	if k, ok := tx.(classifier); ok {
-		return k.Classify(err)
-	}
-	return err
 }
