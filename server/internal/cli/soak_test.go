@@ -109,12 +109,8 @@ func (s *soak) kill() bool {
 }
 
 func (s *soak) killCommand() bool {
-	entries := s.journal.read()
-	if len(entries) == 0 {
-		return false
-	}
-	latest := entries[len(entries)-1]
-	if latest.what == "end" || monotonic()-latest.at > 4*beat || syscall.Kill(latest.pid, syscall.SIGKILL) != nil {
+	latest, ok := s.journal.latest()
+	if !ok || latest.what == "end" || monotonic()-latest.at > 4*beat || syscall.Kill(latest.pid, syscall.SIGKILL) != nil {
 		return false
 	}
 	s.commands++

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -116,14 +117,41 @@ func (j journal) read() []entry {
 	}
 	var entries []entry
 	for line := range strings.Lines(string(text)) {
-		var e entry
-		if n, err := fmt.Sscan(line, (*int64)(&e.at), &e.token, &e.pid, &e.what); n != 4 {
-			j.t.Fatalf("%q: %v", line, err)
-		}
-		entries = append(entries, e)
+		entries = append(entries, j.parse(line))
 	}
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.at, b.at) })
 	return entries
+}
+
+func (j journal) parse(line string) (e entry) {
+	j.t.Helper()
+	if n, err := fmt.Sscan(line, (*int64)(&e.at), &e.token, &e.pid, &e.what); n != 4 {
+		j.t.Fatalf("%q: %v", line, err)
+	}
+	return e
+}
+
+// latest is the last line, without reading the rest of a long journal.
+func (j journal) latest() (e entry, ok bool) {
+	j.t.Helper()
+	f, err := os.Open(j.file)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	defer f.Close()
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	tail := make([]byte, min(end, 256)) // a few lines
+	if _, err := f.ReadAt(tail, end-int64(len(tail))); err != nil {
+		j.t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(tail), "\n"), "\n")
+	if lines[len(lines)-1] == "" {
+		return e, false
+	}
+	return j.parse(lines[len(lines)-1]), true
 }
 
 // until waits until the journal shows something.
