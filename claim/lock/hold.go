@@ -113,7 +113,8 @@ func (h *hold) beginRelease(ctx context.Context) (first bool) {
 	}
 	defer close(h.released)
 	h.releasing = true
-	if h.ended == nil && h.place.grant.Lease.Remaining() <= 0 {
+	left := h.place.grant.Lease.Remaining()
+	if h.ended == nil && left <= 0 {
 		l.over(h, interlock.ErrExpired)
 	}
 	if h.ended != nil {
@@ -134,7 +135,8 @@ func (h *hold) beginRelease(ctx context.Context) (first bool) {
 	g.place, g.leaving = nil, true
 	l.mu.Unlock()
 
-	h.err = l.giveUp(ctx, g.name, h.place.owner)
+	// When the lease is over there is nothing left to give up.
+	h.err = l.giveUp(ctx, min(left, l.options.ReleaseTimeout), g.name, h.place.owner)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

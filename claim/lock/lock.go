@@ -59,7 +59,8 @@ type Options struct {
 	// the process; 0 means a quarter of the driver's TTL.
 	MinValidity time.Duration
 	// ReleaseTimeout bounds a release, retries included, whatever the caller's
-	// context says; 0 means [DefaultReleaseTimeout].
+	// context says; 0 means [DefaultReleaseTimeout]. A release that lasts until
+	// the claim would have expired ends then.
 	ReleaseTimeout time.Duration
 	// Attempts is how many requests in a row may fail before Do, Acquire and
 	// TryAcquire give up, waiting between them with capped exponential backoff

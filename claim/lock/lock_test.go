@@ -552,6 +552,21 @@ func TestReleaseThatCannotBeConfirmed(t *testing.T) {
 	})
 }
 
+func TestReleaseEndsWithTheLease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{ReleaseTimeout: time.Hour})
+		c := b.acquire(l)
+		d.set(func() { d.loseReleases = 1 << 30 })
+		began, left := time.Now(), c.Remaining()
+		if err := c.Release(b.Context()); !errors.Is(err, interlock.ErrUncertain) {
+			b.Fatal(err)
+		}
+		if took := time.Since(began); took > left {
+			b.Fatalf("it took %v to give up a lease of which %v were left", took, left)
+		}
+	})
+}
+
 func TestReentryIsExplicit(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(nil)

@@ -270,9 +270,9 @@ func (l *locker) waiting(g *gate, p *place, at driver.Place) {
 }
 
 // giveUp releases what owner has in the backend, whatever becomes of ctx,
-// within ReleaseTimeout.
-func (l *locker) giveUp(ctx context.Context, name, owner string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.options.ReleaseTimeout)
+// within a bound.
+func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
 	for failed := 1; ; failed++ {
 		err := l.backend.release(ctx, name, owner)
@@ -290,7 +290,7 @@ func (l *locker) giveUp(ctx context.Context, name, owner string) error {
 
 func (l *locker) giveUpInBackground(name, owner string) {
 	defer l.finish()
-	_ = l.giveUp(context.Background(), name, owner) // Hooks.ReleaseFailed tells
+	_ = l.giveUp(context.Background(), l.options.ReleaseTimeout, name, owner) // Hooks.ReleaseFailed tells
 }
 
 // begin counts a goroutine in, with mu held; finish counts it out.

@@ -184,11 +184,6 @@ func starts(entries []entry) (n int) {
 // pidOf is the worker that began first.
 func pidOf(entries []entry) int { return entries[0].pid }
 
-// of is the part of a journal that one worker wrote.
-func of(entries []entry, pid int) []entry {
-	return slices.DeleteFunc(slices.Clone(entries), func(e entry) bool { return e.pid != pid })
-}
-
 // overlaps judges a journal: whoever has been followed by another must never be
 // heard of again, and tokens must rise.
 func overlaps(entries []entry) error {
