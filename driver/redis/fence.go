@@ -30,6 +30,9 @@ var (
 	rebaseScript = newScript(constants + fenceLua + fenceRebaseLua)
 )
 
+// maxAhead is interlock.MaxAhead as the scripts take it, in microseconds.
+var maxAhead = strconv.FormatInt(interlock.MaxAhead.Microseconds(), 10)
+
 // Fence guards data in Redis: the token is checked and the data written by one
 // script. It implements driver.Fence. The mark of a resource is the hash
 // interlock:{TAG}:mark:RESOURCE, which never expires; it is lost with the data
@@ -100,27 +103,30 @@ func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) 
 
 // Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE
 // what was changed, why and by whom, as JSON; see driver.Fence. to may be 0,
-// as if nothing had entered.
+// as if nothing had entered. What is implausible is told by the server's clock.
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	asked := request{op: "rebase mark", name: resource}
 	if err := checkName(resource, ""); err != nil {
 		return driver.Mark{}, err
 	}
-	if to < 0 {
+	if to != 0 && !to.Valid() {
 		return driver.Mark{}, problem(asked, interlock.Bug, fmt.Errorf("%d is not a token", to))
 	}
 	m, err := f.conn.eval(ctx, asked, rebaseScript, batch{
 		keys: []string{markKey(resource), fenceKey("rebase", resource)},
-		args: append(tokenArgs(to), reason, by),
+		args: append(tokenArgs(to), maxAhead, reason, by),
 	})
 	if err != nil {
 		return driver.Mark{}, err
 	}
-	old, err := m.AsStrSlice()
-	if err != nil || len(old) != 3 {
-		return driver.Mark{}, uncertain(asked, errReply)
+	answer, err := m.AsStrSlice()
+	switch {
+	case err == nil && len(answer) == 4 && answer[0] == "rebased":
+		return parseMark(asked, answer[1], answer[2], answer[3])
+	case err == nil && len(answer) == 1 && answer[0] == "implausible":
+		return driver.Mark{}, implausible(asked, to)
 	}
-	return parseMark(asked, old[0], old[1], old[2])
+	return driver.Mark{}, uncertain(asked, errReply)
 }
 
 // enter runs a script that begins with entering, and reads its refusals.
@@ -143,7 +149,7 @@ func (f *Fence) enter(ctx context.Context, s *script, r driver.Raise, b batch) (
 	case "stale":
 		return nil, stale(asked, r, answer)
 	case "implausible":
-		return nil, problem(asked, interlock.Definite, fmt.Errorf("%w: %d", interlock.ErrImplausibleToken, r.Token))
+		return nil, implausible(asked, r.Token)
 	}
 	return nil, uncertain(asked, errReply)
 }
@@ -155,6 +161,11 @@ func stale(asked request, r driver.Raise, answer []rueidis.RedisMessage) error {
 		e.Seen = interlock.Token(seen)
 	}
 	return problem(asked, interlock.Definite, e)
+}
+
+func implausible(asked request, t interlock.Token) error {
+	return problem(asked, interlock.Definite, fmt.Errorf("%w: %d lies more than %v ahead of the server's clock",
+		interlock.ErrImplausibleToken, t, interlock.MaxAhead))
 }
 
 // entry makes the arguments with which entering begins.
@@ -172,7 +183,7 @@ func entry(r driver.Raise) (batch, error) {
 	}
 	return batch{
 		keys: []string{markKey(r.Resource)},
-		args: append(tokenArgs(r.Token), r.Source, strict, strconv.FormatInt(interlock.MaxAhead.Microseconds(), 10)),
+		args: append(tokenArgs(r.Token), r.Source, strict, maxAhead),
 	}, nil
 }
 

@@ -9,6 +9,12 @@ local function set_mark(key, counter, sub, token, source)
   redis.call('HSET', key, 'counter', counter, 'sub', sub, 'token', token, 'source', source, 'raised', now)
 end
 
+-- implausible: no counter can have come so far. A mark like that would keep out
+-- every token that is to come.
+local function implausible(counter, ahead_us)
+  return tonumber(counter) > now_us - EPOCH_US + tonumber(ahead_us)
+end
+
 -- enter raises the mark, or returns why it does not.
 local function enter(key, counter, sub, token, source, strict, ahead_us)
   local seen = redis.call('HMGET', key, 'counter', 'sub', 'token')
@@ -16,7 +22,7 @@ local function enter(key, counter, sub, token, source, strict, ahead_us)
   if seen_c > c or (seen_c == c and (seen_s > s or (seen_s == s and strict == '1'))) then
     return { 'stale', seen[3] }
   end
-  if c > now_us - EPOCH_US + ahead_us then return { 'implausible' } end
+  if implausible(counter, ahead_us) then return { 'implausible' } end
   set_mark(key, counter, sub, token, source)
   return nil
 end

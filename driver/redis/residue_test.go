@@ -1,0 +1,130 @@
+package redis
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// queued is how many wait for name.
+func queued(t *testing.T, operator rueidis.Client, name string) int64 {
+	t.Helper()
+	n, err := raw(t, operator, "ZCARD", keysOf(name).queue).AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A waiter that leaves is gone at once, not when it has been silent for a while.
+func TestReleaseLeavesTheQueue(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	take(t, d, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	placed, done := make(chan struct{}), make(chan error, 1)
+	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{Waiting: func(driver.Place) { close(placed) }}}
+	go func() {
+		_, err := d.Acquire(ctx, r)
+		done <- err
+	}()
+	<-placed
+	cancel()
+	<-done
+	release(t, d, "x", r.Owner)
+	if n := queued(t, operator, "x"); n != 0 {
+		t.Fatalf("%d still wait", n)
+	}
+	if n, err := raw(t, operator, "HLEN", keysOf("x").wait).AsInt64(); n != 0 || err != nil {
+		t.Fatalf("%d are still known, %v", n, err)
+	}
+}
+
+// A waiter whose place is gone takes a new one: when a push that came too late
+// makes it ask, and when a heartbeat finds out.
+func TestLostPlaceIsTakenAgain(t *testing.T) {
+	for name, late := range map[string]func(*Driver, string){
+		"push": func(d *Driver, owner string) { d.waiting.pushed(owner) }, "heartbeat": func(*Driver, string) {},
+	} {
+		t.Run(name, func(t *testing.T) { losePlace(t, late) })
+	}
+}
+
+func losePlace(t *testing.T, late func(d *Driver, owner string)) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, d, "x")
+	waiting := await(t, d, "x")
+	k := keysOf("x")
+	contenders, err := raw(t, operator, "ZRANGE", k.queue, "0", "-1").AsStrSlice()
+	if err != nil || len(contenders) != 1 {
+		t.Fatal(contenders, err)
+	}
+	if err := raw(t, operator, "DEL", k.queue, k.wait).Error(); err != nil {
+		t.Fatal(err)
+	}
+	late(d, contenders[0])
+	for end := time.Now().Add(bound); queued(t, operator, "x") != 1; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not come back")
+		}
+	}
+	release(t, d, "x", owner)
+	release(t, d, "x", receive(t, waiting, bound).owner)
+}
+
+// What was released is not renewed, and nobody hears that it is lost.
+func TestReleasedLeaseIsForgotten(t *testing.T) {
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), &Options{TTL: 300 * time.Millisecond})
+	lost := make(chan error, 1)
+	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{Lost: func(cause error) { lost <- cause }}}
+	if _, err := d.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	release(t, d, "x", r.Owner)
+	renewed := make(chan struct{}, 64)
+	if _, err := d.Acquire(t.Context(), driver.Request{Name: "y", Owner: newOwner(), Events: driver.Events{
+		Renewed: func(time.Duration, error) { renewed <- struct{}{} }}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // by then the first lease would have been renewed, too
+		select {
+		case <-renewed:
+		case <-time.After(bound):
+			t.Fatal("no renewal")
+		}
+	}
+	select {
+	case cause := <-lost:
+		t.Fatalf("a lease that was released was lost: %v", cause)
+	default:
+	}
+}
+
+// The answer to a renewal may come after the release that overtook it.
+func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
+	k := newKeeper(newConn(nil), time.Minute)
+	told := 0
+	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{
+		Lost: func(error) { told++ }, Renewed: func(time.Duration, error) { told++ }}}
+	if _, err := k.add(r, keysOf("x").timed(), boottime.Now()); err != nil {
+		t.Fatal(err)
+	}
+	h := k.held["me"]
+	k.settle([]*holding{h}, boottime.Now(), 0, []int64{1}, nil)
+	if told != 1 {
+		t.Fatalf("%d calls for a renewal", told)
+	}
+	k.remove("me")
+	k.settle([]*holding{h, h}, boottime.Now(), 0, []int64{1, 0}, nil)
+	if told != 1 {
+		t.Fatalf("%d calls after the release", told-1)
+	}
+}
