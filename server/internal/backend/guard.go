@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,8 +21,10 @@ type GuardOptions struct {
 	Table  string // postgres: the guard table; empty means interlock_fence
 }
 
-// Guard shows and corrects the marks of resources.
+// Guard raises, shows and corrects the marks of resources.
 type Guard interface {
+	// Enter raises a mark and writes, in one step, or refuses a stale token.
+	Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error
 	// Mark shows a resource's mark; one that nothing entered has Token 0.
 	Mark(ctx context.Context, resource string) (driver.Mark, error)
 	// Rebase sets the mark, records why and by whom, and returns the old one.
@@ -56,6 +59,16 @@ func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect 
 type table struct {
 	pool  *pgxpool.Pool
 	fence fence.Table
+}
+
+func (t *table) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
+	if len(writes) > 0 {
+		return &interlock.Error{Op: "enter", Name: r.Resource, Kind: interlock.Definite,
+			Err: errors.New("keys are written by etcd and Redis; a guard table goes with statements in your own transaction")}
+	}
+	marks := t.fence
+	marks.Strict = r.Strict
+	return t.in(ctx, func(tx driver.SQL) error { return marks.Enter(ctx, tx, r.Resource, r.Token, r.Source) })
 }
 
 func (t *table) Mark(ctx context.Context, resource string) (m driver.Mark, err error) {

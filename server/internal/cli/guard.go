@@ -18,14 +18,14 @@ import (
 func (a *app) guardCommand() *cobra.Command {
 	var table string
 	c := &cobra.Command{
-		Use: "guard", Short: "Show or correct the mark that refuses stale tokens",
+		Use: "guard", Short: "Enter, show or correct the mark that refuses stale tokens",
 		Example: `  interlock guard show account/42 --backend postgres://localhost/bank
   interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&table, "table", "", "the guard table, for postgres (default: interlock_fence)")
-	c.AddCommand(a.guardShowCommand(&table), a.guardRebaseCommand(&table))
+	c.AddCommand(a.guardEnterCommand(&table), a.guardShowCommand(&table), a.guardRebaseCommand(&table))
 	return c
 }
 

@@ -60,6 +60,7 @@ func scripts(t *testing.T, dir string, vars map[string]string) {
 			}
 			return nil
 		},
+		Condition: func(kind string) (bool, error) { return vars["KIND"] == kind, nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "until-held": untilHeld, "until-awaited": untilAwaited, "until-dev": untilDev,
 		},
