@@ -2,7 +2,8 @@
 // process and forgets everything when the process ends. It is the executable
 // specification of driver.Fenced: the protocol is a pure state machine
 // (table.go), and the whole driver runs in the virtual time of
-// testing/synctest.
+// testing/synctest. [Fence] is the executable specification of driver.Fence, for
+// data that is in memory as well.
 //
 //	space := memory.NewSpace()
 //	locks, err := lock.NewFenced(space.Open(nil), nil)
@@ -64,6 +65,7 @@ type Space struct {
 	table *table
 	wakes map[string]chan struct{} // by owner: told when it has become the holder
 	sweep *time.Timer
+	fence *Fence
 }
 
 // NewSpace makes an empty namespace whose counter starts at the present time.
@@ -71,6 +73,7 @@ func NewSpace() *Space {
 	return &Space{
 		table: newTable(interlock.CounterAt(time.Now())),
 		wakes: make(map[string]chan struct{}),
+		fence: newFence(),
 	}
 }
 

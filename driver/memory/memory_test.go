@@ -33,12 +33,7 @@ func TestPlain(t *testing.T) {
 // harness runs the whole suite in virtual time.
 func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 	return drivertest.Harness{
-		Bubble: func(t *testing.T, test func(*testing.T)) {
-			synctest.Test(t, func(t *testing.T) {
-				time.Sleep(time.Until(present)) // virtual time begins before counters do
-				test(t)
-			})
-		},
+		Bubble: inBubble,
 		Start: func(*testing.T, bool) drivertest.Backend {
 			return &backend{space: memory.NewSpace(), open: open}
 		},
@@ -46,6 +41,13 @@ func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 		Heartbeat:  ttl / 3,
 		DeadWaiter: ttl, // a waiter's life is that of a claim here
 	}
+}
+
+func inBubble(t *testing.T, test func(*testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(present)) // virtual time begins before counters do
+		test(t)
+	})
 }
 
 type backend struct {

@@ -1,0 +1,214 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testTokensAreOrdered: a lower token is refused and an equal one only where
+// that is asked for, also where tokens differ in their last bits, and are more
+// than a float holds exactly.
+func testTokensAreOrdered(s *fenceScene) {
+	now := s.start
+	if now < 1<<40 {
+		s.Fatalf("the present counter is %d: no test of large ones", now)
+	}
+	var seen interlock.Token
+	s.mustEnter(newToken(s.T, 1, 0), put("data", "first"))
+	for i, step := range []struct {
+		counter int64
+		sub     int
+		strict  bool
+		enters  bool
+	}{
+		{5, 1, false, true},
+		{5, 0, false, false},
+		{5, 1, false, true},
+		{5, 1, true, false},
+		{5, 2, true, true},
+		{6, 0, false, true},
+		{5, interlock.MaxSub, false, false},
+		{1000, 0, false, true}, // more digits
+		{999, 0, false, false},
+		{1<<40 + 1, 0, false, true},
+		{1 << 40, interlock.MaxSub, false, false},
+		{now, 7, false, true},
+		{now, 7, false, true},
+		{now, 7, true, false},
+		{now, 6, false, false},
+		{now, 8, true, true},
+		{now, interlock.MaxSub, false, true},
+		{now - 1, interlock.MaxSub, false, false},
+		{now + 1, 0, true, true},
+		{now, interlock.MaxSub, true, false},
+	} {
+		token, value := newToken(s.T, step.counter, step.sub), fmt.Sprint("step ", i)
+		before, _ := s.backend.Get(s.T, "data")
+		err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token, Strict: step.strict}, put("data", value))
+		if !step.enters {
+			s.mustBeStale(err, seen, token)
+			s.mustRead("data", string(before))
+		} else if err != nil {
+			s.Fatalf("step %d: token %d after %d: %v", i, token, seen, err)
+		} else {
+			s.mustRead("data", value)
+			seen = token
+		}
+		s.mustHaveMark(resource, seen)
+	}
+}
+
+// testEnterWithoutWritesRaises: so that who enters before it reads is safe.
+func testEnterWithoutWritesRaises(s *fenceScene) {
+	high, low := s.token(1, 0), s.token(0, 0)
+	s.mustEnter(low, put("data", "of the lower"))
+	s.mustEnter(high)
+	s.mustHaveMark(resource, high)
+	s.mustBeStale(s.enter(low), high, low)
+	s.mustBeStale(s.enter(low, put("data", "late")), high, low)
+	s.mustRead("data", "of the lower")
+}
+
+// testImplausibleTokenIsRefused, and not stored: it would keep out every token
+// that is to come.
+func testImplausibleTokenIsRefused(s *fenceScene) {
+	at := func(ahead time.Duration) interlock.Token {
+		return newToken(s.T, interlock.CounterAt(time.Now().Add(ahead)), 0)
+	}
+	absurd := []interlock.Token{at(interlock.MaxAhead + time.Hour), math.MaxInt64}
+	for _, token := range absurd {
+		s.mustFail(s.enter(token, put("data", "absurd")), interlock.Definite, interlock.ErrImplausibleToken)
+	}
+	s.mustHaveMark(resource, 0)
+	s.mustNotExist("data")
+	s.mustEnter(s.token(0, 0))
+	for _, token := range absurd {
+		s.mustFail(s.enter(token, put("data", "absurd")), interlock.Definite, interlock.ErrImplausibleToken)
+	}
+	s.mustHaveMark(resource, s.token(0, 0))
+	s.mustEnter(s.token(0, 1), put("data", "plausible"))
+	s.mustEnter(at(interlock.MaxAhead - time.Hour))
+	s.mustRead("data", "plausible")
+}
+
+// testNoTokenIsABug: zero means none, and below 1<<12 none is issued.
+func testNoTokenIsABug(s *fenceScene) {
+	for _, token := range []interlock.Token{0, -1, math.MinInt64, 1, interlock.MaxSub} {
+		for _, strict := range []bool{false, true} {
+			raise := driver.Raise{Resource: resource, Token: token, Strict: strict}
+			s.mustFail(s.fence.Enter(s.Context(), raise, put("data", "x")), interlock.Bug, nil)
+		}
+	}
+	s.mustHaveMark(resource, 0)
+	s.mustNotExist("data")
+}
+
+// claims is how many compete.
+const claims = 50
+
+// testEnterCompetition: claims of several processes enter at once. Each one that
+// was let in shuts out its predecessor from then on, what a reader sees never
+// goes back, and in the end everything is of the highest.
+func testEnterCompetition(s *fenceScene) {
+	fences := []driver.Fence{s.fence, s.open(), s.open(), s.open()}
+	outcomes := make(chan entered, claims)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for i := range int64(claims) {
+		running.Go(func() {
+			outcomes <- s.compete(fences[i%int64(len(fences))], s.token(1+i*37%claims, 1))
+		})
+	}
+	accepted, refused := map[interlock.Token]bool{}, []entered{}
+	for range claims {
+		o := s.watchUntil(outcomes)
+		switch {
+		case o.err != nil:
+			s.Fatalf("token %d: %v", o.token, o.err)
+		case o.seen == 0:
+			accepted[o.token] = true
+		default:
+			refused = append(refused, o)
+		}
+	}
+	highest := s.token(claims, 1)
+	s.mustHaveMark(resource, highest)
+	s.mustRead("last", highest.String())
+	if !accepted[highest] {
+		s.Fatal("the highest of all was refused")
+	}
+	for token := range accepted {
+		s.mustRead("by/"+token.String(), token.String())
+	}
+	for _, o := range refused {
+		s.mustNotExist("by/" + o.token.String())
+		if !accepted[o.seen] || o.seen <= o.token {
+			s.Fatalf("token %d was refused for %d, which is not above it or did not enter", o.token, o.seen)
+		}
+	}
+}
+
+// entered is what became of one claim's Enter.
+type entered struct {
+	token, seen interlock.Token // seen is 0 if it was let in
+	err         error           // if it was neither let in nor refused
+}
+
+// compete enters, and if that worked tries to go back behind it.
+func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
+	enter := func(token interlock.Token) entered {
+		err := f.Enter(s.Context(), driver.Raise{Resource: resource, Token: token},
+			put("last", token.String()), put("by/"+token.String(), token.String()))
+		var stale *interlock.StaleTokenError
+		if errors.As(err, &stale) {
+			return entered{token: token, seen: stale.Seen}
+		}
+		return entered{token: token, err: err}
+	}
+	o := enter(token)
+	if o.err != nil || o.seen != 0 {
+		return o
+	}
+	if late := enter(token - 1); late.err != nil || late.seen < token {
+		o.err = fmt.Errorf("after it the one before it was tried: seen %d, %w", late.seen, errors.Join(errNotRefused, late.err))
+	}
+	return o
+}
+
+var errNotRefused = errors.New("not refused as it should be")
+
+// watchUntil reads the last writer again and again, which never is a lower one
+// than before, until there is an outcome.
+func (s *fenceScene) watchUntil(outcomes <-chan entered) entered {
+	s.Helper()
+	before := interlock.Token(0)
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		select {
+		case o := <-outcomes:
+			return o
+		default:
+		}
+		before = s.mustNotGoBack(before)
+	}
+	s.Fatalf("no outcome after %v", patience)
+	return entered{}
+}
+
+func (s *fenceScene) mustNotGoBack(before interlock.Token) interlock.Token {
+	s.Helper()
+	value, ok := s.backend.Get(s.T, "last")
+	if !ok && before == 0 {
+		return 0
+	}
+	last, err := interlock.ParseToken(string(value))
+	if err != nil || last < before {
+		s.Fatalf("the last writer is %q (%v), before it was %d", value, err, before)
+	}
+	return last
+}

@@ -1,0 +1,148 @@
+package drivertest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testRebaseDown: lower tokens enter again, down to the new mark, and it is on
+// record who wanted that.
+func testRebaseDown(s *fenceScene) {
+	const reason, by = "restored \"yesterday\",\nключ \\ {}", "op's"
+	high, low := s.token(9, 3), s.token(-9, 1)
+	err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: high, Source: "a mistake"}, put("data", "x"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	was, err := s.fence.Rebase(s.Context(), resource, low, reason, by)
+	if err != nil || was.Token != high || was.Source != "a mistake" || was.Raised.IsZero() {
+		s.Fatalf("it replaced %+v, %v", was, err)
+	}
+	s.mustRead("data", "x")
+	if m := s.mark(resource); m.Token != low || !strings.Contains(m.Source, by) || time.Since(m.Raised).Abs() > 5*time.Minute {
+		s.Fatalf("the mark tells %+v", m)
+	}
+	s.mustBeStale(s.enter(low-1), low, low-1)
+	s.mustEnter(low)
+	s.mustEnter(low + 1)
+	s.mustRebase(resource, low)
+	s.mustRecord(resource, Rebased{high, low, reason, by}, Rebased{low + 1, low, "a reason", "an operator"})
+}
+
+func (s *fenceScene) mustRecord(resource string, want ...Rebased) {
+	s.Helper()
+	if got := s.backend.Rebases(s.T, resource); !slices.Equal(got, want) {
+		s.Fatalf("recorded for %q: %+v, want %+v", resource, got, want)
+	}
+}
+
+// testRebaseUp: what is below the new mark is refused from then on, whether or
+// not anything had entered before.
+func testRebaseUp(s *fenceScene) {
+	low, high := s.token(0, 5), s.token(0, 6)
+	if was := s.mustRebase(resource, low); was.Token != 0 {
+		s.Fatalf("nothing had entered, and it replaced %+v", was)
+	}
+	s.mustBeStale(s.enter(low-1, put("data", "x")), low, low-1)
+	s.mustEnter(low)
+	if was := s.mustRebase(resource, high); was.Token != low {
+		s.Fatalf("it replaced %+v, want %d", was, low)
+	}
+	s.mustBeStale(s.enter(low, put("data", "x")), high, low)
+	s.mustNotExist("data")
+	s.mustEnter(high)
+	s.mustRecord(resource, Rebased{0, low, "a reason", "an operator"}, Rebased{low, high, "a reason", "an operator"})
+}
+
+// testRebaseToNone: as if nothing had entered, also for a strict claim.
+func testRebaseToNone(s *fenceScene) {
+	s.mustEnter(s.token(0, 0))
+	s.mustRebase(resource, 0)
+	s.mustHaveMark(resource, 0)
+	first := newToken(s.T, 1, 0)
+	raise := driver.Raise{Resource: resource, Token: first, Strict: true}
+	if err := s.fence.Enter(s.Context(), raise, put("data", "x")); err != nil {
+		s.Fatalf("the smallest token after a rebase to none: %v", err)
+	}
+	s.mustRead("data", "x")
+	s.mustHaveMark(resource, first)
+	s.mustRecord(resource, Rebased{s.token(0, 0), 0, "a reason", "an operator"})
+}
+
+// testRebaseRefuses what Enter would refuse, and leaves mark and record alone.
+func testRebaseRefuses(s *fenceScene) {
+	s.mustEnter(s.token(0, 0))
+	far := newToken(s.T, interlock.CounterAt(time.Now().Add(interlock.MaxAhead+time.Hour)), 0)
+	for _, to := range []interlock.Token{far, math.MaxInt64} {
+		_, err := s.fence.Rebase(s.Context(), resource, to, "a reason", "an operator")
+		s.mustFail(err, interlock.Definite, interlock.ErrImplausibleToken)
+	}
+	for _, to := range []interlock.Token{-1, math.MinInt64, 1, interlock.MaxSub} {
+		_, err := s.fence.Rebase(s.Context(), resource, to, "a reason", "an operator")
+		s.mustFail(err, interlock.Bug, nil)
+	}
+	s.mustHaveMark(resource, s.token(0, 0))
+	s.mustRecord(resource)
+	near := newToken(s.T, interlock.CounterAt(time.Now().Add(interlock.MaxAhead-time.Hour)), 0)
+	s.mustRebase(resource, near)
+	s.mustRecord(resource, Rebased{s.token(0, 0), near, "a reason", "an operator"})
+}
+
+// testRebaseCompetition: of several at once, each replaces what the one before
+// it had set, and is told and recorded so.
+func testRebaseCompetition(s *fenceScene) {
+	const operators = 6
+	fences := []driver.Fence{s.fence, s.open()}
+	first := s.token(-1, 0)
+	s.mustEnter(first)
+	var mu sync.Mutex
+	told := map[interlock.Token]interlock.Token{}
+	errs := make([]error, operators)
+	var running sync.WaitGroup
+	for i := range operators {
+		running.Go(func() {
+			to := s.token(int64(i*5%operators), 1)
+			was, err := persistRebase(s.Context(), fences[i%len(fences)], to)
+			mu.Lock()
+			defer mu.Unlock()
+			told[to], errs[i] = was.Token, err
+		})
+	}
+	running.Wait()
+	for _, err := range errs {
+		if err != nil {
+			s.Fatal(err)
+		}
+	}
+	from, records := first, s.backend.Rebases(s.T, resource)
+	for _, r := range records {
+		if r.From != from || told[r.To] != r.From {
+			s.Fatalf("a rebase from %d to %d is recorded, after one to %d; the operator was told that it was from %d",
+				r.From, r.To, from, told[r.To])
+		}
+		from = r.To
+	}
+	if len(records) != operators {
+		s.Fatalf("%d rebases are recorded: %+v", len(records), records)
+	}
+	s.mustHaveMark(resource, from)
+}
+
+// persistRebase repeats what was not done because others were faster.
+func persistRebase(ctx context.Context, f driver.Fence, to interlock.Token) (was driver.Mark, err error) {
+	for range 100 {
+		was, err = f.Rebase(ctx, resource, to, "a reason", "an operator")
+		if err == nil || interlock.Kind(err) != interlock.Retryable {
+			return was, err
+		}
+	}
+	return was, fmt.Errorf("rebase to %d failed 100 times: %w", to, err)
+}

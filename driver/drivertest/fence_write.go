@@ -1,0 +1,160 @@
+package drivertest
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testWritesAreAppliedWithTheMark: all of them, whatever the values are.
+func testWritesAreAppliedWithTheMark(s *fenceScene) {
+	const binary = "\x00\xff binary\r\n"
+	s.mustEnter(s.token(0, 0), put("old", "x"), put("doomed", "x"), put("kept", "x"))
+	s.mustEnter(s.token(0, 0), put("binary", binary), put("old", "new"), put("empty", ""),
+		driver.Write{Key: "nil"}, driver.Write{Key: "doomed", Value: []byte("ignored"), Delete: true},
+		driver.Write{Key: "never there", Delete: true}, put("ключ/{1}\n", "odd"))
+	for key, want := range map[string]string{
+		"binary": binary, "old": "new", "empty": "", "nil": "", "kept": "x", "ключ/{1}\n": "odd",
+	} {
+		s.mustRead(key, want)
+	}
+	s.mustNotExist("doomed", "never there")
+	s.mustHaveMark(resource, s.token(0, 0))
+
+	value := []byte("mine")
+	s.mustEnter(s.token(1, 0), driver.Write{Key: "kept", Value: value})
+	copy(value, "used")
+	s.mustRead("kept", "mine")
+}
+
+// testRefusalWritesNothing, neither the first write nor a later one.
+func testRefusalWritesNothing(s *fenceScene) {
+	s.mustEnter(s.token(1, 0), put("a", "x"), put("b", "x"))
+	err := s.enter(s.token(0, 0), put("a", "late"), driver.Write{Key: "b", Delete: true}, put("c", "late"))
+	s.mustBeStale(err, s.token(1, 0), s.token(0, 0))
+	s.mustRead("a", "x")
+	s.mustRead("b", "x")
+	s.mustNotExist("c")
+}
+
+// testDoubtfulWritesAreNotHalfDone: a store may refuse a key that comes twice,
+// and has to refuse one that is empty. Then nothing of the step is done.
+func testDoubtfulWritesAreNotHalfDone(s *fenceScene) {
+	before, after := s.token(0, 0), s.token(1, 0)
+	s.mustEnter(before, put("data", "before"))
+	for _, w := range []driver.Write{put("", "x"), {Key: "", Delete: true}} {
+		s.mustFail(s.enter(after, put("data", "after"), w), interlock.Bug, nil)
+		s.mustHaveMark(resource, before)
+		s.mustRead("data", "before")
+	}
+	err := s.enter(after, put("data", "first"), put("twice", "1"), put("twice", "2"), put("gone", "1"), driver.Write{Key: "gone", Delete: true})
+	if err == nil {
+		s.mustRead("data", "first")
+		s.mustRead("twice", "2")
+		s.mustNotExist("gone")
+		s.mustHaveMark(resource, after)
+		return
+	}
+	if kind := interlock.Kind(err); kind != interlock.Definite && kind != interlock.Bug {
+		s.Fatalf("a key that is written twice: %v (%v)", err, kind)
+	}
+	s.mustRead("data", "before")
+	s.mustNotExist("twice", "gone")
+	s.mustHaveMark(resource, before)
+}
+
+// oddNames are allowed or refused with ErrName, but never taken for others.
+var oddNames = []string{
+	"a", "a/b", "a/b/", "/a", "a:b", "a{b}c", "{}", "}{", "{a", "a%2Fb", "a%", "ключ", "a b", "a\nb", "a*", "a?", "[a]", "\\",
+	"..", ".", "'; drop table x; --", "$(x)", "\x00", "a\x00b", "\xff\xfe", "interlock", "interlock.base",
+	"a:0000000000000000001", "a:0000000000000000000", strings.Repeat("x", driver.MaxName),
+}
+
+// testResourcesAreData: each has a mark and a record of its own. The tokens
+// fall, so that one that shared a mark would be refused.
+func testResourcesAreData(s *fenceScene) {
+	var taken []string
+	tokens := map[string]interlock.Token{}
+	for i, name := range oddNames {
+		token := s.token(int64(-i), i)
+		switch err := s.fence.Enter(s.Context(), driver.Raise{Resource: name, Token: token}, put("data/"+name, name)); {
+		case errors.Is(err, interlock.ErrName):
+			continue
+		case err != nil:
+			s.Fatalf("resource %q: %v", name, err)
+		}
+		taken, tokens[name] = append(taken, name), token
+	}
+	if len(taken) < len(oddNames)/2 {
+		s.Fatalf("only %d of %d names are allowed", len(taken), len(oddNames))
+	}
+	for i, name := range taken {
+		if i%2 == 0 {
+			s.mustRebase(name, tokens[name]+1)
+			tokens[name]++
+		}
+	}
+	for i, name := range taken {
+		s.mustHaveMark(name, tokens[name])
+		s.mustRead("data/"+name, name)
+		if n := len(s.backend.Rebases(s.T, name)); n != (i+1)%2 {
+			s.Fatalf("resource %q has %d records of a rebase", name, n)
+		}
+	}
+	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
+		s.mustFail(s.fence.Enter(s.Context(), driver.Raise{Resource: name, Token: s.token(0, 0)}), interlock.Bug, interlock.ErrName)
+		_, err := s.fence.Mark(s.Context(), name)
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+		_, err = s.fence.Rebase(s.Context(), name, 0, "a reason", "an operator")
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+	}
+}
+
+// testResourcesAreNotKeys: a key of the same name is neither mark nor guarded by
+// it, and resources may share keys.
+func testResourcesAreNotKeys(s *fenceScene) {
+	enter := func(resource string, token interlock.Token, writes ...driver.Write) {
+		s.Helper()
+		if err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token}, writes...); err != nil {
+			s.Fatalf("enter %q: %v", resource, err)
+		}
+	}
+	enter("one", s.token(9, 0), put("one", "by one"), put("two", "by one"))
+	enter("two", s.token(1, 0), put("one", "by two"))
+	s.mustRead("one", "by two")
+	s.mustRead("two", "by one")
+	enter("two", s.token(1, 0), driver.Write{Key: "one", Delete: true}, driver.Write{Key: "two", Delete: true})
+	s.mustHaveMark("one", s.token(9, 0))
+	s.mustHaveMark("two", s.token(1, 0))
+	enter("one", s.token(9, 0), put("two", "again"))
+	s.mustRebase("two", 0)
+	s.mustRead("two", "again")
+	s.mustNotExist("one")
+	s.mustHaveMark("one", s.token(9, 0))
+}
+
+// testMarkTells who raised it and when, to every process; a refusal changes
+// neither.
+func testMarkTells(s *fenceScene) {
+	if m := s.mark(resource); m != (driver.Mark{}) {
+		s.Fatalf("the mark of a resource that nothing entered: %+v", m)
+	}
+	const source = "worker \"7\"\n на mail"
+	raise := driver.Raise{Resource: resource, Token: s.token(1, 3), Source: source}
+	if err := s.fence.Enter(s.Context(), raise); err != nil {
+		s.Fatal(err)
+	}
+	was := s.mark(resource)
+	if was.Token != raise.Token || was.Source != source || time.Since(was.Raised).Abs() > 5*time.Minute {
+		s.Fatalf("the mark tells %+v", was)
+	}
+	raise.Token, raise.Source = s.token(1, 2), "another"
+	s.mustBeStale(s.fence.Enter(s.Context(), raise), s.token(1, 3), s.token(1, 2))
+	s.fence = s.open()
+	if m := s.mark(resource); m.Token != was.Token || m.Source != was.Source || !m.Raised.Equal(was.Raised) {
+		s.Fatalf("the mark tells %+v, before it told %+v", m, was)
+	}
+}
