@@ -122,7 +122,11 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 	answer, err := m.AsStrSlice()
 	switch {
 	case err == nil && len(answer) == 4 && answer[0] == "rebased":
-		return parseMark(asked, answer[1], answer[2], answer[3])
+		old, err := parseMark(asked, answer[1], answer[2], answer[3])
+		if err != nil { // it has been replaced all the same
+			return driver.Mark{}, uncertain(asked, err)
+		}
+		return old, nil
 	case err == nil && len(answer) == 1 && answer[0] == "implausible":
 		return driver.Mark{}, implausible(asked, to)
 	}

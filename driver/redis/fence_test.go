@@ -1,11 +1,9 @@
 package redis
 
 import (
-	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,8 +11,80 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
+
+func TestFence(t *testing.T) {
+	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
+		server := testbed.Redis(t)
+		return &store{server: server, operator: dial(t, server.Addr())}
+	}})
+}
+
+// store is a server with guarded data, and a path of its own for each fence.
+type store struct {
+	server   *testbed.Server
+	operator rueidis.Client // past every fault of the paths
+	paths    []*testbed.Proxy
+}
+
+func (s *store) Open(t *testing.T) (driver.Fence, error) {
+	path := testbed.NewProxy(t, s.server.Addr())
+	client, err := Dial("redis://" + path.Addr())
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(client.Close)
+	s.paths = append(s.paths, path)
+	return NewFence(client), nil
+}
+
+func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
+	t.Helper()
+	value, err := raw(t, s.operator, "GET", key).AsBytes()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatal(err)
+	}
+	return value, err == nil
+}
+
+// rebasing is how a rebase is recorded.
+type rebasing struct{ From, To, Reason, By, At string }
+
+func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased) {
+	t.Helper()
+	var records []*rebasing
+	if err := rueidis.DecodeSliceOfJSON(raw(t, s.operator, "LRANGE", fenceKey("rebase", resource), "0", "-1"), &records); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		all = append(all, drivertest.Rebased{From: parsed(t, r.From), To: parsed(t, r.To), Reason: r.Reason, By: r.By})
+	}
+	return all
+}
+
+// parsed is a token as it is recorded, 0 for none.
+func parsed(t *testing.T, s string) interlock.Token {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return interlock.Token(n)
+}
+
+func (s *store) DropReplies() {
+	for _, p := range s.paths {
+		p.DropReplies()
+	}
+}
+
+func (s *store) Heal() {
+	for _, p := range s.paths {
+		p.Heal()
+	}
+}
 
 func token(t *testing.T, counter int64, sub int) interlock.Token {
 	t.Helper()
@@ -25,100 +95,39 @@ func token(t *testing.T, counter int64, sub int) interlock.Token {
 	return token
 }
 
-func TestFenceOrdersNeighbouringTokens(t *testing.T) {
-	server := testbed.Redis(t)
-	client := dial(t, server.Addr())
+// TestFenceWritesStrings, whatever was there before, and without an end to
+// their life; our own keys it does not write.
+func TestFenceWritesStrings(t *testing.T) {
+	client := dial(t, testbed.Redis(t).Addr())
 	f := NewFence(client)
-	present := interlock.CounterAt(time.Now())
-	if present<<12 < 1<<53 {
-		t.Fatal("the tokens of this test should be more than a float holds")
-	}
-	enter := func(strict bool, token interlock.Token, value string) error {
-		return f.Enter(t.Context(), driver.Raise{Resource: "acct{1}", Token: token, Source: "test", Strict: strict},
-			driver.Write{Key: "data", Value: []byte(value)})
-	}
-	for i, step := range []struct {
-		counter int64
-		sub     int
-		strict  bool
-		enters  bool
-	}{
-		{present, 7, false, true},
-		{present, 7, false, true},
-		{present, 7, true, false},
-		{present, 6, false, false},
-		{present, 8, true, true},
-		{present, interlock.MaxSub, false, true},
-		{present - 1, interlock.MaxSub, false, false},
-		{present + 1, 0, false, true},
-		{present, interlock.MaxSub, false, false},
-	} {
-		before, _ := raw(t, client, "GET", "data").ToString()
-		want := fmt.Sprint("step ", i)
-		err := enter(step.strict, token(t, step.counter, step.sub), want)
-		got, _ := raw(t, client, "GET", "data").ToString()
-		if step.enters && (err != nil || got != want) {
-			t.Fatalf("step %d: %v, data %q", i, err, got)
-		}
-		var stale *interlock.StaleTokenError
-		if !step.enters && (!errors.As(err, &stale) || interlock.Kind(err) != interlock.Definite || got != before) {
-			t.Fatalf("step %d: %v, data %q, before %q", i, err, got, before)
+	raise := driver.Raise{Resource: "r", Token: token(t, 5, 0)}
+	for _, key := range []string{"list", "doomed"} {
+		if err := raw(t, client, "RPUSH", key, "a", "list").Error(); err != nil {
+			t.Fatal(err)
 		}
 	}
-	m, err := f.Mark(t.Context(), "acct{1}")
-	if err != nil || m.Token != token(t, present+1, 0) || m.Source != "test" || time.Since(m.Raised).Abs() > time.Minute {
-		t.Fatalf("mark: %+v, %v", m, err)
-	}
-	var stale *interlock.StaleTokenError
-	if errors.As(enter(false, token(t, 5, 0), ""), &stale); stale == nil || stale.Seen != m.Token || stale.Got != token(t, 5, 0) {
-		t.Fatalf("the refusal tells %+v", stale)
-	}
-}
-
-func TestFenceRefusesTokensFromTheFuture(t *testing.T) {
-	server := testbed.Redis(t)
-	f := NewFence(dial(t, server.Addr()))
-	far := token(t, interlock.CounterAt(time.Now().Add(interlock.MaxAhead+time.Hour)), 0)
-	near := token(t, interlock.CounterAt(time.Now().Add(interlock.MaxAhead-time.Hour)), 0)
-	err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: far})
-	if !errors.Is(err, interlock.ErrImplausibleToken) {
-		t.Fatalf("a token of the day after tomorrow: %v", err)
-	}
-	if m, err := f.Mark(t.Context(), "r"); err != nil || m != (driver.Mark{}) {
-		t.Fatalf("it was stored: %+v, %v", m, err)
-	}
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: near}); err != nil {
+	if err := raw(t, client, "SET", "short", "x", "EX", "100").Error(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func TestFenceWritesAndDeletes(t *testing.T) {
-	server := testbed.Redis(t)
-	client := dial(t, server.Addr())
-	f := NewFence(client)
-	value := "\x00\xff binary\r\n"
-	raise := driver.Raise{Resource: "r", Token: token(t, interlock.CounterAt(time.Now()), 0)}
-	if err := raw(t, client, "RPUSH", "other", "a", "list").Error(); err != nil {
-		t.Fatal(err)
-	}
-	err := f.Enter(t.Context(), raise, driver.Write{Key: "one", Value: []byte(value)},
-		driver.Write{Key: "other", Value: []byte("x")}, driver.Write{Key: "two", Value: nil}, driver.Write{Key: "other", Delete: true})
+	err := f.Enter(t.Context(), raise, driver.Write{Key: "list", Value: []byte("a string")},
+		driver.Write{Key: "doomed", Delete: true}, driver.Write{Key: "short", Value: []byte("x")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, _ := raw(t, client, "GET", "one").ToString()
-	two, err := raw(t, client, "GET", "two").ToString()
-	other, _ := raw(t, client, "EXISTS", "other").AsInt64()
-	if one != value || two != "" || err != nil || other != 0 {
-		t.Fatalf("one %q, two %q (%v), other %d", one, two, err, other)
+	list, _ := raw(t, client, "GET", "list").ToString()
+	doomed, _ := raw(t, client, "EXISTS", "doomed").AsInt64()
+	for _, key := range []string{"short", markKey("r")} {
+		if ttl, err := raw(t, client, "TTL", key).AsInt64(); err != nil || ttl != -1 {
+			t.Errorf("key %q has %d seconds to live, %v", key, ttl, err)
+		}
 	}
-	for _, key := range []string{"", "interlock:{0}:counter"} {
+	if list != "a string" || doomed != 0 {
+		t.Fatalf("list %q, doomed %d", list, doomed)
+	}
+	for _, key := range []string{"interlock:{0}:counter", markKey("another")} {
 		if err := f.Enter(t.Context(), raise, driver.Write{Key: key}); interlock.Kind(err) != interlock.Bug {
 			t.Errorf("writing the key %q: %v", key, err)
 		}
-	}
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r"}); interlock.Kind(err) != interlock.Bug {
-		t.Errorf("entering without a token: %v", err)
 	}
 }
 
@@ -158,58 +167,42 @@ func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
 	}
 }
 
-func TestRebaseIsRecorded(t *testing.T) {
-	server := testbed.Redis(t)
-	client := dial(t, server.Addr())
-	f := NewFence(client)
-	high, low := token(t, interlock.CounterAt(time.Now()), 9), token(t, 1000, 0)
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: high, Source: "a mistake"}); err != nil {
+// TestRebaseIsRecordedForPeople: in a list of JSON, with the time, in ms.
+func TestRebaseIsRecordedForPeople(t *testing.T) {
+	client := dial(t, testbed.Redis(t).Addr())
+	to := token(t, 1000, 0)
+	if _, err := NewFence(client).Rebase(t.Context(), "r", to, "why", "op"); err != nil {
 		t.Fatal(err)
 	}
-	old, err := f.Rebase(t.Context(), "r", low, `restored "yesterday"`, "op")
-	if err != nil || old.Token != high || old.Source != "a mistake" {
-		t.Fatalf("replaced %+v, %v", old, err)
-	}
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: low + 1}); err != nil {
-		t.Fatalf("after the rebase: %v", err)
-	}
-	old, err = f.Rebase(t.Context(), "fresh", 0, "nothing", "op")
-	if err != nil || old.Token != 0 {
-		t.Fatalf("a fresh resource: %+v, %v", old, err)
-	}
-	entries, err := raw(t, client, "LRANGE", fenceKey("rebase", "r"), "0", "-1").AsStrSlice()
-	if err != nil || len(entries) != 1 {
-		t.Fatal(entries, err)
-	}
-	var entry struct{ From, To, Reason, By, At string }
-	m := raw(t, client, "LINDEX", fenceKey("rebase", "r"), "0")
-	if err := m.DecodeJSON(&entry); err != nil {
+	var got rebasing
+	if err := raw(t, client, "LINDEX", fenceKey("rebase", "r"), "-1").DecodeJSON(&got); err != nil {
 		t.Fatal(err)
 	}
-	if entry.From != high.String() || entry.To != low.String() || entry.Reason != `restored "yesterday"` || entry.By != "op" || entry.At == "" {
-		t.Fatalf("recorded: %+v", entry)
+	at, err := strconv.ParseInt(got.At, 10, 64)
+	if err != nil || time.Since(time.UnixMilli(at)).Abs() > time.Minute {
+		t.Fatalf("recorded at %q, %v", got.At, err)
+	}
+	got.At = ""
+	if got != (rebasing{From: "0", To: to.String(), Reason: "why", By: "op"}) {
+		t.Fatalf("recorded: %+v", got)
 	}
 }
 
-// Many claims enter at once: what is written in the end is of the highest.
-func TestFenceUnderCompetition(t *testing.T) {
-	server := testbed.Redis(t)
-	client := dial(t, server.Addr())
+// TestDamagedMark is reported, and a rebase, which puts it right, does not say
+// that it was not done.
+func TestDamagedMark(t *testing.T) {
+	client := dial(t, testbed.Redis(t).Addr())
 	f := NewFence(client)
-	first := interlock.CounterAt(time.Now())
-	var wg sync.WaitGroup
-	for i := range int64(64) {
-		wg.Go(func() {
-			tk := interlock.Token((first + i*37%64) << 12)
-			err := f.Enter(context.WithoutCancel(t.Context()), driver.Raise{Resource: "r", Token: tk},
-				driver.Write{Key: "data", Value: []byte(tk.String())})
-			if err != nil && !errors.Is(err, interlock.ErrStaleToken) {
-				t.Error(err)
-			}
-		})
+	if err := raw(t, client, "HSET", markKey("r"), "counter", "5", "sub", "0", "token", "five").Error(); err != nil {
+		t.Fatal(err)
 	}
-	wg.Wait()
-	if got, _ := raw(t, client, "GET", "data").ToString(); got != token(t, first+63, 0).String() {
-		t.Fatalf("in the end the data is of %s, want %d", got, first+63)
+	if _, err := f.Mark(t.Context(), "r"); err == nil || interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("a damaged mark is shown: %v", err)
+	}
+	if _, err := f.Rebase(t.Context(), "r", token(t, 7, 0), "damaged", "op"); !errors.Is(err, interlock.ErrUncertain) {
+		t.Fatalf("rebase of a damaged mark: %v", err)
+	}
+	if was, err := f.Rebase(t.Context(), "r", token(t, 6, 0), "again", "op"); err != nil || was.Token != token(t, 7, 0) {
+		t.Fatalf("rebase again: %+v, %v", was, err)
 	}
 }
