@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -29,7 +30,8 @@ const requestTimeout = 5 * time.Second
 //
 // One Enter takes up to 63 writes: etcd allows 128 operations in a transaction
 // unless it is configured otherwise, and both of its branches name each write.
-// A key must not be written twice. What breaks these rules is Definite.
+// A key must not be written twice. What breaks these rules is Definite. Keys
+// that begin with the fence's prefix and "interlock." are not written: a Bug.
 type Fence struct {
 	client *clientv3.Client
 	prefix string
@@ -44,6 +46,9 @@ var _ driver.Fence = (*Fence)(nil)
 func NewFence(client *clientv3.Client, prefix string) *Fence {
 	return &Fence{client: client, prefix: prefix, now: time.Now}
 }
+
+// reserved begins, after the prefix, every key that is not a lock's or the user's.
+const reserved = "interlock."
 
 func (f *Fence) key(resource string) string {
 	return f.prefix + "interlock.fence:" + escaper.Replace(resource)
@@ -94,6 +99,14 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	const op = "enter"
 	if err := f.checkRaise(op, r.Resource, r.Token); err != nil {
 		return err
+	}
+	for _, w := range writes {
+		if err := f.checkKey(op, r.Resource, w.Key); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return unsent(ctx, op, r.Resource)
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
@@ -155,6 +168,20 @@ func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
 	return f.plausible(op, resource, t)
 }
 
+// checkKey refuses to write what is no data: a mark, a record, a lock's counter.
+func (f *Fence) checkKey(op, resource, key string) error {
+	if key != "" && !strings.HasPrefix(key, f.prefix+reserved) {
+		return nil
+	}
+	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
+		Err: fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", key, f.prefix+reserved)}
+}
+
+// unsent is the error of a call whose ctx had ended before.
+func unsent(ctx context.Context, op, resource string) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite, Err: context.Cause(ctx)}
+}
+
 // plausible refuses a token that no counter can have reached.
 func (f *Fence) plausible(op, resource string, t interlock.Token) error {
 	if t.Counter() <= interlock.CounterAt(f.now().Add(interlock.MaxAhead)) {
@@ -175,6 +202,9 @@ func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) 
 func (f *Fence) read(ctx context.Context, op, resource string) (m driver.Mark, rev int64, err error) {
 	if err := checkName(op, resource); err != nil {
 		return m, 0, err
+	}
+	if ctx.Err() != nil {
+		return m, 0, unsent(ctx, op, resource)
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
@@ -201,7 +231,7 @@ const rebaseAttempts = 8
 // keeps moving ends in an error of kind Retryable.
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	const op = "rebase"
-	if to < 0 {
+	if to != 0 && !to.Valid() {
 		return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
 			Err: fmt.Errorf("%d is not a token", int64(to))}
 	}
