@@ -1,12 +1,15 @@
 package fence_test
 
 import (
+	"errors"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -16,12 +19,31 @@ func TestStoreOnRedis(t *testing.T) {
 	client, err := redis.Dial(testbed.Redis(t).URL())
 	ok(t, err)
 	defer client.Close()
-	store := fence.NewStore(redis.NewFence(client))
-	ctx := t.Context()
-	get := func(key string) string {
-		s, _ := client.Do(ctx, client.B().Get().Key(key).Build()).ToString()
+	testStore(t, redis.NewFence(client), func(key string) string {
+		s, _ := client.Do(t.Context(), client.B().Get().Key(key).Build()).ToString()
 		return s
+	})
+}
+
+func TestStoreOnMemory(t *testing.T) {
+	f := memory.NewSpace().Fence()
+	testStore(t, f, func(key string) string {
+		value, _ := f.Get(key)
+		return string(value)
+	})
+	want := memory.Rebase{From: token(2), To: token(1), Reason: "restored", By: "ops"}
+	all := f.Rebases("r")
+	if len(all) == 1 {
+		all[0].At = time.Time{}
 	}
+	if len(all) != 1 || all[0] != want {
+		t.Errorf("recorded: %+v, want %+v", all, want)
+	}
+}
+
+func testStore(t *testing.T, f driver.Fence, get func(key string) string) {
+	store := fence.NewStore(f)
+	ctx := t.Context()
 	put := func(value string) driver.Write { return driver.Write{Key: "k", Value: []byte(value)} }
 
 	ok(t, store.Enter(ctx, grant(2, bound), "r"))
@@ -54,4 +76,60 @@ func TestStoreOnRedis(t *testing.T) {
 	if get("k") != "one" {
 		t.Errorf("value %q", get("k"))
 	}
+}
+
+// TestStoreRefusesWhatIsOver: a claim's end counts although its token would do,
+// and what is wrong with a call changes nothing.
+func TestStoreRefusesWhatIsOver(t *testing.T) {
+	f := memory.NewSpace().Fence()
+	store, ctx := fence.NewStore(f), t.Context()
+	put := driver.Write{Key: "k", Value: []byte("late")}
+	for _, cause := range []error{interlock.ErrReleased, interlock.ErrLost, interlock.ErrSessionEnded} {
+		over := grant(1, bound)
+		over.end(cause)
+		wantKind(t, store.Enter(ctx, over, "r", put), interlock.Definite, cause)
+		wantKind(t, store.EnterOnce(ctx, over, "r", put), interlock.Definite, cause)
+	}
+	_, err := store.Show(ctx, "")
+	wantKind(t, err, interlock.Bug, interlock.ErrName)
+	_, err = store.Rebase(ctx, "", 0, "why", "ops")
+	wantKind(t, err, interlock.Bug, interlock.ErrName)
+	_, err = store.Rebase(ctx, "r", -1, "why", "ops")
+	wantKind(t, err, interlock.Bug, nil)
+	if m, err := store.Show(ctx, "r"); err != nil || m.Token != 0 || len(f.Rebases("r")) > 0 {
+		t.Errorf("something was done: %+v, %v, %+v", m, err, f.Rebases("r"))
+	}
+	if _, ok := f.Get("k"); ok {
+		t.Error("a claim that is over wrote")
+	}
+}
+
+// TestStoreOrdersClaims: many claims enter, read and write, and what the last
+// one leaves is of the highest; a claim enters as often as it likes, or once.
+func TestStoreOrdersClaims(t *testing.T) {
+	const claims = 40
+	f := memory.NewSpace().Fence()
+	store := fence.NewStore(f)
+	var running sync.WaitGroup
+	for i := range claims {
+		running.Go(func() {
+			c := grant(1+i*7%claims, bound)
+			err := store.Enter(t.Context(), c, "r")
+			if err == nil {
+				err = store.Enter(t.Context(), c, "r", driver.Write{Key: "k", Value: []byte(c.Owner())})
+			}
+			if err != nil && !errors.Is(err, interlock.ErrStaleToken) {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	highest := grant(claims, bound)
+	if value, _ := f.Get("k"); string(value) != highest.Owner() {
+		t.Errorf("written by %q, want %q", value, highest.Owner())
+	}
+	wantStale(t, store.EnterOnce(t.Context(), highest, "r"), highest.token, highest.token)
+	next := grant(claims+1, bound)
+	ok(t, store.EnterOnce(t.Context(), next, "r"))
+	wantStale(t, store.EnterOnce(t.Context(), next, "r"), next.token, next.token)
 }
