@@ -9,8 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const bootClock = unix.CLOCK_BOOTTIME
-
 // attributes: a process group of its own, and death with the thread that forks
 // it.
 func attributes() *syscall.SysProcAttr {

@@ -2,13 +2,7 @@
 
 package supervise
 
-import (
-	"syscall"
-
-	"golang.org/x/sys/unix"
-)
-
-const bootClock = unix.CLOCK_MONOTONIC
+import "syscall"
 
 // attributes: a process group of its own. Elsewhere than on Linux the command
 // survives a supervisor that is killed.

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // A Claim is what the command needs to run.
@@ -167,11 +167,5 @@ func (h *hold) apply(effect any) {
 	}
 }
 
-// now reads a clock that counts while the machine sleeps.
-func now() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(bootClock, &ts); err != nil {
-		panic("supervise: clock_gettime: " + err.Error()) // the clock exists wherever this compiles
-	}
-	return time.Duration(ts.Nano())
-}
+// now reads the clock of claims, which counts while the machine sleeps.
+func now() time.Duration { return time.Duration(boottime.Now()) }
