@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestListFits: every right line stands in its file, so that no mutant is
+// silently out of date.
+func TestListFits(t *testing.T) {
+	text, err := os.ReadFile("mutants.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mutants, err := parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("../..")
+	var names []string
+	for _, m := range mutants {
+		if _, err := m.plant(); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		names = append(names, m.name)
+	}
+	slices.Sort(names)
+	if len(names) < 15 || len(slices.Compact(names)) != len(mutants) {
+		t.Fatalf("%d mutants, or two of one name", len(mutants))
+	}
+}
+
+func TestPlantReplacesOneLineAndKeepsItsIndent(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.go")
+	if err := os.WriteFile(file, []byte("a\n\tif b {\n\t}\nc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := mutant{name: "m", file: file, old: "if b {", new: "if false {", test: []string{"."}}
+	if got, err := m.plant(); err != nil || got != "a\n\tif false {\n\t}\nc\n" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	m.old = "if x {"
+	if _, err := m.plant(); err == nil || !strings.Contains(err.Error(), "0 times") {
+		t.Fatalf("a line that is not there: %v", err)
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, err := parse("# text\n\nmutant one: two\nfile f.go\n- a  b\n+\ntest ./x -run Y\n")
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if m := got[0]; m.name != "one: two" || m.file != "f.go" || m.old != "a  b" || m.new != "" || !slices.Equal(m.test, []string{"./x", "-run", "Y"}) {
+		t.Fatalf("%+v", m)
+	}
+	for _, bad := range []string{"file f.go\n", "mutant m\nnonsense x\n"} {
+		if _, err := parse(bad); err == nil {
+			t.Errorf("%q was understood", bad)
+		}
+	}
+}
