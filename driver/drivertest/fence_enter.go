@@ -49,14 +49,16 @@ func testTokensAreOrdered(s *fenceScene) {
 		{now, interlock.MaxSub, true, false},
 	} {
 		token, value := newToken(s.T, step.counter, step.sub), fmt.Sprint("step ", i)
+		s.Logf("step %d: token %d after %d, strict %v", i, token, seen, step.strict)
 		before, _ := s.backend.Get(s.T, "data")
 		err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token, Strict: step.strict}, put("data", value))
-		if !step.enters {
+		switch {
+		case !step.enters:
 			s.mustBeStale(err, seen, token)
 			s.mustRead("data", string(before))
-		} else if err != nil {
-			s.Fatalf("step %d: token %d after %d: %v", i, token, seen, err)
-		} else {
+		case err != nil:
+			s.Fatal(err)
+		default:
 			s.mustRead("data", value)
 			seen = token
 		}
@@ -126,8 +128,9 @@ func testEnterCompetition(s *fenceScene) {
 		})
 	}
 	accepted, refused := map[interlock.Token]bool{}, []entered{}
+	var last interlock.Token
 	for range claims {
-		o := s.watchUntil(outcomes)
+		o := s.watchUntil(outcomes, &last)
 		switch {
 		case o.err != nil:
 			s.Fatalf("token %d: %v", o.token, o.err)
@@ -183,23 +186,22 @@ func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
 
 var errNotRefused = errors.New("not refused as it should be")
 
-// watchUntil reads the last writer again and again, which never is a lower one
-// than before, until there is an outcome.
-func (s *fenceScene) watchUntil(outcomes <-chan entered) entered {
+// watchUntil reads the last writer again and again, until there is an outcome.
+func (s *fenceScene) watchUntil(outcomes <-chan entered, last *interlock.Token) entered {
 	s.Helper()
-	before := interlock.Token(0)
 	for end := time.Now().Add(patience); time.Now().Before(end); {
+		*last = s.mustNotGoBack(*last)
 		select {
 		case o := <-outcomes:
 			return o
-		default:
+		case <-time.After(100 * time.Microsecond): // and virtual time goes on
 		}
-		before = s.mustNotGoBack(before)
 	}
 	s.Fatalf("no outcome after %v", patience)
 	return entered{}
 }
 
+// mustNotGoBack reads the last writer, which never is lower than before.
 func (s *fenceScene) mustNotGoBack(before interlock.Token) interlock.Token {
 	s.Helper()
 	value, ok := s.backend.Get(s.T, "last")

@@ -26,6 +26,15 @@ func testFenceContextAlreadyEnded(s *fenceScene) {
 	s.mustRecord(resource)
 }
 
+// lossy leaves test out where replies cannot be lost.
+func lossy(test func(*fenceScene, FenceFaults)) func(*fenceScene) {
+	return func(s *fenceScene) {
+		if faults, ok := s.backend.(FenceFaults); ok {
+			test(s, faults)
+		}
+	}
+}
+
 // loseReply calls try while its request is carried out and its answer is lost:
 // the outcome is unknown, and said to be so soon after the caller's time is up.
 func (s *fenceScene) loseReply(faults FenceFaults, done func() bool, try func(context.Context) error) {
@@ -34,7 +43,11 @@ func (s *fenceScene) loseReply(faults FenceFaults, done func() bool, try func(co
 	faults.DropReplies()
 	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
 	defer cancel()
+	began := time.Now()
 	err := try(ctx)
+	if took := time.Since(began); took > 3*time.Second {
+		s.Fatalf("it came back after %v, and had 500 ms", took)
+	}
 	s.mustFail(err, interlock.Uncertain, errTimeUp)
 	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
 	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
@@ -45,11 +58,8 @@ func (s *fenceScene) loseReply(faults FenceFaults, done func() bool, try func(co
 	faults.Heal()
 }
 
-func testLostReplyToEnter(s *fenceScene) {
-	faults, ok := s.backend.(FenceFaults)
-	if !ok {
-		return
-	}
+// testLostReplyToEnter: repeating it converges.
+func testLostReplyToEnter(s *fenceScene, faults FenceFaults) {
 	s.mustEnter(s.token(0, 0), put("data", "before"), put("doomed", "x")) // the connection stands
 	enter := func(ctx context.Context) error {
 		return s.fence.Enter(ctx, driver.Raise{Resource: resource, Token: s.token(1, 0)},
@@ -65,11 +75,7 @@ func testLostReplyToEnter(s *fenceScene) {
 }
 
 // testLostReplyToStrictEnter: the repetition is let in or finds its own token.
-func testLostReplyToStrictEnter(s *fenceScene) {
-	faults, ok := s.backend.(FenceFaults)
-	if !ok {
-		return
-	}
+func testLostReplyToStrictEnter(s *fenceScene, faults FenceFaults) {
 	s.mustEnter(s.token(0, 0)) // the connection stands
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 0), Strict: true}
 	enter := func(ctx context.Context) error { return s.fence.Enter(ctx, raise, put("data", "once")) }
@@ -88,11 +94,8 @@ func (s *fenceScene) holds(key, value string) func() bool {
 	}
 }
 
-func testLostReplyToRebase(s *fenceScene) {
-	faults, ok := s.backend.(FenceFaults)
-	if !ok {
-		return
-	}
+// testLostReplyToRebase: repeating it converges, and the record stays true.
+func testLostReplyToRebase(s *fenceScene, faults FenceFaults) {
 	high, low := s.token(1, 0), s.token(0, 0)
 	s.mustEnter(high)
 	s.mustRebase("another", low) // whatever a first call needs has been answered

@@ -68,7 +68,7 @@ func testDoubtfulWritesAreNotHalfDone(s *fenceScene) {
 
 // oddNames are allowed or refused with ErrName, but never taken for others.
 var oddNames = []string{
-	"a", "a/b", "a/b/", "/a", "a:b", "a{b}c", "{}", "}{", "{a", "a%2Fb", "a%", "ключ", "a b", "a\nb", "a*", "a?", "[a]", "\\",
+	"a", "A", "é", "e\u0301", "a/b", "a/b/", "/a", "a:b", "a{b}c", "{}", "}{", "{a", "a%2Fb", "a%", "ключ", "a b", "a\nb", "a*", "a?", "[a]", "\\",
 	"..", ".", "'; drop table x; --", "$(x)", "\x00", "a\x00b", "\xff\xfe", "interlock", "interlock.base",
 	"a:0000000000000000001", "a:0000000000000000000", strings.Repeat("x", driver.MaxName),
 }
