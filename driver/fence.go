@@ -38,12 +38,19 @@ type Fence interface {
 	// interlock.ErrImplausibleToken if its counter lies more than
 	// interlock.MaxAhead beyond the store's clock; otherwise raises the mark to
 	// it and applies writes. All of that is one atomic step, also when writes
-	// is empty. Counter and hand-over number are compared as integers.
+	// is empty. Counter and hand-over number are compared as integers. An
+	// empty key is a Bug; a store may also refuse keys that it needs itself
+	// (Bug) or cannot write in one step (Definite), and then does nothing.
+	//
+	// Repeating it after an Uncertain answer converges if the writes do; with
+	// r.Strict the repetition may find that the first one entered, and be
+	// refused with Seen equal to Got.
 	Enter(ctx context.Context, r Raise, writes ...Write) error
 	// Mark shows the mark of a resource; one that nothing entered has Token 0.
 	Mark(ctx context.Context, resource string) (Mark, error)
 	// Rebase sets the mark to exactly `to`, which may be lower, and 0 for none,
 	// and records from, to, reason and by durably in the same step. It returns
-	// the mark that it replaced. What is implausible for Enter is for Rebase.
+	// the mark that it replaced. The new mark's Source is by. What is implausible
+	// for Enter is for Rebase.
 	Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (Mark, error)
 }

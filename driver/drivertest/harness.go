@@ -1,7 +1,8 @@
-// Package drivertest is the conformance suite of lock drivers. It proves what a
-// driver claims in its interlock.Guarantees, and only that; it says nothing
-// about what user code does with a claim. A driver's own test opens the real
-// system, fills in a Harness and calls [RunFenced] or [RunAdvisory].
+// Package drivertest is the conformance suite of drivers. It proves what a lock
+// driver claims in its interlock.Guarantees, and what a fence owes, and only
+// that; it says nothing about what user code does with a claim. A driver's own
+// test opens the real system, fills in a harness and calls [RunFenced],
+// [RunAdvisory] or [RunFence].
 package drivertest
 
 import (

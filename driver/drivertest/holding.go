@@ -89,12 +89,8 @@ func testNoWait(s *scene) {
 // own, whatever other names there are.
 func testNames(s *scene) {
 	d := s.open()
-	names := []string{
-		"a", "a/b", "a/b/", "/a", "a:b", "a{b}c", "{}", "}{", "{a", "a%2Fb", "a%", "ключ", "a b", "a\nb", "a*", "a?", "[a]", "\\",
-		"..", ".", "'; drop table x; --", "$(x)", "\x00", "a\x00b", "\xff\xfe", "interlock", "interlock.base", strings.Repeat("x", driver.MaxName),
-	}
 	taken := 0
-	for _, name := range names {
+	for _, name := range oddNames {
 		c := s.contender(d, name)
 		c.req.NoWait = true
 		switch err := c.try(s.Context()); {
@@ -106,8 +102,8 @@ func testNames(s *scene) {
 		taken++
 		defer c.release()
 	}
-	if taken < len(names)/2 {
-		s.Fatalf("only %d of %d names are allowed", taken, len(names))
+	if taken < len(oddNames)/2 {
+		s.Fatalf("only %d of %d names are allowed", taken, len(oddNames))
 	}
 	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
 		if err := s.contender(d, name).try(s.Context()); !errors.Is(err, interlock.ErrName) {
