@@ -11,7 +11,8 @@ import (
 // RunAdvisory runs what the suite asks of a driver without tokens. Backend.Open
 // wraps each driver with [Advisory].
 func RunAdvisory(t *testing.T, h Harness) {
-	run(t, h, func(n need) bool { return n&tokens == 0 })
+	h.Without |= Tokens
+	RunFenced(t, h)
 }
 
 // Advisory makes an advisory driver fit a [Backend]. Its grants have no token.

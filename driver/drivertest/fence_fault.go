@@ -26,13 +26,15 @@ func testFenceContextAlreadyEnded(s *fenceScene) {
 	s.mustRecord(resource)
 }
 
-// lossy leaves test out where replies cannot be lost.
-func lossy(test func(*fenceScene, FenceFaults)) func(*fenceScene) {
-	return func(s *fenceScene) {
-		if faults, ok := s.backend.(FenceFaults); ok {
-			test(s, faults)
-		}
+// faults are what can be broken, or the harness has lost an ability without
+// saying so.
+func (s *fenceScene) faults() FenceFaults {
+	s.Helper()
+	faults, ok := s.backend.(FenceFaults)
+	if !ok {
+		s.Fatal("the harness lacks what this test needs, and Without does not say so")
 	}
+	return faults
 }
 
 // loseReply calls try while its request is carried out and its answer is lost:
@@ -59,7 +61,8 @@ func (s *fenceScene) loseReply(faults FenceFaults, done func() bool, try func(co
 }
 
 // testLostReplyToEnter: repeating it converges.
-func testLostReplyToEnter(s *fenceScene, faults FenceFaults) {
+func testLostReplyToEnter(s *fenceScene) {
+	faults := s.faults()
 	s.mustEnter(s.token(0, 0), put("data", "before"), put("doomed", "x")) // the connection stands
 	enter := func(ctx context.Context) error {
 		return s.fence.Enter(ctx, driver.Raise{Resource: resource, Token: s.token(1, 0)},
@@ -75,7 +78,8 @@ func testLostReplyToEnter(s *fenceScene, faults FenceFaults) {
 }
 
 // testLostReplyToStrictEnter: the repetition is let in or finds its own token.
-func testLostReplyToStrictEnter(s *fenceScene, faults FenceFaults) {
+func testLostReplyToStrictEnter(s *fenceScene) {
+	faults := s.faults()
 	s.mustEnter(s.token(0, 0)) // the connection stands
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 0), Strict: true}
 	enter := func(ctx context.Context) error { return s.fence.Enter(ctx, raise, put("data", "once")) }
@@ -95,7 +99,8 @@ func (s *fenceScene) holds(key, value string) func() bool {
 }
 
 // testLostReplyToRebase: repeating it converges, and the record stays true.
-func testLostReplyToRebase(s *fenceScene, faults FenceFaults) {
+func testLostReplyToRebase(s *fenceScene) {
+	faults := s.faults()
 	high, low := s.token(1, 0), s.token(0, 0)
 	s.mustEnter(high)
 	s.mustRebase("another", low) // whatever a first call needs has been answered

@@ -4,21 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunFenced runs the whole suite on a driver of fenced locks. What needs a
-// server to break is left out where Backend.Faults is nil, and what a driver
-// does not claim in its Guarantees is not asked of it.
+// RunFenced runs the whole suite on a driver of fenced locks, but for the tests
+// that need what Harness.Without says is not there.
 func RunFenced(t *testing.T, h Harness) {
-	run(t, h, func(need) bool { return true })
-}
-
-func run(t *testing.T, h Harness, wanted func(need) bool) {
 	for _, c := range []struct {
 		name  string
-		needs need
+		needs Ability
 		test  func(*scene)
 	}{
 		// Who holds.
@@ -28,63 +22,50 @@ func run(t *testing.T, h Harness, wanted func(need) bool) {
 		{"ManyNames", 0, testManyNames},
 		{"Inspect", 0, testInspect},
 		// Tokens.
-		{"TokensOver1000HandOvers", tokens, testTokensOver1000HandOvers},
-		{"TokensOverRestart", tokens | server, testTokensOverRestart},
-		{"TokensOverWipe", tokens | server, testTokensOverWipe},
-		{"TokensStartAtTheClock", tokens, testTokensStartAtTheClock},
+		{"TokensOver1000HandOvers", Tokens, testTokensOver1000HandOvers},
+		{"TokensOverRestart", Tokens | Servers, testTokensOverRestart},
+		{"TokensOverWipe", Tokens | Servers, testTokensOverWipe},
+		{"TokensStartAtTheClock", Tokens, testTokensStartAtTheClock},
 		// Waiting.
-		{"FIFO", fifo, testFIFO},
+		{"FIFO", FIFO, testFIFO},
 		{"CancelledWaiterLeavesNothing", 0, testCancelledWaiterLeavesNothing},
 		{"DeadWaiter", 0, testDeadWaiter},
-		{"LostPush", pushes, testLostPush},
+		{"LostPush", LostPushes, testLostPush},
 		// Giving up.
 		{"ReleaseIsIdempotent", 0, testReleaseIsIdempotent},
 		{"ReleaseByNonHolder", 0, testReleaseByNonHolder},
 		{"ReleaseAfterLossSparesTheNext", 0, testReleaseAfterLossSparesTheNext},
 		// Staying alive, and its end.
 		{"RenewalKeepsIt", 0, testRenewalKeepsIt},
-		{"DeadlineStartsWithTheRequest", delays, testDeadlineStartsWithTheRequest},
+		{"DeadlineStartsWithTheRequest", Servers | Delays, testDeadlineStartsWithTheRequest},
 		{"CrashedHolder", 0, testCrashedHolder},
 		{"LossByDeletion", 0, testLossByDeletion},
-		{"ServerKilled", server, testServerKilled},
-		{"ServerPaused", server, testServerPaused},
-		{"CutOff", server, testCutOff},
+		{"ServerKilled", Servers, testServerKilled},
+		{"ServerPaused", Servers, testServerPaused},
+		{"CutOff", Servers, testCutOff},
 		// Lost replies.
 		{"RepeatedAcquireConverges", 0, testRepeatedAcquireConverges},
-		{"LostReplyToAcquire", replies, testLostReplyToAcquire},
-		{"LostReplyToRelease", replies, testLostReplyToRelease},
+		{"LostReplyToAcquire", Servers | LostReplies, testLostReplyToAcquire},
+		{"LostReplyToRelease", Servers | LostReplies, testLostReplyToRelease},
 		// The contract around it.
 		{"Guarantees", 0, testGuarantees},
-		{"UnmetRequirement", tokens, testUnmetRequirement},
+		{"UnmetRequirement", Tokens, testUnmetRequirement},
 		{"ContextAlreadyEnded", 0, testContextAlreadyEnded},
 		{"Close", 0, testClose},
 	} {
-		if !wanted(c.needs) {
+		if c.needs&h.Without != 0 {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			h.run(t, c.needs&server != 0, func(s *scene) {
-				if s.has(c.needs) {
-					c.test(s)
-				}
+			h.run(t, c.needs&Servers != 0, func(s *scene) {
+				s.mustHave(c.needs)
+				c.test(s)
 			})
 		})
 	}
 	t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
 }
-
-// need is what a test needs of the backend or the driver.
-type need int
-
-const (
-	server  need = 1 << iota // Backend.Faults
-	replies                  // ReplyDropper; also server
-	delays                   // Delayer; also server
-	pushes                   // PushDropper
-	fifo                     // Guarantees.Order is FIFO
-	tokens                   // a fenced driver
-)
 
 // scene is one test with its backend.
 type scene struct {
@@ -105,23 +86,19 @@ func (h Harness) run(t *testing.T, exclusive bool, test func(*scene)) {
 	})
 }
 
-// has reports whether what a test needs is there. A driver that claims an
-// ability must have the means to test it: FIFO is asked of the driver, the rest
-// of the harness, where its absence is a statement about the backend.
-func (s *scene) has(n need) bool {
-	if n&(server|replies|delays) != 0 && s.faults == nil {
-		return false
+// mustHave fails a harness that lost an ability without saying so.
+func (s *scene) mustHave(n Ability) {
+	s.Helper()
+	_, dropsReplies := s.faults.(ReplyDropper)
+	_, delays := s.faults.(Delayer)
+	_, dropsPushes := s.backend.(PushDropper)
+	for ability, there := range map[Ability]bool{
+		Servers: s.faults != nil, LostReplies: dropsReplies, Delays: delays, LostPushes: dropsPushes,
+	} {
+		if n&ability != 0 && !there {
+			s.Fatal("the harness lacks what this test needs, and Without does not say so")
+		}
 	}
-	if _, ok := s.faults.(Delayer); n&delays != 0 && !ok {
-		return false
-	}
-	if _, ok := s.faults.(ReplyDropper); n&replies != 0 && !ok {
-		return false
-	}
-	if _, ok := s.backend.(PushDropper); n&pushes != 0 && !ok {
-		return false
-	}
-	return n&fifo == 0 || s.open().Guarantees().Order == interlock.FIFO
 }
 
 func (s *scene) open() driver.Fenced {

@@ -29,7 +29,28 @@ type Harness struct {
 	// DeadWaiter is the longest that a waiter whose process died at the head
 	// of the queue holds up the next one after a release.
 	DeadWaiter time.Duration
+	// Without names what is not there. The tests that need it are left out;
+	// whatever it does not name must be there.
+	Without Ability
 }
+
+// Ability is a set of things that some tests need.
+type Ability int
+
+const (
+	// Servers: there is a server to break, by Backend.Faults.
+	Servers Ability = 1 << iota
+	// LostReplies: the backend's faults are a ReplyDropper.
+	LostReplies
+	// Delays: the backend's faults are a Delayer.
+	Delays
+	// LostPushes: the backend pushes grants, and is a PushDropper.
+	LostPushes
+	// FIFO: the driver claims that order.
+	FIFO
+	// Tokens: the driver is fenced.
+	Tokens
+)
 
 // Backend is one running backend.
 type Backend interface {
@@ -46,7 +67,7 @@ type Backend interface {
 	Residue(t *testing.T, name string) []string
 	// Delete removes name's lock as an operator would, past every driver.
 	Delete(t *testing.T, name string)
-	// Faults is nil where there is no server to break.
+	// Faults is nil where there is no server to break (Without Servers).
 	Faults() Faults
 }
 

@@ -245,6 +245,8 @@ func testGuarantees(s *scene) {
 		s.Fatalf("class %v, want %v", g.Class, class)
 	case g.Driver == "" || (g.TokenFrom == "") != (class == interlock.Advisory):
 		s.Fatalf("a driver says who it is and where its tokens come from: %+v", g)
+	case (g.Order == interlock.FIFO) != (s.Without&FIFO == 0):
+		s.Fatalf("order %v is claimed, and the harness says otherwise", g.Order)
 	case g.ExclusionSurvives.Has(interlock.HolderPause):
 		s.Fatal("no driver can promise exclusion over a pause of the holder")
 	case g.TTL != s.TTL:

@@ -12,8 +12,9 @@ import (
 
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{
-		Bubble: inBubble,
-		Start:  func(*testing.T) drivertest.FenceBackend { return store{memory.NewSpace()} },
+		Bubble:  inBubble,
+		Start:   func(*testing.T) drivertest.FenceBackend { return store{memory.NewSpace()} },
+		Without: drivertest.LostReplies,
 	})
 }
 

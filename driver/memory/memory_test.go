@@ -40,6 +40,7 @@ func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 		TTL:        ttl,
 		Heartbeat:  ttl / 3,
 		DeadWaiter: ttl, // a waiter's life is that of a claim here
+		Without:    drivertest.Servers | drivertest.LostPushes,
 	}
 }
 
