@@ -8,29 +8,35 @@ import (
 )
 
 // Claim is a held lock with a token. It is an [interlock.Claim].
-type Claim struct{ h *hold }
+type Claim struct{ claim }
 
 var _ interlock.Claim = (*Claim)(nil)
-
-// Name is what is held.
-func (c *Claim) Name() string { return c.h.gate.name }
-
-// Owner is what the backend shows as the holder. Claims that were passed on
-// inside the process share it; their tokens differ.
-func (c *Claim) Owner() string { return c.h.place.owner }
 
 // Token orders this claim among all claims on the name.
 func (c *Claim) Token() interlock.Token { return c.h.token }
 
+// AdvisoryClaim is a held lock without a token. It protects nothing.
+type AdvisoryClaim struct{ claim }
+
+// claim is what both kinds have in common.
+type claim struct{ h *hold }
+
+// Name is what is held.
+func (c claim) Name() string { return c.h.gate.name }
+
+// Owner is what the backend shows as the holder. Claims that were passed on
+// inside the process share it; their tokens differ.
+func (c claim) Owner() string { return c.h.place.owner }
+
 // Remaining is how long the claim is still good for; 0 or less once it ended.
-func (c *Claim) Remaining() time.Duration { return c.h.remaining() }
+func (c claim) Remaining() time.Duration { return c.h.remaining() }
 
 // Valid compares the clock on the spot.
-func (c *Claim) Valid() bool { return c.h.remaining() > 0 }
+func (c claim) Valid() bool { return c.h.remaining() > 0 }
 
 // Context descends from the context of the call that acquired the claim and
 // ends, with its cause, when the claim does.
-func (c *Claim) Context() context.Context { return c.h.ctx }
+func (c claim) Context() context.Context { return c.h.ctx }
 
 // Release gives the claim up, waits for the backend to confirm that, and
 // returns the same answer however often it is called. It ignores the
@@ -38,25 +44,4 @@ func (c *Claim) Context() context.Context { return c.h.ctx }
 // retries within it. An error means that the lock may stay taken until it
 // expires; the claim has ended all the same. Releasing a claim that was lost
 // returns nil at once.
-func (c *Claim) Release(ctx context.Context) error { return c.h.release(ctx) }
-
-// AdvisoryClaim is a held lock without a token.
-type AdvisoryClaim struct{ h *hold }
-
-// Name is what is held.
-func (c *AdvisoryClaim) Name() string { return c.h.gate.name }
-
-// Owner is what the backend shows as the holder.
-func (c *AdvisoryClaim) Owner() string { return c.h.place.owner }
-
-// Remaining is how long the claim is still good for; 0 or less once it ended.
-func (c *AdvisoryClaim) Remaining() time.Duration { return c.h.remaining() }
-
-// Valid compares the clock on the spot.
-func (c *AdvisoryClaim) Valid() bool { return c.h.remaining() > 0 }
-
-// Context has the behaviour of [Claim.Context].
-func (c *AdvisoryClaim) Context() context.Context { return c.h.ctx }
-
-// Release has the behaviour of [Claim.Release].
-func (c *AdvisoryClaim) Release(ctx context.Context) error { return c.h.release(ctx) }
+func (c claim) Release(ctx context.Context) error { return c.h.release(ctx) }

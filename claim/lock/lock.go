@@ -134,7 +134,7 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 // interlock.ErrHeld (Options.Wait has passed), that of ctx, ErrReentered (ctx
 // holds name already), or that of the backend.
 func (f *Fenced) Do(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
-	return f.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &Claim{h}) })
+	return f.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &Claim{claim{h}}) })
 }
 
 // Acquire waits for the lock on name until ctx ends. The claim does not end
@@ -144,7 +144,7 @@ func (f *Fenced) Acquire(ctx context.Context, name string) (*Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Claim{h}, nil
+	return &Claim{claim{h}}, nil
 }
 
 // TryAcquire takes the lock on name if nobody holds or awaits it, and returns
@@ -154,7 +154,7 @@ func (f *Fenced) TryAcquire(ctx context.Context, name string) (*Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Claim{h}, nil
+	return &Claim{claim{h}}, nil
 }
 
 // Held finds the claim on name that ctx carries, because ctx descends from that
@@ -166,7 +166,7 @@ func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
 	if h == nil {
 		return nil, false
 	}
-	return &Claim{h}, true
+	return &Claim{claim{h}}, true
 }
 
 // Close refuses further calls, makes those that wait return interlock.ErrClosed,
@@ -189,7 +189,7 @@ func NewAdvisory(d driver.Advisory, o *Options) (*Advisory, error) {
 
 // Do has the behaviour of [Fenced.Do].
 func (a *Advisory) Do(ctx context.Context, name string, fn func(ctx context.Context, c *AdvisoryClaim) error) error {
-	return a.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &AdvisoryClaim{h}) })
+	return a.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &AdvisoryClaim{claim{h}}) })
 }
 
 // Acquire has the behaviour of [Fenced.Acquire].
@@ -198,7 +198,7 @@ func (a *Advisory) Acquire(ctx context.Context, name string) (*AdvisoryClaim, er
 	if err != nil {
 		return nil, err
 	}
-	return &AdvisoryClaim{h}, nil
+	return &AdvisoryClaim{claim{h}}, nil
 }
 
 // TryAcquire has the behaviour of [Fenced.TryAcquire].
@@ -207,7 +207,7 @@ func (a *Advisory) TryAcquire(ctx context.Context, name string) (*AdvisoryClaim,
 	if err != nil {
 		return nil, err
 	}
-	return &AdvisoryClaim{h}, nil
+	return &AdvisoryClaim{claim{h}}, nil
 }
 
 // Held has the behaviour of [Fenced.Held].
@@ -216,7 +216,7 @@ func (a *Advisory) Held(ctx context.Context, name string) (*AdvisoryClaim, bool)
 	if h == nil {
 		return nil, false
 	}
-	return &AdvisoryClaim{h}, true
+	return &AdvisoryClaim{claim{h}}, true
 }
 
 // Close has the behaviour of [Fenced.Close].

@@ -394,13 +394,12 @@ func TestExpiryEndsTheClaimBeforeAnotherHasIt(t *testing.T) {
 		other, _ := b.process(nil)
 		c := b.acquire(l)
 		_ = d.Driver.Close(b.Context()) // nothing is renewed from here on
-		next := make(chan *lock.Claim)
+		next := make(chan *lock.Claim, 1)
 		go func() { next <- b.acquire(other) }()
-		<-c.Context().Done()
 		select {
+		case <-c.Context().Done():
 		case <-next:
 			b.Fatal("another has the lock already")
-		default:
 		}
 		if cause := context.Cause(c.Context()); cause != interlock.ErrExpired || c.Valid() || c.Remaining() > 0 {
 			b.Fatalf("cause %v, valid %v", cause, c.Valid())

@@ -62,7 +62,7 @@ func run(path, only string, list bool) (survived int, err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ran := 0
+	ran, sound := 0, map[string]bool{}
 	for _, m := range mutants {
 		if !wanted.MatchString(m.name) {
 			continue
@@ -74,6 +74,9 @@ func run(path, only string, list bool) (survived int, err error) {
 		if list {
 			fmt.Println(m.name)
 			continue
+		}
+		if err := m.baseline(ctx, sound); err != nil {
+			return survived, fmt.Errorf("%q: %w", m.name, err)
 		}
 		caught, err := m.try(ctx, changed)
 		if err != nil {
@@ -148,6 +151,26 @@ func (m mutant) plant() (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
+// baseline runs the tests on the tree as it is, once for each choice of tests: a
+// test that fails anyway notices nothing.
+func (m mutant) baseline(ctx context.Context, sound map[string]bool) error {
+	key := strings.Join(m.test, " ")
+	if sound[key] {
+		return nil
+	}
+	if out, err := goTest(ctx, m.test); err != nil {
+		return fmt.Errorf("go test %s fails without any mutant:\n%s", key, out)
+	}
+	sound[key] = true
+	return nil
+}
+
+func goTest(ctx context.Context, args []string) (out []byte, err error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-failfast", "-timeout=180s"}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd.CombinedOutput()
+}
+
 // try runs the tests on the changed file and reports whether they noticed.
 func (m mutant) try(ctx context.Context, changed string) (caught bool, err error) {
 	dir, err := os.MkdirTemp("", "mutant-")
@@ -160,10 +183,7 @@ func (m mutant) try(ctx context.Context, changed string) (caught bool, err error
 		return false, err
 	}
 	began := time.Now()
-	args := append([]string{"test", "-count=1", "-timeout=180s", "-overlay=" + overlay}, m.test...)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	out, failure := cmd.CombinedOutput()
+	out, failure := goTest(ctx, append([]string{"-overlay=" + overlay}, m.test...))
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
