@@ -50,7 +50,11 @@ type Fence interface {
 	Mark(ctx context.Context, resource string) (Mark, error)
 	// Rebase sets the mark to exactly `to`, which may be lower, and 0 for none,
 	// and records from, to, reason and by durably in the same step. It returns
-	// the mark that it replaced. The new mark's Source is by. What is implausible
-	// for Enter is for Rebase.
+	// the mark that it replaced. The new mark's Source is [RebaseSource]. What is
+	// implausible for Enter is for Rebase.
 	Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (Mark, error)
 }
+
+// RebaseSource is the Source of a mark that was set by hand: it shows who did it
+// and why wherever the mark is shown, and cannot be taken for a holder's.
+func RebaseSource(by, reason string) string { return "rebase by " + by + ": " + reason }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,7 +26,7 @@ func testRebaseDown(s *fenceScene) {
 		s.Fatalf("it replaced %+v, %v", was, err)
 	}
 	s.mustRead("data", "x")
-	if m := s.mark(resource); m.Token != low || !strings.Contains(m.Source, by) || time.Since(m.Raised).Abs() > 5*time.Minute {
+	if m := s.mark(resource); m.Token != low || m.Source != driver.RebaseSource(by, reason) || time.Since(m.Raised).Abs() > 5*time.Minute {
 		s.Fatalf("the mark tells %+v", m)
 	}
 	s.mustBeStale(s.enter(low-1), low, low-1)

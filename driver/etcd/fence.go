@@ -271,7 +271,7 @@ func (f *Fence) rebaseOnce(ctx context.Context, resource string, m driver.Mark, 
 	defer cancel()
 	key := f.key(resource)
 	reply, err := f.client.Txn(rctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
-		Then(clientv3.OpPut(key, markValue(to, by, now)), clientv3.OpPut(f.audit(resource, rev), string(entry))).
+		Then(clientv3.OpPut(key, markValue(to, driver.RebaseSource(by, reason), now)), clientv3.OpPut(f.audit(resource, rev), string(entry))).
 		Commit()
 	if err != nil {
 		return false, failed(rctx, "rebase", resource, err)

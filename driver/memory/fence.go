@@ -79,7 +79,7 @@ func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) 
 }
 
 // Rebase sets the mark and records it in one step; see driver.Fence. The mark's
-// source is then by.
+// source is then driver.RebaseSource.
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	const op = "rebase mark"
 	if err := asking(ctx, op, resource); err != nil {
@@ -95,7 +95,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 		return driver.Mark{}, err
 	}
 	f.rebases[resource] = append(f.rebases[resource], Rebase{From: old.Token, To: to, Reason: reason, By: by, At: now})
-	f.marks[resource] = driver.Mark{Token: to, Source: by, Raised: now}
+	f.marks[resource] = driver.Mark{Token: to, Source: driver.RebaseSource(by, reason), Raised: now}
 	return old, nil
 }
 

@@ -40,12 +40,23 @@ func (s pgxSQL) Query(ctx context.Context, query string, args []any, each func(s
 		return failed(ctx, inStatement, err)
 	}
 	defer rows.Close()
-	for rows.Next() {
-		if err := each(rows.Scan); err != nil {
+	return eachRow(ctx, rows, each)
+}
+
+// rows are those of pgx or of database/sql.
+type rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+}
+
+func eachRow(ctx context.Context, r rows, each func(scan func(dest ...any) error) error) error {
+	for r.Next() {
+		if err := each(r.Scan); err != nil {
 			return err
 		}
 	}
-	return failed(ctx, inStatement, rows.Err())
+	return failed(ctx, inStatement, r.Err())
 }
 
 type pgxPool struct{ pool *pgxpool.Pool }

@@ -35,12 +35,7 @@ func (s stdSQL) Query(ctx context.Context, query string, args []any, each func(s
 		return failed(ctx, inStatement, err)
 	}
 	defer rows.Close()
-	for rows.Next() {
-		if err := each(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return failed(ctx, inStatement, rows.Err())
+	return eachRow(ctx, rows, each)
 }
 
 type stdDB struct{ db *sql.DB }

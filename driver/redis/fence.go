@@ -114,7 +114,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 	}
 	m, err := f.conn.eval(ctx, asked, rebaseScript, batch{
 		keys: []string{markKey(resource), fenceKey("rebase", resource)},
-		args: append(tokenArgs(to), maxAhead, reason, by),
+		args: append(tokenArgs(to), maxAhead, reason, by, driver.RebaseSource(by, reason)),
 	})
 	if err != nil {
 		return driver.Mark{}, err

@@ -43,7 +43,7 @@ func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to in
 	audit, _ := t.quoted(rebaseSuffix)
 	done := false
 	err = db.Query(ctx, fmt.Sprintf(rebaseTable, marks, audit, tokenLimit),
-		[]any{resource, int64(to), label("rebase by " + by), label(reason), label(by)},
+		[]any{resource, int64(to), label(driver.RebaseSource(by, reason)), label(reason), label(by)},
 		func(scan func(...any) error) error {
 			done = true
 			return scan((*int64)(&old.Token))

@@ -58,7 +58,7 @@ func testRebase(t *testing.T, w world) {
 	if old != shown {
 		t.Errorf("it replaced %+v, not %+v", old, shown)
 	}
-	if m := w.mark(t, "r"); m.Token != token(3) || m.Source != "rebase by ops" || m.Raised.Before(shown.Raised) {
+	if m := w.mark(t, "r"); m.Token != token(3) || m.Source != "rebase by ops: restored from a backup" || m.Raised.Before(shown.Raised) {
 		t.Errorf("after the rebase: %+v", m)
 	}
 	wantStale(t, w.enter(t, w.table, "r", token(2)), token(3), token(2))
