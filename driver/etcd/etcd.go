@@ -53,7 +53,8 @@
 // First come, first served, by one standing watch over the whole Prefix: no
 // watch and no goroutine per lock, and none of the 100 ms that a watch opened
 // after the fact costs. If the watch falls silent, the names of interest are
-// read once per heartbeat until it speaks again.
+// read once per heartbeat until it speaks again. A waiter whose process died
+// keeps its place until its session ends, a TTL and up to a second later.
 //
 // With an empty Prefix that watch sees every change in the cluster. Set a
 // Prefix in a cluster that has other users. It should end in "/", and
