@@ -1,0 +1,117 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"log"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx" with database/sql
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+var locks *lock.Fenced // made by lock.NewFenced, on Redis or etcd
+
+// Interlock begins and ends the transaction; the work has it as a pgx.Tx.
+func ExamplePool() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		return fence.Tx(ctx, postgres.Pool(pool), fence.Table{}, c, "account/42",
+			func(ctx context.Context, tx pgx.Tx) error {
+				var balance int
+				if err := tx.QueryRow(ctx, `select balance from account where id = 42`).Scan(&balance); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, `update account set balance = $1 where id = 42`, balance-30)
+				return err
+			})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The same with database/sql.
+func ExampleDB() {
+	ctx := context.Background()
+	db, err := sql.Open("pgx", "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		return fence.Tx(ctx, postgres.DB(db), fence.Table{}, c, "account/42",
+			func(ctx context.Context, tx *sql.Tx) error {
+				var balance int
+				if err := tx.QueryRowContext(ctx, `select balance from account where id = 42`).Scan(&balance); err != nil {
+					return err
+				}
+				_, err := tx.ExecContext(ctx, `update account set balance = $1 where id = 42`, balance-30)
+				return err
+			})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A transaction of one's own enters before its first read. Nothing bounds how
+// long it may stand still, and nothing asks the claim before it commits:
+// fence.Tx does both.
+func ExampleTx() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			err := fence.Table{}.Enter(ctx, postgres.Tx(tx), "account/42", c.Token(), c.Owner())
+			if err != nil {
+				return err
+			}
+			// read, decide, write
+			return nil
+		})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The same with database/sql.
+func ExampleStdTx() {
+	ctx := context.Background()
+	db, err := sql.Open("pgx", "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() // after a commit it does nothing
+		err = fence.Table{}.Enter(ctx, postgres.StdTx(tx), "account/42", c.Token(), c.Owner())
+		if err != nil {
+			return err
+		}
+		// read, decide, write
+		return tx.Commit()
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,121 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+// What the shorter examples stand on; ExampleOpen shows where it comes from.
+var (
+	ctx    = context.Background()
+	client rueidis.Client
+	locks  *lock.Fenced
+)
+
+// A lock and a guard in one Redis: the holder writes only if nobody newer has
+// entered.
+func ExampleOpen() {
+	client, err := redis.Dial("redis://localhost:6379")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	d, err := redis.Open(ctx, client, &redis.Options{TTL: 10 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+
+	store := fence.NewStore(redis.NewFence(client))
+	err = locks.Do(ctx, "report", func(ctx context.Context, c interlock.Claim) error {
+		return store.Enter(ctx, c, "report", driver.Write{Key: "data:report", Value: []byte("done")})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// TLS, a password, database 2, and a shorter time to connect.
+func ExampleDial() {
+	client, err := redis.Dial("rediss://worker:secret@redis.example.com:6380/2?dial_timeout=500ms")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close() // after the drivers that use it
+}
+
+// Read, decide, write: the mark is raised before the read, and checked again
+// with the write.
+func ExampleNewFence() {
+	store := fence.NewStore(redis.NewFence(client))
+	err := locks.Do(ctx, "visits", func(ctx context.Context, c interlock.Claim) error {
+		if err := store.Enter(ctx, c, "visits"); err != nil {
+			return err
+		}
+		n, err := client.Do(ctx, client.B().Get().Key("data:visits").Build()).AsInt64()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return err
+		}
+		next := strconv.AppendInt(nil, n+1, 10)
+		return store.Enter(ctx, c, "visits", driver.Write{Key: "data:visits", Value: next})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A write that is more than a string goes into a script of one's own, which
+// runs behind the check.
+func ExampleFence_Eval() {
+	guard := redis.NewFence(client)
+	err := locks.Do(ctx, "board", func(ctx context.Context, c interlock.Claim) error {
+		raise := driver.Raise{Resource: "board", Token: c.Token(), Source: c.Owner()}
+		added, err := guard.Eval(ctx, raise, `return redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])`,
+			[]string{"data:board"}, []string{"1200", "alice"})
+		if err != nil {
+			return err
+		}
+		fmt.Println(added.AsInt64())
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The lock that other Redis clients know as well. It saves work and protects
+// nothing: its claims have no token, so that no guard takes them.
+func ExampleOpenPlain() {
+	d, err := redis.OpenPlain(ctx, client, &redis.Options{Prefix: "lock:"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	cache, err := lock.NewAdvisory(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close(ctx)
+	err = cache.Do(ctx, "warm the cache", func(ctx context.Context, _ *lock.AdvisoryClaim) error {
+		return nil // work that may be done twice
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
