@@ -36,13 +36,15 @@ before anyone else can get the lock, KILL; so does everything it started.
 What no lock can stop is a machine that pauses as a whole and a write that is
 already on its way: only a guard can, a store that refuses INTERLOCK_TOKEN when
 it has seen a higher one.`,
-		Args: lockArgs,
+		// What cobra would refuse before RunE is refused there, and reported.
+		Args:              cobra.ArbitraryArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
 		RunE: func(c *cobra.Command, args []string) error {
-			job, err := a.newJob(c, f, args)
-			if err != nil {
+			if err := checkReport(f.report); err != nil {
 				return err
 			}
-			return job.run(c.Context())
+			j := &job{app: a, flags: f, outer: os.Getenv(envHeld)}
+			return j.run(c, args)
 		},
 	}
 	f.add(c)
@@ -90,28 +92,32 @@ type job struct {
 var policies = map[string]supervise.Policy{"continue": supervise.ContinueOnSuspend,
 	"release": supervise.ReleaseOnSuspend, "kill": supervise.KillOnSuspend}
 
-// newJob checks everything that can be checked without the backend.
-func (a *app) newJob(c *cobra.Command, f *lockFlags, args []string) (*job, error) {
+// prepare checks everything that can be checked without the backend.
+func (j *job) prepare(c *cobra.Command, args []string) error {
+	f := j.flags
+	if err := first(j.app.checkGlobals(c), lockArgs(c, args)); err != nil {
+		return err
+	}
 	name, words := args[0], args[1:]
-	j := &job{app: a, flags: f, name: name, outer: os.Getenv(envHeld), report: report{Lock: name}}
-	if err := first(f.check(c.Flags()), f.checkCodes(), checkName(name), checkHeld(name), checkReport(f.report)); err != nil {
-		return nil, err
+	j.name, j.report.Lock = name, name
+	if err := first(f.check(c.Flags()), f.checkCodes(), checkName(name), checkHeld(name)); err != nil {
+		return err
 	}
 	policy, ok := policies[f.onSuspend]
 	if !ok {
-		return nil, usage("--on-suspend %s is not known; it is continue, release or kill", f.onSuspend)
+		return usage("--on-suspend %s is not known; it is continue, release or kill", f.onSuspend)
 	}
 	var err error
 	j.limits, err = supervise.Limits{TTL: f.ttl, Grace: f.grace, MaxHold: f.maxHold, OnSuspend: policy}.Check()
 	if err != nil {
-		return nil, usage("%w", err)
+		return usage("%w", err)
 	}
 	if f.shell {
 		words = append([]string{shell, "-c", words[0], "sh"}, words[1:]...)
 	}
 	j.command = supervise.Command{Args: words, NoStdin: f.noStdin}
 	j.command.Path, err = lookUp(words[0])
-	return j, err
+	return err
 }
 
 func (f *lockFlags) checkCodes() error {
@@ -123,13 +129,18 @@ func (f *lockFlags) checkCodes() error {
 	return nil
 }
 
-// run takes the lock, runs the command, gives the lock up, and reports.
-func (j *job) run(ctx context.Context) error {
+// run takes the lock, runs the command, gives the lock up, and reports. A run
+// that comes to nothing reports too: what an earlier one left in the file must
+// not pass for this one's.
+func (j *job) run(c *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 16)
 	subscribe(signals, forwarded)
 	defer signal.Stop(signals)
 
-	err := j.underLock(ctx, signals)
+	err := j.prepare(c, args)
+	if err == nil {
+		err = j.underLock(c.Context(), signals)
+	}
 	if err != nil {
 		j.report.refused(err)
 	}

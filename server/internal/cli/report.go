@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -33,7 +34,8 @@ type report struct {
 	Error     string          `json:"error,omitempty"`
 }
 
-// checkReport finds out early that a report cannot be written.
+// checkReport finds out early that a report cannot be written. What is there
+// must be a file: the report replaces it, be it /dev/null.
 func checkReport(file string) error {
 	if file == "" {
 		return nil
@@ -41,6 +43,9 @@ func checkReport(file string) error {
 	dir := filepath.Dir(file)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return usage("--report %s cannot be written: %s is not a directory", file, dir)
+	}
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() || strings.HasSuffix(file, "/") {
+		return usage("--report %s cannot be written: it is not a file", file)
 	}
 	return nil
 }
@@ -62,7 +67,7 @@ func (r *report) refused(err error) {
 	var start *supervise.StartError
 	var s *signalled
 	switch code := codeOf(err); {
-	case errors.As(err, &start) || code == exitNotRunnable || code == exitNotFound:
+	case errors.As(err, &start) || code == exitNotRunnable || code == exitNotFound || code == exitUsage:
 		r.Outcome = notStarted
 	case errors.As(err, &s):
 		r.Outcome, r.Signal = cancelled, int(s.number)

@@ -111,18 +111,20 @@ func (a *app) globals(root *cobra.Command) {
 	f.StringVar(&a.prefix, "prefix", "", "in front of every key, to share a backend (INTERLOCK_PREFIX)")
 	f.StringVarP(&a.output, "output", "o", "text", "text or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long to try to reach the backend")
-	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
-		if a.output != "text" && a.output != "json" {
-			return usage("-o %s is not known; it is text or json", a.output)
-		}
-		if a.timeout <= 0 {
-			return usage("--timeout must be longer than nothing, not %v", a.timeout)
-		}
-		if !c.Flags().Changed("prefix") {
-			a.prefix = os.Getenv("INTERLOCK_PREFIX")
-		}
-		return nil
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.checkGlobals(c) }
+}
+
+func (a *app) checkGlobals(c *cobra.Command) error {
+	if a.output != "text" && a.output != "json" {
+		return usage("-o %s is not known; it is text or json", a.output)
 	}
+	if a.timeout <= 0 {
+		return usage("--timeout must be longer than nothing, not %v", a.timeout)
+	}
+	if !c.Flags().Changed("prefix") {
+		a.prefix = os.Getenv("INTERLOCK_PREFIX")
+	}
+	return nil
 }
 
 // target is the backend that is meant: by flag, by environment, or the
