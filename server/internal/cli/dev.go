@@ -33,7 +33,7 @@ func (a *app) devCommand() *cobra.Command {
 		Use: "dev", Short: "Start a lock service on this machine, for development", Args: noArgs,
 		Example: `  interlock dev                        keeps its data between runs
   interlock dev --temp                 forgets everything at the end
-  interlock dev --listen 127.0.0.1:0   on any free port; other commands find it`,
+  interlock dev --listen 127.0.0.1:0   on any free port; the first that runs is found by other commands`,
 		Long: `It is one etcd node inside this process: any etcd client works with it. It
 listens on loopback only, because it has neither passwords nor TLS. Ctrl-C stops
 it; what it stored is there again the next time. Not for production: a lock
@@ -65,12 +65,26 @@ func (a *app) dev(ctx context.Context, f devFlags) error {
 	}
 	defer server.Close()
 	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: dir}
-	if err := record.write(); err != nil {
-		a.say("warning: other commands will not find this server by themselves (%v); use --backend etcd://%s", err, server.Endpoint())
-	}
+	found := a.leaveWord(record)
 	defer record.remove()
-	a.greet(server.Endpoint(), dir, time.Since(begun))
+	a.greet(record, found, time.Since(begun))
 	return serveUntil(signals, server)
+}
+
+// leaveWord makes other commands find this server, unless they find one that
+// already runs: what somebody set up on that one must not go to another because
+// a second was started. It reports whether this is the one they find.
+func (a *app) leaveWord(r devRecord) (found bool) {
+	if other, ok := findDev(); ok && other.Endpoint != r.Endpoint {
+		a.say("other commands go on finding the server of process %d at %s; to reach this one give them --backend etcd://%s",
+			other.PID, other.Endpoint, r.Endpoint)
+		return false
+	}
+	if err := r.write(); err != nil {
+		a.say("warning: other commands will not find this server by themselves (%v); use --backend etcd://%s", err, r.Endpoint)
+		return false
+	}
+	return true
 }
 
 // directory is where the data lives, and how to get rid of it.
@@ -110,17 +124,21 @@ func devError(err error) error {
 	return fail(exitFailed, "%w", err)
 }
 
-func (a *app) greet(endpoint, dir string, took time.Duration) {
+func (a *app) greet(r devRecord, found bool, took time.Duration) {
+	flag := ""
+	if !found {
+		flag = " --backend etcd://" + r.Endpoint
+	}
 	fmt.Fprintf(a.out, `interlock dev: etcd %s on %s, ready in %.2f s
 data in %s
 
 Try, in another terminal:
-  %[5]s lock demo -- sleep 30
-  %[5]s locks show demo
+  %[5]s lock demo%[6]s -- sleep 30
+  %[5]s locks show demo%[6]s
   etcdctl --endpoints=%[2]s get --prefix ""
 
 Ctrl-C stops it.
-`, etcd.Version, endpoint, took.Seconds(), dir, a.program)
+`, etcd.Version, r.Endpoint, took.Seconds(), r.DataDir, a.program, flag)
 }
 
 // serveUntil ends with a signal, or when etcd ends by itself. From the first

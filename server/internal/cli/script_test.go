@@ -62,7 +62,7 @@ func scripts(t *testing.T, dir string, vars map[string]string) {
 		},
 		Condition: func(kind string) (bool, error) { return vars["KIND"] == kind, nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "until-held": untilHeld, "until-awaited": untilAwaited, "until-dev": untilDev,
+			"exits": exits, "until-held": untilHeld, "until-awaited": untilAwaited, "until-dev": untilDev, "until-runs": untilRuns,
 		},
 	})
 }
@@ -144,4 +144,20 @@ func untilDev(ts *testscript.TestScript, _ bool, _ []string) {
 		}
 	}
 	ts.Fatalf("no development server within %v", patience)
+}
+
+// until-runs GLOB VARIABLE waits until a development server runs on a data
+// directory, and sets the variable to its address.
+func untilRuns(ts *testscript.TestScript, _ bool, args []string) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		dirs, err := filepath.Glob(ts.MkAbs(args[0]))
+		ts.Check(err)
+		for _, dir := range dirs {
+			if r, ok := embedded.Find(dir); ok {
+				ts.Setenv(args[1], r.Endpoint)
+				return
+			}
+		}
+	}
+	ts.Fatalf("no development server on %s within %v", args[0], patience)
 }

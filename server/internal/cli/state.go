@@ -26,8 +26,9 @@ func stateDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "interlock"), nil
 }
 
-// devRecord leaves word for other commands which data directory the latest
-// development server runs on. Whether it still does, the directory's lock says.
+// devRecord leaves word for other commands which data directory the first of
+// the running development servers is on. Whether it still is, the directory's
+// lock says.
 type devRecord struct {
 	PID      int    `json:"pid"`
 	Endpoint string `json:"endpoint"`
@@ -71,9 +72,9 @@ func readRecord() (r devRecord, ok bool) {
 	return r, err == nil && json.Unmarshal(text, &r) == nil
 }
 
-// devEndpoint is the address of the running development server, or the one it
-// would have.
-func devEndpoint() string {
+// findDev is the development server that commands without a backend use: the
+// one that left word, else the one on the usual data, if it runs.
+func findDev() (r embedded.Running, ok bool) {
 	dirs := make([]string, 0, 2)
 	if r, ok := readRecord(); ok {
 		dirs = append(dirs, r.DataDir)
@@ -83,8 +84,17 @@ func devEndpoint() string {
 	}
 	for _, dir := range dirs {
 		if r, ok := embedded.Find(dir); ok {
-			return r.Endpoint
+			return r, true
 		}
+	}
+	return embedded.Running{}, false
+}
+
+// devEndpoint is the address of the running development server, or the one it
+// would have.
+func devEndpoint() string {
+	if r, ok := findDev(); ok {
+		return r.Endpoint
 	}
 	return defaultListen
 }
