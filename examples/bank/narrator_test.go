@@ -24,9 +24,14 @@ Times are in seconds.
 const epilogue = `
 A lock could not prevent this: nothing reaches into a stopped process. The guard
 is one statement at the start of each transaction, beside the data, and is the
-only difference between the two programs:
+only difference between the programs shown here, which read and write in two
+transactions, to be late on purpose:
 
-    marks.Enter(ctx, tx, "account/alice", claim.Token(), claim.Owner())
+    marks.Enter(ctx, postgres.Tx(tx), "account/alice", claim.Token(), claim.Owner())
+
+Programs use fence.Tx, which does this and more: it reads and writes in one
+transaction, lets PostgreSQL end that of a stopped holder, so that the next one
+gets on, and asks the claim again before it commits.
 `
 
 var runs int // of TestStory in this process
@@ -35,7 +40,7 @@ var runs int // of TestStory in this process
 // that, for runs with -test.count.
 func narrate(out *os.File, stories []*story) {
 	runs++
-	p := paint(onTerminal(out))
+	p := paint(inColour(out))
 	if runs == 1 {
 		fmt.Fprint(out, prologue)
 	}
@@ -160,7 +165,12 @@ func paint(coloured bool) painter {
 	}
 }
 
-func onTerminal(f *os.File) bool {
+// inColour follows the customs of NO_COLOR, for none, and CLICOLOR_FORCE, for
+// colours through a pipe that ends at a terminal.
+func inColour(f *os.File) bool {
+	if os.Getenv("NO_COLOR") != "" {
+		return false
+	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
+	return os.Getenv("CLICOLOR_FORCE") != "" || err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -132,7 +132,7 @@ func (s *story) run(t *testing.T) {
 	s.codeA = s.a.rest()
 
 	s.balance = s.finalBalance(t)
-	note(history.State, "balance", lockName(account), strconv.FormatInt(s.balance, 10))
+	note(history.State, "final balance", lockName(account), strconv.FormatInt(s.balance, 10))
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
