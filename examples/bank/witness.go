@@ -13,16 +13,17 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A stage is one line on stdout: how far a withdrawal has come.
+// A stage is one line on stdout: how far a withdrawal has come. Tokens are
+// strings there, since many readers of JSON round numbers of their size.
 type stage struct {
 	Stage   string          `json:"stage"` // waiting, acquired, read, lost; at the end committed, refused or failed
-	Token   interlock.Token `json:"token,omitempty"`
-	Balance *int64          `json:"balance,omitempty"` // of read and committed
-	Holder  string          `json:"holder,omitempty"`  // of waiting
-	Cause   string          `json:"cause,omitempty"`   // of lost
-	Seen    interlock.Token `json:"seen,omitempty"`    // of refused
-	Kind    string          `json:"kind,omitempty"`    // of refused and failed
-	Error   string          `json:"error,omitempty"`   // of refused and failed
+	Token   interlock.Token `json:"token,string,omitempty"`
+	Balance *int64          `json:"balance,omitempty"`     // of read and committed
+	Holder  string          `json:"holder,omitempty"`      // of waiting
+	Cause   string          `json:"cause,omitempty"`       // of lost
+	Seen    interlock.Token `json:"seen,string,omitempty"` // of refused
+	Kind    string          `json:"kind,omitempty"`        // of refused and failed
+	Error   string          `json:"error,omitempty"`       // of refused and failed
 }
 
 // A witness tells what happens, on stdout and in a history, and can hold the
