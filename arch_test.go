@@ -44,6 +44,7 @@ history                 -> .
 internal/backoff        ->
 internal/testbed        ->
 internal/testbed/...    ->
+internal/testbed/paths  -> internal/testbed
 
 # Drivers know their own client, and neither each other nor what is built on them.
 # The clock of claims is public, because drivers in modules of their own need it.
@@ -68,7 +69,7 @@ tools/...               ->
 `
 
 // testOnly serves tests.
-var testOnly = []string{"internal/testbed", "driver/drivertest"}
+var testOnly = []string{"internal/testbed", "internal/testbed/paths", "driver/drivertest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,18 +31,11 @@ func TestFenced(t *testing.T) {
 	})
 }
 
-// backend is a server, and a path of its own for each driver.
+// backend is a server with a path of its own for each driver.
 type backend struct {
-	server   *testbed.Server
+	*paths.Server[driver.Fenced]
 	operator *clientv3.Client // past every fault of the paths
-	paths    map[driver.Fenced]*path
-	outage   bool
-}
-
-// path leads one driver to the server.
-type path struct {
-	*testbed.Proxy
-	watch *deafWatcher
+	watches  map[driver.Fenced]*deafWatcher
 }
 
 func start(t *testing.T, exclusive bool) drivertest.Backend {
@@ -50,7 +44,7 @@ func start(t *testing.T, exclusive bool) drivertest.Backend {
 		extra = append(extra, "--unsafe-no-fsync")
 	}
 	server := testbed.Etcd(t, extra...)
-	return &backend{server: server, operator: dial(t, server.Addr()), paths: map[driver.Fenced]*path{}}
+	return &backend{paths.New[driver.Fenced](server), dial(t, server.Addr()), map[driver.Fenced]*deafWatcher{}}
 }
 
 // dial connects a client for the time of the test.
@@ -78,11 +72,6 @@ func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeAfter(t, d)
-	return d
-}
-
-func closeAfter(t testing.TB, d driver.Fenced) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -90,28 +79,26 @@ func closeAfter(t testing.TB, d driver.Fenced) {
 			t.Errorf("close: %v", err)
 		}
 	})
+	return d
 }
 
 func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
-	p := &path{Proxy: testbed.NewProxy(t, b.server.Addr())}
-	client := dial(t, p.Addr())
-	p.watch = &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = p.watch
-	if b.outage {
-		p.Cut()
-	}
-	d, err := Open(t.Context(), client, &Options{TTL: suiteTTL, Prefix: "suite/"})
-	if err != nil {
-		return nil, err
-	}
-	closeAfter(t, d)
-	b.paths[d] = p
-	return d, nil
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		client := dial(t, path.Addr())
+		watch := &deafWatcher{Watcher: client.Watcher}
+		client.Watcher = watch
+		d, err := Open(t.Context(), client, &Options{TTL: suiteTTL, Prefix: "suite/"})
+		if err != nil {
+			return nil, err
+		}
+		b.watches[d] = watch
+		return d, nil
+	})
 }
 
-func (b *backend) Crash(_ *testing.T, d driver.Fenced) { b.paths[d].Cut() }
+func (b *backend) Faults() drivertest.Faults { return b.Server }
 
-func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.paths[d].watch.deaf.Store(true) }
+func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.watches[d].deaf.Store(true) }
 
 func (b *backend) Residue(t *testing.T, name string) []string {
 	t.Helper()
@@ -132,35 +119,6 @@ func (b *backend) Delete(t *testing.T, name string) {
 	line := layout{prefix: "suite/"}.line(name)
 	if _, err := b.operator.Delete(t.Context(), line, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func (b *backend) Faults() drivertest.Faults { return faults{b} }
-
-// faults of the server, and of all paths to it.
-type faults struct{ *backend }
-
-func (f faults) Kill()        { f.outage = true; f.server.Kill() }
-func (f faults) Restart()     { f.server.Restart(); f.over() }
-func (f faults) Wipe()        { f.server.Wipe() }
-func (f faults) Pause()       { f.outage = true; f.server.Pause() }
-func (f faults) Resume()      { f.server.Resume(); f.over() }
-func (f faults) Cut()         { f.outage = true; f.each((*testbed.Proxy).Cut) }
-func (f faults) Heal()        { f.over() }
-func (f faults) DropReplies() { f.each((*testbed.Proxy).DropReplies) }
-
-func (f faults) Delay(oneWay time.Duration) {
-	f.each(func(p *testbed.Proxy) { p.Delay(oneWay) })
-}
-
-func (f faults) over() {
-	f.outage = false
-	f.each((*testbed.Proxy).Heal)
-}
-
-func (f faults) each(do func(*testbed.Proxy)) {
-	for _, p := range f.paths {
-		do(p.Proxy)
 	}
 }
 

@@ -17,29 +17,29 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
 		server := serverFor(t)
-		return &store{server: server, operator: dial(t, server.Addr())}
+		return &store{Server: paths.New[driver.Fence](server), operator: dial(t, server.Addr())}
 	}})
 }
 
-// store is a server with guarded data, and a path of its own for each fence.
+// store is a server with guarded data and a path of its own for each fence.
 type store struct {
-	server   *testbed.Server
+	*paths.Server[driver.Fence]
 	operator *clientv3.Client // past every fault of the paths
-	paths    []*testbed.Proxy
 	dropping atomic.Bool
 }
 
 const fencePrefix = "suite/"
 
 func (s *store) Open(t *testing.T) (driver.Fence, error) {
-	path := testbed.NewProxy(t, s.server.Addr())
-	s.paths = append(s.paths, path)
-	return NewFence(dial(t, path.Addr(), s.beforeChanges(path)), fencePrefix), nil
+	return s.Lead(t, func(path *testbed.Proxy) (driver.Fence, error) {
+		return NewFence(dial(t, path.Addr(), s.beforeChanges(path)), fencePrefix), nil
+	})
 }
 
 // beforeChanges drops the replies of path when a request leaves that changes
@@ -90,9 +90,7 @@ func (s *store) DropReplies() { s.dropping.Store(true) }
 
 func (s *store) Heal() {
 	s.dropping.Store(false)
-	for _, p := range s.paths {
-		p.Heal()
-	}
+	s.Server.Heal()
 }
 
 func tok(t *testing.T, counter int64, sub int) interlock.Token {

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,8 +46,7 @@ func harness(open opener) drivertest.Harness {
 	return drivertest.Harness{
 		Start: func(t *testing.T, _ bool) drivertest.Backend {
 			server := testbed.Redis(t)
-			return &backend{server: server, operator: dial(t, server.Addr()), open: open,
-				paths: map[driver.Fenced]*testbed.Proxy{}}
+			return &backend{paths.New[driver.Fenced](server), dial(t, server.Addr()), open}
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
@@ -65,45 +65,25 @@ func dial(t testing.TB, addr string) rueidis.Client {
 	return client
 }
 
-// backend is a server, and a path of its own for each driver.
+// backend is a server with a path of its own for each driver.
 type backend struct {
-	server   *testbed.Server
+	*paths.Server[driver.Fenced]
 	operator rueidis.Client // past every fault of the paths
 	open     opener
-	paths    map[driver.Fenced]*testbed.Proxy
-	down     bool // the server does not answer, or no path to it works
 }
 
 func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
-	path := testbed.NewProxy(t, b.server.Addr())
-	if b.down {
-		path.Cut()
-	}
-	d, err := b.connect(t, path.Addr())
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := d.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		client, err := Dial("redis://" + path.Addr())
+		if err != nil {
+			return nil, err
 		}
+		t.Cleanup(client.Close)
+		return b.open(t.Context(), client)
 	})
-	b.paths[d] = path
-	return d, nil
 }
 
-func (b *backend) connect(t *testing.T, addr string) (driver.Fenced, error) {
-	client, err := Dial("redis://" + addr)
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(client.Close)
-	return b.open(t.Context(), client)
-}
-
-func (b *backend) Crash(_ *testing.T, d driver.Fenced) { b.paths[d].Cut() }
+func (b *backend) Faults() drivertest.Faults { return b.Server }
 
 // pusher is the backend of queue mode.
 type pusher struct{ *backend }
@@ -158,30 +138,5 @@ func (b *backend) Delete(t *testing.T, name string) {
 		if err := b.operator.Do(t.Context(), b.operator.B().Del().Key(lock).Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-func (b *backend) Faults() drivertest.Faults { return faults{b} }
-
-// faults of the server, and of all paths to it.
-type faults struct{ b *backend }
-
-func (f faults) Kill()    { f.b.down = true; f.b.server.Kill() }
-func (f faults) Restart() { f.b.server.Restart(); f.b.down = false }
-func (f faults) Wipe()    { f.b.server.Wipe() }
-func (f faults) Pause()   { f.b.down = true; f.b.server.Pause() }
-func (f faults) Resume()  { f.b.server.Resume(); f.b.down = false }
-
-func (f faults) Cut()         { f.b.down = true; f.each((*testbed.Proxy).Cut) }
-func (f faults) Heal()        { f.b.down = false; f.each((*testbed.Proxy).Heal) }
-func (f faults) DropReplies() { f.each((*testbed.Proxy).DropReplies) }
-
-func (f faults) Delay(oneWay time.Duration) {
-	f.each(func(p *testbed.Proxy) { p.Delay(oneWay) })
-}
-
-func (f faults) each(do func(*testbed.Proxy)) {
-	for _, path := range f.b.paths {
-		do(path)
 	}
 }

@@ -13,31 +13,26 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
 		server := testbed.Redis(t)
-		return &store{server: server, operator: dial(t, server.Addr())}
+		return &store{paths.New[driver.Fence](server), dial(t, server.Addr())}
 	}})
 }
 
-// store is a server with guarded data, and a path of its own for each fence.
+// store is a server with guarded data and a path of its own for each fence.
 type store struct {
-	server   *testbed.Server
+	*paths.Server[driver.Fence]
 	operator rueidis.Client // past every fault of the paths
-	paths    []*testbed.Proxy
 }
 
 func (s *store) Open(t *testing.T) (driver.Fence, error) {
-	path := testbed.NewProxy(t, s.server.Addr())
-	client, err := Dial("redis://" + path.Addr())
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(client.Close)
-	s.paths = append(s.paths, path)
-	return NewFence(client), nil
+	return s.Lead(t, func(path *testbed.Proxy) (driver.Fence, error) {
+		return NewFence(dial(t, path.Addr())), nil
+	})
 }
 
 func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
@@ -72,18 +67,6 @@ func parsed(t *testing.T, s string) interlock.Token {
 		t.Fatal(err)
 	}
 	return interlock.Token(n)
-}
-
-func (s *store) DropReplies() {
-	for _, p := range s.paths {
-		p.DropReplies()
-	}
-}
-
-func (s *store) Heal() {
-	for _, p := range s.paths {
-		p.Heal()
-	}
 }
 
 func token(t *testing.T, counter int64, sub int) interlock.Token {
