@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -150,7 +149,7 @@ func (t Target) redisLocks(ctx context.Context, o Options) (*Locks, error) {
 }
 
 func (t Target) dialRedis() (rueidis.Client, error) {
-	return redis.Dial(strings.TrimSuffix(t.raw, "/"))
+	return redis.Dial(t.raw)
 }
 
 func (t Target) dialPostgres(ctx context.Context) (*pgxpool.Pool, error) {

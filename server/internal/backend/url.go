@@ -4,20 +4,22 @@
 //
 //	target, err := backend.Parse("redis://:secret@127.0.0.1:6379/1")
 //	locks, err := target.Locks(ctx, backend.Options{TTL: 30 * time.Second})
-//	defer locks.Close()
+//	...
+//	err = locks.Close(ctx)
 package backend
 
 import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
 // Target is a backend that was named but not yet reached.
 type Target struct {
 	kind      string   // etcd, redis or postgres
-	raw       string   // the URL as it was given, with secrets
+	raw       string   // the URL, with secrets
 	scheme    string   // as it was given
 	endpoints []string // host:port
 	path      string   // with its slash, for redis and postgres
@@ -41,8 +43,8 @@ func (e *URLError) Error() string { return e.Reason }
 
 // Parse reads a URL: etcd://host:port[,host:port…], redis://host:port[/number],
 // rediss:// for TLS, or postgres://host:port/database, each with user:password@
-// before the host where one is needed. It reaches nothing. Errors are
-// [*URLError].
+// before the host where one is needed, and the latter two with options of their
+// clients (?name=value). It reaches nothing. Errors are [*URLError].
 func Parse(raw string) (Target, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	kind := kinds[scheme]
@@ -53,21 +55,23 @@ func Parse(raw string) (Target, error) {
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
 		hosts, tail = rest[:i], rest[i:]
 	}
-	t := Target{kind: kind, raw: raw, scheme: scheme}
+	t := Target{kind: kind, scheme: scheme}
 	// The host list is not a host that net/url accepts, so it is read apart.
 	account := ""
 	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
 		account, hosts = hosts[:i+1], hosts[i+1:]
 	}
 	u, err := url.Parse(scheme + "://" + account + "host" + tail)
-	if err != nil {
+	if err != nil || account == "" && strings.Contains(tail, "@") { // part of a password was taken for a path
 		return Target{}, &URLError{"the " + kind + " URL has a user name, a password or a path that must be escaped with %"}
 	}
-	t.user, t.path = u.User, u.Path
+	t.user, t.path = u.User, strings.TrimSuffix(u.Path, "/")
 	t.endpoints, err = endpoints(kind, hosts)
 	if err != nil {
 		return Target{}, err
 	}
+	u.Host, u.Path, u.RawPath = strings.Join(t.endpoints, ","), t.path, strings.TrimSuffix(u.RawPath, "/")
+	t.raw = u.String()
 	return t, t.check(u)
 }
 
@@ -84,12 +88,29 @@ func (t Target) check(u *url.URL) error {
 	switch {
 	case t.kind != "etcd" && len(t.endpoints) > 1:
 		return &URLError{"a " + t.kind + " URL names one host:port, not several"}
-	case t.kind == "etcd" && (strings.Trim(t.path, "/") != "" || u.RawQuery != "" || u.Fragment != ""):
+	case t.kind == "etcd" && (t.path != "" || u.RawQuery != "" || u.Fragment != ""):
 		return &URLError{"an etcd URL has nothing after the addresses; use --prefix for a part of the key space"}
+	case u.Fragment != "":
+		return &URLError{"a " + t.kind + " URL has nothing after #; in a user name or a password # is written %23"}
+	case t.kind == "redis" && !isDatabase(t.path):
+		return &URLError{"a redis URL ends with the number of a database, 0 or more, as in redis://host:6379/1, or with nothing"}
+	case t.kind == "etcd":
+		return nil
 	}
-	return nil
+	return t.checkOptions(u)
 }
 
+// isDatabase knows no upper bound: how many there are is up to the server.
+func isDatabase(path string) bool {
+	if path == "" {
+		return true
+	}
+	_, err := strconv.ParseUint(strings.TrimPrefix(path, "/"), 10, 31)
+	return err == nil
+}
+
+// endpoints reads a list of addresses. What is wrong with one is told without
+// it: it may be part of a password that was not escaped.
 func endpoints(kind, hosts string) ([]string, error) {
 	var list []string
 	for _, h := range strings.Split(hosts, ",") {
@@ -100,8 +121,11 @@ func endpoints(kind, hosts string) ([]string, error) {
 		if err != nil {
 			host, port = strings.Trim(h, "[]"), ports[kind]
 		}
-		if host == "" || port == "" {
-			return nil, &URLError{fmt.Sprintf("%q in the %s URL is not of the form host:port", h, kind)}
+		if host == "" || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+			return nil, &URLError{"an address in the " + kind + " URL is not of the form host:port"}
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return nil, &URLError{"the port in the " + kind + " URL is not a number from 1 to 65535"}
 		}
 		list = append(list, net.JoinHostPort(host, port))
 	}
