@@ -97,7 +97,7 @@ func (b *etcdBed) acquire(d *etcd.Driver, lock, owner string) *contender {
 			b.Errorf("release %s: %v", owner, err)
 		}
 	}
-	b.until("our request is in line", func() bool { return b.inLine(lock) > before })
+	testbed.Eventually(b, "our request is in line", patience, func() bool { return b.inLine(lock) > before })
 	return c
 }
 
@@ -116,7 +116,7 @@ func (b *etcdBed) etcdctl(lock string, ttl int) (*contender, *testbed.Process) {
 		c.granted <- nil
 	}()
 	c.release = func() { p.Signal(syscall.SIGTERM) }
-	b.until("etcdctl is in line", func() bool { return b.inLine(lock) > before })
+	testbed.Eventually(b, "etcdctl is in line", patience, func() bool { return b.inLine(lock) > before })
 	return c, p
 }
 
@@ -134,7 +134,7 @@ func (b *etcdBed) mutex(lock string) (*contender, *concurrency.Mutex) {
 			b.Errorf("unlock: %v", err)
 		}
 	}
-	b.until("the mutex is in line", func() bool { return b.inLine(lock) > before })
+	testbed.Eventually(b, "the mutex is in line", patience, func() bool { return b.inLine(lock) > before })
 	return c, m
 }
 
@@ -159,15 +159,6 @@ func (b *etcdBed) inLine(lock string) int {
 		b.Fatal(err)
 	}
 	return int(reply.Count)
-}
-
-func (b *etcdBed) until(what string, holds func() bool) {
-	b.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.Fatalf("not within %v: %s", patience, what)
-		}
-	}
 }
 
 func (b *etcdBed) mustBeGranted(c *contender) {
@@ -228,7 +219,7 @@ func TestOneLineForAll(t *testing.T) {
 		t.Logf("%s to %s: %v", c.who, line[i+1].who, time.Since(began).Round(100*time.Microsecond))
 	}
 	line[len(line)-1].release()
-	b.until("nobody is in line", func() bool { return b.inLine(lock) == 0 })
+	testbed.Eventually(b, "nobody is in line", patience, func() bool { return b.inLine(lock) == 0 })
 }
 
 // TestWeExcludeOthers: what we hold, they cannot have.

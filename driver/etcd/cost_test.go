@@ -41,7 +41,7 @@ func TestRefusalCostsOneRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the base is known", func() bool {
+	testbed.Eventually(t, "the base is known", patience, func() bool {
 		b, err := d.session.currentBase(t.Context())
 		return err == nil && b.mod == stored.Kvs[0].ModRevision
 	})

@@ -55,13 +55,13 @@ func TestWatchIsOpenedAnew(t *testing.T) {
 		defer d.mu.Unlock()
 		return d.session.watch.opened
 	}
-	eventually(t, "the silence is noticed", func() bool {
+	testbed.Eventually(t, "the silence is noticed", patience, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return !d.session.watch.up
 	})
 	deaf.deaf.Store(false)
-	eventually(t, "the watch is opened anew", func() bool { return opened() > 1 })
+	testbed.Eventually(t, "the watch is opened anew", patience, func() bool { return opened() > 1 })
 	done := queue(t, d, next)
 	mustRelease(t, d, holder)
 	receive(t, done, "the grant")
@@ -115,7 +115,7 @@ func TestRevokedLeaseEndsTheSession(t *testing.T) {
 	if interlock.Kind(o.err) != interlock.Retryable {
 		t.Fatalf("a waiter without a place: %v", o.err)
 	}
-	eventually(t, "the session is known to be over", func() bool { return before.Lease.Remaining() <= 0 && replaced(d, lease) })
+	testbed.Eventually(t, "the session is known to be over", patience, func() bool { return before.Lease.Remaining() <= 0 && replaced(d, lease) })
 	mustRelease(t, d, held)
 	after := mustAcquire(t, d, held)
 	if after.Token <= before.Token {
@@ -183,7 +183,7 @@ func TestAnotherStoreIsNoticed(t *testing.T) {
 	mustPut(t, operator, "interlock.base", "1") // and a base that is far too low
 	next := ask("n", "next")
 	var after interlock.Token
-	eventually(t, "a grant from the new store", func() bool {
+	testbed.Eventually(t, "a grant from the new store", patience, func() bool {
 		g, err := d.Acquire(bounded(t), next.Request)
 		if err != nil && interlock.Kind(err) != interlock.Uncertain && !errors.Is(err, interlock.ErrSessionEnded) {
 			t.Fatalf("the new store answered, and what was learned is: %v", err)
@@ -218,7 +218,7 @@ func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 		t.Fatalf("a claim that was given up has %v left", left)
 	}
 	proxy.Heal()
-	eventually(t, "the key is gone", func() bool { return len(keys(t, operator, "n/")) == 0 })
+	testbed.Eventually(t, "the key is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
 	if replaced(d, lease) {
 		t.Fatal("it went with the session, which proves nothing")
 	}
@@ -234,7 +234,7 @@ func TestGhostIsRemoved(t *testing.T) {
 	mustRelease(t, d, r)
 	key := d.layout.contender("n", d.session.id, "me")
 	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
-	eventually(t, "the ghost is gone", func() bool { return len(keys(t, operator, "n/")) == 0 })
+	testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
 	mustAcquire(t, d, ask("n", "next"))
 }
 
@@ -249,7 +249,7 @@ func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 	deaf.deaf.Store(true)
 	key := d.layout.contender("n", d.session.id, "gone")
 	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
-	eventually(t, "the ghost is gone", func() bool { return len(keys(t, operator, "n/")) == 0 })
+	testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
 	if len(keys(t, operator, "other/")) != 1 {
 		t.Fatal("the claim went with it")
 	}
@@ -265,7 +265,7 @@ func TestRewrittenKeyGivesNoToken(t *testing.T) {
 	mustPut(t, operator, d.layout.contender("n", lease, "me"), "", clientv3.WithLease(lease))
 	r := ask("n", "me")
 	var g outcome
-	eventually(t, "a grant with a token", func() bool {
+	testbed.Eventually(t, "a grant with a token", patience, func() bool {
 		g.Grant, g.err = d.Acquire(bounded(t), r.Request)
 		return g.err == nil
 	})

@@ -97,15 +97,6 @@ func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // serverFor starts a server without durability, for tests that do not crash it.
 func serverFor(t testing.TB) *testbed.Server { return testbed.Etcd(t, "--unsafe-no-fsync") }
 

@@ -61,7 +61,7 @@ func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
 		t.Fatalf("in line are %q, so this proves nothing", left)
 	}
 	proxy.Heal()
-	eventually(t, "it stands in line again, once", func() bool {
+	testbed.Eventually(t, "it stands in line again, once", patience, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := d.Acquire(ctx, r.Request)

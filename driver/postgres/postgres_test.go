@@ -113,15 +113,6 @@ func number(t *testing.T, x tx, query string, args ...any) (n int64) {
 	return n
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", bound, what)
-		}
-	}
-}
-
 func wantKind(t *testing.T, err error, kind interlock.ErrorKind, state string) {
 	t.Helper()
 	if err == nil {
@@ -284,7 +275,7 @@ func testTheEndOfTheSession(t *testing.T, server *testbed.Server) {
 		admin := openPgx(t, server.URL())
 		gone := func(t *testing.T, pid int64) {
 			t.Helper()
-			eventually(t, "the session ends", func() bool {
+			testbed.Eventually(t, "the session ends", bound, func() bool {
 				x := admin.mustBegin(t)
 				defer x.Rollback(t.Context())
 				return number(t, x, `select count(*) from pg_stat_activity where pid = $1::bigint`, pid) == 0
@@ -295,7 +286,7 @@ func testTheEndOfTheSession(t *testing.T, server *testbed.Server) {
 			_, err := x.Exec(t.Context(), `select pg_terminate_backend(pg_backend_pid())`)
 			wantKind(t, err, interlock.Retryable, "57P01")
 			_ = x.Rollback(t.Context())
-			eventually(t, "the connection is given up", func() bool { return c.open() == 0 })
+			testbed.Eventually(t, "the connection is given up", bound, func() bool { return c.open() == 0 })
 		})
 		for _, after := range []string{"idle time-out", "termination"} {
 			for _, next := range []string{"statement", "commit"} {
@@ -350,7 +341,7 @@ func testLostCommit(t *testing.T, server *testbed.Server) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- x.Commit(ctx) }()
-		eventually(t, "the commit arrives", func() bool {
+		testbed.Eventually(t, "the commit arrives", bound, func() bool {
 			y := admin.mustBegin(t)
 			defer y.Rollback(t.Context())
 			return number(t, y, `select count(*) from l`) == 1
@@ -417,7 +408,7 @@ func testRollbackIsBounded(t *testing.T, server *testbed.Server) {
 			t.Error("rolled back over a path that is cut")
 		}
 		proxy.Heal()
-		eventually(t, "the connection is given up", func() bool { return c.open() == 0 })
+		testbed.Eventually(t, "the connection is given up", bound, func() bool { return c.open() == 0 })
 	})
 }
 

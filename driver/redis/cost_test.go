@@ -22,11 +22,7 @@ func TestManyWaitersShareHeartbeats(t *testing.T) {
 		waiting[i] = await(t, waiter, fmt.Sprint("n/", i))
 	}
 	before, began := calls(t, operator), time.Now()
-	for beats := 0; beats < 4*3; time.Sleep(20 * time.Millisecond) {
-		if beats = since(t, operator, before)["evalsha"]; time.Since(began) > bound {
-			t.Fatalf("%d heartbeats in %v", beats, bound)
-		}
-	}
+	testbed.Eventually(t, "four rounds of heartbeats", bound, func() bool { return since(t, operator, before)["evalsha"] >= 4*3 })
 	took := time.Since(began)
 	spent := since(t, operator, before)["evalsha"]
 	t.Logf("%d waiters, %d requests in %v", names, spent, took.Round(time.Millisecond))
@@ -49,15 +45,8 @@ func TestGoroutinesDoNotGrowWithLocks(t *testing.T) {
 	for i := range 300 {
 		take(t, d, fmt.Sprint("n/", i))
 	}
-	var after int
-	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
-		if after = runtime.NumGoroutine(); after <= before {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines became %d with 300 locks", before, after)
-		}
-	}
+	what := fmt.Sprintf("%d goroutines with 300 locks, as with one", before)
+	testbed.Eventually(t, what, bound, func() bool { return runtime.NumGoroutine() <= before })
 }
 
 func BenchmarkUncontended(b *testing.B) {

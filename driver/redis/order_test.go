@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -71,11 +73,7 @@ func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
 	}
 	tired := latest()
 	release := send("me", "release")
-	for end := time.Now().Add(bound); latest() == tired; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the release did not queue up")
-		}
-	}
+	testbed.Eventually(t, "the release queues up", bound, func() bool { return latest() != tired })
 	close(leave)
 	if err := <-release; err != nil {
 		t.Fatal(err)
@@ -126,16 +124,7 @@ func TestSubscriptionComesBack(t *testing.T) {
 	for range 3 {
 		path.Cut()
 		path.Heal()
-		end := time.Now().Add(bound)
-		for n := int64(0); n == 0; time.Sleep(5 * time.Millisecond) {
-			counts, err := raw(t, operator, "PUBSUB", "NUMSUB", d.pushes.channel).ToArray()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n, err = counts[1].AsInt64(); err != nil || time.Now().After(end) {
-				t.Fatalf("nobody listens: %d, %v", n, err)
-			}
-		}
+		testbed.Eventually(t, "it listens again", bound, func() bool { return listeners(t, operator, d) > 0 })
 	}
 	holder := openOn(t, server.Addr(), nil)
 	owner, _ := take(t, holder, "a")
@@ -145,6 +134,20 @@ func TestSubscriptionComesBack(t *testing.T) {
 	o := receive(t, waiting, bound)
 	t.Logf("granted %v after the release", time.Since(began).Round(time.Microsecond))
 	release(t, d, "a", o.owner)
+}
+
+// listeners counts those who hear what is pushed to d.
+func listeners(t *testing.T, operator rueidis.Client, d *Driver) int64 {
+	t.Helper()
+	counts, err := raw(t, operator, "PUBSUB", "NUMSUB", d.pushes.channel).ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := counts[1].AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // A waiter whose process died holds the lock up for as long as a pushed grant
@@ -178,12 +181,7 @@ func TestSilentWaiterLosesItsPlace(t *testing.T) {
 	waiting := await(t, next, "a")
 	path.Cut()
 	operator := dial(t, server.Addr())
-	for end, n := time.Now().Add(bound), int64(2); n != 1; time.Sleep(10 * time.Millisecond) {
-		var err error
-		if n, err = raw(t, operator, "ZCARD", keysOf("a").queue).AsInt64(); err != nil || time.Now().After(end) {
-			t.Fatalf("%d are in the queue, %v", n, err)
-		}
-	}
+	testbed.Eventually(t, "one is left in the queue", bound, func() bool { return queued(t, operator, "a") == 1 })
 	release(t, holder, "a", owner)
 	o := receive(t, waiting, acceptFor/2)
 	release(t, next, "a", o.owner)

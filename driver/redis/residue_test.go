@@ -70,11 +70,7 @@ func losePlace(t *testing.T, late func(d *Driver, owner string)) {
 		t.Fatal(err)
 	}
 	late(d, contenders[0])
-	for end := time.Now().Add(bound); queued(t, operator, "x") != 1; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not come back")
-		}
-	}
+	testbed.Eventually(t, "it has a place again", bound, func() bool { return queued(t, operator, "x") == 1 })
 	release(t, d, "x", owner)
 	release(t, d, "x", receive(t, waiting, bound).owner)
 }

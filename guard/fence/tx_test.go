@@ -97,7 +97,7 @@ func testIdleSession(t *testing.T, w world) {
 		if _, err := db.Exec(ctx, `update account set balance = 0 where id = 'alice'`); err != nil {
 			return err
 		}
-		eventually(t, "the session ends", func() bool {
+		testbed.Eventually(t, "the session ends", bound, func() bool {
 			return w.text(t, `select count(*)::text from pg_stat_activity
 				where datname = current_database() and state = 'idle in transaction'`) == "0"
 		})
@@ -288,7 +288,7 @@ func testLostCommit(t *testing.T, w world) {
 				return err
 			})
 		})
-		eventually(t, "the commit is done", func() bool {
+		testbed.Eventually(t, "the commit is done", bound, func() bool {
 			return w.text(t, `select balance::text from account where id = 'alice'`) == balance
 		})
 		if end != nil {
@@ -344,7 +344,7 @@ func testBoundAfterWait(t *testing.T, w world) {
 		})
 	})
 	w.blocked(t, 1)
-	eventually(t, "most of the claim is over", func() bool { return c.Remaining() < 1800*time.Millisecond })
+	testbed.Eventually(t, "most of the claim is over", bound, func() bool { return c.Remaining() < 1800*time.Millisecond })
 	ok(t, first.Commit(t.Context()))
 	ok(t, second())
 	if d := time.Duration(idle) * time.Millisecond; d > remaining {

@@ -291,19 +291,10 @@ func ok(t *testing.T, err error) {
 // blocked waits until n sessions of w's database wait for a lock.
 func (w world) blocked(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, "a session waits", func() bool {
+	testbed.Eventually(t, "a session waits", bound, func() bool {
 		return w.text(t, `select count(*)::text from pg_stat_activity
 			where datname = current_database() and wait_event_type = 'Lock'`) == fmt.Sprint(n)
 	})
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", bound, what)
-		}
-	}
 }
 
 // later runs fn and gives its error, within bound.

@@ -46,8 +46,8 @@ func TestNothingIsLeftAfterABadEnd(t *testing.T) {
 	for _, role := range []string{"panic", "exit", "timeout", "sigkill", "sigkill-group"} {
 		t.Run(role, func(t *testing.T) {
 			home, pids := comeToABadEnd(t, role)
-			within(t, bound, "no process with the mark of "+home, func() bool { return len(marked(home)) == 0 })
-			within(t, bound, home+" removed", func() bool { _, err := os.Stat(home); return os.IsNotExist(err) })
+			Eventually(t, "no process with the mark of "+home, bound, func() bool { return len(marked(home)) == 0 })
+			Eventually(t, home+" removed", bound, func() bool { _, err := os.Stat(home); return os.IsNotExist(err) })
 			for _, pid := range pids {
 				if n := segments(pid); n > 0 {
 					t.Errorf("%d shared memory segments of process %d are left", n, pid)

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -68,7 +69,7 @@ func TestKillSparesTheChildrenUntilTheEnd(t *testing.T) {
 			t.Error("the child went with its parent")
 		}
 	})
-	within(t, bound, "the child gone", func() bool { return state(child) == 0 || state(child) == 'Z' })
+	Eventually(t, "the child gone", bound, func() bool { return state(child) == 0 || state(child) == 'Z' })
 }
 
 func TestUnreadOutputDoesNotKeepAProcess(t *testing.T) {
@@ -115,8 +116,8 @@ type outcome struct {
 }
 
 func (o *outcome) Helper()                   {}
-func (o *outcome) Skipf(f string, a ...any)  { o.skipped = f }
-func (o *outcome) Fatalf(f string, a ...any) { o.failed = f; panic(o) }
+func (o *outcome) Skipf(f string, a ...any)  { o.skipped = fmt.Sprintf(f, a...) }
+func (o *outcome) Fatalf(f string, a ...any) { o.failed = fmt.Sprintf(f, a...); panic(o) }
 
 func TestMissingProgram(t *testing.T) {
 	verdict := func(require string) (o *outcome) {

@@ -276,5 +276,5 @@ func TestClosedProxyLeavesNoGoroutine(t *testing.T) {
 	}
 	proxy.Close()
 	proxy.Close()
-	within(t, bound, "no goroutine of the proxy", func() bool { return goleak.Find(now, before) == nil })
+	Eventually(t, "no goroutine of the proxy", bound, func() bool { return goleak.Find(now, before) == nil })
 }

@@ -11,16 +11,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// within waits for a condition.
-func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !condition(); time.Sleep(tick) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
 // starters are the servers under test.
 var starters = map[string]func(testing.TB, ...string) *Server{"redis": Redis, "etcd": Etcd, "postgres": Postgres}
 
@@ -90,7 +80,7 @@ func TestPausedServerIsSilent(t *testing.T) {
 			t.Error("a paused server answers")
 		}
 		s.Resume()
-		within(t, bound, "answer again", func() bool { return s.kind.ready(s.Addr()) == nil })
+		Eventually(t, "answer again", bound, func() bool { return s.kind.ready(s.Addr()) == nil })
 		s.Pause() // the test ends with a paused server
 	})
 }
