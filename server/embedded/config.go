@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strconv"
 
 	"go.etcd.io/etcd/server/v3/embed"
 )
@@ -45,8 +46,8 @@ func (e *AddressError) Error() string {
 // Unwrap gives the reason.
 func (e *AddressError) Unwrap() error { return e.Err }
 
-// loopback gives listen with "localhost" made numeric, and refuses an address
-// that other machines could reach.
+// loopback gives listen with "localhost" made numeric, and refuses what is no
+// address or one that other machines could reach.
 func loopback(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -59,6 +60,9 @@ func loopback(listen string) (string, error) {
 	if err != nil || !ip.IsLoopback() {
 		return "", &AddressError{Listen: listen, Err: fmt.Errorf("only a loopback address is allowed, " +
 			"because this etcd has neither passwords nor TLS and would serve anyone who reaches it")}
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", &AddressError{Listen: listen, Err: fmt.Errorf("the port must be a number from 0 to 65535")}
 	}
 	return net.JoinHostPort(ip.String(), port), nil
 }

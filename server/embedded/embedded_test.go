@@ -118,8 +118,9 @@ func TestAFailedStartGivesTheDirectoryBack(t *testing.T) {
 	start(t, dir)
 }
 
-func TestListensOnLoopbackOnly(t *testing.T) {
-	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:7460", "example.org:7460", "7460", ""} {
+func TestWrongAddresses(t *testing.T) {
+	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:7460", "example.org:7460", "7460", "",
+		"127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:etcd"} {
 		_, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: listen})
 		var address *embedded.AddressError
 		if !errors.As(err, &address) {

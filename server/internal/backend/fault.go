@@ -2,8 +2,10 @@ package backend
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/redis/rueidis"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -45,4 +47,24 @@ func forbiddenByPostgres(err error) bool {
 	}
 	// Class 28: invalid authorization; 42501: insufficient privilege.
 	return strings.HasPrefix(sql.SQLState(), "28") || sql.SQLState() == "42501"
+}
+
+// A connectError says in one line why there is no connection to a database,
+// whose client reports every attempt on a line of its own, with TLS and without.
+type connectError struct{ all *pgconn.ConnectError }
+
+func (e *connectError) Error() string {
+	lines := strings.Split(e.all.Unwrap().Error(), "\n")
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "; ")
+}
+
+func (e *connectError) Unwrap() error { return e.all }
+
+func onOneLine(err error) error {
+	var c *pgconn.ConnectError
+	if errors.As(err, &c) {
+		return &connectError{c}
+	}
+	return err
 }

@@ -88,5 +88,5 @@ func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token,
 }
 
 func (t *table) in(ctx context.Context, do func(driver.SQL) error) error {
-	return pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error { return do(postgres.Tx(tx)) })
+	return onOneLine(pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error { return do(postgres.Tx(tx)) }))
 }

@@ -45,7 +45,7 @@ func (l *Locks) Close(ctx context.Context) error {
 
 // Locks connects to a lock service. The context bounds the opening only.
 func (t Target) Locks(ctx context.Context, o Options) (*Locks, error) {
-	if err := t.checkTTL(o.TTL); err != nil {
+	if err := t.CheckTTL(o.TTL); err != nil {
 		return nil, err
 	}
 	switch t.kind {
@@ -60,25 +60,29 @@ func (t Target) Locks(ctx context.Context, o Options) (*Locks, error) {
 // A TTLError says which TTL a backend can grant instead of the one asked for.
 type TTLError struct{ Reason string }
 
-// Error is one sentence.
+// Error is one sentence, without the TTL that was asked for.
 func (e *TTLError) Error() string { return e.Reason }
 
-// ttls are the shortest and the longest lease that each driver asks for.
-var ttls = map[string][2]time.Duration{
-	"etcd":  {time.Second, 24 * time.Hour},
-	"redis": {redis.MinTTL, redis.MaxTTL},
+// ttls are the shortest and the longest lease that each driver asks for, and
+// what else a lease must be.
+var ttls = map[string]struct {
+	min, max time.Duration
+	units    string
+}{
+	"etcd":  {time.Second, 24 * time.Hour, ", in whole seconds"},
+	"redis": {redis.MinTTL, redis.MaxTTL, ""},
 }
 
-// checkTTL knows without connecting what cannot be granted; 0 is the default.
-func (t Target) checkTTL(ttl time.Duration) error {
+// CheckTTL knows without connecting what cannot be granted; 0 is the default.
+// Errors are [*TTLError].
+func (t Target) CheckTTL(ttl time.Duration) error {
 	bounds, ok := ttls[t.kind]
 	switch {
 	case ttl == 0 || !ok:
-	case t.kind == "etcd" && ttl > 0 && ttl%time.Second != 0:
-		up := ttl.Truncate(time.Second) + time.Second
-		return &TTLError{fmt.Sprintf("etcd counts leases in whole seconds and cannot grant %v; %v would do", ttl, up)}
-	case ttl < bounds[0] || ttl > bounds[1]:
-		return &TTLError{fmt.Sprintf("%s grants leases of %v to %v, not of %v", t.kind, bounds[0], bounds[1], ttl)}
+	case ttl < bounds.min || ttl > bounds.max:
+		return &TTLError{fmt.Sprintf("%s grants leases of %v to %v%s", t.kind, bounds.min, bounds.max, bounds.units)}
+	case t.kind == "etcd" && ttl%time.Second != 0:
+		return &TTLError{fmt.Sprintf("etcd grants leases in whole seconds; %v would do", ttl.Truncate(time.Second)+time.Second)}
 	}
 	return nil
 }
@@ -96,8 +100,7 @@ func (t Target) etcdLocks(ctx context.Context, o Options) (*Locks, error) {
 	l := &Locks{Locker: d, disconnect: func() { _ = client.Close() }}
 	if granted := d.Guarantees().TTL; o.TTL > 0 && granted > o.TTL {
 		_ = l.Close(ctx) // nothing is held
-		return nil, &TTLError{fmt.Sprintf("this etcd grants no lease shorter than %v, %v was asked for; %v would do",
-			granted, o.TTL, granted)}
+		return nil, &TTLError{fmt.Sprintf("this etcd grants no shorter lease than %v", granted)}
 	}
 	return l, nil
 }

@@ -50,10 +50,33 @@ func (w *waitFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// checkName refuses what no backend takes, before anything is sent.
-func checkName(name string) error {
+// checkTTL refuses what the backend cannot grant, before it is asked.
+func (a *app) checkTTL(ttl time.Duration) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	return ttlError(ttl, target.CheckTTL(ttl))
+}
+
+// ttlError names the flag if an error is about the TTL.
+func ttlError(ttl time.Duration, err error) error {
+	var impossible *backend.TTLError
+	if errors.As(err, &impossible) {
+		return usage("--ttl %v is impossible: %w", ttl, err)
+	}
+	return err
+}
+
+// checkName refuses a lock's name that no backend takes, before anything is
+// sent; checkResource that of a guard's resource.
+func checkName(name string) error { return checkLength("a lock's name", name) }
+
+func checkResource(name string) error { return checkLength("a resource", name) }
+
+func checkLength(what, name string) error {
 	if name == "" || len(name) > driver.MaxName {
-		return usage("a lock's name has 1 to %d bytes, not %d", driver.MaxName, len(name))
+		return usage("%s has 1 to %d bytes, not %d", what, driver.MaxName, len(name))
 	}
 	return nil
 }
@@ -95,7 +118,7 @@ func (a *app) open(ctx context.Context, target backend.Target, ttl time.Duration
 		return nil, s
 	}
 	if err != nil {
-		return nil, a.unreached(target, err)
+		return nil, a.unreached(target, ttlError(ttl, err))
 	}
 	return d, nil
 }

@@ -55,7 +55,7 @@ func (a *app) guardShowCommand(table *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show RESOURCE", Short: "Show the highest token that has entered a resource", Args: oneArg("resource"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkName(args[0]); err != nil {
+			if err := checkResource(args[0]); err != nil {
 				return err
 			}
 			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
@@ -77,7 +77,7 @@ func (a *app) guardRebaseCommand(table *string) *cobra.Command {
 		Long: `A lower mark lets holders in again that the guard has refused: stop them first.
 Who did it, when, why and the mark before are kept beside the mark.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkName(args[0]); err != nil {
+			if err := checkResource(args[0]); err != nil {
 				return err
 			}
 			if !c.Flags().Changed("to") {

@@ -42,7 +42,7 @@ under. Writes and the check are one atomic step; they need a key-value backend.`
 }
 
 func (a *app) enter(ctx context.Context, table, resource string, f *enterFlags) error {
-	if err := checkName(resource); err != nil {
+	if err := checkResource(resource); err != nil {
 		return err
 	}
 	raise, err := f.raise(resource)

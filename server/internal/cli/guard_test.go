@@ -49,21 +49,25 @@ func TestForbidden(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		code int
+		says string
 	}{
-		{[]string{"locks", "ls", "--backend", "redis://" + locked}, 77},
-		{[]string{"lock", "job", "--backend", "redis://:wrong@" + locked, "--", "true"}, 77},
-		{[]string{"lock", "job", "--backend", "redis://:s3cret@" + locked, "--", "sh", "-c", `test "$INTERLOCK_BACKEND" = redis://` + locked}, 0},
-		{[]string{"guard", "show", "x", "--backend", database}, 78}, // it has no guard table
-		{[]string{"guard", "show", "x", "--backend", strings.Replace(database, "postgres@", "nobody@", 1)}, 77},
-		{[]string{"guard", "show", "x", "--backend", "postgres://127.0.0.1:1/postgres"}, 69},
+		{[]string{"locks", "ls", "--backend", "redis://" + locked}, 77, "redis://" + locked + " does not permit it: "},
+		{[]string{"lock", "job", "--backend", "redis://:wrong@" + locked, "--", "true"}, 77, "redis://" + locked + " does not permit it: "},
+		{[]string{"guard", "show", "x", "--backend", "redis://:wrong@" + locked}, 77, "redis://" + locked + " does not permit it: "},
+		{[]string{"lock", "job", "--backend", "redis://:s3cret@" + locked, "--", "sh", "-c", `test "$INTERLOCK_BACKEND" = redis://` + locked}, 0, ""},
+		{[]string{"guard", "show", "x", "--backend", database}, 78, ""}, // it has no guard table
+		{[]string{"guard", "show", "x", "--backend", strings.Replace(database, "postgres@", "nobody@", 1)}, 77, "does not permit it: "},
+		{[]string{"guard", "show", "x", "--backend", "postgres://127.0.0.1:1/postgres"}, 69, "cannot reach postgres://127.0.0.1:1/postgres: "},
 	} {
 		p := testbed.Command(t, program(t), c.args...)
-		if code := p.Wait(patience).ExitCode(); code != c.code {
-			t.Errorf("%v: exit code %d, want %d; it said:\n%s", c.args, code, c.code, p.Stderr())
+		code, said := p.Wait(patience).ExitCode(), p.Stderr()
+		if code != c.code || !strings.Contains(said, c.says) {
+			t.Errorf("%v: exit code %d, want %d and %q; it said:\n%s", c.args, code, c.code, c.says, said)
 		}
-		if strings.Contains(p.Stderr(), "s3cret") {
-			t.Errorf("%v: the password is shown: %s", c.args, p.Stderr())
+		if strings.Contains(said, "s3cret") || strings.Count(said, "\n") > 1 {
+			t.Errorf("%v: the password is shown, or more than one line: %s", c.args, said)
 		}
+		t.Logf("%v: %s", c.args, said)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/interlock-dev/interlock/server/internal/supervise"
 )
@@ -100,7 +101,7 @@ func (j *job) prepare(c *cobra.Command, args []string) error {
 	}
 	name, words := args[0], args[1:]
 	j.name, j.report.Lock = name, name
-	if err := first(f.check(c.Flags()), f.checkCodes(), checkName(name), checkHeld(name)); err != nil {
+	if err := first(f.check(c.Flags()), checkName(name), checkHeld(name), j.app.checkTTL(f.ttl)); err != nil {
 		return err
 	}
 	policy, ok := policies[f.onSuspend]
@@ -118,6 +119,18 @@ func (j *job) prepare(c *cobra.Command, args []string) error {
 	j.command = supervise.Command{Args: words, NoStdin: f.noStdin}
 	j.command.Path, err = lookUp(words[0])
 	return err
+}
+
+// check refuses what is wrong whatever the backend. No grace at all would be
+// the default to those who read 0 as that, and a KILL at once to the others.
+func (f *lockFlags) check(flags *pflag.FlagSet) error {
+	switch {
+	case flags.Changed("grace") && f.grace <= 0:
+		return usage("--grace must be longer than nothing, not %v; 1ms is as good as none", f.grace)
+	case f.maxHold < 0:
+		return usage("--max-hold %v is in the past; leave it out for no limit", f.maxHold)
+	}
+	return first(f.waitFlags.check(flags), f.checkCodes())
 }
 
 func (f *lockFlags) checkCodes() error {

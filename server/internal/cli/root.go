@@ -141,9 +141,14 @@ func (a *app) target() (backend.Target, error) {
 // named reports whether somebody said which backend is meant.
 func (a *app) named() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
 
-// unreached says what to do when a backend does not answer.
+// unreached says which backend does not answer, and what to do, or which one
+// turns us away.
 func (a *app) unreached(t backend.Target, err error) error {
-	if codeOf(err) != exitUnreachable {
+	switch codeOf(err) {
+	case exitUnreachable:
+	case exitForbidden:
+		return fail(exitForbidden, "%v does not permit it: %w", t, err)
+	default:
 		return err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
