@@ -17,18 +17,24 @@ import (
 )
 
 // A stage is where a transaction was when an error came.
+//
+// Before inCommit the client's word that an error is safe to retry is taken:
+// where a connection is gone, COMMIT can no longer be sent on it. From inCommit
+// on it is not, because pgx says the same of a connection that ended after
+// COMMIT had left.
 type stage int
 
 const (
 	inBegin     stage = iota // nothing can have happened
 	inStatement              // COMMIT has not been sent by us
 	inAbandoned              // nor will it be
+	inUnsent                 // COMMIT was called for, when it could not be sent any more
 	inCommit
 	inRollback
 )
 
 func (s stage) String() string {
-	return [...]string{"begin transaction", "run statement", "run statement", "commit", "roll back"}[s]
+	return [...]string{"begin transaction", "run statement", "run statement", "commit", "commit", "roll back"}[s]
 }
 
 // failed is nil for a nil err, and otherwise says what may be concluded from
@@ -74,13 +80,14 @@ func fromDatabase(err error) bool {
 
 // kindOf judges err. ended says that the caller's context has ended.
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
+	unsent := at == inBegin || at < inCommit && pgconn.SafeToRetry(err)
 	var state sqlState
 	switch {
 	case errors.As(err, &state):
 		return kindOfState(at, state.SQLState())
-	case (at == inBegin || pgconn.SafeToRetry(err)) && ended:
+	case unsent && ended:
 		return interlock.Definite
-	case at == inBegin || at == inAbandoned || pgconn.SafeToRetry(err):
+	case unsent, at == inAbandoned:
 		return interlock.Retryable
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return interlock.Definite // the transaction had failed before

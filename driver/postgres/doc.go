@@ -16,8 +16,9 @@
 // (55P03) and a session that the server ended (57P01, 25P03) are Retryable: the
 // transaction did nothing and may be run again. A connection that broke is
 // Uncertain, unless it is certain that nothing was sent. Everything else that
-// the server says is Definite. While a COMMIT is under way, the end of the
-// session is Uncertain too, except by an idle time-out, which cannot strike then.
+// the server says is Definite. Once COMMIT may have been sent, every end of the
+// connection or session is Uncertain, whatever the client says of it, except by
+// an idle time-out, which cannot strike then.
 //
 // # Token
 //

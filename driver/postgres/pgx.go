@@ -76,7 +76,11 @@ func (t pgxTx) Native() pgx.Tx { return t.tx }
 func (t pgxTx) Classify(err error) error { return classify(err) }
 
 func (t pgxTx) Commit(ctx context.Context) error {
-	return failed(ctx, inCommit, t.tx.Commit(ctx))
+	at := inCommit
+	if ctx.Err() != nil || t.tx.Conn().IsClosed() {
+		at = inUnsent // pgx then refuses before it sends anything
+	}
+	return failed(ctx, at, t.tx.Commit(ctx))
 }
 
 func (t pgxTx) Rollback(ctx context.Context) error {
