@@ -54,6 +54,9 @@ func (a *app) guard(ctx context.Context, table string, use func(context.Context,
 func (a *app) guardShowCommand(table *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show RESOURCE", Short: "Show the highest token that has entered a resource", Args: oneArg("resource"),
+		Example: `  interlock guard show account/42
+  interlock guard show account/42 --backend postgres://localhost/bank
+  interlock guard show account/42 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkResource(args[0]); err != nil {
 				return err
@@ -74,6 +77,8 @@ func (a *app) guardRebaseCommand(table *string) *cobra.Command {
 	var reason, by string
 	c := &cobra.Command{
 		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, and record why", Args: oneArg("resource"),
+		Example: `  interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"
+  interlock guard rebase account/42 --to 890214828572692480 --reason "moved here from the old cluster" --by alice`,
 		Long: `A lower mark lets holders in again that the guard has refused: stop them first.
 Who did it, when, why and the mark before are kept beside the mark.`,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -22,6 +22,7 @@ func (a *app) holdCommand() *cobra.Command {
 		Long: `It prints one JSON line when the lock is granted. If the lock is lost it exits
 with 79 at once: whoever reads the line must stop then. To run a command under a
 lock use "interlock lock", which stops it by itself.`,
+		ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := first(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0])); err != nil {
 				return err

@@ -40,6 +40,7 @@ it has seen a higher one.`,
 		// What cobra would refuse before RunE is refused there, and reported.
 		Args:              cobra.ArbitraryArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
+		ValidArgsFunction: a.completeJob,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkReport(f.report); err != nil {
 				return err
@@ -49,6 +50,7 @@ it has seen a higher one.`,
 		},
 	}
 	f.add(c)
+	completes(c, "on-suspend", "continue", "release", "kill")
 	return c
 }
 

@@ -58,6 +58,10 @@ func (a *app) lsCommand() *cobra.Command {
 	limit := 1000
 	c := &cobra.Command{
 		Use: "ls [PREFIX]", Short: "List the locks that are held or awaited",
+		Example: `  interlock locks ls
+  interlock locks ls account/                    those whose names begin so
+  interlock locks ls -o json --limit 10`,
+		ValidArgsFunction: a.completeName,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("%s wants at most one prefix, %d were given", c.CommandPath(), len(args))
@@ -113,6 +117,9 @@ func (a *app) printList(locks []driver.LockState, more bool) error {
 func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Show who holds a lock and who waits, in order", Args: oneArg("name"),
+		Example: `  interlock locks show nightly
+  interlock locks show nightly -o json           holder is null if it is free`,
+		ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkName(args[0]); err != nil {
 				return err

@@ -161,18 +161,18 @@ func waitersOf(t *testing.T, url string, n int) {
 	t.Fatalf("not within %v: %d waiters", patience, n)
 }
 
+// servers are the lock services that a test can pause and kill.
+var servers = map[string]func(testing.TB, ...string) *testbed.Server{"etcd": testbed.Etcd, "redis": testbed.Redis}
+
 // The server dies. The command gets TERM and then KILL while the lease that was
 // last renewed before the server's death is still running.
 func TestADeadServerEndsTheCommandInTime(t *testing.T) {
 	const ttl = 2 * time.Second
-	for _, c := range []struct {
-		name  string
-		start func(testing.TB, ...string) *testbed.Server
-	}{{"etcd", testbed.Etcd}, {"redis", testbed.Redis}} {
-		t.Run(c.name, func(t *testing.T) {
+	for name, start := range servers {
+		t.Run(name, func(t *testing.T) {
 			program(t)
-			server, j, report := c.start(t), newJournal(t), filepath.Join(t.TempDir(), "report")
-			p := underLock(t, c.name+"://"+server.Addr(), j.env(time.Minute, true), "--ttl", "2s", "--report", report, "--timeout", "1s")
+			server, j, report := start(t), newJournal(t), filepath.Join(t.TempDir(), "report")
+			p := underLock(t, name+"://"+server.Addr(), j.env(time.Minute, true), "--ttl", "2s", "--report", report, "--timeout", "1s")
 			pid := began(j)
 			asked := monotonic()
 			server.Kill()
@@ -209,18 +209,15 @@ func judgeEnd(t *testing.T, entries []entry, from, limit time.Duration) {
 // The wrapper is cut off. The server lets the lease run out and gives the lock
 // to another, who must not meet the first command.
 func TestACutOffWrapperMakesWayForTheNext(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		start func(testing.TB, ...string) *testbed.Server
-	}{{"etcd", testbed.Etcd}, {"redis", testbed.Redis}} {
-		t.Run(c.name, func(t *testing.T) {
+	for name, start := range servers {
+		t.Run(name, func(t *testing.T) {
 			program(t)
-			server, j := c.start(t), newJournal(t)
+			server, j := start(t), newJournal(t)
 			proxy := testbed.NewProxy(t, server.Addr())
-			first := underLock(t, c.name+"://"+proxy.Addr(), j.env(time.Minute, true), "--ttl", "2s", "--timeout", "1s")
+			first := underLock(t, name+"://"+proxy.Addr(), j.env(time.Minute, true), "--ttl", "2s", "--timeout", "1s")
 			pid := began(j)
-			second := underLock(t, c.name+"://"+server.Addr(), j.env(100*time.Millisecond, false), "--ttl", "2s")
-			waitersOf(t, c.name+"://"+server.Addr(), 1)
+			second := underLock(t, name+"://"+server.Addr(), j.env(100*time.Millisecond, false), "--ttl", "2s")
+			waitersOf(t, name+"://"+server.Addr(), 1)
 			proxy.Cut()
 			wantCode(t, first, 79)
 			wantCode(t, second, 0)
@@ -399,4 +396,25 @@ func first(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// A backend that hangs does not make the shell hang.
+func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
+	for name, start := range servers {
+		t.Run(name, func(t *testing.T) {
+			program(t)
+			server := start(t)
+			server.Pause()
+			defer server.Resume()
+			begun := time.Now()
+			p := testbed.Command(t, program(t), "__complete", "lock", "--backend", name+"://"+server.Addr(), "")
+			wantCode(t, p, 0)
+			if took := time.Since(begun); took > 1500*time.Millisecond { // it takes 300 ms, and starts under the race detector
+				t.Errorf("it took %v", took)
+			}
+			if line, said := p.Line(patience), p.Stderr(); line != ":4" || strings.Contains(said, "interlock:") {
+				t.Errorf("offered %q, said %q", line, said)
+			}
+		})
+	}
 }

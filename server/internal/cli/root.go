@@ -75,34 +75,12 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%w; %s --help explains the flags", err, c.CommandPath())
 	})
+	root.SetHelpCommand(helpCommand())
+	root.CompletionOptions.DisableDefaultCmd = true // ours says what is wrong
 	root.AddCommand(a.devCommand(), a.lockCommand(), a.locksCommand(), a.guardCommand(), a.versionCommand(),
-		exitCodesTopic())
+		a.completionCommand(), exitCodesTopic())
 	return root
 }
-
-// helpTemplate shows how a thing is used before it explains it.
-const helpTemplate = `{{.Short}}.
-
-{{with .Example}}Examples:
-{{.}}
-
-{{end}}{{with .Long}}{{.}}
-
-{{end}}{{if .Runnable}}Usage:
-  {{.UseLine}}
-
-{{end}}{{if .HasAvailableSubCommands}}Commands:{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name 12}} {{.Short}}{{end}}{{end}}
-
-{{end}}{{if .HasHelpSubCommands}}Topics:{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
-  {{rpad .Name 12}} {{.Short}}{{end}}{{end}}
-
-{{end}}{{if .HasAvailableLocalFlags}}Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
-
-{{end}}{{if .HasAvailableInheritedFlags}}Flags of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
-{{end}}`
 
 func (a *app) globals(root *cobra.Command) {
 	f := root.PersistentFlags()
@@ -111,6 +89,7 @@ func (a *app) globals(root *cobra.Command) {
 	f.StringVar(&a.prefix, "prefix", "", "in front of every key, to share a backend (INTERLOCK_PREFIX)")
 	f.StringVarP(&a.output, "output", "o", "text", "text or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long to try to reach the backend")
+	completes(root, "output", "text", "json")
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.checkGlobals(c) }
 }
 

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ func scripts(t *testing.T, dir string, vars map[string]string) {
 		Condition: func(kind string) (bool, error) { return vars["KIND"] == kind, nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "until-held": untilHeld, "until-awaited": untilAwaited, "until-dev": untilDev, "until-runs": untilRuns,
+			"until-offers": untilOffers,
 		},
 	})
 }
@@ -160,4 +162,17 @@ func untilRuns(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("no development server on %s within %v", args[0], patience)
+}
+
+// until-offers NAMES WORD… waits until a shell would be offered these names
+// for the last word: a slow machine may need more than the time it is given.
+func untilOffers(ts *testscript.TestScript, _ bool, args []string) {
+	want, last := strings.ReplaceAll(args[0], " ", "\n")+"\n:4\n", ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ts.Check(ts.Exec("interlock", append([]string{"__complete"}, args[1:]...)...))
+		if last = ts.ReadFile("stdout"); last == want {
+			return
+		}
+	}
+	ts.Fatalf("%q is offered, not %q within %v", last, want, patience)
 }

@@ -19,13 +19,11 @@ func quietLibraries() {
 	log.SetOutput(io.Discard)
 }
 
-func exitCodesTopic() *cobra.Command {
-	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodes}
-}
-
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: noArgs,
+		Example: `  interlock version
+  interlock version -o json          with the commit it was built from`,
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
 			return a.print(v, fmt.Sprintf("interlock %s (%s, etcd %s)\n", v.Version, v.Go, v.Etcd))

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// completionPatience is how long a shell waits for the names of locks. A key
+// press that shows nothing is better than one that hangs.
+const completionPatience = 300 * time.Millisecond
+
+// completionNames is the most names that are offered.
+const completionNames = 200
+
+var shells = []string{"bash", "zsh", "fish", "powershell"}
+
+func (a *app) completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "completion SHELL", Short: "Print the script that lets a shell complete interlock",
+		Example: `  source <(interlock completion bash)                                  for this shell
+  interlock completion bash > /etc/bash_completion.d/interlock         for all, with bash-completion
+  interlock completion zsh > "${fpath[1]}/_interlock"
+  interlock completion fish > ~/.config/fish/completions/interlock.fish
+  interlock completion powershell | Out-String | Invoke-Expression`,
+		Long:      `Commands, flags, and the names of locks that are held or awaited are completed.`,
+		ValidArgs: shells,
+		Args:      oneArg("shell: bash, zsh, fish or powershell"),
+		RunE: func(c *cobra.Command, args []string) error {
+			root := c.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			case "fish":
+				return root.GenFishCompletion(a.out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(a.out)
+			}
+			return usage("there is no completion for %q; there is for bash, zsh, fish and powershell", args[0])
+		},
+	}
+}
+
+// completes offers fixed values for a flag.
+func completes(c *cobra.Command, flag string, values ...string) {
+	err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil { // there is no such flag
+		panic(err)
+	}
+}
+
+// completeName offers the locks that are held or awaited as the first argument,
+// and nothing after it.
+func (a *app) completeName(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.lockNames(c, typed), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeJob is for interlock lock: a name, and then a command.
+func (a *app) completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return a.completeName(c, args, typed)
+}
+
+// lockNames is silent about whatever fails. A backend that hangs is left behind
+// in a request that not every client lets us interrupt; it ends with the
+// process, which is about to end.
+func (a *app) lockNames(c *cobra.Command, prefix string) []string {
+	if a.checkGlobals(c) != nil {
+		return nil
+	}
+	a.err, a.timeout = io.Discard, min(a.timeout, completionPatience)
+	found := make(chan []string, 1)
+	go func() { found <- a.heldOrAwaited(c.Context(), prefix) }()
+	timer := time.NewTimer(completionPatience)
+	defer timer.Stop()
+	select {
+	case names := <-found:
+		return names
+	case <-timer.C:
+		return nil
+	}
+}
+
+func (a *app) heldOrAwaited(ctx context.Context, prefix string) (names []string) {
+	_ = a.inspect(ctx, func(ctx context.Context, i driver.Inspector) error {
+		locks, _, err := i.Locks(ctx, prefix, completionNames)
+		for _, l := range locks {
+			if plain(l.Name) == l.Name { // others would have to be quoted for the shell
+				names = append(names, l.Name)
+			}
+		}
+		return err
+	})
+	return names
+}

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// helpTemplate shows how a thing is used before it explains it.
+const helpTemplate = `{{.Short}}.
+
+{{with .Example}}Examples:
+{{.}}
+
+{{end}}{{with .Long}}{{.}}
+
+{{end}}{{if .Runnable}}Usage:
+  {{.UseLine}}
+
+{{end}}{{if .HasAvailableSubCommands}}Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name 12}} {{.Short}}{{end}}{{end}}
+
+{{end}}{{if .HasHelpSubCommands}}Topics:{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
+  {{rpad .Name 12}} {{.Short}}{{end}}{{end}}
+
+{{end}}{{if .HasAvailableLocalFlags}}Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
+
+{{end}}{{if .HasAvailableInheritedFlags}}Flags of every command:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
+{{end}}`
+
+// helpCommand takes the place of cobra's, which does not mind being asked about
+// what does not exist.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Explain a command or a topic",
+		Example: `  interlock help lock
+  interlock help guard enter
+  interlock help exit-codes`,
+		ValidArgsFunction: completeTopics,
+		RunE: func(c *cobra.Command, args []string) error {
+			about, rest, err := c.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usage("there is neither a command nor a topic %q; %s --help lists them all",
+					strings.Join(args, " "), c.Root().Name())
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+func completeTopics(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	about, rest, err := c.Root().Find(args)
+	if err != nil || len(rest) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var topics []cobra.Completion
+	for _, t := range about.Commands() {
+		if strings.HasPrefix(t.Name(), typed) && !t.Hidden {
+			topics = append(topics, cobra.CompletionWithDesc(t.Name(), t.Short))
+		}
+	}
+	return topics, cobra.ShellCompDirectiveNoFileComp
+}
+
+func exitCodesTopic() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodes}
+}
