@@ -171,7 +171,8 @@ func (d *Driver) entry(c *contender, base base) []clientv3.Op {
 }
 
 // answered takes the line from a reply. It is false if nothing but a new base
-// was in the way.
+// was in the way, or if the reply is older than what the line needs since the
+// watch was opened anew: asking again only reads.
 func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,7 +193,10 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 	switch {
 	case c.session.ended:
 		c.state = outdated
-	case entered && c.state == asking:
+	case !entered || c.state != asking:
+	case c.session.unlisted(d.layout.line(c.name)):
+		return false
+	default:
 		c.state = dropped // it came and went before this reply was read
 	}
 	return true

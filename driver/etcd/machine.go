@@ -42,14 +42,16 @@ const (
 
 // line is the queue of one name as snapshots and the watch tell it: a pure
 // machine, changes in, effects out. Snapshots may arrive late and changes may
-// be older than the last snapshot; neither does harm.
+// be older than the last snapshot; neither does harm. Changes that are never
+// heard do: whoever may have missed some calls restart.
 type line struct {
-	listed int64 // revision of the last snapshot; 0 before the first
+	listed int64 // revision of the last snapshot; 0 while one is needed
+	least  int64 // the revision that a needed snapshot must have
 	seen   int64 // highest revision heard of
 	places []place
-	early  []change // heard before the first snapshot
+	early  []change // heard while a snapshot is needed
 	mine   map[string]*standing
-	beats  int // heartbeats that found it without a snapshot
+	beats  int // heartbeats that found it in need of a snapshot
 }
 
 // standing is what our own contender was last told.
@@ -62,12 +64,17 @@ type standing struct {
 
 func newLine() *line { return &line{mine: map[string]*standing{}} }
 
-// join names a key as ours. It must be called before the key is written.
-func (l *line) join(key string) {
-	if l.mine[key] == nil {
-		l.mine[key] = &standing{}
-	}
+// restart has the line go by nothing that is older than rev: changes up to then
+// may have been missed, and every later one will be heard. It says nothing until
+// a snapshot of rev or later came.
+func (l *line) restart(rev int64) {
+	l.least = max(l.least, l.seen, rev)
+	l.listed, l.early, l.beats = 0, nil, 0
 }
+
+// join names a key as ours, of which nothing is known. It must be called before
+// the key is written.
+func (l *line) join(key string) { l.mine[key] = &standing{} }
 
 // leave forgets that key is ours; empty reports that none of ours is left.
 func (l *line) leave(key string) (empty bool) {
@@ -76,9 +83,9 @@ func (l *line) leave(key string) (empty bool) {
 }
 
 // list takes a snapshot of the whole line at revision rev. One that is older
-// than what was heard since is ignored.
+// than what is needed, or than what was heard since the last, is ignored.
 func (l *line) list(rev int64, places []place) []effect {
-	if rev < l.seen && l.listed > 0 {
+	if rev < l.least || rev < l.seen && l.listed > 0 {
 		return nil
 	}
 	l.listed, l.seen = rev, rev

@@ -100,7 +100,7 @@ func (s *session) shouldAsk() bool {
 	return true
 }
 
-// age counts how long lines have had no snapshot. At the first heartbeat the
+// age counts how long lines have needed a snapshot. At the first heartbeat the
 // answer that brings it is probably on its way.
 func (s *session) age() {
 	s.d.mu.Lock()

@@ -89,7 +89,7 @@ func (s *session) heard(reply clientv3.WatchResponse) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if reply.Created {
-		s.stands()
+		s.stands(reply.Header.Revision)
 		return
 	}
 	for _, ev := range reply.Events {
@@ -102,15 +102,20 @@ func (s *session) heard(reply clientv3.WatchResponse) {
 	}
 }
 
-// stands notes that the watch was opened. What happened since an earlier one
-// broke must be read.
-func (s *session) stands() {
+// stands notes that the watch was opened, and will tell all that happens after
+// rev. What happened since an earlier one broke must be read, at rev or later:
+// no snapshot from before closes the gap.
+func (s *session) stands(rev int64) {
 	w := &s.watch
 	w.up, w.asked, w.rev = true, -1, 0
 	w.opened++
+	s.highest = max(s.highest, rev)
 	if w.opened == 1 {
 		w.read = 1
 		return
+	}
+	for _, l := range s.lines {
+		l.restart(rev)
 	}
 	nudge(s.tendNow)
 }
@@ -187,7 +192,11 @@ func (s *session) join(c *contender) {
 	l := s.lines[at]
 	if l == nil {
 		l = newLine()
+		l.restart(s.highest) // an answer to somebody before us may still be on its way
 		s.lines[at] = l
+	}
+	if rev, gone := s.buried[c.key]; gone {
+		l.restart(rev) // what was deleted must not be taken for what is asked for now
 	}
 	l.join(c.key)
 	s.byKey[c.key] = c
@@ -215,6 +224,12 @@ func (s *session) list(at string, rev int64, places []place) {
 	if l := s.lines[at]; l != nil {
 		s.perform(l.list(rev, places))
 	}
+}
+
+// unlisted reports that a line needs a snapshot.
+func (s *session) unlisted(at string) bool {
+	l := s.lines[at]
+	return l != nil && l.listed == 0
 }
 
 // holder is who holds a line, as far as it is known.

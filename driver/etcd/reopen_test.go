@@ -1,0 +1,239 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestLineAfterAGap: what was missed is made up for by a snapshot that is young
+// enough, also if changes are heard before it comes, and by no other.
+func TestLineAfterAGap(t *testing.T) {
+	l := newLine()
+	l.join("me")
+	for i, step := range []struct {
+		got  []effect
+		want string
+	}{
+		{l.list(9, []place{at("a", 3), at("me", 9)}), "[me behind 0, o-a holds]"},
+		{l.apply(put("x", 10)), "[]"},
+	} {
+		if told(step.got) != step.want {
+			t.Fatalf("step %d: %s, want %s", i, told(step.got), step.want)
+		}
+	}
+	l.restart(20) // a was deleted at 15, which nobody told
+	if got := told(l.list(14, []place{at("a", 3), at("me", 9), at("x", 10)})); got != "[]" {
+		t.Fatalf("a snapshot from before the gap's end: %s", got)
+	}
+	if got := told(l.apply(put("y", 22))); got != "[]" {
+		t.Fatalf("without a snapshot: %s", got)
+	}
+	if got := told(l.list(21, []place{at("me", 9), at("x", 10)})); got != "[me granted@9]" {
+		t.Fatalf("a snapshot from after the gap: %s", got)
+	}
+	if got := told(l.apply(del("me", 23))); got != "[me vanished]" {
+		t.Fatalf("an event after it: %s", got)
+	}
+}
+
+// TestLineAgreesWithTheStoreAcrossGaps is TestLineAgreesWithTheStore with a watch
+// that breaks and misses events. Each time it is opened anew the line is read
+// once, and events come before that answer does.
+func TestLineAgreesWithTheStoreAcrossGaps(t *testing.T) {
+	for seed := range uint64(3000) {
+		h := newHistory(rand.New(rand.NewPCG(seed, 11)))
+		heard := h.deliverWithGaps(t)
+		final := h.snapshots[len(h.snapshots)-1]
+		for _, key := range h.ours {
+			i := slices.IndexFunc(final, func(p place) bool { return p.key == key })
+			if holds := i == 0; heard[key] != holds {
+				t.Fatalf("seed %d: %s holds: %v, the line says %v", seed, key, holds, heard[key])
+			}
+		}
+	}
+}
+
+// deliverWithGaps tells a line what a breaking watch tells, and returns which of
+// ours it says hold.
+func (h *history) deliverWithGaps(t *testing.T) map[string]bool {
+	l, holds := newLine(), map[string]bool{}
+	for _, key := range h.ours {
+		l.join(key)
+	}
+	note := func(effects []effect) {
+		for _, e := range effects {
+			holds[e.key] = h.believe(t, e)
+		}
+	}
+	list := func(rev int) { note(l.list(int64(rev), slices.Clone(h.snapshots[rev]))) }
+	end := len(h.events)
+	list(1 + h.random.IntN(4))
+	for next := int(l.listed); next < end; {
+		if h.random.IntN(6) > 0 {
+			note(l.apply(h.events[next]))
+			next++
+			continue
+		}
+		next += h.random.IntN(end - next + 1) // missed
+		l.restart(int64(next))
+		snapshot := next + h.random.IntN(end-next+1)
+		for answered := min(end, snapshot+h.random.IntN(4)); next < answered; next++ {
+			note(l.apply(h.events[next]))
+		}
+		list(h.random.IntN(snapshot + 1)) // an older answer that was late
+		list(snapshot)
+	}
+	return holds
+}
+
+// believe reports that e is a grant, which must be a true one.
+func (h *history) believe(t *testing.T, e effect) bool {
+	if e.kind == granted && !h.wasFirst(e.key, e.created) {
+		t.Fatalf("%s was granted at %d, and never was the first", e.key, e.created)
+	}
+	return e.kind == granted
+}
+
+// heldBackWatcher opens no watch while it is shut.
+type heldBackWatcher struct {
+	clientv3.Watcher
+	shut atomic.Bool
+	came chan struct{} // a watch is to be opened
+	open chan struct{}
+}
+
+func (w *heldBackWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if w.shut.CompareAndSwap(true, false) {
+		w.came <- struct{}{}
+		await(ctx, w.open)
+	}
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// heldBackAnswer delivers the answer to one transaction late.
+type heldBackAnswer struct {
+	armed   atomic.Bool
+	came    chan struct{} // it is here
+	deliver chan struct{}
+}
+
+func (a *heldBackAnswer) on(config *clientv3.Config) {
+	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			err := call(ctx, method, req, reply, cc, opts...)
+			if strings.HasSuffix(method, "/Txn") && a.armed.CompareAndSwap(true, false) {
+				a.came <- struct{}{}
+				await(ctx, a.deliver)
+			}
+			return err
+		}))
+}
+
+func await(ctx context.Context, ch <-chan struct{}) {
+	select {
+	case <-ch:
+	case <-ctx.Done():
+	}
+}
+
+func holdBack() *heldBackAnswer {
+	return &heldBackAnswer{came: make(chan struct{}, 1), deliver: make(chan struct{})}
+}
+
+// TestWhatABrokenWatchMissedIsRead: a holder left and a claim was lost while the
+// watch was broken, and somebody joins both lines while they are read.
+func TestWhatABrokenWatchMissedIsRead(t *testing.T) {
+	server := serverFor(t)
+	answer := holdBack()
+	client, operator := dial(t, server.Addr(), answer.on), dial(t, server.Addr())
+	watch := &heldBackWatcher{Watcher: client.Watcher, came: make(chan struct{}, 1), open: make(chan struct{})}
+	client.Watcher = watch
+	d := open(t, client, nil)
+	held, awaited := ask("held", "me"), ask("awaited", "me")
+	mustAcquire(t, d, held)
+	mustPut(t, operator, "awaited/foreign", "")
+	done := queue(t, d, awaited)
+
+	watch.shut.Store(true)
+	breakWatch(d)
+	receive(t, watch.came, "the next watch")
+	mustDelete(t, operator, "held/", clientv3.WithPrefix())
+	mustDelete(t, operator, "awaited/foreign")
+	answer.armed.Store(true)
+	close(watch.open)
+	receive(t, answer.came, "the reading of the lines")
+	mustPut(t, operator, "held/late", "")
+	rev := mustPut(t, operator, "awaited/late", "")
+	testbed.Eventually(t, "the watch tells of it", patience, func() bool { return heardOf(d, rev) })
+	close(answer.deliver)
+
+	if cause := receive(t, held.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+		t.Fatalf("cause %v", cause)
+	}
+	if o := receive(t, done, "the grant"); o.err != nil || !o.Token.Valid() {
+		t.Fatal(o)
+	}
+}
+
+func breakWatch(d *Driver) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session.watch.reopen()
+}
+
+func heardOf(d *Driver, rev int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.session != nil && d.session.watch.rev >= rev
+}
+
+// TestAnswerFromBeforeTheGap: a request is carried out, the watch is opened anew,
+// and only then its answer comes, before the lines are read. The claim is granted
+// nevertheless.
+func TestAnswerFromBeforeTheGap(t *testing.T) {
+	for _, noWait := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noWait=%v", noWait), func(t *testing.T) {
+			server := serverFor(t)
+			answer, reading := holdBack(), holdBack()
+			client, operator := dial(t, server.Addr(), answer.on, reading.on), dial(t, server.Addr())
+			watch := &heldBackWatcher{Watcher: client.Watcher, came: make(chan struct{}, 1), open: make(chan struct{})}
+			client.Watcher = watch
+			d := open(t, client, nil)
+			watch.shut.Store(true)
+			breakWatch(d)
+			receive(t, watch.came, "the next watch")
+
+			r := ask("n", "me")
+			r.NoWait = noWait
+			answer.armed.Store(true)
+			done := make(chan outcome, 1)
+			ctx := bounded(t)
+			go func() {
+				g, err := d.Acquire(ctx, r.Request)
+				done <- outcome{g, err}
+			}()
+			receive(t, answer.came, "the answer")
+			mustPut(t, operator, "elsewhere", "") // a younger revision
+			reading.armed.Store(true)
+			close(watch.open)
+			receive(t, reading.came, "the reading of the lines")
+			close(answer.deliver)
+			if o := receive(t, done, "the grant"); o.err != nil || !o.Token.Valid() {
+				t.Fatal(o)
+			}
+			close(reading.deliver)
+		})
+	}
+}
