@@ -27,8 +27,10 @@ type Request struct {
 	Events Events
 }
 
-// Events are calls from the driver's own goroutines. They must return at once
-// and must not call the driver.
+// Events are calls from the driver's own goroutines, possibly at once with each
+// other. They must return at once and must not call the driver. None of them
+// comes after an Acquire has returned an error, until it is repeated, nor after
+// Release was called.
 type Events struct {
 	// Waiting is told when the request has a place in the queue, and again
 	// when that place changes, at the driver's discretion.

@@ -31,6 +31,10 @@ type place struct {
 	grant     driver.Grant            // zero until granted
 	lost      error                   // told by the driver before the grant was delivered
 	passes    int                     // hand-overs inside the process so far
+
+	failed    int   // requests in a row that failed
+	trouble   error // why the last one failed; nil once it has its place
+	uncertain bool  // one of them may have been carried out
 }
 
 // A waiter is one goroutine that wants the lock.
@@ -54,8 +58,8 @@ func (l *locker) join(name string, w *waiter) *gate {
 		g = &gate{name: name}
 		l.gates[name] = g
 	}
-	if w.try && g.place != nil {
-		w.result <- outcome{err: &interlock.HeldError{Name: name, Owner: g.place.owner}}
+	if w.try && (g.place != nil || len(g.waiters) > 0) {
+		w.result <- outcome{err: &interlock.HeldError{Name: name, Owner: g.lastHolder()}}
 		return g
 	}
 	g.waiters = append(g.waiters, w)
@@ -78,6 +82,7 @@ func (l *locker) leave(g *gate, w *waiter) (told bool) {
 	return false
 }
 
+// lastHolder is who holds the name, as far as it is known here.
 func (g *gate) lastHolder() string {
 	if g.holder != nil {
 		return g.holder.place.owner
@@ -91,7 +96,7 @@ func (l *locker) contend(g *gate) {
 	if g.place == nil && !g.leaving && len(g.waiters) > 0 {
 		g.place = &place{
 			owner:  l.newOwner(),
-			noWait: !slices.ContainsFunc(g.waiters, func(w *waiter) bool { return !w.try }),
+			noWait: g.waiters[0].try,
 		}
 		l.start(g, g.place)
 	}
@@ -105,7 +110,7 @@ func (l *locker) tidy(g *gate) {
 }
 
 // granted gives the grant of p to the first waiter. It reports false if nobody
-// takes it, and p must be given up.
+// takes it, or it was lost before it came, and p must be given up.
 func (l *locker) granted(g *gate, p *place, grant driver.Grant) bool {
 	p.grant = grant
 	if p.lost != nil || len(g.waiters) == 0 {

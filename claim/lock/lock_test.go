@@ -94,6 +94,7 @@ type faulty struct {
 	loseReleases  int
 	refuse        error // what every Acquire answers, if set
 	acquires      int
+	releases      int
 	owners        []string
 	stopped       bool // leases say that their time is over, whatever the timers
 	afterAcquired func()
@@ -133,6 +134,7 @@ func (f *faulty) Release(ctx context.Context, name, owner string) error {
 	err := f.Driver.Release(ctx, name, owner)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.releases++
 	if f.loseReleases > 0 {
 		f.loseReleases--
 		return errReplyLost
@@ -458,7 +460,7 @@ func TestLossBeforeDelivery(t *testing.T) {
 		l, d := b.process(nil)
 		once := sync.OnceFunc(func() {
 			b.space.Revoke(name)
-			time.Sleep(ttl) // a renewal finds out
+			time.Sleep(ttl / 2) // a renewal finds out, the lease would still last
 		})
 		d.afterAcquired = once
 		c := b.acquire(l)
@@ -643,6 +645,89 @@ func TestTryDoesNotSpoilAWaiter(t *testing.T) {
 		}
 		b.release(c)
 		b.release(<-waited)
+	})
+}
+
+// A try that comes during a release of ours, and one who waits right after it.
+func TestTryBehindAReleaseDoesNotWait(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		other, _ := b.process(nil)
+		first := b.acquire(l)
+		d.loseReleases = 1 // makes the release last
+		released, tried, waited := make(chan error), make(chan error), make(chan *lock.Claim)
+		theirs := make(chan *lock.Claim)
+		go func() { theirs <- b.acquire(other) }()
+		synctest.Wait()
+		go func() { released <- first.Release(b.Context()) }()
+		synctest.Wait()
+		began := time.Now()
+		go func() {
+			_, err := l.TryAcquire(b.Context(), name)
+			tried <- err
+		}()
+		synctest.Wait()
+		go func() { waited <- b.acquire(l) }()
+		synctest.Wait()
+		if _, err := l.TryAcquire(b.Context(), name); !errors.Is(err, interlock.ErrHeld) || time.Since(began) > 0 {
+			b.Fatalf("behind others, after %v: %v", time.Since(began), err)
+		}
+		holder := <-theirs
+		if err := <-tried; !errors.Is(err, interlock.ErrHeld) || time.Since(began) > ttl {
+			b.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		if err := <-released; err != nil {
+			b.Fatal(err)
+		}
+		b.release(holder)
+		b.release(<-waited)
+	})
+}
+
+// An answer that took longer than the lease is no claim.
+func TestEndedGrantIsNotDelivered(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		d.stopped = true
+		d.afterAcquired = sync.OnceFunc(func() { time.AfterFunc(50*time.Millisecond, func() { d.set(func() { d.stopped = false }) }) })
+		if c := b.acquire(l); !c.Valid() || d.acquires < 2 {
+			b.Fatalf("%d requests, valid %v", d.acquires, c.Valid())
+		} else {
+			b.release(c)
+		}
+	})
+}
+
+// A try whose first answer was lost may have left something behind.
+func TestUncertainTryIsGivenUp(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		other, _ := b.process(nil)
+		l, d := b.process(nil)
+		var theirs *lock.Claim
+		d.loseAcquires = 1
+		d.afterAcquired = sync.OnceFunc(func() {
+			b.space.Revoke(name) // somebody else has it before the try is repeated
+			theirs = b.acquire(other)
+		})
+		if _, err := l.TryAcquire(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
+			b.Fatal(err)
+		}
+		synctest.Wait()
+		if d.releases != 1 {
+			b.Fatalf("%d releases after an uncertain try", d.releases)
+		}
+		b.release(theirs)
+	})
+}
+
+func TestWaitDuringAnOutageTellsOfTheOutage(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{Wait: 200 * time.Millisecond})
+		d.refuse = errReplyLost
+		_, err := l.Acquire(b.Context(), name)
+		if errors.Is(err, interlock.ErrHeld) || !errors.Is(err, errReplyLost) || interlock.Kind(err) != interlock.Retryable {
+			b.Fatalf("%v (%v)", err, interlock.Kind(err))
+		}
 	})
 }
 

@@ -137,10 +137,18 @@ func (l *locker) queue(parent, wait context.Context, name string, try bool) (*ho
 		o := <-w.result
 		return o.hold, o.err
 	}
-	if wait.Err() == nil { // Options.Wait has passed
-		return nil, &interlock.HeldError{Name: name, Owner: g.lastHolder()}
+	return nil, l.waitedTooLong(wait, g)
+}
+
+// waitedTooLong says why a wait ended without an answer.
+func (l *locker) waitedTooLong(wait context.Context, g *gate) error {
+	switch {
+	case wait.Err() != nil:
+		return l.fail(g.name, context.Cause(wait))
+	case g.place != nil && g.place.trouble != nil: // Options.Wait has passed
+		return &interlock.Error{Op: "acquire", Driver: l.name, Name: g.name, Kind: interlock.Retryable, Err: g.place.trouble}
 	}
-	return nil, l.fail(name, context.Cause(ctx))
+	return &interlock.HeldError{Name: g.name, Owner: g.lastHolder()}
 }
 
 // refuse says why a call is not even let into the queue.
@@ -188,7 +196,7 @@ func (l *locker) start(g *gate, p *place) {
 		settled := err == nil && l.granted(g, p, grant)
 		if err != nil {
 			l.refused(g, p, err)
-			settled = errors.Is(err, interlock.ErrHeld) // nothing was left behind
+			settled = errors.Is(err, interlock.ErrHeld) && !p.uncertain // nothing was left behind
 		}
 		l.mu.Unlock()
 		if settled {
@@ -203,22 +211,39 @@ func (l *locker) start(g *gate, p *place) {
 // a row. Repeating with the same owner converges, whatever became of the
 // requests whose answers were lost.
 func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, error) {
-	failed := 0
 	request := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p)}
-	request.Events.Waiting = func(at driver.Place) {
-		failed = 0 // it has its place: what failed before is over
-		l.waiting(g, p, at)
-	}
 	for {
-		grant, err := l.backend.acquire(ctx, request)
+		grant, err := l.request(ctx, p, request)
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
 			return grant, err
 		}
-		failed++
-		if failed >= l.options.Attempts || !l.pause(ctx, failed) {
+		if failed := l.troubled(p, err); failed >= l.options.Attempts || !l.pause(ctx, failed) {
 			return grant, err
 		}
 	}
+}
+
+// request asks once. A grant whose lease has ended on its way is none.
+func (l *locker) request(ctx context.Context, p *place, r driver.Request) (driver.Grant, error) {
+	l.mu.Lock()
+	p.lost = nil // that was an earlier grant
+	l.mu.Unlock()
+	grant, err := l.backend.acquire(ctx, r)
+	if err == nil && grant.Lease.Remaining() <= 0 {
+		err = &interlock.Error{Op: "acquire", Driver: l.name, Name: r.Name, Kind: interlock.Uncertain,
+			Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}
+	}
+	return grant, err
+}
+
+// troubled notes that a request failed, and counts those in a row.
+func (l *locker) troubled(p *place, err error) (failed int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.failed++
+	p.trouble = err
+	p.uncertain = p.uncertain || interlock.Kind(err) == interlock.Uncertain
+	return p.failed
 }
 
 func worthRepeating(err error) bool {
@@ -243,6 +268,7 @@ func (l *locker) pause(ctx context.Context, failed int) bool {
 
 func (l *locker) events(g *gate, p *place) driver.Events {
 	return driver.Events{
+		Waiting: func(at driver.Place) { l.waiting(g, p, at) },
 		Renewed: func(took time.Duration, err error) {
 			if f := l.options.Hooks.Renewed; f != nil {
 				f(observe.LockRenewed{Name: g.name, Owner: p.owner, Took: took, Err: err})
@@ -263,6 +289,7 @@ func (l *locker) events(g *gate, p *place) driver.Events {
 func (l *locker) waiting(g *gate, p *place, at driver.Place) {
 	l.mu.Lock()
 	g.last = at.Holder
+	p.failed, p.trouble = 0, nil // it has its place: what failed before is over
 	l.mu.Unlock()
 	if f := l.options.Hooks.Waiting; f != nil {
 		f(observe.LockWaiting{Name: g.name, Owner: p.owner, Ahead: at.Ahead, Holder: at.Holder})

@@ -39,8 +39,6 @@ package memory
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -246,37 +244,33 @@ func (d *Driver) isClosed() bool {
 // renew keeps everything of this driver alive, and tells who lost.
 func (d *Driver) renew() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.closed {
-		d.mu.Unlock()
 		return
 	}
 	d.renewal.Reset(d.ttl / 3)
-	calls := slices.Collect(maps.Values(d.calls))
-	d.mu.Unlock()
-	for _, c := range calls {
-		d.renewOne(c)
+	for owner, c := range d.calls {
+		d.renewOne(owner, c)
 	}
 }
 
-func (d *Driver) renewOne(c *call) {
+// renewOne tells events with the driver locked, so that none comes after a
+// Release or Close.
+func (d *Driver) renewOne(owner string, c *call) {
 	sent := boottime.Now()
 	present := d.space.renew(c, d.ttl)
-
-	d.mu.Lock()
-	held := c.lease != nil && d.calls[c.req.Owner] == c
-	if held && present {
-		c.lease.Renew(sent, d.ttl)
-	}
-	if held && !present {
-		delete(d.calls, c.req.Owner)
-	}
-	d.mu.Unlock()
-
 	switch e := c.req.Events; {
-	case held && present && e.Renewed != nil:
-		e.Renewed(boottime.Now().Sub(sent), nil)
-	case held && !present && e.Lost != nil:
-		e.Lost(interlock.ErrLost)
+	case c.lease == nil: // it waits, and Acquire looks after it
+	case present:
+		c.lease.Renew(sent, d.ttl)
+		if e.Renewed != nil {
+			e.Renewed(boottime.Now().Sub(sent), nil)
+		}
+	default:
+		delete(d.calls, owner)
+		if e.Lost != nil {
+			e.Lost(interlock.ErrLost)
+		}
 	}
 }
 
