@@ -24,6 +24,14 @@ const baseAttempts = 8
 // or interlock.ErrLost in its chain means that the place in the line is gone
 // and that the same call takes a new one.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := d.acquire(ctx, r)
+	if err != nil {
+		d.silence(identity{r.Name, r.Owner})
+	}
+	return g, err
+}
+
+func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check(ctx, r); err != nil {
 		return driver.Grant{}, err
 	}

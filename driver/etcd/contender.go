@@ -53,7 +53,7 @@ func (c *contender) wake() {
 
 // grant is what Acquire returns. The driver's mutex is held.
 func (c *contender) grant() driver.Grant {
-	c.told = true
+	c.told, c.events.Waiting = true, nil // a holder has no place
 	return driver.Grant{Lease: lease{c}, Token: c.token}
 }
 
@@ -86,6 +86,16 @@ func (c *contender) resume(events driver.Events) {
 	c.events = events
 	if c.state == waiting {
 		c.tellPlace()
+	}
+}
+
+// silence ends the events of an owner whose Acquire returns an error, whatever
+// becomes of its place.
+func (d *Driver) silence(id identity) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.contenders[id]; c != nil {
+		c.events = driver.Events{}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // Release implements driver.Fenced: one request that deletes the owner's own
@@ -48,7 +50,7 @@ func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 	}
 	gone := c.session.revoked || c.state == dropped && !c.session.doomed[c.key]
 	c.over.Store(true)
-	c.told, c.state = false, leaving
+	c.told, c.state, c.events = false, leaving, driver.Events{}
 	c.session.stepOut(c)
 	c.wake()
 	if gone && len(c.stale) == 0 {

@@ -186,6 +186,9 @@ func keepAliveOver(ctx context.Context, leases pb.LeaseClient, id clientv3.Lease
 func (s *session) renewed(took time.Duration, err error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
+	if s.ended {
+		return // a late answer: nothing is held under this session any more
+	}
 	for _, c := range s.byKey {
 		if c.told && c.events.Renewed != nil {
 			c.events.Renewed(took, err)
