@@ -33,7 +33,7 @@ vuln: ## Known vulnerabilities, from Go's database on the network
 	@scripts/vuln.sh
 
 soak-drivers: deps ## The conformance suite of every driver, ten times
-	go test -race -count=10 -timeout 60m -p 1 -run '^Test(Fenced|Advisory|Plain)$$' ./driver/... ./driver/etcd/...
+	go test -race -count=10 -timeout 60m -p 1 -parallel 8 -run '^Test(Fenced|Advisory|Plain|Fence)$$' ./driver/... ./driver/etcd/...
 
 soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
@@ -43,7 +43,7 @@ mutants: deps ## Plant one wrong line at a time; the tests must notice each
 
 story: deps ## A worker is stopped past its lease and its stale write refused
 	@go test -c -o bin/story.test ./examples/bank
-	@cd examples/bank && ../../bin/story.test -test.run '^TestStory$$'
+	@[ ! -t 1 ] || export CLICOLOR_FORCE=1; set -o pipefail; cd examples/bank && ../../bin/story.test -test.run '^TestStory$$' | sed '$${/^PASS$$/d;}'
 
 story-soak: deps ## The story, fifty times in a row
 	go test -race -count=50 -timeout 60m -run '^TestStory$$' ./examples/bank

@@ -8,10 +8,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunAdvisory runs what the suite asks of a driver without tokens. Backend.Open
-// wraps each driver with [Advisory].
+// RunAdvisory runs what the suite asks of a driver without tokens, and without a
+// queue that could be shown. Backend.Open wraps each driver with [Advisory].
 func RunAdvisory(t *testing.T, h Harness) {
-	h.Without |= Tokens
+	h.Without |= Tokens | Inspection
 	RunFenced(t, h)
 }
 

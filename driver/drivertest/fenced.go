@@ -20,7 +20,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"NoWait", 0, testNoWait},
 		{"Names", 0, testNames},
 		{"ManyNames", 0, testManyNames},
-		{"Inspect", 0, testInspect},
+		{"Inspect", Inspection, testInspect},
 		// Tokens.
 		{"TokensOver1000HandOvers", Tokens, testTokensOver1000HandOvers},
 		{"TokensOverRestart", Tokens | Servers, testTokensOverRestart},
@@ -52,6 +52,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"UnmetRequirement", Tokens, testUnmetRequirement},
 		{"ContextAlreadyEnded", 0, testContextAlreadyEnded},
 		{"Close", 0, testClose},
+		{"CloseLeavesWhatIsHeldToExpire", 0, testCloseLeavesWhatIsHeldToExpire},
 	} {
 		if c.needs&h.Without != 0 {
 			continue

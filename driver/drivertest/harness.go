@@ -50,6 +50,8 @@ const (
 	FIFO
 	// Tokens: the driver is fenced.
 	Tokens
+	// Inspection: the driver is a driver.Inspector that shows waiters in order.
+	Inspection
 )
 
 // Backend is one running backend.

@@ -35,6 +35,7 @@ func testExclusion(s *scene) {
 					if n := holding.Add(1); n != 1 {
 						errs <- fmt.Errorf("%d hold at once", n)
 					}
+					time.Sleep(time.Millisecond) // the work, so that an overlap can be seen
 					mu.Lock()
 					tokens = append(tokens, c.grant.Token)
 					mu.Unlock()
@@ -135,7 +136,7 @@ func testInspect(s *scene) {
 	d := s.open()
 	inspector, ok := d.(driver.Inspector)
 	if !ok {
-		return
+		s.Fatal("the driver is no Inspector, and Without does not say so")
 	}
 	holder := s.contender(d, lockName).acquire()
 	ctx, cancel := context.WithCancel(s.Context())
@@ -224,11 +225,7 @@ func testReleaseAfterLossSparesTheNext(s *scene) {
 	next := s.contender(s.open(), lockName).persist()
 	loser.persistRelease()
 	s.mustHold(next)
-	select {
-	case cause := <-next.lost:
-		s.Fatalf("the next holder was told of a loss: %v", cause)
-	default:
-	}
+	s.mustHearNothing(next, "the next holder was told of a loss")
 	next.release()
 	s.mustBeEmpty(lockName)
 }
@@ -304,4 +301,26 @@ func testClose(s *scene) {
 	if took := time.Since(began); took > s.DeadWaiter+patience/2 {
 		s.Fatalf("a closed driver's waiter held up the next one for %v", took)
 	}
+}
+
+// testCloseLeavesWhatIsHeldToExpire: the work may go on, so nobody else gets it
+// before the lease is over.
+func testCloseLeavesWhatIsHeldToExpire(s *scene) {
+	closing, other := s.open(), s.open()
+	held := s.contender(closing, lockName).acquire()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	if err := closing.Close(ctx); err != nil {
+		s.Fatal(err)
+	}
+	next := s.contender(other, lockName)
+	next.req.NoWait = true
+	if err := next.try(s.Context()); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("a closed driver gave up what it held: another who tried got %v", err)
+	}
+	last := s.contender(other, lockName).acquire()
+	if held.valid() {
+		s.Fatalf("another has it while %v were left", held.grant.Lease.Remaining())
+	}
+	last.release()
 }

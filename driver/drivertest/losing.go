@@ -90,13 +90,22 @@ func testLossByDeletion(s *scene) {
 	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
 		s.Fatalf("cause %v", cause)
 	}
+	s.mustHearNothing(c, "told twice")
 	c.release()
+	released := s.contender(d, lockName).persist()
+	released.release()
+	s.backend.Delete(s.T, lockName)
+	s.mustHearNothing(released, "told of a loss after the release")
+}
+
+// mustHearNothing waits for as long as a renewal takes to come round.
+func (s *scene) mustHearNothing(c *contender, what string) {
+	s.Helper()
 	select {
-	case again := <-c.lost:
-		s.Fatalf("told twice: %v", again)
-	default:
+	case cause := <-c.lost:
+		s.Fatalf("%s: %v", what, cause)
+	case <-time.After(s.TTL/3 + 200*time.Millisecond):
 	}
-	s.contender(d, lockName).persist().release()
 }
 
 // testServerKilled: the lease ends by its own clock while nobody answers, and
