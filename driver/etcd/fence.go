@@ -54,7 +54,8 @@ func (f *Fence) key(resource string) string {
 	return f.prefix + "interlock.fence:" + escaper.Replace(resource)
 }
 
-// audit is where the rebase of the mark that was written at rev is recorded.
+// audit is where a rebase is recorded that read the mark at rev. The mark's own
+// revision would not do: it is 0 each time that somebody deleted the mark.
 func (f *Fence) audit(resource string, rev int64) string {
 	return fmt.Sprintf("%sinterlock.rebase:%s:%019d", f.prefix, escaper.Replace(resource), rev)
 }
@@ -194,32 +195,39 @@ func (f *Fence) plausible(op, resource string, t interlock.Token) error {
 
 // Mark implements driver.Fence. Raised is by the clock of whoever raised it.
 func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) {
-	m, _, err := f.read(ctx, "show mark", resource)
-	return m, err
+	r, err := f.read(ctx, "show mark", resource)
+	return r.mark, err
 }
 
-// read gives the mark and the revision at which it was written, 0 if none was.
-func (f *Fence) read(ctx context.Context, op, resource string) (m driver.Mark, rev int64, err error) {
+// reading is a mark as it was read.
+type reading struct {
+	mark    driver.Mark
+	written int64 // the revision at which the mark was, 0 if there is none
+	read    int64 // the revision of the store
+}
+
+func (f *Fence) read(ctx context.Context, op, resource string) (r reading, err error) {
 	if err := checkName(op, resource); err != nil {
-		return m, 0, err
+		return r, err
 	}
 	if ctx.Err() != nil {
-		return m, 0, unsent(ctx, op, resource)
+		return r, unsent(ctx, op, resource)
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
 	reply, err := f.client.Get(rctx, f.key(resource))
 	if err != nil {
-		return m, 0, failed(rctx, op, resource, err)
+		return r, failed(rctx, op, resource, err)
 	}
+	r.read = reply.Header.Revision
 	if len(reply.Kvs) == 0 {
-		return m, 0, nil
+		return r, nil
 	}
-	m, err = readMark(reply.Kvs[0])
-	if err != nil {
+	r.written = reply.Kvs[0].ModRevision
+	if r.mark, err = readMark(reply.Kvs[0]); err != nil {
 		err = &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite, Err: err}
 	}
-	return m, reply.Kvs[0].ModRevision, err
+	return r, err
 }
 
 // rebaseAttempts bounds how often Rebase reads again because the mark moved
@@ -239,13 +247,13 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 		return driver.Mark{}, err
 	}
 	for range rebaseAttempts {
-		m, rev, err := f.read(ctx, op, resource)
+		r, err := f.read(ctx, op, resource)
 		if err != nil {
-			return m, err
+			return r.mark, err
 		}
-		done, err := f.rebaseOnce(ctx, resource, m, rev, to, reason, by)
+		done, err := f.rebaseOnce(ctx, resource, r, to, reason, by)
 		if done || err != nil {
-			return m, err
+			return r.mark, err
 		}
 	}
 	return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Retryable,
@@ -261,17 +269,21 @@ type rebasing struct {
 	At     time.Time       `json:"at"` // by the caller's clock
 }
 
-func (f *Fence) rebaseOnce(ctx context.Context, resource string, m driver.Mark, rev int64, to interlock.Token, reason, by string) (bool, error) {
+// rebaseOnce does nothing if the mark is not the one that was read, or if a
+// record stands where its own would be: one that saw the same store was faster,
+// and somebody deleted the mark since.
+func (f *Fence) rebaseOnce(ctx context.Context, resource string, r reading, to interlock.Token, reason, by string) (bool, error) {
 	now := f.now().UTC()
-	entry, err := json.Marshal(rebasing{From: m.Token, To: to, Reason: reason, By: by, At: now})
+	entry, err := json.Marshal(rebasing{From: r.mark.Token, To: to, Reason: reason, By: by, At: now})
 	if err != nil {
 		return false, &interlock.Error{Op: "rebase", Driver: driverName, Name: resource, Kind: interlock.Bug, Err: err}
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
-	key := f.key(resource)
-	reply, err := f.client.Txn(rctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
-		Then(clientv3.OpPut(key, markValue(to, driver.RebaseSource(by, reason), now)), clientv3.OpPut(f.audit(resource, rev), string(entry))).
+	key, record := f.key(resource), f.audit(resource, r.read)
+	reply, err := f.client.Txn(rctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", r.written), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)).
+		Then(clientv3.OpPut(key, markValue(to, driver.RebaseSource(by, reason), now)), clientv3.OpPut(record, string(entry))).
 		Commit()
 	if err != nil {
 		return false, failed(rctx, "rebase", resource, err)

@@ -1,0 +1,76 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// reasons lists why r was rebased, as the records of the fence in prefix tell.
+func reasons(t *testing.T, client *clientv3.Client, prefix string) (all []string) {
+	t.Helper()
+	reply, err := client.Get(bounded(t), prefix+"interlock.rebase:r:", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range reply.Kvs {
+		var r rebasing
+		if err := json.Unmarshal(kv.Value, &r); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r.Reason)
+	}
+	return all
+}
+
+// TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords: each time there is none, which
+// looks the same.
+func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
+	client := dial(t, serverFor(t).Addr())
+	f := NewFence(client, "p/")
+	var want []string
+	for i := range 3 {
+		mustDelete(t, client, f.key("r"))
+		want = append(want, fmt.Sprint("reason ", i))
+		if _, err := f.Rebase(t.Context(), "r", tok(t, 10, 0), want[i], "me"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := reasons(t, client, "p/"); !slices.Equal(got, want) {
+		t.Fatalf("recorded are %q, want %q", got, want)
+	}
+}
+
+// TestRebasesThatSawTheSameStoreKeepBothRecords: both find no mark, one sets it,
+// it is deleted, and the other goes on.
+func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	fast, armed := NewFence(operator, "p/"), atomic.Bool{}
+	slow := NewFence(dial(t, server.Addr(), func(config *clientv3.Config) {
+		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if strings.HasSuffix(method, "/Txn") && armed.CompareAndSwap(true, false) {
+					if _, err := fast.Rebase(ctx, "r", tok(t, 10, 0), "fast", "me"); err != nil {
+						t.Errorf("the fast one: %v", err)
+					}
+					mustDelete(t, operator, fast.key("r"))
+				}
+				return call(ctx, method, req, reply, cc, opts...)
+			}))
+	}), "p/")
+	armed.Store(true)
+	if _, err := slow.Rebase(t.Context(), "r", tok(t, 11, 0), "slow", "me"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := reasons(t, operator, "p/"), []string{"fast", "slow"}; !slices.Equal(got, want) {
+		t.Fatalf("recorded are %q, want %q", got, want)
+	}
+}
