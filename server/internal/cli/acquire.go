@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
@@ -19,8 +20,12 @@ import (
 // patience is how long a wait stays silent.
 const patience = 500 * time.Millisecond
 
-// disconnect bounds the orderly end of a connection.
-const disconnect = 2 * time.Second
+// disconnect bounds the orderly end of a connection, farewell that of one over
+// which the lock was lost.
+const (
+	disconnect = 2 * time.Second
+	farewell   = 200 * time.Millisecond
+)
 
 // waitFlags are those of every command that takes a lock.
 type waitFlags struct {
@@ -89,6 +94,8 @@ type grant struct {
 	waited time.Duration
 	locks  *lock.Fenced
 	driver *backend.Locks
+
+	unreleased bool // the backend did not confirm the release
 }
 
 // acquire opens the backend and takes the lock. ctx ends the wait. When it
@@ -170,9 +177,19 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 // release gives the lock up. What fails is told: the lock then stays taken
 // until it expires, and nobody else is harmed.
 func (g *grant) release() {
+	left, begun := g.Remaining(), boottime.Now()
 	if err := g.Claim.Release(context.Background()); err != nil {
-		g.app.say("warning: %q could not be released and stays taken for up to %v: %v", g.Name(), g.driver.Guarantees().TTL, err)
+		g.unreleased = true
+		g.app.say("warning: %q could not be released and %s: %v", g.Name(), staysTaken(left-boottime.Now().Sub(begun)), err)
 	}
+}
+
+// staysTaken rounds up: our count of a lease ends a little before the backend's.
+func staysTaken(left time.Duration) string {
+	if left <= 0 {
+		return "expires now"
+	}
+	return fmt.Sprintf("stays taken for %v more", left.Truncate(time.Second)+time.Second)
 }
 
 // instant is the most that is left of a claim when its command is killed, and a
@@ -193,16 +210,40 @@ func (g *grant) outlast() {
 	}
 }
 
+// close disconnects. A backend that does not answer is not waited for when
+// there is nothing left to be told to it. What has not ended in time ends with
+// the process, which has nothing else to do: not every driver's goodbye can be
+// cut short.
 func (g *grant) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), disconnect)
+	patience := disconnect
+	if g.over() {
+		patience = farewell
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- g.disconnect(ctx) }()
 	var err error
+	select {
+	case err = <-closed:
+	case <-ctx.Done():
+		err = fmt.Errorf("not done within %v", patience)
+	}
+	if err != nil && !g.over() {
+		g.app.say("warning: disconnecting from %v: %v", g.target, err)
+	}
+}
+
+// over reports that the lock was lost, or that its release was not confirmed.
+func (g *grant) over() bool {
+	return g.unreleased || g.Claim != nil && !errors.Is(context.Cause(g.Context()), interlock.ErrReleased)
+}
+
+func (g *grant) disconnect(ctx context.Context) (err error) {
 	if g.locks != nil {
 		err = g.locks.Close(ctx)
 	}
-	if err = errors.Join(err, g.driver.Close(ctx)); err != nil {
-		g.app.say("warning: disconnecting from %v: %v", g.target, err)
-	}
+	return errors.Join(err, g.driver.Close(ctx))
 }
 
 // notice tells, once, who is waited for.

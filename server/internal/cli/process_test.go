@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -179,11 +180,53 @@ func TestADeadServerEndsTheCommandInTime(t *testing.T) {
 			dead := monotonic()
 			wantCode(t, p, 79)
 			gone(t, pid)
-			judgeEnd(t, j.read(), asked, dead+ttl)
+			entries, over := j.read(), monotonic()
+			judgeEnd(t, entries, asked, dead+ttl)
+			if lingered := over - entries[len(entries)-1].at; lingered > 1500*time.Millisecond { // the rest of the lease, and a farewell
+				t.Errorf("lingered for %v", lingered)
+			}
 			if r := reportOf(t, report); r.Outcome != "lost" || r.Signal != int(syscall.SIGKILL) {
 				t.Errorf("reported %+v", r)
 			}
 		})
+	}
+}
+
+// The command ends while the backend does not answer. What is said about the
+// lock is what the last renewal left, and nothing is waited for in vain.
+func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
+	for name, start := range servers {
+		for state, stop := range map[string]func(*testbed.Server){"dead": (*testbed.Server).Kill, "silent": (*testbed.Server).Pause} {
+			t.Run(name+"/"+state, func(t *testing.T) {
+				program(t)
+				server := start(t)
+				p := testbed.Command(t, program(t), "lock", "job", "--backend", name+"://"+server.Addr(), "--ttl", "12s",
+					"--timeout", "1s", "--", "sh", "-c", "echo ready; read _")
+				p.Line(patience)
+				granted := time.Now()
+				stop(server)
+				for time.Since(granted) < 2*time.Second { // so that less than the TTL is left, before the renewal at 4 s
+					time.Sleep(50 * time.Millisecond)
+				}
+				ended := time.Now()
+				if err := p.Stdin().Close(); err != nil {
+					t.Fatal(err)
+				}
+				wantCode(t, p, 1) // as read says at the end of its input
+				took, said := time.Since(ended), p.Stderr()
+				t.Logf("after %v: %s", took, said)
+				if took > 2*time.Second { // 1 s for the release, 0.2 s for the rest
+					t.Errorf("it took %v to end", took)
+				}
+				left := regexp.MustCompile(`"job" could not be released and stays taken for (\S+) more: `).FindStringSubmatch(said)
+				if left == nil || strings.Count(said, "\n") != 1 {
+					t.Fatalf("it said %q", said)
+				}
+				if d, err := time.ParseDuration(left[1]); err != nil || d < 7*time.Second || d > 10*time.Second {
+					t.Errorf("it says %s (%v)", left[1], err)
+				}
+			})
+		}
 	}
 }
 
@@ -405,7 +448,6 @@ func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
 			program(t)
 			server := start(t)
 			server.Pause()
-			defer server.Resume()
 			begun := time.Now()
 			p := testbed.Command(t, program(t), "__complete", "lock", "--backend", name+"://"+server.Addr(), "")
 			wantCode(t, p, 0)
