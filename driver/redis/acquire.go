@@ -21,6 +21,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	d.held.hush(r.Owner)
 	w := d.waiting.enter(r, k)
 	defer d.waiting.leave(w)
 	mode := enqueue

@@ -33,8 +33,8 @@ type holding struct {
 	due     boottime.Instant // guarded by keeper.mu
 
 	// mu is held while events are told, so that none is told after the release.
-	mu       sync.Mutex
-	released bool
+	mu    sync.Mutex
+	quiet bool
 }
 
 func newKeeper(c *conn, ttl time.Duration) *keeper {
@@ -64,11 +64,26 @@ func (k *keeper) remove(owner string) {
 	h := k.held[owner]
 	delete(k.held, owner)
 	k.mu.Unlock()
-	if h != nil {
-		h.mu.Lock()
-		h.released = true
-		h.mu.Unlock()
+	h.hush()
+}
+
+// hush ends the events of what owner has. It goes on being renewed until a
+// repeated Acquire adds it anew: if that fails nothing may be told any more, and
+// what a renewal under way finds would be told once more to the new holding.
+func (k *keeper) hush(owner string) {
+	k.mu.Lock()
+	h := k.held[owner]
+	k.mu.Unlock()
+	h.hush()
+}
+
+func (h *holding) hush() {
+	if h == nil {
+		return
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.quiet = true
 }
 
 func (k *keeper) run(ctx context.Context) { loop(ctx, k.wake, k.next, k.renew) }
@@ -167,25 +182,32 @@ func (k *keeper) postpone(h *holding, due boottime.Instant) {
 	h.due = due
 }
 
-// lose drops a lease that the server gave to somebody else, or has forgotten.
+// lose drops a lease that the server gave to somebody else, or has forgotten. It
+// is told before, so that a release meanwhile still finds what to hush.
 func (k *keeper) lose(h *holding) {
 	h.lease.End()
+	h.tellLost()
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.held[h.request.Owner] == h {
 		delete(k.held, h.request.Owner)
 	}
-	k.mu.Unlock()
+}
+
+// tellLost is the last that is told.
+func (h *holding) tellLost() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if tell := h.request.Events.Lost; tell != nil && !h.released {
+	if tell := h.request.Events.Lost; tell != nil && !h.quiet {
 		tell(problem(request{op: "renew", name: h.request.Name}, interlock.Definite, interlock.ErrLost))
 	}
+	h.quiet = true
 }
 
 func (h *holding) tellRenewed(took time.Duration, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if tell := h.request.Events.Renewed; tell != nil && !h.released {
+	if tell := h.request.Events.Renewed; tell != nil && !h.quiet {
 		tell(took, err)
 	}
 }

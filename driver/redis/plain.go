@@ -58,6 +58,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	if err != nil {
 		return nil, err
 	}
+	p.held.hush(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
 		sent := boottime.Now()
