@@ -40,9 +40,13 @@
 // of its lease. Guarantees.Blind is therefore the TTL.
 //
 // A request may arrive late: bytes of a connection that was given up can still
-// be read by a server that was stopped. If an acquire request overtakes the
-// release after it in this way, the name stays taken until the TTL is over, by
-// an owner that nobody uses; it never is granted twice.
+// be read by a server that was stopped. If an acquire request is read after a
+// later request of its owner in this way (a release, or an attempt that was
+// answered that the name is held), the name is taken until the TTL is over, by
+// an owner that nobody uses, unless that owner is released then; it never is
+// granted twice. If the name is held, a late request that would wait gets a
+// place in the queue for 1.5 s, and if its turn comes meanwhile, the name for a
+// second.
 //
 // # Waiting
 //
@@ -73,4 +77,10 @@
 // is served by a heartbeat. Everything else expires. Keys of a name:
 // interlock:{TAG}:hold:NAME, …:queue:NAME and …:wait:NAME, where TAG is a short
 // text of the same hash slot; the counter is interlock:{TAG}:counter.
+//
+// Deleting (or evicting) one of these costs no more than this: without queue or
+// wait, the waiters take new places with their next heartbeats, behind whoever
+// came meanwhile; without hold, the holder stays and is shown as foreign, and if
+// its owner acquires again it gets a new, higher token; without the counter,
+// tokens go on at the server's clock.
 package redis

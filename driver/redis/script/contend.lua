@@ -11,6 +11,15 @@ local function stay(k, owner, since)
   redis.call('PEXPIRE', k.queue, alive)
 end
 
+-- waits is since when owner waits, or nil. A place has two parts, and an operator
+-- or an eviction may take one of them: then there is no place.
+local function waits(k, owner)
+  local place = redis.call('HGET', k.wait, owner)
+  if not place then return nil end
+  if redis.call('ZRANK', k.queue, owner) then return string.match(place, '^%d+ (%d+)') end
+  redis.call('HDEL', k.wait, owner)
+end
+
 local function join(k, owner)
   local last = redis.call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0
   redis.call('ZADD', k.queue, text(last + 1), owner)
@@ -41,19 +50,19 @@ end
 local function contend(k, owner)
   local holder = redis.call('GET', k.lock)
   if holder == owner then return confirm(k, owner) end
-  local place = redis.call('HGET', k.wait, owner)
+  local waiting = waits(k, owner)
   -- To call is to live: said before those who do not are dropped.
-  if place then stay(k, owner, string.match(place, '^%d+ (%d+)')) end
+  if waiting then stay(k, owner, waiting) end
   local head = first_waiter(k)
   if not holder then
-    if head == owner or (not head and mode ~= 'refresh') then return take(k, owner, place) end
+    if head == owner or (not head and mode ~= 'refresh') then return take(k, owner, waiting) end
     if head then holder = push(k, head) end
   end
   if mode == 'nowait' then
     leave(k, owner)
     return refusal(k, 'held', owner, holder)
   end
-  if not place then
+  if not waiting then
     if mode == 'refresh' then return { 'gone' } end
     join(k, owner)
   end

@@ -1,0 +1,138 @@
+package redis
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// An operator, or an eviction, can take any key of a name away alone.
+func remove(t *testing.T, operator rueidis.Client, key string) {
+	t.Helper()
+	if n, err := raw(t, operator, "DEL", key).AsInt64(); n != 1 || err != nil {
+		t.Fatalf("%d keys deleted, %v", n, err)
+	}
+}
+
+// A place has two parts, in two keys. Waiters that lose one of them have no
+// place, take a new one, and are served.
+func TestHalfAPlaceIsTakenAgain(t *testing.T) {
+	k := keysOf("x")
+	for part, key := range map[string]string{"queue": k.queue, "wait": k.wait} {
+		t.Run(part, func(t *testing.T) {
+			t.Parallel()
+			server := testbed.Redis(t)
+			operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+			owner, _ := take(t, d, "x")
+			first, second := await(t, d, "x"), await(t, d, "x")
+			remove(t, operator, key)
+			testbed.Eventually(t, "both are shown as waiting again", bound, func() bool { return len(show(t, d, "x").Waiters) == 2 })
+			release(t, d, "x", owner)
+			for range 2 {
+				select {
+				case o := <-first:
+					served(t, d, o)
+				case o := <-second:
+					served(t, d, o)
+				case <-time.After(bound):
+					t.Fatal("a waiter is stuck")
+				}
+			}
+		})
+	}
+}
+
+func served(t *testing.T, d *Driver, o outcome) {
+	t.Helper()
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	release(t, d, "x", o.owner)
+}
+
+func show(t *testing.T, d *Driver, name string) driver.LockState {
+	t.Helper()
+	state, err := d.Lock(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+// Who had half a place, and then gets the lock, leaves no half behind.
+func TestGrantClearsHalfAPlace(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, d, "x")
+	waiting := await(t, d, "x")
+	remove(t, operator, keysOf("x").queue)
+	release(t, d, "x", owner)
+	o := receive(t, waiting, bound)
+	if n, err := raw(t, operator, "HLEN", keysOf("x").wait).AsInt64(); n != 0 || err != nil {
+		t.Fatalf("%d are still known as waiting, %v", n, err)
+	}
+	served(t, d, o)
+}
+
+// Nobody overtakes for long a waiter whose queue was deleted.
+func TestDeletedQueueStarvesNobody(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	a, b := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, a, "x")
+	waiting := await(t, b, "x")
+	remove(t, operator, keysOf("x").queue)
+	newcomer := driver.Request{Name: "x", Owner: owner, NoWait: true}
+	testbed.Eventually(t, "the waiter has it in spite of newcomers", bound, func() bool {
+		release(t, a, "x", newcomer.Owner)
+		newcomer.Owner = newOwner()
+		_, err := a.Acquire(t.Context(), newcomer)
+		if err != nil && !errors.Is(err, interlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		return err != nil
+	})
+	served(t, b, receive(t, waiting, bound))
+}
+
+// Without the record of a grant its token is forgotten. The holder stays, and
+// is renewed, but looks foreign; asking again gives a higher token.
+func TestMissingRecordRaisesTheToken(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	d := openOn(t, server.Addr(), &Options{TTL: time.Second})
+	renewed := make(chan error, 64)
+	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{
+		Renewed: func(_ time.Duration, err error) { renewed <- err },
+		Lost:    func(cause error) { renewed <- cause }}}
+	first, err := d.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove(t, operator, keysOf("x").hold)
+	if err := <-renewed; err != nil {
+		t.Fatalf("the holder is told: %v", err)
+	}
+	if h := show(t, d, "x").Holder; h == nil || h.Owner != r.Owner || !h.Foreign {
+		t.Fatalf("it is shown as %+v", h)
+	}
+	_, err = d.Acquire(t.Context(), driver.Request{Name: "x", Owner: newOwner(), NoWait: true})
+	if err == nil || !strings.Contains(err.Error(), r.Owner) || interlock.Kind(err) != interlock.Retryable {
+		t.Fatalf("another one gets %v", err)
+	}
+	again, err := d.Acquire(t.Context(), r)
+	if err != nil || again.Token <= first.Token {
+		t.Fatalf("asking again: token %v after %v, %v", again.Token, first.Token, err)
+	}
+	if h := show(t, d, "x").Holder; h == nil || h.Token != again.Token {
+		t.Fatalf("then it is shown as %+v", h)
+	}
+	release(t, d, "x", r.Owner)
+}
