@@ -28,7 +28,8 @@
 // each third of their length, so that the transaction of a stopped holder is
 // gone by the time that its claim can pass to another. One statement may run,
 // and wait for locks, as long as the claim had left. These are settings of the
-// transaction, and never longer than those it had.
+// transaction, and never longer than those it had. The answer to COMMIT is
+// waited for as long as the claim had left, and as long as it lasts.
 //
 // Two cases take longer. If renewals had been failing for a while before the
 // holder was stopped, its session ends after its claim by at most those two

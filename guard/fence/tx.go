@@ -20,10 +20,13 @@ import (
 //   - a [interlock.StaleTokenError]: a newer holder has entered; fn was not run;
 //   - [interlock.ErrExpired], or the cause with which c ended: nothing was
 //     committed, and this claim is of no use any more;
-//   - a Retryable error, such as a serialization failure: nothing was
-//     committed, and Tx may be called again. It is not retried here;
-//   - an Uncertain error: COMMIT was sent and not answered. Whether it was done
-//     can be told by calling Tx again and looking, while the claim lasts;
+//   - a Retryable error, such as a serialization failure, or a wait to enter
+//     that outlasted what had remained of a claim that was renewed meanwhile:
+//     nothing was committed, and Tx may be called again. It is not retried here;
+//   - an Uncertain error: COMMIT was sent and not answered by the end of ctx or
+//     the claim, nor within what remained of the claim when it was sent. Whether
+//     it was done can be told by calling Tx again and looking, while the claim
+//     lasts;
 //   - an error of fn, as it is, after a rollback. If it came from the database
 //     and bears no kind of its own, it is given one.
 //
@@ -51,6 +54,14 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interl
 		return err
 	}
 	sent = true
+	return commit(inside, tx, c, resource)
+}
+
+// commit waits for the answer while c lasts, also if ctx never ends, and, since
+// a claim may be renewed for ever, no longer than it had left at the start.
+func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, resource string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Remaining())
+	defer cancel()
 	if err := tx.Commit(ctx); err != nil {
 		return blame(c, resource, about("commit", resource, err))
 	}
@@ -88,7 +99,7 @@ func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, r
 		return about("bound transaction", resource, err)
 	}
 	if err := marks.Enter(ctx, tx, resource, c.Token(), c.Owner()); err != nil {
-		return err
+		return outwaited(ctx, err)
 	}
 	if c.Remaining() >= idle {
 		return nil
@@ -99,6 +110,17 @@ func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, r
 		return about("bound transaction", resource, err)
 	}
 	return nil
+}
+
+// outwaited makes the end of a statement that the server cancelled Retryable:
+// nothing was wrong with entering but that it took too long.
+func outwaited(ctx context.Context, err error) error {
+	var state interface{ SQLState() string }
+	var e *interlock.Error
+	if ctx.Err() != nil || !errors.As(err, &state) || state.SQLState() != "57014" || !errors.As(err, &e) {
+		return err
+	}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
 }
 
 // boundTx changes settings for the rest of the transaction, and only to less.

@@ -1,0 +1,95 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestOutlasting is about work that takes longer than what remained of the
+// claim when it began.
+func TestOutlasting(t *testing.T) {
+	server := testbed.Postgres(t)
+	for name, open := range map[string]func(*testing.T, string) client{"pgx": openPgx, "database-sql": openStd} {
+		for what, test := range map[string]func(*testing.T, world){
+			"a renewed claim waits to enter":        testRenewedClaimWaits,
+			"a silent network ends with the claim":  testSilentCommit,
+			"a silent network ends while it lasts":  testSilentCommitUnderRenewedClaim,
+			"a commit that is cut off is uncertain": testCommitCutOff,
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				test(t, newWorld(t, server, open))
+			})
+		}
+	}
+}
+
+// testRenewedClaimWaits lets a claim, which is renewed meanwhile, wait for a
+// resource for longer than it had left: it is still good, and may try again.
+func testRenewedClaimWaits(t *testing.T, w world) {
+	first := w.begun(t)
+	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
+	c := grant(2, time.Second)
+	waited := later(t, func() error { return w.tx(t.Context(), w.table, c, "alice", nothing) })
+	w.blocked(t, 1)
+	c.renew(time.Minute)
+	wantKind(t, waited(), interlock.Retryable, nil)
+	ok(t, first.Rollback(t.Context()))
+	ok(t, w.tx(t.Context(), w.table, c, "alice", nothing))
+}
+
+// commit runs a transaction behind proxy whose COMMIT is done, and not answered.
+func (w world) commit(t *testing.T, c *claim) (result func() error) {
+	t.Helper()
+	behind, proxy := w.behindProxy(t)
+	t.Cleanup(proxy.Heal) // so that the client need not wait for the end of its connection
+	result = later(t, func() error {
+		return behind.tx(context.Background(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
+			_, err := db.Exec(ctx, `update account set balance = 7 where id = 'alice'`)
+			proxy.DropReplies()
+			return err
+		})
+	})
+	testbed.Eventually(t, "the commit is done", bound, func() bool {
+		return w.text(t, `select balance::text from account where id = 'alice'`) == "7"
+	})
+	return result
+}
+
+func testSilentCommit(t *testing.T, w world) {
+	c := grant(1, time.Minute)
+	result := w.commit(t, c)
+	c.end(interlock.ErrLost)
+	wantKind(t, result(), interlock.Uncertain, interlock.ErrLost)
+}
+
+// testSilentCommitUnderRenewedClaim has a claim that never ends, and a COMMIT
+// that is waited for only as long as the claim had left when it was sent.
+func testSilentCommitUnderRenewedClaim(t *testing.T, w world) {
+	c := grant(1, 2*time.Second)
+	result := w.commit(t, c)
+	c.renew(time.Hour)
+	err := result()
+	if wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded); errors.Is(err, interlock.ErrExpired) {
+		t.Errorf("%v: the claim is still valid", err)
+	}
+}
+
+func testCommitCutOff(t *testing.T, w world) {
+	behind, proxy := w.behindProxy(t)
+	err := behind.tx(t.Context(), w.table, grant(1, bound), "alice", func(ctx context.Context, db driver.SQL) error {
+		_, err := db.Exec(ctx, `update account set balance = 7 where id = 'alice'`)
+		proxy.CutAfter(0)
+		return err
+	})
+	wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
+	testbed.Eventually(t, "the commit is done", bound, func() bool {
+		return w.text(t, `select balance::text from account where id = 'alice'`) == "7"
+	})
+}
