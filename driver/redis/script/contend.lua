@@ -50,19 +50,19 @@ end
 local function contend(k, owner)
   local holder = redis.call('GET', k.lock)
   if holder == owner then return confirm(k, owner) end
-  local waiting = waits(k, owner)
+  local place = waits(k, owner)
   -- To call is to live: said before those who do not are dropped.
-  if waiting then stay(k, owner, waiting) end
+  if place then stay(k, owner, place) end
   local head = first_waiter(k)
   if not holder then
-    if head == owner or (not head and mode ~= 'refresh') then return take(k, owner, waiting) end
+    if head == owner or (not head and mode ~= 'refresh') then return take(k, owner, place) end
     if head then holder = push(k, head) end
   end
   if mode == 'nowait' then
     leave(k, owner)
     return refusal(k, 'held', owner, holder)
   end
-  if not waiting then
+  if not place then
     if mode == 'refresh' then return { 'gone' } end
     join(k, owner)
   end
