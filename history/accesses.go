@@ -4,15 +4,17 @@ import "github.com/interlock-dev/interlock"
 
 // A resource is what is known of one guarded resource.
 type resource struct {
-	top       mark            // the first accepted access with the highest token of those that returned
+	// top is the highest floor that would hold if no rebase under way were done:
+	// an access that returned since the last rebase that was done, or that rebase.
+	top       mark
 	presented interlock.Token // the highest token that any call presented
 	judged    bool
 
-	// rebasing counts rebases that may still happen. epoch changes with the
-	// beginning and the end of each: an access that saw it change may stand on
-	// either side of the rebase, and is neither judged nor a measure.
+	// rebasing counts rebases that may still happen, during which nothing is
+	// judged. rebased counts those that were done: a call that saw it change may
+	// stand on either side of one, and is neither judged nor a measure.
 	rebasing int
-	epoch    int
+	rebased  int
 }
 
 func (c *checker) resource(key string) *resource {
@@ -29,14 +31,29 @@ func (r *resource) present(t interlock.Token) { r.presented = max(r.presented, t
 // asked is told that an access under token t begins, and returns its floor.
 func (r *resource) asked(t interlock.Token) (floor mark, epoch int) {
 	r.present(t)
-	return r.top, r.epoch
+	return r.top, r.rebased
 }
 
-// rebase is told that a rebase begins (+1) or has ended (−1).
-func (r *resource) rebase(change int) {
-	r.rebasing += change
-	r.epoch++
-	r.top = mark{}
+// before is told the mark that the resource had before the run. Of a rebase
+// that was done since, the mark says nothing.
+func (r *resource) before(m mark) {
+	r.present(m.token)
+	if r.rebased == 0 {
+		r.raise(m)
+	}
+}
+
+func (r *resource) raise(m mark) {
+	if m.token > r.top.token {
+		r.top = m
+	}
+}
+
+// rebase is told that a rebase may happen from now on.
+func (r *resource) rebase(t interlock.Token) (epoch int) {
+	r.present(t)
+	r.rebasing++
+	return r.rebased
 }
 
 func (c *checker) endAccess(k call, e Event) {
@@ -66,18 +83,16 @@ func (c *checker) judge(key string) {
 
 func (c *checker) accepted(k call, e Event) {
 	r, s := c.resource(k.start.Key), k.start
-	if r.rebasing > 0 || r.epoch != k.epoch {
+	if r.rebased != k.epoch {
 		return
 	}
-	m := mark{token: s.Token, op: s.Op, at: refOf(e)}
-	if k.floor.token > m.token {
+	m := mark{token: s.Token, op: s.Op + " under token", at: refOf(e)}
+	if k.floor.token > m.token && r.rebasing == 0 {
 		c.report.add(RuleAccessOrder, s.Key, k.floor.at, m.at,
-			"%s of %q under token %d (%v) was accepted, though a %s under token %d (%v) had returned before it began",
+			"%s of %q under token %d (%v) was accepted, though a %s %d (%v) had returned before it began",
 			s.Op, s.Key, m.token, m.at, k.floor.op, k.floor.token, k.floor.at)
 	}
-	if m.token > r.top.token {
-		r.top = m
-	}
+	r.raise(m)
 }
 
 func (c *checker) rejected(k call, e Event) {
@@ -95,9 +110,20 @@ func (c *checker) rejected(k call, e Event) {
 	}
 }
 
+// endRebase makes the token of a rebase that was done the new floor, unless
+// another was done meanwhile: either may have been the last.
 func (c *checker) endRebase(k call, e Event) {
-	if e.Kind == Info {
-		return // it may still happen
+	r := c.resource(k.start.Key)
+	switch e.Kind {
+	case Info: // it may still happen
+	case OK:
+		r.top = mark{}
+		if r.rebased == k.epoch {
+			r.top = mark{token: k.start.Token, op: "rebase to token", at: refOf(e)}
+		}
+		r.rebased++
+		r.rebasing--
+	default:
+		r.rebasing--
 	}
-	c.resource(k.start.Key).rebase(-1)
 }

@@ -25,22 +25,24 @@ func CheckFiles(paths ...string) (Report, error) {
 }
 
 // CheckTokens judges the tokens of a history by the rules of this package. It
-// takes one pass, in time linear in the events and memory for the names, the
-// resources and the calls without a known end.
+// takes one pass, in time linear in the events and memory for the resources, the
+// calls without a known end, and up to 1,024 grants of each name.
 //
 // It raises no false alarm. One call comes before another only if it had
 // returned before the other was invoked; what overlaps may have happened in
 // either order. A call without a known end may have been accepted, so its
 // token may be what a guard has seen, but nothing is judged against it. A
 // resource is not judged while its mark is being rebased, nor after a rebase
-// whose outcome is not known.
+// whose outcome is not known. Once a rebase was done, its token is the floor,
+// unless another was done at the same time.
 //
-// It misses little: a token granted to two owners while a third call waited
-// for the name is found if no more than 1,024 grants of the name lie between.
+// It misses little: a token granted twice is found if no more than 1,024 grants
+// of the name lie between. An access that ends while a rebase is under way is
+// not judged, also if the rebase then fails.
 //
 // The history must tell all that presented tokens to the resources, and, by a
 // [State] event with [OpMark], the marks that they had before; otherwise a
-// rejection seems to have no reason. The error is that of events, or tells
+// rejection seems to have no reason. Such a mark is a floor too. The error is that of events, or tells
 // that a call ends which was not open.
 func CheckTokens(events iter.Seq2[Event, error]) (Report, error) {
 	c := checker{
@@ -77,7 +79,7 @@ type callID struct {
 type call struct {
 	start Event
 	floor mark
-	epoch int // of the resource, see resource.epoch
+	epoch int // resource.rebased when it was invoked
 }
 
 func (c *checker) event(e Event) error {
@@ -93,7 +95,7 @@ func (c *checker) event(e Event) error {
 		c.granted(c.name(e.Key), e, mark{})
 	case State:
 		if e.Op == OpMark {
-			c.resource(e.Key).present(e.Token)
+			c.resource(e.Key).before(mark{token: e.Token, op: "mark of token", at: refOf(e)})
 		}
 	}
 	return nil
@@ -107,8 +109,7 @@ func (c *checker) invoke(e Event) {
 	case OpEnter, OpRead, OpWrite:
 		k.floor, k.epoch = c.resource(e.Key).asked(e.Token)
 	case OpRebase:
-		c.resource(e.Key).present(e.Token)
-		c.resource(e.Key).rebase(+1)
+		k.epoch = c.resource(e.Key).rebase(e.Token)
 	}
 	c.open[callID{e.Writer, e.Seq}] = k
 }

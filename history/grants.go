@@ -2,7 +2,7 @@ package history
 
 import "github.com/interlock-dev/interlock"
 
-// maxRecent bounds the grants remembered while somebody waits.
+// maxRecent bounds the grants remembered of each name.
 const maxRecent = 1024
 
 // A name is what is known of one lock.
@@ -10,12 +10,11 @@ type name struct {
 	top    mark // the first grant with the highest token of those that returned
 	judged bool
 
-	// open counts the acquires that may still be granted. While there are any,
-	// recent keeps the first grant of each token, for RuleOneOwner; what was
-	// granted before any of them was asked for is below their floor.
-	open   int
+	// recent keeps the first grant of each token, for RuleOneOwner. order is a
+	// ring of its tokens, with the oldest at next once it is full.
 	recent map[interlock.Token]mark
 	order  []interlock.Token
+	next   int
 
 	// unsure keeps, for an owner whose attempt ended without a known outcome,
 	// the floor of that attempt: a later one may find the grant that it got.
@@ -33,19 +32,10 @@ func (c *checker) name(key string) *name {
 
 // asked is told that owner asks for the name, and returns its floor.
 func (n *name) asked(owner string) mark {
-	n.open++
 	if floor, again := n.unsure[owner]; again {
 		return floor
 	}
 	return n.top
-}
-
-// settled is told that an acquire will not be granted any more.
-func (n *name) settled() {
-	if n.open--; n.open == 0 {
-		clear(n.recent)
-		n.order = n.order[:0]
-	}
 }
 
 func (c *checker) endAcquire(k call, e Event) {
@@ -57,21 +47,17 @@ func (c *checker) endAcquire(k call, e Event) {
 		}
 		e.Key = k.start.Key
 		c.granted(n, e, k.floor)
-		if _, again := n.unsure[owner]; again {
-			delete(n.unsure, owner)
-			n.settled()
-		}
+		delete(n.unsure, owner)
 	case Info:
 		c.report.Unknown++
 		if _, again := n.unsure[owner]; !again && owner != "" {
 			n.unsure[owner] = k.floor
-			return // still open
 		}
 	}
-	n.settled()
 }
 
-// granted judges a grant. floor is zero if it is not known when it was asked for.
+// granted judges a grant. An attempt that is repeated may find what its owner
+// has; a hand-over never does, and makes a token of its own. floor is zero if it is not known when it was asked for.
 func (c *checker) granted(n *name, e Event, floor mark) {
 	if e.Token <= 0 {
 		return // an advisory lock
@@ -86,7 +72,7 @@ func (c *checker) granted(n *name, e Event, floor mark) {
 		c.report.add(RuleGrantOrder, e.Key, floor.at, g.at,
 			"%q was granted with token %d (%v) after a grant with token %d (%v) had returned",
 			e.Key, g.token, g.at, floor.token, floor.at)
-	} else if first, twice := n.first(g.token, floor); twice && !sameOwner(first, g) {
+	} else if first, twice := n.first(g.token, floor); twice && (e.Kind == HandOver || !sameOwner(first, g)) {
 		c.report.add(RuleOneOwner, e.Key, first.at, g.at,
 			"token %d of %q was granted to %q (%v) and again to %q (%v)",
 			g.token, e.Key, first.owner, first.at, g.owner, g.at)
@@ -109,15 +95,17 @@ func (n *name) remember(g mark) {
 	if g.token > n.top.token {
 		n.top = g
 	}
-	if _, ok := n.recent[g.token]; ok || n.open == 0 {
+	if _, ok := n.recent[g.token]; ok {
 		return
 	}
-	if len(n.order) == maxRecent {
-		delete(n.recent, n.order[0])
-		n.order = append(n.order[:0], n.order[1:]...)
-	}
 	n.recent[g.token] = g
-	n.order = append(n.order, g.token)
+	if len(n.order) < maxRecent {
+		n.order = append(n.order, g.token)
+		return
+	}
+	delete(n.recent, n.order[n.next])
+	n.order[n.next] = g.token
+	n.next = (n.next + 1) % maxRecent
 }
 
 // sameOwner is false where an owner is not known: then two grants are two.

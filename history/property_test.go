@@ -53,6 +53,10 @@ func randomHistory(r *rand.Rand) []Event {
 	open := map[string]Event{}
 	for range 4 + r.IntN(24) {
 		lane := fmt.Sprintf("lane%d", r.IntN(4))
+		if r.IntN(12) == 0 {
+			s.add(randomAlone(r, lane))
+			continue
+		}
 		e, busy := open[lane]
 		if !busy {
 			e = Event{Lane: lane, Kind: Invoke, Op: ops[r.IntN(len(ops))], Key: fmt.Sprintf("k%d", r.IntN(2)),
@@ -72,6 +76,15 @@ func randomHistory(r *rand.Rand) []Event {
 	return s.events
 }
 
+// randomAlone is an event that belongs to no call.
+func randomAlone(r *rand.Rand, lane string) Event {
+	e := Event{Lane: lane, Kind: State, Op: OpMark, Key: fmt.Sprintf("k%d", r.IntN(2)), Token: interlock.Token(1 + r.IntN(5))}
+	if kind := []Kind{State, Grant, HandOver}[r.IntN(3)]; kind != State {
+		e.Kind, e.Op, e.Owner = kind, OpAcquire, lane
+	}
+	return e
+}
+
 func randomEnd(r *rand.Rand, call Event) (end Event, alive bool) {
 	end = Event{Lane: call.Lane, Op: call.Op, Key: call.Key, Owner: call.Owner, Token: call.Token, Cause: call.Seq, Kind: OK}
 	switch n := r.IntN(10); {
@@ -85,11 +98,13 @@ func randomEnd(r *rand.Rand, call Event) (end Event, alive bool) {
 		end.Kind, end.Seen = Reject, interlock.Token(1+r.IntN(5))
 	case call.Op == OpAcquire:
 		end.Token = interlock.Token(1 + r.IntN(5))
+		end.Kind = []Kind{OK, Grant, HandOver}[r.IntN(3)]
 	}
 	return end, true
 }
 
-// span is one call of a history: never is the end of one that has none.
+// span is one call of a history: never is the end of one that has none. An
+// event that stands alone is one that began before the run.
 type span struct {
 	start, end int64
 	call, last Event
@@ -108,14 +123,24 @@ func spans(events []Event) []span {
 				}
 			}
 			all = append(all, s)
+		} else if e.Cause == 0 {
+			all = append(all, span{end: e.Seq, call: e, last: e})
 		}
 	}
 	return all
 }
 
-func (s span) granted() bool  { return s.call.Op == OpAcquire && s.last.Kind == OK }
-func (s span) access() bool   { return s.call.Op != OpAcquire && s.call.Op != OpRebase }
+func (s span) granted() bool {
+	return s.call.Op == OpAcquire && slices.Contains([]Kind{OK, Grant, HandOver}, s.last.Kind)
+}
+func (s span) access() bool   { return slices.Contains([]string{OpEnter, OpRead, OpWrite}, s.call.Op) }
 func (s span) accepted() bool { return s.access() && s.last.Kind == OK }
+func (s span) alone() bool    { return s.start == 0 }
+
+// floor reports whether s is a reason to refuse a lower token.
+func (s span) floor() bool {
+	return s.accepted() || s.call.Op == OpRebase && s.last.Kind == OK || s.call.Op == OpMark
+}
 
 // bruteForce lists the violations by their definitions, in the order of the
 // events that must not have been.
@@ -141,10 +166,10 @@ func bruteForce(events []Event) []string {
 }
 
 func bruteGrant(all []span, s span) Rule {
-	start, first := s.start, s
+	start, first := s.start, s           // of one that stands alone the start is not known
 	for i := len(all) - 1; i >= 0; i-- { // back through this owner's attempts to its last grant
 		o := all[i]
-		if o.call.Owner != s.call.Owner || o.call.Key != s.call.Key || o.end >= start {
+		if o.alone() || o.call.Owner != s.call.Owner || o.call.Key != s.call.Key || o.end >= start {
 			continue
 		}
 		if o.granted() {
@@ -165,25 +190,35 @@ func bruteGrant(all []span, s span) Rule {
 			first = o
 		}
 	}
-	if first.call.Owner != s.call.Owner {
+	if first.call.Owner != s.call.Owner || s.last.Kind == HandOver && first.end < s.end {
 		return RuleOneOwner
 	}
 	return ""
 }
 
 func bruteAccess(all []span, s span) Rule {
-	for _, o := range all {
-		if !o.accepted() || o.call.Key != s.call.Key || o.end >= s.start || o.call.Token <= s.call.Token {
+	for i, o := range all {
+		if !o.floor() || o.call.Key != s.call.Key || o.end >= s.start || o.call.Token <= s.call.Token {
 			continue
 		}
-		if !slices.ContainsFunc(all, func(r span) bool { // a rebase that touches the time of both
-			return r.call.Op == OpRebase && r.call.Key == s.call.Key &&
-				r.start < s.end && (r.end > o.start || r.last.Kind == Info)
-		}) {
+		if !rebased(all, i, s) {
 			return RuleAccessOrder
 		}
 	}
 	return ""
+}
+
+// rebased reports whether a rebase other than floor itself touches the time of
+// both floor and s. One that is known at the end of s to have failed does not.
+func rebased(all []span, floor int, s span) bool {
+	for i, r := range all {
+		failed := r.last.Kind == Fail && r.end < s.end
+		if i != floor && r.call.Op == OpRebase && r.call.Key == s.call.Key && !failed &&
+			r.start < s.end && (r.end > all[floor].start || r.last.Kind == Info) {
+			return true
+		}
+	}
+	return false
 }
 
 func bruteReject(all []span, s span) Rule {
@@ -191,7 +226,7 @@ func bruteReject(all []span, s span) Rule {
 		return RuleRejection
 	}
 	for _, o := range all {
-		if o.call.Op != OpAcquire && o.start < s.end && o.call.Key == s.call.Key && o.call.Token >= s.last.Seen {
+		if o.call.Op != OpAcquire && o.call.Seq < s.end && o.call.Key == s.call.Key && o.call.Token >= s.last.Seen {
 			return ""
 		}
 	}

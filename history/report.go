@@ -15,10 +15,13 @@ const (
 	// RuleGrantOrder: a grant's token is above that of every grant of the name
 	// that had returned before this one was asked for.
 	RuleGrantOrder Rule = "grant order"
-	// RuleOneOwner: a token of a name is granted to one owner.
+	// RuleOneOwner: a token of a name is granted to one owner, and is not handed
+	// over to the next holder.
 	RuleOneOwner Rule = "one owner"
 	// RuleAccessOrder: nothing is accepted under a token if something under a
-	// higher one had been accepted, and had returned, before it was invoked.
+	// higher one had been accepted, or the mark had been rebased to a higher
+	// one, and that had returned, before it was invoked; nor under one below
+	// the mark from before the run.
 	RuleAccessOrder Rule = "access order"
 	// RuleRejection: a guard refuses only what is stale, and has seen only
 	// what was presented.
@@ -96,7 +99,7 @@ func (r *Report) add(rule Rule, key string, first, second Ref, format string, ar
 type mark struct {
 	token interlock.Token
 	owner string
-	op    string
+	op    string // what set it, such as "write under token"
 	at    Ref
 }
 
