@@ -48,8 +48,7 @@ service that is alone is gone when its machine is.`,
 
 func (a *app) dev(ctx context.Context, f devFlags) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, stopSignals...)
-	defer signal.Stop(signals)
+	signal.Notify(signals, stopSignals...) // to the end of the process, so that none ends it before it has cleaned up
 
 	dir, remove, err := f.directory()
 	if err != nil {
@@ -63,7 +62,6 @@ func (a *app) dev(ctx context.Context, f devFlags) error {
 	if err != nil {
 		return devError(err)
 	}
-	defer server.Close()
 	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: dir}
 	found := a.leaveWord(record)
 	defer record.remove()
@@ -94,7 +92,7 @@ func (f devFlags) directory() (dir string, remove func(), err error) {
 		return "", nil, usage("--temp and --data-dir exclude each other")
 	case f.temp:
 		dir, err = os.MkdirTemp("", "interlock-dev-")
-		return dir, func() { _ = os.RemoveAll(dir) }, err
+		return dir, func() { removeAll(dir) }, err
 	case f.dataDir != "":
 		dir, err = filepath.Abs(f.dataDir)
 	default:
@@ -104,6 +102,17 @@ func (f devFlags) directory() (dir string, remove func(), err error) {
 		dir = filepath.Join(dir, "dev")
 	}
 	return dir, func() {}, err
+}
+
+// removeAll removes a directory that a server which is still being stopped may
+// write to meanwhile: it tries again for about a second.
+func removeAll(dir string) {
+	for range 20 {
+		if os.RemoveAll(dir) == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // devError adds what to do to why the server did not start.
@@ -141,14 +150,26 @@ Ctrl-C stops it.
 `, etcd.Version, r.Endpoint, took.Seconds(), r.DataDir, a.program, flag)
 }
 
-// serveUntil ends with a signal, or when etcd ends by itself. From the first
-// signal on the next one has its usual effect: it ends the process at once.
+// serveUntil ends with a signal, or when etcd ends by itself, and stops the
+// server. A second signal while it stops ends the waiting: the server then ends
+// with the process.
 func serveUntil(signals <-chan os.Signal, server *embedded.Server) error {
 	select {
 	case err := <-server.Err():
+		server.Close()
 		return fail(exitFailed, "etcd stopped by itself: %v", err)
 	case <-signals:
-		signal.Reset(stopSignals...)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		server.Close()
+	}()
+	select {
+	case <-stopped:
 		return nil
+	case s := <-signals:
+		number, _ := s.(syscall.Signal)
+		return &signalled{number}
 	}
 }

@@ -1,0 +1,67 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// Whoever is impatient loses the orderly end of etcd, not the cleaning up. That
+// end takes some milliseconds, so the second signal comes after one, after two…
+func TestATemporaryServerCleansUpHoweverOftenItIsTold(t *testing.T) {
+	path := program(t)
+	for pause := range 10 {
+		stopTwice(t, path, time.Duration(pause)*time.Millisecond)
+	}
+}
+
+func stopTwice(t *testing.T, path string, pause time.Duration) {
+	temp, state := t.TempDir(), t.TempDir()
+	p := testbed.Start(t, testbed.Program{Path: path, Args: []string{"dev", "--temp", "--listen", "127.0.0.1:0"},
+		Env: []string{"TMPDIR=" + temp, "XDG_STATE_HOME=" + state}})
+	for p.Line(patience) != "Ctrl-C stops it." { // the last line it greets with
+	}
+	record := filepath.Join(state, "interlock", "dev-server.json")
+	if !exists(t, record) || len(entriesOf(t, temp)) != 1 {
+		t.Fatalf("it has made %q, and left word: %v", entriesOf(t, temp), exists(t, record))
+	}
+	p.Signal(syscall.SIGTERM)
+	time.Sleep(pause)
+	told := time.Now()
+	p.Signal(syscall.SIGINT)
+	code := p.Wait(patience).ExitCode()
+	if code != 0 && code != 130 && code != 143 { // 143: it heard of the second signal first
+		t.Errorf("%v between the signals: exit code %d; it said:\n%s", pause, code, p.Stderr())
+	}
+	if took := time.Since(told); took > 2*time.Second {
+		t.Errorf("%v between the signals: it took %v to end", pause, took)
+	}
+	if left := entriesOf(t, temp); len(left) != 0 || exists(t, record) {
+		t.Errorf("%v between the signals: %q is left, and the word: %v", pause, left, exists(t, record))
+	}
+}
+
+func entriesOf(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func exists(t *testing.T, file string) bool {
+	t.Helper()
+	_, err := os.Stat(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
