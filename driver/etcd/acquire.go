@@ -39,6 +39,9 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err != nil {
 		return driver.Grant{}, prelude(err)
 	}
+	if err := d.clear(ctx, s, identity{r.Name, r.Owner}); err != nil {
+		return driver.Grant{}, err
+	}
 	c, err := d.enlist(s, r)
 	if err != nil {
 		return driver.Grant{}, err
@@ -65,6 +68,26 @@ func check(ctx context.Context, r driver.Request) error {
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
+	return nil
+}
+
+// clear deletes what stands under the owner's key and is not its doing: the
+// request could only find it again.
+func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
+	d.mu.Lock()
+	c := d.contenders[id]
+	barred := c != nil && c.session == s && s.isDoomed(c.key)
+	d.mu.Unlock()
+	if !barred {
+		return nil
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	reply, err := d.delete(rctx, []string{c.key})
+	if err != nil {
+		return failed(rctx, "acquire", id.name, err)
+	}
+	s.removed(reply.Revision, c.key)
 	return nil
 }
 

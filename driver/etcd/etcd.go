@@ -309,6 +309,11 @@ func (d *Driver) open(o *opening) {
 	}
 	if err == nil {
 		d.session, o.session = s, s
+		for _, c := range d.contenders {
+			if c.state == leaving {
+				s.inherit(c)
+			}
+		}
 	}
 	o.err = err
 	d.mu.Unlock()

@@ -48,17 +48,23 @@ func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 	if c == nil {
 		return nil, nil, nil
 	}
-	gone := c.session.revoked || c.state == dropped && !c.session.doomed[c.key]
+	gone := c.vanished() || c.state == dropped && !c.session.isDoomed(c.key) && len(c.stale) == 0
 	c.over.Store(true)
 	c.told, c.state, c.events = false, leaving, driver.Events{}
 	c.session.stepOut(c)
 	c.wake()
-	if gone && len(c.stale) == 0 {
+	if gone {
 		d.forget(c)
 		return nil, nil, nil
 	}
-	return c, append(slices.Clone(c.stale), c.key), nil
+	return c, c.keys(), nil
 }
+
+// keys are all that etcd may have of a contender.
+func (c *contender) keys() []string { return append(slices.Clone(c.stale), c.key) }
+
+// vanished reports that they went with their session.
+func (c *contender) vanished() bool { return c.session.revoked && len(c.stale) == 0 }
 
 // forget drops a contender for good. The mutex is held.
 func (d *Driver) forget(c *contender) {
@@ -68,12 +74,27 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
+// goOnDeleting has the session of the day delete what a release could not, until
+// etcd confirms that or has dropped the contender's session. So long it stays
+// known, so that the release can be repeated.
 func (d *Driver) goOnDeleting(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !c.session.ended {
-		c.session.leave(c) // from here on it is a ghost
-		c.session.doomed[c.key] = true
+	if c.vanished() {
+		d.forget(c)
+		return
+	}
+	c.session.leave(c) // from here on it is a ghost
+	if d.session != nil && d.contenders[c.identity] == c {
+		d.session.inherit(c)
+	}
+}
+
+// inherit takes over, for the next heartbeats, what a release left, perhaps one
+// under an earlier session.
+func (s *session) inherit(c *contender) {
+	for _, key := range c.keys() {
+		s.doomed[key] = c
 	}
 }
 

@@ -34,9 +34,9 @@ type session struct {
 	byKey       map[string]*contender
 	base        base
 	highestBase int64
-	highest     int64            // highest revision heard of
-	doomed      map[string]bool  // keys of ours to be deleted
-	buried      map[string]int64 // keys known to be deleted at this revision
+	highest     int64                 // highest revision heard of
+	doomed      map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
+	buried      map[string]int64      // keys known to be deleted at this revision
 	watch       watchState
 }
 
@@ -70,7 +70,7 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 		lines:    map[string]*line{},
 		byKey:    map[string]*contender{},
 		highest:  granted.GetRevision(),
-		doomed:   map[string]bool{},
+		doomed:   map[string]*contender{},
 		buried:   map[string]int64{},
 	}
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
@@ -214,6 +214,11 @@ func (s *session) endLocked(cause error) {
 	s.cancel()
 	if s.d.session == s {
 		s.d.session = nil
+	}
+	for _, c := range s.doomed {
+		if c != nil && c.vanished() {
+			s.d.forget(c)
+		}
 	}
 	for _, c := range s.byKey {
 		if s.revoked {

@@ -56,13 +56,18 @@ func (s *session) sweep() {
 	}
 }
 
-// removed notes that keys of ours were deleted at rev.
+// removed notes that keys of ours were deleted at rev. A release that waited for
+// the last of them is over.
 func (s *session) removed(rev int64, keys ...string) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	for _, key := range keys {
+		c := s.doomed[key]
 		delete(s.doomed, key)
 		s.buried[key] = rev
+		if c != nil && !slices.ContainsFunc(c.keys(), s.isDoomed) {
+			s.d.forget(c)
+		}
 	}
 }
 

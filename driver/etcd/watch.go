@@ -181,8 +181,15 @@ func (s *session) own(key string, rev int64) {
 
 // doom asks for a key to be deleted, now and until it is.
 func (s *session) doom(key string) {
-	s.doomed[key] = true
+	if !s.isDoomed(key) {
+		s.doomed[key] = nil
+	}
 	nudge(s.tendNow)
+}
+
+func (s *session) isDoomed(key string) bool {
+	_, yes := s.doomed[key]
+	return yes
 }
 
 // join makes c a contender of its line. The driver's mutex is held, here and

@@ -1,0 +1,145 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// failingDeletes refuses so many deletions before they are sent.
+type failingDeletes struct{ left, failed atomic.Int64 }
+
+var errRefused = errors.New("refused")
+
+func (f *failingDeletes) on(config *clientv3.Config) {
+	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if strings.HasSuffix(method, "/DeleteRange") && f.left.Add(-1) >= 0 {
+				f.failed.Add(1)
+				return errRefused
+			}
+			return call(ctx, method, req, reply, cc, opts...)
+		}))
+}
+
+// known counts the contenders that a driver keeps.
+func known(d *Driver) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.contenders)
+}
+
+// TestFailedReleaseIsForgotten once its key is gone, or the session with it,
+// although nobody repeats the release.
+func TestFailedReleaseIsForgotten(t *testing.T) {
+	for how, so := range map[string]func(t *testing.T, d *Driver, deletes *failingDeletes, operator *clientv3.Client){
+		"its key is deleted at a heartbeat": func(_ *testing.T, _ *Driver, deletes *failingDeletes, _ *clientv3.Client) {
+			deletes.left.Store(0)
+		},
+		"its lease is revoked": func(t *testing.T, d *Driver, _ *failingDeletes, operator *clientv3.Client) {
+			if _, err := operator.Revoke(bounded(t), d.session.id); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the next session deletes its key": func(t *testing.T, d *Driver, deletes *failingDeletes, _ *clientv3.Client) {
+			d.session.end(errTimeRanOut)
+			if known(d) == 0 {
+				t.Fatal("forgotten while etcd may have its key")
+			}
+			r := ask("other", "me")
+			mustAcquire(t, d, r)
+			deletes.left.Store(0)
+			mustRelease(t, d, r)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			server := serverFor(t)
+			var deletes failingDeletes
+			d, operator := open(t, dial(t, server.Addr(), deletes.on), nil), dial(t, server.Addr())
+			r := ask("n", "me")
+			mustAcquire(t, d, r)
+			deletes.left.Store(1000)
+			if err := d.Release(bounded(t), r.Name, r.Owner); !errors.Is(err, errRefused) {
+				t.Fatal(err)
+			}
+			if known(d) != 1 {
+				t.Fatal("a release whose outcome is unknown cannot be repeated")
+			}
+			so(t, d, &deletes, operator)
+			testbed.Eventually(t, "it is forgotten", patience, func() bool { return known(d) == 0 })
+			if left := keys(t, operator, "n/"); len(left) > 0 {
+				t.Fatalf("forgotten, and in line are %q", left)
+			}
+		})
+	}
+}
+
+// TestForeignValueGivesWay: somebody wrote another value under the owner's key.
+// The first answer says that the place is gone, and the same owner asking again
+// gets a new one, whether or not the key was deleted meanwhile.
+func TestForeignValueGivesWay(t *testing.T) {
+	for how, failures := range map[string]int64{"while it stands": 1, "when it was deleted": 0} {
+		t.Run(how, func(t *testing.T) {
+			server := serverFor(t)
+			var deletes failingDeletes
+			client, operator := dial(t, server.Addr(), deletes.on), dial(t, server.Addr())
+			deaf := &deafWatcher{Watcher: client.Watcher}
+			client.Watcher = deaf
+			d := open(t, client, nil)
+			lease := d.session.id
+			deaf.deaf.Store(true) // or it would be deleted as a ghost before
+			mustPut(t, operator, d.layout.contender("n", lease, "me"), "", clientv3.WithLease(lease))
+			deletes.left.Store(failures)
+			r := ask("n", "me")
+			_, err := d.Acquire(bounded(t), r.Request)
+			if interlock.Kind(err) != interlock.Retryable || !errors.Is(err, interlock.ErrLost) {
+				t.Fatal(err)
+			}
+			testbed.Eventually(t, "the deletion was tried", patience, func() bool {
+				return deletes.failed.Load() == failures && len(keys(t, operator, "n/")) == int(failures)
+			})
+			g := mustAcquire(t, d, r)
+			if left := g.Lease.Remaining(); left <= 0 || g.Token.Counter() < interlock.CounterAt(time.Now().Add(-time.Minute)) {
+				t.Fatalf("token %d with %v left", g.Token, left)
+			}
+		})
+	}
+}
+
+// TestLateWordOfADeletedValue: an answer from before our deletion of a foreign
+// value arrives when the owner has asked again. It does not count.
+func TestLateWordOfADeletedValue(t *testing.T) {
+	d := &Driver{ctx: t.Context(), contenders: map[identity]*contender{}}
+	s := d.sessionOf(0, &clientv3.LeaseGrantResponse{})
+	defer s.cancel()
+	contend := func() *contender {
+		c := &contender{identity: identity{"n", "me"}, key: "n/me", session: s, changed: make(chan struct{}, 1)}
+		s.join(c)
+		return c
+	}
+	foreign := place{key: "n/me", created: 5, base: unknownBase}
+	first := contend()
+	s.list("n/", 5, []place{foreign})
+	if first.state != dropped {
+		t.Fatal("a value without a base was believed")
+	}
+	s.removed(8, "n/me")
+	second := contend()
+	s.list("n/", 7, []place{foreign})
+	if second.state != asking {
+		t.Fatalf("an answer from before the deletion made it %d", second.state)
+	}
+	s.list("n/", 9, []place{{key: "n/me", created: 9, base: 1, owner: "me"}})
+	if second.state != holding || second.over.Load() {
+		t.Fatalf("state %d, over %v", second.state, second.over.Load())
+	}
+}
