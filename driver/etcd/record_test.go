@@ -11,6 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // reasons lists why r was rebased, as the records of the fence in prefix tell.
@@ -48,29 +50,51 @@ func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
 	}
 }
 
+// between has do run once, when a client is about to send its first transaction.
+func between(do func(ctx context.Context)) func(*clientv3.Config) {
+	var done atomic.Bool
+	return func(config *clientv3.Config) {
+		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if strings.HasSuffix(method, "/Txn") && done.CompareAndSwap(false, true) {
+					do(ctx)
+				}
+				return call(ctx, method, req, reply, cc, opts...)
+			}))
+	}
+}
+
 // TestRebasesThatSawTheSameStoreKeepBothRecords: both find no mark, one sets it,
 // it is deleted, and the other goes on.
 func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
-	fast, armed := NewFence(operator, "p/"), atomic.Bool{}
-	slow := NewFence(dial(t, server.Addr(), func(config *clientv3.Config) {
-		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if strings.HasSuffix(method, "/Txn") && armed.CompareAndSwap(true, false) {
-					if _, err := fast.Rebase(ctx, "r", tok(t, 10, 0), "fast", "me"); err != nil {
-						t.Errorf("the fast one: %v", err)
-					}
-					mustDelete(t, operator, fast.key("r"))
-				}
-				return call(ctx, method, req, reply, cc, opts...)
-			}))
-	}), "p/")
-	armed.Store(true)
+	fast := NewFence(operator, "p/")
+	slow := NewFence(dial(t, server.Addr(), between(func(ctx context.Context) {
+		if _, err := fast.Rebase(ctx, "r", tok(t, 10, 0), "fast", "me"); err != nil {
+			t.Errorf("the fast one: %v", err)
+		}
+		mustDelete(t, operator, fast.key("r"))
+	})), "p/")
 	if _, err := slow.Rebase(t.Context(), "r", tok(t, 11, 0), "slow", "me"); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := reasons(t, operator, "p/"), []string{"fast", "slow"}; !slices.Equal(got, want) {
 		t.Fatalf("recorded are %q, want %q", got, want)
+	}
+}
+
+// TestRebaseOfAMarkThatMoved replaces, and records, the mark that it moved to.
+func TestRebaseOfAMarkThatMoved(t *testing.T) {
+	server := serverFor(t)
+	fast := NewFence(dial(t, server.Addr()), "p/")
+	raised := tok(t, 12, 0)
+	slow := NewFence(dial(t, server.Addr(), between(func(ctx context.Context) {
+		if err := fast.Enter(ctx, driver.Raise{Resource: "r", Token: raised}); err != nil {
+			t.Errorf("the fast one: %v", err)
+		}
+	})), "p/")
+	if m, err := slow.Rebase(t.Context(), "r", tok(t, 11, 0), "slow", "me"); err != nil || m.Token != raised {
+		t.Fatalf("replaced %+v, %v", m, err)
 	}
 }
