@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(workFile); file != "" {
 		os.Exit(work(file))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // beat is how often a worker writes that it is at work.
