@@ -10,20 +10,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// options are what may stand behind the question mark of a URL. One that is
-// not known would be ignored by Redis's client, and sent to a Postgres server
+// options are what may stand behind the question mark of a URL, spelled as the
+// clients and, for settings, people spell it. One that is not known would be ignored by Redis's client, and sent to a Postgres server
 // as a setting, which turns the connection away with an error of its own.
 var options = map[string][]string{
 	"redis": {"addr", "client_cache", "client_name", "dial_timeout", "master_set", "max_retries", "protocol",
 		"skip_verify", "write_timeout"},
-	"postgres": {"application_name", "channel_binding", "client_encoding", "connect_timeout", "datestyle",
-		"default_query_exec_mode", "description_cache_capacity", "idle_in_transaction_session_timeout", "intervalstyle",
-		"krbspn", "krbsrvname", "lock_timeout", "max_protocol_version", "min_protocol_version", "options", "passfile",
-		"password", "pool_health_check_period", "pool_max_conn_idle_time", "pool_max_conn_lifetime",
-		"pool_max_conn_lifetime_jitter", "pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_ping_timeout",
-		"require_auth", "search_path", "service", "servicefile", "sslcert", "sslcertmode", "sslkey", "sslmode",
-		"sslnegotiation", "sslpassword", "sslrootcert", "sslsni", "statement_cache_capacity", "statement_timeout",
-		"target_session_attrs", "timezone", "user"},
+	"postgres": {"DateStyle", "IntervalStyle", "TimeZone", "application_name", "channel_binding", "client_encoding",
+		"connect_timeout", "datestyle", "default_query_exec_mode", "description_cache_capacity",
+		"idle_in_transaction_session_timeout", "intervalstyle", "krbspn", "krbsrvname", "lock_timeout",
+		"max_protocol_version", "min_protocol_version", "options", "passfile", "password", "pool_health_check_period",
+		"pool_max_conn_idle_time", "pool_max_conn_lifetime", "pool_max_conn_lifetime_jitter", "pool_max_conns",
+		"pool_min_conns", "pool_min_idle_conns", "pool_ping_timeout", "require_auth", "search_path", "service",
+		"servicefile", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
+		"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user"},
 }
 
 // hints say where something belongs that is not among the options.
@@ -40,7 +40,7 @@ func (t Target) checkOptions(u *url.URL) error {
 		return &URLError{"the options of the " + t.kind + " URL cannot be read: they are name=value, joined by &, escaped with %"}
 	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if !slices.Contains(options[t.kind], strings.ToLower(name)) {
+		if !slices.Contains(options[t.kind], name) {
 			return &URLError{fmt.Sprintf("a %s URL has no option %q; known are %s; %s", t.kind, name,
 				strings.Join(options[t.kind], ", "), hints[t.kind])}
 		}

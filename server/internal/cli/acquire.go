@@ -189,7 +189,7 @@ func staysTaken(left time.Duration) string {
 	if left <= 0 {
 		return "expires now"
 	}
-	return fmt.Sprintf("stays taken for %v more", left.Truncate(time.Second)+time.Second)
+	return fmt.Sprintf("may stay taken for up to %v more", left.Truncate(time.Second)+time.Second)
 }
 
 // instant is the most that is left of a claim when its command is killed, and a
