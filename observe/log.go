@@ -51,6 +51,7 @@ func LogLocks(l *slog.Logger) *Lock {
 	}
 }
 
-func token(t interlock.Token) slog.Attr { return slog.Int64("token", int64(t)) }
+// token is a string, because many readers of JSON round numbers of that size.
+func token(t interlock.Token) slog.Attr { return slog.String("token", t.String()) }
 
 func failure(err error) slog.Attr { return slog.String("cause", err.Error()) }

@@ -148,11 +148,13 @@ func viewMark(resource string, m driver.Mark) markView {
 }
 
 func describeMark(m driver.Mark) string {
-	if m.Token == 0 {
-		return "no token has entered"
-	}
 	text := "token " + m.Token.String()
-	if m.Source != "" {
+	switch {
+	case m.Token == 0 && m.Source == "":
+		return "no token has entered"
+	case m.Token == 0: // it was set to none by hand
+		text = "no token has entered since the " + plain(m.Source)
+	case m.Source != "":
 		text += " by " + plain(m.Source)
 	}
 	if !m.Raised.IsZero() {
