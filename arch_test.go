@@ -29,7 +29,7 @@ import (
 //
 //  1. What serves tests (testOnly) is imported by tests, and by nothing else.
 //  2. A nested module's code does not import what is internal to the root
-//     module, unless its line names it.
+//     module.
 //
 // DO NOT RELAX a line to make a change compile. These arrows are why a user of
 // the Redis lock does not build gRPC, why a guard works with every lock, and why
@@ -205,12 +205,12 @@ func (l line) refuses(p imports, to string) string {
 		return "not one of the libraries that it may use"
 	case slices.Contains(testOnly, target) && !within(l.pkg, target):
 		return "it serves tests only"
+	case within(target, "internal") && p.Module.Path != modulePath:
+		return "it is internal to the root module"
 	case slices.ContainsFunc(l.ours, func(pattern string) bool { return fits(pattern, target) }):
 		return ""
 	case !slices.Contains(l.ours, "*"):
 		return "no arrow of the policy leads there"
-	case within(target, "internal") && p.Module.Path != modulePath:
-		return "it is internal to the root module"
 	}
 	return ""
 }
