@@ -26,6 +26,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"google.golang.org/grpc"
 )
 
 // A node alone has nobody to wait for: these two only decide how soon it elects
@@ -52,6 +53,7 @@ type Server struct {
 	endpoint string
 	lock     *dirLock
 	close    sync.Once
+	closing  chan struct{}
 }
 
 // Start starts a node and waits until it serves, which takes about a tenth of a
@@ -73,8 +75,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock}
-	if err := s.run(ctx, config(o.DataDir, listen)); err != nil {
+	s := &Server{lock: lock, closing: make(chan struct{})}
+	cfg := config(o.DataDir, listen)
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{endStreams(s.closing)}
+	if err := s.run(ctx, cfg); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -118,9 +122,10 @@ func (s *Server) Endpoint() string { return s.endpoint }
 func (s *Server) Err() <-chan error { return s.node.Err() }
 
 // Close stops the node and waits for it. Requests under way are given a few
-// seconds, open watches too. Later calls do nothing.
+// seconds; open watches and keep-alives end at once. Later calls do nothing.
 func (s *Server) Close() {
 	s.close.Do(func() {
+		close(s.closing)
 		if s.client != nil {
 			_ = s.client.Close() // an in-process client has no connection that could fail to close
 		}
