@@ -39,7 +39,7 @@ soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
 
 mutants: deps ## Plant one wrong line at a time; the tests must notice each
-	go run ./tools/mutants tools/mutants/mutants.txt
+	go run ./tools/mutants tools/mutants/planted/*.txt
 
 story: deps ## A worker is stopped past its lease and its stale write refused
 	@go test -c -o bin/story.test ./examples/bank

@@ -52,14 +52,26 @@ driver                  -> .
 driver/boottime         -> | golang.org/x/sys
 driver/memory           -> . driver driver/boottime internal/...
 driver/redis            -> . driver driver/boottime internal/... | github.com/redis/rueidis
-driver/postgres         -> . driver internal/... | github.com/jackc/pgx/v5
+driver/postgres         -> . driver driver/boottime internal/... | github.com/jackc/pgx/v5
+driver/mysql            -> . driver driver/boottime internal/... | github.com/go-sql-driver/mysql
+driver/zookeeper        -> . driver driver/boottime internal/... | github.com/go-zookeeper/zk
+driver/kube             -> . driver driver/boottime | k8s.io/api k8s.io/apimachinery k8s.io/client-go
 driver/etcd             -> . driver driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc
 # The suite also tries drivers under the lock that users put on top of them.
 driver/drivertest       -> . driver claim/lock | go.uber.org/goleak
 
 # The rooms take drivers as parameters. Inside a room, only what stands below.
 claim/lock              -> . driver driver/boottime observe internal/...
+claim/rowlock           -> . driver driver/boottime observe internal/...
+claim/rowlock/rowlocktest -> claim/rowlock
+claim/shared            -> . driver driver/boottime observe internal/... claim/lock
+claim/semaphore         -> . driver driver/boottime observe internal/... claim/lock
+claim/elect             -> . driver driver/boottime observe internal/... claim/lock
+claim/elect/schedule    -> . driver driver/boottime observe internal/... claim/lock claim/elect
+claim/own               -> . driver driver/boottime observe internal/... claim/lock
+claim/own/route         -> . driver driver/boottime observe internal/... claim/lock claim/own
 guard/fence             -> . driver observe internal/...
+guard/value             -> . driver observe internal/...
 
 # What is built from all of it.
 server/...              -> * | *
@@ -69,7 +81,7 @@ tools/...               ->
 `
 
 // testOnly serves tests.
-var testOnly = []string{"internal/testbed", "internal/testbed/paths", "driver/drivertest"}
+var testOnly = []string{"internal/testbed", "internal/testbed/paths", "driver/drivertest", "claim/rowlock/rowlocktest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

@@ -5,8 +5,12 @@ import "context"
 // Dialect names a database's SQL.
 type Dialect string
 
-// Postgres is PostgreSQL. MariaDB joins with its driver.
-const Postgres Dialect = "postgres"
+const (
+	// Postgres is PostgreSQL: parameters are $1, $2, …
+	Postgres Dialect = "postgres"
+	// MariaDB is MariaDB, and MySQL where they agree: parameters are ?.
+	MariaDB Dialect = "mariadb"
+)
 
 // SQL runs statements inside one transaction of the user's. It is made by the
 // database's driver package from the user's own transaction value.

@@ -1,9 +1,9 @@
 // Command mutants plants one wrong line at a time and expects the tests to
 // notice. It proves nothing about lines that are not in its list.
 //
-//	mutants [-run REGEXP] [-list] FILE
+//	mutants [-run REGEXP] [-list] FILE…
 //
-// FILE lists the mutants; mutants.txt beside this file explains the form. The
+// Each FILE lists mutants; planted/lock.txt explains the form. The
 // tree is not touched: the changed file is put in its place by the overlay of
 // the go command. It exits with 1 if a mutant survives, and with 2 if the list
 // is out of date.
@@ -37,7 +37,7 @@ func main() {
 	only := flag.String("run", "", "only mutants whose name matches")
 	list := flag.Bool("list", false, "list them, check that each fits its file, and run nothing")
 	flag.Parse()
-	survived, err := run(flag.Arg(0), *only, *list)
+	survived, err := run(flag.Args(), *only, *list)
 	switch {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -47,12 +47,8 @@ func main() {
 	}
 }
 
-func run(path, only string, list bool) (survived int, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	mutants, err := parse(string(text))
+func run(files []string, only string, list bool) (survived int, err error) {
+	mutants, err := read(files)
 	if err != nil {
 		return 0, err
 	}
@@ -93,7 +89,23 @@ func run(path, only string, list bool) (survived int, err error) {
 	return survived, nil
 }
 
-// parse reads the list.
+// read reads the lists.
+func read(files []string) (all []mutant, err error) {
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		mutants, err := parse(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all = append(all, mutants...)
+	}
+	return all, nil
+}
+
+// parse reads one list.
 func parse(text string) ([]mutant, error) {
 	var mutants []mutant
 	for i, line := range strings.Split(text, "\n") {
