@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# deps.sh gets what the tests need: redis-server and postgresql from the system's
-# package manager (apt-get, as root or by sudo without a password; it asks
-# first if there is somebody to ask), etcd and etcdctl from their Go modules.
-# What cannot be had is said in one line each, and is an error only if
-# INTERLOCK_REQUIRE names it.
+# deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
+# ZooKeeper from the system's package manager (apt-get, as root or by sudo
+# without a password; it asks first if there is somebody to ask); etcd, etcdctl
+# and kube-apiserver from their Go modules. What cannot be had is said in one
+# line each, and is an error only if INTERLOCK_REQUIRE names it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,9 @@ have() {
 	case $1 in
 	redis) command -v redis-server ;;
 	postgres) command -v initdb || ls /usr/lib/postgresql/*/bin/initdb ;;
+	pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
+	mariadb) command -v mariadbd || ls /usr/sbin/mariadbd ;;
+	zookeeper) command -v java && ls /usr/share/java/zookeeper.jar ;;
 	*) [ -x "bin/$1" ] || command -v "$1" ;;
 	esac >/dev/null 2>&1
 }
@@ -43,15 +46,18 @@ install_packages() {
 	fi
 	# The tests start servers of their own; the ones just installed need not run.
 	if [ -d /run/systemd/system ]; then
-		as_root systemctl disable --now --quiet redis-server postgresql || true
+		as_root systemctl disable --now --quiet redis-server postgresql pgbouncer mariadb || true
 	fi
 }
 
 how() {
 	case $1 in
-	redis) echo "install redis-server (apt-get install redis-server); the tests of driver/redis and those that use Redis" ;;
-	postgres) echo "install postgresql (apt-get install postgresql); the tests of driver/postgres, guard/fence and those that use PostgreSQL" ;;
-	*) echo "its Go module could not be built, see above; the tests that use $1" ;;
+	redis) echo "apt-get install redis-server" ;;
+	postgres) echo "apt-get install postgresql" ;;
+	pgbouncer) echo "apt-get install pgbouncer" ;;
+	mariadb) echo "apt-get install mariadb-server" ;;
+	zookeeper) echo "apt-get install zookeeper default-jre-headless" ;;
+	*) echo "its Go module could not be built, see above" ;;
 	esac
 }
 
@@ -60,17 +66,26 @@ required() { [[ ",${INTERLOCK_REQUIRE-}," == *",$1,"* ]]; }
 packages=()
 have redis || packages+=(redis-server)
 have postgres || packages+=(postgresql)
+have pgbouncer || packages+=(pgbouncer)
+have mariadb || packages+=(mariadb-server)
 if [ ${#packages[@]} -gt 0 ] && may_install "${packages[@]}"; then
 	install_packages "${packages[@]}" || true
 fi
+# By itself: together with the others its unpacking has been seen to fail.
+if ! have zookeeper && may_install zookeeper; then
+	java=()
+	command -v java >/dev/null || java=(default-jre-headless)
+	install_packages zookeeper "${java[@]}" || true
+fi
 scripts/tools.sh servers etcd etcdctl || true
+scripts/tools.sh kube kube-apiserver || true
 
 failed=
-for backend in redis postgres etcd etcdctl; do
+for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver; do
 	if have "$backend"; then
 		continue
 	fi
-	echo "missing: $backend: $(how "$backend") are skipped" >&2
+	echo "missing: $backend, and the tests that need it are skipped: $(how "$backend")" >&2
 	if required "$backend"; then
 		echo "missing: $backend is required by INTERLOCK_REQUIRE" >&2
 		failed=yes

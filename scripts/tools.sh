@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# tools.sh servers|lint NAME… builds programs into bin/ from the Go modules in
+# tools.sh servers|kube|lint NAME… builds programs into bin/ from the Go modules in
 # tools/. It is quick if they are there and neither the modules nor Go changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case $1 in
 servers) module=tools ;;
+kube) module=tools/kube ;;
 lint) module=tools/lint ;;
 esac
 shift
@@ -14,6 +15,7 @@ package() {
 	case $1 in
 	etcd) echo go.etcd.io/etcd/server/v3 ;;
 	etcdctl) echo go.etcd.io/etcd/etcdctl/v3 ;;
+	kube-apiserver) echo ./kube-apiserver ;;
 	staticcheck) echo honnef.co/go/tools/cmd/staticcheck ;;
 	govulncheck) echo golang.org/x/vuln/cmd/govulncheck ;;
 	esac
@@ -26,6 +28,6 @@ for name in "$@"; do
 		continue
 	fi
 	echo "build bin/$name"
-	(cd "$module" && GOWORK=off go build -buildvcs=false -o "../$([ "$module" = tools ] || echo ../)bin/$name" "$(package "$name")")
+	GOWORK=off go -C "$module" build -buildvcs=false -trimpath -ldflags=-s -o "$PWD/bin/$name" "$(package "$name")"
 	echo "$stamp" >"bin/.$name"
 done
