@@ -10,11 +10,7 @@ import (
 // RunFenced runs the whole suite on a driver of fenced locks, but for the tests
 // that need what Harness.Without says is not there.
 func RunFenced(t *testing.T, h Harness) {
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*scene)
-	}{
+	h.runAll(t, []lockTest{
 		// Who holds.
 		{"Exclusion", 0, testExclusion},
 		{"NoWait", 0, testNoWait},
@@ -22,7 +18,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"ManyNames", 0, testManyNames},
 		{"Inspect", Inspection, testInspect},
 		// Tokens.
-		{"TokensOver1000HandOvers", Tokens, testTokensOver1000HandOvers},
+		{"TokensOverHandOvers", Tokens, testTokensOverHandOvers},
 		{"TokensOverRestart", Tokens | Servers, testTokensOverRestart},
 		{"TokensOverWipe", Tokens | Servers, testTokensOverWipe},
 		{"TokensStartAtTheClock", Tokens, testTokensStartAtTheClock},
@@ -37,35 +33,47 @@ func RunFenced(t *testing.T, h Harness) {
 		{"ReleaseAfterLossSparesTheNext", 0, testReleaseAfterLossSparesTheNext},
 		// Staying alive, and its end.
 		{"RenewalKeepsIt", 0, testRenewalKeepsIt},
-		{"DeadlineStartsWithTheRequest", Servers | Delays, testDeadlineStartsWithTheRequest},
+		{"DeadlineStartsWithTheRequest", Servers | Delays | onPaths, testDeadlineStartsWithTheRequest},
 		{"CrashedHolder", 0, testCrashedHolder},
 		{"LossByDeletion", 0, testLossByDeletion},
 		{"ServerKilled", Servers, testServerKilled},
 		{"ServerPaused", Servers, testServerPaused},
-		{"CutOff", Servers, testCutOff},
+		{"CutOff", Servers | onPaths, testCutOff},
 		// Lost replies.
 		{"RepeatedAcquireConverges", 0, testRepeatedAcquireConverges},
-		{"LostReplyToAcquire", Servers | LostReplies, testLostReplyToAcquire},
-		{"LostReplyToRelease", Servers | LostReplies, testLostReplyToRelease},
+		{"LostReplyToAcquire", Servers | LostReplies | onPaths, testLostReplyToAcquire},
+		{"LostReplyToRelease", Servers | LostReplies | onPaths, testLostReplyToRelease},
 		// The contract around it.
 		{"Guarantees", 0, testGuarantees},
 		{"UnmetRequirement", Tokens, testUnmetRequirement},
 		{"ContextAlreadyEnded", 0, testContextAlreadyEnded},
 		{"Close", 0, testClose},
 		{"CloseLeavesWhatIsHeldToExpire", 0, testCloseLeavesWhatIsHeldToExpire},
-	} {
+	})
+	t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
+}
+
+// lockTest is one test of a lock driver and what it needs.
+type lockTest struct {
+	name  string
+	needs Ability
+	test  func(*scene)
+}
+
+// runAll runs what nothing is missing for.
+func (h Harness) runAll(t *testing.T, tests []lockTest) {
+	for _, c := range tests {
 		if c.needs&h.Without != 0 {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			h.run(t, c.needs&Servers != 0, func(s *scene) {
+			h.run(t, c.needs&(Servers|onPaths) == Servers, func(s *scene) {
 				s.mustHave(c.needs)
 				c.test(s)
 			})
 		})
 	}
-	t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
 }
 
 // scene is one test with its backend.

@@ -1,8 +1,9 @@
 // Package drivertest is the conformance suite of drivers. It proves what a lock
 // driver claims in its interlock.Guarantees, and what a fence owes, and only
 // that; it says nothing about what user code does with a claim. A driver's own
-// test opens the real system, fills in a harness and calls [RunFenced],
-// [RunAdvisory] or [RunFence].
+// test opens the real system, fills in a harness and calls [RunFenced] or
+// [RunAdvisory], then [RunWatcher] and [RunBreaker], and [RunFence] and
+// [RunValues] for what its store can do.
 package drivertest
 
 import (
@@ -18,8 +19,10 @@ type Harness struct {
 	// Bubble runs one test, normally test itself. The memory driver passes
 	// synctest.Test.
 	Bubble func(t *testing.T, test func(t *testing.T))
-	// Start prepares a backend for one test; it cleans up by t.Cleanup. Tests
-	// that damage the server are told a fresh one by exclusive.
+	// Start prepares a backend for one test; it cleans up by t.Cleanup. A test
+	// that kills, wipes or pauses the server asks for one of its own by
+	// exclusive. All others may share a running server, if each Start has a
+	// namespace of its own there: they break only the paths of their drivers.
 	Start func(t *testing.T, exclusive bool) Backend
 	// TTL is the lease length with which Backend.Open opens drivers.
 	TTL time.Duration
@@ -29,6 +32,9 @@ type Harness struct {
 	// DeadWaiter is the longest that a waiter whose process died at the head
 	// of the queue holds up the next one after a release.
 	DeadWaiter time.Duration
+	// HandOvers is over how many hand-overs tokens are watched; 0 means 1000.
+	// Only a driver that needs tens of milliseconds for each asks for fewer.
+	HandOvers int
 	// Without names what is not there. The tests that need it are left out;
 	// whatever it does not name must be there.
 	Without Ability
@@ -50,8 +56,21 @@ const (
 	FIFO
 	// Tokens: the driver is fenced.
 	Tokens
-	// Inspection: the driver is a driver.Inspector that shows waiters in order.
+	// Inspection: the driver is a driver.Inspector.
 	Inspection
+	// Queue: the backend knows who waits. The Inspector shows them in order and
+	// a Watcher tells when one comes. Without it a waiter asks again and again,
+	// and tells Events.Waiting with Ahead -1 when it was first refused.
+	Queue
+	// Expiry: the Inspector tells when a holder expires. Without it
+	// Contender.Expires is 0, as for claims that live with a connection.
+	Expiry
+	// Refuser: an Acquire with NoWait that is refused tells who holds. Without
+	// it HeldError.Owner may be empty.
+	Refuser
+
+	// onPaths marks a test whose faults do not reach the server itself.
+	onPaths
 )
 
 // Backend is one running backend.

@@ -1,19 +1,19 @@
 package drivertest
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 )
 
-// testTokensOver1000HandOvers: two processes that always compete.
-func testTokensOver1000HandOvers(s *scene) {
-	const handOvers = 1000
+// testTokensOverHandOvers: two processes that always compete.
+func testTokensOverHandOvers(s *scene) {
 	a, b := s.open(), s.open()
 	var tokens []interlock.Token
 	holder := s.contender(a, lockName).acquire()
 	tokens = append(tokens, holder.grant.Token)
-	for range handOvers {
+	for range cmp.Or(s.HandOvers, 1000) {
 		a, b = b, a
 		next := s.contender(a, lockName)
 		done := next.start(s.Context())
