@@ -3,7 +3,7 @@
 // specification of driver.Fenced: the protocol is a pure state machine
 // (table.go), and the whole driver runs in the virtual time of
 // testing/synctest. [Fence] is the executable specification of driver.Fence, for
-// data that is in memory as well.
+// data that is in memory as well, and [Values] that of driver.Values.
 //
 //	space := memory.NewSpace()
 //	locks, err := lock.NewFenced(space.Open(nil), nil)
@@ -63,7 +63,11 @@ type Space struct {
 	table *table
 	wakes map[string]chan struct{} // by owner: told when it has become the holder
 	sweep *time.Timer
-	fence *Fence
+
+	watches map[*watch]bool
+	broken  []driver.Broken // oldest first
+	fence   *Fence
+	values  *Values
 }
 
 // NewSpace makes an empty namespace whose counter starts at the present time.
@@ -71,7 +75,10 @@ func NewSpace() *Space {
 	return &Space{
 		table: newTable(interlock.CounterAt(time.Now())),
 		wakes: make(map[string]chan struct{}),
-		fence: newFence(),
+
+		watches: make(map[*watch]bool),
+		fence:   newFence(),
+		values:  newValues(),
 	}
 }
 
@@ -81,7 +88,7 @@ func (s *Space) Open(o *Options) *Driver {
 	if o != nil && o.TTL > 0 {
 		ttl = o.TTL
 	}
-	d := &Driver{space: s, ttl: ttl, calls: make(map[string]*call)}
+	d := &Driver{space: s, ttl: ttl, calls: make(map[string]*call), done: make(chan struct{})}
 	d.renewal = time.AfterFunc(ttl/3, d.renew)
 	return d
 }
@@ -90,12 +97,13 @@ func (s *Space) Open(o *Options) *Driver {
 // ones of the same name.
 func (s *Space) OpenPlain(o *Options) *Plain { return &Plain{s.Open(o)} }
 
-// Driver is one process of a [Space]. It is a driver.Fenced and a
-// driver.Inspector.
+// Driver is one process of a [Space]. It is a driver.Fenced, driver.Inspector,
+// driver.Watcher and driver.Breaker.
 type Driver struct {
 	space   *Space
 	ttl     time.Duration
 	renewal *time.Timer
+	done    chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	calls  map[string]*call // by owner: everyone who waits or holds
@@ -180,6 +188,9 @@ func (d *Driver) Release(_ context.Context, name, owner string) error {
 func (d *Driver) Close(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.closed {
+		close(d.done)
+	}
 	d.closed = true
 	d.renewal.Stop()
 	for _, c := range d.calls {

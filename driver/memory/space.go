@@ -109,12 +109,13 @@ func (s *Space) tell(effects []granted) {
 	}
 }
 
-// lock locks the space; what it returns arms the timer of the next expiry and
-// unlocks.
+// lock locks the space; what it returns tells those who watch, arms the timer of
+// the next expiry and unlocks.
 func (s *Space) lock() (unlock func()) {
 	s.mu.Lock()
 	return func() {
 		defer s.mu.Unlock()
+		s.announce()
 		at, ok := s.table.next()
 		switch {
 		case !ok && s.sweep != nil:

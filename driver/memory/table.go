@@ -13,6 +13,7 @@ import (
 type table struct {
 	counter int64 // the last one drawn
 	names   map[string][]*contender
+	touched map[string]bool // names whose holder or waiters changed
 }
 
 // contender is the holder (at the head of its queue, with a counter) or a
@@ -28,7 +29,7 @@ type contender struct {
 type granted struct{ name, owner string }
 
 func newTable(floor int64) *table {
-	return &table{counter: floor, names: make(map[string][]*contender)}
+	return &table{counter: floor, names: make(map[string][]*contender), touched: make(map[string]bool)}
 }
 
 // arrive puts owner at the end of the queue of name, or finds it there, and
@@ -39,6 +40,7 @@ func (t *table) arrive(now boottime.Instant, name, owner string, expires boottim
 	if c == nil {
 		c = &contender{name: name, owner: owner, since: now}
 		t.names[name] = append(t.names[name], c)
+		t.touched[name] = true
 	}
 	c.expires = expires
 	return c, append(effects, t.promote(now, name)...)
@@ -67,6 +69,28 @@ func (t *table) revoke(now boottime.Instant, name string) []granted {
 	effects := t.expire(now)
 	t.remove(name, func(c *contender) bool { return c.counter > 0 })
 	return append(effects, t.promote(now, name)...)
+}
+
+// breakHold takes owner out if it holds name, and tells with which counter it
+// did; 0 if it does not.
+func (t *table) breakHold(now boottime.Instant, name, owner string) (counter int64, effects []granted) {
+	effects = t.expire(now)
+	if c := t.find(name, owner); c != nil {
+		counter = c.counter
+	}
+	if counter == 0 {
+		return 0, effects
+	}
+	return counter, append(effects, t.leave(now, name, owner)...)
+}
+
+// takeTouched tells which names have changed since it was last asked.
+func (t *table) takeTouched() map[string]bool {
+	touched := t.touched
+	if len(touched) > 0 {
+		t.touched = make(map[string]bool)
+	}
+	return touched
 }
 
 // expire takes out everyone whose time has come.
@@ -101,6 +125,7 @@ func (t *table) promote(now boottime.Instant, name string) []granted {
 	t.counter++
 	queue[0].counter = t.counter
 	queue[0].since = now
+	t.touched[name] = true
 	return []granted{{name, queue[0].owner}}
 }
 
@@ -118,7 +143,11 @@ func (t *table) ahead(c *contender) int {
 }
 
 func (t *table) remove(name string, gone func(*contender) bool) {
+	before := len(t.names[name])
 	queue := slices.DeleteFunc(t.names[name], gone)
+	if len(queue) != before {
+		t.touched[name] = true
+	}
 	if len(queue) == 0 {
 		delete(t.names, name)
 		return

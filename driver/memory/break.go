@@ -1,0 +1,82 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// maxBreaks is how many forced releases a space remembers.
+const maxBreaks = 1000
+
+var _ driver.Breaker = (*Driver)(nil)
+
+// Break takes a lock away from its holder and records that, in one step; see
+// driver.Breaker. The holder learns of it with its next renewal. A space keeps
+// the last 1,000 records.
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+	if err := d.breakable(ctx, b); err != nil {
+		return driver.Broken{}, false, err
+	}
+	record, ok := d.space.breakHold(b)
+	return record, ok, nil
+}
+
+// Breaks shows the records, newest first; see driver.Breaker.
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	switch {
+	case d.isClosed():
+		return nil, interlock.ErrClosed
+	case ctx.Err() != nil:
+		return nil, problem("show forced releases", name, interlock.Definite, context.Cause(ctx))
+	}
+	return d.space.brokenOf(name, limit), nil
+}
+
+func (d *Driver) breakable(ctx context.Context, b driver.Break) error {
+	const op = "break"
+	if d.isClosed() {
+		return interlock.ErrClosed
+	}
+	if err := asking(ctx, op, b.Name); err != nil {
+		return err
+	}
+	for what, value := range map[string]string{"an owner": b.Owner, "a reason": b.Reason, "who says so": b.By} {
+		if value == "" || len(value) > driver.MaxName {
+			return problem(op, b.Name, interlock.Bug, fmt.Errorf("it needs %s of 1 to %d bytes", what, driver.MaxName))
+		}
+	}
+	return nil
+}
+
+func (s *Space) breakHold(b driver.Break) (record driver.Broken, ok bool) {
+	defer s.lock()()
+	counter, effects := s.table.breakHold(boottime.Now(), b.Name, b.Owner)
+	s.tell(effects)
+	if counter == 0 {
+		return record, false
+	}
+	record = driver.Broken{Break: b, At: time.Now()}
+	record.Token, _ = interlock.NewToken(counter, 0) // it was granted with this counter
+	s.broken = append(s.broken, record)
+	s.broken = s.broken[max(0, len(s.broken)-maxBreaks):]
+	return record, true
+}
+
+func (s *Space) brokenOf(name string, limit int) (all []driver.Broken) {
+	defer s.lock()()
+	for _, b := range slices.Backward(s.broken) {
+		if len(all) >= limit {
+			break
+		}
+		if name == "" || b.Name == name {
+			all = append(all, b)
+		}
+	}
+	return all
+}
