@@ -42,6 +42,8 @@ const policy = `
 observe                 -> .
 history                 -> .
 internal/backoff        ->
+internal/sqltext        -> . driver
+internal/txlimit        -> . driver
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed

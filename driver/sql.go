@@ -17,7 +17,8 @@ const (
 //
 // Errors are classified: a serialization failure, a deadlock and a lock timeout
 // are Retryable (the transaction did nothing and may be run again), a lost
-// connection is Uncertain, the rest is Definite. Nothing is retried.
+// connection is Uncertain, the rest is Definite. A lock that was not to be had
+// in time is an interlock.ErrHeld as well. Nothing is retried.
 type SQL interface {
 	// Exec runs one statement and returns the number of affected rows.
 	Exec(ctx context.Context, query string, args ...any) (affected int64, err error)

@@ -44,6 +44,10 @@ func failed(ctx context.Context, at stage, err error) error {
 		return nil
 	}
 	kind := kindOf(at, err, ctx.Err() != nil)
+	var state sqlState
+	if errors.As(err, &state) && state.SQLState() == lockNotAvailable {
+		err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
@@ -97,13 +101,16 @@ func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 	return interlock.Uncertain
 }
 
+// lockNotAvailable: a row or lock was not to be had at once, or not in time.
+const lockNotAvailable = "55P03"
+
 // kindOfState judges by SQLSTATE; see the appendix "PostgreSQL Error Codes" of
 // its manual.
 func kindOfState(at stage, code string) interlock.ErrorKind {
 	switch code {
 	case "40001", // serialization_failure
 		"40P01", // deadlock_detected
-		"55P03", // lock_not_available
+		lockNotAvailable,
 		"25P03", // idle_in_transaction_session_timeout: strikes only between statements
 		"25P04", // transaction_timeout
 		"53300": // too_many_connections

@@ -1,0 +1,134 @@
+package rowlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// Lock locks the rows with the given keys in the user's transaction, in the
+// order of their keys, and returns the keys of those that are locked now, in
+// that order. A key that has no row is not among them, nor, with SkipLocked, one
+// that another transaction has locked. The locks last until the transaction
+// ends. It blocks as r.Mode and r.Wait say.
+//
+// After an error the transaction must be rolled back: [interlock.ErrHeld]
+// (Retryable) if a row could not be had with NoWait or within r.Wait, another
+// Retryable error such as a deadlock with somebody who locks in another order,
+// or one of kind Bug if r or keys are wrong.
+func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked []K, err error) {
+	q, err := r.query(tx.Dialect(), len(keys))
+	if err != nil {
+		return nil, err
+	}
+	keys = slices.Clone(keys)
+	slices.Sort(keys)
+	restore, err := r.boundWait(ctx, tx)
+	if err != nil {
+		return nil, r.about(err)
+	}
+	args := make([]any, len(keys))
+	for i, k := range keys {
+		args[i] = k
+	}
+	err = tx.Query(ctx, q, args, func(scan func(...any) error) error {
+		var k K
+		if err := scan(&k); err != nil {
+			return err
+		}
+		locked = append(locked, k)
+		return nil
+	})
+	if err == nil {
+		err = restore()
+	}
+	if err != nil {
+		return nil, r.about(err)
+	}
+	return locked, nil
+}
+
+// query selects n rows for update. One statement locks them in the order in
+// which it returns them.
+func (r Rows) query(d driver.Dialect, n int) (string, error) {
+	if n == 0 || n > MaxKeys {
+		return "", bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
+	}
+	table, err := sqltext.Identifier(d, r.Table, "")
+	if err != nil {
+		return "", err
+	}
+	key, err := sqltext.Identifier(d, r.Key, "")
+	if err != nil {
+		return "", err
+	}
+	clause, err := r.Clause(d)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("select %[1]s from %[2]s where %[1]s in (%[3]s) order by %[1]s %[4]s",
+		key, table, sqltext.Parameters(d, n), clause), nil
+}
+
+// Clause is what makes a SELECT of the user's own lock the rows that it finds, in
+// the mode of r: "FOR UPDATE SKIP LOCKED" and so on. It belongs at the end, after
+// an ORDER BY that others share. r.Table and r.Key are not used. On PostgreSQL
+// r.Wait is not in it: set lock_timeout.
+func (r Rows) Clause(d driver.Dialect) (string, error) {
+	if r.Wait < 0 || r.Wait > 0 && r.Mode != Wait {
+		return "", bug("lock rows", r.Table, "Wait is %v; only mode Wait takes one, above zero", r.Wait)
+	}
+	var how string
+	switch r.Mode {
+	case Wait:
+		if d == driver.MariaDB && r.Wait > 0 {
+			how = fmt.Sprintf(" wait %d", seconds(r.Wait))
+		}
+	case NoWait:
+		how = " nowait"
+	case SkipLocked:
+		how = " skip locked"
+	default:
+		return "", bug("lock rows", r.Table, "mode %d is not known", int(r.Mode))
+	}
+	return strings.ToUpper("for update" + how), nil
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// boundWait sets PostgreSQL's lock_timeout for the statement to come; restore
+// puts the former one back. MariaDB has the bound in the statement itself.
+func (r Rows) boundWait(ctx context.Context, tx driver.SQL) (restore func() error, err error) {
+	if r.Wait == 0 || tx.Dialect() != driver.Postgres {
+		return func() error { return nil }, nil
+	}
+	const set = `select set_config('lock_timeout', $1, true)`
+	var former string
+	err = tx.Query(ctx, `select current_setting('lock_timeout')`, nil, func(scan func(...any) error) error {
+		return scan(&former)
+	})
+	if err == nil {
+		_, err = tx.Exec(ctx, set, fmt.Sprintf("%dms", max(1, r.Wait.Milliseconds())))
+	}
+	return func() error {
+		_, err := tx.Exec(ctx, set, former)
+		return err
+	}, err
+}
+
+// about tells a driver's error as one of locking rows. What is Uncertain in a
+// transaction that is not going to be committed did nothing.
+func (r Rows) about(err error) error {
+	kind := interlock.Kind(err)
+	if kind == interlock.Uncertain {
+		kind = interlock.Retryable
+	}
+	return &interlock.Error{Op: "lock rows", Name: r.Table, Kind: kind, Err: err}
+}

@@ -1,0 +1,288 @@
+package rowlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/rowlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+var accounts = rowlock.Rows{Table: "account", Key: "id"}
+
+func testOrder(t *testing.T, w world) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		locked, err := rowlock.Lock(ctx, tx, accounts, "c", "a", "nobody", "b", "a")
+		if err != nil || !slices.Equal(locked, []string{"a", "b", "c"}) {
+			t.Errorf("locked %q, %v", locked, err)
+		}
+		// Only those: the others are free.
+		w.in(t, func(ctx context.Context, tx driver.SQL) {
+			noWait := accounts
+			noWait.Mode = rowlock.NoWait
+			if locked, err := rowlock.Lock(ctx, tx, noWait, "d", "e"); err != nil || len(locked) != 2 {
+				t.Errorf("rows that nobody locked: %q, %v", locked, err)
+			}
+		})
+	})
+}
+
+func testModes(t *testing.T, w world) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			rows rowlock.Rows
+			want []string
+			err  error
+		}{
+			{rowlock.Rows{Mode: rowlock.NoWait}, nil, interlock.ErrHeld},
+			{rowlock.Rows{Wait: time.Second}, nil, interlock.ErrHeld},
+			{rowlock.Rows{Mode: rowlock.SkipLocked}, []string{"a", "c"}, nil},
+		} {
+			c.rows.Table, c.rows.Key = "account", "id"
+			w.in(t, func(ctx context.Context, other driver.SQL) {
+				locked, err := rowlock.Lock(ctx, other, c.rows, "a", "b", "c")
+				if !slices.Equal(locked, c.want) || !errors.Is(err, c.err) || err != nil && interlock.Kind(err) != interlock.Retryable {
+					t.Errorf("%+v: locked %q, %v; want %q, %v", c.rows, locked, err, c.want, c.err)
+				}
+			})
+		}
+	})
+}
+
+func testWaitIsForTheStatementOnly(t *testing.T, w world) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		before := w.lockTimeout(t, tx)
+		r := accounts
+		r.Wait = 3 * time.Second
+		if _, err := rowlock.Lock(ctx, tx, r, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if after := w.lockTimeout(t, tx); after != before {
+			t.Errorf("the session's own bound was %s and is %s", before, after)
+		}
+	})
+}
+
+// testAnyOrder moves money between random accounts, named in random order.
+func testAnyOrder(t *testing.T, w world) {
+	const workers, each = 6, 25
+	var g errgroup.Group
+	for i := range workers {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		g.Go(func() error {
+			for range each {
+				if err := w.transfer(t.Context(), random); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err) // a deadlock, for one
+	}
+	if total := w.number(t, "select sum(balance) from account"); total != 500 {
+		t.Errorf("there were 500, there are %d", total)
+	}
+}
+
+// transfer gives one to each of two accounts from a third: read, then written.
+func (w world) transfer(ctx context.Context, random *rand.Rand) error {
+	keys := []string{"a", "b", "c", "d", "e"}
+	random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	return w.scope(ctx, accounts, keys[:3], nil, func(ctx context.Context, tx driver.SQL, _ []string) error {
+		for i, change := range []int64{-2, 1, 1} {
+			balance, err := w.balance(ctx, tx, keys[i])
+			if err != nil {
+				return err
+			}
+			if err := w.set(ctx, tx, keys[i], balance+change); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func testMaxHold(t *testing.T, w world) {
+	slow := make(chan observe.RowsSlow, 1)
+	released := make(chan observe.RowsReleased, 1)
+	o := &rowlock.Options{MaxHold: 300 * time.Millisecond, WarnAfter: 50 * time.Millisecond, Hooks: &observe.RowLock{
+		Slow:     func(e observe.RowsSlow) { slow <- e },
+		Released: func(e observe.RowsReleased) { released <- e },
+	}}
+	err := w.scope(t.Context(), accounts, []string{"a"}, o, func(ctx context.Context, tx driver.SQL, _ []string) error {
+		if err := w.set(ctx, tx, "a", 0); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	})
+	if !errors.Is(err, rowlock.ErrMaxHold) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("got %v", err)
+	}
+	if e := <-slow; e.Table != "account" || e.Rows != 1 || e.Held < 50*time.Millisecond || e.Max != o.MaxHold {
+		t.Errorf("the warning was %+v", e)
+	}
+	if e := <-released; e.Held < o.MaxHold || !errors.Is(e.Err, rowlock.ErrMaxHold) {
+		t.Errorf("the end was %+v", e)
+	}
+	if got := w.number(t, "select balance from account where id = 'a'"); got != 100 {
+		t.Errorf("the balance is %d: something was committed", got)
+	}
+}
+
+// testStopped: the function does not look at its context, as a stopped process
+// does not. The server ends the transaction by itself.
+func testStopped(t *testing.T, w world) {
+	locked, goOn := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- w.scope(t.Context(), accounts, []string{"a"}, &rowlock.Options{MaxHold: time.Second},
+			func(ctx context.Context, tx driver.SQL, _ []string) error {
+				err := w.set(ctx, tx, "a", 0)
+				close(locked)
+				<-goOn
+				return err
+			})
+	}()
+	<-locked
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		if _, err := rowlock.Lock(ctx, tx, accounts, "a"); err != nil {
+			t.Errorf("while the other stands still: %v", err)
+		}
+		if balance, err := w.balance(ctx, tx, "a"); balance != 100 || err != nil {
+			t.Errorf("the balance is %d, %v: what stands still was not undone", balance, err)
+		}
+	})
+	close(goOn)
+	if err := <-done; !errors.Is(err, rowlock.ErrMaxHold) {
+		t.Errorf("who stood still was told %v", err)
+	}
+}
+
+func testRollsBack(t *testing.T, w world) {
+	mine := errors.New("mine")
+	fail := func(ctx context.Context, tx driver.SQL, _ []string) error {
+		return errors.Join(w.set(ctx, tx, "a", 0), mine)
+	}
+	if err := w.scope(t.Context(), accounts, []string{"a"}, nil, fail); !errors.Is(err, mine) {
+		t.Errorf("the function's error came back as %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_ = w.scope(t.Context(), accounts, []string{"a"}, nil, func(ctx context.Context, tx driver.SQL, keys []string) error {
+			panic(fail(ctx, tx, keys))
+		})
+	}()
+	if got := w.number(t, "select balance from account where id = 'a'"); got != 100 {
+		t.Errorf("the balance is %d: something was committed", got)
+	}
+	if n := rowlock.Open(); n != 0 {
+		t.Errorf("%d scopes are open", n)
+	}
+}
+
+func testClauseForAQueue(t *testing.T, w world) {
+	r := rowlock.Rows{Mode: rowlock.SkipLocked}
+	take := func(ctx context.Context, tx driver.SQL) (id string) {
+		clause, err := r.Clause(tx.Dialect())
+		if err == nil {
+			err = tx.Query(ctx, "select id from account order by id limit 1 "+clause, nil,
+				func(scan func(...any) error) error { return scan(&id) })
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return id
+	}
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		first := take(ctx, tx)
+		w.in(t, func(ctx context.Context, tx driver.SQL) {
+			if second := take(ctx, tx); first != "a" || second != "b" {
+				t.Errorf("two workers took %q and %q", first, second)
+			}
+		})
+	})
+}
+
+func testIntegerKeys(t *testing.T, w world) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		locked, err := rowlock.Lock(ctx, tx, rowlock.Rows{Table: "seat", Key: "number"}, int64(10), 9, 2)
+		if err != nil || !slices.Equal(locked, []int64{2, 9, 10}) {
+			t.Errorf("locked %v, %v", locked, err)
+		}
+	})
+}
+
+func testLostReply(t *testing.T, w world) {
+	proxy := testbed.NewProxy(t, w.address)
+	far := w.through(t, proxy.Addr())
+	err := far.scope(t.Context(), accounts, []string{"a"}, &rowlock.Options{MaxHold: time.Second},
+		func(ctx context.Context, tx driver.SQL, _ []string) error {
+			if err := far.set(ctx, tx, "a", 7); err != nil {
+				return err
+			}
+			proxy.DropReplies()
+			return nil
+		})
+	proxy.Heal()
+	if interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("COMMIT was sent and not answered: %v", err)
+	}
+}
+
+func TestOptionsAndRowsAreChecked(t *testing.T) {
+	for _, o := range []*rowlock.Options{{MaxHold: -1}, {MaxHold: time.Second, WarnAfter: 2 * time.Second}, {WarnAfter: -1}} {
+		if err := rowlock.Tx(t.Context(), driver.Beginner[int](nil), accounts, []string{"a"}, o, nil); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, r := range []rowlock.Rows{{Mode: 9}, {Wait: -1}, {Mode: rowlock.NoWait, Wait: 1}} {
+		if _, err := r.Clause(driver.Postgres); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	for want, r := range map[string]rowlock.Rows{
+		"FOR UPDATE":             {},
+		"FOR UPDATE NOWAIT":      {Mode: rowlock.NoWait},
+		"FOR UPDATE SKIP LOCKED": {Mode: rowlock.SkipLocked},
+		"FOR UPDATE WAIT 2":      {Wait: 1001 * time.Millisecond},
+	} {
+		if got, err := r.Clause(driver.MariaDB); got != want || err != nil {
+			t.Errorf("%+v: %q, %v", r, got, err)
+		}
+	}
+}
+
+func testTooMany(t *testing.T, w world) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		for _, keys := range [][]string{nil, make([]string, rowlock.MaxKeys+1)} {
+			if _, err := rowlock.Lock(ctx, tx, accounts, keys...); interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%d keys: %v", len(keys), err)
+			}
+		}
+		if _, err := rowlock.Lock(ctx, tx, rowlock.Rows{Table: "no.such.table", Key: "id"}, "a"); !errors.Is(err, interlock.ErrName) {
+			t.Errorf("a table's name with two dots: %v", err)
+		}
+	})
+}
+

@@ -1,0 +1,68 @@
+// Package rowlocktest fails a test in which something remote is called while
+// rows are locked: whoever waits for a network inside a row lock makes everybody
+// else wait for it too. It finds only calls that go through what it wraps.
+//
+//	client := &http.Client{Transport: rowlocktest.Transport(t, http.DefaultTransport)}
+//
+// A call is inside if its context descends from that of a scope of rowlock.Tx:
+// [Check] knows only those. A call that was not given the scope's context is
+// found by [Strict], which [Transport] and [Dial] use, in tests that do one thing
+// at a time.
+package rowlocktest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/interlock-dev/interlock/claim/rowlock"
+)
+
+// Check fails tb if ctx descends from a scope in which rows are locked. what
+// names the call for the message. It is for clients that [Transport] and [Dial]
+// do not fit; call it where the call is made.
+func Check(tb testing.TB, ctx context.Context, what string) {
+	tb.Helper()
+	if table, ok := rowlock.Held(ctx); ok {
+		tb.Errorf("%s is called while rows of %s are locked", what, table)
+	}
+}
+
+// Strict is [Check], and also fails if any scope is open in this process,
+// whatever ctx is. It is for tests that do one thing at a time.
+func Strict(tb testing.TB, ctx context.Context, what string) {
+	tb.Helper()
+	if _, ok := rowlock.Held(ctx); !ok && rowlock.Open() > 0 {
+		tb.Errorf("%s is called, without the scope's context, while rows are locked", what)
+	}
+	Check(tb, ctx, what)
+}
+
+// Transport sends requests by next, and fails tb for each that is made while rows
+// are locked.
+func Transport(tb testing.TB, next http.RoundTripper) http.RoundTripper {
+	return transport{tb, next}
+}
+
+type transport struct {
+	tb   testing.TB
+	next http.RoundTripper
+}
+
+// RoundTrip checks, and sends the request all the same.
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.tb.Helper()
+	Strict(t.tb, r.Context(), r.Method+" "+r.URL.Redacted())
+	return t.next.RoundTrip(r)
+}
+
+// Dial connects by next, and fails tb for each connection that is made while rows
+// are locked: for clients of databases and queues that take a dialer.
+func Dial(tb testing.TB, next func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		tb.Helper()
+		Strict(tb, ctx, "connecting to "+address)
+		return next(ctx, network, address)
+	}
+}

@@ -1,0 +1,72 @@
+// Package sqltext writes the parts of statements that cannot be parameters. It
+// does not make a text safe that comes from a request: names of tables and
+// columns are the program's own.
+package sqltext
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// identifiers is how a database quotes a name, and how long one may be: longer
+// ones it would cut or refuse, and two tables might become one.
+var identifiers = map[driver.Dialect]struct {
+	quote string
+	max   int // bytes in PostgreSQL, characters in MariaDB: bytes are the stricter
+}{
+	driver.Postgres: {`"`, 63},
+	driver.MariaDB:  {"`", 64},
+}
+
+// Identifier is "name" or "schema.name" as a quoted identifier, with suffix added
+// to the name. Names are taken as they are written, case included. What cannot
+// be one is an error of kind Bug.
+func Identifier(d driver.Dialect, name, suffix string) (string, error) {
+	rule, ok := identifiers[d]
+	if !ok {
+		return "", misnamed(name, fmt.Sprintf("is asked for in an SQL of %q, which is not spoken", string(d)))
+	}
+	parts := strings.Split(name, ".")
+	parts[len(parts)-1] += suffix
+	if len(parts) > 2 {
+		return "", misnamed(name, "has more than one dot")
+	}
+	for i, p := range parts {
+		switch {
+		case p == "" || p == suffix:
+			return "", misnamed(name, "is empty")
+		case len(p) > rule.max:
+			return "", misnamed(name, fmt.Sprintf("is longer than %d bytes", rule.max-len(suffix)))
+		case strings.ContainsRune(p, 0):
+			return "", misnamed(name, "contains NUL")
+		}
+		parts[i] = rule.quote + strings.ReplaceAll(p, rule.quote, rule.quote+rule.quote) + rule.quote
+	}
+	return strings.Join(parts, "."), nil
+}
+
+func misnamed(name, why string) error {
+	return &interlock.Error{Op: "name table or column", Name: name, Kind: interlock.Bug,
+		Err: fmt.Errorf("%w: it %s", interlock.ErrName, why)}
+}
+
+// Parameters is a list of n parameters, "$1,$2" or "?,?".
+func Parameters(d driver.Dialect, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if d == driver.MariaDB {
+			b.WriteByte('?')
+			continue
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(i + 1))
+	}
+	return b.String()
+}

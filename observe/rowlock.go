@@ -1,0 +1,37 @@
+package observe
+
+import "time"
+
+// RowLock receives what happens to scopes of row locks. Every hook may be nil.
+// Hooks must return at once.
+type RowLock struct {
+	Locked func(RowsLocked)
+	// Slow is told while the scope is still open.
+	Slow     func(RowsSlow)
+	Released func(RowsReleased)
+}
+
+// RowsLocked: the rows are locked, or could not be.
+type RowsLocked struct {
+	Table string
+	Asked int           // rows that were asked for
+	Rows  int           // rows that were locked
+	Wait  time.Duration // from the request to the answer
+	Err   error
+}
+
+// RowsSlow: rows are locked for longer than they should be.
+type RowsSlow struct {
+	Table string
+	Rows  int
+	Held  time.Duration // so far
+	Max   time.Duration // after which the scope is ended
+}
+
+// RowsReleased: the transaction that held the rows has ended.
+type RowsReleased struct {
+	Table string
+	Rows  int
+	Held  time.Duration
+	Err   error // nil if it was committed
+}
