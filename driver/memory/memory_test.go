@@ -19,10 +19,14 @@ const ttl = 6 * time.Second
 var present = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func TestFenced(t *testing.T) {
-	drivertest.RunFenced(t, harness(func(s *memory.Space) driver.Fenced {
-		return s.Open(&memory.Options{TTL: ttl})
-	}))
+	drivertest.RunFenced(t, fenced())
 }
+
+func fenced() drivertest.Harness {
+	return harness(func(s *memory.Space) driver.Fenced { return s.Open(&memory.Options{TTL: ttl}) })
+}
+
+func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, fenced()) }
 
 func TestPlain(t *testing.T) {
 	drivertest.RunAdvisory(t, harness(func(s *memory.Space) driver.Fenced {

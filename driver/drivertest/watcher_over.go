@@ -1,0 +1,104 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testWatchOverACut: what an operator did meanwhile is seen afterwards.
+func testWatchOverACut(s *scene) {
+	s.watchOver(s.faults.Cut, func() { s.backend.Delete(s.T, lockName) }, s.faults.Heal)
+}
+
+// testWatchOverAKilledServer: the holder went with its time, or with its server.
+func testWatchOverAKilledServer(s *scene) {
+	s.watchOver(s.faults.Kill, func() {}, func() {
+		s.faults.Restart()
+		s.backend.Delete(s.T, lockName)
+	})
+}
+
+// testWatchOverAPausedServer that hangs for a while.
+func testWatchOverAPausedServer(s *scene) {
+	s.watchOver(s.faults.Pause, func() {}, func() {
+		s.faults.Resume()
+		s.backend.Delete(s.T, lockName)
+	})
+}
+
+// watchOver has the holder's claim end around an outage. Whoever watches sees
+// that, and the watch goes on.
+func (s *scene) watchOver(begin, during, end func()) {
+	s.Helper()
+	d := s.open()
+	holder := s.contender(s.open(), lockName).acquire()
+	w := s.watchNames(d, "")
+	w.awaitState(d, lockName, "it is held", heldBy(holder))
+	w.next()
+	begin()
+	during()
+	end()
+	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
+	next := s.contender(s.open(), lockName).persist()
+	w.awaitState(d, lockName, "it is held again", heldBy(next))
+	next.persistRelease()
+	w.awaitState(d, lockName, "it is free again", nobodyHolds)
+}
+
+// testWatchEndsWithItsContext: soon, with the cause, and says nothing more.
+func testWatchEndsWithItsContext(s *scene) {
+	d := s.open()
+	ending, witness := s.watchNames(d, ""), s.watchNames(d, "")
+	cause := errors.New("nobody looks any more")
+	if err := ending.end(cause); !errors.Is(err, cause) {
+		s.Fatalf("a watch whose context ended returned %v, want the cause", err)
+	}
+	told := len(ending.all())
+	s.contender(d, lockName).acquire().release()
+	witness.await("a change", exactly(lockName))
+	if after := ending.all()[told:]; len(after) > 0 {
+		s.Fatalf("hints after Watch had returned: %q", after)
+	}
+}
+
+// testWatchEndsWithClose of its driver, which waits for it.
+func testWatchEndsWithClose(s *scene) {
+	d := s.open()
+	w := s.watchNames(d, "")
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	if err := d.Close(ctx); err != nil {
+		s.Fatal(err)
+	}
+	select {
+	case <-w.done:
+	case <-time.After(patience):
+		s.Fatalf("a watch is not over %v after Close", patience)
+	}
+	if err := w.end(nil); !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("a watch of a closed driver returned %v, want ErrClosed", err)
+	}
+}
+
+// testWatchAfterAnEnd: neither of a closed driver nor under an ended context.
+func testWatchAfterAnEnd(s *scene) {
+	d := s.open()
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	cancel(cause)
+	if err := d.(driver.Watcher).Watch(ctx, "", func(string) {}); !errors.Is(err, cause) {
+		s.Fatalf("a watch under an ended context returned %v, want the cause", err)
+	}
+	if err := d.Close(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.(driver.Watcher).Watch(s.Context(), "", func(string) {}) }()
+	if err := s.wait(done, patience, "a watch of a closed driver"); !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("a watch of a closed driver returned %v, want ErrClosed", err)
+	}
+}

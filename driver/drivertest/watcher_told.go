@@ -1,0 +1,157 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testWatchBeginsWithAHint, and from then on a change is told.
+func testWatchBeginsWithAHint(s *scene) {
+	holder := s.contender(s.open(), lockName).acquire() // of before: it need not be told
+	d := s.open()
+	w := s.watchNames(d, "")
+	if state, err := s.inspect(d, lockName); err != nil || !heldBy(holder)(state) {
+		s.Fatalf("at the first hint the inspector shows %+v, %v", state, err)
+	}
+	holder.release()
+	w.await("the release", exactly(lockName))
+}
+
+// testWatchTellsGrantAndRelease of every process, and its own.
+func testWatchTellsGrantAndRelease(s *scene) {
+	d, other := s.open(), s.open()
+	w := s.watchNames(d, "accounts/")
+	for _, from := range []driver.Fenced{other, d, other} {
+		c := s.contender(from, lockName).acquire()
+		w.await("a grant", exactly(lockName))
+		w.awaitState(d, lockName, "it is held", heldBy(c))
+		w.next()
+		c.release()
+		w.await("a release", exactly(lockName))
+		w.awaitState(d, lockName, "it is free", nobodyHolds)
+		w.next()
+	}
+}
+
+// testWatchTellsWaiters: those who come, those who give up, and who is next.
+func testWatchTellsWaiters(s *scene) {
+	d := s.open()
+	holder := s.contender(d, lockName).acquire()
+	w := s.watchNames(d, "")
+	waiting := func(n int) func(driver.LockState) bool {
+		return func(state driver.LockState) bool { return len(state.Waiters) == n }
+	}
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	leaving, staying := s.contender(s.open(), lockName), s.contender(s.open(), lockName)
+	left := leaving.start(ctx)
+	w.await("a waiter that came", exactly(lockName))
+	w.awaitState(d, lockName, "one waits", waiting(1))
+	done := staying.start(s.Context())
+	w.await("another waiter", exactly(lockName))
+	w.awaitState(d, lockName, "two wait", waiting(2))
+	w.next()
+	cancel()
+	s.wait(left, patience, "a cancelled waiter")
+	leaving.release()
+	w.await("a waiter that gave up", exactly(lockName))
+	w.awaitState(d, lockName, "one waits", waiting(1))
+	w.next()
+	holder.release()
+	if err := s.wait(done, patience, "the waiter"); err != nil {
+		s.Fatal(err)
+	}
+	w.await("a hand-over", exactly(lockName))
+	w.awaitState(d, lockName, "the waiter holds", heldBy(staying))
+	staying.release()
+}
+
+// testWatchTellsDeletion by an operator.
+func testWatchTellsDeletion(s *scene) {
+	d := s.open()
+	s.contender(s.open(), lockName).acquire()
+	w := s.watchNames(d, lockName)
+	s.backend.Delete(s.T, lockName)
+	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
+}
+
+// testWatchSeesACrashedHolderGo, by a hint or because it looks again when the
+// holder has expired.
+func testWatchSeesACrashedHolderGo(s *scene) {
+	dying, d := s.open(), s.open()
+	holder := s.contender(dying, lockName).acquire()
+	w := s.watchNames(d, "")
+	w.awaitState(d, lockName, "it is held", heldBy(holder))
+	s.backend.Crash(s.T, dying)
+	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
+}
+
+// testWatchKeepsToItsPrefix, which is a string and no path.
+func testWatchKeepsToItsPrefix(s *scene) {
+	d := s.open()
+	w := s.watchNames(d, "accounts/4")
+	others := []string{"accounts", "accounts/", "accounts/5", "Accounts/42", "other", "x/accounts/42"}
+	for _, name := range others {
+		s.contender(d, name).acquire().release()
+	}
+	inside := s.contender(d, "accounts/4").acquire()
+	w.await("a change of the name that is the prefix", exactly("accounts/4"))
+	s.contender(d, lockName).acquire().release()
+	w.await("a change of a name with the prefix", exactly(lockName))
+	inside.release()
+	for _, hint := range w.all() {
+		if hint != "" && hint != "accounts/4" && hint != lockName {
+			s.Fatalf("a hint about %q; told were %q", hint, w.all())
+		}
+	}
+}
+
+// testWatchedNamesAreData: hints give each name as its user wrote it.
+func testWatchedNamesAreData(s *scene) {
+	d := s.open()
+	all := s.watchNames(d, "")
+	for _, name := range oddNames {
+		c := s.contender(d, name)
+		c.req.NoWait = true
+		if err := c.try(s.Context()); errors.Is(err, interlock.ErrName) {
+			continue
+		} else if err != nil {
+			s.Fatalf("name %q: %v", name, err)
+		}
+		all.await("a grant of an odd name", exactly(name))
+		one := s.watchNames(d, name)
+		c.release()
+		one.await("a release of an odd name", exactly(name))
+		one.end(nil)
+	}
+	known := map[string]bool{"": true}
+	for _, name := range oddNames {
+		known[name] = true
+	}
+	for _, hint := range all.all() {
+		if !known[hint] {
+			s.Fatalf("a hint about %q, which nobody wrote", hint)
+		}
+	}
+}
+
+// testWatchesAreManyAtOnce: each hears of everything, and the end of one is not
+// that of another.
+func testWatchesAreManyAtOnce(s *scene) {
+	d := s.open()
+	first, second, third := s.watchNames(d, ""), s.watchNames(d, "accounts/"), s.watchNames(s.open(), lockName)
+	c := s.contender(d, lockName).acquire()
+	for _, w := range []*watch{first, second, third} {
+		w.await("a grant", exactly(lockName))
+		w.awaitState(d, lockName, "it is held", heldBy(c))
+		w.next()
+	}
+	first.end(nil)
+	c.release()
+	for _, w := range []*watch{second, third} {
+		w.await("a release", exactly(lockName))
+	}
+}
