@@ -14,15 +14,17 @@ import (
 // for reaches the server in the order in which it was asked.
 type conn struct {
 	client rueidis.Client
+	ended  chan struct{} // closed by close
 
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup
-	last    map[string]chan struct{} // owner to the end of its latest request
+	mu        sync.Mutex
+	closed    bool
+	running   sync.WaitGroup
+	last      map[string]chan struct{} // owner to the end of its latest request
+	listeners map[string]int           // by channel
 }
 
 func newConn(client rueidis.Client) *conn {
-	return &conn{client: client, last: map[string]chan struct{}{}}
+	return &conn{client: client, ended: make(chan struct{}), last: map[string]chan struct{}{}, listeners: map[string]int{}}
 }
 
 // request says what is asked, for errors, and by whom. Requests without an
@@ -144,9 +146,18 @@ func (c *conn) load(ctx context.Context, scripts ...*script) error {
 func (c *conn) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := c.closed
+	if c.closed {
+		return false
+	}
 	c.closed = true
-	return !was
+	close(c.ended)
+	return true
+}
+
+func (c *conn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // wait waits for the loops and the requests under way.

@@ -63,6 +63,14 @@
 // kinds of clients use the name (driver.Contender.Foreign shows them): they
 // barge, and a waiter finds out by its heartbeat.
 //
+// # Seeing and breaking
+//
+// The scripts publish each lock whose holder or waiters change on the channel
+// interlock:changes, in the request that changes it; [Driver.Watch] listens there,
+// and looks at everything every five seconds for what foreign clients did.
+// [Driver.Break] takes a lock from its holder and records that in the same script.
+// [Values] keeps small values that a stale token cannot write.
+//
 // # Interoperation
 //
 // The lock is the string key Options.Prefix + name with the owner as its value
@@ -76,7 +84,8 @@
 // Deleting the lock's key frees the name; its holder is told, the next waiter
 // is served by a heartbeat. Everything else expires. Keys of a name:
 // interlock:{TAG}:hold:NAME, …:queue:NAME and …:wait:NAME, where TAG is a short
-// text of the same hash slot; the counter is interlock:{TAG}:counter.
+// text of the same hash slot; the counter is interlock:{TAG}:counter, the record
+// of forced releases interlock:{TAG}:breaks.
 //
 // Deleting (or evicting) one of these costs no more than this: without queue or
 // wait, the waiters take new places with their next heartbeats, behind whoever

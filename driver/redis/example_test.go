@@ -119,3 +119,55 @@ func ExampleOpenPlain() {
 		log.Fatal(err)
 	}
 }
+
+// Who watches looks again at each hint, and not before.
+func ExampleDriver_Watch() {
+	d, err := redis.Open(ctx, client, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	look := make(chan string, 1)
+	go func() {
+		for name := range look {
+			fmt.Println(d.Lock(ctx, name))
+		}
+	}()
+	err = d.Watch(ctx, "jobs/", func(name string) {
+		select {
+		case look <- name: // the empty name: any of them
+		default: // a real program remembers that there is more to look at
+		}
+	})
+	log.Print(err)
+}
+
+// A holder who will not come back is broken by name and owner, with a reason. What
+// it still writes is refused by a guard, and by nothing else.
+func ExampleDriver_Break() {
+	d, err := redis.Open(ctx, client, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	state, err := d.Lock(ctx, "jobs/nightly")
+	if err != nil || state.Holder == nil {
+		log.Fatal("nothing to break: ", err)
+	}
+	record, ok, err := d.Break(ctx, driver.Break{Name: state.Name, Owner: state.Holder.Owner,
+		Reason: "its machine was switched off", By: "alice"})
+	fmt.Println(record, ok, err)
+}
+
+// The holder of a claim publishes a value with its token; everybody may watch.
+func ExampleNewValues() {
+	values := redis.NewValues(client, "config/")
+	err := locks.Do(ctx, "prices", func(ctx context.Context, c interlock.Claim) error {
+		return values.Put(ctx, "prices", driver.Value{Data: []byte("v2"), Token: c.Token(), Source: c.Owner()})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = values.Watch(ctx, "prices", func(v driver.Value) { fmt.Println(v.Token, string(v.Data)) })
+	log.Print(err)
+}

@@ -35,7 +35,7 @@ var polls = backoff.Policy{First: 25 * time.Millisecond, Max: 500 * time.Millise
 
 // OpenPlain asks the server what it is and computes the guarantees; see [Open].
 func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, error) {
-	options, facts, c, err := open(ctx, client, o, plainAcquireScript, plainReleaseScript, renewScript, showScript)
+	options, facts, c, err := open(ctx, client, o, plainAcquireScript, plainReleaseScript, renewScript, showScript, breakScript)
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ type Driver struct {
 // subscribe. The client stays the caller's, who closes it after the driver;
 // make it with [Dial], or with DisableRetry set.
 func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, error) {
-	options, facts, c, err := open(ctx, client, o, contendScript, releaseScript, renewScript, showScript)
+	options, facts, c, err := open(ctx, client, o, contendScript, releaseScript, renewScript, showScript, breakScript)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,9 @@ var renewLua string
 //go:embed script/show.lua
 var showLua string
 
+//go:embed script/break.lua
+var breakLua string
+
 //go:embed script/plain_acquire.lua
 var plainAcquireLua string
 
@@ -41,13 +44,14 @@ var (
 	releaseScript = newScript(constants + queueLua + releaseLua)
 	showScript    = newScript(constants + queueLua + showLua)
 	renewScript   = newScript(renewLua)
+	breakScript   = newScript(constants + queueLua + breakLua)
 
-	plainAcquireScript = newScript(plainAcquireLua)
-	plainReleaseScript = newScript(plainReleaseLua)
+	plainAcquireScript = newScript(constants + plainAcquireLua)
+	plainReleaseScript = newScript(constants + plainReleaseLua)
 )
 
-var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS = %d, %d, %d\n",
-	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds())
+var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, CHANGES = %d, %d, %d, '%s'\n",
+	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), changes)
 
 // script is a Lua text that the server knows by its hash.
 type script struct{ source, sha string }

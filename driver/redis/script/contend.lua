@@ -23,6 +23,7 @@ end
 local function join(k, owner)
   local last = redis.call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0
   redis.call('ZADD', k.queue, text(last + 1), owner)
+  touched[k.lock] = true
   stay(k, owner, text(now))
 end
 
@@ -72,7 +73,9 @@ end
 -- One name whose keys are not what they should be must not fail the others.
 local replies = {}
 for i = 1, #ARGV - 4 do
-  local ok, reply = pcall(contend, keys_of(i), ARGV[i + 4])
+  local k = keys_of(i)
+  local ok, reply = pcall(contend, k, ARGV[i + 4])
+  tell_watchers(k)
   if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
   replies[i] = reply
 end

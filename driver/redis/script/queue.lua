@@ -1,5 +1,5 @@
 -- What the scripts of queue mode share; each of them is this text and its own.
--- EPOCH_US, MAX_COUNTER and ACCEPT_MS are set in front of it.
+-- EPOCH_US, MAX_COUNTER, ACCEPT_MS and CHANGES are set in front of it.
 --
 -- A name is five keys of one hash slot:
 --   lock     string  the holder's owner, with a time to live; foreign clients use only this
@@ -21,6 +21,17 @@ local function keys_of(i)
   return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5] }
 end
 
+-- touched are the names whose holder or waiters changed. tell_watchers says so,
+-- once for each script and name; what a watcher misses it finds by looking again,
+-- so a failure (no right to publish) is none of the caller's business.
+local touched = {}
+
+local function tell_watchers(k)
+  if not touched[k.lock] then return end
+  touched[k.lock] = nil
+  redis.pcall('PUBLISH', CHANGES, k.lock)
+end
+
 -- draw issues the next counter: above every one before it, and not below the
 -- clock, so that lost data does not lower it.
 local function draw(k)
@@ -39,13 +50,14 @@ end
 
 local function grant(k, owner, ttl)
   local counter = draw(k)
+  touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
   redis.call('SET', k.hold, counter .. ' ' .. text(now) .. ' ' .. owner, 'PX', ttl)
   return counter
 end
 
 local function leave(k, owner)
-  redis.call('ZREM', k.queue, owner)
+  if redis.call('ZREM', k.queue, owner) == 1 then touched[k.lock] = true end
   redis.call('HDEL', k.wait, owner)
 end
 

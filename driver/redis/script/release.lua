@@ -5,6 +5,7 @@ local holder = redis.call('GET', k.lock)
 
 if holder == owner then
   redis.call('DEL', k.lock, k.hold)
+  touched[k.lock] = true
 else
   leave(k, owner)
   local _, _, of = record(k)
@@ -15,4 +16,5 @@ if holder == owner or not holder then
   local head = first_waiter(k)
   if head then push(k, head) end
 end
+tell_watchers(k)
 return holder == owner and 1 or 0

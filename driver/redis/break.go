@@ -1,0 +1,158 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// keepBreaks is how many records of forced releases are kept for a hash slot.
+const keepBreaks = 1000
+
+// Break takes the lock from b.Owner and hands it to the first waiter, in one
+// script with its record; see driver.Breaker. A former script reads who holds,
+// so that foreign holders can be named as [Driver.Lock] shows them. Of a Redisson
+// lock the key is deleted with all its re-entries, and its waiters are told.
+//
+// Records are kept in the stream interlock:{TAG}:breaks, the last thousand of each
+// hash slot, for as long as the server keeps its data.
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+	return d.layout.breakHold(ctx, d.conn, b)
+}
+
+// Breaks shows what was recorded; see driver.Breaker. For every name it scans the
+// keys of the database.
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	return d.layout.breaks(ctx, d.conn, name, limit)
+}
+
+// Break takes the lock from b.Owner; see [Driver.Break].
+func (p *Plain) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+	return p.layout.breakHold(ctx, p.conn, b)
+}
+
+// Breaks shows what was recorded; see [Driver.Breaks].
+func (p *Plain) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	return p.layout.breaks(ctx, p.conn, name, limit)
+}
+
+func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.Broken, bool, error) {
+	asked := request{op: "break", name: b.Name}
+	if err := l.checkBreak(asked, b); err != nil {
+		return driver.Broken{}, false, err
+	}
+	lock := l.prefix + b.Name
+	shown, err := l.show(ctx, c, []string{lock})
+	if err != nil {
+		return driver.Broken{}, false, harmless(asked, err)
+	}
+	holder := shown[0].Holder
+	if holder == nil || holder.Owner != b.Owner {
+		return driver.Broken{}, false, nil
+	}
+	m, err := c.eval(ctx, asked, breakScript, batch{
+		keys: append(keysOf(lock).all(), breaksKey(lock)),
+		args: []string{holder.Owner, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks)},
+	})
+	if err != nil {
+		return driver.Broken{}, false, err
+	}
+	answer, err := m.AsStrSlice()
+	switch {
+	case err == nil && len(answer) == 0:
+		return driver.Broken{}, false, nil
+	case err == nil && len(answer) == 2:
+		record, err := parseBroken(b, answer[0], answer[1])
+		if err != nil {
+			return driver.Broken{}, false, uncertain(asked, err)
+		}
+		return record, true, nil
+	}
+	return driver.Broken{}, false, uncertain(asked, errReply)
+}
+
+func (l layout) checkBreak(asked request, b driver.Break) error {
+	if err := checkName(b.Name, l.prefix+b.Name); err != nil {
+		return err
+	}
+	for _, text := range []struct{ what, is string }{{"reason", b.Reason}, {"who says so", b.By}} {
+		if text.is == "" || len(text.is) > driver.MaxName {
+			return problem(asked, interlock.Bug,
+				fmt.Errorf("%s has %d bytes, it must have 1 to %d", text.what, len(text.is), driver.MaxName))
+		}
+	}
+	return nil
+}
+
+func breaksKey(lock string) string { return reserved + tags.of(slotOf(lock)) + "}:breaks" }
+
+func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]driver.Broken, error) {
+	keys := []string{breaksKey(l.prefix + name)}
+	if name != "" {
+		if err := checkName(name, l.prefix+name); err != nil {
+			return nil, err
+		}
+	} else {
+		var err error
+		if keys, err = scan(ctx, c, reserved+"*}:breaks", func(key string) (string, bool) { return key, true }); err != nil {
+			return nil, err
+		}
+	}
+	var all []driver.Broken
+	for _, key := range keys {
+		records, err := l.readBreaks(ctx, c, key, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, records...)
+	}
+	slices.SortStableFunc(all, func(a, b driver.Broken) int { return b.At.Compare(a.At) })
+	return all[:min(len(all), max(limit, 0))], nil
+}
+
+// readBreaks reads the records of one slot that are below the prefix, and of name
+// if it is not empty, newest first.
+func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]driver.Broken, error) {
+	asked := request{op: "show breaks", name: name}
+	entries, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.XRangeEntry, error) {
+		return c.client.Do(ctx, c.client.B().Xrevrange().Key(key).End("+").Start("-").Build()).AsXRange()
+	})
+	if err != nil {
+		return nil, harmless(asked, err)
+	}
+	var records []driver.Broken
+	for _, e := range entries {
+		f := e.FieldValues
+		of, below := strings.CutPrefix(f["lock"], l.prefix)
+		if !below || name != "" && of != name {
+			continue
+		}
+		record, err := parseBroken(driver.Break{Name: of, Owner: f["owner"], Reason: f["reason"], By: f["by"]}, f["counter"], f["at"])
+		if err != nil {
+			return nil, problem(asked, interlock.Definite, fmt.Errorf("the record %s in %s is damaged: %w", e.ID, key, err))
+		}
+		records = append(records, record)
+	}
+	return records, nil
+}
+
+func parseBroken(b driver.Break, counter, at string) (driver.Broken, error) {
+	record := driver.Broken{Break: b}
+	ms, err := parseInt(at)
+	if err != nil {
+		return record, err
+	}
+	record.At = serverTime(ms)
+	n, err := parseInt(counter)
+	if err == nil && n > 0 {
+		record.Token, err = interlock.NewToken(n, 0)
+	}
+	return record, err
+}

@@ -1,0 +1,28 @@
+-- KEYS: five of one name, the records of the slot. ARGV: what the lock's key names
+-- as its holder, the owner as people see it, reason, by, how many records to keep.
+-- Takes the lock from that holder and hands it to the first waiter. Returns the
+-- counter of the ended hold (0 if it had none) and the time, or nothing.
+local holder, owner, reason, by, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local k, records = keys_of(1), KEYS[6]
+
+-- names tells whether the lock's key names holder, as a string or, of Redisson,
+-- as the field of a hash.
+local function names()
+  local kind = redis.call('TYPE', k.lock).ok
+  if kind == 'string' then return redis.call('GET', k.lock) == holder end
+  return kind == 'hash' and redis.call('HEXISTS', k.lock, holder) == 1
+end
+
+if not names() then return {} end
+
+local counter, _, of = record(k)
+if of ~= holder then counter = '0' end
+draw(k) -- the next grant is above whatever this one may have had
+redis.call('XADD', records, 'MAXLEN', keep, '*', 'lock', k.lock, 'owner', owner,
+  'reason', reason, 'by', by, 'counter', counter, 'at', text(now))
+redis.call('DEL', k.lock, k.hold)
+touched[k.lock] = true
+local head = first_waiter(k)
+if head then push(k, head) end
+tell_watchers(k)
+return { counter, text(now) }

@@ -1,0 +1,152 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/value_put.lua
+var valuePutLua string
+
+var putScript = newScript(constants + fenceLua + valuePutLua)
+
+// reread is how often a watched value is read although nothing was published;
+// rereadSoon, after it could not be read.
+const (
+	reread     = 5 * time.Second
+	rereadSoon = 500 * time.Millisecond
+)
+
+// Values keeps one small value for each name, with the token that it was written
+// with; one script compares and writes. It implements driver.Values. A value is
+// the hash interlock:{TAG}:value:PREFIX+NAME, which never expires. What a crash
+// without appendfsync always, or a failover to a replica, loses of the last
+// writes is lost with its token, so that an older token may write until the
+// newest has written again; watchers that saw it do not go back.
+type Values struct {
+	conn   *conn
+	prefix string
+}
+
+// NewValues makes the values whose names are put behind prefix, which may be
+// empty; it sends nothing. The client stays the caller's.
+func NewValues(client rueidis.Client, prefix string) *Values {
+	return &Values{conn: newConn(client), prefix: prefix}
+}
+
+func (v *Values) key(name string) string { return fenceKey("value", v.prefix+name) }
+
+// Put stores a value unless a higher token has written; see driver.Values.
+func (v *Values) Put(ctx context.Context, name string, value driver.Value) error {
+	asked := request{op: "put value", name: name}
+	if err := checkName(name, ""); err != nil {
+		return err
+	}
+	if err := checkValue(asked, value); err != nil {
+		return err
+	}
+	m, err := v.conn.eval(ctx, asked, putScript, batch{
+		keys: []string{v.key(name)},
+		args: append(tokenArgs(value.Token), value.Source, maxAhead, string(value.Data)),
+	})
+	if err != nil {
+		return err
+	}
+	answer, err := m.ToArray()
+	if err != nil || len(answer) == 0 {
+		return uncertain(asked, errReply)
+	}
+	switch status, _ := answer[0].ToString(); status {
+	case "entered":
+		return nil
+	case "stale":
+		return stale(asked, driver.Raise{Resource: name, Token: value.Token}, answer)
+	case "implausible":
+		return implausible(asked, value.Token)
+	}
+	return uncertain(asked, errReply)
+}
+
+func checkValue(asked request, value driver.Value) error {
+	switch {
+	case !value.Token.Valid():
+		return problem(asked, interlock.Bug, fmt.Errorf("%d is not a token", value.Token))
+	case len(value.Data) > driver.MaxValue:
+		return problem(asked, interlock.Bug, fmt.Errorf("the value has %d bytes, %d are the most", len(value.Data), driver.MaxValue))
+	}
+	return nil
+}
+
+// Get reads a value; see driver.Values.
+func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
+	value, _, err := v.get(ctx, name)
+	return value, err
+}
+
+// get reads a value with its version.
+func (v *Values) get(ctx context.Context, name string) (driver.Value, int64, error) {
+	asked := request{op: "get value", name: name}
+	if err := checkName(name, ""); err != nil {
+		return driver.Value{}, 0, err
+	}
+	fields, err := do(ctx, v.conn, asked, func(ctx context.Context) (map[string]string, error) {
+		return v.conn.client.Do(ctx, v.conn.client.B().Hgetall().Key(v.key(name)).Build()).AsStrMap()
+	})
+	if err != nil || fields["token"] == "" {
+		return driver.Value{}, 0, harmless(asked, err)
+	}
+	mark, err := parseMark(asked, fields["token"], fields["source"], fields["raised"])
+	if err != nil {
+		return driver.Value{}, 0, err
+	}
+	version, err := parseInt(fields["version"])
+	if err != nil {
+		return driver.Value{}, 0, problem(asked, interlock.Definite, fmt.Errorf("the value is damaged: version %q", fields["version"]))
+	}
+	return driver.Value{Data: []byte(fields["data"]), Token: mark.Token, Source: mark.Source, Written: mark.Raised}, version, nil
+}
+
+// Watch reads the value when it is told of a write, after an interruption, and
+// every five seconds; see driver.Values. All who watch one name by one Values
+// share a subscription.
+func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
+	if err := checkName(name, ""); err != nil {
+		return err
+	}
+	var last seen
+	return v.conn.follow(ctx, request{op: "watch value", name: name}, v.key(name),
+		func(ctx context.Context, _ heard) (time.Duration, error) {
+			value, version, err := v.get(ctx, name)
+			switch {
+			case ctx.Err() != nil:
+				return 0, nil // follow says so
+			case interlock.Kind(err) == interlock.Definite && err != nil:
+				return 0, err
+			case err != nil:
+				return rereadSoon, nil
+			case last.before(value.Token, version):
+				last = seen{true, value.Token, version}
+				each(value)
+			}
+			return reread, nil
+		})
+}
+
+// seen is what a watcher was told last.
+type seen struct {
+	any     bool
+	token   interlock.Token
+	version int64
+}
+
+// before reports whether something is newer than what was seen.
+func (s seen) before(token interlock.Token, version int64) bool {
+	return !s.any || token > s.token || token == s.token && version > s.version
+}

@@ -1,0 +1,219 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// hints collects what a watcher is told.
+type hints struct {
+	mu    sync.Mutex
+	names []string
+}
+
+func (h *hints) add(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.names = append(h.names, name)
+}
+
+func (h *hints) count(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, got := range h.names {
+		if got == name {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *hints) all() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.names)
+}
+
+type watcher interface {
+	Watch(ctx context.Context, prefix string, changed func(string)) error
+}
+
+// watching begins to watch and returns when nothing is missed any more.
+func watching(t testing.TB, d watcher, prefix string) (h *hints, stop func() error) {
+	t.Helper()
+	h = &hints{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Watch(ctx, prefix, h.add) }()
+	h.await(t, "", 1)
+	var once sync.Once
+	stop = func() (err error) {
+		once.Do(func() { cancel(); err = <-ended })
+		return err
+	}
+	t.Cleanup(func() { stop() })
+	return h, stop
+}
+
+func (h *hints) await(t testing.TB, name string, n int) {
+	t.Helper()
+	testbed.Eventually(t, "a hint of "+name, bound, func() bool { return h.count(name) >= n })
+}
+
+func TestWatchTellsOfEveryChange(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	d, other := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), &Options{Prefix: "jobs/"})
+	h, _ := watching(t, d, "jobs/")
+	below, _ := watching(t, other, "")
+	owner, _ := take(t, other, "a")
+	h.await(t, "jobs/a", 1)
+	waiting := await(t, d, "jobs/a")
+	h.await(t, "jobs/a", 2)
+	release(t, other, "a", owner)
+	h.await(t, "jobs/a", 3)
+	release(t, d, "jobs/a", receive(t, waiting, bound).owner)
+	h.await(t, "jobs/a", 4)
+	below.await(t, "a", 4)
+
+	hidden, _ := take(t, d, "elsewhere")
+	release(t, d, "elsewhere", hidden)
+	last, _ := take(t, d, "jobs/last")
+	h.await(t, "jobs/last", 1)
+	release(t, d, "jobs/last", last)
+	if h.count("elsewhere") > 0 || below.count("elsewhere") > 0 {
+		t.Errorf("told of a name outside the prefix: %q, %q", h.all(), below.all())
+	}
+}
+
+func TestWatchSeesPlainLocks(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	p := plainOn(t, server.Addr(), nil)
+	h, _ := watching(t, openOn(t, server.Addr(), nil), "")
+	owner := takePlain(t, p, "x")
+	h.await(t, "x", 1)
+	if err := p.Release(t.Context(), "x", owner); err != nil {
+		t.Fatal(err)
+	}
+	h.await(t, "x", 2)
+}
+
+// A cut connection, or a restarted server, may have dropped messages.
+func TestWatchLooksAgainAfterAnInterruption(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	h, stop := watching(t, openOn(t, proxy.Addr(), nil), "")
+	operator := openOn(t, server.Addr(), nil)
+	proxy.Cut()
+	take(t, operator, "missed")
+	before := h.count("")
+	proxy.Heal()
+	began := time.Now()
+	h.await(t, "", before+1)
+	t.Logf("told after %v", time.Since(began).Round(time.Millisecond))
+	take(t, operator, "seen")
+	h.await(t, "seen", 1)
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// What is done without a word is found by the glance.
+func TestWatchFindsForeignChanges(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	h, _ := watching(t, openOn(t, server.Addr(), nil), "")
+	busy := openOn(t, server.Addr(), nil)
+	began := time.Now()
+	for h.count("") < 2 && time.Since(began) < bound {
+		owner, _ := take(t, busy, "busy") // hints do not put the glance off
+		release(t, busy, "busy", owner)
+	}
+	if took := time.Since(began); h.count("") < 2 || took < glance/2 || took > 2*glance {
+		t.Errorf("%d glances after %v, want one every %v", h.count(""), took, glance)
+	}
+}
+
+func TestWatchEndsWithTheDriver(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), nil)
+	h := &hints{}
+	ended := make(chan error, 1)
+	go func() { ended <- d.Watch(context.Background(), "", h.add) }()
+	h.await(t, "", 1)
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, interlock.ErrClosed) {
+		t.Errorf("it ended with %v", err)
+	}
+	if err := d.Watch(t.Context(), "", h.add); !errors.Is(err, interlock.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Whoever may not subscribe is told, and does not try for ever.
+func TestWatchIsRefused(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), nil)
+	if err := raw(t, dial(t, server.Addr()), "ACL", "SETUSER", "default", "resetchannels", "&interlock:push:*").Error(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if err := d.Watch(ctx, "", func(string) {}); interlock.Kind(err) != interlock.Definite || ctx.Err() != nil {
+		t.Errorf("without the right to subscribe: %v", err)
+	}
+	owner, _ := take(t, d, "x") // nor does the lock need the right to publish there
+	release(t, d, "x", owner)
+}
+
+// Many watchers share one subscription, and the last one ends it.
+func TestWatchersShareASubscription(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	_, stop := watching(t, d, "")
+	_, stopToo := watching(t, d, "a")
+	subscribers := func() int64 {
+		counts, err := raw(t, operator, "PUBSUB", "NUMSUB", changes).AsIntMap()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counts[changes]
+	}
+	if n := subscribers(); n != 1 {
+		t.Errorf("%d subscriptions for two watchers", n)
+	}
+	stop()
+	if n := subscribers(); n != 1 {
+		t.Errorf("%d subscriptions for the other watcher", n)
+	}
+	stopToo()
+	testbed.Eventually(t, "the subscription ends", bound, func() bool { return subscribers() == 0 })
+}
+
+func TestBusyListenerKeepsOnlySoMuch(t *testing.T) {
+	e := newEar()
+	for i := range mostHeard + 5 {
+		e.hear(string(rune(i + 1)))
+	}
+	if got := e.take(); !got.missed || len(got.messages) > mostHeard {
+		t.Errorf("kept %d messages, missed: %v", len(got.messages), got.missed)
+	}
+	if got := e.take(); got.missed || len(got.messages) > 0 {
+		t.Errorf("taken twice: %+v", got)
+	}
+}
