@@ -68,6 +68,9 @@ const (
 	// Refuser: an Acquire with NoWait that is refused tells who holds. Without
 	// it HeldError.Owner may be empty.
 	Refuser
+	// LoneBreaks: a Break takes one lock. Without it everything goes that the
+	// holder's session has.
+	LoneBreaks
 
 	// onPaths marks a test whose faults do not reach the server itself.
 	onPaths

@@ -28,6 +28,8 @@ func fenced() drivertest.Harness {
 
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, fenced()) }
 
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, fenced()) }
+
 func TestPlain(t *testing.T) {
 	drivertest.RunAdvisory(t, harness(func(s *memory.Space) driver.Fenced {
 		return drivertest.Advisory(s.OpenPlain(&memory.Options{TTL: ttl}))

@@ -1,0 +1,365 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// RunBreaker runs what the suite asks of a driver.Breaker, with the harness of
+// the driver's locks. It needs Inspection.
+func RunBreaker(t *testing.T, h Harness) {
+	h.runAll(t, []lockTest{
+		{"BreakTakesTheLock", 0, testBreakTakesTheLock},
+		{"BreakServesTheNext", 0, testBreakServesTheNext},
+		{"BreakOfACrashedHolder", 0, testBreakOfACrashedHolder},
+		{"BreakOnlyTheHolder", 0, testBreakOnlyTheHolder},
+		{"BreakComesTooLate", 0, testBreakComesTooLate},
+		{"BreakCompetition", 0, testBreakCompetition},
+		{"BreaksNewestFirst", 0, testBreaksNewestFirst},
+		{"BreaksAreData", 0, testBreaksAreData},
+		{"BreakNamesAreData", 0, testBreakNamesAreData},
+		{"BreakRefuses", 0, testBreakRefuses},
+		{"BreakContextAlreadyEnded", 0, testBreakContextAlreadyEnded},
+		{"BreakAfterClose", 0, testBreakAfterClose},
+		{"LostReplyToBreak", Servers | LostReplies | onPaths, testLostReplyToBreak},
+		{"BreaksSurviveARestart", Servers, testBreaksSurviveARestart},
+	})
+}
+
+func (s *scene) breaker(d driver.Fenced) driver.Breaker {
+	s.Helper()
+	b, ok := d.(driver.Breaker)
+	if !ok {
+		s.Fatal("the driver is no Breaker")
+	}
+	return b
+}
+
+// order is what an operator asks for.
+func (c *contender) order() driver.Break {
+	return driver.Break{Name: c.req.Name, Owner: c.req.Owner, Reason: "its machine burnt down", By: "an operator"}
+}
+
+// mustBreak requires that it is done and told truly.
+func (s *scene) mustBreak(d driver.Fenced, c *contender, b driver.Break) driver.Broken {
+	s.Helper()
+	record, ok, err := s.breaker(d).Break(s.Context(), b)
+	if err != nil || !ok {
+		s.Fatalf("break %q of %s: %v, %v", b.Name, b.Owner, ok, err)
+	}
+	s.mustRecordBreak(record, c, b)
+	return record
+}
+
+func (s *scene) mustRecordBreak(record driver.Broken, c *contender, b driver.Break) {
+	s.Helper()
+	if record.Break != b || record.Token != c.grant.Token || time.Since(record.At).Abs() > 5*time.Minute {
+		s.Fatalf("the record is %+v, want %+v with token %d", record, b, c.grant.Token)
+	}
+}
+
+// mustNotBreak requires that there was nothing to do.
+func (s *scene) mustNotBreak(d driver.Fenced, b driver.Break) {
+	s.Helper()
+	if record, ok, err := s.breaker(d).Break(s.Context(), b); err != nil || ok {
+		s.Fatalf("break %q of %q, who does not hold it: %+v, %v, %v", b.Name, b.Owner, record, ok, err)
+	}
+}
+
+func (s *scene) breaks(d driver.Fenced, name string, limit int) []driver.Broken {
+	s.Helper()
+	all, err := s.breaker(d).Breaks(s.Context(), name, limit)
+	if err != nil {
+		s.Fatalf("breaks of %q: %v", name, err)
+	}
+	return all
+}
+
+// mustHaveBroken requires these records for name, newest first.
+func (s *scene) mustHaveBroken(d driver.Fenced, name string, limit int, want ...driver.Broken) {
+	s.Helper()
+	got := s.breaks(d, name, limit)
+	same := len(got) == len(want)
+	for i := 0; same && i < len(want); i++ {
+		same = got[i].Break == want[i].Break && got[i].Token == want[i].Token && got[i].At.Equal(want[i].At)
+	}
+	if !same {
+		s.Fatalf("recorded for %q, at most %d: %+v, want %+v", name, limit, got, want)
+	}
+}
+
+// mustLose requires that the holder is told in time, once, and that its lease is
+// over.
+func (s *scene) mustLose(c *contender) {
+	s.Helper()
+	bound := c.d.Guarantees().Blind
+	began := time.Now()
+	cause := s.wait(c.lost, bound+patience, "word of the loss")
+	if took := time.Since(began); took > bound+time.Second {
+		s.Fatalf("the loss was told after %v, claimed are %v", took, bound)
+	}
+	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
+		s.Fatalf("cause %v", cause)
+	}
+}
+
+// testBreakTakesTheLock: it is free, the record says so, and the holder hears
+// of it.
+func testBreakTakesTheLock(s *scene) {
+	d := s.open()
+	holder := s.contender(s.open(), lockName).acquire()
+	record := s.mustBreak(d, holder, holder.order())
+	next := s.contender(s.open(), lockName).acquire()
+	s.mustIncrease([]interlock.Token{holder.grant.Token, next.grant.Token})
+	s.mustLose(holder)
+	s.mustHearNothing(holder, "told twice")
+	holder.release()
+	s.mustHold(next)
+	s.mustNotBreak(d, holder.order())
+	s.mustHold(next)
+	s.mustHaveBroken(d, lockName, 10, record)
+	next.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testBreakServesTheNext who waits, also if it stands in the breaker's own
+// process, and another lock of the former holder stays.
+func testBreakServesTheNext(s *scene) {
+	d, holding := s.open(), s.open()
+	holder := s.contender(holding, lockName).acquire()
+	var other *contender
+	if s.Without&LoneBreaks == 0 {
+		other = s.contender(holding, "other").acquire()
+	}
+	waiter := s.contender(d, lockName)
+	done := waiter.start(s.Context())
+	s.mustBreak(d, holder, holder.order())
+	if err := s.wait(done, patience, "the waiter behind a broken holder"); err != nil {
+		s.Fatal(err)
+	}
+	s.mustIncrease([]interlock.Token{holder.grant.Token, waiter.grant.Token})
+	s.mustLose(holder)
+	if other != nil {
+		s.mustHold(other)
+		if !other.valid() || len(other.lost) > 0 {
+			s.Fatal("another lock of the former holder is lost")
+		}
+		other.release()
+	}
+	waiter.release()
+	s.mustBeEmpty(lockName)
+}
+
+// testBreakOfACrashedHolder, which is what it is for: nobody waits for its time
+// to run out.
+func testBreakOfACrashedHolder(s *scene) {
+	dying, d := s.open(), s.open()
+	holder := s.contender(dying, lockName).acquire()
+	s.backend.Crash(s.T, dying)
+	state, err := s.inspect(d, lockName)
+	if err != nil || state.Holder == nil {
+		s.Fatalf("right after the crash: %+v, %v", state, err)
+	}
+	b := holder.order()
+	b.Owner = state.Holder.Owner
+	record := s.mustBreak(d, holder, b)
+	next := s.contender(d, lockName)
+	next.req.NoWait = true
+	next.acquire()
+	s.mustIncrease([]interlock.Token{record.Token, next.grant.Token})
+	next.release()
+}
+
+// testBreakOnlyTheHolder: whoever is named, nobody else loses anything, and
+// nothing is recorded.
+func testBreakOnlyTheHolder(s *scene) {
+	d := s.open()
+	s.mustNotBreak(d, s.contender(d, lockName).order()) // nobody holds it
+	holder := s.contender(s.open(), lockName).acquire()
+	waiter := s.contender(s.open(), lockName)
+	done := waiter.start(s.Context())
+	owner := holder.req.Owner
+	for _, not := range []string{waiter.req.Owner, "nobody", owner + "x", owner[:len(owner)-1], strings.ToUpper(owner), owner + " ", "%", "*"} {
+		b := holder.order()
+		b.Owner = not
+		s.mustNotBreak(d, b)
+	}
+	b := holder.order()
+	b.Name = "accounts/7"
+	s.mustNotBreak(d, b)
+	s.mustHold(holder)
+	s.mustHearNothing(holder, "the holder was told of a loss")
+	s.mustHaveBroken(d, "", 10)
+	holder.release()
+	if err := s.wait(done, patience, "the waiter"); err != nil {
+		s.Fatal(err)
+	}
+	waiter.release()
+}
+
+// testBreakComesTooLate: the one who was looked at has gone, and another holds.
+func testBreakComesTooLate(s *scene) {
+	d := s.open()
+	former := s.contender(s.open(), lockName).acquire()
+	former.release()
+	holder := s.contender(former.d, lockName).acquire()
+	s.mustNotBreak(d, former.order())
+	s.mustHold(holder)
+	s.mustHaveBroken(d, lockName, 10)
+	holder.release()
+}
+
+// testBreakCompetition: several operators at once. Each one who is told that it
+// broke the lock is on record, nobody else is, and the next holder is spared.
+func testBreakCompetition(s *scene) {
+	const operators = 6
+	processes := []driver.Fenced{s.open(), s.open(), s.open()}
+	holder := s.contender(processes[0], lockName).acquire()
+	waiter := s.contender(s.open(), lockName)
+	done := waiter.start(s.Context())
+	var mu sync.Mutex
+	var errs []error
+	told := map[string]bool{}
+	var running sync.WaitGroup
+	for i := range operators {
+		b := holder.order()
+		b.By = "operator " + string(rune('a'+i))
+		running.Go(func() {
+			ok, err := s.persistBreak(processes[i%len(processes)], b)
+			mu.Lock()
+			defer mu.Unlock()
+			if told[b.By] = ok; err != nil {
+				errs = append(errs, err)
+			}
+		})
+	}
+	running.Wait()
+	if len(errs) > 0 {
+		s.Fatal(errors.Join(errs...))
+	}
+	if err := s.wait(done, patience, "the waiter"); err != nil {
+		s.Fatal(err)
+	}
+	s.mustHold(waiter)
+	s.mustHearNothing(waiter, "the next holder was told of a loss")
+	records := s.breaks(processes[0], lockName, 100)
+	for _, r := range records {
+		if !told[r.By] {
+			s.Fatalf("%q is on record, and was told that there was nothing to do: %+v", r.By, records)
+		}
+		delete(told, r.By)
+	}
+	for by, ok := range told {
+		if ok {
+			s.Fatalf("%q was told that the lock was broken, and is not on record: %+v", by, records)
+		}
+	}
+	if len(records) == 0 {
+		s.Fatal("nobody broke it")
+	}
+	waiter.release()
+}
+
+// persistBreak repeats what was certainly not done because others were faster.
+func (s *scene) persistBreak(d driver.Fenced, b driver.Break) (ok bool, err error) {
+	for range 100 {
+		_, ok, err = d.(driver.Breaker).Break(s.Context(), b)
+		if interlock.Kind(err) != interlock.Retryable {
+			break
+		}
+	}
+	return ok, err
+}
+
+// testBreakContextAlreadyEnded: the cause comes back, and nothing was done.
+func testBreakContextAlreadyEnded(s *scene) {
+	d := s.open()
+	holder := s.contender(d, lockName).acquire()
+	cause := errors.New("the operator changed her mind")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	cancel(cause)
+	if _, ok, err := s.breaker(d).Break(ctx, holder.order()); ok || !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
+		s.Fatalf("a break under an ended context: %v, %v, want the cause", ok, err)
+	}
+	if _, err := s.breaker(d).Breaks(ctx, lockName, 10); !errors.Is(err, cause) {
+		s.Fatalf("breaks under an ended context: %v, want the cause", err)
+	}
+	s.mustHold(holder)
+	s.mustHaveBroken(d, lockName, 10)
+	holder.release()
+}
+
+func testBreakAfterClose(s *scene) {
+	d := s.open()
+	holder := s.contender(s.open(), lockName).acquire()
+	if err := d.Close(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	if _, ok, err := s.breaker(d).Break(s.Context(), holder.order()); ok || !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("a break after Close: %v, %v, want ErrClosed", ok, err)
+	}
+	if _, err := s.breaker(d).Breaks(s.Context(), lockName, 10); !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("breaks after Close: %v, want ErrClosed", err)
+	}
+	s.mustHold(holder)
+	holder.release()
+}
+
+// testLostReplyToBreak: it may be repeated until it is over, and is on record.
+func testLostReplyToBreak(s *scene) {
+	d := s.open()
+	holder := s.contender(s.open(), lockName).acquire()
+	s.mustNotBreak(d, s.contender(d, "other").order()) // the connection stands
+	s.faults.(ReplyDropper).DropReplies()
+	errTimeUp := errors.New("the operator has no more time")
+	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
+	defer cancel()
+	_, ok, err := s.breaker(d).Break(ctx, holder.order())
+	if ok || !errors.Is(err, errTimeUp) {
+		s.Fatalf("a break whose reply is lost: %v, %v, want the cause", ok, err)
+	}
+	s.mustBeKind(err, interlock.Uncertain, interlock.Retryable) // it may have to read before it writes
+	s.faults.Heal()
+	s.eventually("repeating it says that it is over", patience, func() bool {
+		ctx, cancel := context.WithTimeout(s.Context(), 2*time.Second)
+		defer cancel()
+		_, ok, err := s.breaker(d).Break(ctx, holder.order())
+		return err == nil && !ok
+	})
+	records := s.breaks(d, lockName, 10)
+	if len(records) == 0 {
+		s.Fatal("it is over, and nothing is on record")
+	}
+	for _, r := range records {
+		s.mustRecordBreak(r, holder, holder.order())
+	}
+	next := s.contender(s.open(), lockName).persist()
+	s.mustIncrease([]interlock.Token{holder.grant.Token, next.grant.Token})
+	next.persistRelease()
+}
+
+// testBreaksSurviveARestart, unless the backend keeps nothing over one.
+func testBreaksSurviveARestart(s *scene) {
+	d := s.open()
+	holder := s.contender(s.open(), lockName).acquire()
+	record := s.mustBreak(d, holder, holder.order())
+	s.faults.Kill()
+	s.faults.Restart()
+	var fresh driver.Fenced
+	s.eventually("a new process comes", patience, func() (ok bool) {
+		var err error
+		fresh, err = s.backend.Open(s.T)
+		return err == nil
+	})
+	if !fresh.Guarantees().TokensSurvive.Has(interlock.ServerCrash) || !fresh.Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
+		return // it does not say that anything is left
+	}
+	s.mustHaveBroken(fresh, lockName, 10, record)
+}

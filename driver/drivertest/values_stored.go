@@ -1,0 +1,301 @@
+package drivertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testValueOfNothing is the zero Value.
+func testValueOfNothing(s *valuesScene) {
+	value := s.get(s.values, valueName)
+	if len(value.Data) > 0 || value.Token != 0 || value.Source != "" || !value.Written.IsZero() {
+		s.Fatalf("the value of a name that nothing was written under: %+v", value)
+	}
+}
+
+// testValuesAreOrderedByToken: a lower one is refused, an equal one replaces,
+// also where tokens differ in their last bits, and are more than a float holds.
+func testValuesAreOrderedByToken(s *valuesScene) {
+	now := s.start
+	other := s.open()
+	var seen interlock.Token
+	data := ""
+	for i, step := range []struct {
+		counter int64
+		sub     int
+		stored  bool
+	}{
+		{1, 0, true},
+		{5, 1, true},
+		{5, 0, false},
+		{5, 1, true},
+		{5, 2, true},
+		{6, 0, true},
+		{5, interlock.MaxSub, false},
+		{1000, 0, true}, // more digits
+		{999, 0, false},
+		{1<<40 + 1, 0, true},
+		{1 << 40, interlock.MaxSub, false},
+		{now, 7, true},
+		{now, 7, true},
+		{now, 6, false},
+		{now, interlock.MaxSub, true},
+		{now - 1, interlock.MaxSub, false},
+		{now + 1, 0, true},
+		{now, interlock.MaxSub, false},
+	} {
+		token, text := newToken(s.T, step.counter, step.sub), fmt.Sprint("step ", i)
+		s.Logf("step %d: token %d after %d", i, token, seen)
+		err := s.put(token, text)
+		switch {
+		case !step.stored:
+			s.mustBeStale(err, seen, token)
+		case err != nil:
+			s.Fatal(err)
+		default:
+			seen, data = token, text
+		}
+		s.mustHave(s.values, valueName, seen, data)
+		s.mustHave(other, valueName, seen, data)
+	}
+}
+
+// testValueTells who wrote it and when; a refusal changes neither.
+func testValueTells(s *valuesScene) {
+	const source = "worker \"7\"\n на mail \\ {}"
+	value := driver.Value{Data: []byte("x"), Token: s.token(1, 3), Source: source}
+	if err := s.values.Put(s.Context(), valueName, value); err != nil {
+		s.Fatal(err)
+	}
+	was := s.get(s.values, valueName)
+	if was.Source != source || !was.Written.IsZero() && time.Since(was.Written).Abs() > 5*time.Minute {
+		s.Fatalf("the value tells %+v", was)
+	}
+	value.Token, value.Source = s.token(1, 2), "another"
+	s.mustBeStale(s.values.Put(s.Context(), valueName, value), s.token(1, 3), s.token(1, 2))
+	now := s.get(s.open(), valueName)
+	if now.Source != was.Source || !now.Written.Equal(was.Written) {
+		s.Fatalf("the value tells %+v, before it told %+v", now, was)
+	}
+}
+
+// testValueDataIsData: any bytes, up to the longest, and nobody else's.
+func testValueDataIsData(s *valuesScene) {
+	long := bytes.Repeat([]byte("0123456789abcde\xff"), driver.MaxValue/16)
+	for i, data := range []string{"", "x", "\x00\xff binary\r\n", "{\"a\": [1]}", "'; drop table x; --", "ключ", string(long), "", "short again"} {
+		s.mustPut(s.token(int64(i), 0), data)
+		s.mustHave(s.values, valueName, s.token(int64(i), 0), data)
+	}
+	mine := []byte("mine")
+	if err := s.values.Put(s.Context(), valueName, driver.Value{Data: mine, Token: s.token(20, 0)}); err != nil {
+		s.Fatal(err)
+	}
+	copy(mine, "used")
+	value := s.get(s.values, valueName)
+	copy(value.Data, "read")
+	s.mustHave(s.values, valueName, s.token(20, 0), "mine")
+	if err := s.values.Put(s.Context(), valueName, driver.Value{Token: s.token(21, 0)}); err != nil {
+		s.Fatalf("no data at all: %v", err)
+	}
+	s.mustHave(s.values, valueName, s.token(21, 0), "")
+}
+
+// testValueNamesAreData: each has a value of its own. The tokens fall, so that
+// one that shared a value would be refused.
+func testValueNamesAreData(s *valuesScene) {
+	tokens := map[string]interlock.Token{}
+	for i, name := range oddNames {
+		token := s.token(int64(-i), i)
+		switch err := s.values.Put(s.Context(), name, driver.Value{Data: []byte(name), Token: token}); {
+		case errors.Is(err, interlock.ErrName):
+			continue
+		case err != nil:
+			s.Fatalf("name %q: %v", name, err)
+		}
+		tokens[name] = token
+	}
+	if len(tokens) < len(oddNames)/2 {
+		s.Fatalf("only %d of %d names are allowed", len(tokens), len(oddNames))
+	}
+	for name, token := range tokens {
+		s.mustHave(s.values, name, token, name)
+	}
+	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
+		s.mustFail(s.values.Put(s.Context(), name, driver.Value{Token: s.token(0, 0)}), interlock.Bug, interlock.ErrName)
+		_, err := s.values.Get(s.Context(), name)
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+		s.mustFail(s.values.Watch(s.Context(), name, func(driver.Value) {}), interlock.Bug, interlock.ErrName)
+	}
+}
+
+// testValueRefusesImplausibleToken, and does not store it: it would keep out
+// every token that is to come.
+func testValueRefusesImplausibleToken(s *valuesScene) {
+	at := func(ahead time.Duration) interlock.Token {
+		return newToken(s.T, interlock.CounterAt(time.Now().Add(ahead)), 0)
+	}
+	absurd := []interlock.Token{at(interlock.MaxAhead + time.Hour), math.MaxInt64}
+	refuse := func() {
+		s.Helper()
+		for _, token := range absurd {
+			s.mustFail(s.put(token, "absurd"), interlock.Definite, interlock.ErrImplausibleToken)
+		}
+	}
+	refuse()
+	s.mustHave(s.values, valueName, 0, "")
+	s.mustPut(s.token(0, 0), "plausible")
+	refuse()
+	s.mustHave(s.values, valueName, s.token(0, 0), "plausible")
+	s.mustPut(at(interlock.MaxAhead-time.Hour), "nearly absurd")
+}
+
+// testValueWithoutTokenIsABug: zero means none, and below 1<<12 none is issued.
+func testValueWithoutTokenIsABug(s *valuesScene) {
+	for _, token := range []interlock.Token{0, -1, math.MinInt64, 1, interlock.MaxSub} {
+		s.mustFail(s.put(token, "x"), interlock.Bug, nil)
+	}
+	s.mustHave(s.values, valueName, 0, "")
+}
+
+// testValueCompetition: claims of several processes write at once, the highest
+// stays, and what a reader gets never goes back.
+func testValueCompetition(s *valuesScene) {
+	const claims = 40
+	stores := []driver.Values{s.values, s.open(), s.open()}
+	errs := make(chan error, claims)
+	var running sync.WaitGroup
+	for i := range int64(claims) {
+		token := s.token(1+i*37%claims, 1)
+		running.Go(func() {
+			errs <- s.competePut(stores[i%int64(len(stores))], token)
+		})
+	}
+	over := make(chan struct{})
+	go func() { running.Wait(); close(over) }()
+	var last interlock.Token
+	for done := false; !done; {
+		select {
+		case <-over:
+			done = true
+		case <-time.After(100 * time.Microsecond): // and virtual time goes on
+		}
+		value := s.get(s.values, valueName)
+		if value.Token < last || value.Token > 0 && string(value.Data) != value.Token.String() {
+			s.Fatalf("%q with %d was read after %d", value.Data, value.Token, last)
+		}
+		last = value.Token
+	}
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			s.Fatal(err)
+		}
+	}
+	highest := s.token(claims, 1)
+	s.mustHave(s.values, valueName, highest, highest.String())
+}
+
+// competePut writes; it is refused only for a higher one, and if it was not,
+// the one before it is.
+func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
+	put := func(token interlock.Token) (seen interlock.Token, err error) {
+		for range 100 {
+			err = v.Put(s.Context(), valueName, driver.Value{Data: []byte(token.String()), Token: token})
+			if interlock.Kind(err) != interlock.Retryable {
+				break
+			}
+		}
+		var stale *interlock.StaleTokenError
+		if errors.As(err, &stale) {
+			return stale.Seen, nil
+		}
+		return 0, err
+	}
+	seen, err := put(token)
+	switch {
+	case err != nil:
+		return fmt.Errorf("token %d: %w", token, err)
+	case seen != 0 && seen <= token:
+		return fmt.Errorf("token %d was refused for %d", token, seen)
+	case seen != 0:
+		return nil
+	}
+	if seen, err := put(token - 1); err != nil || seen < token {
+		return fmt.Errorf("after %d the one before it was tried: seen %d, %w", token, seen, errors.Join(errNotRefused, err))
+	}
+	return nil
+}
+
+// testValuesContextAlreadyEnded: the cause comes back, and nothing was done.
+func testValuesContextAlreadyEnded(s *valuesScene) {
+	s.mustPut(s.token(0, 0), "before")
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	cancel(cause)
+	s.mustFail(s.values.Put(ctx, valueName, driver.Value{Data: []byte("x"), Token: s.token(1, 0)}), interlock.Definite, cause)
+	_, err := s.values.Get(ctx, valueName)
+	s.mustFail(err, interlock.Definite, cause)
+	if err := s.values.Watch(ctx, valueName, func(driver.Value) {}); !errors.Is(err, cause) {
+		s.Fatalf("a watch under an ended context returned %v, want the cause", err)
+	}
+	s.mustHave(s.values, valueName, s.token(0, 0), "before")
+}
+
+// testLostReplyToPut: the outcome is unknown, and repeating it converges, also
+// after a watcher has seen it.
+func testLostReplyToPut(s *valuesScene) {
+	s.mustPut(s.token(0, 0), "before") // the connection stands
+	errTimeUp := errors.New("the caller has no more time")
+	put := func(ctx context.Context) error {
+		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(1, 0)})
+	}
+	s.faults.(ReplyDropper).DropReplies()
+	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
+	defer cancel()
+	began := time.Now()
+	err := put(ctx)
+	if took := time.Since(began); took > 3*time.Second {
+		s.Fatalf("it came back after %v, and had 500 ms", took)
+	}
+	s.mustFail(err, interlock.Uncertain, errTimeUp)
+	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
+	s.faults.Heal()
+	fresh := s.open()
+	s.persist("the value that was written without a reply", func(ctx context.Context) error {
+		value, err := fresh.Get(ctx, valueName)
+		if err == nil && string(value.Data) != "after" {
+			return interlock.ErrUncertain
+		}
+		return err
+	})
+	s.persist("put again", put)
+	s.mustHave(fresh, valueName, s.token(1, 0), "after")
+}
+
+// testValuesOverARestart: nothing written is lost with the process of a server
+// that keeps data, and none goes back.
+func testValuesOverARestart(s *valuesScene) {
+	s.mustPut(s.token(1, 0), "kept")
+	s.faults.Kill()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	err := s.values.Put(ctx, valueName, driver.Value{Data: []byte("nowhere"), Token: s.token(1, 1)})
+	cancel()
+	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
+		s.Fatalf("put without a server: %v (%v)", err, kind)
+	}
+	s.faults.Restart()
+	s.persist("put after the restart", func(ctx context.Context) error {
+		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(2, 0)})
+	})
+	s.mustHave(s.values, valueName, s.token(2, 0), "after")
+	s.mustBeStale(s.put(s.token(1, 0), "late"), s.token(2, 0), s.token(1, 0))
+}
