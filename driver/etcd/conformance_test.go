@@ -21,14 +21,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const suiteTTL = 3 * time.Second
 
-func TestFenced(t *testing.T) {
-	drivertest.RunFenced(t, drivertest.Harness{
+func TestFenced(t *testing.T) { drivertest.RunFenced(t, harness()) }
+
+func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness()) }
+
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness()) }
+
+func harness() drivertest.Harness {
+	return drivertest.Harness{
 		Start:     start,
 		TTL:       suiteTTL,
 		Heartbeat: paceOf(suiteTTL).heartbeat,
 		// etcd looks for expired leases twice a second
 		DeadWaiter: suiteTTL + 2*time.Second,
-	})
+	}
 }
 
 // backend is a server with a path of its own for each driver.

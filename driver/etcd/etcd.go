@@ -73,6 +73,8 @@
 // [Driver.Contender] gives the key, lease and create revision of a claim, for
 // transactions of your own that compare the create revision with etcd's own
 // means. The client that was passed to Open stays yours to use and to close.
+// [Driver.Break] takes a lock away from a holder that will not come back, also
+// from one that came by way of another client.
 package etcd
 
 import (
@@ -129,8 +131,8 @@ func (o *Options) complete() (Options, error) {
 	return c, nil
 }
 
-// Driver keeps fenced locks in etcd. It implements driver.Fenced and
-// driver.Inspector.
+// Driver keeps fenced locks in etcd. It implements driver.Fenced,
+// driver.Inspector, driver.Watcher and driver.Breaker.
 type Driver struct {
 	client     *clientv3.Client
 	options    Options
@@ -147,6 +149,7 @@ type Driver struct {
 	session    *session // nil while there is none
 	opening    *opening // nil unless one is being opened
 	contenders map[identity]*contender
+	listeners  map[*listener]bool
 }
 
 var (
@@ -194,6 +197,7 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 		layout:     layout{prefix: o.Prefix, raw: o.RawNames},
 		pace:       paceOf(o.TTL),
 		contenders: map[identity]*contender{},
+		listeners:  map[*listener]bool{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)

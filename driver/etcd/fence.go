@@ -166,7 +166,7 @@ func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
 		return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
 			Err: fmt.Errorf("%d is not a token", int64(t))}
 	}
-	return f.plausible(op, resource, t)
+	return plausible(op, resource, t, f.now())
 }
 
 // checkKey refuses to write what is no data: a mark, a record, a lock's counter.
@@ -184,8 +184,8 @@ func unsent(ctx context.Context, op, resource string) error {
 }
 
 // plausible refuses a token that no counter can have reached.
-func (f *Fence) plausible(op, resource string, t interlock.Token) error {
-	if t.Counter() <= interlock.CounterAt(f.now().Add(interlock.MaxAhead)) {
+func plausible(op, resource string, t interlock.Token, now time.Time) error {
+	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil
 	}
 	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite,
@@ -243,7 +243,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 		return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
 			Err: fmt.Errorf("%d is not a token", int64(to))}
 	}
-	if err := f.plausible(op, resource, to); err != nil {
+	if err := plausible(op, resource, to, f.now()); err != nil {
 		return driver.Mark{}, err
 	}
 	for range rebaseAttempts {

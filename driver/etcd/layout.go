@@ -53,16 +53,21 @@ func (l layout) lines(key string, each func(line string)) {
 // name reads the lock's name out of a contender's key. ok is false for keys
 // that are not in our layout.
 func (l layout) name(key string) (name string, ok bool) {
-	rest, ok := strings.CutPrefix(key, l.prefix)
-	slash := strings.LastIndexByte(rest, '/')
-	if !ok || slash < 1 {
+	return l.lineName(key[:strings.LastIndexByte(key, '/')+1])
+}
+
+// lineName reads the lock's name out of its line.
+func (l layout) lineName(line string) (name string, ok bool) {
+	rest, ok := strings.CutPrefix(line, l.prefix)
+	escaped := strings.TrimSuffix(rest, "/")
+	if !ok || escaped == "" || escaped == rest {
 		return "", false
 	}
 	if l.raw {
-		return rest[:slash], true
+		return escaped, true
 	}
-	name = unescaper.Replace(rest[:slash])
-	return name, l.escape(name) == rest[:slash]
+	name = unescaper.Replace(escaped)
+	return name, l.escape(name) == escaped
 }
 
 // record is the value of our contender keys. Other clients write nothing.

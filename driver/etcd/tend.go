@@ -88,7 +88,7 @@ func (s *session) shouldAsk() bool {
 	defer s.d.mu.Unlock()
 	w := &s.watch
 	switch {
-	case len(s.lines) == 0:
+	case len(s.lines) == 0 && len(s.d.listeners) == 0:
 		w.asked = -1
 		return false
 	case w.up && w.asked == w.heard:

@@ -110,6 +110,7 @@ func (s *session) stands(rev int64) {
 	w.up, w.asked, w.rev = true, -1, 0
 	w.opened++
 	s.highest = max(s.highest, rev)
+	s.d.hintAll()
 	if w.opened == 1 {
 		w.read = 1
 		return
@@ -148,6 +149,7 @@ func (s *session) event(ev *clientv3.Event) {
 	}
 	var c *change
 	s.d.layout.lines(key, func(at string) {
+		s.d.hint(at)
 		l := s.lines[at]
 		if l == nil {
 			return

@@ -1,0 +1,208 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const (
+	// maxBreaks is how many forced releases a namespace remembers.
+	maxBreaks = 1000
+	// trim is how many of the oldest one Break removes at most.
+	trim = 8
+)
+
+var _ driver.Breaker = (*Driver)(nil)
+
+// breaking is the record of one forced release. The name is in its key.
+type breaking struct {
+	Owner  string          `json:"owner"`
+	Reason string          `json:"reason"`
+	By     string          `json:"by"`
+	Token  interlock.Token `json:"token"`
+	At     time.Time       `json:"at"` // by the caller's clock
+}
+
+// Break implements driver.Breaker with two requests: one reads who is first in
+// the line, one deletes that key and records why, if the key is still the one
+// that was read. It works on whoever holds, also by way of other clients: what
+// Inspector shows as "foreign lease …" is broken under that name, and hears of
+// it as that client does. Only a key without a lease is left alone, because it
+// is somebody's data.
+//
+// A namespace remembers its last thousand forced releases, a few more if many
+// come at once, in keys of their own outside of every lock. At is by the clock
+// of whoever calls: etcd has none. Reason and By must be UTF-8.
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+	const op = "break"
+	if err := d.breakable(ctx, op, b); err != nil {
+		return driver.Broken{}, false, err
+	}
+	holder, old, err := d.first(ctx, op, b.Name)
+	if err != nil || holder == nil {
+		return driver.Broken{}, false, err
+	}
+	who := contenderOf(holder)
+	switch {
+	case who.Owner != b.Owner:
+		return driver.Broken{}, false, nil
+	case holder.Lease == 0:
+		return driver.Broken{}, false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Definite,
+			Err: fmt.Errorf("the key %q stands in its line without a lease: that is no lock's, delete it yourself", holder.Key)}
+	}
+	record := driver.Broken{Break: b, Token: who.Token, At: d.options.Now().UTC().Round(0)}
+	ok, err := d.take(ctx, op, holder, old, record)
+	if err != nil || !ok {
+		return driver.Broken{}, false, err
+	}
+	return record, true, nil
+}
+
+func (d *Driver) breakable(ctx context.Context, op string, b driver.Break) error {
+	if d.isClosed() {
+		return errClosed(op, b.Name)
+	}
+	if err := checkName(op, b.Name); err != nil {
+		return err
+	}
+	for what, value := range map[string]string{"Owner": b.Owner, "Reason": b.Reason, "By": b.By} {
+		if value == "" || len(value) > driver.MaxName || !utf8.ValidString(value) {
+			return &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Bug,
+				Err: fmt.Errorf("%s has %d bytes, and must be UTF-8 of 1 to %d", what, len(value), driver.MaxName)}
+		}
+	}
+	if ctx.Err() != nil {
+		return unsent(ctx, op, b.Name)
+	}
+	return nil
+}
+
+// first reads who holds a line, nil if nobody does, and which records are too
+// many. Nothing has been done when it fails.
+func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.KeyValue, old []string, err error) {
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	reply, err := d.client.Txn(rctx).Then(
+		clientv3.OpGet(d.layout.line(name), clientv3.WithFirstCreate()...),
+		clientv3.OpGet(d.layout.breaks(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(trim),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)),
+	).Commit()
+	if err != nil {
+		return nil, nil, failed(rctx, op, name, err)
+	}
+	records := reply.Responses[1].GetResponseRange()
+	for i, kv := range records.Kvs {
+		if records.Count-int64(i) >= maxBreaks {
+			old = append(old, string(kv.Key))
+		}
+	}
+	if kvs := reply.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		holder = kvs[0]
+	}
+	return holder, old, nil
+}
+
+// take deletes the holder's key with the record of it. It is false if the key
+// went meanwhile. Whoever was first and is there is first: all others came later.
+func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, old []string, b driver.Broken) (bool, error) {
+	value, err := json.Marshal(breaking{Owner: b.Owner, Reason: b.Reason, By: b.By, Token: b.Token, At: b.At})
+	if err != nil {
+		return false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Bug, Err: err}
+	}
+	key := string(holder.Key)
+	ops := []clientv3.Op{
+		clientv3.OpDelete(key),
+		clientv3.OpPut(d.layout.broken(b.Name, holder.CreateRevision), string(value)),
+	}
+	for _, key := range old {
+		ops = append(ops, clientv3.OpDelete(key))
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	reply, err := d.client.Txn(rctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", holder.CreateRevision)).
+		Then(ops...).Commit()
+	if err != nil {
+		return false, failed(rctx, op, b.Name, err)
+	}
+	return reply.Succeeded, nil
+}
+
+// Breaks implements driver.Breaker with one request.
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	const op = "show forced releases"
+	switch {
+	case d.isClosed():
+		return nil, errClosed(op, name)
+	case ctx.Err() != nil:
+		return nil, unsent(ctx, op, name)
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	from := d.layout.breaks()
+	if name != "" {
+		from = d.layout.breaksOf(name)
+	}
+	reply, err := d.client.Get(rctx, from, clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend))
+	if err != nil {
+		return nil, failed(rctx, op, name, err)
+	}
+	var all []driver.Broken
+	for _, kv := range reply.Kvs {
+		record, err := d.layout.readBroken(kv)
+		switch {
+		case len(all) >= limit:
+			return all, nil
+		case err != nil:
+			return nil, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+		case name == "" || record.Name == name: // keys of "a:b" begin like those of "a"
+			all = append(all, record)
+		}
+	}
+	return all, nil
+}
+
+func (d *Driver) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// breaks begins every record of a forced release, breaksOf those of one name.
+// Names are escaped whatever Options say, so that no key lies in a line.
+func (l layout) breaks() string { return l.prefix + reserved + "break:" }
+
+func (l layout) breaksOf(name string) string { return l.breaks() + escaper.Replace(name) + ":" }
+
+func (l layout) broken(name string, created int64) string { return l.breaksOf(name) + padded(created) }
+
+func (l layout) readBroken(kv *mvccpb.KeyValue) (driver.Broken, error) {
+	rest := strings.TrimPrefix(string(kv.Key), l.breaks())
+	at := len(rest) - digits - 1
+	if at < 1 {
+		return driver.Broken{}, fmt.Errorf("key %q: %w", kv.Key, errNoRecord)
+	}
+	var b breaking
+	if err := json.Unmarshal(kv.Value, &b); err != nil {
+		return driver.Broken{}, fmt.Errorf("key %q: %w (%w)", kv.Key, errNoRecord, err)
+	}
+	return driver.Broken{
+		Break: driver.Break{Name: unescaper.Replace(rest[:at]), Owner: b.Owner, Reason: b.Reason, By: b.By},
+		Token: b.Token,
+		At:    b.At,
+	}, nil
+}
+
+var errNoRecord = errors.New("it is not the record of a forced release")

@@ -1,0 +1,145 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// maxPending is how many names one Watch keeps for a caller that is slower than
+// the changes; beyond that it says that any name may have changed.
+const maxPending = 1000
+
+// listener is one call of Watch. Its fields are guarded by the driver's mutex.
+type listener struct {
+	prefix  string
+	begun   bool            // it was told that nothing is missed from then on
+	pending map[string]bool // names to be told; "" is any, and stands for all
+	told    chan struct{}   // there is something pending; capacity 1
+}
+
+// again tells that anything may have changed before, and nothing is missed from
+// now on.
+func (l *listener) again() {
+	l.begun, l.pending = true, map[string]bool{"": true}
+	nudge(l.told)
+}
+
+func (l *listener) add(name string) {
+	if !l.begun || !strings.HasPrefix(name, l.prefix) {
+		return
+	}
+	if l.pending[name] = true; len(l.pending) > maxPending {
+		l.again()
+	}
+	nudge(l.told)
+}
+
+// take empties what is pending.
+func (l *listener) take() map[string]bool {
+	names := l.pending
+	if names[""] {
+		names = map[string]bool{"": true}
+	}
+	l.pending = map[string]bool{}
+	return names
+}
+
+var _ driver.Watcher = (*Driver)(nil)
+
+// Watch implements driver.Watcher on the session's standing watch: it costs etcd
+// nothing, however many calls there are. Claims whose session expired are told
+// too, because etcd deletes their keys. It opens a session if there is none;
+// what that cannot do ends the Watch with an error of kind Retryable.
+func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
+	const op = "watch"
+	if ctx.Err() != nil {
+		return unsent(ctx, op, prefix)
+	}
+	l := d.listen(prefix)
+	defer d.unlisten(l)
+	for {
+		s, err := d.current(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return unsent(ctx, op, prefix)
+		case errors.Is(err, interlock.ErrClosed):
+			return errClosed(op, prefix)
+		case err != nil:
+			return prelude(err)
+		}
+		d.attend(l, s)
+		d.pass(ctx, l, s, changed)
+	}
+}
+
+func (d *Driver) listen(prefix string) *listener {
+	l := &listener{prefix: prefix, pending: map[string]bool{}, told: make(chan struct{}, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listeners[l] = true
+	return l
+}
+
+func (d *Driver) unlisten(l *listener) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.listeners, l)
+}
+
+// attend begins to listen under a session. If its watch does not stand at the
+// moment, it tells as soon as it does.
+func (d *Driver) attend(l *listener, s *session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.watch.up {
+		l.again()
+	}
+}
+
+// pass hands on what is told until the session or ctx ends.
+func (d *Driver) pass(ctx context.Context, l *listener, s *session, changed func(string)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.ctx.Done():
+			return
+		case <-l.told:
+		}
+		d.mu.Lock()
+		names := l.take()
+		d.mu.Unlock()
+		for name := range names {
+			if ctx.Err() != nil {
+				return
+			}
+			changed(name)
+		}
+	}
+}
+
+// hint tells every listener that a line changed. The driver's mutex is held,
+// here and below.
+func (d *Driver) hint(line string) {
+	if len(d.listeners) == 0 {
+		return
+	}
+	name, ok := d.layout.lineName(line)
+	if !ok {
+		return // no name leads there
+	}
+	for l := range d.listeners {
+		l.add(name)
+	}
+}
+
+// hintAll tells every listener that it may have missed something until now.
+func (d *Driver) hintAll() {
+	for l := range d.listeners {
+		l.again()
+	}
+}

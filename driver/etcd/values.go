@@ -1,0 +1,168 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// lookAgain is how long one watch of a value is relied on before the value is
+// read: a connection that swallows everything, and a store that was replaced,
+// show in no other way.
+const lookAgain = 15 * time.Second
+
+// Values keeps small values under the tokens that wrote them: checking the token
+// and writing are one transaction of one request. It implements driver.Values.
+//
+// A value is one key, which begins with the token in a fixed number of digits,
+// so that etcd compares tokens by comparing values. etcd has no clock in its
+// transactions: what is too far in the future, and when a value was written, is
+// told by the clock of whoever calls. Source is kept as UTF-8.
+type Values struct {
+	client *clientv3.Client
+	prefix string
+	now    func() time.Time
+	again  time.Duration // lookAgain
+}
+
+var _ driver.Values = (*Values)(nil)
+
+// NewValues keeps values under prefix, in the keys "interlock.value:" + name
+// (names are escaped like those of locks). No lock's contenders begin so. It
+// does not block, and the client must outlive its use.
+func NewValues(client *clientv3.Client, prefix string) *Values {
+	return &Values{client: client, prefix: prefix, now: time.Now, again: lookAgain}
+}
+
+func (v *Values) key(name string) string {
+	return v.prefix + reserved + "value:" + escaper.Replace(name)
+}
+
+// heading stands in a value between token and data, and ends with its line.
+type heading struct {
+	Source  string    `json:"source"`
+	Written time.Time `json:"written"`
+}
+
+func valueText(v driver.Value, now time.Time) string {
+	h, err := json.Marshal(heading{Source: v.Source, Written: now.UTC()})
+	if err != nil {
+		panic("etcd: value: " + err.Error()) // a string and a recent time always marshal
+	}
+	return padded(int64(v.Token)) + " " + string(h) + "\n" + string(v.Data)
+}
+
+// readValue reads what valueText wrote; nil is no value.
+func readValue(kv *mvccpb.KeyValue) (driver.Value, error) {
+	if kv == nil {
+		return driver.Value{}, nil
+	}
+	head, data, ok := bytes.Cut(kv.Value, []byte("\n"))
+	if !ok || len(head) < digits {
+		return driver.Value{}, fmt.Errorf("key %q is not a value with a token", kv.Key)
+	}
+	token, err := strconv.ParseInt(string(head[:digits]), 10, 64)
+	if err != nil || !interlock.Token(token).Valid() {
+		return driver.Value{}, fmt.Errorf("key %q is not a value with a token: it begins with %.40q", kv.Key, head)
+	}
+	var h heading
+	// only people read the heading: a value without it is one
+	_ = json.Unmarshal(head[digits:], &h)
+	return driver.Value{Data: data, Token: interlock.Token(token), Source: h.Source, Written: h.Written}, nil
+}
+
+// Put implements driver.Values with one request.
+func (v *Values) Put(ctx context.Context, name string, value driver.Value) error {
+	const op = "put value"
+	now := v.now()
+	if err := checkValue(ctx, op, name, value, now); err != nil {
+		return err
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	key := v.key(name)
+	put := clientv3.OpPut(key, valueText(value, now))
+	reply, err := v.client.Txn(rctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(put).
+		Else(clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", padded(int64(value.Token)+1))},
+			[]clientv3.Op{put},
+			[]clientv3.Op{clientv3.OpGet(key)})).
+		Commit()
+	if err != nil {
+		return failed(rctx, op, name, err)
+	}
+	if reply.Succeeded || reply.Responses[0].GetResponseTxn().Succeeded {
+		return nil
+	}
+	stored, err := readValue(reply.Responses[0].GetResponseTxn().Responses[0].GetResponseRange().Kvs[0])
+	if err != nil {
+		return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+	}
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite,
+		Err: &interlock.StaleTokenError{Resource: name, Seen: stored.Token, Got: value.Token}}
+}
+
+// checkValue refuses what no state of the store would let in.
+func checkValue(ctx context.Context, op, name string, value driver.Value, now time.Time) error {
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	bug := func(format string, args ...any) error {
+		return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case !value.Token.Valid():
+		return bug("%d is not a token", int64(value.Token))
+	case len(value.Data) > driver.MaxValue:
+		return bug("it has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue)
+	case ctx.Err() != nil:
+		return unsent(ctx, op, name)
+	}
+	return plausible(op, name, value.Token, now)
+}
+
+// Get implements driver.Values. Written is by the clock of whoever wrote.
+func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
+	const op = "get value"
+	if err := checkName(op, name); err != nil {
+		return driver.Value{}, err
+	}
+	if ctx.Err() != nil {
+		return driver.Value{}, unsent(ctx, op, name)
+	}
+	kv, _, err := v.read(ctx, op, name)
+	if err != nil {
+		return driver.Value{}, err
+	}
+	value, err := readValue(kv)
+	if err != nil {
+		err = &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+	}
+	return value, err
+}
+
+// read gives the key of a value, nil if there is none, and the revision of the
+// store.
+func (v *Values) read(ctx context.Context, op, name string) (*mvccpb.KeyValue, int64, error) {
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := v.client.Get(rctx, v.key(name))
+	if err != nil {
+		return nil, 0, failed(rctx, op, name, err)
+	}
+	if len(reply.Kvs) == 0 {
+		return nil, reply.Header.Revision, nil
+	}
+	return reply.Kvs[0], reply.Header.Revision, nil
+}

@@ -1,0 +1,102 @@
+package etcd
+
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// valueWatch is one call of Watch: rounds of a read and a watch from there on.
+type valueWatch struct {
+	v     *Values
+	name  string
+	each  func(driver.Value)
+	told  bool            // each was called
+	token interlock.Token // of the last one
+	mod   int64           // revision of the last one
+	seen  int64           // highest revision heard of
+}
+
+// Watch implements driver.Values with a watch of one key. It reads the value
+// when it begins, when etcd has compacted what it would go on from, and every
+// 15 s. It returns, Retryable, when etcd does not answer. A deleted value is not
+// told: nobody with a token deletes.
+func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
+	const op = "watch value"
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	w := &valueWatch{v: v, name: name, each: each}
+	for {
+		if ctx.Err() != nil {
+			return unsent(ctx, op, name)
+		}
+		err := w.round(ctx, op)
+		switch {
+		case ctx.Err() != nil:
+			return unsent(ctx, op, name)
+		case err != nil && interlock.Kind(err) == interlock.Uncertain:
+			return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: err}
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// round reads the value and watches it for a while. nil asks for another one.
+func (w *valueWatch) round(ctx context.Context, op string) error {
+	kv, rev, err := w.v.read(ctx, op, w.name)
+	if err != nil {
+		return err
+	}
+	if rev < w.seen {
+		w.mod = 0 // another store, whose revisions tell nothing about those of before
+	}
+	w.seen = rev
+	if err := w.tell(ctx, op, kv); err != nil {
+		return err
+	}
+	rctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), w.v.again)
+	defer cancel()
+	for reply := range w.v.client.Watch(rctx, w.v.key(w.name), clientv3.WithRev(rev+1)) {
+		switch err := reply.Err(); {
+		case reply.CompactRevision != 0, rctx.Err() != nil:
+			return nil
+		case err != nil:
+			return failed(rctx, op, w.name, err)
+		}
+		for _, ev := range reply.Events {
+			if ev.Type == mvccpb.Event_DELETE {
+				continue
+			}
+			w.seen = ev.Kv.ModRevision
+			if err := w.tell(ctx, op, ev.Kv); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tell hands a value on, unless it is the last one again or an earlier one: a
+// store that was wiped or restored has those.
+func (w *valueWatch) tell(ctx context.Context, op string, kv *mvccpb.KeyValue) error {
+	value, err := readValue(kv)
+	if err != nil {
+		return &interlock.Error{Op: op, Driver: driverName, Name: w.name, Kind: interlock.Definite, Err: err}
+	}
+	var mod int64
+	if kv != nil {
+		mod = kv.ModRevision
+	}
+	if w.told && (value.Token < w.token || value.Token == w.token && mod <= w.mod) || ctx.Err() != nil {
+		return nil
+	}
+	w.told, w.token, w.mod = true, value.Token, mod
+	w.each(value)
+	return nil
+}
