@@ -1,0 +1,184 @@
+package testbed
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// ZooKeeper starts a standalone server whose tick is 100 ms, so that sessions of
+// 500 ms are allowed, and returns when it serves. It does not fsync, which a
+// killed process does not miss. extra are lines of its configuration,
+// "key=value", or properties for Java, "-Dkey=value". It takes about a second.
+func ZooKeeper(tb testing.TB, extra ...string) *Server {
+	tb.Helper()
+	z := zookeeperFor(tb, extra)
+	return launch(tb, z.kind("zookeeper", "", serving), nil)
+}
+
+// An Ensemble is several ZooKeeper servers that agree.
+type Ensemble struct {
+	tb testing.TB
+	// Peers are the servers, each of which can be killed and restarted alone.
+	Peers []*Server
+}
+
+// ZooKeeperEnsemble starts n servers and returns when all of them serve.
+func ZooKeeperEnsemble(tb testing.TB, n int, extra ...string) *Ensemble {
+	tb.Helper()
+	z := zookeeperFor(tb, append([]string{"initLimit=50", "syncLimit=20"}, extra...))
+	var peers []string
+	for i := range 2 * n {
+		p, err := takePort()
+		if err != nil {
+			tb.Fatalf("zookeeper: %v", err)
+		}
+		tb.Cleanup(p.free)
+		if peers = append(peers, p.addr()); i%2 == 0 {
+			continue
+		}
+		id, quorum, election := i/2+1, peers[i-1], p.String()
+		z.lines = append(z.lines, fmt.Sprintf("server.%d=%s:%s", id, quorum, election))
+	}
+	e := &Ensemble{tb: tb}
+	for i := range n {
+		// a server alone answers, but does not serve before it has found others
+		e.Peers = append(e.Peers, launch(tb, z.kind("zookeeper", fmt.Sprint(i+1), answering), nil))
+	}
+	for _, s := range e.Peers {
+		e.mustServe(s)
+	}
+	return e
+}
+
+// Addrs are the addresses of all peers.
+func (e *Ensemble) Addrs() []string {
+	var all []string
+	for _, s := range e.Peers {
+		all = append(all, s.Addr())
+	}
+	return all
+}
+
+// Leader is the peer that leads now. The test fails if none does soon.
+func (e *Ensemble) Leader() *Server {
+	e.tb.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
+		for _, s := range e.Peers {
+			if answer, err := FourLetterWord(s.Addr(), "srvr"); err == nil && strings.Contains(answer, "Mode: leader") {
+				return s
+			}
+		}
+	}
+	e.tb.Fatalf("zookeeper: no leader within %v", bound)
+	return nil
+}
+
+func (e *Ensemble) mustServe(s *Server) {
+	e.tb.Helper()
+	Eventually(e.tb, "zookeeper on "+s.Addr()+" serves", bound, func() bool { return serving(s.Addr()) == nil })
+}
+
+// FourLetterWord asks a ZooKeeper server for one of its reports: "srvr", "mntr",
+// "wchs".
+func FourLetterWord(addr, word string) (string, error) {
+	conn, err := dial(addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte(word)); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	return string(answer), err
+}
+
+func answering(addr string) error {
+	answer, err := FourLetterWord(addr, "srvr")
+	if err == nil && answer == "" {
+		err = fmt.Errorf("srvr answered nothing")
+	}
+	return err
+}
+
+func serving(addr string) error {
+	answer, err := FourLetterWord(addr, "srvr")
+	if err == nil && !strings.Contains(answer, "Mode:") {
+		err = fmt.Errorf("srvr answered %q", answer)
+	}
+	return err
+}
+
+// zookeeper is how to start its servers.
+type zookeeper struct {
+	java, jar    string
+	lines, flags []string
+}
+
+func zookeeperFor(tb testing.TB, extra []string) *zookeeper {
+	tb.Helper()
+	skipShort(tb, "zookeeper")
+	z := &zookeeper{jar: "/usr/share/java/zookeeper.jar"}
+	if jar := os.Getenv("INTERLOCK_ZOOKEEPER"); jar != "" {
+		z.jar = jar
+	}
+	var err error
+	if z.java, err = exec.LookPath("java"); err == nil {
+		_, err = os.Stat(z.jar)
+	}
+	if err != nil {
+		missing(tb, "zookeeper", err)
+	}
+	for _, x := range extra {
+		if strings.HasPrefix(x, "-D") {
+			z.flags = append(z.flags, x)
+		} else {
+			z.lines = append(z.lines, x)
+		}
+	}
+	return z
+}
+
+// kind is one server; id is its number in an ensemble, or empty. The JVM is told
+// to start fast and stay small rather than to run fast for long.
+func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
+	return kind{
+		name:  name,
+		url:   "%s",
+		ports: 1,
+		ready: ready,
+		command: func(data string, ports []*port) []string {
+			// what cannot be written the server misses, and says so
+			_ = z.configure(data, id, ports[0])
+			argv := []string{z.java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+				"-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false"}
+			argv = append(argv, z.flags...)
+			return append(argv, "-cp", z.jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+				filepath.Join(data, "zoo.cfg"))
+		},
+	}
+}
+
+func (z *zookeeper) configure(data, id string, client *port) error {
+	lines := []string{
+		"tickTime=100", "minSessionTimeout=500", "maxSessionTimeout=60000", "maxClientCnxns=0",
+		"dataDir=" + filepath.Join(data, "tree"), "clientPort=" + client.String(), "clientPortAddress=127.0.0.1",
+		"4lw.commands.whitelist=*",
+	}
+	if err := os.MkdirAll(filepath.Join(data, "tree"), 0o700); err != nil {
+		return err
+	}
+	if id != "" {
+		if err := os.WriteFile(filepath.Join(data, "tree", "myid"), []byte(id), 0o600); err != nil {
+			return err
+		}
+	}
+	lines = append(lines, z.lines...)
+	return os.WriteFile(filepath.Join(data, "zoo.cfg"), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
+}
