@@ -72,6 +72,7 @@ claim/elect             -> . driver driver/boottime observe internal/... claim/l
 claim/elect/schedule    -> . driver driver/boottime observe internal/... claim/lock claim/elect
 claim/own               -> . driver driver/boottime observe internal/... claim/lock
 claim/own/route         -> . driver driver/boottime observe internal/... claim/lock claim/own
+claim/own/owntest       -> . driver observe claim/own
 guard/fence             -> . driver observe internal/...
 guard/value             -> . driver observe internal/...
 
@@ -83,7 +84,7 @@ tools/...               ->
 `
 
 // testOnly serves tests.
-var testOnly = []string{"internal/testbed", "internal/testbed/paths", "driver/drivertest", "claim/rowlock/rowlocktest"}
+var testOnly = []string{"internal/testbed", "internal/testbed/paths", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

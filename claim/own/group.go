@@ -1,0 +1,272 @@
+package own
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// A Group is this process's membership. It is safe for concurrent use.
+type Group struct {
+	view    *Map
+	self    Member
+	locks   *lock.Fenced
+	options Options
+
+	ctx     context.Context // ends when the member leaves
+	cancel  context.CancelCauseFunc
+	workers sync.WaitGroup
+
+	mu         sync.Mutex
+	leaving    bool
+	partitions map[int]*partition // wanted, owned or draining, of any layout
+	finishing  bool               // a goroutine finishes a change of the layout
+}
+
+// Join makes this process a member of a group, with a layout that all members
+// name alike; [Group.Resize] changes it later. It blocks until the member is
+// known to the others or ctx ends; partitions come afterwards, while it runs.
+// The group does not own d: leave the group first, then close d.
+//
+// It fails with a [*LayoutError] if the group has another layout, with an
+// [*interlock.UnmetError] if d cannot show and watch locks, and as the service
+// does.
+func Join(ctx context.Context, d driver.Fenced, values driver.Values, group string, l Layout, o *Options) (*Group, error) {
+	options, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	locks, err := locksOf(d, options.Identity)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{self: Member{options.Identity, options.Address}, locks: locks, options: options,
+		partitions: make(map[int]*partition)}
+	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	if g.view, err = follow(d, values, group, g.reconcile); err != nil {
+		g.cancel(err)
+		return nil, err
+	}
+	if err := g.join(ctx, l); err != nil {
+		return nil, errors.Join(err, g.Leave(ctx))
+	}
+	return g, nil
+}
+
+// join stores the layout if the group has none, and shows the member.
+func (g *Group) join(ctx context.Context, l Layout) error {
+	if err := g.settle(ctx, l); err != nil {
+		return err
+	}
+	claim, err := g.locks.Acquire(ctx, g.view.names.member(g.self))
+	if err != nil {
+		return err
+	}
+	g.workers.Go(func() { g.belong(claim) })
+	g.view.look()
+	return g.view.until(ctx, func(p picture) bool { return slices.Contains(p.members, g.self) })
+}
+
+// belong keeps the member's lock: what the others know it by.
+func (g *Group) belong(claim *lock.Claim) {
+	for failures := 0; ; {
+		if claim != nil {
+			failures = 0
+			select {
+			case <-claim.Context().Done():
+			case <-g.ctx.Done():
+				_ = claim.Release(context.WithoutCancel(g.ctx)) // it expires otherwise
+				return
+			}
+			_ = claim.Release(context.WithoutCancel(g.ctx))
+		}
+		var err error
+		if claim, err = g.locks.Acquire(g.ctx, g.view.names.member(g.self)); err != nil {
+			failures++
+			if !g.pause(failures) {
+				return
+			}
+		}
+	}
+}
+
+// pause waits before the next attempt; false if the member leaves.
+func (g *Group) pause(failures int) bool {
+	timer := time.NewTimer(retries.Delay(failures, rand.Float64()))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-g.ctx.Done():
+		return false
+	}
+}
+
+// reconcile starts what the plan gives this member and drains what it takes
+// away. It is called with each picture, by one goroutine, and does no I/O.
+func (g *Group) reconcile(p picture) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.leaving || !p.stored {
+		return
+	}
+	wanted := g.wanted(p)
+	for i, mine := range g.partitions {
+		if !wanted[i] || mine.generation != p.record.Generation {
+			mine.stop()
+		}
+	}
+	for i := range wanted {
+		if g.partitions[i] == nil {
+			g.start(p.record.Generation, i)
+		}
+	}
+	if p.record.Next != nil && !g.finishing {
+		g.finishing = true
+		g.workers.Go(g.finish)
+	}
+}
+
+// wanted is what this member should own. While the layout changes that is
+// nothing, nor is it while the others do not see us.
+func (g *Group) wanted(p picture) map[int]bool {
+	if p.record.Next != nil || !slices.Contains(p.members, g.self) {
+		return nil
+	}
+	current := make(map[int]string, len(p.owners))
+	for i, at := range p.owners {
+		current[i] = at.Identity
+	}
+	members := make([]string, len(p.members))
+	for i, m := range p.members {
+		members[i] = m.Identity
+	}
+	members = slices.Compact(members)
+	wanted := make(map[int]bool)
+	for i, m := range plan(p.record.Layout.Count(), members, current) {
+		if m == g.self.Identity {
+			wanted[i] = true
+		}
+	}
+	return wanted
+}
+
+// start tends a partition, with mu held.
+func (g *Group) start(generation int64, i int) {
+	p := newPartition(g, generation, i)
+	g.partitions[i] = p
+	g.workers.Go(func() {
+		p.tend()
+		g.mu.Lock()
+		delete(g.partitions, i)
+		g.mu.Unlock()
+		g.view.look() // the plan may want it again
+	})
+}
+
+// Owned lists the partitions that this member owns now.
+func (g *Group) Owned() []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var owned []int
+	for i, p := range g.partitions {
+		if p.open() {
+			owned = append(owned, i)
+		}
+	}
+	slices.Sort(owned)
+	return owned
+}
+
+// Map is the picture that this member has of the group. It is closed by
+// [Group.Leave], and by nobody else.
+func (g *Group) Map() *Map { return g.view }
+
+// Self is this member.
+func (g *Group) Self() Member { return g.self }
+
+// Do runs fn if this member owns key, under the claim of key's partition, and
+// returns fn's error. The partition does not move before fn has returned; fn's
+// context ends with ctx or when the claim does. Otherwise it does not run fn and
+// returns a [*NotOwnerError] at once; Hooks.Refused counts those.
+func (g *Group) Do(ctx context.Context, key string, fn func(ctx context.Context, c interlock.Claim) error) error {
+	p := g.enter(key)
+	if p == nil {
+		err := &NotOwnerError{Key: key, At: g.view.Locate(key)}
+		if f := g.options.Hooks.Refused; f != nil {
+			f(observe.OwnRefused{Key: key, Partition: err.At.Partition, Epoch: err.At.Epoch, Owner: err.At.Identity})
+		}
+		return err
+	}
+	defer p.leave()
+	inside, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.claim.Context(), func() { cancel(context.Cause(p.claim.Context())) })()
+	return fn(inside, p.claim)
+}
+
+// Claim is the claim of key's partition if this member owns it. Unlike with
+// [Group.Do] the partition may move at any time.
+func (g *Group) Claim(key string) (interlock.Claim, bool) {
+	p := g.enter(key)
+	if p == nil {
+		return nil, false
+	}
+	defer p.leave()
+	return p.claim, true
+}
+
+// enter finds key's partition, if it is owned here by the layout that we know to
+// be in force, and counts a caller in.
+func (g *Group) enter(key string) *partition {
+	at := g.view.Locate(key)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := g.partitions[at.Partition]
+	if p == nil || !p.let() {
+		return nil
+	}
+	if p.layout.Of(key) != p.index { // it is owned by a layout that we have yet to see
+		p.out()
+		return nil
+	}
+	return p
+}
+
+// Leave drains what this member owns, gives it up, and ends the membership. The
+// others are told first, so that they stand by. It waits until all work has
+// returned or ctx ends; what is still running then goes on under its claim, and
+// Leave may be called again.
+func (g *Group) Leave(ctx context.Context) error {
+	g.mu.Lock()
+	g.leaving = true
+	for _, p := range g.partitions {
+		p.stop()
+	}
+	g.mu.Unlock()
+	g.cancel(interlock.ErrClosed)
+	gone := make(chan struct{})
+	go func() { // ends when the work does
+		g.workers.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		return &interlock.Error{Op: "leave group", Name: g.view.names.group, Kind: interlock.Retryable,
+			Err: errors.Join(context.Cause(ctx), errors.New("work is still running"))}
+	}
+	g.view.Close()
+	return g.locks.Close(ctx)
+}

@@ -1,0 +1,180 @@
+package own
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Work is what runs while a partition is owned; see Options.Work.
+type Work func(ctx context.Context, p Partition) error
+
+// A Partition is one that this member owns.
+type Partition struct {
+	Index  int
+	Layout Layout
+	// Claim is the proof: its token is the partition's epoch.
+	Claim interlock.Claim
+}
+
+// partition is one that this member should own, from the time the plan says so
+// until it was given up. Its states follow each other:
+//
+//	waiting   for its lock
+//	owned     callers are let in
+//	draining  no more are let in; those inside are waited for
+type partition struct {
+	group      *Group
+	generation int64
+	index      int
+	wanted     context.Context // ends when the plan takes it away
+	unwant     context.CancelCauseFunc
+
+	// Guarded by group.mu.
+	layout  Layout
+	claim   *lock.Claim // set while it is owned or draining
+	closed  bool        // nobody is let in any more
+	inside  int
+	drained chan struct{} // closed when closed and nobody is inside
+}
+
+func newPartition(g *Group, generation int64, i int) *partition {
+	p := &partition{group: g, generation: generation, index: i}
+	p.wanted, p.unwant = context.WithCancelCause(g.ctx)
+	return p
+}
+
+// stop makes it come to its end; it does not block.
+func (p *partition) stop() { p.unwant(ErrDraining) }
+
+// tend owns the partition for as long as the plan wants that.
+func (p *partition) tend() {
+	defer p.unwant(nil)
+	for failures := 0; p.wanted.Err() == nil; {
+		err := p.own()
+		if err == nil {
+			failures = 0
+			continue
+		}
+		failures++
+		if f := p.group.options.Hooks.Failed; f != nil && p.wanted.Err() == nil {
+			f(observe.OwnFailed{Partition: p.index, Err: err})
+		}
+		if p.wanted.Err() == nil && !p.pause(failures) {
+			return
+		}
+	}
+}
+
+func (p *partition) pause(failures int) bool { return p.group.pause(failures) }
+
+// own holds the partition once: from waiting for its lock to the release.
+func (p *partition) own() error {
+	g := p.group
+	claim, err := g.locks.Acquire(p.wanted, g.view.names.partition(p.generation, p.index))
+	if err != nil {
+		return err
+	}
+	layout, err := p.confirm()
+	if err != nil {
+		return errors.Join(err, claim.Release(context.WithoutCancel(g.ctx)))
+	}
+	since := boottime.Now()
+	p.opened(claim, layout)
+	err = p.work(claim, layout)
+	wait := boottime.Now()
+	<-p.shut()
+	release := claim.Release(context.WithoutCancel(g.ctx))
+	if f := g.options.Hooks.Released; f != nil {
+		f(observe.OwnReleased{Partition: p.index, Epoch: claim.Token(), Owned: boottime.Now().Sub(since),
+			Drained: boottime.Now().Sub(wait), Cause: context.Cause(p.wanted), Err: release})
+	}
+	return err
+}
+
+// confirm reads the layout after the lock was granted. A change of the layout
+// writes that it comes before it takes the locks of the old one, so that an
+// owner either is waited for by the change or sees it here.
+func (p *partition) confirm() (Layout, error) {
+	r, stored, err := p.group.view.read(p.wanted)
+	switch {
+	case err != nil:
+		return Layout{}, err
+	case !stored || r.Generation != p.generation || r.Next != nil:
+		p.stop()
+		p.group.view.look()
+		return Layout{}, ErrDraining
+	}
+	return r.Layout, nil
+}
+
+// work runs the user's work until the partition is to be given up: it is not
+// wanted here any more, its claim ended, or the work failed.
+func (p *partition) work(claim *lock.Claim, layout Layout) error {
+	ctx, cancel := context.WithCancelCause(claim.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(p.wanted, func() { cancel(ErrDraining) })()
+	if f := p.group.options.Work; f != nil {
+		if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: claim}); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// opened lets callers in.
+func (p *partition) opened(claim *lock.Claim, layout Layout) {
+	g := p.group
+	g.mu.Lock()
+	p.claim, p.layout = claim, layout
+	p.closed, p.drained = false, make(chan struct{})
+	g.mu.Unlock()
+	g.view.look() // the others' pictures are told by the service; ours at once
+	if f := g.options.Hooks.Acquired; f != nil {
+		f(observe.OwnAcquired{Partition: p.index, Epoch: claim.Token()})
+	}
+}
+
+// shut lets nobody in any more; what it returns is closed when all are out.
+func (p *partition) shut() <-chan struct{} {
+	p.group.mu.Lock()
+	defer p.group.mu.Unlock()
+	p.closed = true
+	if p.inside == 0 {
+		close(p.drained)
+	}
+	return p.drained
+}
+
+// open reports whether callers are let in, with group.mu held.
+func (p *partition) open() bool {
+	return p.claim != nil && !p.closed && p.wanted.Err() == nil && p.claim.Valid()
+}
+
+// let counts a caller in if it is open, with group.mu held.
+func (p *partition) let() bool {
+	if !p.open() {
+		return false
+	}
+	p.inside++
+	return true
+}
+
+// out counts a caller out, with group.mu held.
+func (p *partition) out() {
+	p.inside--
+	if p.closed && p.inside == 0 {
+		close(p.drained)
+	}
+}
+
+func (p *partition) leave() {
+	p.group.mu.Lock()
+	defer p.group.mu.Unlock()
+	p.out()
+}

@@ -1,0 +1,46 @@
+package observe
+
+import (
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Own receives what happens to the partitions of a member. Every hook may be
+// nil. Hooks must return at once and must not call the group that reports.
+type Own struct {
+	Acquired func(OwnAcquired)
+	Released func(OwnReleased)
+	Failed   func(OwnFailed)
+	Refused  func(OwnRefused)
+}
+
+// OwnAcquired: this member owns a partition from now on.
+type OwnAcquired struct {
+	Partition int
+	Epoch     interlock.Token
+}
+
+// OwnReleased: this member gave a partition up, or lost it.
+type OwnReleased struct {
+	Partition int
+	Epoch     interlock.Token
+	Owned     time.Duration
+	Drained   time.Duration // how long work under way was waited for
+	Cause     error         // why it is not wanted any more; nil if it was lost or its work failed
+	Err       error         // of the release
+}
+
+// OwnFailed: a partition could not be had, or its work failed; it is tried again.
+type OwnFailed struct {
+	Partition int
+	Err       error
+}
+
+// OwnRefused: somebody brought a key to a member that does not own it.
+type OwnRefused struct {
+	Key       string
+	Partition int
+	Epoch     interlock.Token // of the owner, as far as is known here; 0 if nobody
+	Owner     string
+}
