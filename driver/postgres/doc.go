@@ -1,47 +1,96 @@
-// Package postgres lends a user's own PostgreSQL transactions to Interlock. It
-// has no lock yet, opens no connection, retries nothing, and does not make a
-// transaction safe: guard/fence does, with what this package gives it.
+// Package postgres keeps locks in PostgreSQL, and lends a user's own
+// transactions to Interlock. It does not promise mutual exclusion: a process
+// that is stopped goes on afterwards with a claim that another has by then, and
+// guard/fence refuses what it writes. It retries nothing, and it does not make
+// a transaction safe: guard/fence does, with what this package gives it.
 //
-//	marks := fence.Table{}
-//	err := fence.Tx(ctx, postgres.Pool(pool), marks, claim, "account/42",
-//		func(ctx context.Context, tx pgx.Tx) error { … })
+//	d, err := postgres.Open(ctx, pool.Config().ConnConfig, nil)
+//	locks, err := lock.NewFenced(d, nil)
+//	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+//		return fence.Tx(ctx, postgres.Pool(pool), fence.Table{}, c, "account/42",
+//			func(ctx context.Context, tx pgx.Tx) error { … })
+//	})
 //
-//	// or inside a transaction that the user began and ends:
-//	err = marks.Enter(ctx, postgres.StdTx(tx), "account/42", claim.Token(), claim.Owner())
+// There are four ways to lock, and one to keep small values:
+//
+//   - [Open]: session advisory locks, all on one connection of the driver's own.
+//   - [OpenTable]: rows with a lease, on the user's pool. It works behind poolers
+//     that lend server processes to transactions, which Open refuses.
+//   - [TxLock] and [TryTxLock]: advisory locks that live as long as a transaction
+//     of the user's.
+//   - Package claim/rowlock: the rows themselves.
+//   - [NewValues]: small values that only the holder of a claim can write.
 //
 // # Guarantees
 //
-// Errors say what may be concluded. Inside a transaction a serialization
-// failure (40001), a deadlock (40P01), a lock that was not to be had in time
-// (55P03) and a session that the server ended (57P01, 25P03) are Retryable: the
-// transaction did nothing and may be run again. A connection that broke is
-// Uncertain, unless it is certain that nothing was sent. Everything else that
-// the server says is Definite. Once COMMIT may have been sent, every end of the
-// connection or session is Uncertain, whatever the client says of it, except by
-// an idle time-out, which cannot strike then.
+// Locks are Fenced, between processes that use one database and one namespace.
+// Two names whose keys are equal, one pair in 2^64, exclude each other; that is
+// safe. Exclusion survives a partition, since the holder gives up before the
+// server does. It does not survive a crash of the server's machine, which frees
+// every session lock at once while a holder may still wait for an answer, nor a
+// failover.
+//
+// Errors of transactions say what may be concluded. Inside a transaction a
+// serialization failure (40001), a deadlock (40P01), a lock that was not to be
+// had in time (55P03) and a session that the server ended (57P01, 25P03) are
+// Retryable: the transaction did nothing and may be run again. A connection that
+// broke is Uncertain, unless it is certain that nothing was sent. Everything else
+// that the server says is Definite. Once COMMIT may have been sent, every end of
+// the connection or session is Uncertain, whatever the client says of it, except
+// by an idle time-out, which cannot strike then.
 //
 // # Token
 //
-// None is drawn here; guards keep tokens in a BIGINT.
+// With Open it is the next value of a sequence, drawn after the lock is held and
+// flushed before it is told, so that no crash brings a number twice. With
+// OpenTable it is a counter in the row of the name. Both are at least the
+// server's microseconds since 2020: the sequence when a session opens, a row's
+// counter at each grant. Transaction-scope locks have none: the transaction is
+// the guard. Guards keep tokens in a BIGINT.
 //
 // # Liveness
+//
+// Session locks live with their connection, and that is bounded: the server is
+// told (idle_session_timeout) to end the session when it has heard nothing for
+// the TTL, so that a half-open connection or a stopped process keeps its locks
+// no longer. A statement is sent every third of the TTL, whatever the number of
+// locks. When the connection ends, every claim on it is told ErrSessionEnded at
+// once; a new session never revives what the former one held, and ends it first
+// if the server still has it.
+//
+// A row's lease lives for the TTL by the server's clock, and all are renewed in
+// one statement.
 //
 // A transaction lives as long as its connection. A stopped client keeps its row
 // locks until the server ends the session; fence.Tx bounds that time.
 //
 // # Waiting
 //
-// Statements wait for row locks, bounded by the session's lock_timeout.
+// Nothing blocks in the server. A session that gives up a lock notifies the first
+// in line whose session lives, and only that one; it tries, and another process
+// may come first (Order is Barging). Whoever hears nothing tries about once a
+// second. With OpenTable a release notifies all waiters if there are any, where
+// the server can be reached without a pooler, and they ask in growing intervals
+// otherwise.
+//
+// Statements in the user's transaction wait for row locks, bounded by the
+// session's lock_timeout.
 //
 // # Interoperation
 //
+// [Key] is the number of a name's advisory lock. Whoever takes it by hand, with
+// pg_advisory_lock(key), excludes this driver and is excluded.
+//
 // [Tx] and [Pool] take pgx v5. [StdTx] and [DB] take database/sql with any
 // PostgreSQL driver whose errors have an SQLState method (pgx's stdlib, lib/pq);
-// with others every error is Uncertain. All settings are local to their
-// transaction, so that a transaction-pooling proxy may stand in between.
+// with others every error is Uncertain. All settings of transactions are local to
+// them, so that a transaction-pooling proxy may stand in between.
 //
 // # Escape hatch
 //
-// The native transaction is in [driver.Tx] Native, and the server's own error
-// is reachable by errors.As, as *pgconn.PgError with pgx.
+// The tables and the sequence of a namespace begin with its name and an
+// underscore. select pg_terminate_backend(pid) ends a session, and pg_locks
+// shows which one holds a key. The native transaction is in [driver.Tx] Native,
+// and the server's own error is reachable by errors.As, as *pgconn.PgError with
+// pgx.
 package postgres

@@ -15,7 +15,37 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-var locks *lock.Fenced // made by lock.NewFenced, on Redis or etcd
+var locks *lock.Fenced // made by lock.NewFenced, on any backend
+
+// Locks on one connection of their own, beside the user's pool.
+func ExampleOpen() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	d, err := postgres.Open(ctx, pool.Config().ConnConfig, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		return fence.Tx(ctx, postgres.Pool(pool), fence.Table{}, c, "account/42",
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `update account set balance = balance - 30 where id = 42`)
+				return err
+			})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
 
 // Interlock begins and ends the transaction; the work has it as a pgx.Tx.
 func ExamplePool() {

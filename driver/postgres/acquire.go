@@ -1,0 +1,323 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// request is one owner's Acquire, and what came of it until it is released. All
+// of it is guarded by Driver.mu.
+type request struct {
+	driver.Request
+	result chan result // capacity 1
+	quiet  bool        // its Acquire has returned an error
+	claim  *claim      // nil until it holds
+}
+
+type result struct {
+	grant driver.Grant
+	err   error
+}
+
+// claim is the lease of one grant. It ends with the session, or alone.
+type claim struct {
+	session *boottime.Lease
+	ended   atomic.Bool
+}
+
+// Remaining is that of the session.
+func (c *claim) Remaining() time.Duration {
+	left := c.session.Remaining()
+	if c.ended.Load() {
+		return min(left, 0)
+	}
+	return left
+}
+
+var errReplaced = errors.New("the same owner asked again")
+
+// Acquire waits until r.Owner holds r.Name; see driver.Fenced.
+func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := text("acquire", r.Name, r.Owner); err != nil {
+		return driver.Grant{}, err
+	}
+	if ctx.Err() != nil {
+		return driver.Grant{}, unsent("acquire", r.Name, ctx)
+	}
+	q, err := d.submit(ctx, r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	select {
+	case o := <-q.result:
+		return o.grant, o.err
+	case <-ctx.Done():
+		return d.abandon(ctx, q)
+	}
+}
+
+// submit gives the request to the machine of the session, which may end at any
+// moment.
+func (d *Driver) submit(ctx context.Context, r driver.Request) (*request, error) {
+	for {
+		s, err := d.connected(ctx, "acquire", r.Name)
+		if err != nil {
+			return nil, err
+		}
+		d.mu.Lock()
+		if d.session != s || d.closed {
+			d.mu.Unlock()
+			continue
+		}
+		q := &request{Request: r, result: make(chan result, 1)}
+		id := identity{r.Name, r.Owner}
+		if before := d.requests[id]; before != nil {
+			q.claim = before.claim
+			before.answer(result{err: problem("acquire", r.Name, interlock.Bug, errReplaced)})
+		}
+		d.requests[id] = q
+		d.perform(s, d.table.ask(boottime.Now(), id, d.key(r.Name), r.NoWait))
+		signal(d.changed)
+		d.mu.Unlock()
+		return q, nil
+	}
+}
+
+// abandon gives up waiting. A grant that has come at the same moment is taken.
+func (d *Driver) abandon(ctx context.Context, q *request) (driver.Grant, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case o := <-q.result:
+		return o.grant, o.err
+	default:
+	}
+	q.quiet = true
+	id := identity{q.Name, q.Owner}
+	d.table.abandon(id)
+	if d.requests[id] == q && q.claim == nil {
+		delete(d.requests, id)
+	}
+	return driver.Grant{}, unanswered("acquire", q.Name, ctx)
+}
+
+// answer ends the request's Acquire, if it is under way.
+func (q *request) answer(o result) {
+	select {
+	case q.result <- o:
+	default:
+	}
+}
+
+// sessionOver is told under Driver.mu.
+func (q *request) sessionOver(ranOut bool, cause error) {
+	err := errors.Join(interlock.ErrSessionEnded, cause)
+	if q.claim == nil {
+		q.answer(result{err: problem("acquire", q.Name, interlock.Uncertain, err)})
+		return
+	}
+	q.lost(ranOut, problem("renew", q.Name, interlock.Definite, err))
+}
+
+// lost ends the claim, and says so unless its time had run out anyway.
+func (q *request) lost(ranOut bool, cause error) {
+	q.claim.ended.Store(true)
+	if tell := q.Events.Lost; tell != nil && !ranOut && !q.quiet {
+		tell(cause)
+	}
+}
+
+// close is told under Driver.mu.
+func (q *request) close() {
+	if q.claim == nil {
+		q.answer(result{err: problem("acquire", q.Name, interlock.Uncertain, interlock.ErrClosed)})
+	}
+	q.quiet = true
+}
+
+// perform carries out what the machine decided, under Driver.mu.
+func (d *Driver) perform(s *session, effects []effect) {
+	for _, e := range effects {
+		key, c := strconv.FormatInt(e.on.key, 10), e.on
+		switch e.kind {
+		case sendTry:
+			d.send(s, func(a answer) { d.tried(s, c, a) },
+				step{stTry, []string{key, c.owner, c.name, number(s.id), milliseconds(d.ttl), strconv.FormatBool(!c.noWait)}})
+		case sendRegister:
+			d.send(s, nil, step{stRegister, []string{key, c.owner, c.name, number(s.id), milliseconds(d.ttl)}})
+		case sendLeave:
+			d.send(s, nil, step{stLeave, []string{key, c.owner}})
+		case sendUnlock:
+			d.send(s, nil, step{stUnlock, []string{key, c.owner}}, step{stPass, []string{key, number(s.id)}})
+		case sendPass:
+			d.send(s, nil, step{stPass, []string{key, number(s.id)}})
+		default:
+			d.tell(s, e)
+		}
+	}
+}
+
+func number(id int32) string { return strconv.Itoa(int(id)) }
+
+// tell passes on what became of a request.
+func (d *Driver) tell(s *session, e effect) {
+	id := e.on.identity
+	q := d.requests[id]
+	if q == nil {
+		return
+	}
+	switch e.kind {
+	case tellGranted:
+		d.grant(s, q, e.on.counter)
+	case tellHeld:
+		delete(d.requests, id)
+		q.answer(result{err: &interlock.HeldError{Name: q.Name, Owner: e.holder, Since: e.since}})
+	case tellWaiting:
+		if tell := q.Events.Waiting; tell != nil && !q.quiet {
+			tell(driver.Place{Ahead: -1, Holder: e.holder})
+		}
+	}
+}
+
+// grant gives the request its lease: the session's, which the granting answer
+// has just renewed.
+func (d *Driver) grant(s *session, q *request, counter int64) {
+	token, err := interlock.NewToken(counter, 0)
+	if err == nil && s.lease.Remaining() <= 0 {
+		err = problem("acquire", q.Name, interlock.Uncertain, interlock.ErrExpired)
+	}
+	if err != nil {
+		q.answer(result{err: err})
+		return
+	}
+	if q.claim == nil {
+		q.claim = &claim{session: s.lease}
+	}
+	q.answer(result{grant: driver.Grant{Lease: q.claim, Token: token}})
+}
+
+// tried gives the answer to a try to the machine.
+func (d *Driver) tried(s *session, c contender, a answer) {
+	if !s.serves(a) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.session != s {
+		return
+	}
+	now := boottime.Now()
+	o, err := readOutcome(a)
+	if err == nil {
+		d.perform(s, d.table.tried(now, c.identity, c.key, o))
+	} else {
+		if q := d.requests[c.identity]; q != nil && q.claim == nil {
+			delete(d.requests, c.identity)
+			q.answer(result{err: ofAnswer("acquire", c.name, answer{sent: a.sent, err: err})})
+		}
+		d.perform(s, d.table.failed(now, c.identity, c.key))
+	}
+	signal(d.changed)
+}
+
+// readOutcome reads the row of a try.
+func readOutcome(a answer) (o outcome, err error) {
+	if a.err != nil {
+		return o, a.err
+	}
+	if len(a.rows) != 1 || len(a.rows[0]) < 4 {
+		return o, errors.New("the answer to a try has no row")
+	}
+	row := a.rows[0]
+	if row[1] != nil {
+		o.counter, err = strconv.ParseInt(string(row[1]), 10, 64)
+		return o, err
+	}
+	o.holder = string(row[2])
+	o.since, err = micros(row[3])
+	return o, err
+}
+
+// micros reads a time in microseconds since 1970; NULL is the zero time.
+func micros(f field) (time.Time, error) {
+	if f == nil {
+		return time.Time{}, nil
+	}
+	n, err := strconv.ParseInt(string(f), 10, 64)
+	return time.UnixMicro(n), err
+}
+
+// Release gives up whatever owner has on name; see driver.Fenced.
+func (d *Driver) Release(ctx context.Context, name, owner string) error {
+	if err := text("release", name, owner); err != nil {
+		return err
+	}
+	id := identity{name, owner}
+	d.forget(id)
+	s, err := d.connected(ctx, "release", name)
+	if err != nil {
+		return err
+	}
+	done := make(chan answer, 1)
+	d.mu.Lock()
+	effects := d.table.release(boottime.Now(), id, d.key(name))
+	err = d.releasing(s, effects, done)
+	d.mu.Unlock()
+	if err != nil {
+		return problem("release", name, interlock.Retryable, err)
+	}
+	select {
+	case a := <-done:
+		return ofAnswer("release", name, a)
+	case <-ctx.Done():
+		return unanswered("release", name, ctx)
+	}
+}
+
+// forget ends the events of a request, and its Acquire.
+func (d *Driver) forget(id identity) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q := d.requests[id]; q != nil {
+		q.quiet = true
+		q.answer(result{err: problem("acquire", id.name, interlock.Uncertain, interlock.ErrReleased)})
+		delete(d.requests, id)
+	}
+}
+
+// releasing carries out a release, whose first effect is the one that the caller
+// waits for.
+func (d *Driver) releasing(s *session, effects []effect, done chan answer) error {
+	if d.session != s {
+		return interlock.ErrSessionEnded
+	}
+	first := effects[0].on
+	steps := []step{{stLeave, []string{strconv.FormatInt(first.key, 10), first.owner}}}
+	if effects[0].kind == sendUnlock {
+		key := strconv.FormatInt(first.key, 10)
+		steps = []step{{stUnlock, []string{key, first.owner}}, {stPass, []string{key, number(s.id)}}}
+	}
+	err := s.pipe.send(&call{steps: steps, done: func(a answer) {
+		if !a.over {
+			d.heard(s, a)
+		}
+		done <- a
+	}})
+	d.perform(s, effects[1:])
+	signal(d.changed)
+	return err
+}
+
+// wake is told that it may be the turn of somebody here. It runs under
+// Driver.mu.
+func (d *Driver) wake(s *session, key int64) {
+	d.perform(s, d.table.wake(boottime.Now(), key))
+	signal(d.changed)
+}

@@ -1,0 +1,386 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// heartbeat is about how often a waiter who hears nothing tries.
+const heartbeat = time.Second
+
+// Driver is a fenced lock by session advisory locks, all on one connection. It
+// is safe for concurrent use, and keeps three goroutines, whatever the number
+// of locks.
+type Driver struct {
+	dialer     *dialer
+	ttl        time.Duration
+	guarantees interlock.Guarantees
+	key        func(name string) int64
+
+	life    context.Context // of every goroutine; ended by Close
+	stop    context.CancelFunc
+	loops   sync.WaitGroup
+	changed chan struct{} // the tending goroutine has to look again
+
+	mu       sync.Mutex
+	closed   bool
+	table    *table
+	session  *session // nil while there is none
+	dialing  *dialing
+	former   []int32 // sessions that the server may still believe to be there
+	requests map[identity]*request
+	watchers map[*watcher]bool
+}
+
+var (
+	_ driver.Fenced    = (*Driver)(nil)
+	_ driver.Inspector = (*Driver)(nil)
+	_ driver.Watcher   = (*Driver)(nil)
+	_ driver.Breaker   = (*Driver)(nil)
+)
+
+// dialing is one attempt at a session, for all who need it.
+type dialing struct {
+	done chan struct{}
+	err  error
+}
+
+// Open connects with a configuration like that of the user's pool
+// (pool.Config().ConnConfig), makes the tables if they are missing, and computes
+// the guarantees. The connection is the driver's own and is not taken from any
+// pool. A pooler that lends server processes to transactions is refused with a
+// [*PoolerError]; a standby, a version before 14 and a database that is not in
+// UTF-8 are refused, too.
+func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, error) {
+	options, err := o.orDefault()
+	if err == nil && config == nil {
+		err = errors.New("a configuration is needed: make one with pgx.ParseConfig, or take that of a pool")
+	}
+	if err != nil {
+		return nil, problem("open", "", interlock.Bug, err)
+	}
+	if ctx.Err() != nil {
+		return nil, unsent("open", "", ctx)
+	}
+	d := &Driver{
+		dialer:  &dialer{config: config.Copy(), namespace: options.Namespace, ttl: options.TTL},
+		ttl:     options.TTL,
+		key:     func(name string) int64 { return Key(options.Namespace, name) },
+		changed: make(chan struct{}, 1), requests: map[identity]*request{}, watchers: map[*watcher]bool{},
+	}
+	d.table = newTable(jittered)
+	d.life, d.stop = context.WithCancel(context.Background())
+	s, err := d.connected(ctx, "open", "")
+	if err != nil {
+		d.stop()
+		d.loops.Wait()
+		return nil, err
+	}
+	d.guarantees = sessionGuarantees(s.facts, options.TTL)
+	d.loops.Go(d.tend)
+	return d, nil
+}
+
+// jittered is the time to the next try of one who hears nothing.
+func jittered() time.Duration {
+	return heartbeat*3/4 + rand.N(heartbeat/2)
+}
+
+// Guarantees says what is promised, as computed when the driver opened.
+func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
+
+func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
+	g := interlock.Guarantees{
+		Driver: "postgres", Class: interlock.Fenced,
+		TokenFrom: "sequence, drawn while the lock is held; at least the server's microseconds since 2020 when a session opens",
+		Liveness:  interlock.Connection, Clock: interlock.ServerClock,
+		Order: interlock.Barging, Wait: interlock.Push,
+		CrossProcess: true,
+		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
+			interlock.ServerClockJump | interlock.OperatorDelete,
+		ExclusionSurvives: interlock.Partition,
+		TTL:               ttl, Blind: ttl,
+	}
+	if f.durable {
+		g.TokensSurvive |= interlock.ServerCrash
+	}
+	return g
+}
+
+// connected is the session, which is opened if there is none.
+func (d *Driver) connected(ctx context.Context, op, name string) (*session, error) {
+	for {
+		d.mu.Lock()
+		s, attempt := d.session, d.dialing
+		if d.closed {
+			d.mu.Unlock()
+			return nil, closedError(op, name)
+		}
+		if s == nil && attempt == nil {
+			attempt = &dialing{done: make(chan struct{})}
+			d.dialing = attempt
+			d.loops.Go(func() { d.dial(attempt) })
+		}
+		d.mu.Unlock()
+		if s != nil {
+			return s, nil
+		}
+		select {
+		case <-attempt.done:
+			if attempt.err != nil {
+				return nil, ofOpening(op, name, attempt.err)
+			}
+		case <-ctx.Done():
+			return nil, unsent(op, name, ctx)
+		}
+	}
+}
+
+// dial makes one attempt at a session.
+func (d *Driver) dial(attempt *dialing) {
+	ctx, cancel := context.WithTimeout(d.life, dialTimeout)
+	defer cancel()
+	d.mu.Lock()
+	former := append([]int32(nil), d.former...)
+	d.mu.Unlock()
+	s, conn, err := d.dialer.open(ctx, former)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer close(attempt.done)
+	d.dialing = nil
+	if err == nil {
+		err = d.begin(s, conn)
+	}
+	if err != nil {
+		attempt.err = err
+		return
+	}
+	d.former = d.former[len(former):]
+}
+
+// begin makes s the session of the driver.
+func (d *Driver) begin(s *session, conn *pgx.Conn) error {
+	hijacked, err := conn.PgConn().Hijack()
+	if err != nil {
+		return err
+	}
+	if d.closed {
+		return errors.Join(interlock.ErrClosed, hijacked.Conn.Close())
+	}
+	d.session = s
+	d.table = newTable(jittered)
+	s.pipe = newPipe(hijacked, &d.loops, func(channel, payload string) { d.told(s, channel, payload) },
+		func(err error) { d.over(s, err) })
+	for w := range d.watchers {
+		w.interrupted()
+	}
+	signal(d.changed)
+	return nil
+}
+
+// over is the end of a session: whoever waited has no answer, and whoever held
+// has lost.
+func (d *Driver) over(s *session, cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.session != s || d.closed {
+		return // after Close, what is held is left to expire
+	}
+	d.session = nil
+	d.former = append(d.former, s.id)
+	ranOut := s.lease.Remaining() <= 0
+	s.lease.End()
+	for _, r := range d.requests {
+		r.sessionOver(ranOut, cause)
+	}
+	clear(d.requests)
+	d.table = newTable(jittered)
+	for w := range d.watchers {
+		w.interrupted()
+	}
+	signal(d.changed)
+}
+
+// send sends a call for the machine. If the session is over its end tells
+// everyone.
+func (d *Driver) send(s *session, done func(answer), steps ...step) {
+	_ = s.pipe.send(&call{steps: steps, done: func(a answer) {
+		if a.over {
+			return
+		}
+		d.heard(s, a)
+		if done != nil {
+			done(a)
+		}
+	}})
+}
+
+// heard takes every answer as a sign of life of the session.
+func (d *Driver) heard(s *session, a answer) {
+	if !s.lease.Renew(a.sent, d.ttl) {
+		s.pipe.end(interlock.ErrExpired)
+	}
+}
+
+// serves reports whether an answer came from the session's own server process,
+// and ends the session if not.
+func (s *session) serves(a answer) bool {
+	if a.err != nil || len(a.rows) == 0 || string(a.rows[0][0]) == s.pid {
+		return true
+	}
+	s.pipe.end(&PoolerError{Want: s.pid, Got: string(a.rows[0][0])})
+	return false
+}
+
+// Close ends every goroutine. A session that holds something is left to the
+// server, which ends it when it has heard nothing for the TTL.
+func (d *Driver) Close(ctx context.Context) error {
+	d.mu.Lock()
+	first := !d.closed
+	d.closed = true
+	s := d.session
+	held := false
+	for _, r := range d.requests {
+		held = held || r.claim != nil
+		r.close()
+	}
+	for w := range d.watchers {
+		w.close()
+	}
+	d.mu.Unlock()
+	if first {
+		d.stop()
+		if s != nil {
+			d.part(ctx, s, held)
+		}
+	}
+	return d.wait(ctx)
+}
+
+// part leaves the session, and what it holds if anything is held.
+func (d *Driver) part(ctx context.Context, s *session, held bool) {
+	if !held {
+		s.pipe.end(interlock.ErrClosed)
+		return
+	}
+	gone := make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(time.Second, d.ttl/3))
+	defer cancel()
+	err := s.pipe.send(&call{steps: []step{{stDepart, []string{number(s.id)}}}, done: func(answer) { close(gone) }})
+	if err == nil {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
+	}
+	conn := s.pipe.detach(interlock.ErrClosed)
+	time.AfterFunc(d.ttl+time.Second, func() { conn.Close() })
+}
+
+func (d *Driver) wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		d.loops.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return problem("close", "", interlock.Retryable, context.Cause(ctx))
+	}
+}
+
+// tend sends the signs of life, tries for waiters who heard nothing, and gives
+// up a session that does not answer.
+func (d *Driver) tend() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-d.life.Done():
+			return
+		case <-d.changed:
+		case <-timer.C:
+		}
+		now := boottime.Now()
+		timer.Reset(max(time.Millisecond, d.tick(now).Sub(now)))
+	}
+}
+
+// tick does what is due, and says when to look again.
+func (d *Driver) tick(now boottime.Instant) boottime.Instant {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.session
+	if s == nil || d.closed {
+		return now.Add(time.Hour)
+	}
+	giveUp := d.patience(s, now)
+	if giveUp <= now {
+		s.pipe.end(errNoWord)
+		return now.Add(time.Hour)
+	}
+	if now >= s.pinged.Add(d.ttl/3) {
+		d.ping(s, now)
+	}
+	d.perform(s, d.table.tick(now))
+	return min(giveUp, s.pinged.Add(d.ttl/3), d.table.next(), now.Add(time.Hour))
+}
+
+// patience is until when to wait for the session's answer: as long as claims
+// may live if there are any, otherwise a third of the TTL, 5 s at most.
+func (d *Driver) patience(s *session, now boottime.Instant) boottime.Instant {
+	until := now.Add(max(0, s.lease.RemainingAt(now)))
+	since, waits := s.pipe.silent()
+	if waits && !d.holdsAny() {
+		until = min(until, since.Add(min(d.ttl/3, 5*time.Second)))
+	}
+	return until
+}
+
+func (d *Driver) holdsAny() bool {
+	for _, r := range d.requests {
+		if r.claim != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ping keeps the session alive, and with it whatever it holds.
+func (d *Driver) ping(s *session, now boottime.Instant) {
+	if s.pending {
+		d.renewed(now.Sub(s.pinged), problem("renew", "", interlock.Uncertain, errNoWord))
+		s.pinged = now
+		return
+	}
+	s.pinged, s.pending = now, true
+	d.send(s, func(a answer) {
+		if !s.serves(a) {
+			return
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		s.pending = false
+		d.renewed(boottime.Now().Sub(a.sent), ofAnswer("renew", "", a))
+	}, step{stPing, nil})
+}
+
+// renewed tells everyone who holds.
+func (d *Driver) renewed(took time.Duration, err error) {
+	for _, r := range d.requests {
+		if tell := r.Events.Renewed; r.claim != nil && tell != nil && !d.closed {
+			tell(took, err)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/interlock-dev/interlock"
+)
+
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: "postgres", Name: name, Kind: kind, Err: err}
+}
+
+// ofAnswer says what may be concluded from an answer that is an error. What the
+// server refused it rolled back.
+func ofAnswer(op, name string, a answer) error {
+	if a.err == nil {
+		return nil
+	}
+	kind := interlock.Uncertain
+	var native *pgconn.PgError
+	switch {
+	case a.sent == 0:
+		kind = interlock.Retryable
+	case !a.over && errors.As(a.err, &native):
+		kind = kindOfState(inBegin, native.Code)
+		if native.Code == "57014" { // query_canceled: it took too long
+			kind = interlock.Retryable
+		}
+	}
+	return problem(op, name, kind, a.err)
+}
+
+// ofOpening gives the reason why there is no session its kind: nothing that was
+// asked for has been sent.
+func ofOpening(op, name string, err error) error {
+	var known interface{ ErrorKind() interlock.ErrorKind }
+	var native *pgconn.PgError
+	kind := interlock.Retryable
+	switch {
+	case errors.As(err, &known):
+		kind = known.ErrorKind()
+	case errors.As(err, &native):
+		kind = kindOfState(inBegin, native.Code)
+	}
+	return problem(op, name, kind, fmt.Errorf("no session: %w", err))
+}
+
+func unsent(op, name string, ctx context.Context) error {
+	return problem(op, name, interlock.Definite, context.Cause(ctx))
+}
+
+func unanswered(op, name string, ctx context.Context) error {
+	return problem(op, name, interlock.Uncertain, context.Cause(ctx))
+}
+
+func closedError(op, name string) error { return problem(op, name, interlock.Bug, interlock.ErrClosed) }

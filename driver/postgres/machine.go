@@ -1,0 +1,282 @@
+package postgres
+
+import (
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// table is what one session knows of its locks, as a pure state machine. It
+// neither reads a clock nor talks to anyone: each method takes what happened
+// and returns what is to be done, in order.
+//
+// A session may take a lock that it holds once more, so everything about one
+// key goes through one slot: nothing is tried there while the session holds the
+// key or has asked for it. Names that share a key share a slot.
+type table struct {
+	heartbeat  func() time.Duration // until the next try of who hears nothing
+	slots      map[int64]*slot
+	contenders map[identity]*contender
+}
+
+type identity struct{ name, owner string }
+
+// contender is one owner that wants or has a name.
+type contender struct {
+	identity
+	key        int64
+	noWait     bool
+	wanted     bool             // an Acquire waits for it, or it holds
+	registered bool             // the server may have its place in the line
+	refused    int              // how often, since it was asked for
+	due        boottime.Instant // when to try; far away while that is useless
+	counter    int64            // of its grant; 0 while there is none
+}
+
+// slot is one key. asking is whose try has not been answered.
+type slot struct {
+	holder, asking *contender
+	woken          bool // the lock was said to be free while asking
+	queue          []*contender
+}
+
+// An effect is what is to be done for a contender.
+type effect struct {
+	kind   effectKind
+	on     contender // as it was then
+	holder string    // who holds it, for told effects; empty if not known
+	since  time.Time
+}
+
+type effectKind int
+
+const (
+	sendTry effectKind = iota
+	sendRegister
+	sendLeave  // give up a place
+	sendUnlock // give up the lock and the place, and wake the next
+	sendPass   // wake the next
+	tellGranted
+	tellHeld
+	tellWaiting
+)
+
+// outcome is the server's answer to a try: counter is 0 if another has it.
+type outcome struct {
+	counter int64
+	holder  string
+	since   time.Time
+}
+
+const never = boottime.Instant(1<<63 - 1)
+
+func newTable(heartbeat func() time.Duration) *table {
+	return &table{heartbeat: heartbeat, slots: map[int64]*slot{}, contenders: map[identity]*contender{}}
+}
+
+// ask begins or repeats a request.
+func (t *table) ask(now boottime.Instant, id identity, key int64, noWait bool) []effect {
+	c := t.contenders[id]
+	if c == nil {
+		c = &contender{identity: id, key: key}
+		t.contenders[id] = c
+		s := t.slot(key)
+		s.queue = append(s.queue, c)
+	}
+	c.wanted, c.noWait, c.refused = true, noWait, 0
+	if c.counter > 0 {
+		return []effect{{kind: tellGranted, on: *c}}
+	}
+	c.due = now
+	return t.advance(now, key)
+}
+
+// abandon notes that nobody waits for c any more. Its place stays until it is
+// its turn, in case the request is repeated.
+func (t *table) abandon(id identity) {
+	if c := t.contenders[id]; c != nil && c.counter == 0 {
+		c.wanted = false
+	}
+}
+
+// tried takes the answer to a try.
+func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) []effect {
+	s := t.slot(key)
+	c := s.asking
+	s.asking = nil
+	var effects []effect
+	switch {
+	case c == nil || t.contenders[id] != c: // released meanwhile, which gave up everything
+	case o.counter > 0 && !c.wanted:
+		t.remove(c)
+		effects = []effect{{kind: sendUnlock, on: *c}}
+	case o.counter > 0:
+		c.counter, c.registered = o.counter, true
+		s.holder = c
+		effects = []effect{{kind: tellGranted, on: *c}}
+	default:
+		effects = t.refuse(now, s, c, o)
+	}
+	return append(effects, t.advance(now, key)...)
+}
+
+// refuse notes that another has it. The first refusal of one who waits is
+// followed by another try: whoever gave the lock up before our place was
+// visible could not wake us.
+func (t *table) refuse(now boottime.Instant, s *slot, c *contender, o outcome) []effect {
+	if c.noWait {
+		t.remove(c)
+		return append(t.leave(c), effect{kind: tellHeld, on: *c, holder: o.holder, since: o.since})
+	}
+	c.refused++
+	c.registered = true
+	c.due = now.Add(t.heartbeat())
+	if c.refused == 1 || s.woken {
+		c.due = now
+	}
+	s.woken = false
+	if c.refused != 2 {
+		return nil
+	}
+	return []effect{{kind: tellWaiting, on: *c, holder: o.holder}}
+}
+
+// failed takes an error of the server about a try. The lock may have been taken
+// before that: a session keeps it even if its transaction failed.
+func (t *table) failed(now boottime.Instant, id identity, key int64) []effect {
+	s := t.slot(key)
+	c := s.asking
+	s.asking = nil
+	if c == nil || t.contenders[id] != c {
+		return t.advance(now, key)
+	}
+	t.remove(c)
+	return append([]effect{{kind: sendUnlock, on: *c}}, t.advance(now, key)...)
+}
+
+// release gives up whatever id has.
+func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
+	c := t.contenders[id]
+	if c == nil {
+		return []effect{{kind: sendLeave, on: contender{identity: id, key: key}}}
+	}
+	s := t.slot(c.key)
+	t.remove(c)
+	kind := sendLeave
+	switch {
+	case s.holder == c:
+		s.holder = nil
+		kind = sendUnlock
+		for _, w := range s.queue {
+			w.due = now.Add(t.heartbeat()) // if the server does not wake them before
+		}
+	case s.asking == c:
+		kind = sendUnlock // the try before it may have been granted
+	}
+	return append([]effect{{kind: kind, on: *c}}, t.advance(now, key)...)
+}
+
+// wake takes the server's word that it may be our turn.
+func (t *table) wake(now boottime.Instant, key int64) []effect {
+	s := t.slots[key]
+	switch {
+	case s == nil:
+		return []effect{{kind: sendPass, on: contender{key: key}}}
+	case s.holder != nil:
+		return nil // its release will wake the next
+	case s.asking != nil:
+		s.woken = true
+		return nil
+	}
+	var effects []effect
+	for _, c := range slices.Clone(s.queue) {
+		if c.wanted {
+			c.due = now
+			return append(effects, t.advance(now, key)...)
+		}
+		t.remove(c)
+		effects = append(effects, t.leave(c)...)
+	}
+	return append(effects, effect{kind: sendPass, on: contender{key: key}})
+}
+
+// tick tries for those whose time has come.
+func (t *table) tick(now boottime.Instant) []effect {
+	var effects []effect
+	for key := range t.slots {
+		effects = append(effects, t.advance(now, key)...)
+	}
+	return effects
+}
+
+// next is when tick has something to do, or never.
+func (t *table) next() boottime.Instant {
+	at := never
+	for _, c := range t.contenders {
+		if c.wanted && c.counter == 0 && t.slots[c.key].asking == nil {
+			at = min(at, c.due)
+		}
+	}
+	return at
+}
+
+// advance does for one key what is due.
+func (t *table) advance(now boottime.Instant, key int64) []effect {
+	s := t.slots[key]
+	switch {
+	case s == nil || s.asking != nil:
+		return nil
+	case s.holder != nil:
+		return t.lineUp(now, s)
+	}
+	for _, c := range s.queue {
+		if c.wanted && c.due <= now {
+			s.asking = c
+			return []effect{{kind: sendTry, on: *c}}
+		}
+	}
+	if len(s.queue) == 0 {
+		delete(t.slots, key)
+	}
+	return nil
+}
+
+// lineUp is for those who want what this session holds for another owner.
+func (t *table) lineUp(now boottime.Instant, s *slot) []effect {
+	var effects []effect
+	for _, c := range slices.Clone(s.queue) {
+		switch {
+		case c == s.holder || !c.wanted || c.due > now:
+		case c.noWait:
+			t.remove(c)
+			effects = append(append(effects, t.leave(c)...), effect{kind: tellHeld, on: *c, holder: s.holder.owner})
+		default:
+			c.due, c.registered = never, true
+			effects = append(effects, effect{kind: sendRegister, on: *c},
+				effect{kind: tellWaiting, on: *c, holder: s.holder.owner})
+		}
+	}
+	return effects
+}
+
+// leave gives up the place that c may have.
+func (t *table) leave(c *contender) []effect {
+	if !c.registered {
+		return nil
+	}
+	return []effect{{kind: sendLeave, on: *c}}
+}
+
+func (t *table) slot(key int64) *slot {
+	if t.slots[key] == nil {
+		t.slots[key] = &slot{}
+	}
+	return t.slots[key]
+}
+
+func (t *table) remove(c *contender) {
+	delete(t.contenders, c.identity)
+	s := t.slot(c.key)
+	s.queue = slices.DeleteFunc(s.queue, func(other *contender) bool { return other == c })
+}

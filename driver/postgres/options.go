@@ -1,0 +1,92 @@
+package postgres
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// DefaultTTL is how long a claim outlives the last sign of its process if
+// Options do not say.
+const DefaultTTL = 30 * time.Second
+
+// MinTTL and MaxTTL bound Options.TTL.
+const (
+	MinTTL = time.Second
+	MaxTTL = 24 * time.Hour
+)
+
+// DefaultNamespace is the namespace if Options do not say.
+const DefaultNamespace = "interlock"
+
+// Options of a driver; nil and the zero value work.
+type Options struct {
+	// TTL is how long the server keeps claims after the last statement that it
+	// heard from their process; 0 means [DefaultTTL], otherwise [MinTTL] to
+	// [MaxTTL]. A statement is sent every third of it.
+	TTL time.Duration
+	// Namespace begins the names of the tables, the sequence and the channels,
+	// and is part of every lock's key; empty means [DefaultNamespace]. At most
+	// 20 lower-case letters, digits and underscores, with a letter first.
+	// Tables are looked for along the connection's search_path.
+	Namespace string
+}
+
+var namespacePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
+
+func (o *Options) orDefault() (Options, error) {
+	var options Options
+	if o != nil {
+		options = *o
+	}
+	if options.TTL == 0 {
+		options.TTL = DefaultTTL
+	}
+	if options.Namespace == "" {
+		options.Namespace = DefaultNamespace
+	}
+	switch {
+	case options.TTL < MinTTL || options.TTL > MaxTTL:
+		return options, fmt.Errorf("a TTL of %v is impossible: it must be %v to %v", options.TTL, MinTTL, MaxTTL)
+	case !namespacePattern.MatchString(options.Namespace):
+		return options, fmt.Errorf("%q is no namespace: at most 20 lower-case letters, digits and underscores, a letter first",
+			options.Namespace)
+	}
+	return options, nil
+}
+
+// Key is the advisory lock's number for a name: the first eight bytes of
+// SHA-256 over "interlock", the namespace and the name, each but the last
+// ended by a zero byte, as a big-endian signed integer. Whoever takes
+// pg_advisory_lock(Key(…)) by hand excludes a [Driver], and is excluded.
+func Key(namespace, name string) int64 {
+	sum := sha256.Sum256([]byte("interlock\x00" + namespace + "\x00" + name))
+	return int64(binary.BigEndian.Uint64(sum[:8]))
+}
+
+// sessionClass is the first of the two numbers under which a session locks its
+// own id. Locks by two numbers never meet those by one.
+func sessionClass(namespace string) int32 { return int32(Key(namespace, "")) }
+
+// text refuses what a text column cannot hold.
+func text(op, name, owner string) error {
+	fits := func(s string) bool {
+		return s != "" && len(s) <= driver.MaxName && utf8.ValidString(s) && !strings.Contains(s, "\x00")
+	}
+	switch {
+	case !fits(name):
+		return &interlock.Error{Op: op, Driver: "postgres", Name: name, Kind: interlock.Bug,
+			Err: fmt.Errorf("%w: it must be 1 to %d bytes of UTF-8 without a zero byte", interlock.ErrName, driver.MaxName)}
+	case !fits(owner):
+		return problem(op, name, interlock.Bug,
+			fmt.Errorf("the owner must be 1 to %d bytes of UTF-8 without a zero byte", driver.MaxName))
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// session is one connection that carries every lock of a driver. It is made
+// anew when the connection ends; what the former one held is never revived.
+type session struct {
+	id    int32  // locked under the namespace's class for as long as it lives
+	pid   string // of its server process, in decimal
+	lease *boottime.Lease
+	pipe  *pipe
+	facts facts
+
+	// Of the tending goroutine, under Driver.mu.
+	pinged  boottime.Instant // when the last ping was queued
+	pending bool             // and it has not been answered
+}
+
+// dialer makes sessions.
+type dialer struct {
+	config    *pgx.ConnConfig
+	namespace string
+	ttl       time.Duration
+}
+
+func (d *dialer) sql(text string) string {
+	return strings.NewReplacer("{ns}", d.namespace, "{class}", strconv.Itoa(int(sessionClass(d.namespace)))).Replace(text)
+}
+
+// dialTimeout bounds the opening of a session.
+const dialTimeout = 10 * time.Second
+
+// open connects and prepares a session, after it has ended those in former.
+func (d *dialer) open(ctx context.Context, former []int32) (_ *session, _ *pgx.Conn, err error) {
+	conn, err := pgx.ConnectConfig(ctx, d.config.Copy())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_ = conn.Close(closing)
+		}
+	}()
+	s := &session{}
+	if s.pid, err = d.probe(ctx, conn); err != nil {
+		return nil, nil, err
+	}
+	if s.facts, err = ask(ctx, conn); err != nil {
+		return nil, nil, err
+	}
+	for _, step := range []func(context.Context, *pgx.Conn) error{
+		d.configure, d.create,
+		func(ctx context.Context, conn *pgx.Conn) error { return d.bury(ctx, conn, former) },
+		func(ctx context.Context, conn *pgx.Conn) error { return d.raise(ctx, conn) },
+		func(ctx context.Context, conn *pgx.Conn) error { s.id, err = d.identify(ctx, conn); return err },
+		d.prepare,
+	} {
+		if err := step(ctx, conn); err != nil {
+			return nil, nil, err
+		}
+	}
+	sent := boottime.Now()
+	if _, err = conn.Exec(ctx, "listen "+pgx.Identifier{d.wakeChannel(s.id)}.Sanitize()); err != nil {
+		return nil, nil, err
+	}
+	s.lease = boottime.NewLease(sent, d.ttl)
+	s.pinged = sent
+	return s, conn, nil
+}
+
+func (d *dialer) wakeChannel(id int32) string { return d.namespace + "_wake_" + strconv.Itoa(int(id)) }
+
+func (d *dialer) watchChannel() string { return d.namespace + "_watch" }
+
+// configure makes the server end the session when it has heard nothing for the
+// TTL, and bounds what a statement can wait for.
+func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
+	ttl := milliseconds(d.ttl)
+	most := milliseconds(min(max(d.ttl/3, time.Second), 10*time.Second))
+	_, err := conn.Exec(ctx, `select set_config('idle_session_timeout', $1, false),
+		set_config('idle_in_transaction_session_timeout', $1, false), set_config('tcp_user_timeout', $1, false),
+		set_config('statement_timeout', $2, false), set_config('lock_timeout', $2, false),
+		set_config('default_transaction_isolation', 'read committed', false),
+		set_config('default_transaction_read_only', 'off', false),
+		set_config('client_min_messages', 'error', false),
+		set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on'
+			when 'local' then 'on' else current_setting('synchronous_commit') end, false)`,
+		pgx.QueryExecModeExec, ttl, most)
+	return err
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// create makes the tables, unless they are there.
+func (d *dialer) create(ctx context.Context, conn *pgx.Conn) error {
+	there := false
+	err := conn.QueryRow(ctx, d.sql(`select to_regclass('{ns}_contender') is not null and to_regclass('{ns}_watcher') is not null
+		and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null`), pgx.QueryExecModeExec).Scan(&there)
+	if err != nil || there {
+		return err
+	}
+	return d.alone(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, d.sql(schema), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}
+
+// alone runs a transaction while no other session of the namespace does.
+func (d *dialer) alone(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, pgx.QueryExecModeExec, Key(d.namespace, ""))
+		if err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+// raise lifts the counter to the server's clock, and a second beyond. Tokens may
+// be drawn between the look and the raise: a million of them would be needed to
+// overtake it.
+func (d *dialer) raise(ctx context.Context, conn *pgx.Conn) error {
+	return d.alone(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, d.sql(`select setval('{ns}_token', now.micros + 1000000) from {ns}_token,
+			(select floor(extract(epoch from clock_timestamp()) * 1000000)::bigint - `+epochMicros+` as micros) now
+			where last_value < now.micros`), pgx.QueryExecModeExec)
+		return err
+	})
+}
+
+// identify takes an id that no living session has, and removes what dead ones
+// left.
+func (d *dialer) identify(ctx context.Context, conn *pgx.Conn) (int32, error) {
+	for range 100 {
+		id, taken := rand.Int32(), false
+		err := conn.QueryRow(ctx, `select pg_try_advisory_lock($1, $2)`, pgx.QueryExecModeExec, sessionClass(d.namespace), id).Scan(&taken)
+		if err != nil {
+			return 0, err
+		}
+		if taken {
+			return id, d.clear(ctx, conn, id)
+		}
+	}
+	return 0, errors.New("no session id is free")
+}
+
+func (d *dialer) clear(ctx context.Context, conn *pgx.Conn, id int32) error {
+	for _, statement := range []string{`delete from {ns}_contender where session = $1::int`,
+		`delete from {ns}_watcher where session = $1::int`, statements[stSweep]} {
+		if _, err := conn.Exec(ctx, d.sql(statement), pgx.QueryExecModeExec, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bury ends former sessions of this driver, which the server may still believe
+// to be there, and waits until they are gone: their claims were told lost.
+func (d *dialer) bury(ctx context.Context, conn *pgx.Conn, former []int32) error {
+	for _, id := range former {
+		if _, err := conn.Exec(ctx, d.sql(statements[stEnd]), pgx.QueryExecModeExec, id); err != nil {
+			return err
+		}
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `select pg_advisory_xact_lock_shared($1, $2)`, pgx.QueryExecModeExec, sessionClass(d.namespace), id)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("the former session of this driver is still there: %w", err)
+		}
+	}
+	return nil
+}
+
+// prepare prepares every statement in one round trip.
+func (d *dialer) prepare(ctx context.Context, conn *pgx.Conn) error {
+	pipeline := conn.PgConn().StartPipeline(ctx)
+	for name, text := range statements {
+		pipeline.SendPrepare(name, d.sql(text), nil)
+	}
+	err := pipeline.Sync()
+	for err == nil {
+		var result any
+		if result, err = pipeline.GetResults(); result == nil {
+			break
+		}
+	}
+	return errors.Join(err, pipeline.Close())
+}

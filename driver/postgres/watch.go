@@ -1,0 +1,138 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// told takes a notification: of our turn, or for watchers.
+func (d *Driver) told(s *session, channel, payload string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.session != s || d.closed {
+		return
+	}
+	if channel == d.dialer.watchChannel() {
+		for w := range d.watchers {
+			w.tell(payload)
+		}
+		return
+	}
+	if key, err := strconv.ParseInt(payload, 10, 64); err == nil {
+		d.wake(s, key)
+	}
+}
+
+// watcher is one Watch under way. It is guarded by Driver.mu, its woken apart.
+type watcher struct {
+	prefix string
+	names  []string // that changed since the watcher last looked
+	begin  bool     // the session is new or gone: attend again
+	closed bool
+	woken  chan struct{}
+}
+
+func (w *watcher) tell(name string) {
+	if strings.HasPrefix(name, w.prefix) && !slices.Contains(w.names, name) {
+		if w.names = append(w.names, name); len(w.names) > 1000 {
+			w.names = []string{""} // any of them
+		}
+		signal(w.woken)
+	}
+}
+
+func (w *watcher) interrupted() {
+	w.begin = true
+	signal(w.woken)
+}
+
+func (w *watcher) close() {
+	w.closed = true
+	signal(w.woken)
+}
+
+// settling is when a watch that has begun tells once more that anything may have
+// changed: a statement that was under way when it began does not know of it.
+var settling = []time.Duration{100 * time.Millisecond, time.Second, 11 * time.Second}
+
+// Watch tells when holders or waiters change; see driver.Watcher. A session that
+// ends is not told: look again when the holder expires.
+func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
+	if ctx.Err() != nil {
+		return unsent("watch", prefix, ctx)
+	}
+	w := &watcher{prefix: prefix, begin: true, woken: make(chan struct{}, 1)}
+	d.mu.Lock()
+	d.watchers[w] = true
+	d.mu.Unlock()
+	defer d.unwatch(w)
+	settle := time.NewTimer(time.Hour)
+	defer settle.Stop()
+	settled := 0
+	for {
+		names, begin, err := d.news(w)
+		if err != nil {
+			return err
+		}
+		if begin {
+			if err := d.attend(ctx, w); err != nil {
+				return err
+			}
+			names, settled = []string{""}, 0
+			settle.Reset(settling[0])
+		}
+		for _, name := range names {
+			changed(name)
+		}
+		select {
+		case <-ctx.Done():
+			return unsent("watch", prefix, ctx)
+		case <-w.woken:
+		case <-settle.C:
+			if changed(""); settled+1 < len(settling) {
+				settled++
+				settle.Reset(settling[settled])
+			}
+		}
+	}
+}
+
+// news takes what was told.
+func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w.closed || d.closed {
+		return nil, false, closedError("watch", w.prefix)
+	}
+	names, begin = w.names, w.begin
+	w.names, w.begin = nil, false
+	return names, begin, nil
+}
+
+// attend makes everyone who changes something tell this session.
+func (d *Driver) attend(ctx context.Context, w *watcher) error {
+	s, err := d.connected(ctx, "watch", w.prefix)
+	if err != nil {
+		return err
+	}
+	_, err = d.askOn(ctx, s, "watch", w.prefix, step{stListen, nil}, step{stAttend, []string{number(s.id)}})
+	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {
+		return problem("watch", w.prefix, interlock.Retryable, err)
+	}
+	return err
+}
+
+// unwatch removes w; without watchers nothing is told any more.
+func (d *Driver) unwatch(w *watcher) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.watchers, w)
+	if s := d.session; s != nil && len(d.watchers) == 0 && !d.closed {
+		d.send(s, nil, step{stUnlisten, nil}, step{stForget, []string{number(s.id)}})
+	}
+}
