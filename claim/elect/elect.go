@@ -1,0 +1,225 @@
+// Package elect lets one of many processes lead at a time. It does not promise
+// that only one believes to lead: a leader can be stopped and go on after its
+// successor has begun. A term carries a token, and a guard (package guard/fence)
+// that refuses older tokens is what protects the data.
+//
+//	elections, err := elect.New(d, nil) // d from driver/etcd, driver/postgres, …
+//	...
+//	err = elections.Run(ctx, "billing", func(ctx context.Context, term *elect.Term) error {
+//		return fence.Tx(ctx, db, marks, term, "invoices", writeInvoices)
+//	})
+//
+// A leadership is released only after its function has returned. A function that
+// ignores the end of its context keeps the leadership until it returns or the
+// lease lapses: nothing here can stop it.
+//
+// A candidate takes a place in the lock of the election's name, as claim/lock
+// does: an election and a lock of one name exclude each other, and whatever shows
+// the one shows the other. With Options.Values the leader of a term also keeps
+// data under its token: what it proclaims, whom it nominates, and what it leaves
+// to its successors ([Term.Save]). The candidates of an election must all have
+// Values or all have none.
+package elect
+
+import (
+	"cmp"
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+// Required are the faults that an election survives unless Options.Accept names
+// them: those that the ordinary operation of a replicated system brings. Tokens
+// must not fall after them, and two leaders must not coexist during them.
+const Required = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover
+
+// MaxName is the longest name of an election, in bytes. The rest of
+// driver.MaxName is for what is kept beside it.
+const MaxName = driver.MaxName - 48
+
+const maxIdentity = 200
+
+// retries is how long to wait between requests that failed, and attempts how
+// many may fail in a row.
+var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
+
+const attempts = 6
+
+// Options of elections; nil and the zero value work.
+type Options struct {
+	// Identity says who we are: what observers see and what a hand-over names.
+	// At most 200 bytes; candidates should have different ones. Empty means
+	// host name and process id.
+	Identity string
+	// Values keeps what a leader proclaims, nominates and saves. Nil means that
+	// these are refused.
+	Values driver.Values
+	// Accept names the faults among [Required] that the driver need not survive.
+	// Redis, whose replication is asynchronous, is used only by those who accept
+	// interlock.AsyncFailover, and interlock.ServerCrash if it does not write
+	// every command to disk: two leaders may then coexist after such a fault.
+	Accept interlock.Faults
+	// InProcess accepts a driver that promises nothing between processes, as
+	// driver/memory, for tests and programs of one process.
+	InProcess bool
+	// StandBack is for how long at most a candidate that is granted the
+	// leadership gives way to one that was nominated; 0 means the driver's TTL,
+	// or 30 s if the driver has none.
+	StandBack time.Duration
+	// Hooks are told what happens; nil means nobody is.
+	Hooks *Hooks
+}
+
+func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	if r.Identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown-host"
+		}
+		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
+	}
+	r.StandBack = cmp.Or(r.StandBack, g.TTL, 30*time.Second)
+	if r.Hooks == nil {
+		r.Hooks = &Hooks{}
+	}
+	return r, r.validate()
+}
+
+func (o Options) validate() error {
+	switch {
+	case len(o.Identity) > maxIdentity:
+		return fmt.Errorf("Identity has %d bytes, at most %d are allowed", len(o.Identity), maxIdentity)
+	case o.StandBack < 0:
+		return errors.New("StandBack must not be negative")
+	case !Required.Has(o.Accept):
+		return fmt.Errorf("Accept names what nobody requires: %v", o.Accept&^Required)
+	}
+	return nil
+}
+
+func (o Options) requirements() interlock.Requirements {
+	if o.InProcess {
+		return interlock.Requirements{}
+	}
+	need := Required &^ o.Accept
+	return interlock.Requirements{CrossProcess: true, TokensSurvive: need, ExclusionSurvives: need}
+}
+
+// Election takes part in elections, and observes them. It is safe for concurrent
+// use.
+type Election struct {
+	options Options
+	driver  driver.Fenced
+	name    string // of the driver, for errors
+	fifo    bool
+	locks   *lock.Fenced
+	ctx     context.Context // ends at Close
+	cancel  context.CancelCauseFunc
+	watches sync.WaitGroup
+
+	mu          sync.Mutex
+	random      *rand.Rand
+	nominations map[string]nomination // by election: the last one seen
+}
+
+// New makes elections on d. It fails with an [*interlock.UnmetError] if d does
+// not survive what is [Required]. It does not own d: close the elections first,
+// then d.
+func New(d driver.Fenced, o *Options) (*Election, error) {
+	g := d.Guarantees()
+	e := &Election{driver: d, name: g.Driver, fifo: g.Order == interlock.FIFO, nominations: map[string]nomination{}}
+	var err error
+	if e.options, err = o.resolve(g); err != nil {
+		return nil, e.fail("make election", "", interlock.Bug, err)
+	}
+	if err := g.Check(e.options.requirements()); err != nil {
+		return nil, e.fail("make election", "", interlock.Definite,
+			fmt.Errorf("%w (a weakness that is named in Options.Accept is no obstacle)", err))
+	}
+	// Every term is a grant of its own: nothing is handed on inside the process.
+	e.locks, err = lock.NewFenced(d, &lock.Options{Identity: e.options.Identity, Handovers: -1, Hooks: e.options.Hooks.Lock})
+	if err != nil {
+		return nil, err
+	}
+	var seed [16]byte
+	crand.Read(seed[:]) // never fails
+	e.random = rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:])))
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	return e, nil
+}
+
+// Identity is who we are, as observers see it.
+func (e *Election) Identity() string { return e.options.Identity }
+
+// Close makes candidates that wait and observers return interlock.ErrClosed, and
+// waits for them and for what they had in the backend, or until ctx ends. A
+// leader leads on until its function has returned. An observer's own function
+// must not call it.
+func (e *Election) Close(ctx context.Context) error {
+	e.mu.Lock()
+	e.cancel(interlock.ErrClosed)
+	e.mu.Unlock()
+	err := e.locks.Close(ctx)
+	gone := make(chan struct{})
+	go func() { e.watches.Wait(); close(gone) }() // ends with the observers, who have been told
+	select {
+	case <-gone:
+		return err
+	case <-ctx.Done():
+		return errors.Join(err, e.fail("close election", "", interlock.Uncertain, context.Cause(ctx)))
+	}
+}
+
+func (e *Election) fail(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: e.name, Name: name, Kind: kind, Err: err}
+}
+
+func (e *Election) check(op, name string) error {
+	if name == "" || len(name) > MaxName {
+		return e.fail(op, name, interlock.Bug, fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed",
+			interlock.ErrName, len(name), MaxName))
+	}
+	return nil
+}
+
+// pause waits after n failures in a row; it reports false if ctx ended.
+func (e *Election) pause(ctx context.Context, p backoff.Policy, n int) bool {
+	e.mu.Lock()
+	delay := p.Delay(n, e.random.Float64())
+	e.mu.Unlock()
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func worthRepeating(err error) bool {
+	kind := interlock.Kind(err)
+	return kind == interlock.Retryable || kind == interlock.Uncertain
+}
+
+// nomination is one that was seen here.
+type nomination struct {
+	token interlock.Token // of the leader who made it
+	seen  boottime.Instant
+}

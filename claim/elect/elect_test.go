@@ -1,0 +1,294 @@
+package elect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	name = "billing"
+	ttl  = 6 * time.Second
+)
+
+// bench is one space and the candidates on it, in virtual time.
+type bench struct {
+	*testing.T
+	space *memory.Space
+}
+
+func inBubble(t *testing.T, test func(*bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		test(&bench{t, memory.NewSpace()})
+	})
+}
+
+// candidate opens a driver with elections on it, both closed at the end.
+func (b *bench) candidate(identity string, change ...func(*elect.Options)) (*elect.Election, *memory.Driver) {
+	b.Helper()
+	d := b.space.Open(&memory.Options{TTL: ttl})
+	return b.on(d, identity, change...), d
+}
+
+func (b *bench) on(d driver.Fenced, identity string, change ...func(*elect.Options)) *elect.Election {
+	b.Helper()
+	o := &elect.Options{Identity: identity, Values: b.space.Values(), InProcess: true}
+	for _, f := range change {
+		f(o)
+	}
+	e, err := elect.New(d, o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		_ = d.Close(context.Background())
+	})
+	return e
+}
+
+// office is a candidate that runs in the background and leads until told to
+// end.
+type office struct {
+	*bench
+	term    *elect.Term
+	ctx     context.Context
+	elected time.Time
+	begun   chan struct{}
+	end     chan error
+	done    chan struct{}
+	err     error
+}
+
+func (b *bench) run(ctx context.Context, e *elect.Election) *office {
+	o := &office{bench: b, begun: make(chan struct{}), end: make(chan error, 1), done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		o.err = e.Run(ctx, name, func(ctx context.Context, t *elect.Term) error {
+			o.term, o.ctx, o.elected = t, ctx, time.Now()
+			close(o.begun)
+			return <-o.end
+		})
+	}()
+	b.Cleanup(func() {
+		select {
+		case o.end <- errors.New("the test is over"):
+		default: // it was told already
+		}
+	})
+	synctest.Wait()
+	return o
+}
+
+// leads fails the test unless o leads now, or within a time.
+func (o *office) leads(within time.Duration) *elect.Term {
+	o.Helper()
+	time.Sleep(within)
+	synctest.Wait()
+	select {
+	case <-o.begun:
+	default:
+		o.Fatalf("not elected within %v", within)
+	}
+	return o.term
+}
+
+func (o *office) waits() {
+	o.Helper()
+	synctest.Wait()
+	select {
+	case <-o.begun:
+		o.Fatal("elected too early")
+	default:
+	}
+}
+
+// resign ends the leader's function and gives Run's error.
+func (o *office) resign(err error) error {
+	o.end <- err
+	<-o.done
+	return o.err
+}
+
+func TestALeaderLeadsUntilItsFunctionReturns(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, _ := b.candidate("a")
+		c, _ := b.candidate("c")
+		ctx, cancel := context.WithCancelCause(b.Context())
+		first, second := b.run(ctx, a), b.run(b.Context(), c)
+		term := first.leads(0)
+		if !term.Valid() || term.Name() != name || !strings.HasPrefix(term.Owner(), "a/") {
+			t.Errorf("term of %s on %s, valid %v", term.Owner(), term.Name(), term.Valid())
+		}
+		boom := errors.New("boom")
+		cancel(boom)
+		time.Sleep(10 * ttl) // the function ignores the end of its context
+		second.waits()
+		if cause := context.Cause(first.ctx); cause != boom {
+			t.Errorf("the leader's context ended because of %v", cause)
+		}
+		if !term.Valid() || term.Context().Err() != nil {
+			t.Error("the term ended with the caller's context")
+		}
+		if err := first.resign(boom); err != boom {
+			t.Errorf("Run returned %v", err)
+		}
+		if next := second.leads(0); next.Token() <= term.Token() {
+			t.Errorf("token %d after %d", next.Token(), term.Token())
+		}
+		if err := second.resign(nil); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestALostLeadershipIsToldAndNotReleased(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, _ := b.candidate("a")
+		c, _ := b.candidate("c")
+		first, second := b.run(b.Context(), a), b.run(b.Context(), c)
+		first.leads(0)
+		b.space.Revoke(name)
+		second.leads(0)
+		time.Sleep(ttl)
+		if cause := context.Cause(first.ctx); !errors.Is(cause, interlock.ErrLost) {
+			t.Errorf("the leader's context ended because of %v", cause)
+		}
+		boom := errors.New("boom")
+		err := first.resign(boom)
+		if !errors.Is(err, boom) || !errors.Is(err, interlock.ErrLost) {
+			t.Errorf("Run returned %v", err)
+		}
+		if !second.term.Valid() {
+			t.Error("the loser's return ended the successor's term")
+		}
+		second.resign(nil)
+	})
+}
+
+func TestAPanicGivesTheLeadershipUp(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, _ := b.candidate("a")
+		func() {
+			defer func() {
+				if recover() != "boom" {
+					t.Error("the panic did not come through")
+				}
+			}()
+			_ = a.Run(b.Context(), name, func(context.Context, *elect.Term) error { panic("boom") })
+		}()
+		c, _ := b.candidate("c")
+		o := b.run(b.Context(), c)
+		o.leads(0)
+		o.resign(nil)
+	})
+}
+
+// watcher collects what an observer is told.
+type watcher struct {
+	mu   sync.Mutex
+	seen []string
+	last elect.Leader
+}
+
+func (w *watcher) told(l elect.Leader) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = l
+	w.seen = append(w.seen, fmt.Sprintf("%s:%s>%s", l.Identity, l.Data, l.Nominee))
+}
+
+func (b *bench) observe(e *elect.Election) (w *watcher, stop func() error) {
+	ctx, cancel := context.WithCancel(b.Context())
+	w = &watcher{}
+	done := make(chan error, 1)
+	go func() { done <- e.Observe(ctx, name, w.told) }()
+	synctest.Wait()
+	return w, func() error { cancel(); return <-done }
+}
+
+func (b *bench) saw(w *watcher, want ...string) {
+	b.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.seen, want) {
+		b.Errorf("observed %q, want %q", w.seen, want)
+	}
+	w.seen = nil
+}
+
+func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		watching, _ := b.candidate("w")
+		w, stop := b.observe(watching)
+		b.saw(w, ":>")
+		a, _ := b.candidate("a")
+		o := b.run(b.Context(), a)
+		b.saw(w, "a:>")
+		if w.last.Token != o.term.Token() || w.last.Owner != o.term.Owner() || !w.last.Since.Equal(o.elected) {
+			t.Errorf("observed %+v, want token %d of %s since %v", w.last, o.term.Token(), o.term.Owner(), o.elected)
+		}
+		if err := o.term.Proclaim(b.Context(), []byte("10.0.0.1:80")); err != nil {
+			t.Fatal(err)
+		}
+		b.saw(w, "a:10.0.0.1:80>")
+		time.Sleep(10 * ttl) // renewals are nothing new
+		b.saw(w)
+		o.resign(nil)
+		b.saw(w, ":>")
+
+		// Who dies is missed once its lease is over, with nobody there to say so.
+		c, dying := b.candidate("c")
+		o = b.run(b.Context(), c)
+		b.saw(w, "c:>")
+		_ = dying.Close(b.Context())
+		time.Sleep(ttl + time.Second)
+		b.saw(w, ":>")
+		o.resign(nil)
+		b.saw(w)
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Observe returned %v", err)
+		}
+	})
+}
+
+func TestCloseEndsCandidatesAndObservers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, _ := b.candidate("a")
+		c, _ := b.candidate("c")
+		leader, waiter := b.run(b.Context(), a), b.run(b.Context(), c)
+		watching := make(chan error, 1)
+		go func() { watching <- c.Observe(b.Context(), name, func(elect.Leader) {}) }()
+		synctest.Wait()
+		if err := c.Close(b.Context()); err != nil {
+			t.Error(err)
+		}
+		<-waiter.done
+		for what, err := range map[string]error{"Run": waiter.err, "Observe": <-watching,
+			"Observe after Close": c.Observe(b.Context(), name, func(elect.Leader) {})} {
+			if !errors.Is(err, interlock.ErrClosed) {
+				t.Errorf("%s returned %v", what, err)
+			}
+		}
+		leader.resign(nil)
+	})
+}

@@ -1,0 +1,130 @@
+package elect_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestAHandOverGoesToTheSuccessor(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		stoodBack := 0
+		a, _ := b.candidate("a")
+		second, _ := b.candidate("b", func(o *elect.Options) {
+			o.Hooks = &elect.Hooks{StoodBack: func(e elect.StoodBack) {
+				stoodBack++
+				if e.Name != name || e.Nominee != "c" {
+					t.Errorf("stood back for %+v", e)
+				}
+			}}
+		})
+		third, _ := b.candidate("c")
+		watching, _ := b.candidate("w")
+		w, stop := b.observe(watching)
+		leader := b.run(b.Context(), a)
+		impatient, successor := b.run(b.Context(), second), b.run(b.Context(), third)
+		b.saw(w, ":>", "a:>")
+
+		if err := leader.term.HandOver(b.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		b.saw(w, "a:>c")
+		if err := leader.term.Proclaim(b.Context(), []byte("leaving")); err != nil { // it keeps the nomination
+			t.Fatal(err)
+		}
+		b.saw(w, "a:leaving>c")
+		impatient.waits()
+		released := time.Now()
+		leader.resign(nil)
+		successor.leads(0)
+		impatient.waits()
+		if gap := successor.elected.Sub(released); gap != 0 {
+			t.Errorf("nobody led for %v", gap)
+		}
+		if stoodBack != 1 {
+			t.Errorf("%d times somebody stood back, want once", stoodBack)
+		}
+
+		// The nomination is over: the next one in the queue is next.
+		returned := b.run(b.Context(), a)
+		successor.resign(nil)
+		impatient.leads(0)
+		impatient.resign(nil)
+		returned.leads(0)
+		returned.resign(nil)
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestADeadSuccessorCostsAtMostALease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, _ := b.candidate("a")
+		other, _ := b.candidate("b")
+		dying, d := b.candidate("c")
+		leader := b.run(b.Context(), a)
+		heir, dead := b.run(b.Context(), other), b.run(b.Context(), dying)
+		if err := leader.term.HandOver(b.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		_ = d.Close(b.Context()) // its place lapses, nobody says so
+		<-dead.done
+		leader.resign(nil)
+		heir.leads(ttl + time.Second)
+		heir.resign(nil)
+	})
+}
+
+// A nominee that is seen waiting and never comes: others lead after StandBack.
+func TestANominationExpires(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		patient := func(o *elect.Options) { o.StandBack = 10 * time.Second }
+		unordered := func() barging { return barging{b.space.Open(&memory.Options{TTL: ttl})} }
+		leader := b.run(b.Context(), b.on(unordered(), "a", patient))
+		leader.leads(0)
+		if err := leader.term.HandOver(b.Context(), "nobody"); err != nil { // nobody knows who waits here
+			t.Fatal(err)
+		}
+		heir := b.run(b.Context(), b.on(unordered(), "b", patient))
+		resigned := time.Now()
+		leader.resign(nil)
+		<-heir.begun
+		if waited := heir.elected.Sub(resigned); waited < 10*time.Second || waited > 13*time.Second {
+			t.Errorf("the nomination was respected for %v", waited)
+		}
+		heir.resign(nil)
+	})
+}
+
+// barging is a driver that does not say who comes next.
+type barging struct{ *memory.Driver }
+
+func (d barging) Guarantees() interlock.Guarantees {
+	g := d.Driver.Guarantees()
+	g.Order = interlock.Barging
+	return g
+}
+
+func TestHandOverIsRefused(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, _ := b.candidate("a")
+		leader := b.run(b.Context(), a)
+		for successor, kind := range map[string]interlock.ErrorKind{"": interlock.Bug, "a": interlock.Bug, "nobody": interlock.Retryable} {
+			if err := leader.term.HandOver(b.Context(), successor); err == nil || interlock.Kind(err) != kind {
+				t.Errorf("hand over to %q: %v, want an error that is %v", successor, err, kind)
+			}
+		}
+		leader.resign(nil)
+		if err := leader.term.HandOver(b.Context(), "nobody"); !errors.Is(err, interlock.ErrReleased) {
+			t.Errorf("after the term: %v", err)
+		}
+		synctest.Wait()
+	})
+}

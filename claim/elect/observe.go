@@ -1,0 +1,235 @@
+package elect
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Leader is a leadership as observers see it. The zero Leader means that nobody
+// leads.
+type Leader struct {
+	Identity string
+	Owner    string          // the identity and what is unique to this leadership
+	Token    interlock.Token // 0 for one that another client's layout gives none
+	Since    time.Time       // when it was granted, by the backend's clock; zero if that does not tell
+	Data     []byte          // what it proclaimed; nil without Options.Values
+	Nominee  string          // whom it has nominated; empty if nobody
+}
+
+func (l Leader) equal(o Leader) bool {
+	return l.Owner == o.Owner && l.Token == o.Token && l.Nominee == o.Nominee && bytes.Equal(l.Data, o.Data)
+}
+
+// Observe calls each with the leader as it is, and then whenever it changes,
+// also to none: with the zero Leader. A leadership that lasts too short to be
+// looked at may be skipped, and its end with it. With Options.Values somebody
+// leads once it has taken office, which is before its function is called.
+//
+// It blocks until ctx ends and returns its cause, interlock.ErrClosed after
+// Close, or the backend's error if trying again would not help. While the
+// backend cannot be reached it tells nothing. A driver that is no driver.Watcher
+// and driver.Inspector is refused with an [*interlock.UnmetError].
+func (e *Election) Observe(ctx context.Context, name string, each func(Leader)) error {
+	const op = "observe"
+	if err := e.check(op, name); err != nil {
+		return err
+	}
+	o := &observer{election: e, name: name, each: each, hint: make(chan struct{}, 1), failed: make(chan error, 2)}
+	if err := o.abilities(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if err := context.Cause(e.ctx); err != nil {
+		e.mu.Unlock()
+		return e.fail(op, name, interlock.Bug, err)
+	}
+	e.watches.Add(1) // Close waits only after it has ended e.ctx
+	e.mu.Unlock()
+	defer e.watches.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer context.AfterFunc(e.ctx, func() { cancel(context.Cause(e.ctx)) })()
+	return o.run(ctx, cancel)
+}
+
+// observer is one call of Observe.
+type observer struct {
+	election  *Election
+	name      string
+	each      func(Leader)
+	watcher   driver.Watcher
+	inspector driver.Inspector
+
+	hint   chan struct{} // look again; capacity 1
+	failed chan error    // a watch ended for good
+
+	mu    sync.Mutex
+	ready bool // the locks are watched
+	known bool // value was read
+	value driver.Value
+}
+
+func (o *observer) abilities() error {
+	var unmet []string
+	var watches, inspects bool
+	if o.watcher, watches = o.election.driver.(driver.Watcher); !watches {
+		unmet = append(unmet, "watching locks is required of whoever observes elections")
+	}
+	if o.inspector, inspects = o.election.driver.(driver.Inspector); !inspects {
+		unmet = append(unmet, "showing locks is required of whoever observes elections")
+	}
+	if unmet == nil {
+		return nil
+	}
+	return &interlock.UnmetError{Driver: o.election.name, Unmet: unmet}
+}
+
+func (o *observer) run(ctx context.Context, cancel context.CancelCauseFunc) error {
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	defer cancel(nil)
+	watches.Go(func() {
+		o.watch(ctx, func() error { return o.watcher.Watch(ctx, o.name, o.changed) })
+	})
+	if values := o.election.options.Values; values != nil {
+		watches.Go(func() {
+			o.watch(ctx, func() error { return values.Watch(ctx, recordName(o.name), o.read) })
+		})
+	}
+	return o.follow(ctx)
+}
+
+// watch watches until ctx ends or trying again does not help.
+func (o *observer) watch(ctx context.Context, watch func() error) {
+	for n := 1; ; n = min(n+1, attempts) {
+		err := watch()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !worthRepeating(err) {
+			o.failed <- err
+			return
+		}
+		if !o.election.pause(ctx, retries, n) {
+			return
+		}
+	}
+}
+
+func (o *observer) changed(name string) {
+	if name != "" && name != o.name {
+		return
+	}
+	o.mu.Lock()
+	o.ready = true
+	o.mu.Unlock()
+	o.look()
+}
+
+func (o *observer) read(v driver.Value) {
+	o.mu.Lock()
+	o.known, o.value = true, v
+	o.mu.Unlock()
+	o.look()
+}
+
+func (o *observer) look() {
+	select {
+	case o.hint <- struct{}{}:
+	default:
+	}
+}
+
+// follow looks when it is told to, and when the holder that it saw would have
+// expired; nobody needs to tell that.
+func (o *observer) follow(ctx context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var last Leader
+	told := false
+	for failed := 0; ; {
+		select {
+		case <-ctx.Done():
+			return o.election.fail("observe", o.name, interlock.Definite, context.Cause(ctx))
+		case err := <-o.failed:
+			return err
+		case <-o.hint:
+		case <-timer.C:
+		}
+		if !o.complete() {
+			continue
+		}
+		state, err := o.inspector.Lock(ctx, o.name)
+		timer.Reset(o.lookAgain(state, &failed, err))
+		switch {
+		case err != nil && ctx.Err() == nil && !worthRepeating(err):
+			return err
+		case err != nil:
+			continue
+		}
+		l, err := o.leader(state)
+		if err != nil {
+			return o.election.fail("observe", o.name, interlock.Definite, err)
+		}
+		if !told || !l.equal(last) {
+			o.each(l)
+		}
+		last, told = l, true
+	}
+}
+
+// idle is how often an observer looks that nothing tells it to.
+const idle = 5 * time.Minute
+
+// lookAgain is when to look again without being told.
+func (o *observer) lookAgain(state driver.LockState, failed *int, err error) time.Duration {
+	if err != nil {
+		*failed = min(*failed+1, attempts)
+		return retries.Delay(*failed, 0.5)
+	}
+	*failed = 0
+	if state.Holder != nil && state.Holder.Expires > 0 {
+		return state.Holder.Expires + 5*time.Millisecond
+	}
+	return idle
+}
+
+// complete reports whether everything that is watched has been read once.
+func (o *observer) complete() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ready && (o.known || o.election.options.Values == nil)
+}
+
+// leader puts together who holds the lock and what it wrote. With Values, one of
+// ours that holds the lock and has not written yet does not lead yet.
+func (o *observer) leader(state driver.LockState) (Leader, error) {
+	h := state.Holder
+	if h == nil {
+		return Leader{}, nil
+	}
+	l := Leader{Identity: identityOf(h.Owner), Owner: h.Owner, Token: h.Token, Since: h.Since}
+	if h.Foreign {
+		l.Identity = h.Owner
+	}
+	o.mu.Lock()
+	v := o.value
+	o.mu.Unlock()
+	switch {
+	case o.election.options.Values == nil || h.Foreign:
+		return l, nil
+	case v.Token.Counter() != h.Token.Counter():
+		return Leader{}, nil
+	}
+	r, err := decode(v)
+	if err != nil {
+		return Leader{}, fmt.Errorf("read what the leader proclaims: %w", err)
+	}
+	l.Data, l.Nominee = r.Data, r.Nominee
+	return l, nil
+}

@@ -1,0 +1,227 @@
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+type claim = interlock.Claim
+
+// Term is a leadership, and an [interlock.Claim]: its token fences what the
+// leader writes. Its Context ends with the term alone; the one that the leader's
+// function gets ends with Run's as well. It is safe for concurrent use.
+//
+// Its own methods need Options.Values. They retry for as long as ctx, the term
+// and a bounded number of attempts allow, and are refused with
+// interlock.ErrStaleToken once a successor has begun.
+type Term struct {
+	claim
+	election *Election
+	turn     chan struct{} // capacity 1: held by whoever writes; guards what follows
+	token    interlock.Token
+	record   record
+}
+
+func (e *Election) newTerm(c *lock.Claim) *Term {
+	return &Term{claim: c, election: e, turn: make(chan struct{}, 1), token: c.Token()}
+}
+
+// Proclaim replaces the data that observers see with this leadership: at most
+// [MaxData] bytes. A term begins without any.
+func (t *Term) Proclaim(ctx context.Context, data []byte) error {
+	return t.write(ctx, "proclaim", func(ctx context.Context) error {
+		return t.publish(ctx, func(r *record) { r.Data = slices.Clone(data) })
+	})
+}
+
+// HandOver nominates the candidate whose identity is successor: when the
+// leader's function has returned, which is for the caller to bring about, others
+// who are granted the leadership give way to it, for Options.StandBack each and
+// no longer than it is seen waiting. A successor that has died meanwhile costs
+// that and the time until its place in the queue lapses, at most a TTL.
+//
+// Where the driver shows who waits, a successor that does not is refused; it may
+// be about to come, so the error is Retryable. The last nomination counts.
+func (t *Term) HandOver(ctx context.Context, successor string) error {
+	const op = "hand over"
+	if successor == "" || successor == t.election.options.Identity {
+		return t.fail(op, interlock.Bug, fmt.Errorf("the successor %q must be another candidate", successor))
+	}
+	return t.write(ctx, op, func(ctx context.Context) error {
+		waits, err := t.election.waits(ctx, t.Name(), successor)
+		switch {
+		case err != nil:
+			return err
+		case !waits:
+			return t.fail(op, interlock.Retryable, fmt.Errorf("no candidate %q waits", successor))
+		}
+		return t.publish(ctx, func(r *record) { r.Nominee = successor })
+	})
+}
+
+// Save keeps data, at most [MaxData] bytes, for later terms under a key of 1 to
+// 32 bytes without a slash. When it returns nil the data is durable and no later
+// term had begun, so every later term's Load returns it, or what was saved after
+// it. That rests on tokens alone, neither on the lease nor on a clock. It costs
+// two writes.
+func (t *Term) Save(ctx context.Context, key string, data []byte) error {
+	return t.write(ctx, "save "+key, func(ctx context.Context) error {
+		if err := first(checkKey(key), checkData(data)); err != nil {
+			return t.fail("save", interlock.Bug, err)
+		}
+		if err := t.put(ctx, savedName(key, t.Name()), data); err != nil {
+			return err
+		}
+		// A successor writes the record before it loads anything. That ours is
+		// accepted after the data shows that none has.
+		return t.publish(ctx, func(*record) {})
+	})
+}
+
+// Load reads what this term or the last one that did has saved under key; nil if
+// there is nothing.
+func (t *Term) Load(ctx context.Context, key string) (data []byte, err error) {
+	const op = "load"
+	if err := t.check(op); err != nil {
+		return nil, err
+	}
+	if err := checkKey(key); err != nil {
+		return nil, t.fail(op, interlock.Bug, err)
+	}
+	ctx, stop := t.during(ctx)
+	defer stop()
+	v, err := t.election.get(ctx, savedName(key, t.Name()))
+	if err == nil && v.Token.Counter() > t.Token().Counter() {
+		err = t.fail(op, interlock.Definite, &interlock.StaleTokenError{Resource: t.Name(), Seen: v.Token, Got: t.Token()})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v.Data, nil
+}
+
+// write does something with the turn to write held, as long as the term lasts.
+func (t *Term) write(ctx context.Context, op string, do func(context.Context) error) error {
+	if err := t.check(op); err != nil {
+		return err
+	}
+	ctx, stop := t.during(ctx)
+	defer stop()
+	select {
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
+	case <-ctx.Done():
+		return t.fail(op, interlock.Definite, context.Cause(ctx))
+	}
+	return do(ctx)
+}
+
+// check refuses what cannot be done at all, or not any more.
+func (t *Term) check(op string) error {
+	switch {
+	case t.election.options.Values == nil:
+		return t.fail(op, interlock.Bug, errors.New("the election has no Values to keep anything in"))
+	case t.Context().Err() != nil:
+		return t.fail(op, interlock.Definite, context.Cause(t.Context()))
+	case !t.Valid():
+		return t.fail(op, interlock.Definite, interlock.ErrExpired)
+	}
+	return nil
+}
+
+// during is ctx, ended with the term.
+func (t *Term) during(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(t.Context(), func() { cancel(context.Cause(t.Context())) })
+	return ctx, func() { unhook(); cancel(nil) }
+}
+
+func (t *Term) fail(op string, kind interlock.ErrorKind, err error) error {
+	return t.election.fail(op, t.Name(), kind, err)
+}
+
+// takeOffice ends what former leaders could still write, unless another
+// candidate is to lead.
+func (t *Term) takeOffice(ctx context.Context) error {
+	e := t.election
+	if e.options.Values == nil {
+		return nil
+	}
+	return t.write(ctx, "take office", func(ctx context.Context) error {
+		v, err := e.get(ctx, recordName(t.Name()))
+		if err != nil {
+			return err
+		}
+		before, err := decode(v)
+		if err != nil {
+			return t.fail("take office", interlock.Definite, err)
+		}
+		if e.standsBack(ctx, t.Name(), before.Nominee, v.Token) {
+			return t.fail("take office", interlock.Retryable, errStoodBack)
+		}
+		return t.publish(ctx, func(*record) {})
+	})
+}
+
+// publish changes the record. A change that was not confirmed is forgotten: it
+// may show until the next one.
+func (t *Term) publish(ctx context.Context, change func(*record)) error {
+	next := t.record
+	change(&next)
+	text, err := next.encode()
+	if err != nil {
+		return t.fail("write record", interlock.Bug, err)
+	}
+	if err := t.put(ctx, recordName(t.Name()), text); err != nil {
+		return err
+	}
+	t.record = next
+	return nil
+}
+
+// put writes a value and retries.
+//
+// A request whose answer was lost may still arrive, after others with the same
+// token. So what is written after one in doubt has a higher one: the term's with
+// the next hand-over number, which no lock of an election uses.
+func (t *Term) put(ctx context.Context, name string, data []byte) error {
+	e, v := t.election, driver.Value{Data: data, Token: t.token, Source: t.Owner()}
+	for failed := 1; ; failed++ {
+		err := e.options.Values.Put(ctx, name, v)
+		if err != nil && interlock.Kind(err) == interlock.Uncertain && v.Token == t.token {
+			next, ok := t.token.Next()
+			if !ok {
+				return t.fail("write", interlock.Definite, fmt.Errorf("too many writes of this term were in doubt, begin a new one: %w", err))
+			}
+			t.token = next
+		}
+		if err == nil || !worthRepeating(err) || failed == attempts || !e.pause(ctx, retries, failed) {
+			return err
+		}
+	}
+}
+
+// get reads a value and retries.
+func (e *Election) get(ctx context.Context, name string) (driver.Value, error) {
+	for failed := 1; ; failed++ {
+		v, err := e.options.Values.Get(ctx, name)
+		if err == nil || !worthRepeating(err) || failed == attempts || !e.pause(ctx, retries, failed) {
+			return v, err
+		}
+	}
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
