@@ -49,6 +49,66 @@ func TestMemory(t *testing.T) {
 	})
 }
 
+// frozen is a driver whose member sees nothing new for a while.
+type frozen struct {
+	*memory.Driver
+	thaw chan struct{} // nil until it is frozen, closed when that ends
+}
+
+func (f *frozen) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	if f.thaw != nil {
+		<-f.thaw
+	}
+	return f.Driver.Locks(ctx, prefix, limit)
+}
+
+// TestALaggardOwnsNothingByAnOldLayout: a member that has not heard of a change
+// stands in line for a partition of the old layout, and is granted it while the
+// change is under way.
+func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		space, old := memory.NewSpace(), own.Layout{Partitions: 4}
+		join := func(d driver.Fenced, name string) *own.Group {
+			g, err := own.Join(t.Context(), d, space.Values(), "g", old, &own.Options{Identity: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return g
+		}
+		d, slow := space.Open(nil), &frozen{Driver: space.Open(nil)}
+		defer d.Close(context.Background())
+		defer slow.Close(context.Background())
+		a := join(d, "a")
+		defer a.Leave(context.Background())
+		goOn := make(chan struct{})
+		for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
+			go a.Do(t.Context(), k, func(context.Context, interlock.Claim) error { <-goOn; return nil })
+		}
+		synctest.Wait()
+		b := join(slow, "b") // it waits for its half
+		defer b.Leave(context.Background())
+		slow.thaw = make(chan struct{})
+		resized := make(chan error, 1)
+		go func() { resized <- a.Resize(t.Context(), own.Layout{Partitions: 2}) }()
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		if owned := b.Owned(); len(owned) > 0 {
+			t.Errorf("it owns %v by the old layout", owned)
+		}
+		select {
+		case err := <-resized:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("the change waits for a member that sees nothing")
+		}
+		close(slow.thaw)
+	})
+}
+
 // blind is a driver that shows nothing.
 type blind struct{ driver.Fenced }
 

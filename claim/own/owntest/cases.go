@@ -233,10 +233,15 @@ func testAbandonedResize(s *scene) {
 // lets no more in.
 func testDrainWaits(s *scene) {
 	released := make(chan observe.OwnReleased, partitions)
-	a := s.join("a", own.Options{Hooks: drained(released)})
+	goOn := make(chan struct{})
+	linger := func(ctx context.Context, _ own.Partition) error {
+		<-ctx.Done()
+		<-goOn
+		return nil
+	}
+	a := s.join("a", own.Options{Hooks: drained(released), Work: linger})
 	s.settled(a)
 	var keysInside []string
-	goOn := make(chan struct{})
 	var inside, work sync.WaitGroup
 	for p := range partitions {
 		k := keyOf(a, p)
