@@ -26,7 +26,7 @@ func Postgres(tb testing.TB, extra ...string) *Server {
 	if err != nil {
 		missing(tb, "postgres", err)
 	}
-	cred, err := unprivileged()
+	cred, err := unprivileged("postgres")
 	if err != nil {
 		missing(tb, "postgres", err)
 	}
@@ -71,12 +71,13 @@ func postgresBin() (string, error) {
 	return filepath.Dir(newest), nil
 }
 
-// unprivileged is the user to run PostgreSQL as, nil for ourselves.
-func unprivileged() (*syscall.Credential, error) {
+// unprivileged is the user to run a server as that refuses to run as root: of
+// the given name if we are, and nil for ourselves if not.
+func unprivileged(name string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	u, err := user.Lookup("postgres")
+	u, err := user.Lookup(name)
 	if err != nil {
 		return nil, err
 	}

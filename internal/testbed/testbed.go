@@ -15,7 +15,7 @@
 //
 // A server whose program is missing skips the test, with one line on how to
 // get it; it fails the test if the environment variable INTERLOCK_REQUIRE
-// (a comma list of redis, etcd, postgres, etcdctl) names it. Under -short
+// (a comma list of redis, etcd, postgres, mariadb, etcdctl) names it. Under -short
 // every test that needs a server or a tool is skipped.
 //
 // Nothing is left behind, not even when the test process is killed. Three

@@ -12,7 +12,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // starters are the servers under test.
-var starters = map[string]func(testing.TB, ...string) *Server{"redis": Redis, "etcd": Etcd, "postgres": Postgres}
+var starters = map[string]func(testing.TB, ...string) *Server{
+	"redis": Redis, "etcd": Etcd, "postgres": Postgres, "mariadb": MariaDB,
+}
 
 func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...string) *Server)) {
 	for name, start := range starters {
