@@ -1,0 +1,182 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// A stage is where a transaction was when an error came.
+type stage int
+
+const (
+	inBegin     stage = iota // nothing can have happened
+	inStatement              // COMMIT has not been sent by us
+	inAbandoned              // nor will it be
+	inCommit
+	inRollback
+)
+
+func (s stage) String() string {
+	return [...]string{"begin transaction", "run statement", "run statement", "commit", "roll back"}[s]
+}
+
+// failed is nil for a nil err, and otherwise says what may be concluded from
+// it. An error after ctx ended wraps the cause.
+func failed(ctx context.Context, at stage, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := kindOf(at, err, ctx.Err() != nil)
+	return &interlock.Error{Op: at.String(), Driver: "mysql", Kind: kind, Err: explained(ctx, err)}
+}
+
+// explained adds what is known besides the client's own error.
+func explained(ctx context.Context, err error) error {
+	var native *client.MySQLError
+	if errors.As(err, &native) {
+		err = &serverError{err, native}
+		if native.Number == lockWaitTimeout || native.Number == lockNoWait {
+			err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// serverError gives the server's error the method by which guards, which know no
+// client library, find out the SQLSTATE.
+type serverError struct {
+	error
+	native *client.MySQLError
+}
+
+func (e *serverError) Unwrap() error { return e.error }
+
+// SQLState is the code of five characters.
+func (e *serverError) SQLState() string { return string(e.native.SQLState[:]) }
+
+// classify gives an error of user code its kind if it comes from the database,
+// in a transaction that will not be committed, and leaves every other as it is.
+func classify(err error) error {
+	var known interface{ ErrorKind() interlock.ErrorKind }
+	switch {
+	case err == nil, errors.As(err, &known), !fromDatabase(err),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	}
+	return failed(context.Background(), inAbandoned, err)
+}
+
+func fromDatabase(err error) bool {
+	var native *client.MySQLError
+	var network net.Error
+	return errors.As(err, &native) || errors.As(err, &network) || broken(err)
+}
+
+// broken reports whether the client says that the connection is of no use.
+func broken(err error) bool {
+	for _, e := range []error{sqldriver.ErrBadConn, client.ErrInvalidConn, client.ErrBusyBuffer, client.ErrPktSync,
+		client.ErrPktSyncMul, client.ErrMalformPkt, sql.ErrConnDone, io.ErrUnexpectedEOF, io.EOF} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// kindOf judges err. ended says that the caller's context has ended.
+func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
+	// ErrBadConn says that nothing of this request was sent. The connection is
+	// gone then, and COMMIT can no longer be sent on it.
+	unsent := at == inBegin || at < inCommit && errors.Is(err, sqldriver.ErrBadConn)
+	var native *client.MySQLError
+	switch {
+	case errors.As(err, &native):
+		return kindOfNumber(at, native.Number)
+	case unsent && ended:
+		return interlock.Definite
+	case unsent, at == inAbandoned:
+		return interlock.Retryable
+	case errors.Is(err, errFailedBefore), errors.Is(err, errReplaced):
+		return interlock.Definite
+	case at == inStatement && errors.Is(err, sql.ErrTxDone), errors.Is(err, client.ErrPktTooLarge):
+		return interlock.Definite
+	}
+	return interlock.Uncertain
+}
+
+// Numbers of the server's errors; see "MariaDB Error Codes" of its manual.
+const (
+	checkRead       = 1020 // the row changed since the snapshot was taken
+	tooMany         = 1040 // connections
+	unknownCommand  = 1047 // also: a Galera node that is not ready
+	shutdown        = 1053
+	lockWaitTimeout = 1205 // also of NOWAIT; the statement is undone, not the transaction
+	deadlock        = 1213 // the transaction is undone
+	tooManyOfUser   = 1203
+	limitOfUser     = 1226
+	noSavepoint     = 1305
+	killed          = 1927 // the connection
+	lockNoWait      = 3572 // MySQL's answer to NOWAIT
+
+	readOnly            = 1290 // the server runs with --read-only
+	readOnlyTransaction = 1792
+	readOnlyMode        = 1836
+)
+
+// kindOfNumber judges the server's answer. A COMMIT that fails is a rare thing,
+// and few errors tell that nothing was committed.
+func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
+	switch number {
+	case checkRead, lockWaitTimeout, lockNoWait, deadlock, tooMany, tooManyOfUser, limitOfUser, unknownCommand:
+		return interlock.Retryable
+	case readOnly, readOnlyTransaction, readOnlyMode:
+		return interlock.Definite
+	}
+	switch {
+	case at == inCommit, at == inRollback:
+		return interlock.Uncertain
+	case endsSession(number):
+		return interlock.Retryable
+	}
+	return interlock.Definite
+}
+
+// endsSession reports whether number tells that the server ended the session, or
+// did not let it begin.
+func endsSession(number uint16) bool {
+	switch number {
+	case shutdown, killed,
+		1080,       // forced close
+		1152, 1184, // aborted connection
+		1158, 1159, 1160, 1161: // errors of reading and writing
+		return true
+	}
+	return false
+}
+
+// dooms reports whether err must keep the transaction from being committed: a
+// deadlock has undone it, and what is sent now would be done on its own; a wait
+// that timed out has undone one statement of it and left the others.
+func dooms(err error) bool {
+	var native *client.MySQLError
+	return errors.As(err, &native) && kindOfNumber(inStatement, native.Number) == interlock.Retryable
+}
+
+var (
+	// errFailedBefore: a transaction that failed must be rolled back.
+	errFailedBefore = errors.New("the transaction failed before, and can only be rolled back")
+	// errReplaced: the server has undone the transaction meanwhile.
+	errReplaced = errors.New("the server undid the transaction after an error that was not heeded")
+)

@@ -1,0 +1,230 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// rollbackTimeout bounds a ROLLBACK that nobody answers.
+const rollbackTimeout = 5 * time.Second
+
+// Tx lends a transaction that the user began and ends. After an error that is
+// Retryable the server has undone the transaction or a part of it: what is run
+// by way of the result is then refused, and the user has to roll back.
+func Tx(tx *sql.Tx) driver.SQL { return &lent{tx: tx} }
+
+// DB begins transactions on the user's database, with its own settings. Each of
+// them has to be ended by its own Commit or Rollback; the end of the context
+// given to Begin does not do it.
+//
+// The transactions have a method Bound, by which guard/fence limits how long
+// they may stand still.
+func DB(db *sql.DB) driver.Beginner[*sql.Tx] { return pool{db} }
+
+// lent is driver.SQL. It remembers that the transaction has failed, because the
+// server does not.
+type lent struct {
+	tx *sql.Tx
+
+	mu     sync.Mutex
+	failed error
+}
+
+func (s *lent) Dialect() driver.Dialect { return driver.MariaDB }
+
+func (s *lent) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if err := s.usable(ctx); err != nil {
+		return 0, err
+	}
+	res, err := s.tx.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, s.note(ctx, err)
+	}
+	n, err := res.RowsAffected()
+	return n, s.note(ctx, err)
+}
+
+func (s *lent) Query(ctx context.Context, query string, args []any, each func(scan func(dest ...any) error) error) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	rows, err := s.tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return s.note(ctx, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	// The server commits or fails after it has sent the rows.
+	return s.note(ctx, rows.Err())
+}
+
+// usable refuses statements after a failure.
+func (s *lent) usable(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		return nil
+	}
+	return failed(ctx, inStatement, fmt.Errorf("%w: %w", errFailedBefore, s.failed))
+}
+
+// note classifies an error of a statement, and remembers one that ends the
+// transaction. The text of it is kept, not its kind.
+func (s *lent) note(ctx context.Context, err error) error {
+	if err != nil && dooms(err) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failed = errors.New(err.Error())
+	}
+	return failed(ctx, inStatement, err)
+}
+
+type pool struct{ db *sql.DB }
+
+func (p pool) Begin(ctx context.Context) (driver.Tx[*sql.Tx], error) {
+	// database/sql would roll back at the end of ctx by itself, and give the
+	// session back with the settings of Bound.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	tx, err := p.db.BeginTx(life, nil)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		end()
+		return nil, failed(ctx, inBegin, err)
+	}
+	return &begun{lent: lent{tx: tx}, end: end}, nil
+}
+
+// begun ends its transaction by statements of its own, because those of
+// database/sql take no context, and this client waits for their answers without
+// end. Afterwards database/sql is told by end, and rolls back what is not there.
+type begun struct {
+	lent
+	end   context.CancelFunc
+	over  bool
+	bound bool
+}
+
+func (t *begun) Native() *sql.Tx { return t.tx }
+
+func (t *begun) Classify(err error) error { return classify(err) }
+
+// bind keeps the session's settings in variables, and marks the transaction by a
+// savepoint. Without autocommit, what is sent after the server has undone the
+// transaction begins another one, which is not committed.
+const bind = `begin not atomic
+	set @interlock_idle = @@session.idle_transaction_timeout, @interlock_idle_write = @@session.idle_write_transaction_timeout,
+		@interlock_idle_read = @@session.idle_readonly_transaction_timeout, @interlock_statement = @@session.max_statement_time,
+		@interlock_autocommit = @@session.autocommit;
+	set session autocommit = 0;
+	savepoint interlock;
+end`
+
+// limit sets each to the lower of what it was and what it is to be; 0 is none.
+const limit = `set session
+	idle_transaction_timeout = if(@interlock_idle = 0, %[1]d, least(@interlock_idle, %[1]d)),
+	idle_write_transaction_timeout = if(@interlock_idle_write = 0, %[1]d, least(@interlock_idle_write, %[1]d)),
+	idle_readonly_transaction_timeout = if(@interlock_idle_read = 0, %[1]d, least(@interlock_idle_read, %[1]d)),
+	max_statement_time = if(@interlock_statement = 0, %[2]s, least(@interlock_statement, %[2]s))`
+
+// unbind gives the session back as it was.
+const unbind = `set session idle_transaction_timeout = @interlock_idle, idle_write_transaction_timeout = @interlock_idle_write,
+		idle_readonly_transaction_timeout = @interlock_idle_read, max_statement_time = @interlock_statement,
+		autocommit = @interlock_autocommit`
+
+// Commits of a session whose settings were changed: in one request, since a
+// transaction whose bound is gone must not stand still before its COMMIT.
+const (
+	commitBound   = "begin not atomic\n\trelease savepoint interlock;\n\tcommit;\n\t" + unbind + ";\nend"
+	rollbackBound = "begin not atomic\n\trollback;\n\t" + unbind + ";\nend"
+)
+
+// Bound makes the server end the session if it sends nothing for idle, and a
+// statement that runs for longer than statement. It never allows more than the
+// session's own settings do, and those are back after Commit and Rollback. idle
+// is rounded down to whole seconds, and is at least one.
+func (t *begun) Bound(ctx context.Context, idle, statement time.Duration) error {
+	if !t.bound {
+		t.bound = true
+		if _, err := t.Exec(ctx, bind); err != nil {
+			return err
+		}
+	}
+	seconds := min(max(1, int64(idle/time.Second)), math.MaxInt32)
+	_, err := t.Exec(ctx, fmt.Sprintf(limit, seconds, fraction(statement)))
+	return err
+}
+
+// fraction is d in seconds and microseconds, as max_statement_time takes it: at
+// least a millisecond, since 0 is none, and at most a year.
+func fraction(d time.Duration) string {
+	d = min(max(time.Millisecond, d), 365*24*time.Hour)
+	return fmt.Sprintf("%d.%06d", d/time.Second, d%time.Second/time.Microsecond)
+}
+
+func (t *begun) Commit(ctx context.Context) error {
+	if t.over {
+		return failed(ctx, inStatement, sql.ErrTxDone)
+	}
+	err := t.usable(ctx)
+	if err == nil && ctx.Err() != nil {
+		err = &interlock.Error{Op: inCommit.String(), Driver: "mysql", Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	if err != nil { // COMMIT is not sent
+		_ = t.Rollback(ctx)
+		return err
+	}
+	query := "commit"
+	if t.bound {
+		query = commitBound
+	}
+	_, err = t.tx.ExecContext(ctx, query)
+	var native *client.MySQLError
+	if errors.As(err, &native) { // an answer: the session goes on
+		_ = t.Rollback(ctx)
+		if native.Number == noSavepoint {
+			err = errReplaced
+		}
+	}
+	t.over = true
+	t.end()
+	return failed(ctx, inCommit, err)
+}
+
+func (t *begun) Rollback(ctx context.Context) error {
+	if t.over {
+		return nil
+	}
+	t.over = true
+	defer t.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	query := "rollback"
+	if t.bound {
+		query = rollbackBound
+	}
+	_, err := t.tx.ExecContext(ctx, query)
+	switch {
+	case err == nil, errors.Is(err, sql.ErrTxDone):
+		return nil
+	case t.bound: // nobody may have this session with the settings that it has now
+		_, _ = t.tx.ExecContext(ctx, "kill connection_id()")
+	}
+	return failed(ctx, inRollback, err)
+}

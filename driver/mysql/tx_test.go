@@ -1,0 +1,528 @@
+package mysql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+type tx = driver.Tx[*sql.Tx]
+
+// database is one way to a server.
+type database struct{ *sql.DB }
+
+func open(t testing.TB, dsn string) database {
+	t.Helper()
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return database{db}
+}
+
+// behind is the server's DSN by way of a proxy.
+func behind(server *testbed.Server, proxy *testbed.Proxy) string {
+	return strings.Replace(server.URL(), server.Addr(), proxy.Addr(), 1)
+}
+
+func (d database) mustBegin(t *testing.T) tx {
+	t.Helper()
+	x, err := mysql.DB(d.DB).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Rollback(context.Background()) })
+	return x
+}
+
+func (d database) do(t testing.TB, queries ...string) {
+	t.Helper()
+	for _, q := range queries {
+		if _, err := d.ExecContext(context.Background(), q); err != nil {
+			t.Fatalf("%s: %v", q, err)
+		}
+	}
+}
+
+func (d database) text(t testing.TB, query string, args ...any) (s string) {
+	t.Helper()
+	if err := d.QueryRowContext(context.Background(), query, args...).Scan(&s); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return s
+}
+
+func mustExec(t *testing.T, x driver.SQL, queries ...string) {
+	t.Helper()
+	for _, q := range queries {
+		if _, err := x.Exec(t.Context(), q); err != nil {
+			t.Fatalf("%s: %v", q, err)
+		}
+	}
+}
+
+// one is the single value that query gives.
+func one[V any](t *testing.T, x driver.SQL, query string, args ...any) (v V) {
+	t.Helper()
+	err := x.Query(t.Context(), query, args, func(scan func(...any) error) error { return scan(&v) })
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return v
+}
+
+// wantKind checks the kind, and the server's own number; 0 for an error of the
+// client.
+func wantKind(t *testing.T, err error, kind interlock.ErrorKind, number uint16) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	var native *client.MySQLError
+	got := uint16(0)
+	if errors.As(err, &native) {
+		got = native.Number
+	}
+	if interlock.Kind(err) != kind || got != number {
+		t.Errorf("%v: kind %v with number %d, want %v with %d", err, interlock.Kind(err), got, kind, number)
+	}
+}
+
+// bounder is what guard/fence asks of a transaction.
+type bounder interface {
+	Bound(ctx context.Context, idle, statement time.Duration) error
+}
+
+// TestTransactions runs every test against one server, each in a database of its
+// own.
+func TestTransactions(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	for i, tt := range []struct {
+		name string
+		test func(*testing.T, world)
+	}{
+		{"statements", testStatements},
+		{"lent by the user", testLent},
+		{"kinds by what the server says", testKinds},
+		{"a failed transaction is not committed", testFailedBefore},
+		{"the end of the session", testEndOfSession},
+		{"a lost commit", testLostCommit},
+		{"a commit that is cut off", testCutCommit},
+		{"begin", testBegin},
+		{"rollback ignores cancellation and is bounded", testRollback},
+		{"errors of user code", testClassify},
+		{"settings are given back", testSettings},
+		{"an idle transaction is ended", testIdle},
+		{"what follows an undone transaction is not committed", testUndone},
+		{"a long statement is ended", testLongStatement},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("test%d", i)
+			admin.do(t, "create database "+name)
+			url := strings.Replace(server.URL(), "/test", "/"+name, 1)
+			tt.test(t, world{open(t, url), server, url})
+		})
+	}
+}
+
+type world struct {
+	database
+	server *testbed.Server
+	url    string
+}
+
+func testStatements(t *testing.T, w world) {
+	w.do(t, "create table s (k varchar(9) primary key, v bigint)")
+	x := w.mustBegin(t)
+	if x.Dialect() != driver.MariaDB {
+		t.Errorf("dialect %q", x.Dialect())
+	}
+	n, err := x.Exec(t.Context(), "insert into s select concat('k', seq), seq from seq_1_to_5 where seq < ?", 9)
+	if err != nil || n != 5 {
+		t.Fatalf("inserted %d, %v", n, err)
+	}
+	var got []string
+	stop := errors.New("stop")
+	err = x.Query(t.Context(), "select k, v from s where v >= ? order by v", []any{2}, func(scan func(...any) error) error {
+		var k string
+		var v int64
+		if err := scan(&k, &v); err != nil {
+			return err
+		}
+		if got = append(got, fmt.Sprint(k, v)); len(got) == 3 {
+			return stop
+		}
+		return nil
+	})
+	if err != stop || fmt.Sprint(got) != "[k22 k33 k44]" {
+		t.Errorf("read %v, %v", got, err)
+	}
+	for range 2 { // and again, which does nothing
+		if err := x.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	x = w.mustBegin(t)
+	if n := one[int](t, x, "select count(*) from s"); n != 0 {
+		t.Errorf("%d rows after a rollback", n)
+	}
+	mustExec(t, x, "insert into s values ('a', 1)")
+	if err := x.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := x.Rollback(t.Context()); err != nil {
+		t.Errorf("a rollback after a commit: %v", err)
+	}
+	wantKind(t, x.Commit(t.Context()), interlock.Definite, 0)
+	if n := w.text(t, "select count(*) from s"); n != "1" {
+		t.Errorf("%s rows after a commit", n)
+	}
+	testbed.Eventually(t, "the connections are free", bound, func() bool { return w.Stats().InUse == 0 })
+}
+
+func testLent(t *testing.T, w world) {
+	w.do(t, "create table l (k int primary key)", "insert into l values (1)")
+	user, err := w.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Rollback()
+	x := mysql.Tx(user)
+	mustExec(t, x, "insert into l values (2)")
+	_, err = x.Exec(t.Context(), "insert into l values (1)")
+	wantKind(t, err, interlock.Definite, 1062)
+	mustExec(t, x, "insert into l values (3)") // as MariaDB allows
+	if err := user.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = x.Exec(t.Context(), "insert into l values (4)")
+	wantKind(t, err, interlock.Definite, 0)
+	if n := w.text(t, "select count(*) from l"); n != "3" {
+		t.Errorf("%s rows", n)
+	}
+}
+
+func testKinds(t *testing.T, w world) {
+	w.do(t, "create table k (k int primary key, v int unique)", "insert into k values (1, 1), (2, 2)")
+	holder := w.mustBegin(t)
+	mustExec(t, holder, "update k set v = 7 where k = 1")
+	for _, tt := range []struct {
+		name, before, query string
+		kind                interlock.ErrorKind
+		number              uint16
+		held                bool
+	}{
+		{"constraint", "", "insert into k values (2, 9)", interlock.Definite, 1062, false},
+		{"no such table", "", "select * from nowhere", interlock.Definite, 1146, false},
+		{"no wait", "", "select * from k where k = 1 for update nowait", interlock.Retryable, 1205, true},
+		{"lock timeout", "set innodb_lock_wait_timeout = 1", "update k set v = 8 where k = 1", interlock.Retryable, 1205, true},
+		{"statement time", "set max_statement_time = 0.05", "select sleep(30)", interlock.Definite, 1969, false},
+		{"killed", "", "kill connection_id()", interlock.Retryable, 1927, false},
+	} {
+		x := open(t, w.url).mustBegin(t)
+		if tt.before != "" {
+			mustExec(t, x, tt.before)
+		}
+		err := x.Query(t.Context(), tt.query, nil, func(func(...any) error) error { return nil })
+		t.Run(tt.name, func(t *testing.T) { wantKind(t, err, tt.kind, tt.number) })
+		if errors.Is(err, interlock.ErrHeld) != tt.held {
+			t.Errorf("%s: %v: is it held?", tt.name, err)
+		}
+		_ = x.Rollback(t.Context()) // a refused insert, too, has locked a row
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("deadlock", func(t *testing.T) { wantKind(t, deadlock(t, w), interlock.Retryable, 1213) })
+	t.Run("changed since the snapshot", func(t *testing.T) {
+		x := w.mustBegin(t)
+		mustExec(t, x, "set session innodb_snapshot_isolation = 1")
+		one[int](t, x, "select count(*) from k")
+		w.do(t, "update k set v = 20 where k = 2")
+		_, err := x.Exec(t.Context(), "update k set v = 21 where k = 2")
+		wantKind(t, err, interlock.Retryable, 1020)
+	})
+}
+
+// deadlock makes two transactions wait for each other, and gives the error of
+// the one that the server chose.
+func deadlock(t *testing.T, w world) error {
+	t.Helper()
+	x, y := w.mustBegin(t), w.mustBegin(t)
+	mustExec(t, x, "update k set v = 31 where k = 1")
+	mustExec(t, y, "update k set v = 32 where k = 2")
+	errs := make(chan error)
+	cross := func(z tx, query string) {
+		_, err := z.Exec(t.Context(), query)
+		_ = z.Rollback(t.Context())
+		errs <- err
+	}
+	go cross(x, "update k set v = 33 where k = 2")
+	go cross(y, "update k set v = 34 where k = 1")
+	return errors.Join(<-errs, <-errs)
+}
+
+// testFailedBefore goes on after an error that left a part of the transaction.
+func testFailedBefore(t *testing.T, w world) {
+	w.do(t, "create table f (k int primary key)", "insert into f values (1)")
+	holder := w.mustBegin(t)
+	mustExec(t, holder, "select * from f where k = 1 for update")
+	for _, end := range []string{"commit", "statement"} {
+		x := w.mustBegin(t)
+		mustExec(t, x, "insert into f values (2)")
+		_, err := x.Exec(t.Context(), "select * from f where k = 1 for update nowait")
+		wantKind(t, err, interlock.Retryable, 1205)
+		if end == "commit" {
+			err = x.Commit(t.Context())
+		} else {
+			_, err = x.Exec(t.Context(), "insert into f values (3)")
+		}
+		wantKind(t, err, interlock.Definite, 0)
+		_ = x.Rollback(t.Context())
+		if n := w.text(t, "select count(*) from f"); n != "1" {
+			t.Errorf("%s: %s rows", end, n)
+		}
+	}
+}
+
+func testEndOfSession(t *testing.T, w world) {
+	w.do(t, "create table e (k int)")
+	for _, next := range []string{"statement", "commit"} {
+		x := w.mustBegin(t)
+		mustExec(t, x, "insert into e values (1)")
+		id := one[int64](t, x, "select connection_id()")
+		w.do(t, fmt.Sprintf("kill %d", id))
+		testbed.Eventually(t, "the session ends", bound, func() bool {
+			return w.text(t, fmt.Sprintf("select count(*) from information_schema.processlist where id = %d", id)) == "0"
+		})
+		var err error
+		if next == "commit" {
+			err = x.Commit(t.Context())
+		} else {
+			_, err = x.Exec(t.Context(), "select 1")
+		}
+		// The server's last words may be lost on the way.
+		if err == nil || interlock.Kind(err) == interlock.Definite || next == "commit" && interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("%s: %v (%v)", next, err, interlock.Kind(err))
+		}
+	}
+	if n := w.text(t, "select count(*) from e"); n != "0" {
+		t.Errorf("%s rows", n)
+	}
+}
+
+func testLostCommit(t *testing.T, w world) {
+	w.do(t, "create table l (k int)")
+	for i, bind := range []bool{false, true} {
+		proxy := testbed.NewProxy(t, w.server.Addr())
+		x := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1)).mustBegin(t)
+		if bind {
+			mustBound(t, x, bound)
+		}
+		mustExec(t, x, "insert into l values (1)")
+		proxy.DropReplies()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- x.Commit(ctx) }()
+		testbed.Eventually(t, "the commit arrives", bound, func() bool {
+			return w.text(t, "select count(*) from l") == fmt.Sprint(i+1)
+		})
+		gaveUp := errors.New("gave up")
+		cancel(gaveUp)
+		err := <-done
+		wantKind(t, err, interlock.Uncertain, 0)
+		if !errors.Is(err, interlock.ErrUncertain) || !errors.Is(err, gaveUp) {
+			t.Errorf("%v does not tell the cause", err)
+		}
+	}
+}
+
+func testCutCommit(t *testing.T, w world) {
+	w.do(t, "create table c (k int)")
+	proxy := testbed.NewProxy(t, w.server.Addr())
+	x := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1)).mustBegin(t)
+	mustExec(t, x, "insert into c values (1)")
+	proxy.CutAfter(0)
+	wantKind(t, x.Commit(t.Context()), interlock.Uncertain, 0)
+	testbed.Eventually(t, "the commit is done", bound, func() bool { return w.text(t, "select count(*) from c") == "1" })
+}
+
+func testBegin(t *testing.T, w world) {
+	proxy := testbed.NewProxy(t, w.server.Addr())
+	d := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1))
+	ended := errors.New("ended before")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ended)
+	if _, err := mysql.DB(d.DB).Begin(ctx); !errors.Is(err, ended) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("with an ended context: %v", err)
+	}
+	proxy.Cut()
+	_, err := mysql.DB(d.DB).Begin(t.Context())
+	wantKind(t, err, interlock.Retryable, 0)
+	_, err = mysql.DB(open(t, "root@tcp("+w.server.Addr()+")/nowhere").DB).Begin(t.Context())
+	wantKind(t, err, interlock.Definite, 1049)
+}
+
+func testRollback(t *testing.T, w world) {
+	w.do(t, "create table r (k int primary key)", "insert into r values (1)")
+	ctx, cancel := context.WithCancel(t.Context())
+	x, err := mysql.DB(w.DB).Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustExec(t, x, "select * from r for update")
+	cancel()
+	if err := x.Rollback(ctx); err != nil {
+		t.Errorf("rollback: %v", err)
+	}
+	mustExec(t, w.mustBegin(t), "select * from r for update nowait")
+
+	proxy := testbed.NewProxy(t, w.server.Addr())
+	d := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1))
+	x = d.mustBegin(t)
+	proxy.Cut()
+	if err := x.Rollback(t.Context()); err == nil {
+		t.Error("rolled back over a path that is cut")
+	}
+	testbed.Eventually(t, "the connection is given up", bound, func() bool { return d.Stats().OpenConnections == 0 })
+}
+
+func testClassify(t *testing.T, w world) {
+	x := w.mustBegin(t)
+	wantKind(t, x.Classify(fmt.Errorf("book: %w", &client.MySQLError{Number: 1213})), interlock.Retryable, 1213)
+	wantKind(t, x.Classify(&client.MySQLError{Number: 1927}), interlock.Retryable, 1927)
+	wantKind(t, x.Classify(&client.MySQLError{Number: 1062}), interlock.Definite, 1062)
+	wantKind(t, x.Classify(client.ErrInvalidConn), interlock.Retryable, 0)
+	for _, own := range []error{nil, errors.New("no money"), context.Canceled, sql.ErrNoRows,
+		&interlock.Error{Op: "x", Kind: interlock.Bug, Err: client.ErrInvalidConn}} {
+		if got := x.Classify(own); got != own {
+			t.Errorf("%v became %v", own, got)
+		}
+	}
+}
+
+func mustBound(t *testing.T, x tx, d time.Duration) {
+	t.Helper()
+	if err := x.(bounder).Bound(t.Context(), d, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const settings = `select concat_ws(' ', @@idle_transaction_timeout, @@idle_write_transaction_timeout,
+	@@idle_readonly_transaction_timeout, @@max_statement_time, @@autocommit)`
+
+func testSettings(t *testing.T, w world) {
+	for _, tt := range []struct {
+		options, inside, outside string
+	}{
+		{"", "7 7 7 7.900000 OFF", "0 0 0 0.000000 ON"},
+		{"?idle_transaction_timeout=3&idle_write_transaction_timeout=60&max_statement_time=2", "3 7 7 2.000000 OFF", "3 60 0 2.000000 ON"},
+	} {
+		d := open(t, w.url+tt.options)
+		d.SetMaxOpenConns(1)
+		for end, finish := range map[string]func(tx) error{
+			"commit":            func(x tx) error { return x.Commit(t.Context()) },
+			"rollback":          func(x tx) error { return x.Rollback(t.Context()) },
+			"a cancelled begin": nil,
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			x, err := mysql.DB(d.DB).Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, limit := range []time.Duration{time.Minute, 7900 * time.Millisecond} { // the later one counts
+				mustBound(t, x, limit)
+			}
+			if got := one[string](t, x, settings); got != tt.inside {
+				t.Errorf("inside: %s, want %s", got, tt.inside)
+			}
+			if cancel(); finish == nil {
+				err = x.Rollback(ctx)
+			} else {
+				err = finish(x)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", end, err)
+			}
+			if got := d.text(t, settings); got != tt.outside {
+				t.Errorf("after %s: %s, want %s", end, got, tt.outside)
+			}
+		}
+	}
+}
+
+func testIdle(t *testing.T, w world) {
+	w.do(t, "create table i (k int primary key)", "insert into i values (1)")
+	x := w.mustBegin(t)
+	mustBound(t, x, time.Second)
+	mustExec(t, x, "update i set k = 2")
+	begun := time.Now()
+	w.do(t, "set innodb_lock_wait_timeout = 20", "update i set k = 3 where k = 1")
+	if took := time.Since(begun); took < 500*time.Millisecond || took > 5*time.Second {
+		t.Errorf("the row was free after %v", took)
+	}
+	if err := x.Commit(t.Context()); err == nil || interlock.Kind(err) == interlock.Definite {
+		t.Errorf("committed: %v", err)
+	}
+}
+
+// testUndone ignores a deadlock in its own statements, behind our back.
+func testUndone(t *testing.T, w world) {
+	w.do(t, "create table u (k int primary key, v int)", "insert into u values (1, 0), (2, 0)")
+	x, y := w.mustBegin(t), w.mustBegin(t)
+	mustBound(t, x, bound)
+	mustExec(t, y, "update u set v = 1 where k = 2", "insert into u values (11, 0), (12, 0), (13, 0)") // so that x is the victim
+	if _, err := x.Native().Exec("update u set v = 1 where k = 1"); err != nil {
+		t.Fatal(err)
+	}
+	blocked := make(chan error, 1)
+	go func() {
+		_, err := y.Exec(t.Context(), "update u set v = 2 where k = 1")
+		blocked <- err
+	}()
+	testbed.Eventually(t, "it waits", bound, func() bool {
+		return w.text(t, "select count(*) from information_schema.innodb_lock_waits") == "1"
+	})
+	_, err := x.Native().Exec("update u set v = 2 where k = 2")
+	wantKind(t, x.Classify(err), interlock.Retryable, 1213)
+	if err := <-blocked; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Native().Exec("insert into u values (3, 0)"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, x.Commit(t.Context()), interlock.Definite, 0)
+	_ = y.Rollback(t.Context())
+	if n := w.text(t, "select count(*) from u"); n != "2" {
+		t.Errorf("%s rows: what followed was committed", n)
+	}
+}
+
+func testLongStatement(t *testing.T, w world) {
+	x := w.mustBegin(t)
+	if err := x.(bounder).Bound(t.Context(), bound, 100*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	_, err := x.Exec(t.Context(), "select sleep(30)")
+	wantKind(t, err, interlock.Definite, 1969)
+}
