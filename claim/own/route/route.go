@@ -1,0 +1,151 @@
+// Package route brings an HTTP request to the member of a group that owns its
+// key. It does not make the request happen once, and not under the guard: the
+// handler does that, with the claim that it is given.
+//
+//	http.Handle("/orders/", route.Handler(g, orderID, ship, nil))
+//
+//	func ship(w http.ResponseWriter, r *http.Request) {
+//		c, _ := route.Claim(r.Context())
+//		err := fence.Tx(r.Context(), db, marks, c, id, …)
+//	}
+//
+// A request that reaches a member that does not own its key is forwarded to the
+// one that does, together with the epoch by which it was found. A member that does
+// not own the key under that very epoch refuses it with 421 Misdirected Request,
+// before it does anything; the forwarder then looks again and tries anew. So a
+// stale route costs a round trip, and never a call at the wrong member.
+package route
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/own"
+)
+
+// EpochHeader carries the epoch by which a request was routed, and in a refusal
+// the epoch that the refuser knows.
+const EpochHeader = "Interlock-Epoch"
+
+// A Key finds the key of a request. Its error is answered with 400.
+type Key func(*http.Request) (string, error)
+
+// Defaults of [Options].
+const (
+	DefaultAttempts = 5
+	DefaultWait     = 5 * time.Second
+	DefaultMaxBody  = 1 << 20
+)
+
+// Options of a router; nil and the zero value work.
+type Options struct {
+	// Transport sends what is forwarded; nil means http.DefaultTransport.
+	Transport http.RoundTripper
+	// Scheme is that of the members' addresses; empty means http.
+	Scheme string
+	// Attempts is how many members are asked in turn; 0 means [DefaultAttempts].
+	Attempts int
+	// Wait is how long a request waits, in all, for its key to have an owner; 0
+	// means [DefaultWait]. Then it is answered with 503.
+	Wait time.Duration
+	// MaxBody is the largest body, in bytes, that is kept to be sent again when
+	// a member refuses; 0 means [DefaultMaxBody]. A larger one is sent once.
+	MaxBody int64
+}
+
+func (o *Options) resolve() Options {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	if r.Transport == nil {
+		r.Transport = http.DefaultTransport
+	}
+	r.Scheme = cmp.Or(r.Scheme, "http")
+	r.Attempts = cmp.Or(r.Attempts, DefaultAttempts)
+	r.Wait = cmp.Or(r.Wait, DefaultWait)
+	r.MaxBody = cmp.Or(r.MaxBody, DefaultMaxBody)
+	return r
+}
+
+// Handler serves what this member owns by next and forwards the rest. next runs
+// inside [own.Group.Do]: its partition does not move before it has returned.
+func Handler(g *own.Group, key Key, next http.HandlerFunc, o *Options) http.Handler {
+	router := Router(g.Map(), key, o)
+	local := Owner(g, key, next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(EpochHeader) != "" { // it was forwarded to us: never on and on
+			local.ServeHTTP(w, r)
+			return
+		}
+		k, err := key(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if !serve(g, k, 0, next, w, r) {
+			router.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Owner serves what this member owns by next, and refuses the rest with 421.
+func Owner(g *own.Group, key Key, next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		k, err := key(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		epoch, err := epochOf(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if !serve(g, k, epoch, next, w, r) {
+			refuse(w, k, g.Map().Locate(k))
+		}
+	})
+}
+
+// epochOf is the epoch by which r was routed; 0 if it was not.
+func epochOf(r *http.Request) (interlock.Token, error) {
+	text := r.Header.Get(EpochHeader)
+	if text == "" {
+		return 0, nil
+	}
+	return interlock.ParseToken(text)
+}
+
+var errOtherEpoch = errors.New("owned under another epoch")
+
+// serve runs next if k is owned here, and under epoch unless that is 0.
+func serve(g *own.Group, k string, epoch interlock.Token, next http.HandlerFunc, w http.ResponseWriter, r *http.Request) bool {
+	err := g.Do(r.Context(), k, func(ctx context.Context, c interlock.Claim) error {
+		if epoch != 0 && epoch != c.Token() {
+			return errOtherEpoch
+		}
+		next(w, r.WithContext(context.WithValue(ctx, claimKey{}, c)))
+		return nil
+	})
+	return err == nil
+}
+
+type claimKey struct{}
+
+// Claim is the claim of the partition of the request's key, whose token a guard
+// wants. It is in the context of what [Handler] and [Owner] serve.
+func Claim(ctx context.Context) (interlock.Claim, bool) {
+	c, ok := ctx.Value(claimKey{}).(interlock.Claim)
+	return c, ok
+}
+
+func refuse(w http.ResponseWriter, k string, at own.Location) {
+	w.Header().Set(EpochHeader, strconv.FormatInt(int64(at.Epoch), 10))
+	http.Error(w, (&own.NotOwnerError{Key: k, At: at}).Error(), http.StatusMisdirectedRequest)
+}
