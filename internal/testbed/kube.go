@@ -1,0 +1,176 @@
+package testbed
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Bearer tokens of the users that a [Kube] knows. KubeAdmin may do everything.
+// KubeUser, whose name is "user", may do what a test binds to it by RBAC.
+const (
+	KubeAdmin = "admin-token"
+	KubeUser  = "user-token"
+)
+
+// Kube is a Kubernetes API server with an etcd of its own, which alone keeps the
+// data: Kill and Pause concern the API server only, and Wipe empties both. It
+// serves HTTPS. There are no nodes, no controllers and no service accounts.
+type Kube struct {
+	*Server
+	// CA is the certificate that the server shows, in PEM; it names 127.0.0.1.
+	CA []byte
+}
+
+// KubeAPIServer starts an etcd and a kube-apiserver on it, and returns when it
+// says that it is ready, which takes several seconds. extra is appended to its
+// arguments. It takes about 300 MB: a package's tests should share one if they
+// do not break it.
+func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
+	tb.Helper()
+	path := Binary(tb, "kube-apiserver")
+	keys, err := kubeKeys()
+	if err != nil {
+		tb.Fatalf("kube-apiserver: make keys: %v", err)
+	}
+	store := Etcd(tb, "--unsafe-no-fsync")
+	used := false
+	k := kind{
+		name:  "kube-apiserver",
+		url:   "https://%s",
+		ports: 1,
+		ready: func(addr string) error { return askKube(addr, keys.certificate) },
+		prepare: func(data string) error {
+			if used {
+				if err := store.renew(); err != nil {
+					return err
+				}
+			}
+			used = true
+			return keys.write(data)
+		},
+		command: func(data string, ports []*port) []string {
+			at := func(file string) string { return filepath.Join(data, file) }
+			return []string{path, "--etcd-servers=" + store.URL(),
+				"--bind-address=127.0.0.1", "--secure-port=" + ports[0].String(),
+				"--tls-cert-file=" + at("tls.crt"), "--tls-private-key-file=" + at("tls.key"),
+				"--service-account-issuer=https://kubernetes.default.svc",
+				"--service-account-key-file=" + at("sa.pub"), "--service-account-signing-key-file=" + at("sa.key"),
+				"--authorization-mode=RBAC", "--token-auth-file=" + at("tokens.csv"),
+				"--service-cluster-ip-range=10.0.0.0/24", "--disable-admission-plugins=ServiceAccount",
+				"--endpoint-reconciler-type=none", "--profiling=false", "--cert-dir=" + data}
+		},
+	}
+	return &Kube{Server: launch(tb, k, extra), CA: keys.certificate}
+}
+
+// renew is Wipe for a server that keeps its data in this one.
+func (s *Server) renew() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.kill(); err != nil {
+		return err
+	}
+	if err := s.emptyData(); err != nil {
+		return err
+	}
+	return s.start()
+}
+
+// askKube asks as the user who may do everything, over a connection of its own.
+func askKube(addr string, ca []byte) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	request, err := http.NewRequest(http.MethodGet, "https://"+addr+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+KubeAdmin)
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("/readyz answered %s: %s", answer.Status, body)
+	}
+	return err
+}
+
+// kubeFiles is what every API server of this process is given.
+type kubeFiles struct {
+	certificate, key       []byte // of its TLS
+	accountKey, accountPub []byte // for the tokens of service accounts, which nobody uses
+}
+
+func (f *kubeFiles) write(data string) error {
+	tokens := KubeAdmin + `,admin,admin,"system:masters"` + "\n" + KubeUser + ",user,user\n"
+	for name, content := range map[string][]byte{"tls.crt": f.certificate, "tls.key": f.key,
+		"sa.key": f.accountKey, "sa.pub": f.accountPub, "tokens.csv": []byte(tokens)} {
+		if err := os.WriteFile(filepath.Join(data, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kubeKeys makes the keys once, because that takes time.
+var kubeKeys = sync.OnceValues(func() (*kubeFiles, error) {
+	var f kubeFiles
+	account, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, err
+	}
+	f.accountKey = pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(account)})
+	public, err := x509.MarshalPKIXPublicKey(&account.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	f.accountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
+	f.certificate, f.key, err = loopbackCertificate()
+	return &f, err
+})
+
+// loopbackCertificate signs itself, for a day.
+func loopbackCertificate() (certificate, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "testbed"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return nil, nil, err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
+}

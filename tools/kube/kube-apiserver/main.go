@@ -1,0 +1,13 @@
+// Command kube-apiserver is the Kubernetes API server, built from its module
+// because that is how it can be had without a download: the tests start it on an
+// etcd of their own. It takes the flags of the original.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+)
+
+func main() { os.Exit(cli.Run(app.NewAPIServerCommand())) }
