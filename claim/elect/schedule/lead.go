@@ -1,0 +1,133 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// key is what the state is saved under.
+const key = "schedule"
+
+var errOver = errors.New("there are no more ticks")
+
+// leader is one leadership of a schedule.
+type leader struct {
+	*Schedule
+	term  *elect.Term
+	job   func(context.Context, Tick) error
+	state state
+}
+
+// lead runs jobs until ctx ends, with its cause, or something fails.
+func (s *Schedule) lead(ctx context.Context, term *elect.Term, job func(context.Context, Tick) error) error {
+	l := &leader{Schedule: s, term: term, job: job}
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err := l.step(ctx); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// begin takes over where the last leader stopped. It saves that again, so that
+// nothing a former leader sends late can replace it.
+func (l *leader) begin(ctx context.Context) error {
+	text, err := l.term.Load(ctx, key)
+	if err != nil {
+		return err
+	}
+	l.state = state{Tick: now()}
+	if text != nil {
+		if l.state, err = decode(text); err != nil {
+			return fail("schedule", l.term.Name(), interlock.Definite, err)
+		}
+	}
+	return l.save(ctx, l.state)
+}
+
+// step does the next thing that is to be done.
+func (l *leader) step(ctx context.Context) error {
+	do, tick, err := l.plan.next(l.state, now())
+	tick.Term = l.term
+	switch {
+	case err != nil:
+		return fail("schedule", l.term.Name(), interlock.Bug, err)
+	case do == forever:
+		return errOver
+	case do == wait:
+		sleep(ctx, min(-tick.Late, lookAgain))
+		return nil
+	case do == give:
+		return l.giveUp(ctx, tick)
+	}
+	return l.run(ctx, tick)
+}
+
+// run records the tick, then runs its job, then records that it has ended.
+func (l *leader) run(ctx context.Context, tick Tick) error {
+	if !tick.Begun { // else it is recorded already
+		if err := l.save(ctx, l.plan.begun(tick)); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil || !l.term.Valid() {
+		return nil // lead sees why
+	}
+	began := boottime.Now()
+	err := l.job(ctx, tick)
+	if f := l.hooks.Ran; f != nil {
+		f(Ran{Tick: tick, Took: boottime.Now().Sub(began), Err: err})
+	}
+	if interrupted := err != nil && ctx.Err() != nil; interrupted || !l.state.Open {
+		return nil
+	}
+	// The end of a run is recorded even if nobody wants another one.
+	return l.save(context.WithoutCancel(ctx), state{Tick: tick.At})
+}
+
+// batch is how many ticks are given up at most before that is recorded.
+const batch = 1000
+
+// giveUp skips or reports a tick, and those after it that are given up as well.
+func (l *leader) giveUp(ctx context.Context, tick Tick) error {
+	next := l.state
+	for n := 0; n < batch && ctx.Err() == nil; n++ {
+		if l.plan.missed == Report {
+			l.report(ctx, tick)
+		}
+		if f := l.hooks.Missed; f != nil {
+			f(tick)
+		}
+		next = state{Tick: tick.At}
+		do, following, err := l.plan.next(next, now())
+		if err != nil || do != give {
+			break
+		}
+		tick.At, tick.Late, tick.Begun = following.At, following.Late, following.Begun
+	}
+	return l.save(ctx, next)
+}
+
+func (l *leader) save(ctx context.Context, s state) error {
+	if err := l.term.Save(ctx, key, s.encode()); err != nil {
+		return err
+	}
+	l.state = s
+	return nil
+}
+
+// lookAgain is how often the wall clock is looked at while a tick is far: it may
+// be set, and timers do not count while the machine sleeps.
+const lookAgain = 10 * time.Second
+
+// now reads the clock that ticks are read off: the wall's, without the monotonic
+// reading, which does not follow when it is set.
+func now() time.Time { return time.Now().UTC().Round(0) }

@@ -1,0 +1,89 @@
+package schedule
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// state is what is kept of a schedule, as JSON.
+type state struct {
+	// Tick is the last one that was decided upon: begun, skipped or reported.
+	Tick time.Time `json:"tick"`
+	// Open: its job was begun, or about to be, and is not known to have ended.
+	Open bool `json:"open,omitempty"`
+}
+
+func (s state) encode() []byte {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a year above 9999; see plan.next
+	}
+	return text
+}
+
+func decode(text []byte) (s state, err error) {
+	if err := json.Unmarshal(text, &s); err != nil || s.Tick.IsZero() {
+		return s, fmt.Errorf("what was saved is not the state of a schedule: %.100q", text)
+	}
+	return s, nil
+}
+
+// plan decides what to do. It reads no clock and does no I/O.
+type plan struct {
+	times     Timetable
+	missed    Missed
+	tolerance time.Duration
+}
+
+// action is what a plan wants done.
+type action int
+
+const (
+	wait    action = iota // until the tick
+	run                   // the tick's job
+	give                  // the tick up: skip or report it
+	forever               // there are no more ticks
+)
+
+// next is what to do with which tick, as seen at now. The tick has no term.
+func (p plan) next(s state, now time.Time) (action, Tick, error) {
+	if s.Open {
+		t := Tick{At: s.Tick, Late: now.Sub(s.Tick), Begun: true}
+		if p.missed == RunLate {
+			return run, t, nil
+		}
+		return give, t, nil
+	}
+	at := p.times.Next(s.Tick)
+	if at.IsZero() || at.Year() > 9999 {
+		return forever, Tick{}, nil
+	}
+	at = at.UTC()
+	t := Tick{At: at, Late: now.Sub(at)}
+	switch {
+	case !at.After(s.Tick):
+		return 0, t, fmt.Errorf("the timetable says that %v comes after %v", at, s.Tick)
+	case t.Late < 0:
+		return wait, t, nil
+	case p.missed == RunLate || t.Late <= p.toleranceOf(at):
+		return run, t, nil
+	}
+	return give, t, nil
+}
+
+// toleranceOf is how late a tick may be run.
+func (p plan) toleranceOf(at time.Time) time.Duration {
+	const most = time.Minute
+	if p.tolerance > 0 {
+		return p.tolerance
+	}
+	if following := p.times.Next(at); following.After(at) {
+		return min(following.Sub(at)/2, most)
+	}
+	return most
+}
+
+// begun is the state to be saved before a tick's job is run. What is skipped in
+// any case need not be known to have ended.
+func (p plan) begun(t Tick) state { return state{Tick: t.At, Open: p.missed != Skip} }

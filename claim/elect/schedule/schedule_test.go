@@ -1,0 +1,295 @@
+package schedule_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/claim/elect/schedule"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	name = "rollup"
+	ttl  = 3 * time.Second
+)
+
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// bench is one space and the processes on it, in virtual time.
+type bench struct {
+	*testing.T
+	space *memory.Space
+}
+
+func inBubble(t *testing.T, test func(*bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(begin))
+		test(&bench{t, memory.NewSpace()})
+	})
+}
+
+// diary is what happened, in order: "3s run", "4s late", …
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *diary) note(t schedule.Tick, what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, t.At.Sub(begin).String()+" "+what)
+}
+
+func (l *diary) take() []string {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := l.lines
+	l.lines = nil
+	return lines
+}
+
+func (b *bench) logged(l *diary, want ...string) {
+	b.Helper()
+	if got := l.take(); !slices.Equal(got, want) {
+		b.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+// process runs a schedule in the background.
+type process struct {
+	driver *memory.Driver
+	stop   context.CancelCauseFunc
+	done   chan struct{}
+	err    error
+}
+
+func (b *bench) process(o schedule.Options, job func(context.Context, schedule.Tick) error) *process {
+	b.Helper()
+	p := &process{driver: b.space.Open(&memory.Options{TTL: ttl}), done: make(chan struct{})}
+	e, err := elect.New(p.driver, &elect.Options{Values: b.space.Values(), InProcess: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := schedule.New(e, &o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(b.Context())
+	p.stop = cancel
+	go func() {
+		defer close(p.done)
+		p.err = s.Run(ctx, name, job)
+	}()
+	b.Cleanup(func() {
+		cancel(context.Canceled)
+		<-p.done
+		_ = e.Close(context.Background())
+		_ = p.driver.Close(context.Background())
+	})
+	return p
+}
+
+func after(d time.Duration) {
+	time.Sleep(time.Until(begin.Add(d)))
+	synctest.Wait()
+}
+
+func TestOneRunForEachTickOverAllProcesses(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l := &diary{}
+		o := schedule.Options{Times: schedule.Every(time.Second)}
+		var token interlock.Token
+		for range 3 {
+			b.process(o, func(_ context.Context, tick schedule.Tick) error {
+				l.note(tick, "run")
+				if token == 0 {
+					token = tick.Term.Token()
+				}
+				if tick.Term.Token() != token {
+					t.Errorf("token %d after %d without a new leader", tick.Term.Token(), token)
+				}
+				return errors.New("a job that fails has run all the same")
+			})
+		}
+		after(3500 * time.Millisecond)
+		b.logged(l, "1s run", "2s run", "3s run")
+	})
+}
+
+// What becomes of ticks while nobody leads, and of the one that was under way
+// when its leader died.
+func TestMissedTicks(t *testing.T) {
+	for missed, want := range map[schedule.Missed][]string{
+		schedule.Skip:    {"2s skipped", "3s skipped", "4s run", "5s run"},
+		schedule.RunLate: {"1s again", "2s late", "3s late", "4s run", "5s run"},
+		schedule.Report:  {"1s reported, begun", "2s reported", "3s reported", "4s run", "5s run"},
+	} {
+		inBubble(t, func(b *bench) {
+			l := &diary{}
+			o := schedule.Options{Times: schedule.Every(time.Second), Missed: missed, Tolerance: 100 * time.Millisecond}
+			if missed == schedule.Skip {
+				o.Hooks = &schedule.Hooks{Missed: func(t schedule.Tick) { l.note(t, "skipped") }}
+			}
+			o.Report = func(_ context.Context, t schedule.Tick) {
+				if t.Begun {
+					l.note(t, "reported, begun")
+				} else {
+					l.note(t, "reported")
+				}
+			}
+			after(300 * time.Millisecond)
+			dying := b.process(o, func(ctx context.Context, tick schedule.Tick) error {
+				l.note(tick, "begun")
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			after(500 * time.Millisecond)
+			b.process(o, func(_ context.Context, tick schedule.Tick) error {
+				switch {
+				case tick.Begun:
+					l.note(tick, "again")
+				case tick.Late > o.Tolerance:
+					l.note(tick, "late")
+				default:
+					l.note(tick, "run")
+				}
+				return nil
+			})
+			after(1200 * time.Millisecond)
+			b.logged(l, "1s begun")
+			_ = dying.driver.Close(b.Context()) // it renews no more, and says nothing; the lease lapses at 3.3s
+			dying.stop(context.Canceled)
+			after(5500 * time.Millisecond)
+			b.logged(l, want...)
+		})
+	}
+}
+
+// A leader that ends in good order lets its job end, and records that.
+func TestAnOrderlyEnd(t *testing.T) {
+	for ends, want := range map[error][]string{
+		nil:               {"2s run"},
+		context.Canceled:  {"1s again", "2s run"},
+		errors.New("bad"): {"1s again", "2s run"},
+	} {
+		inBubble(t, func(b *bench) {
+			l := &diary{}
+			o := schedule.Options{Times: schedule.Every(time.Second), Missed: schedule.RunLate}
+			leader := b.process(o, func(ctx context.Context, tick schedule.Tick) error {
+				<-ctx.Done()
+				return ends
+			})
+			after(500 * time.Millisecond)
+			b.process(o, func(_ context.Context, tick schedule.Tick) error {
+				if tick.Begun {
+					l.note(tick, "again")
+				} else {
+					l.note(tick, "run")
+				}
+				return nil
+			})
+			after(1500 * time.Millisecond)
+			enough := errors.New("enough")
+			leader.stop(enough)
+			<-leader.done
+			if !errors.Is(leader.err, enough) {
+				t.Errorf("Run returned %v", leader.err)
+			}
+			after(2500 * time.Millisecond)
+			b.logged(l, want...)
+		})
+	}
+}
+
+func TestAJobLongerThanItsPeriod(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l := &diary{}
+		first := true
+		b.process(schedule.Options{Times: schedule.Every(time.Second),
+			Hooks: &schedule.Hooks{
+				Missed: func(t schedule.Tick) { l.note(t, "skipped") },
+				Ran: func(r schedule.Ran) {
+					l.note(r.Tick, "ran "+r.Took.String())
+				},
+			}},
+			func(ctx context.Context, tick schedule.Tick) error {
+				if first {
+					first = false
+					time.Sleep(2700 * time.Millisecond)
+				}
+				return nil
+			})
+		after(4500 * time.Millisecond)
+		b.logged(l, "1s ran 2.7s", "2s skipped", "3s skipped", "4s ran 0s")
+	})
+}
+
+// thrice is due three times.
+type thrice struct{}
+
+func (thrice) Next(t time.Time) time.Time {
+	if next := schedule.Every(time.Minute).Next(t); next.Before(begin.Add(3500 * time.Millisecond * 60)) {
+		return next
+	}
+	return time.Time{}
+}
+
+func TestTheEndOfATimetableEndsRun(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l := &diary{}
+		job := func(_ context.Context, tick schedule.Tick) error { l.note(tick, "run"); return nil }
+		one, two := b.process(schedule.Options{Times: thrice{}}, job), b.process(schedule.Options{Times: thrice{}}, job)
+		<-one.done
+		<-two.done
+		if one.err != nil || two.err != nil {
+			t.Errorf("Run returned %v and %v", one.err, two.err)
+		}
+		b.logged(l, "1m0s run", "2m0s run", "3m0s run")
+	})
+}
+
+func TestRunGivesUpOnWhatCannotGetBetter(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		d := b.space.Open(nil)
+		defer d.Close(context.Background())
+		e, err := elect.New(d, &elect.Options{InProcess: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := schedule.New(e, &schedule.Options{Times: schedule.Every(time.Second)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(b.Context(), name, nil); interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "no Values") {
+			t.Errorf("without Values: %v", err)
+		}
+		_ = e.Close(b.Context())
+		if err := s.Run(b.Context(), name, nil); !errors.Is(err, interlock.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, o := range []*schedule.Options{
+		nil, {Times: schedule.Every(0)}, {Times: schedule.Every(1), Missed: 7}, {Times: schedule.Every(1), Missed: -1},
+		{Times: schedule.Every(1), Missed: schedule.Report}, {Times: schedule.Every(1), Tolerance: -1},
+	} {
+		if _, err := schedule.New(nil, o); err == nil || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
