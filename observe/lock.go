@@ -17,6 +17,7 @@ type Lock struct {
 	Acquired   func(LockAcquired)
 	HandedOver func(LockHandedOver)
 	Renewed    func(LockRenewed)
+	HeldLong   func(LockHeldLong)
 	Ended      func(LockEnded)
 
 	ReleaseFailed func(LockReleaseFailed)
@@ -53,6 +54,15 @@ type LockRenewed struct {
 	Owner string
 	Took  time.Duration
 	Err   error
+}
+
+// LockHeldLong: a claim comes near the longest time that it may be held.
+type LockHeldLong struct {
+	Name  string
+	Owner string
+	Token interlock.Token // 0 for advisory locks
+	Held  time.Duration   // so far
+	Max   time.Duration   // when it will be ended
 }
 
 // LockEnded: a claim ended.

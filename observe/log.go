@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// LogLocks tells l what happens to locks: losses and failed releases as
-// warnings, renewals that fail as warnings, the rest at debug level. Renewals
+// LogLocks tells l what happens to locks: losses, failed releases, renewals that
+// fail and claims that are held for long as warnings, the rest at debug level. Renewals
 // that succeed are not logged. A nil l means slog.Default.
 func LogLocks(l *slog.Logger) *Lock {
 	if l == nil {
@@ -37,6 +37,10 @@ func LogLocks(l *slog.Logger) *Lock {
 			if e.Err != nil {
 				log(slog.LevelWarn, "lock renewal failed", e.Name, e.Owner, slog.Duration("took", e.Took), failure(e.Err))
 			}
+		},
+		HeldLong: func(e LockHeldLong) {
+			log(slog.LevelWarn, "lock held for long", e.Name, e.Owner, token(e.Token),
+				slog.Duration("held", e.Held), slog.Duration("max", e.Max))
 		},
 		Ended: func(e LockEnded) {
 			level, message := slog.LevelWarn, "lock lost"

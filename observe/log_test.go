@@ -31,6 +31,9 @@ func TestLogLocks(t *testing.T) {
 		{func() {
 			h.Ended(LockEnded{Name: "n", Owner: "o", Token: 4096, Held: time.Second, Cause: interlock.ErrLost})
 		}, `WARN msg="lock lost" lock=n owner=o token=4096 held=1s cause=`},
+		{func() {
+			h.HeldLong(LockHeldLong{Name: "n", Owner: "o", Token: 4096, Held: 3 * time.Second, Max: 4 * time.Second})
+		}, `WARN msg="lock held for long" lock=n owner=o token=4096 held=3s max=4s`},
 		{func() { h.ReleaseFailed(LockReleaseFailed{Name: "n", Owner: "o", Err: boom}) }, `WARN msg="lock release not confirmed, it is left to expire" lock=n owner=o cause=boom`},
 	} {
 		out.Reset()

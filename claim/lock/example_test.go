@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -75,4 +76,66 @@ func ExampleFenced_Held() {
 	})
 	// Output:
 	// true memory: acquire "accounts/42": already held by the caller's own context
+}
+
+func ExampleFenced_DoAll() {
+	ctx := context.Background()
+	d := memory.NewSpace().Open(nil) // or redis.Open, etcd.Open
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close(ctx)
+
+	transfer := func(from, to string) error {
+		return locks.DoAll(ctx, []string{from, to}, func(ctx context.Context, claims lock.Claims) error {
+			for _, c := range claims { // each has a token of its own, for its own guard
+				fmt.Println(c.Name(), c.Token().Valid())
+			}
+			return nil
+		})
+	}
+	fmt.Println(transfer("accounts/42", "accounts/7"))
+	fmt.Println(transfer("accounts/7", "accounts/42")) // waits for nobody who waits for it
+	// Output:
+	// accounts/42 true
+	// accounts/7 true
+	// <nil>
+	// accounts/42 true
+	// accounts/7 true
+	// <nil>
+}
+
+// Waiting until no lock below a prefix is held, without polling.
+func ExampleFenced_Await() {
+	ctx := context.Background()
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close(ctx)
+	view, err := lock.ViewOf(d)
+	if err != nil {
+		panic(err)
+	}
+
+	c, err := locks.Acquire(ctx, "jobs/1")
+	if err != nil {
+		panic(err)
+	}
+	go c.Release(ctx) // when it pleases
+
+	err = locks.Await(ctx, view, "jobs/", func(ctx context.Context, _ []string) (done bool, expires time.Duration, err error) {
+		held, _, err := view.Locks(ctx, "jobs/", 1)
+		if len(held) == 0 || held[0].Holder == nil {
+			return err == nil, 0, err
+		}
+		return false, held[0].Holder.Expires, err
+	})
+	fmt.Println("no job runs:", err)
+	// Output:
+	// no job runs: <nil>
 }

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -17,12 +18,13 @@ type hold struct {
 	token  interlock.Token
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	timer  *time.Timer
+	timer  *time.Timer // looks whether it has ended; afterwards, for when its lease lapses
 	since  boottime.Instant
 
 	// Guarded by locker.mu.
 	ended     error // why it ended; nil while it is held
 	releasing bool
+	warned    bool // that it is held for long
 
 	released chan struct{} // closed when release has its answer, err
 	err      error
@@ -40,19 +42,21 @@ func (l *locker) newHold(parent context.Context, g *gate, p *place, token interl
 		since: boottime.Now(), released: make(chan struct{}),
 	}
 	h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, heldKey{l, g.name}, h))
-	h.timer = time.AfterFunc(p.grant.Lease.Remaining(), h.check)
+	h.timer = time.AfterFunc(h.untilLook(h.left()), h.check)
 	return h
 }
 
-// check runs when the lease would have ended without the renewals since.
+// check runs when the lease would have ended without the renewals since, and
+// when a limit of its length comes near.
 func (h *hold) check() {
 	h.locker.mu.Lock()
 	defer h.locker.mu.Unlock()
-	if left := h.place.grant.Lease.Remaining(); left > 0 && h.ended == nil {
-		h.timer.Reset(left)
+	if left := h.left(); left > 0 && h.ended == nil {
+		h.warn()
+		h.timer.Reset(h.untilLook(left))
 		return
 	}
-	h.locker.over(h, interlock.ErrExpired)
+	h.locker.over(h, h.expiry())
 }
 
 // end ends the claim with a cause, once.
@@ -77,6 +81,7 @@ func (l *locker) over(h *hold, cause error) {
 		return
 	}
 	l.end(h, cause)
+	h.lapse(cause)
 	h.gate.place = nil
 	l.contend(h.gate)
 }
@@ -87,13 +92,23 @@ func (h *hold) remaining() time.Duration {
 	if h.ended != nil {
 		return 0
 	}
-	return h.place.grant.Lease.Remaining()
+	return h.left()
 }
 
 func (h *hold) cause() error {
 	h.locker.mu.Lock()
 	defer h.locker.mu.Unlock()
 	return h.ended
+}
+
+// orEndedEarly adds to err, of work whose claim has ended, that it did not last.
+func (h *hold) orEndedEarly(err error) error {
+	cause := h.cause()
+	if cause == interlock.ErrReleased {
+		return err
+	}
+	return errors.Join(err, &interlock.Error{Op: "hold lock until the work was done", Driver: h.locker.name,
+		Name: h.gate.name, Kind: interlock.Uncertain, Err: cause})
 }
 
 func (h *hold) release(ctx context.Context) error {
@@ -113,11 +128,11 @@ func (h *hold) beginRelease(ctx context.Context) (first bool) {
 	}
 	defer close(h.released)
 	h.releasing = true
-	left := h.place.grant.Lease.Remaining()
-	if h.ended == nil && left <= 0 {
-		l.over(h, interlock.ErrExpired)
+	if h.ended == nil && h.left() <= 0 {
+		l.over(h, h.expiry())
 	}
 	if h.ended != nil {
+		h.timer.Stop()
 		l.begin()
 		l.mu.Unlock()
 		go l.giveUpInBackground(g.name, h.place.owner)
@@ -133,10 +148,11 @@ func (h *hold) beginRelease(ctx context.Context) (first bool) {
 		return true
 	}
 	g.place, g.leaving = nil, true
+	lapses := h.place.lapses()
 	l.mu.Unlock()
 
 	// When the lease is over there is nothing left to give up.
-	h.err = l.giveUp(ctx, min(left, l.options.ReleaseTimeout), g.name, h.place.owner)
+	h.err = l.giveUp(ctx, min(lapses, l.options.ReleaseTimeout), g.name, h.place.owner)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -66,6 +66,21 @@ type Options struct {
 	// TryAcquire give up, waiting between them with capped exponential backoff
 	// and jitter (about 5 s in all by default); 0 means [DefaultAttempts].
 	Attempts int
+	// LockDelay ends every claim that much before the backend can give its name
+	// away, if no renewal is confirmed: the last requests of a holder that
+	// crashed or was stopped have so long to die out. It does not delay anything
+	// after a release, and is no substitute for a guard, because requests can
+	// take longer. At most 49 % of the driver's TTL, so that renewals have the
+	// other half; a driver whose claims do not live by time is refused with an
+	// [*interlock.UnmetError]. 0 means none.
+	LockDelay time.Duration
+	// MaxHold ends every claim after that long, however well it is renewed; 0
+	// means never. The cause is an interlock.ErrExpired. The backend keeps the
+	// name until the claim is released, as Do does when its function returns,
+	// or at the latest until its lease would have run out without renewals. A
+	// lock that is passed on inside the process starts anew.
+	// Hooks.HeldLong is told at three quarters of it.
+	MaxHold time.Duration
 	// Hooks are told what happens; nil means nobody is.
 	Hooks *observe.Lock
 }
@@ -101,6 +116,8 @@ func (o Options) validate() error {
 		return bad("Identity has %d bytes, at most %d are allowed", len(o.Identity), maxIdentity)
 	case o.Wait < 0 || o.MinValidity < 0 || o.ReleaseTimeout < 0 || o.Attempts < 0:
 		return bad("Wait, MinValidity, ReleaseTimeout and Attempts must not be negative")
+	case o.LockDelay < 0 || o.MaxHold < 0:
+		return bad("LockDelay and MaxHold must not be negative")
 	case o.Handovers > interlock.MaxSub:
 		return bad("Handovers is %d, at most %d fit a token", o.Handovers, interlock.MaxSub)
 	}

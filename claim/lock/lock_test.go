@@ -96,7 +96,8 @@ type faulty struct {
 	acquires      int
 	releases      int
 	owners        []string
-	stopped       bool // leases say that their time is over, whatever the timers
+	stopped       bool          // leases say that their time is over, whatever the timers
+	shorter       time.Duration // leases say that they have so much less
 	afterAcquired func()
 }
 
@@ -159,7 +160,7 @@ func (s stoppable) Remaining() time.Duration {
 	if s.f.stopped {
 		return 0
 	}
-	return s.Lease.Remaining()
+	return s.Lease.Remaining() - s.f.shorter
 }
 
 func TestDoHoldsWithRisingTokens(t *testing.T) {

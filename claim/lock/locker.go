@@ -71,6 +71,9 @@ func newLocker(b backend, g interlock.Guarantees, o *Options) (*locker, error) {
 	if err := g.Check(options.Require); err != nil {
 		return nil, err
 	}
+	if err := options.checkLockDelay(g); err != nil {
+		return nil, err
+	}
 	var seed [16]byte
 	crand.Read(seed[:]) // never fails
 	l := &locker{
@@ -88,18 +91,20 @@ func (l *locker) do(ctx context.Context, name string, fn func(*hold) error) (err
 	}
 	defer func() {
 		_ = h.release(ctx) // Hooks.ReleaseFailed tells
-		if cause := h.cause(); cause != interlock.ErrReleased {
-			err = errors.Join(err, &interlock.Error{Op: "hold lock until the work was done", Driver: l.name,
-				Name: name, Kind: interlock.Uncertain, Err: cause})
-		}
+		err = h.orEndedEarly(err)
 	}()
 	return fn(h)
 }
 
 // acquire waits until wait ends; the claim's context descends from parent.
 func (l *locker) acquire(parent, wait context.Context, name string, try bool) (*hold, error) {
+	return l.acquireWithin(l.options.Wait, parent, wait, name, try)
+}
+
+// acquireWithin is acquire with a bound of its own, 0 for none.
+func (l *locker) acquireWithin(bound time.Duration, parent, wait context.Context, name string, try bool) (*hold, error) {
 	began := boottime.Now()
-	h, err := l.queue(parent, wait, name, try)
+	h, err := l.queue(bound, parent, wait, name, try)
 	if f := l.options.Hooks.Acquired; f != nil {
 		e := observe.LockAcquired{Name: name, Wait: boottime.Now().Sub(began), Err: err}
 		if h != nil {
@@ -110,10 +115,10 @@ func (l *locker) acquire(parent, wait context.Context, name string, try bool) (*
 	return h, err
 }
 
-func (l *locker) queue(parent, wait context.Context, name string, try bool) (*hold, error) {
+func (l *locker) queue(bound time.Duration, parent, wait context.Context, name string, try bool) (*hold, error) {
 	ctx, cancel := wait, context.CancelFunc(func() {})
-	if l.options.Wait > 0 {
-		ctx, cancel = context.WithTimeout(wait, l.options.Wait)
+	if bound > 0 {
+		ctx, cancel = context.WithTimeout(wait, bound)
 	}
 	defer cancel()
 
@@ -229,6 +234,9 @@ func (l *locker) request(ctx context.Context, p *place, r driver.Request) (drive
 	p.lost = nil // that was an earlier grant
 	l.mu.Unlock()
 	grant, err := l.backend.acquire(ctx, r)
+	if err == nil {
+		grant.Lease = l.believed(grant.Lease)
+	}
 	if err == nil && grant.Lease.Remaining() <= 0 {
 		err = &interlock.Error{Op: "acquire", Driver: l.name, Name: r.Name, Kind: interlock.Uncertain,
 			Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}

@@ -1,0 +1,218 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Between the end of the belief and the next grant there is the delay.
+func TestLockDelayEndsTheClaimBeforeTheLease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const delay = 2 * time.Second
+		dying, d := b.process(&lock.Options{LockDelay: delay})
+		next, _ := b.process(nil)
+		c := b.acquire(dying)
+		if left := c.Remaining(); left > ttl-ttl/100-delay {
+			b.Errorf("%v left of a lease of %v", left, ttl)
+		}
+		_ = d.Driver.Close(b.Context()) // it renews nothing any more
+		ended := make(chan time.Time, 1)
+		go func() { <-c.Context().Done(); ended <- time.Now() }()
+		n := b.acquire(next)
+		if gap := time.Since(<-ended); gap < delay {
+			b.Errorf("the next holder came %v after the claim had ended", gap)
+		}
+		if context.Cause(c.Context()) != interlock.ErrExpired || c.Valid() {
+			b.Errorf("cause %v, valid %v", context.Cause(c.Context()), c.Valid())
+		}
+		b.release(n)
+	})
+}
+
+func TestLockDelayLeavesRoomToRenew(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(&lock.Options{LockDelay: ttl * 49 / 100})
+		c := b.acquire(l)
+		time.Sleep(5 * ttl)
+		if !c.Valid() {
+			b.Error("a claim that is renewed ended")
+		}
+		b.release(c)
+	})
+}
+
+// An answer that comes late does not revive a claim that was seen to end, though
+// the driver's own lease goes on.
+func TestAClaimThatEndedEarlyStaysEnded(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const delay = 2 * time.Second
+		l, d := b.process(&lock.Options{LockDelay: delay})
+		c := b.acquire(l)
+		d.set(func() { d.shorter = ttl - delay })
+		if c.Valid() {
+			b.Fatal("it is valid without time")
+		}
+		d.set(func() { d.shorter = 0 })
+		if c.Valid() || c.Remaining() > 0 {
+			b.Error("it came back")
+		}
+		_ = c.Release(b.Context())
+		if context.Cause(c.Context()) != interlock.ErrExpired {
+			b.Errorf("cause %v", context.Cause(c.Context()))
+		}
+		synctest.Wait()
+		if b.residue() != 0 {
+			b.Error("something is left")
+		}
+	})
+}
+
+func TestLockDelayNeedsClaimsThatLiveByTime(t *testing.T) {
+	d := memory.NewSpace().Open(&memory.Options{TTL: ttl})
+	defer d.Close(t.Context())
+	for _, c := range []struct {
+		delay    time.Duration
+		liveness interlock.Liveness
+		kind     error
+	}{
+		{ttl * 49 / 100, interlock.ServerTTL, nil},
+		{ttl * 49 / 100, interlock.Session, nil},
+		{ttl*49/100 + 1, interlock.ServerTTL, interlock.ErrUnmet},
+		{1, interlock.Connection, interlock.ErrUnmet},
+		{1, interlock.LivenessUnstated, interlock.ErrUnmet},
+	} {
+		_, err := lock.NewFenced(living{d, c.liveness}, &lock.Options{LockDelay: c.delay})
+		if !errors.Is(err, c.kind) {
+			t.Errorf("%v of a lease of %v by %s: %v", c.delay, ttl, c.liveness, err)
+		}
+	}
+}
+
+type living struct {
+	driver.Fenced
+	by interlock.Liveness
+}
+
+func (l living) Guarantees() interlock.Guarantees {
+	g := l.Fenced.Guarantees()
+	g.Liveness = l.by
+	return g
+}
+
+func TestMaxHold(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const most = 4 * ttl
+		var long []observe.LockHeldLong
+		var ended []observe.LockEnded
+		l, _ := b.process(&lock.Options{MaxHold: most, Hooks: &observe.Lock{
+			HeldLong: func(e observe.LockHeldLong) { long = append(long, e) },
+			Ended:    func(e observe.LockEnded) { ended = append(ended, e) },
+		}})
+		began := time.Now()
+		err := l.Do(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
+			if left := c.Remaining(); left > ttl {
+				b.Errorf("%v left of a lease of %v", left, ttl)
+			}
+			<-ctx.Done()
+			if took := time.Since(began); took != most || c.Valid() {
+				b.Errorf("it ended after %v, valid %v", took, c.Valid())
+			}
+			if b.residue() != 1 {
+				b.Error("it was given up before the work returned")
+			}
+			return nil
+		})
+		if !errors.Is(err, interlock.ErrExpired) || interlock.Kind(err) != interlock.Uncertain {
+			b.Errorf("got %v", err)
+		}
+		if len(long) != 1 || long[0].Held != most*3/4 || long[0].Max != most || long[0].Name != name || !long[0].Token.Valid() {
+			b.Errorf("warnings %+v", long)
+		}
+		if len(ended) != 1 || ended[0].Held != most || ended[0].Cause.Error() == interlock.ErrExpired.Error() {
+			b.Errorf("ended %+v", ended)
+		}
+		synctest.Wait()
+		if b.residue() != 0 {
+			b.Error("it was not given up")
+		}
+	})
+}
+
+// A function that does not look at its context keeps others out no longer than
+// its lease would without renewals.
+func TestMaxHoldFreesTheNameOfStuckWork(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(&lock.Options{MaxHold: ttl})
+		next, _ := b.process(nil)
+		began := time.Now()
+		stuck := b.acquire(l)
+		c := b.acquire(next)
+		if took := time.Since(began); took < ttl+ttl/2 || took > 2*ttl {
+			b.Errorf("the next holder came after %v", took)
+		}
+		if stuck.Valid() || c.Token() <= stuck.Token() {
+			b.Errorf("valid %v, token %d after %d", stuck.Valid(), c.Token(), stuck.Token())
+		}
+		_ = stuck.Release(b.Context())
+		synctest.Wait()
+		if !c.Valid() || b.residue() != 1 {
+			b.Error("the late release touched the next holder")
+		}
+		b.release(c)
+	})
+}
+
+func TestMaxHoldStartsAnewWithEachHolder(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{MaxHold: ttl})
+		for range 5 {
+			c := b.acquire(l)
+			told := make(chan *lock.Claim)
+			go func() { told <- b.acquire(l) }()
+			synctest.Wait()
+			time.Sleep(ttl * 3 / 4)
+			b.release(c)
+			c = <-told
+			time.Sleep(ttl * 3 / 4)
+			if !c.Valid() {
+				b.Error("it ended by the time of the holder before")
+			}
+			b.release(c)
+		}
+		if d.acquires != 5 {
+			b.Errorf("%d requests: nothing was handed over", d.acquires)
+		}
+	})
+}
+
+// Close does not leave anything to come back later.
+func TestCloseForgetsWhatLapses(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+		defer d.Close(b.Context())
+		l, err := lock.NewFenced(d, &lock.Options{MaxHold: time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		c := b.acquire(l)
+		<-c.Context().Done()
+		if err := l.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		before := d.releases
+		time.Sleep(2 * ttl)
+		if d.releases != before {
+			b.Error("a closed lock sent a request by itself")
+		}
+		b.release(c)
+	})
+}
