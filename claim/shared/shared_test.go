@@ -1,0 +1,486 @@
+package shared_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/shared"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	name = "prices"
+	ttl  = 6 * time.Second
+)
+
+// bench is one space and the processes on it, in virtual time.
+type bench struct {
+	*testing.T
+	space *memory.Space
+}
+
+func inBubble(t *testing.T, test func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		test(&bench{t, memory.NewSpace()})
+	})
+}
+
+// process opens a driver with a lock on it, both closed at the end.
+func (b *bench) process(o *shared.Options) (*shared.Lock, *stoppable) {
+	b.Helper()
+	d := &stoppable{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+	l, err := shared.New(d, o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		_ = d.Close(context.Background())
+	})
+	return l, d
+}
+
+func (b *bench) read(l *shared.Lock) *shared.ReadClaim {
+	b.Helper()
+	r, err := l.AcquireRead(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+func (b *bench) write(l *shared.Lock) *shared.WriteClaim {
+	b.Helper()
+	w, err := l.AcquireWrite(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return w
+}
+
+type releaser interface{ Release(context.Context) error }
+
+func (b *bench) release(c releaser) {
+	b.Helper()
+	if err := c.Release(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// residue is what the backend has.
+func (b *bench) residue() []driver.LockState {
+	d := b.space.Open(nil)
+	defer d.Close(context.Background())
+	states, _, _ := d.Locks(b.Context(), "", 100)
+	return states
+}
+
+// stoppable is the driver of a process that can be slow at a given moment.
+type stoppable struct {
+	*memory.Driver
+	granted func(name string) // called before Acquire returns a grant
+}
+
+func (s *stoppable) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := s.Driver.Acquire(ctx, r)
+	if err == nil && s.granted != nil {
+		s.granted(r.Name)
+	}
+	return g, err
+}
+
+func TestReadersShareAndAWriterIsAlone(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(nil)
+		there, _ := b.process(nil)
+		first, second := b.read(here), b.read(there)
+		if !first.Valid() || !second.Valid() || first.Name() != name || first.Owner() == second.Owner() {
+			b.Fatalf("two readers: %v %v, %q", first.Valid(), second.Valid(), first.Name())
+		}
+		written := make(chan *shared.WriteClaim)
+		go func() { written <- b.write(there) }()
+		b.release(first)
+		time.Sleep(3 * ttl)
+		select {
+		case <-written:
+			b.Fatal("a writer came in while one reads")
+		default:
+		}
+		began := time.Now()
+		b.release(second)
+		w := <-written
+		if took := time.Since(began); took > 0 {
+			b.Errorf("the writer was told %v after the last reader had left", took)
+		}
+		if _, err := here.TryRead(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
+			b.Errorf("read beside a writer: %v", err)
+		}
+		b.release(w)
+		again := b.write(here)
+		if again.Token() <= w.Token() || again.Name() != name {
+			b.Errorf("token %d after %d, name %q", again.Token(), w.Token(), again.Name())
+		}
+		b.release(again)
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %+v", left)
+		}
+	})
+}
+
+// Readers that keep coming do not starve a writer, and readers behind it are
+// served after it.
+func TestReadersWaitBehindAWriterThatWaits(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		readers, _ := b.process(nil)
+		writer, _ := b.process(nil)
+		before := b.read(readers)
+		var mu sync.Mutex
+		var order []string
+		note := func(who string) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, who)
+		}
+		var all sync.WaitGroup
+		all.Go(func() {
+			w := b.write(writer)
+			note("writer")
+			time.Sleep(time.Second)
+			b.release(w)
+		})
+		synctest.Wait()
+		for range 3 {
+			all.Go(func() {
+				r := b.read(readers)
+				note("reader")
+				time.Sleep(time.Second)
+				b.release(r)
+			})
+		}
+		synctest.Wait()
+		if len(order) != 0 {
+			b.Fatalf("%v went past", order)
+		}
+		b.release(before)
+		began := time.Now()
+		all.Wait()
+		if strings.Join(order, " ") != "writer reader reader reader" {
+			b.Fatalf("order %v", order)
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			b.Fatalf("it took %v: the readers after the writer did not share", took)
+		}
+	})
+}
+
+func TestADeadReaderCostsItsLease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		dying, d := b.process(nil)
+		writer, _ := b.process(nil)
+		r := b.read(dying)
+		_ = d.Driver.Close(b.Context()) // it renews nothing any more
+		began := time.Now()
+		w := b.write(writer)
+		if r.Valid() {
+			b.Error("the reader believes in its share beside a writer")
+		}
+		if took := time.Since(began); took < ttl-ttl/3 || took > ttl+ttl/10 {
+			b.Errorf("the writer waited %v, the lease was %v", took, ttl)
+		}
+		b.release(w)
+	})
+}
+
+func TestADeadWriterCostsItsLease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		dying, d := b.process(nil)
+		reader, _ := b.process(nil)
+		w := b.write(dying)
+		_ = d.Driver.Close(b.Context())
+		began := time.Now()
+		r := b.read(reader)
+		if took := time.Since(began); took > ttl+ttl/10 || w.Valid() {
+			b.Errorf("the reader waited %v; writer valid %v", took, w.Valid())
+		}
+		b.release(r)
+	})
+}
+
+// A reader that was stopped between the grant of its own lock and the look at
+// the door's claim: a writer may have looked in between and seen nobody.
+func TestAReaderWhoseTurnRanOutIsNone(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		slow, d := b.process(nil)
+		writer, _ := b.process(nil)
+		b.release(b.write(writer))
+		written := make(chan *shared.WriteClaim, 1)
+		stop := sync.OnceFunc(func() {
+			b.space.Revoke(name + "#rw") // as if it had been stopped for a TTL
+			time.Sleep(ttl / 3)
+			written <- b.write(writer)
+		})
+		d.granted = func(inner string) {
+			if inner != name+"#rw" {
+				return
+			}
+			stop()
+		}
+		told := make(chan *shared.ReadClaim)
+		go func() { told <- b.read(slow) }()
+		w := <-written
+		time.Sleep(ttl)
+		select {
+		case <-told:
+			b.Fatal("it reads beside a writer")
+		default:
+		}
+		b.release(w)
+		b.release(<-told)
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %+v", left)
+		}
+	})
+}
+
+func TestCancelledWaitersLeaveNothing(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(nil)
+		there, _ := b.process(nil)
+		cause := errors.New("changed my mind")
+		gone := func(wait func(context.Context) error) {
+			ctx, cancel := context.WithCancelCause(b.Context())
+			told := make(chan error)
+			go func() { told <- wait(ctx) }()
+			synctest.Wait()
+			cancel(cause)
+			if err := <-told; !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
+				b.Errorf("got %v (%v)", err, interlock.Kind(err))
+			}
+			synctest.Wait()
+		}
+		r := b.read(here)
+		gone(func(ctx context.Context) error { _, err := there.AcquireWrite(ctx, name); return err })
+		if left := b.residue(); len(left) != 1 {
+			b.Fatalf("left: %+v", left)
+		}
+		b.release(r)
+		w := b.write(here)
+		gone(func(ctx context.Context) error { _, err := there.AcquireRead(ctx, name); return err })
+		gone(func(ctx context.Context) error { _, err := there.AcquireWrite(ctx, name); return err })
+		b.release(w)
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %+v", left)
+		}
+	})
+}
+
+func TestTry(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(nil)
+		there, _ := b.process(nil)
+		r, err := here.TryRead(b.Context(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		_, err = there.TryWrite(b.Context(), name)
+		held := (*interlock.HeldError)(nil)
+		if !errors.As(err, &held) || held.Name != name || held.Owner != r.Owner() {
+			b.Fatalf("write beside a reader: %v", err)
+		}
+		b.release(r)
+		w, err := there.TryWrite(b.Context(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := here.TryWrite(b.Context(), name); !errors.As(err, &held) || held.Owner != w.Owner() {
+			b.Fatalf("write beside a writer: %v", err)
+		}
+		b.release(w)
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %+v", left)
+		}
+	})
+}
+
+func TestWaitIsBounded(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(nil)
+		there, _ := b.process(&shared.Options{Lock: &lock.Options{Wait: 2 * time.Second}})
+		bounded := func(wait func() error) {
+			began := time.Now()
+			err := wait()
+			if !errors.Is(err, interlock.ErrHeld) || time.Since(began) != 2*time.Second {
+				b.Errorf("after %v: %v", time.Since(began), err)
+			}
+		}
+		r := b.read(here)
+		bounded(func() error { _, err := there.AcquireWrite(b.Context(), name); return err })
+		b.release(r)
+		w := b.write(here)
+		bounded(func() error { _, err := there.AcquireRead(b.Context(), name); return err })
+		b.release(w)
+	})
+}
+
+// Whoever reads and asks to write, or to read again, would wait for itself.
+func TestReentryIsRefused(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		refused := func(ctx context.Context) {
+			_, read := l.AcquireRead(ctx, name)
+			_, write := l.AcquireWrite(ctx, name)
+			if !errors.Is(read, interlock.ErrReentered) || !errors.Is(write, interlock.ErrReentered) {
+				b.Errorf("read %v, write %v", read, write)
+			}
+		}
+		err := l.Read(b.Context(), name, func(ctx context.Context, r *shared.ReadClaim) error {
+			refused(ctx)
+			refused(r.Context())
+			return l.Read(ctx, "other", func(context.Context, *shared.ReadClaim) error { return nil })
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		err = l.Write(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
+			refused(ctx)
+			refused(c.Context())
+			return nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		r := b.read(l)
+		ended := context.WithoutCancel(r.Context())
+		b.release(r)
+		if r, err = l.AcquireRead(ended, name); err != nil {
+			b.Fatalf("in a context whose claim has ended: %v", err)
+		}
+		b.release(r)
+	})
+}
+
+func TestTheWorkIsToldOfAnEarlyEnd(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		boom := errors.New("boom")
+		err := l.Read(b.Context(), name, func(ctx context.Context, r *shared.ReadClaim) error {
+			for _, state := range b.residue() {
+				b.space.Revoke(state.Name)
+			}
+			<-ctx.Done()
+			if context.Cause(ctx) != interlock.ErrLost || r.Valid() || r.Remaining() > 0 {
+				b.Errorf("cause %v, valid %v", context.Cause(ctx), r.Valid())
+			}
+			return boom
+		})
+		if !errors.Is(err, interlock.ErrLost) || !errors.Is(err, boom) || interlock.Kind(err) != interlock.Uncertain {
+			b.Errorf("read: %v", err)
+		}
+		err = l.Write(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
+			_ = d.Driver.Close(b.Context())
+			<-ctx.Done()
+			return nil
+		})
+		if !errors.Is(err, interlock.ErrExpired) {
+			b.Errorf("write: %v", err)
+		}
+	})
+}
+
+func TestTheWorkEndsWithTheCaller(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+		defer cancel()
+		work := func(ctx context.Context) error {
+			if _, ok := ctx.Deadline(); !ok {
+				b.Error("the work does not see the caller's deadline")
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		err := l.Read(ctx, name, func(ctx context.Context, _ *shared.ReadClaim) error { return work(ctx) })
+		if err != context.DeadlineExceeded || len(b.residue()) != 0 {
+			b.Fatalf("got %v", err)
+		}
+	})
+}
+
+// A name's readers are found exactly, whatever other names look like.
+func TestNamesDoNotMix(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		for _, other := range []string{"a/b", "a#r#", "a#rw", "a%23r%23", "A", "a#r#x", "aa"} {
+			r, err := l.AcquireRead(b.Context(), other)
+			if err != nil {
+				b.Fatal(err)
+			}
+			w, err := l.TryWrite(b.Context(), "a")
+			if err != nil {
+				b.Fatalf("a reader of %q keeps a writer of %q out: %v", other, "a", err)
+			}
+			b.release(w)
+			b.release(r)
+		}
+		for _, bad := range []string{"", strings.Repeat("x", driver.MaxName), strings.Repeat("#", 170)} {
+			if _, err := l.TryRead(b.Context(), bad); !errors.Is(err, interlock.ErrName) {
+				b.Errorf("a name of %d bytes: %v", len(bad), err)
+			}
+		}
+		longest := strings.Repeat("x", driver.MaxName-len("#r#")-26)
+		r, err := l.TryRead(b.Context(), longest)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.release(r)
+	})
+}
+
+// bare is a driver that can do no more than it must.
+type bare struct{ driver.Fenced }
+
+func TestADriverWithoutAViewIsRefused(t *testing.T) {
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(t.Context())
+	_, err := shared.New(bare{d}, nil)
+	unmet := (*interlock.UnmetError)(nil)
+	if !errors.As(err, &unmet) || len(unmet.Unmet) != 2 || unmet.Driver != "memory" {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestCloseEndsTheWait(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(nil)
+		there, _ := b.process(nil)
+		r := b.read(here)
+		told := make(chan error)
+		go func() { _, err := there.AcquireWrite(b.Context(), name); told <- err }()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- there.Close(b.Context()) }()
+		if err := <-told; !errors.Is(err, interlock.ErrClosed) {
+			b.Errorf("got %v", err)
+		}
+		if err := <-closed; err != nil {
+			b.Error(err)
+		}
+		b.release(r)
+	})
+}
