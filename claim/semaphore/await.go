@@ -1,0 +1,116 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// queue is the wait of one who stands in the door while all slots are taken.
+type queue struct {
+	s       *Semaphore
+	n       names
+	permit  *Permit
+	failed  error            // requests for slots have been repeated enough
+	looked  bool             // at all of them
+	expires boottime.Instant // the next holder, unless it is renewed; 0 if none does
+}
+
+// await waits until a slot is free, and takes it.
+func (s *Semaphore) await(ctx context.Context, n names) (*Permit, error) {
+	q := &queue{s: s, n: n}
+	err := s.locks.Await(ctx, s.view, n.slots, q.look)
+	if q.permit != nil || err == nil {
+		return q.permit, q.failed
+	}
+	return nil, err
+}
+
+// look tries what may have become free. It asks who holds what only when it does
+// not know better.
+func (q *queue) look(ctx context.Context, changed []string) (done bool, expires time.Duration, err error) {
+	switch {
+	case changed != nil:
+		if !q.try(ctx, q.ofUs(changed)) {
+			return false, q.untilExpiry(), nil
+		}
+	case q.looked || !q.try(ctx, q.s.anyOrder()):
+		q.looked = true
+		free, err := q.free(ctx)
+		if err != nil || !q.try(ctx, free) {
+			return false, q.untilExpiry(), err
+		}
+	}
+	return true, 0, nil
+}
+
+// try reports whether the wait is over: a slot is ours, or asking failed.
+func (q *queue) try(ctx context.Context, slots []int) bool {
+	q.permit, q.failed = q.s.try(ctx, q.n, slots)
+	if errors.Is(q.failed, interlock.ErrHeld) {
+		q.failed = nil
+	}
+	return q.permit != nil || q.failed != nil
+}
+
+// ofUs are the slots among locks that are ours to use.
+func (q *queue) ofUs(locks []string) (slots []int) {
+	for _, lock := range locks {
+		if i, ok := q.n.index(lock); ok && i < q.s.size {
+			slots = append(slots, i)
+		}
+	}
+	return slots
+}
+
+// free looks at all slots. If ours are all taken, and others are too, somebody
+// believes that there are more.
+func (q *queue) free(ctx context.Context) (slots []int, err error) {
+	states, _, err := q.s.view.Locks(ctx, q.n.slots, 2*MaxPermits)
+	if err != nil {
+		return nil, err
+	}
+	taken, beyond := make(map[int]bool), -1
+	for _, state := range states {
+		i, ok := q.n.index(state.Name)
+		if !ok || state.Holder == nil {
+			continue
+		}
+		taken[i] = true
+		beyond = max(beyond, i)
+	}
+	q.noteExpiry(states)
+	for i := range q.s.size {
+		if !taken[i] {
+			slots = append(slots, i)
+		}
+	}
+	if len(slots) == 0 && beyond >= q.s.size {
+		return nil, &interlock.Error{Op: "count permits of", Driver: q.s.driver, Name: q.n.name, Kind: interlock.Definite,
+			Err: fmt.Errorf("%w: slot %d is in use, here there are %d slots", ErrSize, beyond, q.s.size)}
+	}
+	return slots, nil
+}
+
+func (q *queue) noteExpiry(states []driver.LockState) {
+	q.expires = 0
+	now := boottime.Now()
+	for _, state := range states {
+		if h := state.Holder; h != nil && h.Expires > 0 && (q.expires == 0 || now.Add(h.Expires) < q.expires) {
+			q.expires = now.Add(h.Expires)
+		}
+	}
+}
+
+// untilExpiry is 0 if nothing that was seen expires.
+func (q *queue) untilExpiry() time.Duration {
+	if q.expires == 0 {
+		return 0
+	}
+	return max(1, q.expires.Sub(boottime.Now()))
+}

@@ -1,0 +1,156 @@
+// Package semaphore lets at most so many act under a name at a time. It does not
+// promise that no more than that act: a holder can be stopped after it was told
+// that it has a permit, and go on after somebody else was given its place. Every
+// permit has a slot and a token that orders the holders of that slot, and a
+// guard with a mark for each slot ([Permit.Resource]) refuses the former ones.
+//
+//	permits, err := semaphore.New(d, 3, nil) // d from driver/redis, driver/etcd, …
+//	...
+//	err = permits.Do(ctx, "reports", func(ctx context.Context, p *semaphore.Permit) error {
+//		return store.Enter(ctx, p.Claim(), p.Resource(), changes...)
+//	})
+//
+// The slots are fenced locks. Whoever wants one passes a door first, a fenced
+// lock with the queue of its driver, and takes a slot that is free; if none is,
+// it stays in the door until one is, and all others wait behind it: one
+// of them watches, however many wait. The order is that of the driver at the
+// door.
+//
+// A permit costs four requests: the door and a slot, taken and given up; and one
+// more for each slot that turns out to be taken. A holder that died keeps its
+// slot until its lease has run out.
+//
+// The number of permits is not kept in the backend: all who use a name must be
+// given the same. Who is given fewer than others, and finds all its slots taken
+// and slots beyond them in use, is told so ([ErrSize]); nobody is told while
+// there are free slots.
+package semaphore
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// MaxPermits is the largest number of permits.
+const MaxPermits = 1000
+
+// ErrSize: slots beyond the last one of this semaphore are in use, so that other
+// processes were given a larger number of permits.
+var ErrSize = errors.New("others use more permits under this name")
+
+// Options of a [Semaphore]; nil and the zero value work.
+type Options struct {
+	// Lock is for the locks of which the semaphore is made, nil for the defaults.
+	// Wait bounds the whole of a call. Hooks tell of the locks by their own
+	// names: NAME#door is the door, NAME#s#0 the first slot. MaxHold is for a
+	// permit, and for the time that somebody waits in the door, who then waits
+	// again.
+	Lock *lock.Options
+}
+
+// Semaphore is one namespace of permits. It is safe for concurrent use.
+type Semaphore struct {
+	locks  *lock.Fenced
+	view   lock.View
+	driver string
+	size   int
+	wait   time.Duration
+
+	mu     sync.Mutex
+	random *rand.Rand
+}
+
+// New makes semaphores of d with so many permits for each name, 1 to
+// [MaxPermits]. d must show its locks and tell of changes (driver.Inspector,
+// driver.Watcher): otherwise the error is an [*interlock.UnmetError]. Close the
+// semaphore first, then d.
+func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
+	if permits < 1 || permits > MaxPermits {
+		return nil, &interlock.Error{Op: "make semaphore", Kind: interlock.Bug,
+			Err: fmt.Errorf("%d permits are asked for, 1 to %d are possible", permits, MaxPermits)}
+	}
+	view, err := lock.ViewOf(d)
+	if err != nil {
+		return nil, err
+	}
+	var inner lock.Options
+	if o != nil && o.Lock != nil {
+		inner = *o.Lock
+	}
+	s := &Semaphore{view: view, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait, random: newRandom()}
+	if s.wait > 0 {
+		inner.Wait = 0
+	}
+	s.locks, err = lock.NewFenced(d, &inner)
+	return s, err
+}
+
+// Close refuses further calls, makes those that wait return interlock.ErrClosed,
+// and waits until what they had in the backend is given up, or ctx ends. Permits
+// that are held stay held until they are released.
+func (s *Semaphore) Close(ctx context.Context) error { return s.locks.Close(ctx) }
+
+// names are those of the locks behind one name. No escaped name contains #, so
+// that what starts with slots belongs to this name and to no other.
+type names struct{ name, door, slots string }
+
+func (s *Semaphore) names(name string) (names, error) {
+	escaped := strings.NewReplacer("%", "%25", "#", "%23").Replace(name)
+	n := names{name: name, door: escaped + "#door", slots: escaped + "#s#"}
+	if most := driver.MaxName - len("#door") - 1; name == "" || len(escaped) > most {
+		return n, fmt.Errorf("%w: it has %d bytes (escaped), 1 to %d are allowed", interlock.ErrName, len(escaped), most)
+	}
+	return n, nil
+}
+
+func (n names) slot(i int) string { return n.slots + strconv.Itoa(i) }
+
+// index is the slot that a lock stands for.
+func (n names) index(lock string) (int, bool) {
+	text, ok := strings.CutPrefix(lock, n.slots)
+	i, err := strconv.Atoi(text)
+	return i, ok && err == nil
+}
+
+// fail says what was tried; who holds the name is told as it is.
+func (s *Semaphore) fail(ctx context.Context, name string, err error) error {
+	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
+		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}
+	}
+	kind := interlock.Kind(err)
+	if ctx.Err() != nil && kind == interlock.Uncertain {
+		kind = interlock.Definite // the caller's own cause: nothing was acquired
+	}
+	return &interlock.Error{Op: "acquire a permit of", Driver: s.driver, Name: name, Kind: kind, Err: err}
+}
+
+func newRandom() *rand.Rand {
+	var seed [16]byte
+	crand.Read(seed[:]) // never fails
+	return rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:])))
+}
+
+// anyOrder lists all slots, beginning anywhere: if all began with the first one,
+// they would all find the same ones taken.
+func (s *Semaphore) anyOrder() []int {
+	s.mu.Lock()
+	first := s.random.IntN(s.size)
+	s.mu.Unlock()
+	slots := make([]int, s.size)
+	for i := range slots {
+		slots[i] = (first + i) % s.size
+	}
+	return slots
+}

@@ -1,0 +1,427 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/semaphore"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	name = "reports"
+	ttl  = 6 * time.Second
+)
+
+// bench is one space and the processes on it, in virtual time.
+type bench struct {
+	*testing.T
+	space *memory.Space
+}
+
+func inBubble(t *testing.T, test func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		test(&bench{t, memory.NewSpace()})
+	})
+}
+
+// counting is a driver that counts what reaches it.
+type counting struct {
+	*memory.Driver
+	mu       sync.Mutex
+	requests int
+	watches  int
+}
+
+func (c *counting) count(n *int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*n++
+}
+
+func (c *counting) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	c.count(&c.requests)
+	return c.Driver.Acquire(ctx, r)
+}
+
+func (c *counting) Release(ctx context.Context, name, owner string) error {
+	c.count(&c.requests)
+	return c.Driver.Release(ctx, name, owner)
+}
+
+func (c *counting) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	c.count(&c.requests)
+	return c.Driver.Locks(ctx, prefix, limit)
+}
+
+func (c *counting) Watch(ctx context.Context, prefix string, changed func(string)) error {
+	c.count(&c.watches)
+	return c.Driver.Watch(ctx, prefix, changed)
+}
+
+// process opens a driver with a semaphore on it, both closed at the end.
+func (b *bench) process(permits int, o *semaphore.Options) (*semaphore.Semaphore, *counting) {
+	b.Helper()
+	d := &counting{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+	s, err := semaphore.New(d, permits, o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		_ = d.Close(context.Background())
+	})
+	return s, d
+}
+
+func (b *bench) acquire(s *semaphore.Semaphore) *semaphore.Permit {
+	b.Helper()
+	p, err := s.Acquire(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return p
+}
+
+func (b *bench) release(permits ...*semaphore.Permit) {
+	b.Helper()
+	for _, p := range permits {
+		if err := p.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// residue is what the backend has.
+func (b *bench) residue() (names []string) {
+	d := b.space.Open(nil)
+	defer d.Close(context.Background())
+	states, _, _ := d.Locks(b.Context(), "", 100)
+	for _, s := range states {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// waits starts waiting for a permit, and returns when it does.
+func (b *bench) waits(s *semaphore.Semaphore) <-chan *semaphore.Permit {
+	told := make(chan *semaphore.Permit, 1)
+	go func() { told <- b.acquire(s) }()
+	synctest.Wait()
+	return told
+}
+
+func TestNoMoreThanThePermits(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(3, nil)
+		there, _ := b.process(3, nil)
+		held := []*semaphore.Permit{b.acquire(here), b.acquire(there), b.acquire(here)}
+		var slots []int
+		for _, p := range held {
+			slots = append(slots, p.Slot())
+			if !p.Valid() || p.Name() != name || p.Claim().Token() <= 0 || p.Claim().Name() != p.Resource() {
+				b.Errorf("permit %+v", p)
+			}
+		}
+		slices.Sort(slots)
+		if !slices.Equal(slots, []int{0, 1, 2}) {
+			b.Fatalf("slots %v", slots)
+		}
+		told := b.waits(there)
+		time.Sleep(5 * ttl)
+		select {
+		case <-told:
+			b.Fatal("a fourth permit of three")
+		default:
+		}
+		began, freed := time.Now(), held[1]
+		b.release(freed)
+		next := <-told
+		if took := time.Since(began); took > 0 || next.Slot() != freed.Slot() {
+			b.Errorf("after %v: slot %d, slot %d was given up", took, next.Slot(), freed.Slot())
+		}
+		if next.Claim().Token() <= freed.Claim().Token() || next.Resource() != freed.Resource() {
+			b.Errorf("token %d of %q after %d of %q", next.Claim().Token(), next.Resource(), freed.Claim().Token(), freed.Resource())
+		}
+		b.release(held[0], next, held[2])
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %v", left)
+		}
+	})
+}
+
+func TestWaitersAreServedInOrderAndOneOfThemWatches(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(1, nil)
+		p := b.acquire(holder)
+		var mu sync.Mutex
+		var order []int
+		var all sync.WaitGroup
+		var drivers []*counting
+		for i := range 6 {
+			s, d := b.process(1, nil)
+			drivers = append(drivers, d)
+			all.Go(func() {
+				p := b.acquire(s)
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				b.release(p)
+			})
+			synctest.Wait()
+		}
+		watches := 0
+		for _, d := range drivers {
+			watches += d.watches
+		}
+		if watches != 1 {
+			b.Errorf("%d of 6 waiters watch", watches)
+		}
+		b.release(p)
+		all.Wait()
+		if !slices.IsSorted(order) || len(order) != 6 {
+			b.Fatalf("order %v", order)
+		}
+	})
+}
+
+func TestADeadHoldersPermitExpires(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		dying, d := b.process(2, nil)
+		living, _ := b.process(2, nil)
+		dead, kept := b.acquire(dying), b.acquire(living)
+		_ = d.Driver.Close(b.Context())
+		began := time.Now()
+		p := b.acquire(living)
+		if took := time.Since(began); took > ttl+ttl/10 || dead.Valid() || p.Slot() != dead.Slot() {
+			b.Errorf("after %v: slot %d, %d was the dead one's, valid %v", took, p.Slot(), dead.Slot(), dead.Valid())
+		}
+		if p.Claim().Token() <= dead.Claim().Token() {
+			b.Errorf("token %d after %d", p.Claim().Token(), dead.Claim().Token())
+		}
+		b.release(p, kept)
+	})
+}
+
+// The place of a waiter who died in the door is given to the next.
+func TestADeadWaiterCostsItsLease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(1, nil)
+		dying, d := b.process(1, nil)
+		next, _ := b.process(1, nil)
+		p := b.acquire(holder)
+		ctx, cancel := context.WithCancel(b.Context())
+		gone := make(chan error)
+		go func() { _, err := dying.Acquire(ctx, name); gone <- err }()
+		synctest.Wait()
+		_ = d.Driver.Close(b.Context())
+		told := b.waits(next)
+		b.release(p)
+		cancel()
+		<-gone
+		began := time.Now()
+		b.release(<-told)
+		if took := time.Since(began); took > ttl+ttl/10 {
+			b.Errorf("it took %v", took)
+		}
+	})
+}
+
+func TestCancelledWaitersLeaveNothing(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(1, nil)
+		waiter, _ := b.process(1, nil)
+		p := b.acquire(holder)
+		cause := errors.New("changed my mind")
+		ctx, cancel := context.WithCancelCause(b.Context())
+		told := make(chan error)
+		for range 2 { // one in the door, one behind it
+			go func() { _, err := waiter.Acquire(ctx, name); told <- err }()
+		}
+		synctest.Wait()
+		cancel(cause)
+		for range 2 {
+			if err := <-told; !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
+				b.Errorf("got %v (%v)", err, interlock.Kind(err))
+			}
+		}
+		synctest.Wait()
+		if left := b.residue(); !slices.Equal(left, []string{p.Resource()}) {
+			b.Fatalf("left: %v", left)
+		}
+		b.release(p)
+	})
+}
+
+func TestTryAndWait(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, d := b.process(2, &semaphore.Options{Lock: &lock.Options{Wait: time.Second}})
+		first, second := b.acquire(s), b.acquire(s)
+		before := d.requests
+		_, err := s.TryAcquire(b.Context(), name)
+		held := (*interlock.HeldError)(nil)
+		if !errors.As(err, &held) || held.Name != name {
+			b.Errorf("try: %v", err)
+		}
+		if spent := d.requests - before; spent != 2 {
+			b.Errorf("%d requests to be refused by this process's own permits, not 2", spent)
+		}
+		began := time.Now()
+		_, err = s.Acquire(b.Context(), name)
+		if !errors.Is(err, interlock.ErrHeld) || time.Since(began) != time.Second {
+			b.Errorf("after %v: %v", time.Since(began), err)
+		}
+		b.release(first)
+		third, err := s.TryAcquire(b.Context(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.release(second, third)
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %v", left)
+		}
+	})
+}
+
+func TestFourRequests(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, d := b.process(10, nil)
+		b.release(b.acquire(s))
+		if d.requests != 4 || d.watches != 0 {
+			b.Fatalf("%d requests and %d watches", d.requests, d.watches)
+		}
+	})
+}
+
+func TestOthersWithMorePermitsAreNoticed(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		few, _ := b.process(2, nil)
+		many, _ := b.process(4, nil)
+		held := []*semaphore.Permit{b.acquire(many), b.acquire(many), b.acquire(many), b.acquire(many)}
+		_, err := few.Acquire(b.Context(), name)
+		if !errors.Is(err, semaphore.ErrSize) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), name) {
+			b.Errorf("got %v (%v)", err, interlock.Kind(err))
+		}
+		b.release(held...)
+		b.release(b.acquire(few))
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %v", left)
+		}
+	})
+}
+
+func TestDo(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, d := b.process(1, nil)
+		boom := errors.New("boom")
+		err := s.Do(b.Context(), name, func(ctx context.Context, p *semaphore.Permit) error {
+			time.Sleep(3 * ttl) // renewed meanwhile
+			if !p.Valid() || ctx.Err() != nil {
+				b.Error("the permit ended")
+			}
+			return boom
+		})
+		if err != boom || len(b.residue()) != 0 {
+			b.Fatalf("got %v, left %v", err, b.residue())
+		}
+		err = s.Do(b.Context(), name, func(ctx context.Context, p *semaphore.Permit) error {
+			_ = d.Driver.Close(b.Context())
+			<-ctx.Done()
+			if context.Cause(ctx) != interlock.ErrExpired || p.Valid() || p.Remaining() > 0 {
+				b.Errorf("cause %v, valid %v", context.Cause(ctx), p.Valid())
+			}
+			return nil
+		})
+		if !errors.Is(err, interlock.ErrExpired) || interlock.Kind(err) != interlock.Uncertain {
+			b.Fatalf("got %v", err)
+		}
+	})
+}
+
+func TestMaxHoldEndsPermits(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, _ := b.process(1, &semaphore.Options{Lock: &lock.Options{MaxHold: 3 * ttl}})
+		other, _ := b.process(1, nil)
+		p := b.acquire(s)
+		began := time.Now()
+		next := b.acquire(other)
+		if took := time.Since(began); took < 3*ttl || took > 4*ttl || p.Valid() {
+			b.Errorf("after %v, valid %v", took, p.Valid())
+		}
+		b.release(p, next)
+	})
+}
+
+type bare struct{ driver.Fenced }
+
+func TestWhatIsRefused(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, d := b.process(1, nil)
+		for _, bad := range []string{"", strings.Repeat("x", driver.MaxName), strings.Repeat("%", 169)} {
+			if _, err := s.Acquire(b.Context(), bad); !errors.Is(err, interlock.ErrName) {
+				b.Errorf("a name of %d bytes: %v", len(bad), err)
+			}
+		}
+		for _, n := range []int{0, -1, semaphore.MaxPermits + 1} {
+			if _, err := semaphore.New(d, n, nil); interlock.Kind(err) != interlock.Bug {
+				b.Errorf("%d permits: %v", n, err)
+			}
+		}
+		if _, err := semaphore.New(bare{d}, 1, nil); !errors.Is(err, interlock.ErrUnmet) {
+			b.Errorf("a driver that shows nothing: %v", err)
+		}
+	})
+}
+
+func TestNamesDoNotMix(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, _ := b.process(1, nil)
+		p := b.acquire(s)
+		for _, other := range []string{"report", "reports/", "reports#s#0", "reports%23s%230", "reports#door"} {
+			q, err := s.TryAcquire(b.Context(), other)
+			if err != nil {
+				b.Fatalf("%q: %v", other, err)
+			}
+			b.release(q)
+		}
+		b.release(p)
+	})
+}
+
+func TestCloseEndsTheWait(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(1, nil)
+		there, _ := b.process(1, nil)
+		p := b.acquire(here)
+		told := make(chan error)
+		go func() { _, err := there.Acquire(b.Context(), name); told <- err }()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- there.Close(b.Context()) }()
+		if err := <-told; !errors.Is(err, interlock.ErrClosed) {
+			b.Errorf("got %v", err)
+		}
+		if err := <-closed; err != nil {
+			b.Error(err)
+		}
+		b.release(p)
+	})
+}
