@@ -1,0 +1,45 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/own/owntest"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+// TestOwnership: keys have one owner at a time by way of etcd.
+func TestOwnership(t *testing.T) {
+	owntest.Run(t, nil, func(t *testing.T) owntest.World {
+		server := testbed.Etcd(t, "--unsafe-no-fsync")
+		p := paths.New[driver.Fenced](server)
+		fence := NewFence(dial(t, server.Addr()), "fence/")
+		return owntest.World{
+			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
+				var client *clientv3.Client
+				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+					client = dial(t, path.Addr())
+					return Open(t.Context(), client, &Options{TTL: suiteTTL})
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d, NewValues(client, "values/")
+			},
+			Crash: p.Crash,
+			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
+				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
+			},
+			TTL: suiteTTL,
+			// Alone it is a few milliseconds; the race detector and the tests
+			// beside this one cost the rest.
+			Move: 250 * time.Millisecond,
+		}
+	})
+}
