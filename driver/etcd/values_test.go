@@ -1,10 +1,17 @@
 package etcd
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -39,3 +46,143 @@ func (s shelf) Open(t *testing.T) (driver.Values, error) {
 func (s shelf) Beside(*testing.T) (driver.Values, error) { return NewValues(s.operator, "suite/"), nil }
 
 func (s shelf) Faults() drivertest.Faults { return s.Server }
+
+// seen collects what a watch tells.
+type seen struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func follow(t *testing.T, v *Values) *seen {
+	t.Helper()
+	s := &seen{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		for {
+			err := v.Watch(ctx, "n", func(value driver.Value) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.all = append(s.all, string(value.Data))
+			})
+			if interlock.Kind(err) != interlock.Retryable {
+				done <- err
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := receive(t, done, "the end of a watch"); !errors.Is(err, context.Canceled) {
+			t.Errorf("a watch ended with %v", err)
+		}
+	})
+	return s
+}
+
+func (s *seen) await(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	testbed.Eventually(t, fmt.Sprintf("seen are %q", want), patience, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		got = slices.Clone(s.all)
+		return len(got) >= len(want)
+	})
+	if !slices.Equal(got, want) {
+		t.Fatalf("seen are %q, want %q", got, want)
+	}
+}
+
+func mustPutValue(t *testing.T, v *Values, token interlock.Token, data string) {
+	t.Helper()
+	if err := v.Put(bounded(t), "n", driver.Value{Data: []byte(data), Token: token}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPutCostsOneRequest(t *testing.T) {
+	var count counter
+	v := NewValues(dial(t, serverFor(t).Addr(), count.on), "")
+	before := count.n.Load()
+	for i := range int64(10) {
+		mustPutValue(t, v, tok(t, 1+i, 0), "x")
+	}
+	if got := count.n.Load() - before; got != 10 {
+		t.Fatalf("%d requests for 10 values", got)
+	}
+}
+
+// TestWatchOfAValueThatWasCompactedAway begins anew and sees the last.
+func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	operator := dial(t, server.Addr())
+	beside := NewValues(operator, "p/")
+	mustPutValue(t, beside, tok(t, 1, 0), "one")
+	s := follow(t, NewValues(dial(t, proxy.Addr()), "p/"))
+	s.await(t, "one")
+	proxy.Cut()
+	for i := range int64(5) {
+		mustPutValue(t, beside, tok(t, 2+i, 0), fmt.Sprint("missed ", i))
+	}
+	rev := mustPut(t, operator, "another", "")
+	if _, err := operator.Compact(bounded(t), rev); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Heal()
+	s.await(t, "one", "missed 4")
+	mustPutValue(t, beside, tok(t, 7, 0), "two")
+	s.await(t, "one", "missed 4", "two")
+}
+
+// TestSilentWatchOfAValue is not relied on for ever.
+func TestSilentWatchOfAValue(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	v := NewValues(client, "")
+	v.again = 300 * time.Millisecond
+	mustPutValue(t, v, tok(t, 1, 0), "one")
+	deaf.deaf.Store(true)
+	s := follow(t, v)
+	s.await(t, "one")
+	mustPutValue(t, v, tok(t, 2, 0), "two")
+	s.await(t, "one", "two")
+}
+
+// TestWipedStoreOfValues: nothing lower is told, and what is written again is.
+func TestWipedStoreOfValues(t *testing.T) {
+	server := testbed.Etcd(t)
+	v := NewValues(dial(t, server.Addr()), "")
+	v.again = 300 * time.Millisecond
+	for i := range 9 { // so that revisions fall
+		mustPutValue(t, v, tok(t, 5, 0), fmt.Sprint(i))
+	}
+	s := follow(t, v)
+	s.await(t, "8")
+	server.Wipe()
+	testbed.Eventually(t, "a lower value is stored", patience, func() bool {
+		return v.Put(bounded(t), "n", driver.Value{Data: []byte("lower"), Token: tok(t, 4, 0)}) == nil
+	})
+	time.Sleep(3 * v.again) // it has been read by now, which must tell nothing
+	mustPutValue(t, v, tok(t, 5, 0), "again")
+	s.await(t, "8", "again")
+}
+
+// TestKeyThatIsNoValue is refused, neither replaced nor told.
+func TestKeyThatIsNoValue(t *testing.T) {
+	client := dial(t, serverFor(t).Addr())
+	v := NewValues(client, "")
+	for _, text := range []string{"", "x", "0000000000000000000 {}\nx", "9999999999999999999 {}\nx", "000000000000000x000 {}\nx", "0000000000000004096 {}"} {
+		mustPut(t, client, "interlock.value:n", text)
+		_, err := v.Get(bounded(t), "n")
+		if interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Fatalf("get of %q: %v", text, err)
+		}
+		if err := v.Watch(bounded(t), "n", func(v driver.Value) { t.Errorf("told %+v", v) }); err == nil || interlock.Kind(err) != interlock.Definite {
+			t.Fatalf("watch of %q: %v", text, err)
+		}
+	}
+}

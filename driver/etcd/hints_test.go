@@ -1,0 +1,175 @@
+package etcd
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// atOnce has something done right before the second transaction of a client
+// leaves, counted from when it is told what.
+type atOnce struct {
+	n  atomic.Int64
+	do atomic.Pointer[func()]
+}
+
+func (a *atOnce) second(do func()) {
+	a.n.Store(0)
+	a.do.Store(&do)
+}
+
+func (a *atOnce) on(config *clientv3.Config) {
+	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if strings.HasSuffix(method, "/Txn") && a.n.Add(1) == 2 {
+				if do := a.do.Load(); do != nil {
+					(*do)()
+				}
+			}
+			return call(ctx, method, req, reply, cc, opts...)
+		}))
+}
+
+// hints collects what one Watch tells, until the test ends.
+type hints struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func hear(t *testing.T, d *Driver, prefix string) *hints {
+	t.Helper()
+	h := &hints{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- d.Watch(ctx, prefix, func(name string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.all = append(h.all, name)
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	testbed.Eventually(t, "the watch begins", patience, func() bool { return h.count("") == 1 })
+	return h
+}
+
+func (h *hints) count(name string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, hint := range h.all {
+		if hint == name {
+			n++
+		}
+	}
+	return n
+}
+
+// TestHintsCostNothing: a Watch needs no request and no goroutine of the
+// driver's, and neither does what it tells.
+func TestHintsCostNothing(t *testing.T) {
+	server := serverFor(t)
+	var count counter
+	d, other := open(t, dial(t, server.Addr(), count.on), nil), open(t, dial(t, server.Addr()), nil)
+	before := count.n.Load()
+	all := []*hints{hear(t, d, ""), hear(t, d, "n"), hear(t, d, "n"), hear(t, d, "m")}
+	for range 20 {
+		mustAcquire(t, other, ask("n", "holder"))
+		mustRelease(t, other, ask("n", "holder"))
+	}
+	mustAcquire(t, other, ask("m", "holder"))
+	testbed.Eventually(t, "everything is told", patience, func() bool {
+		return all[0].count("m") > 0 && all[3].count("m") > 0 && all[1].count("n") > 0 && all[2].count("n") > 0
+	})
+	if got := count.n.Load() - before; got != 0 {
+		t.Fatalf("%d requests", got)
+	}
+}
+
+// TestHintsWithoutTheWatch: if it falls silent while nobody has a lock here,
+// that is noticed, and those who listen look again.
+func TestHintsWithoutTheWatch(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	deaf := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = deaf
+	d := open(t, client, nil)
+	h := hear(t, d, "")
+	deaf.deaf.Store(true)
+	mustPut(t, dial(t, server.Addr()), "n/foreign", "")
+	testbed.Eventually(t, "the silence is noticed", patience, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return !d.session.watch.up
+	})
+	deaf.deaf.Store(false)
+	testbed.Eventually(t, "those who listen look again", patience, func() bool { return h.count("") > 1 })
+	mustPut(t, dial(t, server.Addr()), "m/foreign", "")
+	testbed.Eventually(t, "changes are told again", patience, func() bool { return h.count("m") > 0 })
+}
+
+// TestHintsOverALostSession: another is opened by itself.
+func TestHintsOverALostSession(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	d := open(t, dial(t, server.Addr()), &Options{TTL: 2 * time.Second})
+	h := hear(t, d, "")
+	d.mu.Lock()
+	lease := d.session.id
+	d.mu.Unlock()
+	if _, err := operator.Revoke(bounded(t), lease); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "those who listen look again", patience, func() bool { return h.count("") > 1 })
+	mustPut(t, operator, "n/foreign", "")
+	testbed.Eventually(t, "changes are told again", patience, func() bool { return h.count("n") > 0 })
+}
+
+// TestHintsOfNestedNames: a contender of another client stands in every lock
+// above it.
+func TestHintsOfNestedNames(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	raw := open(t, dial(t, server.Addr()), &Options{RawNames: true})
+	h := hear(t, raw, "")
+	mustPut(t, operator, "a/b/1f", "")
+	testbed.Eventually(t, "both are told", patience, func() bool { return h.count("a") > 0 && h.count("a/b") > 0 })
+}
+
+// TestSlowListenerIsToldOfAll: names that nobody takes are not kept for ever.
+func TestSlowListenerIsToldOfAll(t *testing.T) {
+	l := &listener{prefix: "n", pending: map[string]bool{}, told: make(chan struct{}, 1)}
+	l.add("n too early")
+	if names := l.take(); len(names) != 0 {
+		t.Fatalf("told before it began: %v", names)
+	}
+	l.again()
+	if names := l.take(); len(names) != 1 || !names[""] {
+		t.Fatalf("it begins with %v", names)
+	}
+	for i := range maxPending {
+		l.add("n" + strings.Repeat("x", i))
+	}
+	l.add("other")
+	if n := len(l.pending); n != maxPending {
+		t.Fatalf("%d names are pending, want %d", n, maxPending)
+	}
+	l.add("n one too many")
+	l.add("n1")
+	if names := l.take(); len(names) != 1 || !names[""] {
+		t.Fatalf("%d names are told after too many, want any", len(names))
+	}
+	if names := l.take(); len(names) != 0 {
+		t.Fatalf("told again: %v", names)
+	}
+}
