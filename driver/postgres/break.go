@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -11,11 +12,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// Break takes a lock away; see driver.Breaker. It is recorded first. No session
-// can give up the lock of another, so the server is told to end the holder's
-// session, and with it every lock of that process, whose holders are all told.
-// Only what this driver holds itself is taken away alone. It needs the holder's
-// database role, or pg_signal_backend.
+// breakGrace is how long a holder's process has to give up what it is asked for.
+const breakGrace = time.Second
+
+// Break takes a lock away; see driver.Breaker. In one statement it is recorded
+// and the holder's process is asked to give this one lock up. If that does not
+// answer within a second, the server is told to end its session, and with it
+// every lock of that process: no session can give up the lock of another. That
+// needs the holder's database role, or pg_signal_backend.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
 	if err := breakable(b); err != nil {
 		return driver.Broken{}, false, err
@@ -30,10 +34,10 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 	if err != nil {
 		return driver.Broken{}, false, problem("break", b.Name, interlock.Bug, err)
 	}
-	if string(row[2]) == number(s.id) {
-		return record, true, d.drop(ctx, s, b)
+	if err := d.awaitBreak(ctx, s, b, string(row[2])); err != nil {
+		return driver.Broken{}, false, err
 	}
-	return record, true, d.endSession(ctx, s, b.Name, string(row[2]))
+	return record, true, nil
 }
 
 func breakable(b driver.Break) error {
@@ -62,46 +66,61 @@ func broken(b driver.Break, counter, at field) (driver.Broken, error) {
 	return driver.Broken{Break: b, Token: token, At: when}, err
 }
 
-// drop gives up what this driver holds, and tells the holder.
-func (d *Driver) drop(ctx context.Context, s *session, b driver.Break) error {
-	id := identity{b.Name, b.Owner}
-	done := make(chan answer, 1)
-	d.mu.Lock()
-	if q := d.requests[id]; q != nil && q.claim != nil {
-		q.lost(false, problem("renew", b.Name, interlock.Definite, fmt.Errorf("%w: taken away by %s", interlock.ErrLost, b.By)))
-		delete(d.requests, id)
-	}
-	err := d.releasing(s, d.table.release(boottime.Now(), id, d.key(b.Name)), done)
-	d.mu.Unlock()
-	if err != nil {
-		return problem("break", b.Name, interlock.Uncertain, err)
-	}
-	select {
-	case a := <-done:
-		return ofAnswer("break", b.Name, a)
-	case <-ctx.Done():
-		return unanswered("break", b.Name, ctx)
-	}
-}
-
-// endSession ends another session and returns when it is gone.
-func (d *Driver) endSession(ctx context.Context, s *session, name, id string) error {
-	if _, err := d.askOn(ctx, s, "break", name, step{stEnd, []string{id}}); err != nil {
-		return err
-	}
-	look := time.NewTicker(10 * time.Millisecond)
+// awaitBreak returns when the owner does not hold the lock any more, and ends
+// the session that holds it if that takes too long.
+func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, holder string) error {
+	look, grace := time.NewTicker(20*time.Millisecond), time.NewTimer(breakGrace)
 	defer look.Stop()
+	defer grace.Stop()
+	held := step{stHeld, []string{strconv.FormatInt(d.key(b.Name), 10), b.Owner}}
 	for {
-		a, err := d.askOn(ctx, s, "break", name, step{stGone, []string{id}})
-		if err != nil || string(a.rows[0][0]) == "t" {
-			return err
+		a, err := d.askOn(ctx, s, "break", b.Name, held)
+		if err == nil && string(a.rows[0][0]) == "f" {
+			return nil
+		}
+		if err != nil {
+			return recorded(b.Name, err)
 		}
 		select {
 		case <-ctx.Done():
-			return unanswered("break", name, ctx)
+			return unanswered("break", b.Name, ctx)
 		case <-look.C:
+		case <-grace.C:
+			if _, err := d.askOn(ctx, s, "break", b.Name, step{stEnd, []string{holder}}); err != nil {
+				return recorded(b.Name, err)
+			}
 		}
 	}
+}
+
+// recorded is an error after the break was recorded: it may be done.
+func recorded(name string, err error) error {
+	if interlock.Kind(err) == interlock.Retryable {
+		return problem("break", name, interlock.Uncertain, err)
+	}
+	return err
+}
+
+// dropped gives up what somebody has recorded as broken, and tells the holder.
+// It runs under Driver.mu.
+func (d *Driver) dropped(s *session, order string) {
+	number, owner, _ := strings.Cut(order, " ")
+	key, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return
+	}
+	effects := d.table.drop(boottime.Now(), key, owner)
+	if len(effects) == 0 {
+		return
+	}
+	id := effects[0].on.identity
+	if q := d.requests[id]; q != nil && q.claim != nil {
+		q.lost(q.claim.Remaining() <= 0, problem("renew", id.name, interlock.Definite,
+			fmt.Errorf("%w: it was taken away by force", interlock.ErrLost)))
+		delete(d.requests, id)
+	}
+	d.perform(s, effects)
+	signal(d.changed)
 }
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.

@@ -19,6 +19,7 @@ const suiteTTL = 3 * time.Second
 
 func TestFenced(t *testing.T)  { drivertest.RunFenced(t, sessionHarness()) }
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, sessionHarness()) }
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness()) }
 
 func sessionHarness() drivertest.Harness {
 	return drivertest.Harness{

@@ -51,7 +51,7 @@ const (
 	stDepart   = "interlock_depart"
 	stListen   = "interlock_listen"
 	stUnlisten = "interlock_unlisten"
-	stGone     = "interlock_gone"
+	stHeld     = "interlock_held"
 )
 
 // hint tells watchers of name, which is a SQL expression.
@@ -141,12 +141,18 @@ from {ns}_contender c where c.key = $1::bigint and c.name = $2::text and (c.coun
 		or c.counter > 0 and ` + strings.ReplaceAll(live, "{and}", holds) + `)
 ) listed where nth <= $2::bigint order by name, (counter > 0) desc, place`,
 	// break: key, name, owner, reason, by. Records it if owner holds name now,
-	// and tells the holder's session.
-	stBreak: `insert into {ns}_break (name, owner, reason, who, counter)
-select c.name, c.owner, $4::text, $5::text, c.counter from {ns}_contender c
-where c.key = $1::bigint and c.name = $2::text and c.owner = $3::text and c.counter > 0 and ` + strings.ReplaceAll(live, "{and}", holds) + `
-returning counter, floor(extract(epoch from at) * 1000000)::bigint,
-	(select session from {ns}_contender where key = $1 and owner = $3 and counter > 0)`,
+	// and asks the holder's session to give it up.
+	stBreak: `with held as (
+	select c.name, c.owner, c.counter, c.session from {ns}_contender c
+	where c.key = $1::bigint and c.name = $2::text and c.owner = $3::text and c.counter > 0 and ` + strings.ReplaceAll(live, "{and}", holds) + `
+), noted as (
+	insert into {ns}_break (name, owner, reason, who, counter) select name, owner, $4::text, $5::text, counter from held returning at
+)
+select counter, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, session,
+	pg_notify('{ns}_wake_' || session::text, '!' || $1::bigint::text || ' ' || owner) is null from held`,
+	// held: key, owner. Whether owner still holds.
+	stHeld: `select exists (select from {ns}_contender c where c.key = $1::bigint and c.owner = $2::text and c.counter > 0
+	and ` + strings.ReplaceAll(live, "{and}", holds) + `)`,
 	// end: session. Ends whoever holds its id.
 	stEnd: `select pg_terminate_backend(l.pid) from pg_locks l where l.locktype = 'advisory' and l.objsubid = 2 and l.granted
 	and l.database = (select oid from pg_database where datname = current_database())
@@ -158,8 +164,6 @@ from {ns}_break where name = $1::text or $1 = '' order by id desc limit $2::int`
 	stDepart:   `delete from {ns}_contender where session = $1::int and counter = 0`,
 	stListen:   `listen {ns}_watch`,
 	stUnlisten: `unlisten {ns}_watch`,
-	// gone: session.
-	stGone: `select pg_try_advisory_xact_lock_shared(({class}), $1::int)`,
 	// attend and forget: session.
 	stAttend: `insert into {ns}_watcher values ($1::int) on conflict do nothing`,
 	stForget: `delete from {ns}_watcher where session = $1::int`,

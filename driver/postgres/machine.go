@@ -177,6 +177,16 @@ func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	return append([]effect{{kind: kind, on: *c}}, t.advance(now, key)...)
 }
 
+// drop gives up what owner holds, because it was taken away. There is nothing to
+// do if it does not hold it.
+func (t *table) drop(now boottime.Instant, key int64, owner string) []effect {
+	s := t.slots[key]
+	if s == nil || s.holder == nil || s.holder.owner != owner {
+		return nil
+	}
+	return t.release(now, s.holder.identity, key)
+}
+
 // wake takes the server's word that it may be our turn.
 func (t *table) wake(now boottime.Instant, key int64) []effect {
 	s := t.slots[key]

@@ -99,17 +99,21 @@ func processOf(ctx context.Context, conn *pgx.Conn) (pid string, err error) {
 
 // facts are what the server tells about itself.
 type facts struct {
-	version  int
-	standby  bool
-	durable  bool // a commit is on disk before it is answered
-	encoding string
+	version int
+	standby bool
+	durable bool // what is flushed stays
+	// synchronous: commits are flushed before they are answered, by the
+	// connection's own setting.
+	synchronous bool
+	encoding    string
 }
 
 // ask reads facts, and refuses a server that cannot keep locks.
 func ask(ctx context.Context, conn *pgx.Conn) (f facts, err error) {
 	err = conn.QueryRow(ctx, `select current_setting('server_version_num')::int, pg_is_in_recovery(),
-		current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on', current_setting('server_encoding')`,
-		pgx.QueryExecModeExec).Scan(&f.version, &f.standby, &f.durable, &f.encoding)
+		current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on', current_setting('server_encoding'),
+		current_setting('synchronous_commit') <> 'off'`,
+		pgx.QueryExecModeExec).Scan(&f.version, &f.standby, &f.durable, &f.encoding, &f.synchronous)
 	switch {
 	case err != nil:
 		return f, err

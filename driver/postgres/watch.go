@@ -10,7 +10,8 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// told takes a notification: of our turn, or for watchers.
+// told takes a notification: of our turn, of a forced release, or for
+// watchers.
 func (d *Driver) told(s *session, channel, payload string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -21,6 +22,10 @@ func (d *Driver) told(s *session, channel, payload string) {
 		for w := range d.watchers {
 			w.tell(payload)
 		}
+		return
+	}
+	if order, ok := strings.CutPrefix(payload, "!"); ok {
+		d.dropped(s, order)
 		return
 	}
 	if key, err := strconv.ParseInt(payload, 10, 64); err == nil {

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestTableFenced(t *testing.T)  { drivertest.RunFenced(t, tableHarness()) }
+func TestTableWatcher(t *testing.T) { drivertest.RunWatcher(t, tableHarness()) }
+func TestTableBreaker(t *testing.T) { drivertest.RunBreaker(t, tableHarness()) }
+
+func tableHarness() drivertest.Harness {
+	return drivertest.Harness{
+		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
+			server := testbed.Postgres(t)
+			return &tableBackend{paths.New[driver.Fenced](server), operator(t, server.URL())}
+		},
+		TTL:        suiteTTL,
+		Heartbeat:  heartbeat,
+		DeadWaiter: 2 * heartbeat,
+		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
+	}
+}
+
+// tableBackend is a server with a path of its own for each pool.
+type tableBackend struct {
+	*paths.Server[driver.Fenced]
+	operator *pgxpool.Pool
+}
+
+func (b *tableBackend) Open(t *testing.T) (driver.Fenced, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		d, err := OpenTable(t.Context(), operator(t, urlAt(path.Addr())), &TableOptions{TTL: suiteTTL})
+		if err != nil {
+			return nil, err // not a typed nil
+		}
+		return d, nil
+	})
+}
+
+func (b *tableBackend) Faults() drivertest.Faults { return b.Server }
+
+func (b *tableBackend) Residue(t *testing.T, name string) []string {
+	t.Helper()
+	rows, err := b.operator.Query(context.Background(),
+		`select owner from interlock_lease where name = $1 and owner is not null and expires > clock_timestamp()`, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+func (b *tableBackend) Delete(t *testing.T, name string) {
+	t.Helper()
+	if _, err := b.operator.Exec(context.Background(), `delete from interlock_lease where name = $1`, name); err != nil {
+		t.Fatal(err)
+	}
+}
