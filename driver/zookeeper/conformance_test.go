@@ -1,0 +1,189 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const suiteTTL = 3 * time.Second
+
+func harness() drivertest.Harness {
+	return drivertest.Harness{
+		Start:     start,
+		TTL:       suiteTTL,
+		Heartbeat: paceOf(suiteTTL).heartbeat,
+		// sessions end with the tick of the server, which is 100 ms
+		DeadWaiter: suiteTTL + time.Second,
+	}
+}
+
+func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness()) }
+func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness()) }
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness()) }
+
+// backend is a server with a path of its own for each driver.
+type backend struct {
+	*paths.Server[driver.Fenced]
+	root     string
+	operator *zk.Conn // past every fault of the paths
+	ears     map[driver.Fenced]*deafDialer
+}
+
+var shared struct {
+	sync.Mutex
+	namespaces atomic.Int64
+}
+
+func start(t *testing.T, _ bool) drivertest.Backend {
+	// containers go soon after their last child, so that this is met often
+	server := testbed.ZooKeeper(t, "-Dznode.container.checkIntervalMs=50")
+	return &backend{paths.New[driver.Fenced](server), "/suite/locks", dial(t, server.Addr()), map[driver.Fenced]*deafDialer{}}
+}
+
+// dial connects the client itself for the time of the test.
+func dial(t testing.TB, addrs ...string) *zk.Conn {
+	t.Helper()
+	conn, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		for range events {
+		}
+	})
+	return conn
+}
+
+func open(t testing.TB, o *Options) *Driver {
+	t.Helper()
+	d, err := Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, d)
+	return d
+}
+
+func closeAfter(t testing.TB, d *Driver) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := d.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
+func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		ear := new(deafDialer)
+		d, err := Open(t.Context(), &Options{Servers: []string{path.Addr()}, Root: b.root, TTL: suiteTTL, Dial: ear.dial})
+		if err != nil {
+			return nil, err
+		}
+		b.ears[d] = ear
+		return d, nil
+	})
+}
+
+func (b *backend) Faults() drivertest.Faults { return b.Server }
+
+func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
+
+func (b *backend) contenders(t *testing.T, name string) []string {
+	t.Helper()
+	lock := layout{root: b.root}.lock(name)
+	var list []string
+	testbed.Eventually(t, "the operator can list "+lock, patience, func() (ok bool) {
+		var err error
+		list, _, err = b.operator.Children(lock)
+		return err == nil || errors.Is(err, zk.ErrNoNode)
+	})
+	for i, child := range list {
+		list[i] = lock + "/" + child
+	}
+	return list
+}
+
+func (b *backend) Residue(t *testing.T, name string) []string {
+	t.Helper()
+	var left []string
+	for _, path := range b.contenders(t, name) {
+		if data, _, err := b.operator.Get(path); err == nil {
+			left = append(left, fmt.Sprintf("%s = %s", path, data))
+		}
+	}
+	return left
+}
+
+func (b *backend) Delete(t *testing.T, name string) {
+	t.Helper()
+	for _, path := range b.contenders(t, name) {
+		if err := b.operator.Delete(path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// deafDialer makes connections that lose every event of a watch once they are
+// deaf, while requests are answered.
+type deafDialer struct{ deaf atomic.Bool }
+
+func (d *deafDialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &deafConn{Conn: conn, ear: d}, nil
+}
+
+// deafConn passes packets on one by one.
+type deafConn struct {
+	net.Conn
+	ear  *deafDialer
+	rest []byte
+	met  bool // the greeting has passed, which is no reply
+}
+
+func (c *deafConn) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		head := make([]byte, 4)
+		if _, err := io.ReadFull(c.Conn, head); err != nil {
+			return 0, err
+		}
+		body := make([]byte, binary.BigEndian.Uint32(head))
+		if _, err := io.ReadFull(c.Conn, body); err != nil {
+			return 0, err
+		}
+		const event = 0xffffffff
+		if c.met && c.ear.deaf.Load() && binary.BigEndian.Uint32(body) == event {
+			continue
+		}
+		c.met = true
+		c.rest = append(head, body...)
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+const patience = 20 * time.Second

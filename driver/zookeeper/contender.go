@@ -1,0 +1,160 @@
+package zookeeper
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// contender is one owner's attempt at one name under one session. All fields
+// but over are guarded by the driver's mutex.
+type contender struct {
+	identity
+	id      string // its random part, by which its node is found
+	lock    string // the node of the lock
+	session *session
+	events  driver.Events
+
+	state state
+	node  string // its own, once it is known; empty before
+	// unsure: a node may have been created of which no answer told.
+	unsure bool
+	// creating is closed when a request that creates the node is over, whoever
+	// still waits for it; nil if there is none.
+	creating chan struct{}
+	scale    scale           // the creating request relied on it
+	token    interlock.Token // once the node was looked at
+	told     bool            // Acquire has returned the grant
+	place    driver.Place    // while it waits
+	// unwatched: the watch on its node has fired for something else than its end.
+	unwatched bool
+	// stale are the random parts of this owner under sessions that ran out of
+	// time, whose nodes ZooKeeper may still keep.
+	stale []string
+	// over: the claim is lost or given up, whatever the session says.
+	over atomic.Bool
+	// changed wakes the Acquire that waits; it holds one signal.
+	changed chan struct{}
+}
+
+type state int
+
+const (
+	asking   state = iota // its node is not known, or was not looked at
+	waiting               // in line
+	holding               // first in line
+	dropped               // ZooKeeper no longer has its node
+	outdated              // its session ended
+	leaving               // Release was called
+)
+
+func (c *contender) wake() { nudge(c.changed) }
+
+// grant is what Acquire returns. The driver's mutex is held.
+func (c *contender) grant() driver.Grant {
+	c.told, c.events.Waiting = true, nil // a holder has no place
+	return driver.Grant{Lease: lease{c}, Token: c.token}
+}
+
+// queue tells the waiter its place, if that is new. The driver's mutex is held.
+func (c *contender) queue(p driver.Place) {
+	if p == c.place {
+		return
+	}
+	c.place = p
+	if c.events.Waiting != nil {
+		c.events.Waiting(p)
+	}
+}
+
+// stands notes which node is its own. The driver's mutex is held.
+func (c *contender) stands(node string) {
+	c.node, c.unsure = node, false
+	if !c.session.ended {
+		c.session.own[node] = c
+	}
+}
+
+// vanish is for a node that is gone. The driver's mutex is held.
+func (c *contender) vanish() {
+	delete(c.session.own, c.node)
+	c.node = ""
+	if c.state == leaving {
+		return
+	}
+	c.lose(interlock.ErrLost)
+	c.state = dropped
+	c.wake()
+	nudge(c.session.checkNow) // perhaps the whole session is gone
+}
+
+// outdate is for one whose session has ended. The driver's mutex is held.
+func (c *contender) outdate() {
+	if c.session.revoked {
+		c.lose(interlock.ErrSessionEnded)
+	}
+	if c.state != leaving {
+		c.state = outdated
+	}
+	c.wake()
+}
+
+// lose tells the holder, if it was told of the grant and not yet of its end.
+// The driver's mutex is held, so that it cannot follow a Release.
+func (c *contender) lose(cause error) {
+	c.over.Store(true)
+	if c.told && c.events.Lost != nil {
+		c.events.Lost(cause)
+	}
+	c.told = false
+}
+
+// gone reports that ZooKeeper has nothing of it any more. The driver's mutex is
+// held.
+func (c *contender) gone() bool {
+	if len(c.stale) > 0 || c.creating != nil {
+		return false
+	}
+	return c.session.revoked || c.node == "" && !c.unsure
+}
+
+// ids are the random parts of every node that ZooKeeper may have of it.
+func (c *contender) ids() []string { return append([]string{c.id}, c.stale...) }
+
+// lease is the time of one claim: that of its session, until it is over.
+type lease struct{ c *contender }
+
+// Remaining implements driver.Lease.
+func (l lease) Remaining() time.Duration {
+	if l.c.over.Load() {
+		return 0
+	}
+	return l.c.session.term.Remaining()
+}
+
+// Contender is where a claim stands in ZooKeeper.
+type Contender struct {
+	Path    string // of its node
+	Session int64  // the node's ephemeral owner
+	Czxid   int64  // the transaction that created it
+}
+
+// Contender tells the node of a claim that this driver holds, for transactions
+// of your own that check it. ok is false if owner does not hold name as far as
+// this driver knows. It does not block.
+func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.contenders[identity{name, owner}]
+	if c == nil || c.state != holding || !c.told {
+		return Contender{}, false
+	}
+	czxid := c.token.Counter() - c.scale.added()
+	return Contender{Path: c.node, Session: c.session.id, Czxid: czxid}, true
+}
+
+// below is the name of a child.
+func below(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

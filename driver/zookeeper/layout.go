@@ -1,0 +1,170 @@
+package zookeeper
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// layout turns names into paths. See docs/adr/011-zookeeper.md.
+type layout struct {
+	root string // "/interlock", never ending in a slash
+	raw  bool
+}
+
+// reserved begins the names of nodes of ours that are no locks.
+const reserved = "interlock."
+
+func (l layout) base() string   { return l.root + "/" + reserved + "base" }
+func (l layout) breaks() string { return l.root + "/" + reserved + "breaks" }
+
+// lock is the node under which a lock's contenders stand.
+func (l layout) lock(name string) string {
+	if l.raw {
+		return l.root + "/" + name
+	}
+	return l.root + "/" + escape(name)
+}
+
+// name is the opposite of lock. ok is false for nodes that are not in our
+// layout.
+func (l layout) name(path string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(path, l.root+"/")
+	switch {
+	case !ok || name == "" || strings.HasPrefix(name, reserved):
+		return "", false
+	case l.raw:
+		return name, true
+	}
+	return unescape(name)
+}
+
+// check refuses what the layout cannot hold.
+func (l layout) check(op, name string) error {
+	var why string
+	switch {
+	case name == "" || len(name) > driver.MaxName:
+		why = fmt.Sprintf("it has %d bytes, and may have 1 to %d", len(name), driver.MaxName)
+	case l.raw:
+		why = rawFault(name)
+	}
+	if why == "" {
+		return nil
+	}
+	return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: fmt.Errorf("%w: %s", interlock.ErrName, why)}
+}
+
+// rawFault is why a name cannot be a path as it is; empty if it can.
+func rawFault(name string) string {
+	if !utf8.ValidString(name) || strings.IndexFunc(name, forbidden) >= 0 {
+		return "it has a character that a path cannot have"
+	}
+	for segment := range strings.SplitSeq(name, "/") {
+		switch {
+		case segment == "" || segment == "." || segment == "..":
+			return "it has a segment that a path cannot have"
+		case strings.HasPrefix(segment, reserved):
+			return "it has a segment that begins with " + reserved
+		case strings.HasPrefix(name, "zookeeper"):
+			return "it begins with the servers' own directory"
+		}
+		if _, ok := readNode(segment); ok {
+			return "it has a segment that looks like a contender"
+		}
+	}
+	return ""
+}
+
+// forbidden are the characters that ZooKeeper refuses in paths.
+func forbidden(r rune) bool {
+	return r <= 0x1f || r >= 0x7f && r <= 0x9f || r >= 0xd800 && r <= 0xf8ff || r >= 0xfff0 && r <= 0xffff
+}
+
+// escape makes one segment of any name: letters, digits and most punctuation of
+// ASCII stand for themselves, every other byte is %XX.
+func escape(name string) string {
+	plainDots := strings.Trim(name, ".") == ""
+	own := strings.HasPrefix(name, reserved)
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		if c <= ' ' || c >= 0x7f || c == '/' || c == '%' || plainDots || own && i == 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+			continue
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+func unescape(segment string) (name string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(segment); i++ {
+		if segment[i] != '%' {
+			b.WriteByte(segment[i])
+			continue
+		}
+		var c byte
+		if i+2 >= len(segment) {
+			return "", false
+		}
+		if _, err := fmt.Sscanf(segment[i+1:i+3], "%02X", &c); err != nil {
+			return "", false
+		}
+		b.WriteByte(c)
+		i += 2
+	}
+	return b.String(), escape(b.String()) == segment
+}
+
+// parents lists the nodes above path, the topmost first.
+func parents(path string) []string {
+	var all []string
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			all = append(all, path[:i])
+		}
+	}
+	return all
+}
+
+// record is the data of our contenders.
+type record struct {
+	Owner text      `json:"owner"`
+	Asked time.Time `json:"asked"` // by the contender's own clock
+	TTL   int64     `json:"ttl_ms"`
+	scale           // when the contender came
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("zookeeper: record: " + err.Error()) // strings, numbers and recent times always marshal
+	}
+	return b
+}
+
+// readRecord reports ok = false for what another client wrote.
+func readRecord(data []byte) (r record, ok bool) {
+	err := json.Unmarshal(data, &r)
+	return r, err == nil && r.Owner != ""
+}
+
+// newID is a random UUID (RFC 9562, version 4), as other clients write it.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// The nodes of all clients: the random part, the marker, and the number that
+// the server appends, which is negative after 2^31 nodes.
+var nodeForm = regexp.MustCompile(`^(?:_c_)?([0-9a-fA-F-]{32,36})(-lock-|__lock__|__rlock__)(-?\d{9,10})$`)

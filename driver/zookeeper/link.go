@@ -1,0 +1,153 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// link is how a session's client reaches the servers: it dials, reads the
+// length of the session out of the server's greeting, which the client keeps to
+// itself, and can be cut for good. It is the client's zk.HostProvider and
+// zk.Dialer.
+type link struct {
+	ctx  context.Context // ends with the session
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// patience bounds the greeting; the client itself would wait for several
+	// times the length of the session.
+	patience time.Duration
+
+	mu      sync.Mutex
+	servers []string
+	next    int
+	failed  int // servers tried since the last that was reached
+	conn    *wire
+	granted time.Duration
+	cut     bool
+}
+
+var (
+	_ zk.HostProvider = (*link)(nil)
+
+	errCut = errors.New("the session is over")
+)
+
+// Init implements zk.HostProvider.
+func (l *link) Init(servers []string) error {
+	l.servers = servers
+	return nil
+}
+
+// Len implements zk.HostProvider.
+func (l *link) Len() int { return len(l.servers) }
+
+// Next implements zk.HostProvider. The client pauses for a second, and gives up
+// what it has not sent, when retryStart is true. That is when every server was
+// tried in vain: a connection that broke is replaced at once.
+func (l *link) Next() (server string, retryStart bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	server = l.servers[l.next]
+	l.next = (l.next + 1) % len(l.servers)
+	if retryStart = l.cut || l.failed >= len(l.servers); retryStart {
+		l.failed = 0
+	}
+	l.failed++
+	return server, retryStart
+}
+
+// Connected implements zk.HostProvider.
+func (l *link) Connected() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed = 0
+}
+
+// connect is the client's zk.Dialer.
+func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	defer cancel()
+	raw, err := l.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		raw.Close()
+		return nil, errCut
+	}
+	if l.conn != nil {
+		l.conn.Close() // the client forgets it when a session has expired
+	}
+	l.conn = &wire{Conn: raw, link: l}
+	return l.conn, nil
+}
+
+// reset closes the connection, so that the client opens another.
+func (l *link) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		l.conn.Close()
+	}
+}
+
+// sever closes the connection and allows no other: nothing reaches the servers
+// from here on, not even a goodbye.
+func (l *link) sever() {
+	l.mu.Lock()
+	l.cut = true
+	l.mu.Unlock()
+	l.reset()
+}
+
+// length is how long the server keeps the session without a sign of life.
+func (l *link) length() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.granted
+}
+
+// wire is one connection.
+type wire struct {
+	net.Conn
+	link     *link
+	greeting [12]byte // its length, the version of the protocol, milliseconds
+	heard    int
+}
+
+// Read takes note of the greeting, the first thing a server says.
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if w.heard < len(w.greeting) && n > 0 {
+		w.heard += copy(w.greeting[w.heard:], p[:n])
+		if w.heard == len(w.greeting) {
+			w.link.mu.Lock()
+			w.link.granted = time.Duration(binary.BigEndian.Uint32(w.greeting[8:])) * time.Millisecond
+			w.link.mu.Unlock()
+		}
+	}
+	return n, err
+}
+
+// SetReadDeadline bounds the wait for the greeting.
+func (w *wire) SetReadDeadline(t time.Time) error {
+	if w.heard == 0 && !t.IsZero() {
+		if soon := time.Now().Add(w.link.patience); t.After(soon) {
+			t = soon
+		}
+	}
+	return w.Conn.SetReadDeadline(t)
+}
+
+// quiet drops what the client would log: everything is told by errors and
+// events.
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}

@@ -1,0 +1,81 @@
+package zookeeper
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// node is one contender's, in the form of some client.
+type node struct {
+	name   string // below the lock's node
+	id     string // the client's random part
+	family family
+	number int32 // the server's: the order of service
+}
+
+// family is the form in which a client writes its contenders.
+type family int
+
+const (
+	curator  family = iota // _c_UUID-lock-N: Curator, and ours
+	goclient               // _c_HEX-lock-N: go-zookeeper/zk
+	kazoo                  // HEX__lock__N, HEX__rlock__N
+)
+
+func (f family) String() string {
+	return [...]string{"curator", "go-zookeeper", "kazoo"}[f]
+}
+
+// readNode reads a contender's node. ok is false for anything else, which other
+// recipes keep below the same node and which is nobody in our line.
+func readNode(name string) (n node, ok bool) {
+	m := nodeForm.FindStringSubmatch(name)
+	if m == nil {
+		return node{}, false
+	}
+	number, err := strconv.ParseInt(m[3], 10, 32)
+	if err != nil {
+		return node{}, false
+	}
+	n = node{name: name, id: m[1], number: int32(number)}
+	switch {
+	case m[2] != "-lock-":
+		n.family = kazoo
+	case !strings.Contains(m[1], "-"):
+		n.family = goclient
+	}
+	return n, true
+}
+
+// queue is the line of one lock, the holder first: a pure function of the names
+// of the nodes.
+type queue []node
+
+// queueOf sorts contenders by their numbers. The numbers wrap from 2^31-1 to
+// -2^31, so that they are compared by their difference: contenders of one line
+// are never half the range apart.
+func queueOf(children []string) queue {
+	var q queue
+	for _, name := range children {
+		if n, ok := readNode(name); ok {
+			q = append(q, n)
+		}
+	}
+	slices.SortFunc(q, func(a, b node) int { return int(a.number - b.number) })
+	return q
+}
+
+// find is where the contender with this id stands; -1 if it does not.
+func (q queue) find(id string) int {
+	return slices.IndexFunc(q, func(n node) bool { return n.id == id })
+}
+
+// foreign is the first contender of a client that does not see ours.
+func (q queue) foreign() (node, bool) {
+	i := slices.IndexFunc(q, func(n node) bool { return n.family == kazoo })
+	if i < 0 {
+		return node{}, false
+	}
+	return q[i], true
+}

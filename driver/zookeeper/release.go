@@ -1,0 +1,169 @@
+package zookeeper
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const opRelease = "release"
+
+// Release implements driver.Fenced: one request that deletes the owner's own
+// node, which nobody else ever has. If its outcome is unknown the driver goes on
+// deleting the node at every heartbeat, because a session that is shared by the
+// whole process would keep it alive. An owner that this driver does not know
+// has nothing here, and costs no request.
+func (d *Driver) Release(ctx context.Context, name, owner string) error {
+	c, err := d.renounce(name, owner)
+	if c == nil || err != nil {
+		return err
+	}
+	s, err := d.current(ctx)
+	if err != nil {
+		return prelude(err)
+	}
+	return d.clear(ctx, s, c)
+}
+
+// renounce ends the claim here and now. The contender stays known until
+// ZooKeeper has confirmed; nil means that there is nothing to confirm.
+func (d *Driver) renounce(name, owner string) (*contender, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed(opRelease, name)
+	}
+	c := d.contenders[identity{name, owner}]
+	if c == nil {
+		return nil, nil
+	}
+	c.over.Store(true)
+	c.told, c.state, c.events = false, leaving, driver.Events{}
+	c.wake()
+	if c.gone() {
+		d.forget(c)
+		return nil, nil
+	}
+	return c, nil
+}
+
+// clear deletes whatever ZooKeeper may have of a contender that leaves. A node
+// of a session that ran out of time is found by its random part, and deleted
+// under the present session.
+func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
+	if err := d.created(ctx, s, c); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	node, plain := c.node, c.session == s && !c.unsure && len(c.stale) == 0
+	d.mu.Unlock()
+	if plain && node != "" {
+		if err := s.remove(ctx, opRelease, c.name, node); err != nil {
+			return err
+		}
+	} else if err := d.search(ctx, s, c); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(c)
+	return nil
+}
+
+// search deletes every node with one of the contender's random parts.
+func (d *Driver) search(ctx context.Context, s *session, c *contender) error {
+	q, err := d.line(ctx, s, c)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	ids := c.ids()
+	d.mu.Unlock()
+	for _, n := range q {
+		if !slices.Contains(ids, n.id) {
+			continue
+		}
+		if err := s.remove(ctx, opRelease, c.name, c.lock+"/"+n.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget drops a contender for good. The mutex is held.
+func (d *Driver) forget(c *contender) {
+	delete(c.session.own, c.node)
+	if d.contenders[c.identity] == c {
+		delete(d.contenders, c.identity)
+	}
+}
+
+// tend looks after what has no caller any more, at every heartbeat: contenders
+// whose release is not confirmed, and holders whose watch is used up.
+func (s *session) tend() {
+	beat := time.NewTicker(s.pace.heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.d.tendNow:
+		case <-beat.C:
+		}
+		for _, c := range s.left() {
+			// what fails is tried again at the next heartbeat
+			_ = s.d.clear(s.ctx, s, c)
+		}
+		for _, c := range s.unwatched() {
+			s.watchAgain(c)
+		}
+	}
+}
+
+// left lists those that leave and have nobody who waits for it, as far as they
+// can be told from those that have: clearing one twice does no harm.
+func (s *session) left() []*contender {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	var all []*contender
+	for _, c := range s.d.contenders {
+		if c.state == leaving && c.creating == nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func (s *session) unwatched() []*contender {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	var all []*contender
+	for _, c := range s.own {
+		if c.unwatched {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func (s *session) watchAgain(c *contender) {
+	s.d.mu.Lock()
+	node := c.node
+	c.unwatched = false
+	s.d.mu.Unlock()
+	if node == "" {
+		return
+	}
+	stat, err := s.watchOwn(s.ctx, c.name, node)
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	switch {
+	case c.node != node: // it was told meanwhile
+	case err != nil:
+		c.unwatched = true
+	case stat == nil:
+		c.vanish()
+	}
+}

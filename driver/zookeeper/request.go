@@ -1,0 +1,169 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+)
+
+var (
+	errSlow         = errors.New("zookeeper did not answer in time")
+	errNotConnected = errors.New("no connection to zookeeper")
+	errTimeRanOut   = errors.New("no renewal was confirmed in time")
+)
+
+// ask sends one request of the session's client and waits for its answer, for
+// as long as ctx lasts and at most for the bound of one request. The client
+// knows no context, so the request runs in a task of the driver, which ends with
+// the answer, with the connection, or at the latest with the session.
+//
+// The client never repeats a request. While there is no connection nothing is
+// sent: a request that was queued then would be carried out later.
+func ask[T any](ctx context.Context, s *session, op, name string, request func(*zk.Conn) (T, error)) (T, error) {
+	type reply struct {
+		value T
+		err   error
+	}
+	var none T
+	replies := make(chan reply, 1)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.pace.request, errSlow)
+	defer cancel()
+	if err := s.maySend(); err != nil {
+		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: err}
+	}
+	if ctx.Err() != nil {
+		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	task := func() {
+		value, err := request(s.conn)
+		replies <- reply{value, err}
+	}
+	if !s.d.spawn(task) {
+		return none, errClosed(op, name)
+	}
+	select {
+	case r := <-replies:
+		if r.err != nil {
+			return none, s.failed(op, name, r.err)
+		}
+		return r.value, nil
+	case <-ctx.Done():
+		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+	}
+}
+
+func (s *session) maySend() error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	switch {
+	case s.ended:
+		return interlock.ErrSessionEnded
+	case !s.connected:
+		return errNotConnected
+	}
+	return nil
+}
+
+// failed wraps the error of a request that was sent.
+func (s *session) failed(op, name string, err error) error {
+	if errors.Is(err, zk.ErrSessionExpired) {
+		s.end(interlock.ErrSessionEnded)
+		err = fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err)
+	}
+	return failed(op, name, err)
+}
+
+func failed(op, name string, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kindOf(err), Err: err}
+}
+
+// kindOf judges an error of the client. What the server answered was not done;
+// what no server was there for was not sent.
+func kindOf(err error) interlock.ErrorKind {
+	for _, refused := range []error{zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals,
+		zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrInvalidFlags, zk.ErrAuthFailed,
+		zk.ErrBadArguments, zk.ErrInvalidPath} {
+		if errors.Is(err, refused) {
+			return interlock.Definite
+		}
+	}
+	for _, never := range []error{zk.ErrNoServer, zk.ErrSessionExpired, zk.ErrSessionMoved} {
+		if errors.Is(err, never) {
+			return interlock.Retryable
+		}
+	}
+	return interlock.Uncertain
+}
+
+// prelude wraps an error from before the caller's own request was sent: what is
+// uncertain about it does not concern the caller.
+func prelude(err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return &interlock.Error{Op: "prepare", Driver: driverName, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
+}
+
+// again says that the place in the line is gone, or was never taken.
+func again(name string, cause error) error {
+	return &interlock.Error{Op: opAcquire, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
+}
+
+func errClosed(op, name string) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: interlock.ErrClosed}
+}
+
+// notSent wraps the end of ctx before anything was sent.
+func notSent(ctx context.Context, op, name string) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+}
+
+// sync has the server that answers us catch up with the others: what is read
+// next is at least as new as this call.
+func (s *session) sync(ctx context.Context, op, name string) error {
+	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (string, error) { return c.Sync(s.d.layout.root) })
+	return err
+}
+
+// children lists a node's; none if it is not there.
+func (s *session) children(ctx context.Context, op, name, path string) ([]string, error) {
+	list, err := ask(ctx, s, op, name, func(c *zk.Conn) ([]string, error) {
+		list, _, err := c.Children(path)
+		return list, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	return list, err
+}
+
+// remove deletes a node; that it is gone already is as good.
+func (s *session) remove(ctx context.Context, op, name, path string) error {
+	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return err
+}
+
+// found is a node as it was read.
+type found struct {
+	data []byte
+	stat *zk.Stat
+}
+
+// get reads a node; nil if it is not there.
+func (s *session) get(ctx context.Context, op, name, path string) (*found, error) {
+	f, err := ask(ctx, s, op, name, func(c *zk.Conn) (*found, error) {
+		data, stat, err := c.Get(path)
+		return &found{data, stat}, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	return f, err
+}

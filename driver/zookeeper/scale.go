@@ -1,0 +1,296 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// scale makes counters of transaction ids: Base + (czxid − Anchor). What it adds
+// only ever rises, and so do transaction ids; so their sum does.
+type scale struct {
+	Base   int64 `json:"base"`
+	Anchor int64 `json:"anchor"`
+}
+
+// added is what a scale adds to a transaction id.
+func (s scale) added() int64 { return s.Base - s.Anchor }
+
+func (s scale) token(czxid int64) (interlock.Token, error) {
+	const op = "make token"
+	if czxid <= 0 || s.Base <= 0 || s.Base > interlock.MaxCounter || s.Anchor < 0 {
+		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
+			Err: fmt.Errorf("no token of transaction %#x on base %d and anchor %#x", czxid, s.Base, s.Anchor)}
+	}
+	since := czxid - s.Anchor // of two numbers that are not negative
+	if since > math.MaxInt64-s.Base || s.Base+since > interlock.MaxCounter || s.Base+since < 1 {
+		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
+			Err: fmt.Errorf("the counter of transaction %#x on base %d and anchor %#x is out of range: "+
+				"no token can be issued in this namespace any more", czxid, s.Base, s.Anchor)}
+	}
+	return interlock.NewToken(s.Base+since, 0)
+}
+
+// behind reports that the scale would give a counter below floor to a
+// transaction as old as zxid.
+func (s scale) behind(zxid, floor int64) bool {
+	return s == scale{} || zxid-s.Anchor < floor-s.Base
+}
+
+// base is the scale of the namespace as it stands in its node.
+type base struct {
+	scale
+	version int32 // of the node
+	mod     int64 // the transaction that wrote the node last; 0 if nothing is known
+	since   int64 // the transaction that wrote the scale
+	earlier []span
+}
+
+// span is a scale that was valid from a transaction on, until the next.
+type span struct {
+	scale
+	Since int64 `json:"since"`
+}
+
+// kept is how many former scales the node keeps, for conversions.
+const kept = 32
+
+// stored is the data of the base's node.
+type stored struct {
+	scale
+	Since   int64  `json:"since,omitempty"`   // 0 in the write that brings the scale, which cannot know
+	Earlier []span `json:"earlier,omitempty"` // the newest last
+}
+
+func readBase(data []byte, stat *zk.Stat) (base, error) {
+	b := base{version: stat.Version, mod: stat.Mzxid, since: stat.Mzxid}
+	if len(data) == 0 {
+		return b, nil // it was created, and not yet set
+	}
+	var s stored
+	if err := json.Unmarshal(data, &s); err != nil || s.Base < 1 || s.Base > interlock.MaxCounter || s.Anchor < 0 {
+		return base{}, fmt.Errorf("the node of the base of tokens holds %q", data)
+	}
+	b.scale, b.earlier = s.scale, s.Earlier
+	if s.Since != 0 {
+		b.since = s.Since
+	}
+	return b, nil
+}
+
+// same is what to store to change nothing.
+func (b base) same() []byte {
+	if b.scale == (scale{}) {
+		return nil
+	}
+	return encode(stored{scale: b.scale, Since: b.since, Earlier: b.earlier})
+}
+
+// next is what to store for a new scale.
+func (b base) next(s scale) stored {
+	out := stored{scale: s, Earlier: b.earlier}
+	if b.scale != (scale{}) {
+		out.Earlier = append(out.Earlier[:len(out.Earlier):len(out.Earlier)], span{b.scale, b.since})
+	}
+	out.Earlier = out.Earlier[max(0, len(out.Earlier)-kept):]
+	return out
+}
+
+// spans are all known scales, the newest first.
+func (b base) spans() []span {
+	all := []span{{b.scale, b.since}}
+	for i := len(b.earlier) - 1; i >= 0; i-- {
+		all = append(all, b.earlier[i])
+	}
+	return all
+}
+
+// currentBase is the base as last read, or read anew if it has changed.
+func (s *session) currentBase(ctx context.Context) (base, error) {
+	s.d.mu.Lock()
+	b := s.base
+	s.d.mu.Unlock()
+	if b.mod != 0 {
+		return b, nil
+	}
+	return s.raiseBase(ctx, 1)
+}
+
+// raiseBase makes sure that the next counter is at least floor, and that no
+// scale adds less than one this session has seen.
+func (s *session) raiseBase(ctx context.Context, floor int64) (base, error) {
+	for range attempts {
+		b, err := s.raiseOnce(ctx, floor)
+		switch {
+		case err == nil:
+			s.adopt(b)
+			return b, nil
+		case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNodeExists), errors.Is(err, zk.ErrNoNode):
+		default:
+			return base{}, err
+		}
+	}
+	return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Retryable,
+		Err: errors.New("others kept changing it")}
+}
+
+const opRaise = "raise base of tokens"
+
+// raiseOnce reads the base and raises it if it is behind. Then it first writes
+// the node as it is, to learn the present transaction id, which becomes the
+// anchor; whoever comes in between is refused by the version it relied on.
+func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
+	b, err := s.readBase(ctx)
+	if errors.Is(err, zk.ErrNoNode) {
+		return base{}, s.createBase(ctx)
+	}
+	if err != nil || !s.isBehind(b, floor) {
+		return b, err
+	}
+	stat, err := s.writeBase(ctx, b.same(), b.version)
+	if err != nil {
+		return base{}, err
+	}
+	b.version, b.mod = stat.Version, stat.Mzxid
+	if !s.isBehind(b, floor) {
+		return b, nil
+	}
+	out := b.next(s.wanted(b, floor))
+	stat, err = s.writeBase(ctx, encode(out), b.version)
+	if err != nil {
+		return base{}, err
+	}
+	return base{scale: out.scale, version: stat.Version, mod: stat.Mzxid, since: stat.Mzxid, earlier: out.Earlier}, nil
+}
+
+func (s *session) writeBase(ctx context.Context, data []byte, version int32) (*zk.Stat, error) {
+	return ask(ctx, s, opRaise, "", func(c *zk.Conn) (*zk.Stat, error) {
+		return c.Set(s.d.layout.base(), data, version)
+	})
+}
+
+func (s *session) readBase(ctx context.Context) (base, error) {
+	type reply struct {
+		data []byte
+		stat *zk.Stat
+	}
+	r, err := ask(ctx, s, opRaise, "", func(c *zk.Conn) (reply, error) {
+		data, stat, err := c.Get(s.d.layout.base())
+		return reply{data, stat}, err
+	})
+	if err != nil {
+		return base{}, err
+	}
+	b, err := readBase(r.data, r.stat)
+	if err != nil {
+		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
+	}
+	return b, nil
+}
+
+// createBase makes the node, empty: what it must hold depends on when that was.
+func (s *session) createBase(ctx context.Context) error {
+	path := s.d.layout.base()
+	for _, p := range append(parents(path), path) {
+		_, err := ask(ctx, s, opRaise, "", func(c *zk.Conn) (string, error) {
+			return c.Create(p, nil, zk.FlagPersistent, s.d.options.ACL)
+		})
+		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			return err
+		}
+	}
+	return zk.ErrNoNode // and now read it
+}
+
+// isBehind reports that b must be raised, as of the last change of its node.
+func (s *session) isBehind(b base, floor int64) bool {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	return b.added() < s.mostAdded || b.behind(b.mod, floor)
+}
+
+// wanted is the scale that starts with the last change of b's node.
+func (s *session) wanted(b base, floor int64) scale {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.mostAdded != noneAdded {
+		floor = max(floor, s.mostAdded+b.mod)
+	}
+	if b.scale != (scale{}) {
+		floor = max(floor, b.added()+b.mod)
+	}
+	return scale{Base: floor, Anchor: b.mod}
+}
+
+// noneAdded is below what any scale adds.
+const noneAdded = math.MinInt64
+
+func (s *session) adopt(b base) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if b.mod >= s.base.mod {
+		s.base = b
+	}
+	s.mostAdded = max(s.mostAdded, b.added())
+}
+
+// forgetBase has the next contender read it again.
+func (s *session) forgetBase() {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.base = base{}
+}
+
+// Token is the token of the contender whose node was created by transaction
+// czxid, for writers that took their place in the line with another client and
+// want to pass the same guard. It reads the base of the namespace, and knows as
+// many former ones as its node keeps; an error of kind Definite says that none
+// is known for czxid, or that the counter is out of range.
+func (d *Driver) Token(ctx context.Context, czxid int64) (interlock.Token, error) {
+	b, err := d.baseForConversion(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range b.spans() {
+		if czxid > s.Since {
+			return s.token(czxid)
+		}
+	}
+	return 0, &interlock.Error{Op: "convert transaction id", Driver: driverName, Kind: interlock.Definite,
+		Err: fmt.Errorf("no base is known for %#x", czxid)}
+}
+
+// Zxid is the transaction that created the contender which got token. Its
+// errors are those of Token.
+func (d *Driver) Zxid(ctx context.Context, token interlock.Token) (int64, error) {
+	b, err := d.baseForConversion(ctx)
+	if err != nil {
+		return 0, err
+	}
+	until := int64(math.MaxInt64)
+	for _, s := range b.spans() {
+		if zxid := token.Counter() - s.added(); zxid > s.Since && zxid < until {
+			return zxid, nil
+		}
+		until = s.Since
+	}
+	return 0, &interlock.Error{Op: "convert token", Driver: driverName, Kind: interlock.Definite,
+		Err: fmt.Errorf("no base of this namespace yields %v", token)}
+}
+
+func (d *Driver) baseForConversion(ctx context.Context) (base, error) {
+	s, err := d.current(ctx)
+	if err != nil {
+		return base{}, err
+	}
+	if err := s.sync(ctx, "read base of tokens", ""); err != nil {
+		return base{}, err
+	}
+	return s.readBase(ctx)
+}

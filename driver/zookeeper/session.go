@@ -1,0 +1,288 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// session is one incarnation of a driver: a session of ZooKeeper, with a client
+// of its own, and everything that is known under it. When it ends, nothing of
+// it is used again. All fields below mu are guarded by the driver's mutex.
+type session struct {
+	d    *Driver
+	link *link
+	conn *zk.Conn
+	id   int64
+	ttl  time.Duration // as granted
+	pace pace
+	term *boottime.Lease
+
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+	up       chan struct{} // closed when the session stands
+	checkNow chan struct{} // asks for a renewal at once
+
+	// mu is d.mu
+	stands    bool
+	connected bool
+	ended     bool
+	revoked   bool // ZooKeeper said that the session is over, and its nodes with it
+	base      base
+	mostAdded int64
+	own       map[string]*contender          // by the path of its node
+	ahead     map[string]map[*contender]bool // who waits for the node at this path to go
+	watched   map[string]bool                // paths that such a watch stands on
+	hints     map[*subscription]bool
+}
+
+// newSession opens a session and raises the base. It runs in a task of the
+// driver.
+func (d *Driver) newSession() (*session, error) {
+	s := d.sessionWith(paceOf(d.options.TTL))
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.pace.request, errSlow)
+	defer cancel()
+	sent := boottime.Now()
+	conn, events, err := zk.Connect(d.options.Servers, d.options.TTL, zk.WithHostProvider(s.link),
+		zk.WithDialer(s.link.connect), zk.WithEventCallback(s.heard), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	if err != nil {
+		s.cancel()
+		return nil, &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite, Err: err}
+	}
+	s.conn = conn
+	d.tasks.Go(func() { // this is a task, so nobody waits for the last of them yet
+		for range events { // closed when the client's goroutines are over
+		}
+	})
+	select {
+	case <-s.up:
+	case <-ctx.Done():
+		d.abandon(s)
+		return nil, &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Retryable, Err: context.Cause(ctx)}
+	}
+	if err := s.begin(ctx, sent); err != nil {
+		d.abandon(s)
+		return nil, prelude(err)
+	}
+	return s, nil
+}
+
+func (d *Driver) sessionWith(p pace) *session {
+	s := &session{
+		d:         d,
+		pace:      p,
+		up:        make(chan struct{}),
+		checkNow:  make(chan struct{}, 1),
+		mostAdded: noneAdded,
+		own:       map[string]*contender{},
+		ahead:     map[string]map[*contender]bool{},
+		watched:   map[string]bool{},
+		hints:     map[*subscription]bool{},
+	}
+	s.ctx, s.cancel = context.WithCancel(d.ctx)
+	s.link = &link{ctx: s.ctx, dial: d.options.Dial, patience: p.request}
+	return s
+}
+
+// abandon gives up what could not be opened.
+func (d *Driver) abandon(s *session) {
+	s.cancel()
+	s.conn.Close()
+	s.link.sever()
+}
+
+// begin takes what the session was granted, prepares the namespace and keeps
+// the session alive from now on.
+func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
+	s.id, s.ttl = s.conn.SessionID(), s.link.length()
+	if s.ttl < minTTL {
+		return &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite,
+			Err: fmt.Errorf("the server granted a session of %v, and less than %v cannot be kept alive", s.ttl, minTTL)}
+	}
+	s.pace = paceOf(s.ttl)
+	s.term = boottime.NewLease(sent, s.ttl)
+	for _, a := range s.d.options.Auth {
+		_, err := ask(ctx, s, "authenticate", "", func(c *zk.Conn) (struct{}, error) {
+			return struct{}{}, c.AddAuth(a.Scheme, a.Credentials)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := s.raiseBase(ctx, interlock.CounterAt(s.d.options.Now())); err != nil {
+		return err
+	}
+	s.d.tasks.Go(s.renew)
+	s.d.tasks.Go(s.tend)
+	return nil
+}
+
+// renew keeps the session alive until it ends. The client's own pings would do
+// that too, but nobody can tell when the last one left that was answered.
+func (s *session) renew() {
+	next := time.NewTimer(s.ttl / 3)
+	defer next.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.checkNow:
+		case <-next.C:
+		}
+		next.Reset(s.renewOnce())
+	}
+}
+
+// renewOnce sends one renewal and says how long to wait for the next. It is a
+// sync, which the leader answers and only for a session that it knows: a server
+// that has lost the others would go on answering reads.
+func (s *session) renewOnce() time.Duration {
+	left := s.term.Remaining()
+	if left <= 0 {
+		s.end(errTimeRanOut)
+		return s.ttl
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.pace.request, left), errSlow)
+	defer cancel()
+	sent := boottime.Now()
+	err := s.sync(ctx, "renew", "")
+	took := boottime.Now().Sub(sent)
+	switch {
+	case s.ctx.Err() != nil:
+		return s.ttl
+	case err != nil:
+		if ctx.Err() != nil {
+			s.link.reset() // it may be dead without saying so
+		}
+		s.renewed(took, err)
+		return min(s.pace.retry, max(0, s.term.Remaining()))
+	case !s.term.Renew(sent, s.ttl):
+		s.end(errTimeRanOut)
+		return s.ttl
+	}
+	s.renewed(took, nil)
+	return max(0, s.ttl/3-took)
+}
+
+// renewed tells every holder.
+func (s *session) renewed(took time.Duration, err error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.ended {
+		return // a late answer: nothing is held under this session any more
+	}
+	for _, c := range s.own {
+		if c.told && c.events.Renewed != nil {
+			c.events.Renewed(took, err)
+		}
+	}
+}
+
+// end gives the session up: every claim with it, every waiter told.
+func (s *session) end(cause error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.endLocked(cause)
+}
+
+// endLocked does it with the driver's mutex held. Running out of time is no news
+// to holders, who watch Remaining. The client is told to say goodbye, so that
+// what is left in ZooKeeper goes at once if the servers can be reached.
+func (s *session) endLocked(cause error) {
+	if s.ended {
+		return
+	}
+	s.ended, s.revoked = true, cause == interlock.ErrSessionEnded
+	if s.term != nil {
+		s.term.End()
+	}
+	if s.d.session == s {
+		s.d.session = nil
+		s.d.tasks.Go(func() { s.leave(!s.revoked) }) // the client's goroutines are tasks that still run
+	}
+	s.cancel()
+	for _, c := range s.d.contenders {
+		if c.session == s {
+			c.outdate()
+		}
+	}
+	for sub := range s.hints {
+		sub.wake()
+	}
+}
+
+// leave ends the client, and waits for no longer than a second or two. Without a
+// goodbye the session is left to expire.
+func (s *session) leave(goodbye bool) {
+	if !goodbye {
+		s.link.sever()
+	}
+	s.conn.Close()
+	s.link.sever()
+}
+
+// heard is called by the client's own goroutines for every event, one after the
+// other as far as watches are concerned.
+func (s *session) heard(ev zk.Event) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	switch ev.Type {
+	case zk.EventSession:
+		s.sessionEvent(ev.State)
+	case zk.EventNotWatching: // the client is at its end
+	default:
+		s.nodeEvent(ev)
+	}
+}
+
+func (s *session) sessionEvent(state zk.State) {
+	switch state {
+	case zk.StateHasSession:
+		s.connected = true
+		if s.stands {
+			nudge(s.checkNow)
+			return
+		}
+		s.stands = true
+		close(s.up)
+	case zk.StateExpired:
+		// The client would open another session by itself, and send under it
+		// what was meant for this one. It is not let out again.
+		s.connected = false
+		s.link.sever()
+		s.endLocked(interlock.ErrSessionEnded)
+	case zk.StateDisconnected, zk.StateConnecting:
+		s.connected = false
+	}
+}
+
+// nodeEvent wakes those whom a change of a node concerns. A watch fires once.
+func (s *session) nodeEvent(ev zk.Event) {
+	if c := s.own[ev.Path]; c != nil {
+		if ev.Type == zk.EventNodeDeleted {
+			c.vanish()
+		} else if c.state == holding {
+			c.unwatched = true // somebody wrote into it: tend watches it again
+			nudge(s.d.tendNow)
+		}
+	}
+	delete(s.watched, ev.Path)
+	for c := range s.ahead[ev.Path] {
+		c.wake()
+	}
+	for sub := range s.hints {
+		sub.note(ev.Path)
+	}
+}
+
+func nudge(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,29 @@
+package zookeeper
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// text is what a user wrote, in JSON: a string, or its bytes where they are not
+// UTF-8, which a string of JSON cannot hold.
+type text string
+
+// MarshalJSON implements json.Marshaler.
+func (t text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal(map[string][]byte{"bytes": []byte(t)})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] != '{' {
+		return json.Unmarshal(data, (*string)(t))
+	}
+	var raw struct{ Bytes []byte }
+	err := json.Unmarshal(data, &raw)
+	*t = text(raw.Bytes)
+	return err
+}

@@ -1,0 +1,166 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+var _ driver.Watcher = (*Driver)(nil)
+
+const opWatch = "watch"
+
+// Watch implements driver.Watcher, by one watch of ZooKeeper on the root and one
+// on each lock's node with the prefix, for as long as that node is there. After
+// each change the node is read once, which sets the watch again. The end of a
+// session ends it with a Retryable error; a broken connection does not.
+func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
+	if ctx.Err() != nil {
+		return notSent(ctx, opWatch, prefix)
+	}
+	s, err := d.current(ctx)
+	if err != nil {
+		return prelude(err)
+	}
+	sub := &subscription{s: s, prefix: prefix, changed: changed, armed: map[string]bool{},
+		dirty: map[string]bool{}, signal: make(chan struct{}, 1)}
+	if err := d.subscribe(s, sub); err != nil {
+		return err
+	}
+	defer d.unsubscribe(s, sub)
+	if err := sub.arm(ctx, d.layout.root, false); err != nil {
+		return prelude(err)
+	}
+	changed("")
+	for {
+		select {
+		case <-ctx.Done():
+			return notSent(ctx, opWatch, prefix)
+		case <-sub.signal:
+		}
+		paths, err := d.news(s, sub)
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			if err := sub.look(ctx, path); err != nil {
+				return prelude(err)
+			}
+		}
+	}
+}
+
+func (d *Driver) subscribe(s *session, sub *subscription) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+		return errClosed(opWatch, sub.prefix)
+	case s.ended:
+		return interrupted(sub.prefix)
+	}
+	s.hints[sub] = true
+	return nil
+}
+
+func (d *Driver) unsubscribe(s *session, sub *subscription) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(s.hints, sub)
+}
+
+// news takes the paths that have changed, or tells why there will be no more.
+func (d *Driver) news(s *session, sub *subscription) ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+		return nil, errClosed(opWatch, sub.prefix)
+	case s.ended:
+		return nil, interrupted(sub.prefix)
+	}
+	var paths []string
+	for path := range sub.dirty {
+		paths = append(paths, path)
+	}
+	clear(sub.dirty)
+	return paths, nil
+}
+
+func interrupted(prefix string) error {
+	return &interlock.Error{Op: opWatch, Driver: driverName, Name: prefix, Kind: interlock.Retryable, Err: interlock.ErrSessionEnded}
+}
+
+// subscription is one call of Watch.
+type subscription struct {
+	s       *session
+	prefix  string
+	changed func(name string)
+	armed   map[string]bool // paths that are watched
+	// dirty and signal are what the client's goroutines tell; dirty is guarded
+	// by the driver's mutex.
+	dirty  map[string]bool
+	signal chan struct{}
+}
+
+// note takes one event. The driver's mutex is held.
+func (sub *subscription) note(path string) {
+	sub.dirty[path] = true
+	nudge(sub.signal)
+}
+
+func (sub *subscription) wake() { nudge(sub.signal) }
+
+// look follows up a change of a node. Events about contenders' own nodes come
+// too, and are nothing that was asked for.
+func (sub *subscription) look(ctx context.Context, path string) error {
+	if !sub.armed[path] {
+		return nil
+	}
+	if err := sub.arm(ctx, path, true); err != nil {
+		return err
+	}
+	if name, ok := sub.s.d.layout.name(path); ok && strings.HasPrefix(name, sub.prefix) {
+		sub.changed(name)
+	}
+	return nil
+}
+
+// arm watches a node's children, and those of the locks below that are not
+// watched yet. tell has the names of the new ones told, after their watch
+// stands.
+func (sub *subscription) arm(ctx context.Context, path string, tell bool) error {
+	l := sub.s.d.layout
+	list, err := ask(ctx, sub.s, opWatch, sub.prefix, func(c *zk.Conn) ([]string, error) {
+		list, _, _, err := c.ChildrenW(path)
+		return list, err
+	})
+	if errors.Is(err, zk.ErrNoNode) && path != l.root {
+		delete(sub.armed, path)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	sub.armed[path] = true
+	for _, child := range list {
+		name, ok := l.lockAt(path, child)
+		below := path + "/" + child
+		wanted := strings.HasPrefix(name, sub.prefix)
+		if !ok || path != l.root && !l.raw || !wanted && !l.raw || sub.armed[below] {
+			continue
+		}
+		if err := sub.arm(ctx, below, tell); err != nil {
+			return err
+		}
+		if tell && wanted {
+			sub.changed(name)
+		}
+	}
+	return nil
+}

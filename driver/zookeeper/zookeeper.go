@@ -1,0 +1,330 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const (
+	driverName  = "zookeeper"
+	defaultRoot = "/interlock"
+	defaultTTL  = 30 * time.Second
+	minTTL      = 500 * time.Millisecond
+	maxTTL      = 24 * time.Hour
+
+	opOpen = "open session"
+)
+
+// Options of [Open]. Only Servers is required.
+type Options struct {
+	// Servers are "host:port", any of which will do.
+	Servers []string
+	// Root is the node under which all locks lie; empty means "/interlock". It
+	// is made if it is missing.
+	Root string
+	// TTL is how long claims outlive this process; 0 means 30 s. The servers
+	// grant it within the bounds of their configuration (with theirs as it comes
+	// 4 s to 40 s), and what they grant counts. From 500 ms to 24 h.
+	TTL time.Duration
+	// RawNames makes a path of each name, so that "a/b" is the node b below a,
+	// as other clients would write it. The cost: a name with a segment that no
+	// path can have is refused, and clients that take every child for a
+	// contender, such as Curator, must not lock "a" meanwhile.
+	RawNames bool
+	// TolerateKazoo takes nodes of kazoo for contenders like any other. It is
+	// right only if every kazoo lock on these paths is made with
+	// extra_lock_patterns=["lock-"]; otherwise kazoo holds beside us.
+	TolerateKazoo bool
+	// ACL of every node; nil means that everybody may do everything.
+	ACL []zk.ACL
+	// Auth is sent when a session begins, and after every interruption.
+	Auth []Auth
+	// Dial connects to a server; nil means plain TCP. For TLS pass the
+	// DialContext of a tls.Dialer.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Now is the wall clock that seeds tokens; nil means time.Now.
+	Now func() time.Time
+}
+
+// Auth is one way to say who we are, such as {"digest", []byte("user:password")}.
+type Auth struct {
+	Scheme      string
+	Credentials []byte
+}
+
+func (o *Options) complete() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.TTL == 0 {
+		c.TTL = defaultTTL
+	}
+	if c.Root == "" {
+		c.Root = defaultRoot
+	}
+	if c.ACL == nil {
+		c.ACL = zk.WorldACL(zk.PermAll)
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if why := c.fault(); why != "" {
+		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: fmt.Errorf("%s", why)}
+	}
+	return c, nil
+}
+
+// fault is which option is impossible; empty if none is.
+func (o *Options) fault() string {
+	switch {
+	case len(o.Servers) == 0:
+		return "Options.Servers is empty: there must be at least one"
+	case o.TTL < minTTL || o.TTL > maxTTL:
+		return fmt.Sprintf("a TTL of %v is not possible: it must be between %v and %v", o.TTL, minTTL, maxTTL)
+	case !strings.HasPrefix(o.Root, "/") || rawFault(o.Root[1:]) != "":
+		return fmt.Sprintf("the root %q is not possible: it must be the path of a node, such as /interlock", o.Root)
+	}
+	return ""
+}
+
+// Driver keeps fenced locks in ZooKeeper. It implements driver.Fenced,
+// driver.Inspector, driver.Watcher and driver.Breaker.
+type Driver struct {
+	options    Options
+	layout     layout
+	guarantees interlock.Guarantees
+	tendNow    chan struct{} // asks for a heartbeat at once
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu         sync.Mutex
+	closed     bool
+	sealed     bool     // no task may begin any more
+	session    *session // nil while there is none
+	opening    *opening // nil unless one is being opened
+	contenders map[identity]*contender
+}
+
+var _ driver.Fenced = (*Driver)(nil)
+
+// identity names a contender the way callers do.
+type identity struct{ name, owner string }
+
+// pace is how often and how long, derived from the TTL.
+type pace struct {
+	request   time.Duration // bound of one request
+	retry     time.Duration // between renewals after one failed
+	heartbeat time.Duration // between looks at what a watch should tell
+}
+
+func paceOf(ttl time.Duration) pace {
+	return pace{
+		request:   clamp(ttl/3, time.Second, 5*time.Second),
+		retry:     clamp(ttl/10, 100*time.Millisecond, time.Second),
+		heartbeat: clamp(ttl/6, 250*time.Millisecond, 5*time.Second),
+	}
+}
+
+func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
+
+// Open opens a session and prepares the namespace. It blocks until a server
+// answers, bounded by ctx and by a few seconds, and leaves nothing behind when
+// it fails.
+//
+// An error of kind Bug says which option is impossible; Retryable, that no
+// server answered; Definite, that one refused.
+func Open(ctx context.Context, options *Options) (*Driver, error) {
+	o, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{
+		options:    o,
+		layout:     layout{root: o.Root, raw: o.RawNames},
+		tendNow:    make(chan struct{}, 1),
+		contenders: map[identity]*contender{},
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	s, err := d.current(ctx)
+	if err != nil {
+		return nil, errorAfter(err, d.Close(ctx))
+	}
+	d.guarantees = guarantees(s.ttl)
+	return d, nil
+}
+
+// errorAfter is err, whatever the clean-up says, which is always nil.
+func errorAfter(err, _ error) error { return err }
+
+func guarantees(ttl time.Duration) interlock.Guarantees {
+	const always = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover | interlock.ServerClockJump
+	return interlock.Guarantees{
+		Driver:            driverName,
+		Class:             interlock.Fenced,
+		TokenFrom:         "base of the namespace + czxid of the contender's node",
+		Liveness:          interlock.Session,
+		Clock:             interlock.ServerClock,
+		Order:             interlock.FIFO,
+		Wait:              interlock.Push,
+		CrossProcess:      true,
+		TokensSurvive:     always | interlock.HolderPause | interlock.DataLoss | interlock.OperatorDelete,
+		ExclusionSurvives: always,
+		TTL:               ttl,
+		Blind:             ttl,
+	}
+}
+
+// Guarantees says what is promised, with the TTL that the first session got.
+func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
+
+// Close ends the session. If no claim is held ZooKeeper is told, which removes
+// every waiter of this driver at once; otherwise the waiters are removed and
+// the claims are left to expire. It blocks for some seconds at most, whatever
+// ctx says, and until every goroutine has ended. It returns nil, and may be
+// repeated.
+func (d *Driver) Close(ctx context.Context) error {
+	if s := d.shut(); s != nil {
+		held := d.dismiss(context.WithoutCancel(ctx), s)
+		s.leave(!held)
+	}
+	d.mu.Lock()
+	d.sealed = true
+	d.mu.Unlock()
+	d.cancel()
+	d.tasks.Wait()
+	return nil
+}
+
+// shut refuses further calls, stops renewing and wakes everyone who waits. It
+// returns the session that is left.
+func (d *Driver) shut() *session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	for _, c := range d.contenders {
+		c.wake()
+	}
+	if d.session == nil {
+		return nil
+	}
+	for sub := range d.session.hints {
+		sub.wake()
+	}
+	d.session.cancel()
+	return d.session
+}
+
+// dismiss removes the waiters if a claim is held, which keeps the session. It is
+// tidiness, so errors are dropped; nodes go with the session.
+func (d *Driver) dismiss(ctx context.Context, s *session) (held bool) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var nodes []string
+	d.mu.Lock()
+	for _, c := range d.contenders {
+		held = held || c.told
+		if !c.told && c.session == s && c.node != "" {
+			nodes = append(nodes, c.node)
+		}
+	}
+	d.mu.Unlock()
+	if !held {
+		return false
+	}
+	for _, node := range nodes {
+		if s.remove(ctx, "close", "", node) != nil {
+			break
+		}
+	}
+	return true
+}
+
+// An opening is a session on its way; everyone who needs one waits for it.
+type opening struct {
+	done    chan struct{}
+	session *session
+	err     error
+}
+
+// current returns the live session, opening one if there is none. Nothing of
+// the caller's own request has been sent when it fails.
+func (d *Driver) current(ctx context.Context) (*session, error) {
+	s, o, err := d.sessionOrOpening()
+	if s != nil || err != nil {
+		return s, err
+	}
+	select {
+	case <-o.done:
+		return o.session, o.err
+	case <-ctx.Done():
+		return nil, notSent(ctx, opOpen, "")
+	}
+}
+
+func (d *Driver) sessionOrOpening() (*session, *opening, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, nil, errClosed(opOpen, "")
+	}
+	if d.session != nil {
+		if d.session.term.Remaining() > 0 {
+			return d.session, nil, nil
+		}
+		d.session.endLocked(errTimeRanOut)
+	}
+	if d.opening == nil {
+		d.opening = &opening{done: make(chan struct{})}
+		d.tasks.Go(func() { d.open(d.opening) })
+	}
+	return nil, d.opening, nil
+}
+
+func (d *Driver) open(o *opening) {
+	s, err := d.newSession()
+	d.mu.Lock()
+	d.opening = nil
+	if err == nil && (d.closed || s.ended) {
+		d.tasks.Go(func() { s.leave(true) })
+		s.cancel()
+		err = again("", interlock.ErrSessionEnded)
+		if d.closed {
+			err = errClosed(opOpen, "")
+		}
+	}
+	if err == nil {
+		d.session, o.session = s, s
+	}
+	o.err = err
+	d.mu.Unlock()
+	close(o.done)
+}
+
+// spawn runs a task that Close waits for; false if it is too late for one.
+func (d *Driver) spawn(task func()) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sealed {
+		return false
+	}
+	d.tasks.Go(task)
+	return true
+}
