@@ -1,0 +1,76 @@
+package testbed
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// PgBouncer starts a pooler in front of a PostgreSQL server of the same test, in
+// pool mode "session", "transaction" or "statement". Everyone is the user
+// postgres. Each of extra is one more line of its configuration, such as
+// "default_pool_size = 2". A test that runs as root needs the system user
+// postgres, since PgBouncer refuses to run as root. URL is as PostgreSQL's.
+func PgBouncer(tb testing.TB, server *Server, mode string, extra ...string) *Server {
+	tb.Helper()
+	skipShort(tb, "pgbouncer")
+	path, err := pgbouncerPath()
+	if err != nil {
+		missing(tb, "pgbouncer", err)
+	}
+	cred, err := unprivileged("postgres")
+	if err != nil {
+		missing(tb, "pgbouncer", err)
+	}
+	behind := server.Addr()
+	return launch(tb, kind{
+		name:  "pgbouncer",
+		url:   "postgres://postgres@%s/postgres?sslmode=disable",
+		ports: 1,
+		cred:  cred,
+		ready: greetPostgres,
+		prepare: func(data string) error {
+			if cred == nil {
+				return nil
+			}
+			return os.Chown(data, int(cred.Uid), int(cred.Gid))
+		},
+		command: func(data string, ports []*port) []string {
+			config := filepath.Join(data, "pgbouncer.ini")
+			text := pgbouncerConfig(behind, ports[0], mode, extra)
+			// If this fails, the program says that it has no configuration.
+			_ = os.WriteFile(config, []byte(text), 0o644)
+			return []string{path, "--quiet", config}
+		},
+	}, nil)
+}
+
+// pgbouncerConfig takes clients without a password, in TCP alone, and knows the
+// parameters that clients send when they connect.
+func pgbouncerConfig(behind string, own *port, mode string, extra []string) string {
+	host, port, _ := net.SplitHostPort(behind) // it is our own server's
+	return fmt.Sprintf(`[databases]
+* = host=%s port=%s user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %s
+unix_socket_dir =
+auth_type = any
+pool_mode = %s
+ignore_startup_parameters = extra_float_digits
+%s
+`, host, port, own, mode, strings.Join(extra, "\n"))
+}
+
+// pgbouncerPath is on the PATH, or where Debian has it, which a user's PATH
+// leaves out.
+func pgbouncerPath() (string, error) {
+	if path, err := exec.LookPath("pgbouncer"); err == nil {
+		return path, nil
+	}
+	return exec.LookPath("/usr/sbin/pgbouncer")
+}
