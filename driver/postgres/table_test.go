@@ -38,7 +38,9 @@ type tableBackend struct {
 
 func (b *tableBackend) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		d, err := OpenTable(t.Context(), operator(t, urlAt(path.Addr())), &TableOptions{TTL: suiteTTL})
+		pool := operator(t, urlAt(path.Addr()))
+		t.Cleanup(path.Close) // before the pool, which waits for what does not answer
+		d, err := OpenTable(t.Context(), pool, &TableOptions{TTL: suiteTTL})
 		if err != nil {
 			return nil, err // not a typed nil
 		}

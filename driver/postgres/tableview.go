@@ -67,10 +67,10 @@ func (t *Table) Locks(ctx context.Context, prefix string, limit int) ([]driver.L
 }
 
 // watchEvery is how often a watch of a table looks.
-const watchEvery = 500 * time.Millisecond
+const watchEvery = 250 * time.Millisecond
 
 // Watch tells when holders change; see driver.Watcher. It looks at the table
-// twice a second, which works behind every pooler and costs one statement each
+// four times a second, which works behind every pooler and costs one statement each
 // time: it is made for people and few watchers.
 func (t *Table) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	tokens, err := t.tokens(ctx, prefix)

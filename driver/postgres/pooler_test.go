@@ -1,0 +1,156 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// A pooler in transaction mode is found out, however many server processes it
+// has to choose from and in whatever order it takes them, and while others use
+// it.
+func TestTransactionPoolerIsRefused(t *testing.T) {
+	server := testbed.Postgres(t)
+	for name, extra := range map[string][]string{
+		"last used first": nil, "in turn": {"server_round_robin = 1"}, "two processes": {"default_pool_size = 2"},
+		"many processes": {"min_pool_size = 15"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pooler := testbed.PgBouncer(t, server, "transaction", extra...)
+			others := operator(t, pooler.URL())
+			warm(t, others, 5)
+			d, err := Open(t.Context(), configOf(t, pooler.URL()), nil)
+			if err == nil {
+				d.Close(t.Context())
+				t.Fatal("it was accepted")
+			}
+			var found *PoolerError
+			if !errors.As(err, &found) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "OpenTable") {
+				t.Fatalf("%v (%v)", err, interlock.Kind(err))
+			}
+		})
+	}
+}
+
+// warm makes the pooler open n server processes, which then idle.
+func warm(t *testing.T, pool *pgxpool.Pool, n int) {
+	t.Helper()
+	for range n {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			if strings.Contains(err.Error(), "timeout") {
+				return
+			}
+			t.Fatal(err)
+		}
+		defer tx.Rollback(context.Background())
+		if pool.Stat().AcquiredConns() >= 2 {
+			return
+		}
+	}
+}
+
+// A pooler in session mode is as good as none.
+func TestSessionPoolerIsAccepted(t *testing.T) {
+	server := testbed.Postgres(t)
+	pooler := testbed.PgBouncer(t, server, "session")
+	a, b := openOn(t, pooler.Addr(), suiteTTL), openOn(t, pooler.Addr(), suiteTTL)
+	owner := take(t, a, "x")
+	refuse(t, b, "x")
+	give(t, a, "x", owner)
+	give(t, b, "x", take(t, b, "x"))
+}
+
+// Should a pooler escape the probe, its answers come from another process than
+// the session's, and nothing of that is believed.
+func TestGrantOfAnotherProcessIsNotBelieved(t *testing.T) {
+	server := testbed.Postgres(t)
+	d := openOn(t, server.Addr(), suiteTTL)
+	d.mu.Lock()
+	d.session.pid = "1"
+	d.mu.Unlock()
+	_, err := d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "o"})
+	var pooler *PoolerError
+	if !errors.As(err, &pooler) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// Tables work behind every pooler, by asking where they cannot listen. Only
+// their making needs a transaction, which a pooler of statements does not allow.
+func TestTableBehindPoolers(t *testing.T) {
+	server := testbed.Postgres(t)
+	for _, mode := range []string{"transaction", "statement", "session"} {
+		t.Run(mode, func(t *testing.T) {
+			namespace := "behind_" + mode
+			if mode == "statement" {
+				openTableAt(t, server.URL(), namespace)
+			}
+			pooler := testbed.PgBouncer(t, server, mode)
+			a, b := openTableAt(t, pooler.URL(), namespace), openTableAt(t, pooler.URL(), namespace)
+			if a.Guarantees().Wait != interlock.Poll {
+				t.Errorf("it claims to wait by %v", a.Guarantees().Wait)
+			}
+			compete(t, a, b)
+		})
+	}
+}
+
+func openTableAt(t testing.TB, url, namespace string) *Table {
+	t.Helper()
+	d, err := OpenTable(t.Context(), operator(t, url), &TableOptions{TTL: suiteTTL, Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, d)
+	return d
+}
+
+// compete has two drivers and their locks serve each other for a while.
+func compete(t *testing.T, drivers ...driver.Fenced) {
+	t.Helper()
+	const rounds = 5
+	done := make(chan error, len(drivers))
+	counter := 0 // guarded by the lock alone; the race detector would tell
+	for i, d := range drivers {
+		locks, err := lock.NewFenced(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close(context.Background())
+		go func() {
+			for range rounds {
+				err := locks.Do(t.Context(), "x", func(ctx context.Context, c interlock.Claim) error {
+					counter++
+					return nil
+				})
+				if err != nil {
+					done <- fmt.Errorf("driver %d: %w", i, err)
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range drivers {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if counter != rounds*len(drivers) {
+		t.Errorf("%d turns were taken, want %d", counter, rounds*len(drivers))
+	}
+}

@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// TryTxLock takes name for as long as the user's transaction lasts, or reports
+// false at once. The lock is given up with the transaction, by nothing else, and
+// may be taken again inside it. It has no token and needs none for what the
+// transaction writes in this database: a transaction that has ended holds
+// nothing and writes nothing. It guards nothing outside of the database.
+//
+// It excludes a [Driver] of the default namespace on the same name, whose
+// waiters then find out within about a second. It works behind poolers. Errors
+// are those of tx; a name that PostgreSQL cannot hold is an interlock.ErrName.
+func TryTxLock(ctx context.Context, tx driver.SQL, name string) (bool, error) {
+	if err := lockable(tx, name); err != nil {
+		return false, err
+	}
+	got := false
+	err := tx.Query(ctx, `select pg_try_advisory_xact_lock($1)`, []any{Key(DefaultNamespace, name)},
+		func(scan func(...any) error) error { return scan(&got) })
+	return got, err
+}
+
+// TxLock is [TryTxLock] that waits in the server, in order of arrival among
+// those who wait there, for up to wait; 0 means as long as the session's
+// lock_timeout and ctx allow. When the time is over the error is Retryable and
+// the transaction has failed: roll it back and run it again. Locks of several
+// names are taken in one order everywhere, or the server ends one of two
+// transactions that wait for each other (Retryable, 40P01).
+func TxLock(ctx context.Context, tx driver.SQL, name string, wait time.Duration) error {
+	if err := lockable(tx, name); err != nil {
+		return err
+	}
+	if wait < 0 {
+		return problem("lock", name, interlock.Bug, fmt.Errorf("a wait of %v is impossible: it must be 0 or more", wait))
+	}
+	if wait == 0 {
+		return takeTxLock(ctx, tx, name)
+	}
+	before, err := setTimeout(ctx, tx, strconv.FormatInt(max(1, wait.Milliseconds()), 10))
+	if err != nil {
+		return err
+	}
+	if err := takeTxLock(ctx, tx, name); err != nil {
+		return err // the transaction has failed, and the setting ends with it
+	}
+	_, err = setTimeout(ctx, tx, before)
+	return err
+}
+
+func takeTxLock(ctx context.Context, tx driver.SQL, name string) error {
+	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, Key(DefaultNamespace, name))
+	return err
+}
+
+// setTimeout sets the transaction's lock_timeout and gives back the former one.
+func setTimeout(ctx context.Context, tx driver.SQL, value string) (before string, err error) {
+	err = tx.Query(ctx, `with former as materialized (select current_setting('lock_timeout') as value)
+		select value, set_config('lock_timeout', $1, true) from former`, []any{value},
+		func(scan func(...any) error) error { var now string; return scan(&before, &now) })
+	return before, err
+}
+
+func lockable(tx driver.SQL, name string) error {
+	if tx.Dialect() != driver.Postgres {
+		return problem("lock", name, interlock.Bug, fmt.Errorf("the transaction is one of %s", tx.Dialect()))
+	}
+	return text("lock", name, "-")
+}

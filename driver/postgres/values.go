@@ -1,0 +1,258 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Values keeps small values that a stale token cannot write, one row each. The
+// token is compared and the row written in one statement. It has no goroutine
+// but while somebody watches, and then one, with one connection, for all
+// watches; behind a pooler, where nothing can be listened to, watches look once
+// a second. It is safe for concurrent use.
+type Values struct {
+	pool  *pgxpool.Pool
+	table string // quoted
+
+	mu      sync.Mutex
+	watches int
+	rings   *bell
+	end     func() // of the listener, while somebody watches
+}
+
+var _ driver.Values = (*Values)(nil)
+
+// NewValues keeps values in table, "name" or "schema.name", which is made when
+// something is first put. The pool stays the caller's. It does no I/O.
+func NewValues(pool *pgxpool.Pool, table string) *Values {
+	return &Values{pool: pool, table: pgx.Identifier(strings.Split(table, ".")).Sanitize(), rings: newBell()}
+}
+
+// Bounds of one request, and of the time between two looks of a watch.
+const (
+	valueTimeout = 5 * time.Second
+	lookEvery    = time.Second
+)
+
+// putValue: name, token, data, source. A conflicting row is always written, with
+// what it had if the token is too low, so that the token which refused is that
+// of the same instant.
+const putValue = `with put as (
+	insert into {table} as v (name, token, data, source, written)
+	select $1::text, $2::bigint, $3::bytea, $4::text, clock_timestamp()
+	where ($2::bigint >> 12) <= ` + clockFloor + ` + $5::bigint
+	on conflict (name) do update set token = greatest(v.token, excluded.token),
+		data = case when v.token <= excluded.token then excluded.data else v.data end,
+		source = case when v.token <= excluded.token then excluded.source else v.source end,
+		written = case when v.token <= excluded.token then excluded.written else v.written end
+	returning token
+)
+select token from put where token > $2 or pg_notify('interlock_value', $1) is not null`
+
+// Put stores a value; see driver.Values.
+func (v *Values) Put(ctx context.Context, name string, value driver.Value) error {
+	if err := text("put value", name, "-"); err != nil {
+		return err
+	}
+	if err := storable(name, value); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return unsent("put value", name, ctx)
+	}
+	args := []any{name, int64(value.Token), append([]byte{}, value.Data...), value.Source, interlock.MaxAhead.Microseconds()}
+	stored, err := v.put(ctx, args)
+	if undefined(err) {
+		if err = v.create(ctx); err == nil {
+			stored, err = v.put(ctx, args)
+		}
+	}
+	switch {
+	case err != nil:
+		return v.failed(ctx, "put value", name, err)
+	case stored == 0:
+		return problem("put value", name, interlock.Definite, interlock.ErrImplausibleToken)
+	case stored > value.Token:
+		return &interlock.StaleTokenError{Resource: name, Seen: stored, Got: value.Token}
+	}
+	return nil
+}
+
+func storable(name string, v driver.Value) error {
+	var err error
+	switch {
+	case !v.Token.Valid():
+		err = fmt.Errorf("%d is not a token", v.Token)
+	case len(v.Data) > driver.MaxValue:
+		err = fmt.Errorf("it has %d bytes, at most %d are allowed", len(v.Data), driver.MaxValue)
+	case !utf8.ValidString(v.Source) || strings.Contains(v.Source, "\x00"):
+		err = errors.New("its source must be UTF-8 without a zero byte")
+	default:
+		return nil
+	}
+	return problem("put value", name, interlock.Bug, err)
+}
+
+// put gives the token that is stored now, or 0 if ours was implausible.
+func (v *Values) put(ctx context.Context, args []any) (stored interlock.Token, err error) {
+	err = v.row(ctx, putValue, args, &stored)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return stored, err
+}
+
+func (v *Values) row(ctx context.Context, text string, args []any, dest ...any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	defer cancel()
+	return v.pool.QueryRow(ctx, strings.ReplaceAll(text, "{table}", v.table),
+		append([]any{pgx.QueryExecModeExec}, args...)...).Scan(dest...)
+}
+
+// undefined reports that the table is not there, so that nothing was done.
+func undefined(err error) bool {
+	var native *pgconn.PgError
+	return errors.As(err, &native) && native.Code == "42P01"
+}
+
+func (v *Values) create(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, v.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, pgx.QueryExecModeExec, Key(DefaultNamespace, "")); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `create table if not exists `+v.table+` (name text collate "C" primary key,
+			token bigint not null, data bytea not null, source text not null, written timestamptz not null)`, pgx.QueryExecModeExec)
+		return err
+	})
+}
+
+// Get reads a value; see driver.Values.
+func (v *Values) Get(ctx context.Context, name string) (value driver.Value, err error) {
+	if err := text("get value", name, "-"); err != nil {
+		return value, err
+	}
+	if ctx.Err() != nil {
+		return value, unsent("get value", name, ctx)
+	}
+	err = v.row(ctx, `select data, token, source, written from {table} where name = $1::text`, []any{name},
+		&value.Data, &value.Token, &value.Source, &value.Written)
+	if errors.Is(err, pgx.ErrNoRows) || undefined(err) {
+		return driver.Value{}, nil
+	}
+	return value, v.failed(ctx, "get value", name, err)
+}
+
+func (v *Values) failed(ctx context.Context, op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var known interface{ ErrorKind() interlock.ErrorKind }
+	var native *pgconn.PgError
+	var dial *pgconn.ConnectError
+	kind := interlock.Uncertain
+	switch {
+	case errors.As(err, &known):
+		kind = known.ErrorKind()
+	case errors.As(err, &native):
+		kind = kindOfState(inCommit, native.Code)
+	case errors.As(err, &dial):
+		kind = interlock.Retryable
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = errors.Join(cause, err)
+	}
+	return problem(op, name, kind, err)
+}
+
+// Watch tells of a value and its changes; see driver.Values.
+func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
+	if err := text("watch value", name, "-"); err != nil {
+		return err
+	}
+	woken, leave := v.rings.enter(name)
+	defer leave()
+	if err := v.begin(ctx); err != nil {
+		return v.unwatched(ctx, name, err)
+	}
+	defer v.finish()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	var last driver.Value
+	for first := true; ; first = false {
+		value, err := v.Get(ctx, name)
+		if err != nil {
+			return v.unwatched(ctx, name, err)
+		}
+		if first || value.Token != last.Token || !value.Written.Equal(last.Written) || !bytes.Equal(value.Data, last.Data) {
+			each(value)
+			last = value
+		}
+		select {
+		case <-ctx.Done():
+			return unsent("watch value", name, ctx)
+		case <-woken:
+		case <-look.C:
+		}
+	}
+}
+
+// unwatched is why a watch ended; it may be called again unless ctx has ended.
+func (v *Values) unwatched(ctx context.Context, name string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return unsent("watch value", name, ctx)
+	case interlock.Kind(err) == interlock.Uncertain:
+		return problem("watch value", name, interlock.Retryable, err)
+	}
+	return err
+}
+
+// begin starts to listen for the first watch, if no pooler stands between.
+func (v *Values) begin(ctx context.Context) error {
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	defer cancel()
+	direct := false
+	err := v.pool.AcquireFunc(bounded, func(c *pgxpool.Conn) (err error) {
+		direct, err = isDirect(bounded, c.Conn())
+		return err
+	})
+	if err != nil {
+		return v.failed(bounded, "watch value", "", err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.watches++
+	if v.watches > 1 || !direct {
+		return nil
+	}
+	life, stop := context.WithCancel(context.Background())
+	l := &listener{config: v.pool.Config().ConnConfig, channel: "interlock_value", life: life, heard: v.rings}
+	var loop sync.WaitGroup
+	loop.Go(l.run)
+	v.end = func() { stop(); loop.Wait() }
+	return nil
+}
+
+// finish ends the listener with the last watch.
+func (v *Values) finish() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.watches--
+	if v.watches == 0 && v.end != nil {
+		v.end()
+		v.end = nil
+	}
+}
