@@ -175,8 +175,6 @@ func writable(op string, c interlock.Claim, data []byte) error {
 		return bug(op, c.Name(), fmt.Errorf("token %d was never issued", int64(c.Token())))
 	case len(data) > driver.MaxValue:
 		return bug(op, c.Name(), fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), driver.MaxValue))
-	case !c.Valid():
-		return over(op, c)
 	}
 	return nil
 }

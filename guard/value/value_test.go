@@ -165,6 +165,30 @@ func TestRetriesEndWithTheClaimAndTheContext(t *testing.T) {
 	})
 }
 
+// TestRequestEndsWithTheClaim: nobody waits for an answer that is worth nothing.
+func TestRequestEndsWithTheClaim(t *testing.T) {
+	run(t, func(w *world) {
+		w.flaky.Values = silent{w.flaky.Values}
+		c := w.hold()
+		w.space.Revoke(name)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		w.mustFail(w.values.Put(ctx, c, nil), interlock.Uncertain, interlock.ErrLost)
+		if took := time.Since(began); took > ttl {
+			w.Fatalf("it came back after %v", took)
+		}
+	})
+}
+
+// silent never answers.
+type silent struct{ driver.Values }
+
+func (silent) Put(ctx context.Context, _ string, _ driver.Value) error {
+	<-ctx.Done()
+	return &interlock.Error{Op: "put value", Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+}
+
 func TestWhatIsRefused(t *testing.T) {
 	if _, err := value.New(nil, &value.Options{Attempts: -1}); interlock.Kind(err) != interlock.Bug {
 		t.Fatalf("negative Attempts: %v", err)
