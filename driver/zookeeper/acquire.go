@@ -524,7 +524,7 @@ func (d *Driver) stepOut(s *session, c *contender, path string) {
 func (d *Driver) watch(ctx context.Context, s *session, c *contender, path string) (*found, error) {
 	f, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (*found, error) {
 		data, stat, _, err := conn.GetW(path)
-		return &found{data, stat}, err
+		return &found{data: data, stat: stat}, err
 	})
 	if err == nil {
 		return f, nil

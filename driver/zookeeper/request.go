@@ -152,15 +152,16 @@ func (s *session) remove(ctx context.Context, op, name, path string) error {
 
 // found is a node as it was read.
 type found struct {
-	data []byte
-	stat *zk.Stat
+	data   []byte
+	stat   *zk.Stat        // nil if there is none
+	events <-chan zk.Event // if a watch was set
 }
 
 // get reads a node; nil if it is not there.
 func (s *session) get(ctx context.Context, op, name, path string) (*found, error) {
 	f, err := ask(ctx, s, op, name, func(c *zk.Conn) (*found, error) {
 		data, stat, err := c.Get(path)
-		return &found{data, stat}, err
+		return &found{data: data, stat: stat}, err
 	})
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil

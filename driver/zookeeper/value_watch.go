@@ -1,0 +1,135 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// reread is how often a watched value is read although nothing was told.
+const reread = 5 * time.Second
+
+// Watch implements driver.Values by one watch of ZooKeeper on the value's node.
+// A broken connection or an ended session may end it with a Retryable error.
+func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
+	if err := v.check(ctx, opWatch, name); err != nil {
+		return err
+	}
+	if err := v.sync(ctx, name); err != nil {
+		return ended(ctx, name, err)
+	}
+	w := valueWatch{Values: v, name: name, each: each}
+	for {
+		events, err := w.look(ctx)
+		if err == nil {
+			err = w.wait(ctx, events)
+		}
+		if err != nil {
+			return ended(ctx, name, err)
+		}
+	}
+}
+
+// ended tells the end of ctx rather than what came of it.
+func ended(ctx context.Context, name string, err error) error {
+	if ctx.Err() != nil {
+		return notSent(ctx, opWatch, name)
+	}
+	return prelude(err)
+}
+
+// valueWatch is one call of Watch.
+type valueWatch struct {
+	*Values
+	name string
+	each func(driver.Value)
+	told bool
+	last interlock.Token
+	at   int64 // the transaction that wrote the last
+}
+
+// look reads the value and watches for the next change.
+func (w *valueWatch) look(ctx context.Context) (<-chan zk.Event, error) {
+	f, err := w.ask(ctx, opWatch, w.name, func() (*found, error) {
+		data, stat, ch, err := w.conn.GetW(w.path(w.name))
+		if errors.Is(err, zk.ErrNoNode) {
+			return w.awaitFirst()
+		}
+		return &found{data: data, stat: stat, events: ch}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f.events, w.tell(f)
+}
+
+// awaitFirst watches for a node that is not there. If it is by now, its next
+// change is watched, which look finds at once as there is nothing to tell.
+func (w *valueWatch) awaitFirst() (*found, error) {
+	exists, _, ch, err := w.conn.ExistsW(w.path(w.name))
+	if err == nil && exists {
+		return w.present(ch)
+	}
+	return &found{events: ch}, err
+}
+
+// present reads a node that appeared just before it was watched.
+func (w *valueWatch) present(ch <-chan zk.Event) (*found, error) {
+	data, stat, err := w.conn.Get(w.path(w.name))
+	if errors.Is(err, zk.ErrNoNode) {
+		return &found{events: ch}, nil // gone again, which the watch tells
+	}
+	return &found{data: data, stat: stat, events: ch}, err
+}
+
+// tell passes on what is newer than the last. Nothing there is news only at the
+// beginning.
+func (w *valueWatch) tell(f *found) error {
+	if f.stat == nil {
+		if !w.told {
+			w.told = true
+			w.each(driver.Value{})
+		}
+		return nil
+	}
+	value, err := readValue(opWatch, w.name, f)
+	if err != nil {
+		return err
+	}
+	if value.Token > w.last || value.Token == w.last && f.stat.Mzxid > w.at {
+		w.told, w.last, w.at = true, value.Token, f.stat.Mzxid
+		w.each(value)
+	}
+	return nil
+}
+
+// wait returns when there may be something to look at. Now and then it reads
+// without being told, in case a word was lost.
+func (w *valueWatch) wait(ctx context.Context, events <-chan zk.Event) error {
+	again := time.NewTicker(reread)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case ev := <-events:
+			if ev.Err != nil {
+				return failed(opWatch, w.name, ev.Err)
+			}
+			return nil
+		case <-again.C:
+			f, err := w.ask(ctx, opWatch, w.name, func() (*found, error) { return w.present(nil) })
+			if err == nil {
+				err = w.tell(f)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}

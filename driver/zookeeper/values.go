@@ -1,0 +1,216 @@
+package zookeeper
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const (
+	opPut = "put value"
+	opGet = "get value"
+
+	// patience bounds one request on a client that is not ours.
+	valuePatience = 5 * time.Second
+)
+
+// Values keeps one small value for each name, with the token that it was written
+// with. It implements driver.Values. A value is the node
+// ROOT/interlock.values/NAME; a write that relies on the version which it read
+// is the atomic step. ZooKeeper has no clock that a write could ask, so what is
+// implausible is judged by the writer's own.
+type Values struct {
+	conn *zk.Conn
+	root string
+	acl  []zk.ACL
+	now  func() time.Time
+}
+
+// NewValues makes the values below root, such as "/interlock"; it sends nothing.
+// The client stays the caller's. A request that nobody waits for any more ends
+// with the client's answer, or with the client.
+func NewValues(conn *zk.Conn, root string) *Values {
+	return &Values{conn: conn, root: strings.TrimSuffix(root, "/"), acl: zk.WorldACL(zk.PermAll), now: time.Now}
+}
+
+func (v *Values) path(name string) string { return v.root + "/" + reserved + "values/" + escape(name) }
+
+// header is the first line of a value's node; the data follow.
+type header struct {
+	Token  interlock.Token `json:"token"`
+	Source text            `json:"source"`
+}
+
+// Put stores a value unless a higher token has written; see driver.Values.
+func (v *Values) Put(ctx context.Context, name string, value driver.Value) error {
+	if err := v.check(ctx, opPut, name); err != nil {
+		return err
+	}
+	if err := v.checkValue(name, value); err != nil {
+		return err
+	}
+	for range attempts {
+		err := v.putOnce(ctx, name, value)
+		switch {
+		case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNodeExists):
+		case errors.Is(err, zk.ErrNoNode):
+			if err := v.prepare(ctx, name); err != nil {
+				return prelude(err)
+			}
+		default:
+			return err
+		}
+	}
+	return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: errors.New("others kept writing it")}
+}
+
+func (v *Values) check(ctx context.Context, op, name string) error {
+	if err := (layout{}).check(op, name); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return notSent(ctx, op, name)
+	}
+	return nil
+}
+
+func (v *Values) checkValue(name string, value driver.Value) error {
+	fail := func(kind interlock.ErrorKind, format string, args ...any) error {
+		return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: kind, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case !value.Token.Valid():
+		return fail(interlock.Bug, "%d is not a token", int64(value.Token))
+	case len(value.Data) > driver.MaxValue:
+		return fail(interlock.Bug, "the value has %d bytes, and may have %d", len(value.Data), driver.MaxValue)
+	case value.Token.Counter() > interlock.CounterAt(v.now().Add(interlock.MaxAhead)):
+		return fail(interlock.Definite, "%w: %d is more than %v ahead of our clock",
+			interlock.ErrImplausibleToken, int64(value.Token), interlock.MaxAhead)
+	}
+	return nil
+}
+
+// putOnce reads, compares and writes. A read that is behind the others' writes
+// does no harm: the version that it tells is refused.
+func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) error {
+	was, stat, err := v.read(ctx, opPut, name)
+	if err != nil {
+		return prelude(err)
+	}
+	if value.Token < was.Token {
+		return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: interlock.Definite,
+			Err: &interlock.StaleTokenError{Resource: name, Seen: was.Token, Got: value.Token}}
+	}
+	data := append(encode(header{value.Token, text(value.Source)}), '\n')
+	data = append(data, value.Data...)
+	_, err = v.ask(ctx, opPut, name, func() (*found, error) {
+		if stat == nil {
+			_, err := v.conn.Create(v.path(name), data, zk.FlagPersistent, v.acl)
+			return nil, err
+		}
+		_, err := v.conn.Set(v.path(name), data, stat.Version)
+		return nil, err
+	})
+	return err
+}
+
+// prepare makes the nodes above a value's.
+func (v *Values) prepare(ctx context.Context, name string) error {
+	for _, path := range parents(v.path(name)) {
+		_, err := v.ask(ctx, opPut, name, func() (*found, error) {
+			_, err := v.conn.Create(path, nil, zk.FlagPersistent, v.acl)
+			return nil, err
+		})
+		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get reads a value, as new as the call; see driver.Values.
+func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
+	if err := v.check(ctx, opGet, name); err != nil {
+		return driver.Value{}, err
+	}
+	if err := v.sync(ctx, name); err != nil {
+		return driver.Value{}, prelude(err)
+	}
+	value, _, err := v.read(ctx, opGet, name)
+	return value, prelude(err)
+}
+
+// sync has the server that answers us catch up.
+func (v *Values) sync(ctx context.Context, name string) error {
+	_, err := v.ask(ctx, opGet, name, func() (*found, error) {
+		_, err := v.conn.Sync(v.path(name))
+		return nil, err
+	})
+	return err
+}
+
+// read reads a value and the state of its node; nil if there is none.
+func (v *Values) read(ctx context.Context, op, name string) (driver.Value, *zk.Stat, error) {
+	f, err := v.ask(ctx, op, name, func() (*found, error) {
+		data, stat, err := v.conn.Get(v.path(name))
+		return &found{data: data, stat: stat}, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return driver.Value{}, nil, nil
+	}
+	if err != nil {
+		return driver.Value{}, nil, err
+	}
+	value, err := readValue(op, name, f)
+	return value, f.stat, err
+}
+
+func readValue(op, name string, f *found) (driver.Value, error) {
+	line, data, cut := bytes.Cut(f.data, []byte{'\n'})
+	var h header
+	if err := json.Unmarshal(line, &h); err != nil || !cut || !h.Token.Valid() {
+		return driver.Value{}, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite,
+			Err: errors.New("its node holds something else than a value")}
+	}
+	return driver.Value{Data: data, Token: h.Token, Source: string(h.Source), Written: time.UnixMilli(f.stat.Mtime)}, nil
+}
+
+// ask runs one request, and waits for it as long as ctx lasts, at most for some
+// seconds. Without a connection nothing is sent.
+func (v *Values) ask(ctx context.Context, op, name string, request func() (*found, error)) (*found, error) {
+	type reply struct {
+		found *found
+		err   error
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, valuePatience, errSlow)
+	defer cancel()
+	switch {
+	case ctx.Err() != nil:
+		return nil, notSent(ctx, op, name)
+	case v.conn.State() != zk.StateHasSession:
+		return nil, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: errNotConnected}
+	}
+	replies := make(chan reply, 1)
+	go func() {
+		f, err := request()
+		replies <- reply{f, err}
+	}()
+	select {
+	case r := <-replies:
+		if r.err != nil {
+			return nil, failed(op, name, r.err)
+		}
+		return r.found, nil
+	case <-ctx.Done():
+		return nil, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+	}
+}

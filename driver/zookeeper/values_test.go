@@ -1,0 +1,89 @@
+package zookeeper
+
+import (
+	"encoding/binary"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestValues(t *testing.T) {
+	drivertest.RunValues(t, drivertest.ValuesHarness{
+		Start: func(t *testing.T, _ bool) drivertest.ValuesBackend {
+			server := testbed.ZooKeeper(t)
+			return &valuesBackend{Server: paths.New[*Values](server), server: server}
+		},
+	})
+}
+
+type valuesBackend struct {
+	*paths.Server[*Values]
+	server *testbed.Server
+	armed  atomic.Bool // the next write loses its answer
+}
+
+// DropReplies waits for a write: before one is a read, which tells more.
+func (b *valuesBackend) DropReplies() { b.armed.Store(true) }
+
+// noticedConn is a connection on which writes are noticed.
+type noticedConn struct {
+	net.Conn
+	path  *testbed.Proxy
+	armed *atomic.Bool
+}
+
+// Write gets whole packets from the client: their length, number and operation.
+func (c *noticedConn) Write(p []byte) (int, error) {
+	const create, setData = 1, 5
+	if len(p) >= 12 && c.armed.Load() {
+		switch binary.BigEndian.Uint32(p[8:]) {
+		case create, setData:
+			c.armed.Store(false)
+			c.path.DropReplies()
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (*Values, error) {
+		return valuesAt(t, path.Addr(), func(conn net.Conn) net.Conn { return &noticedConn{conn, path, &b.armed} }), nil
+	})
+}
+
+func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
+	return valuesAt(t, b.server.Addr(), func(conn net.Conn) net.Conn { return conn }), nil
+}
+
+func (b *valuesBackend) Faults() drivertest.Faults { return b }
+
+// valuesAt connects, as far as the path allows.
+func valuesAt(t *testing.T, addr string, over func(net.Conn) net.Conn) *Values {
+	t.Helper()
+	dial := func(network, addr string, timeout time.Duration) (net.Conn, error) {
+		conn, err := net.DialTimeout(network, addr, timeout)
+		if err != nil {
+			return nil, err
+		}
+		return over(conn), nil
+	}
+	conn, events, err := zk.Connect([]string{addr}, 3*time.Second, zk.WithDialer(dial), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		for range events {
+		}
+	})
+	testbed.Eventually(t, "a session", patience, func() bool { return conn.State() == zk.StateHasSession })
+	return NewValues(conn, "/suite")
+}

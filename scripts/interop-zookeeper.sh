@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# interop-zookeeper.sh puts the foreign clients that the interop tests of
+# ZooKeeper use into the user's cache: Curator by Maven, kazoo by pip. What is
+# there already costs nothing. It says in one line what cannot be had, and fails
+# then only if INTERLOCK_REQUIRE names it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/interlock
+clients=interop/testdata/zookeeper
+
+# get NAME VERSION COMMAND… has COMMAND fill a directory, which appears whole.
+get() {
+	local name=$1 version=$2 to=$cache/$1-$2
+	shift 2
+	[ -d "$to" ] && return
+	echo "get $name $version"
+	mkdir -p "$cache"
+	local part
+	part=$(mktemp -d "$cache/.$name.XXXXXX")
+	if "$@" "$part" >"$part.log" 2>&1 && mv -T "$part" "$to" 2>>"$part.log"; then
+		rm -f "$part.log"
+		return
+	fi
+	tail -n 5 "$part.log" >&2
+	rm -rf "$part" "$part.log"
+	[ -d "$to" ] && return # somebody else was faster
+	echo "missing: $name, and the tests that need it are skipped" >&2
+	if [[ ",${INTERLOCK_REQUIRE-}," == *",$name,"* ]]; then
+		echo "missing: $name is required by INTERLOCK_REQUIRE" >&2
+		failed=yes
+	fi
+}
+
+curator() {
+	mvn -B -q -f $clients/curator/pom.xml \
+		org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+		-DincludeScope=runtime -DexcludeArtifactIds=netty-tcnative-boringssl-static -DoutputDirectory="$1"
+}
+
+kazoo() {
+	python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+		--target "$1" -r $clients/kazoo/requirements.txt
+}
+
+failed=
+get curator "$(sed -n 's:.*<curator>\(.*\)</curator>.*:\1:p' $clients/curator/pom.xml)" curator
+get kazoo "$(sed -n 's/^kazoo==//p' $clients/kazoo/requirements.txt)" kazoo
+[ -z "$failed" ]
