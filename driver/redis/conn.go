@@ -40,13 +40,19 @@ func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 // do runs send in a goroutine of its own and waits for it or ctx. After ctx is
 // done, send is about to end: it waits for nothing longer than the client dials.
 func do[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (T, error) {
+	return start(ctx, c, r, send)()
+}
+
+// start is do that waits when the returned function is called. The request has
+// its place in the order of its owner's when start returns.
+func start[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (wait func() (T, error)) {
 	var zero T
 	if ctx.Err() != nil {
-		return zero, unsent(r, context.Cause(ctx))
+		return func() (T, error) { return zero, unsent(r, context.Cause(ctx)) }
 	}
 	before, end, open := c.begin(r.owner)
 	if !open {
-		return zero, closed(r)
+		return func() (T, error) { return zero, closed(r) }
 	}
 	type answer struct {
 		value T
@@ -62,14 +68,16 @@ func do[T any](ctx context.Context, c *conn, r request, send func(context.Contex
 		}
 		answers <- answer{value, err}
 	}()
-	select {
-	case a := <-answers:
-		if ctx.Err() != nil && errors.Is(a.err, ctx.Err()) {
+	return func() (T, error) {
+		select {
+		case a := <-answers:
+			if ctx.Err() != nil && errors.Is(a.err, ctx.Err()) {
+				return zero, uncertain(r, context.Cause(ctx))
+			}
+			return a.value, failure(r, a.err)
+		case <-ctx.Done():
 			return zero, uncertain(r, context.Cause(ctx))
 		}
-		return a.value, failure(r, a.err)
-	case <-ctx.Done():
-		return zero, uncertain(r, context.Cause(ctx))
 	}
 }
 
@@ -123,7 +131,12 @@ func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis
 // evalAll runs a script on each batch in one pipeline. An error is that of all
 // of them; each result can have its own.
 func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
-	return do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
+	return c.startAll(ctx, r, s, batches)()
+}
+
+// startAll is evalAll that waits when the returned function is called.
+func (c *conn) startAll(ctx context.Context, r request, s *script, batches []batch) func() ([]rueidis.RedisResult, error) {
+	return start(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
 		return s.run(ctx, c.client, batches), nil
 	})
 }

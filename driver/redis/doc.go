@@ -18,6 +18,9 @@
 // maxmemory and a policy other than noeviction the server may drop a lock at
 // any time, so nothing is promised about exclusion, and CrossProcess is false.
 //
+// [Quorum] takes a lock on a majority of several independent servers (Redlock),
+// without a token; see docs/adr/013-redis-quorum.md.
+//
 // Redis Cluster is refused: the layout keeps the keys of a name in one hash
 // slot, but it is not tested there.
 //

@@ -62,13 +62,14 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := holdingOf(d.held, r.Owner)
-	d.held.settle([]*holding{h}, boottime.Now(), 0, []int64{1}, nil)
+	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
 	if n.renewed.Load() != 1 || grant.Lease.Remaining() <= 0 {
 		t.Fatal("a renewal is not told while it is held")
 	}
 	release(t, d, "x", r.Owner)
-	d.held.settle([]*holding{h, h}, boottime.Now(), 0, []int64{1, 0}, nil)
-	d.held.settle([]*holding{h}, boottime.Now(), 0, nil, errReply)
+	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
+	d.held.settle(h, boottime.Now(), 0, extension{})
+	d.held.settle(h, boottime.Now(), 0, extension{err: errReply})
 	if n.all() != 2 {
 		t.Fatalf("%d calls after the release", n.all()-2)
 	}
@@ -77,7 +78,7 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 // A release may come while a loss is told. It must find the holding to make it
 // quiet, so the holding is forgotten after that, not before.
 func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
-	k := newKeeper(newConn(nil), time.Minute)
+	k := newKeeper(nil, time.Minute)
 	calls := 0
 	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{Lost: func(error) {
 		if calls++; holdingOf(k, "me") == nil {
@@ -88,7 +89,8 @@ func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := holdingOf(k, "me")
-	k.settle([]*holding{h, h}, boottime.Now(), 0, []int64{0, 0}, nil)
+	k.settle(h, boottime.Now(), 0, extension{})
+	k.settle(h, boottime.Now(), 0, extension{})
 	if calls != 1 || holdingOf(k, "me") != nil {
 		t.Fatalf("told %d times, forgotten %v", calls, holdingOf(k, "me") == nil)
 	}
@@ -148,7 +150,7 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.keeps().settle([]*holding{former}, boottime.Now(), 0, []int64{0}, nil)
+		d.keeps().settle(former, boottime.Now(), 0, extension{})
 		if n.lost.Load() != 0 {
 			t.Error("the loss of a former grant is told to the present one")
 		}
@@ -156,7 +158,7 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 		if present == nil || present == former || lease.Remaining() <= 0 {
 			t.Fatal("the former grant took the present one with it")
 		}
-		d.keeps().settle([]*holding{present}, boottime.Now(), 0, []int64{0}, nil)
+		d.keeps().settle(present, boottime.Now(), 0, extension{})
 		if n.lost.Load() != 1 || lease.Remaining() > 0 {
 			t.Errorf("a loss was told %d times", n.lost.Load())
 		}
@@ -183,11 +185,11 @@ func TestFailedRepetitionIsQuiet(t *testing.T) {
 			t.Fatal("it is not renewed any more")
 		}
 		before := lease.Remaining()
-		d.keeps().settle([]*holding{h}, boottime.Now(), 0, []int64{1}, nil)
+		d.keeps().settle(h, boottime.Now(), 0, extension{ours: true})
 		if lease.Remaining() <= before {
 			t.Fatal("the lease was not renewed")
 		}
-		d.keeps().settle([]*holding{h}, boottime.Now(), 0, []int64{0}, nil)
+		d.keeps().settle(h, boottime.Now(), 0, extension{})
 		if n.all() != 0 || lease.Remaining() > 0 {
 			t.Fatalf("%d calls after the error, %v remain", n.all(), lease.Remaining())
 		}

@@ -171,3 +171,28 @@ func ExampleNewValues() {
 	err = values.Watch(ctx, "prices", func(v driver.Value) { fmt.Println(v.Token, string(v.Data)) })
 	log.Print(err)
 }
+
+// A lock that outlives the failure of two servers of five. It saves work and
+// protects nothing: its claims have no token, so that no guard takes them.
+func ExampleOpenQuorum() {
+	var clients []rueidis.Client // of independent servers, each made by Dial
+	d, err := redis.OpenQuorum(ctx, clients, &redis.QuorumOptions{MinWork: 5 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	reports, err := lock.NewAdvisory(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer reports.Close(ctx)
+	err = reports.Do(ctx, "monthly report", func(ctx context.Context, _ *lock.AdvisoryClaim) error {
+		return nil // work that may be done twice
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, n := range d.Nodes() {
+		fmt.Println(n.Address, n.Up, n.Err)
+	}
+}

@@ -2,11 +2,8 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -15,10 +12,10 @@ import (
 
 // keeper renews what one driver holds: one loop, whatever the number of locks.
 type keeper struct {
-	conn  *conn
-	ttl   time.Duration
-	wake  chan struct{}
-	retry time.Duration // from a failed renewal to the next
+	extend extender
+	ttl    time.Duration
+	wake   chan struct{}
+	retry  time.Duration // from a failed renewal to the next
 
 	mu    sync.Mutex
 	held  map[string]*holding // by owner
@@ -33,12 +30,22 @@ type holding struct {
 	due     boottime.Instant // guarded by keeper.mu
 
 	// mu is held while events are told, so that none is told after the release.
-	mu    sync.Mutex
-	quiet bool
+	mu       sync.Mutex
+	quiet    bool
+	released bool
 }
 
-func newKeeper(c *conn, ttl time.Duration) *keeper {
-	return &keeper{conn: c, ttl: ttl, wake: make(chan struct{}, 1), retry: min(time.Second, ttl/10),
+// extender asks for more time for leases, and returns for each what came of it.
+type extender func(ctx context.Context, due []*holding) []extension
+
+// extension is what came of one renewal: an error if that is not known.
+type extension struct {
+	ours bool
+	err  error
+}
+
+func newKeeper(extend extender, ttl time.Duration) *keeper {
+	return &keeper{extend: extend, ttl: ttl, wake: make(chan struct{}, 1), retry: min(time.Second, ttl/10),
 		held: map[string]*holding{}, armed: never}
 }
 
@@ -65,6 +72,7 @@ func (k *keeper) remove(owner string) {
 	delete(k.held, owner)
 	k.mu.Unlock()
 	h.hush()
+	h.release()
 }
 
 // hush ends the events of what owner has. It goes on being renewed until a
@@ -84,6 +92,22 @@ func (h *holding) hush() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.quiet = true
+}
+
+// release says that it is not to be locked again either.
+func (h *holding) release() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.released = true
+}
+
+func (h *holding) isReleased() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.released
 }
 
 func (k *keeper) run(ctx context.Context) { loop(ctx, k.wake, k.next, k.renew) }
@@ -115,64 +139,37 @@ func (k *keeper) due(now boottime.Instant) []*holding {
 	return due
 }
 
-// renew extends all leases that are due, in one pipeline.
+// renew extends all leases that are due.
 func (k *keeper) renew(ctx context.Context) {
 	due := k.due(boottime.Now())
 	if len(due) == 0 {
 		return
 	}
-	chunks := slices.Collect(slices.Chunk(due, batchSize))
-	batches := make([]batch, len(chunks))
-	for i, chunk := range chunks {
-		batches[i] = renewal(chunk, k.ttl)
-	}
 	bounded, cancel := context.WithTimeout(ctx, min(time.Second, k.ttl/3))
 	defer cancel()
 	sent := boottime.Now()
-	results, err := k.conn.evalAll(bounded, request{op: "renew"}, renewScript, batches)
+	extensions := k.extend(bounded, due)
 	if ctx.Err() != nil {
 		return
 	}
 	took := boottime.Now().Sub(sent)
-	for i, chunk := range chunks {
-		ours, err := renewed(results, i, err)
-		k.settle(chunk, sent, took, ours, err)
+	for i, h := range due {
+		k.settle(h, sent, took, extensions[i])
 	}
 }
 
-// renewal makes the arguments of one renewing request.
-func renewal(chunk []*holding, ttl time.Duration) batch {
-	b := batch{args: []string{milliseconds(ttl)}}
-	for _, h := range chunk {
-		b.keys = append(b.keys, h.keys...)
-		b.args = append(b.args, h.request.Owner)
-	}
-	return b
-}
-
-// renewed reads the answer for chunk i: 1 for each lease that is still ours.
-func renewed(results []rueidis.RedisResult, i int, err error) ([]int64, error) {
-	if err != nil {
-		return nil, err
-	}
-	ours, err := results[i].AsIntSlice()
-	return ours, failure(request{op: "renew"}, err)
-}
-
-// settle tells what became of the renewal of a chunk.
-func (k *keeper) settle(chunk []*holding, sent boottime.Instant, took time.Duration, ours []int64, err error) {
-	for i, h := range chunk {
-		switch {
-		case err != nil:
-			k.postpone(h, boottime.Now().Add(k.retry))
-			h.tellRenewed(took, err)
-		case ours[i] == 1:
-			h.lease.Renew(sent, k.ttl)
-			k.postpone(h, sent.Add(k.ttl/3))
-			h.tellRenewed(took, nil)
-		default:
-			k.lose(h)
-		}
+// settle tells what became of the renewal of one lease.
+func (k *keeper) settle(h *holding, sent boottime.Instant, took time.Duration, e extension) {
+	switch {
+	case e.err != nil:
+		k.postpone(h, boottime.Now().Add(k.retry))
+		h.tellRenewed(took, e.err)
+	case e.ours:
+		h.lease.Renew(sent, k.ttl)
+		k.postpone(h, sent.Add(k.ttl/3))
+		h.tellRenewed(took, nil)
+	default:
+		k.lose(h)
 	}
 }
 

@@ -41,7 +41,7 @@ func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, 
 	}
 	p := &Plain{
 		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
-		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(c, options.TTL),
+		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, options.TTL), options.TTL),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.loops.Go(func() { p.held.run(p.ended) })

@@ -76,7 +76,7 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 	d := &Driver{
 		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
 		guarantees: queueGuarantees(facts, options.TTL),
-		held:       newKeeper(c, options.TTL),
+		held:       newKeeper(extendOn(c, options.TTL), options.TTL),
 	}
 	d.waiting = newWaiters(d)
 	d.pushes = newSubscriber(client, "interlock:push:"+rand.Text(), d.waiting)

@@ -106,7 +106,7 @@ func TestReleasedLeaseIsForgotten(t *testing.T) {
 
 // The answer to a renewal may come after the release that overtook it.
 func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
-	k := newKeeper(newConn(nil), time.Minute)
+	k := newKeeper(nil, time.Minute)
 	told := 0
 	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{
 		Lost: func(error) { told++ }, Renewed: func(time.Duration, error) { told++ }}}
@@ -114,12 +114,13 @@ func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := k.held["me"]
-	k.settle([]*holding{h}, boottime.Now(), 0, []int64{1}, nil)
+	k.settle(h, boottime.Now(), 0, extension{ours: true})
 	if told != 1 {
 		t.Fatalf("%d calls for a renewal", told)
 	}
 	k.remove("me")
-	k.settle([]*holding{h, h}, boottime.Now(), 0, []int64{1, 0}, nil)
+	k.settle(h, boottime.Now(), 0, extension{ours: true})
+	k.settle(h, boottime.Now(), 0, extension{})
 	if told != 1 {
 		t.Fatalf("%d calls after the release", told-1)
 	}

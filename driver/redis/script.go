@@ -39,6 +39,12 @@ var plainAcquireLua string
 //go:embed script/plain_release.lua
 var plainReleaseLua string
 
+//go:embed script/quorum_acquire.lua
+var quorumAcquireLua string
+
+//go:embed script/quorum_renew.lua
+var quorumRenewLua string
+
 var (
 	contendScript = newScript(constants + queueLua + contendLua)
 	releaseScript = newScript(constants + queueLua + releaseLua)
@@ -48,6 +54,9 @@ var (
 
 	plainAcquireScript = newScript(constants + plainAcquireLua)
 	plainReleaseScript = newScript(constants + plainReleaseLua)
+
+	quorumAcquireScript = newScript(constants + quorumAcquireLua)
+	quorumRenewScript   = newScript(quorumRenewLua)
 )
 
 var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, CHANGES = %d, %d, %d, '%s'\n",

@@ -13,7 +13,9 @@ import (
 // facts are what the server tells about itself. Unknown is "".
 type facts struct {
 	version, role, cluster, evicts string
-	durable                        bool // every write is on disk before its answer
+	durable                        bool          // every write is on disk before its answer
+	id                             string        // of this run of the server
+	up                             time.Duration // since its start
 }
 
 // ask reads INFO, and CONFIG where that is allowed.
@@ -44,7 +46,10 @@ func parseInfo(text string) facts {
 		}
 	}
 	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
-		durable: field["aof_enabled"] == "1"}
+		durable: field["aof_enabled"] == "1", id: field["run_id"]}
+	if seconds, err := parseInt(field["uptime_in_seconds"]); err == nil {
+		f.up = time.Duration(seconds) * time.Second
+	}
 	if field["maxmemory"] != "0" && field["maxmemory_policy"] != "noeviction" {
 		f.evicts = field["maxmemory_policy"]
 	}

@@ -1,0 +1,189 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Quorum is a lock on a majority of several independent servers: Redlock. It does
+// not promise mutual exclusion, has no token, and so cannot be used where
+// correctness depends on it: there is no counter that all nodes agree on, and the
+// clocks of the nodes decide. Use it to save duplicate work where one server's
+// failure must not stop the locks, and [Driver] with a guard otherwise.
+//
+// A name is the same key with the same owner and time to live on every node, as
+// SET NX PX writes it; redsync over the same nodes excludes it and is excluded. A
+// claim is valid from when its first request left, for the TTL less a hundredth
+// and two milliseconds. A node that has lost its key gets it back with the next
+// renewal, as long as a majority still had theirs.
+//
+// A node that was restarted may have forgotten whom it voted for, so its votes
+// for new claims do not count until it has been up for RestartDelay and a second
+// more ("delayed restarts" of the Redlock specification). That is also so for new
+// servers: the first lock on them waits that long. A node that loses its data
+// while it runs (FLUSHALL, eviction), or whose clock jumps, is not noticed.
+//
+// It is safe for concurrent use, and keeps one goroutine and those of requests
+// under way.
+type Quorum struct {
+	nodes      []*node
+	layout     layout
+	options    QuorumOptions
+	guarantees interlock.Guarantees
+	held       *keeper
+
+	stop  context.CancelFunc
+	ended context.Context // done when Close is called
+	loops sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	requests sync.WaitGroup
+	round    map[string]chan struct{} // owner to the end of the renewal that it is part of
+}
+
+// clockStep is what the expiry of a key may be early on any node, for Redis counts
+// in milliseconds.
+const clockStep = 2 * time.Millisecond
+
+// OpenQuorum asks every node what it is and computes the guarantees. It fails
+// unless the clients are an odd number of at least three, a majority answers, no
+// two of them are the same server, and none is a cluster, a replica, or too old.
+// The clients stay the caller's; make each with [Dial].
+func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions) (*Quorum, error) {
+	asked := request{op: "open"}
+	options, err := o.orDefault()
+	if err == nil {
+		err = checkNodes(clients)
+	}
+	if err != nil {
+		return nil, problem(asked, interlock.Definite, err)
+	}
+	q := &Quorum{layout: layout{prefix: options.Prefix}, options: options, round: map[string]chan struct{}{}}
+	for _, c := range clients {
+		q.nodes = append(q.nodes, newNode(c, options.NodeTimeout))
+	}
+	known, err := q.meet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q.guarantees = quorumGuarantees(known, options)
+	q.held = newKeeper(q.extend, options.TTL-clockStep)
+	q.ended, q.stop = context.WithCancel(context.Background())
+	q.loops.Go(func() { q.held.run(q.ended) })
+	return q, nil
+}
+
+// meet asks every node what it is; those that do not answer are left out.
+func (q *Quorum) meet(ctx context.Context) ([]facts, error) {
+	asked := request{op: "open"}
+	type answer struct {
+		facts facts
+		err   error
+	}
+	answers := make([]answer, len(q.nodes))
+	var asking sync.WaitGroup
+	for i, n := range q.nodes {
+		asking.Go(func() {
+			bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNodeSilent)
+			defer cancel()
+			f, err := ask(bounded, n.conn)
+			if err == nil {
+				err = errors.Join(f.refusal(), n.conn.load(bounded, quorumAcquireScript, quorumRenewScript, plainReleaseScript))
+			}
+			n.answered(err)
+			answers[i] = answer{f, err}
+		})
+	}
+	asking.Wait()
+	var known []facts
+	var errs []error
+	ids := map[string]string{}
+	for i, a := range answers {
+		if a.err != nil && interlock.Kind(a.err) == interlock.Definite {
+			return nil, a.err
+		}
+		if a.err != nil {
+			errs = append(errs, a.err)
+			continue
+		}
+		if twin, double := ids[a.facts.id]; double {
+			return nil, problem(asked, interlock.Definite,
+				fmt.Errorf("the nodes must be independent: %s and %s are one server", twin, q.nodes[i].address))
+		}
+		ids[a.facts.id] = q.nodes[i].address
+		q.nodes[i].came(a.facts.up, q.options.RestartDelay)
+		known = append(known, a.facts)
+	}
+	if len(known) < majorityOf(len(q.nodes)) {
+		return nil, harmless(asked, noMajority(asked, errs))
+	}
+	return known, nil
+}
+
+// quorumGuarantees are the weakest of all nodes'.
+func quorumGuarantees(known []facts, o QuorumOptions) interlock.Guarantees {
+	var g interlock.Guarantees
+	for i, f := range known {
+		one := plainGuarantees(f, o.TTL)
+		if i == 0 {
+			g = one
+		}
+		g.CrossProcess = g.CrossProcess && one.CrossProcess
+		g.ExclusionSurvives &= one.ExclusionSurvives | interlock.ServerCrash
+	}
+	g.Driver = "redis quorum"
+	if o.RestartDelay > 0 && g.CrossProcess {
+		g.ExclusionSurvives |= interlock.ServerCrash
+	}
+	return g
+}
+
+// Guarantees says what is promised, as computed when the driver opened.
+func (q *Quorum) Guarantees() interlock.Guarantees { return q.guarantees }
+
+// Nodes shows what is known of each node from its latest answer, in the order in
+// which the clients were given. It sends nothing.
+func (q *Quorum) Nodes() []NodeHealth {
+	states := make([]NodeHealth, len(q.nodes))
+	for i, n := range q.nodes {
+		states[i] = n.state()
+	}
+	return states
+}
+
+// Close stops renewing and ends every goroutine. What is held is left to expire.
+// Closing again waits again.
+func (q *Quorum) Close(ctx context.Context) error {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.stop()
+	for _, n := range q.nodes {
+		n.conn.close()
+	}
+	for _, n := range q.nodes {
+		if err := n.conn.wait(ctx, &q.loops, &q.requests); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spawn runs work in a goroutine that Close waits for; false if it was closed.
+func (q *Quorum) spawn(work func()) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.requests.Go(work)
+	return true
+}

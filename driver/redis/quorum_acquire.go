@@ -1,0 +1,206 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// releaseWithin is how long a node has to confirm a release.
+const releaseWithin = time.Second
+
+var (
+	errTooSlow  = errors.New("a majority granted it, but too little time was left of it")
+	errTooYoung = errors.New("too many nodes have been up for less than the restart delay")
+)
+
+// paper is one node's answer to an attempt.
+type paper struct {
+	node int
+	vote vote
+	said reply
+	err  error
+}
+
+// attempt is one try to get a majority.
+type attempt struct {
+	ballot ballot
+	papers map[int]paper // by node; those that came in time
+}
+
+// Acquire asks all nodes at once, until a majority names r.Owner as the holder of
+// r.Name. Between attempts it gives back what it got and waits for a random time
+// of up to half a second. See driver.Advisory.
+func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
+	k, err := q.layout.keys(r.Name, r.Owner)
+	if err != nil {
+		return nil, err
+	}
+	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
+	if ctx.Err() != nil {
+		return nil, unsent(asked, context.Cause(ctx))
+	}
+	q.held.hush(r.Owner)
+	known := ""
+	for failed := 1; ; failed++ {
+		lease, a, err := q.try(ctx, r, k.lock)
+		switch {
+		case err != nil:
+			return nil, err
+		case lease != nil:
+			return lease, nil
+		}
+		gaveBack := q.release(asked, k.lock, a.mayHold())
+		said := a.holder()
+		if r.NoWait {
+			gaveBack.await(ctx)
+			return nil, a.refusal(asked, said)
+		}
+		if r.Events.Waiting != nil && (failed == 1 || said.holder != known) {
+			r.Events.Waiting(driver.Place{Ahead: -1, Holder: said.holder})
+		}
+		known = said.holder
+		if err := q.pause(ctx, asked, polls.Delay(failed, rand.Float64())); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// try asks all nodes once. It returns as soon as the answers decide; nodes that
+// are late are heard in the background.
+func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver.Lease, *attempt, error) {
+	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
+	sent := boottime.Now()
+	a := &attempt{ballot: ballot{nodes: len(q.nodes)}, papers: map[int]paper{}}
+	papers, ok := q.poll(asked, lock)
+	if !ok {
+		return nil, a, closed(asked)
+	}
+	var errs []error
+	for a.ballot.standing() == standsOpen {
+		select {
+		case p := <-papers:
+			a.ballot.count(p.vote)
+			a.papers[p.node] = p
+			if p.err != nil {
+				errs = append(errs, p.err)
+			}
+		case <-ctx.Done():
+			return nil, a, uncertain(asked, context.Cause(ctx))
+		case <-q.ended.Done():
+			return nil, a, uncertain(asked, interlock.ErrClosed)
+		}
+	}
+	switch a.ballot.standing() {
+	case standsSilent:
+		q.release(asked, lock, a.mayHold())
+		return nil, a, noMajority(asked, errs)
+	case standsWon:
+		if boottime.Deadline(sent, q.held.ttl).Sub(boottime.Now()) > q.options.MinWork {
+			lease, err := q.held.add(r, []string{lock}, sent)
+			return lease, a, err
+		}
+	}
+	return nil, a, nil
+}
+
+// poll asks every node for its vote. The channel takes all answers.
+func (q *Quorum) poll(asked request, lock string) (<-chan paper, bool) {
+	papers := make(chan paper, len(q.nodes))
+	for i, n := range q.nodes {
+		answer := n.ask(q.ended, asked, quorumAcquireScript, batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL)}})
+		if !q.spawn(func() { papers <- q.read(i, asked, answer) }) {
+			return nil, false
+		}
+	}
+	return papers, true
+}
+
+// read waits for the vote of a node.
+func (q *Quorum) read(i int, asked request, answer func() (results, error)) paper {
+	p := paper{node: i}
+	got, err := answer()
+	if err != nil {
+		p.err = err
+		return p
+	}
+	fields, err := got[0].ToArray()
+	if err == nil && len(fields) != 4 {
+		err = errReply
+	}
+	if err == nil {
+		err = p.said.parsePlain(fields[:3])
+	}
+	if err != nil {
+		p.err = failure(asked, err)
+		return p
+	}
+	seconds, err := fields[3].AsInt64()
+	if err != nil {
+		p.err = failure(asked, err)
+		return p
+	}
+	p.vote = q.nodes[i].came(time.Duration(seconds)*time.Second, q.options.RestartDelay)
+	if p.said.holder != asked.owner {
+		p.vote = voteRefused
+	}
+	return p
+}
+
+// mayHold are the nodes on which the attempt may have left something.
+func (a *attempt) mayHold() []int {
+	var nodes []int
+	for i := range a.ballot.nodes {
+		p, answered := a.papers[i]
+		if !answered || p.vote != voteRefused && !errors.Is(p.err, errNodeDown) {
+			nodes = append(nodes, i)
+		}
+	}
+	return nodes
+}
+
+// holder is what the nodes say who refused it because of the same other one, which
+// most of them named.
+func (a *attempt) holder() reply {
+	named, most := map[string]int{}, reply{}
+	for _, p := range a.papers {
+		if p.vote != voteRefused {
+			continue
+		}
+		named[p.said.holder]++
+		if n := named[p.said.holder]; n > named[most.holder] || most.holder == "" || p.said.holder == most.holder && p.said.left > most.left {
+			most = p.said
+		}
+	}
+	return most
+}
+
+// refusal is why an attempt that is not repeated failed.
+func (a *attempt) refusal(asked request, said reply) error {
+	switch {
+	case a.ballot.standing() == standsWon:
+		return problem(asked, interlock.Retryable, errTooSlow)
+	case said.holder == "":
+		return problem(asked, interlock.Retryable, errTooYoung)
+	}
+	return said.heldError(asked.name)
+}
+
+// pause waits before the next attempt.
+func (q *Quorum) pause(ctx context.Context, asked request, delay time.Duration) error {
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return uncertain(asked, context.Cause(ctx))
+	case <-q.ended.Done():
+		return uncertain(asked, interlock.ErrClosed)
+	}
+}

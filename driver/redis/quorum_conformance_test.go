@@ -1,0 +1,203 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+const quorumNodes = 5
+
+func TestQuorumAdvisory(t *testing.T) {
+	t.Parallel()
+	shared := startFive(t)
+	shared.grown(t, suiteTTL)
+	drivertest.RunAdvisory(t, drivertest.Harness{
+		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
+			on := shared
+			if exclusive {
+				on = startFive(t)
+				on.grown(t, suiteTTL)
+			}
+			return newQuorumBackend(t, on)
+		},
+		TTL:        suiteTTL,
+		Heartbeat:  polls.Max,
+		DeadWaiter: polls.Max + time.Second,
+		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
+	})
+}
+
+// five are the servers of a quorum.
+type five [quorumNodes]*testbed.Server
+
+func startFive(t testing.TB, extra ...string) five {
+	t.Helper()
+	var servers five
+	for i := range servers {
+		servers[i] = testbed.Redis(t, extra...)
+	}
+	return servers
+}
+
+// grown waits until the servers have been up so long that their votes count.
+func (f five) grown(t testing.TB, delay time.Duration) {
+	t.Helper()
+	for _, s := range f {
+		client := dial(t, s.Addr())
+		testbed.Eventually(t, "the node is old enough", bound, func() bool { return uptime(t, client) >= delay+time.Second })
+	}
+}
+
+func uptime(t testing.TB, client rueidis.Client) time.Duration {
+	t.Helper()
+	text, err := raw(t, client, "INFO", "server").ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if seconds, ok := strings.CutPrefix(strings.TrimSpace(line), "uptime_in_seconds:"); ok {
+			n, err := strconv.Atoi(seconds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return time.Duration(n) * time.Second
+		}
+	}
+	t.Fatal("no uptime")
+	return 0
+}
+
+// quorumBackend leads each driver to every server by paths of its own.
+type quorumBackend struct {
+	servers   five
+	operators []rueidis.Client
+	prefix    string
+	led       map[driver.Fenced][]*testbed.Proxy
+	broken    []func(*testbed.Proxy)
+}
+
+var namespaces = make(chan int, 1)
+
+func init() { namespaces <- 0 }
+
+func newQuorumBackend(t *testing.T, on five) *quorumBackend {
+	n := <-namespaces
+	namespaces <- n + 1
+	b := &quorumBackend{servers: on, prefix: fmt.Sprintf("q%d:", n), led: map[driver.Fenced][]*testbed.Proxy{}}
+	for _, s := range on {
+		b.operators = append(b.operators, dial(t, s.Addr()))
+	}
+	return b
+}
+
+func (b *quorumBackend) Open(t *testing.T) (driver.Fenced, error) {
+	var proxies []*testbed.Proxy
+	var clients []rueidis.Client
+	for _, s := range b.servers {
+		proxy := testbed.NewProxy(t, s.Addr())
+		for _, damage := range b.broken {
+			damage(proxy)
+		}
+		proxies = append(proxies, proxy)
+		client, err := Dial("redis://" + proxy.Addr())
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(client.Close)
+		clients = append(clients, client)
+	}
+	// The suite delays answers by half a second, and takes them away for as long.
+	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: suiteTTL, Prefix: b.prefix, NodeTimeout: 700 * time.Millisecond})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { closeQuorum(t, q) })
+	d := drivertest.Advisory(q)
+	b.led[d] = proxies
+	return d, nil
+}
+
+func closeQuorum(t testing.TB, q *Quorum) {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	if err := q.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func (b *quorumBackend) Crash(t *testing.T, d driver.Fenced) {
+	for _, p := range b.led[d] {
+		p.Cut()
+	}
+	delete(b.led, d)
+}
+
+func (b *quorumBackend) Residue(t *testing.T, name string) []string {
+	var left []string
+	for i, operator := range b.operators {
+		holder, err := raw(t, operator, "GET", b.prefix+name).ToString()
+		switch {
+		case rueidis.IsRedisNil(err):
+		case err != nil:
+			t.Fatal(err)
+		default:
+			left = append(left, fmt.Sprintf("node %d: %s", i, holder))
+		}
+	}
+	return left
+}
+
+func (b *quorumBackend) Delete(t *testing.T, name string) {
+	for _, operator := range b.operators {
+		testbed.Eventually(t, "the operator's deletion", bound, func() bool {
+			return raw(t, operator, "DEL", b.prefix+name).Error() == nil
+		})
+	}
+}
+
+func (b *quorumBackend) Faults() drivertest.Faults { return b }
+
+func (b *quorumBackend) all(do func(*testbed.Server)) {
+	for _, s := range b.servers {
+		do(s)
+	}
+}
+
+func (b *quorumBackend) each(damage func(*testbed.Proxy)) {
+	for _, proxies := range b.led {
+		for _, p := range proxies {
+			damage(p)
+		}
+	}
+}
+
+func (b *quorumBackend) damage(f func(*testbed.Proxy)) {
+	b.broken = append(b.broken, f)
+	b.each(f)
+}
+
+func (b *quorumBackend) down()    { b.broken = append(b.broken, (*testbed.Proxy).Cut) }
+func (b *quorumBackend) Kill()    { b.down(); b.all((*testbed.Server).Kill) }
+func (b *quorumBackend) Restart() { b.all((*testbed.Server).Restart); b.Heal() }
+func (b *quorumBackend) Wipe()    { b.all((*testbed.Server).Wipe); b.Heal() }
+func (b *quorumBackend) Pause()   { b.down(); b.all((*testbed.Server).Pause) }
+func (b *quorumBackend) Resume()  { b.all((*testbed.Server).Resume); b.Heal() }
+func (b *quorumBackend) Cut()     { b.damage((*testbed.Proxy).Cut) }
+func (b *quorumBackend) Heal() {
+	b.broken = nil
+	b.each((*testbed.Proxy).Heal)
+}
+func (b *quorumBackend) DropReplies() { b.damage((*testbed.Proxy).DropReplies) }
+func (b *quorumBackend) Delay(oneWay time.Duration) {
+	b.damage(func(p *testbed.Proxy) { p.Delay(oneWay) })
+}

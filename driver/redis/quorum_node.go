@@ -1,0 +1,142 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+var (
+	errNodeSilent = errors.New("the node did not answer in time")
+	errNodeDown   = errors.New("the node is left out, since it did not answer before")
+)
+
+// NodeHealth is what a [Quorum] knows of one of its nodes from its latest answers.
+type NodeHealth struct {
+	Address  string
+	Up       bool          // asked like any other; false: tried now and then
+	Failures int           // requests without an answer since the last one that had one
+	Err      error         // why the last request failed; nil if it was answered
+	Young    time.Duration // it came up lately: so much longer its votes do not count
+}
+
+// node is one of the servers of a quorum.
+type node struct {
+	conn    *conn
+	address string
+	timeout time.Duration
+
+	mu      sync.Mutex
+	health  health
+	err     error
+	counted boottime.Instant // when its votes count
+}
+
+func newNode(client rueidis.Client, timeout time.Duration) *node {
+	n := &node{conn: newConn(client), timeout: timeout, address: "unknown"}
+	var addresses []string
+	for address := range client.Nodes() {
+		addresses = append(addresses, address)
+	}
+	if len(addresses) > 0 {
+		n.address = slices.Min(addresses)
+	}
+	return n
+}
+
+// results of the batches of one request.
+type results = []rueidis.RedisResult
+
+// ask starts to run batches of a script, unless the node is left out. The
+// returned function must be called, and waits for at most the node's time.
+func (n *node) ask(ctx context.Context, r request, s *script, batches ...batch) (wait func() (results, error)) {
+	if !n.mayAsk() {
+		return func() (results, error) { return nil, problem(r, interlock.Retryable, errNodeDown) }
+	}
+	return n.insist(ctx, n.timeout, r, s, batches...)
+}
+
+// insist is ask with a time of its own, also on a node that is left out.
+func (n *node) insist(ctx context.Context, timeout time.Duration, r request, s *script, batches ...batch) (wait func() (results, error)) {
+	bounded, cancel := context.WithTimeoutCause(ctx, timeout, errNodeSilent)
+	answer := n.conn.startAll(bounded, r, s, batches)
+	return func() (results, error) {
+		defer cancel()
+		got, err := answer()
+		if ctx.Err() == nil { // otherwise it is not known what the node would have done
+			n.answered(errors.Join(err, firstLost(got)))
+		}
+		return got, err
+	}
+}
+
+// firstLost is the first error that is not the server's answer.
+func firstLost(got results) error {
+	for _, r := range got {
+		if err := r.NonRedisError(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) mayAsk() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.health.ask(boottime.Now(), rand.Float64())
+}
+
+func (n *node) answered(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.health.answered(boottime.Now(), err == nil, rand.Float64())
+	n.err = err
+}
+
+// came notes for how long the node has been up, as it told just now, and tells how
+// a vote of it counts.
+func (n *node) came(up, delay time.Duration) vote {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.counted = 0
+	v := votes(up, delay)
+	if v == voteYoung {
+		n.counted = boottime.Now().Add(delay + time.Second - up)
+	}
+	return v
+}
+
+func (n *node) state() NodeHealth {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := NodeHealth{Address: n.address, Up: n.health.up(), Failures: n.health.failures, Err: n.err}
+	if n.counted > 0 {
+		h.Young = max(0, n.counted.Sub(boottime.Now()))
+	}
+	return h
+}
+
+var errNoMajority = errors.New("too few nodes answered for a majority")
+
+// noMajority is the error of an attempt in which too few nodes voted: uncertain if
+// any of them may have granted it.
+func noMajority(r request, errs []error) error {
+	kind := interlock.Definite
+	for _, err := range errs {
+		switch k := interlock.Kind(err); {
+		case k == interlock.Uncertain:
+			return problem(r, k, errors.Join(append([]error{errNoMajority}, errs...)...))
+		case k == interlock.Retryable:
+			kind = k
+		}
+	}
+	return problem(r, kind, errors.Join(append([]error{errNoMajority}, errs...)...))
+}

@@ -1,0 +1,111 @@
+package redis
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Release gives up whatever owner has on name, on all nodes; see driver.Advisory.
+// It returns when a majority has confirmed; the others are heard in the background,
+// for up to a second. What a node does not confirm expires there.
+func (q *Quorum) Release(ctx context.Context, name, owner string) error {
+	k, err := q.layout.keys(name, owner)
+	if err != nil {
+		return err
+	}
+	asked := request{op: "release", name: name, owner: owner}
+	if ctx.Err() != nil {
+		return unsent(asked, context.Cause(ctx))
+	}
+	q.held.remove(owner)
+	// A renewal under way could lock a node again after it was released.
+	select {
+	case <-q.renewing(owner):
+	case <-ctx.Done():
+		return uncertain(asked, context.Cause(ctx))
+	}
+	return q.release(asked, k.lock, q.everyNode()).majority(ctx, len(q.nodes))
+}
+
+// renewing gives the end of the renewal that owner is part of.
+func (q *Quorum) renewing(owner string) <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if end := q.round[owner]; end != nil {
+		return end
+	}
+	now := make(chan struct{})
+	close(now)
+	return now
+}
+
+// releasing is a release under way.
+type releasing struct {
+	asked   request
+	answers chan error // one for each node that was asked
+	nodes   int
+}
+
+// release begins to give up what asked.owner has on some nodes.
+func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
+	asked.op = "release"
+	r := releasing{asked: asked, answers: make(chan error, len(nodes)), nodes: len(nodes)}
+	for _, i := range nodes {
+		answer := q.nodes[i].insist(q.ended, releaseWithin, asked, plainReleaseScript,
+			batch{keys: []string{lock}, args: []string{asked.owner}})
+		work := func() {
+			got, err := answer()
+			if err == nil {
+				err = failure(asked, got[0].Error())
+			}
+			r.answers <- err
+		}
+		if !q.spawn(work) {
+			r.answers <- closed(asked)
+		}
+	}
+	return r
+}
+
+// await waits for all nodes that were asked, or ctx.
+func (r releasing) await(ctx context.Context) {
+	for range r.nodes {
+		select {
+		case <-r.answers:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// majority waits until a majority of all nodes has confirmed.
+func (r releasing) majority(ctx context.Context, all int) error {
+	var errs []error
+	for confirmed := 0; confirmed < majorityOf(all); {
+		if len(errs) > all-majorityOf(all) {
+			return releaseErr(r.asked, errs)
+		}
+		select {
+		case err := <-r.answers:
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			confirmed++
+		case <-ctx.Done():
+			return uncertain(r.asked, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func releaseErr(asked request, errs []error) error {
+	for _, err := range errs {
+		if errors.Is(err, interlock.ErrClosed) {
+			return err
+		}
+	}
+	return noMajority(asked, errs)
+}

@@ -1,0 +1,120 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+var errReleased = errors.New("it was released meanwhile")
+
+// nodeAnswers are what one node says of each lease of a round.
+type nodeAnswers struct {
+	numbers []int64 // nil if it did not answer
+	vote    vote    // granted or young, as it has been up
+	err     error
+}
+
+// extend renews leases on all nodes at once, all leases of a node in one pipeline.
+func (q *Quorum) extend(ctx context.Context, due []*holding) []extension {
+	extensions := make([]extension, len(due))
+	round := q.enter(due)
+	defer q.leave(round)
+	answers := q.renewAll(ctx, round)
+	for i, h := range due {
+		at := slices.Index(round, h)
+		if at < 0 {
+			extensions[i].err = errReleased
+			continue
+		}
+		extensions[i] = judge(answers, at)
+		if e := extensions[i]; e.err == nil && !e.ours {
+			// Some nodes may have been locked again.
+			q.release(request{name: h.request.Name, owner: h.request.Owner}, h.keys[0], q.everyNode())
+		}
+	}
+	return extensions
+}
+
+// enter notes who takes part in a round. A release waits for its end.
+func (q *Quorum) enter(due []*holding) []*holding {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var round []*holding
+	end := make(chan struct{})
+	for _, h := range due {
+		if !h.isReleased() {
+			round = append(round, h)
+			q.round[h.request.Owner] = end
+		}
+	}
+	return round
+}
+
+func (q *Quorum) leave(round []*holding) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(round) > 0 {
+		close(q.round[round[0].request.Owner])
+	}
+	clear(q.round)
+}
+
+// renewAll asks all nodes, and waits for all of them that are not left out.
+func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
+	batches := renewals(round, q.options.TTL)
+	waits := make([]func() (results, error), len(q.nodes))
+	for i, n := range q.nodes {
+		waits[i] = n.ask(ctx, request{op: "renew"}, quorumRenewScript, batches...)
+	}
+	answers := make([]nodeAnswers, len(q.nodes))
+	for i, wait := range waits {
+		answers[i] = q.readRound(q.nodes[i], wait, len(round))
+	}
+	return answers
+}
+
+// readRound reads what a node says of n leases.
+func (q *Quorum) readRound(from *node, wait func() (results, error), n int) nodeAnswers {
+	got, err := wait()
+	a := nodeAnswers{vote: voteGranted}
+	for i := range (n + batchSize - 1) / batchSize {
+		size := min(batchSize, n-i*batchSize)
+		numbers, err := integers(request{op: "renew"}, got, i, size+1, err)
+		if err != nil {
+			return nodeAnswers{err: err}
+		}
+		a.numbers = append(a.numbers, numbers[:size]...)
+		a.vote = min(a.vote, from.came(time.Duration(numbers[size])*time.Second, q.options.RestartDelay))
+	}
+	return a
+}
+
+// judge says what the nodes' answers mean for lease i.
+func judge(answers []nodeAnswers, i int) extension {
+	r := renewal{nodes: len(answers)}
+	var errs []error
+	for _, a := range answers {
+		if a.err != nil {
+			errs = append(errs, a.err)
+			continue
+		}
+		r.count(a.numbers[i], a.vote)
+	}
+	switch r.verdict() {
+	case verdictKept:
+		return extension{ours: true}
+	case verdictLost:
+		return extension{}
+	}
+	return extension{err: noMajority(request{op: "renew"}, errs)}
+}
+
+func (q *Quorum) everyNode() []int {
+	all := make([]int, len(q.nodes))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}

@@ -1,0 +1,376 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// quorumOn opens a quorum on clients of its own. Without a restart delay in o
+// there is none, so that tests need not wait for it.
+func quorumOn(t testing.TB, servers five, o QuorumOptions) *Quorum {
+	t.Helper()
+	var clients []rueidis.Client
+	for _, s := range servers {
+		clients = append(clients, dial(t, s.Addr()))
+	}
+	if o.RestartDelay == 0 {
+		o.RestartDelay = -1
+	}
+	q, err := OpenQuorum(t.Context(), clients, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeQuorum(t, q) })
+	return q
+}
+
+func takeQuorum(t testing.TB, q *Quorum, r driver.Request) driver.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	lease, err := q.Acquire(ctx, r)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", r.Name, err)
+	}
+	return lease
+}
+
+func (f five) holders(t testing.TB, key string) []string {
+	t.Helper()
+	var holders []string
+	for _, s := range f {
+		client, err := Dial("redis://" + s.Addr())
+		if err != nil {
+			holders = append(holders, "down")
+			continue
+		}
+		holder, err := raw(t, client, "GET", key).ToString()
+		client.Close()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			t.Fatal(err)
+		}
+		holders = append(holders, holder)
+	}
+	return holders
+}
+
+func TestQuorumSurvivesAMinorityAndNotAMajority(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	q := quorumOn(t, servers, QuorumOptions{TTL: 2 * time.Second})
+	renewed, lost := make(chan error, 100), make(chan error, 1)
+	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{
+		Renewed: func(_ time.Duration, err error) { renewed <- err },
+		Lost:    func(err error) { lost <- err }}}
+	lease := takeQuorum(t, q, r)
+	for _, dead := range []int{0, 1} {
+		servers[dead].Kill()
+		other := newOwner()
+		takeQuorum(t, q, driver.Request{Name: other, Owner: other})
+		if err := q.Release(t.Context(), other, other); err != nil {
+			t.Fatalf("release without node %d: %v", dead, err)
+		}
+	}
+	for len(renewed) > 0 {
+		<-renewed
+	}
+	if err := <-renewed; err != nil || lease.Remaining() <= 0 {
+		t.Fatalf("with three nodes of five: %v, %v remain", err, lease.Remaining())
+	}
+	servers[2].Kill()
+	_, err := q.Acquire(t.Context(), driver.Request{Name: "y", Owner: newOwner()})
+	if !errors.Is(err, errNoMajority) || interlock.Kind(err) == interlock.Definite {
+		t.Fatalf("with two nodes of five: %v", err)
+	}
+	testbed.Eventually(t, "its time is over", bound, func() bool { return lease.Remaining() <= 0 })
+	if err := q.Release(t.Context(), "x", r.Owner); !errors.Is(err, errNoMajority) {
+		t.Errorf("release by two nodes of five: %v", err)
+	}
+	select {
+	case err := <-lost:
+		t.Errorf("silent nodes are no loss: %v", err)
+	default:
+	}
+	up := 0
+	for _, n := range q.Nodes() {
+		if n.Up {
+			up++
+		}
+		if n.Up != (n.Err == nil) || !strings.HasPrefix(n.Address, "127.0.0.1:") {
+			t.Errorf("%+v", n)
+		}
+	}
+	if up > 2 {
+		t.Errorf("%d nodes are up: %+v", up, q.Nodes())
+	}
+}
+
+// A node that does not answer costs no wait where the others decide; where they do
+// not, it costs its time once or twice, and then nothing.
+func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	const nodeTimeout = 800 * time.Millisecond
+	q := quorumOn(t, servers, QuorumOptions{TTL: 20 * time.Second, NodeTimeout: nodeTimeout})
+	servers[4].Pause()
+	for range 5 {
+		began, owner := time.Now(), newOwner()
+		takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
+		if err := q.Release(t.Context(), "x", owner); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > nodeTimeout/2 {
+			t.Errorf("with four nodes of five it took %v", took)
+		}
+	}
+	testbed.Eventually(t, "the node is left out", bound, func() bool { return !q.Nodes()[4].Up })
+	// Two nodes grant it and two do not, so that the paused one would decide.
+	for _, s := range servers[:2] {
+		if err := raw(t, dial(t, s.Addr()), "SET", "split", "theirs").Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	if _, err := q.Acquire(t.Context(), driver.Request{Name: "split", Owner: newOwner(), NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > nodeTimeout/2 {
+		t.Errorf("a node that is left out was waited for: %v", took)
+	}
+	servers[4].Resume()
+	testbed.Eventually(t, "the node is tried again", bound, func() bool {
+		owner := newOwner()
+		takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
+		return q.Release(t.Context(), "x", owner) == nil && q.Nodes()[4].Up
+	})
+}
+
+// A minority that lost its keys is locked again by the next renewal.
+func TestQuorumLocksALostMinorityAgain(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	q := quorumOn(t, servers, QuorumOptions{TTL: 1500 * time.Millisecond})
+	owner := newOwner()
+	lease := takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
+	servers[0].Restart() // without persistence
+	servers[1].Restart()
+	want := slices.Repeat([]string{owner}, quorumNodes)
+	testbed.Eventually(t, "all nodes name the owner again", bound, func() bool {
+		return slices.Equal(servers.holders(t, "x"), want)
+	})
+	if lease.Remaining() <= 0 {
+		t.Error("a lost minority ended the lease")
+	}
+	if err := q.Release(t.Context(), "x", owner); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "all nodes are free", bound, func() bool {
+		return slices.Equal(servers.holders(t, "x"), make([]string, quorumNodes))
+	})
+}
+
+// A majority that lost its keys may have been held by somebody meanwhile.
+func TestQuorumLosesALostMajority(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	q := quorumOn(t, servers, QuorumOptions{TTL: 1500 * time.Millisecond})
+	lost := make(chan error, 1)
+	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{Lost: func(err error) { lost <- err }}}
+	lease := takeQuorum(t, q, r)
+	for _, s := range servers[:3] {
+		if err := raw(t, dial(t, s.Addr()), "DEL", "x").Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-lost:
+		if !errors.Is(err, interlock.ErrLost) || lease.Remaining() > 0 {
+			t.Errorf("%v, %v remain", err, lease.Remaining())
+		}
+	case <-time.After(bound):
+		t.Fatal("not told")
+	}
+	testbed.Eventually(t, "what was locked again is given back", bound, func() bool {
+		return slices.Equal(servers.holders(t, "x"), make([]string, quorumNodes))
+	})
+}
+
+// The votes of a node that came up lately do not count: it may have forgotten.
+func TestQuorumDelaysRestartedNodes(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	const delay = 2 * time.Second
+	servers.grown(t, delay)
+	o := QuorumOptions{TTL: time.Second, RestartDelay: delay}
+	first := quorumOn(t, servers, o)
+	second := quorumOn(t, servers, o)
+	owner := newOwner()
+	lease := takeQuorum(t, first, driver.Request{Name: "x", Owner: owner})
+	closeQuorum(t, first) // so that it does not lock nodes again: it is cut off
+	for _, s := range servers[:3] {
+		s.Restart()
+	}
+	restarted := time.Now()
+	other := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
+	testbed.Eventually(t, "the other one finds the nodes again", bound, func() bool {
+		_, err := second.Acquire(t.Context(), other)
+		if err == nil {
+			t.Fatalf("granted %v after the restart, %v remain of the first lease", time.Since(restarted), lease.Remaining())
+		}
+		return interlock.Kind(err) == interlock.Retryable && second.Nodes()[0].Young > 0
+	})
+	other.NoWait = false
+	takeQuorum(t, second, other)
+	if took := time.Since(restarted); took < delay {
+		t.Errorf("granted %v after the restart, the delay is %v", took, delay)
+	}
+	if second.Nodes()[0].Young != 0 {
+		t.Errorf("%+v", second.Nodes()[0])
+	}
+}
+
+// What comes too late to be worked with is given back.
+func TestQuorumNeedsTimeToWork(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	var clients []rueidis.Client
+	var proxies []*testbed.Proxy
+	for _, s := range servers {
+		proxies = append(proxies, testbed.NewProxy(t, s.Addr()))
+		clients = append(clients, dial(t, proxies[len(proxies)-1].Addr()))
+	}
+	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: 2 * time.Second, MinWork: time.Second,
+		NodeTimeout: 600 * time.Millisecond, RestartDelay: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeQuorum(t, q)
+	q.options.MinWork = 1900 * time.Millisecond // as if the requests took longer than a node may take
+	for _, p := range proxies {
+		p.Delay(100 * time.Millisecond)
+	}
+	r := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
+	if _, err := q.Acquire(t.Context(), r); !errors.Is(err, errTooSlow) || interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("with 80 ms too little: %v", err)
+	}
+	if held := servers.holders(t, "x"); !slices.Equal(held, make([]string, quorumNodes)) {
+		t.Errorf("it was not given back: %q", held)
+	}
+	for _, p := range proxies {
+		p.Delay(0)
+	}
+	takeQuorum(t, q, r)
+}
+
+// Each node has one request of acquiring and one of releasing.
+func TestQuorumCost(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	q := quorumOn(t, servers, QuorumOptions{})
+	var before [quorumNodes]map[string]int
+	for i, s := range servers {
+		before[i] = calls(t, dial(t, s.Addr()))
+	}
+	const rounds = 20
+	for range rounds {
+		owner := newOwner()
+		takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
+		if err := q.Release(t.Context(), "x", owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeQuorum(t, q)
+	for i, s := range servers {
+		if n := since(t, dial(t, s.Addr()), before[i])["evalsha"]; n != 2*rounds {
+			t.Errorf("node %d had %d requests for %d acquisitions and releases, want two each", i, n, rounds)
+		}
+	}
+}
+
+func TestQuorumRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	var clients []rueidis.Client
+	for _, s := range servers {
+		clients = append(clients, dial(t, s.Addr()))
+	}
+	for name, c := range map[string]struct {
+		clients []rueidis.Client
+		options QuorumOptions
+	}{
+		"an even number":    {clients[:4], QuorumOptions{}},
+		"one node":          {clients[:1], QuorumOptions{}},
+		"no client":         {[]rueidis.Client{clients[0], nil, clients[1]}, QuorumOptions{}},
+		"one server twice":  {[]rueidis.Client{clients[0], clients[1], dial(t, servers[0].Addr())}, QuorumOptions{}},
+		"too much work":     {clients, QuorumOptions{TTL: time.Second, MinWork: 600 * time.Millisecond}},
+		"too patient":       {clients, QuorumOptions{TTL: time.Second, NodeTimeout: time.Second}},
+		"too short a delay": {clients, QuorumOptions{TTL: time.Second, RestartDelay: time.Millisecond}},
+		"too short a TTL":   {clients, QuorumOptions{TTL: time.Millisecond}},
+	} {
+		q, err := OpenQuorum(t.Context(), c.clients, &c.options)
+		if interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if q != nil {
+			closeQuorum(t, q)
+		}
+	}
+}
+
+func TestQuorumGuarantees(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	g := quorumOn(t, servers, QuorumOptions{RestartDelay: DefaultTTL}).Guarantees()
+	if g.Class != interlock.Advisory || g.TokenFrom != "" || !g.CrossProcess ||
+		g.ExclusionSurvives != interlock.Partition|interlock.ServerCrash {
+		t.Errorf("%+v", g)
+	}
+	if g := quorumOn(t, servers, QuorumOptions{}).Guarantees(); g.ExclusionSurvives.Has(interlock.ServerCrash) {
+		t.Errorf("without a restart delay: %+v", g)
+	}
+	if err := raw(t, dial(t, servers[3].Addr()), "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru").Error(); err != nil {
+		t.Fatal(err)
+	}
+	if g := quorumOn(t, servers, QuorumOptions{}).Guarantees(); g.CrossProcess || g.ExclusionSurvives != 0 {
+		t.Errorf("with a node that evicts: %+v", g)
+	}
+}
+
+func TestHealthOfANode(t *testing.T) {
+	var h health
+	const now = 1000
+	ask := func(at int64) bool { return h.ask(now+boottime.Instant(at), 1) }
+	for range tolerated - 1 {
+		h.answered(now, false, 1)
+	}
+	if !ask(0) || !h.up() {
+		t.Error("one failure leaves it out")
+	}
+	h.answered(now, false, 1)
+	if ask(int64(probes.First/8)-1) || h.up() {
+		t.Error("it is asked although it failed too often")
+	}
+	if !ask(int64(probes.First)) || ask(int64(probes.First)) {
+		t.Error("after a while one request tries it, and only one")
+	}
+	for range 50 {
+		h.answered(now, false, 1)
+	}
+	if ask(int64(probes.Max)-1) || !ask(int64(probes.Max)) {
+		t.Errorf("it is tried every %v", probes.Max)
+	}
+	if h.answered(now, true, 1); !h.up() || !ask(0) {
+		t.Error("an answer does not bring it back")
+	}
+}
