@@ -46,6 +46,8 @@ type counting struct {
 	mu       sync.Mutex
 	requests int
 	watches  int
+	deaf     bool  // it tells of no change
+	refuse   error // what it answers when a slot is asked for
 }
 
 func (c *counting) count(n *int) {
@@ -54,8 +56,17 @@ func (c *counting) count(n *int) {
 	*n++
 }
 
+func (c *counting) spent() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.requests
+}
+
 func (c *counting) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	c.count(&c.requests)
+	if c.refuse != nil && !strings.HasSuffix(r.Name, "#door") {
+		return driver.Grant{}, c.refuse
+	}
 	return c.Driver.Acquire(ctx, r)
 }
 
@@ -71,6 +82,11 @@ func (c *counting) Locks(ctx context.Context, prefix string, limit int) ([]drive
 
 func (c *counting) Watch(ctx context.Context, prefix string, changed func(string)) error {
 	c.count(&c.watches)
+	if c.deaf {
+		changed("")
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	return c.Driver.Watch(ctx, prefix, changed)
 }
 
@@ -78,6 +94,7 @@ func (c *counting) Watch(ctx context.Context, prefix string, changed func(string
 func (b *bench) process(permits int, o *semaphore.Options) (*semaphore.Semaphore, *counting) {
 	b.Helper()
 	d := &counting{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+	_ = d.Driver.Release(b.Context(), name, "nobody") // it answers
 	s, err := semaphore.New(d, permits, o)
 	if err != nil {
 		b.Fatal(err)
@@ -275,13 +292,13 @@ func TestTryAndWait(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s, d := b.process(2, &semaphore.Options{Lock: &lock.Options{Wait: time.Second}})
 		first, second := b.acquire(s), b.acquire(s)
-		before := d.requests
+		before := d.spent()
 		_, err := s.TryAcquire(b.Context(), name)
 		held := (*interlock.HeldError)(nil)
 		if !errors.As(err, &held) || held.Name != name {
 			b.Errorf("try: %v", err)
 		}
-		if spent := d.requests - before; spent != 2 {
+		if spent := d.spent() - before; spent != 2 {
 			b.Errorf("%d requests to be refused by this process's own permits, not 2", spent)
 		}
 		began := time.Now()
@@ -305,8 +322,8 @@ func TestFourRequests(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s, d := b.process(10, nil)
 		b.release(b.acquire(s))
-		if d.requests != 4 || d.watches != 0 {
-			b.Fatalf("%d requests and %d watches", d.requests, d.watches)
+		if d.spent() != 4 || d.watches != 0 {
+			b.Fatalf("%d requests and %d watches", d.spent(), d.watches)
 		}
 	})
 }
@@ -322,6 +339,88 @@ func TestOthersWithMorePermitsAreNoticed(t *testing.T) {
 		}
 		b.release(held...)
 		b.release(b.acquire(few))
+		if left := b.residue(); len(left) != 0 {
+			b.Fatalf("left: %v", left)
+		}
+	})
+}
+
+// Somebody else's slot that is given up is not one of ours.
+func TestHintsBeyondTheSlots(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, d := b.process(2, nil)
+		held := []*semaphore.Permit{b.acquire(s), b.acquire(s)}
+		waiter, _ := b.process(2, nil)
+		told := b.waits(waiter)
+		others, err := lock.NewFenced(d, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer others.Close(b.Context())
+		c, err := others.Acquire(b.Context(), name+"#s#2")
+		if err != nil {
+			b.Fatal(err)
+		}
+		synctest.Wait()
+		if err := c.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		synctest.Wait()
+		select {
+		case p := <-told:
+			b.Fatalf("a permit in slot %d of 2", p.Slot())
+		default:
+		}
+		b.release(held...)
+		b.release(<-told)
+	})
+}
+
+func TestAWaiterLooksWhenAHolderExpires(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		dying, d := b.process(1, nil)
+		waiter, own := b.process(1, nil)
+		own.deaf = true
+		b.acquire(dying)
+		_ = d.Driver.Close(b.Context())
+		time.Sleep(time.Second)
+		began := time.Now()
+		p := b.acquire(waiter)
+		if took := time.Since(began); took != ttl-time.Second {
+			b.Errorf("after %v", took)
+		}
+		b.release(p)
+	})
+}
+
+// While all are taken, a waiter looks who holds them and tries none in vain.
+func TestAWaiterAsksForWhatIsFree(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		holder, _ := b.process(3, nil)
+		held := []*semaphore.Permit{b.acquire(holder), b.acquire(holder), b.acquire(holder)}
+		waiter, d := b.process(3, nil)
+		told := b.waits(waiter)
+		before := d.spent()
+		time.Sleep(10 * ttl)
+		if spent := d.spent() - before; spent < 10 || spent > 30 {
+			b.Errorf("%d requests in %v", spent, 10*ttl)
+		}
+		b.release(held...)
+		b.release(<-told)
+	})
+}
+
+func TestAnOutageIsTold(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, d := b.process(2, nil)
+		d.refuse = &interlock.Error{Op: "acquire", Kind: interlock.Definite, Err: errors.New("permission denied")}
+		ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
+		defer cancel()
+		for _, acquire := range []func(context.Context, string) (*semaphore.Permit, error){s.Acquire, s.TryAcquire} {
+			if _, err := acquire(ctx, name); !errors.Is(err, d.refuse) || interlock.Kind(err) != interlock.Definite {
+				b.Errorf("got %v", err)
+			}
+		}
 		if left := b.residue(); len(left) != 0 {
 			b.Fatalf("left: %v", left)
 		}

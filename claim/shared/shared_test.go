@@ -39,10 +39,17 @@ func inBubble(t *testing.T, test func(*bench)) {
 	})
 }
 
+// open opens a driver, and has it answer once.
+func (b *bench) open() *memory.Driver {
+	d := b.space.Open(&memory.Options{TTL: ttl})
+	_ = d.Release(b.Context(), name, "nobody")
+	return d
+}
+
 // process opens a driver with a lock on it, both closed at the end.
-func (b *bench) process(o *shared.Options) (*shared.Lock, *stoppable) {
+func (b *bench) process(o *shared.Options) (*shared.Lock, *memory.Driver) {
 	b.Helper()
-	d := &stoppable{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+	d := b.open()
 	l, err := shared.New(d, o)
 	if err != nil {
 		b.Fatal(err)
@@ -89,20 +96,6 @@ func (b *bench) residue() []driver.LockState {
 	defer d.Close(context.Background())
 	states, _, _ := d.Locks(b.Context(), "", 100)
 	return states
-}
-
-// stoppable is the driver of a process that can be slow at a given moment.
-type stoppable struct {
-	*memory.Driver
-	granted func(name string) // called before Acquire returns a grant
-}
-
-func (s *stoppable) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	g, err := s.Driver.Acquire(ctx, r)
-	if err == nil && s.granted != nil {
-		s.granted(r.Name)
-	}
-	return g, err
 }
 
 func TestReadersShareAndAWriterIsAlone(t *testing.T) {
@@ -194,7 +187,7 @@ func TestADeadReaderCostsItsLease(t *testing.T) {
 		dying, d := b.process(nil)
 		writer, _ := b.process(nil)
 		r := b.read(dying)
-		_ = d.Driver.Close(b.Context()) // it renews nothing any more
+		_ = d.Close(b.Context()) // it renews nothing any more
 		began := time.Now()
 		w := b.write(writer)
 		if r.Valid() {
@@ -212,7 +205,7 @@ func TestADeadWriterCostsItsLease(t *testing.T) {
 		dying, d := b.process(nil)
 		reader, _ := b.process(nil)
 		w := b.write(dying)
-		_ = d.Driver.Close(b.Context())
+		_ = d.Close(b.Context())
 		began := time.Now()
 		r := b.read(reader)
 		if took := time.Since(began); took > ttl+ttl/10 || w.Valid() {
@@ -222,27 +215,58 @@ func TestADeadWriterCostsItsLease(t *testing.T) {
 	})
 }
 
-// A reader that was stopped between the grant of its own lock and the look at
-// the door's claim: a writer may have looked in between and seen nobody.
+// slow is a process that does not renew its door and is stopped for longer than
+// that lasts, just before it asks for a reader's lock.
+type slow struct {
+	*memory.Driver
+	door    *memory.Driver
+	stopped func()
+	looked  func() // before a look is answered
+}
+
+func (s *slow) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	if s.looked != nil {
+		s.looked()
+	}
+	return s.Driver.Locks(ctx, prefix, limit)
+}
+
+func (s *slow) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if strings.HasSuffix(r.Name, "#rw") {
+		return s.door.Acquire(ctx, r)
+	}
+	s.stopped()
+	return s.Driver.Acquire(ctx, r)
+}
+
+func (s *slow) Release(ctx context.Context, name, owner string) error {
+	return errors.Join(s.Driver.Release(ctx, name, owner), s.door.Release(ctx, name, owner))
+}
+
+// A writer has looked for readers and seen nobody before this one was granted
+// its lock.
 func TestAReaderWhoseTurnRanOutIsNone(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		slow, d := b.process(nil)
-		writer, _ := b.process(nil)
-		b.release(b.write(writer))
-		written := make(chan *shared.WriteClaim, 1)
-		stop := sync.OnceFunc(func() {
-			b.space.Revoke(name + "#rw") // as if it had been stopped for a TTL
-			time.Sleep(ttl / 3)
-			written <- b.write(writer)
-		})
-		d.granted = func(inner string) {
-			if inner != name+"#rw" {
-				return
-			}
-			stop()
+		d := &slow{Driver: b.open(), door: b.open()}
+		defer d.Driver.Close(b.Context())
+		late, err := shared.New(d, nil)
+		if err != nil {
+			b.Fatal(err)
 		}
-		told := make(chan *shared.ReadClaim)
-		go func() { told <- b.read(slow) }()
+		defer late.Close(b.Context())
+		writer, _ := b.process(nil)
+		written := make(chan *shared.WriteClaim, 1)
+		turns := 0
+		d.stopped = func() {
+			if turns++; turns == 1 {
+				_ = d.door.Close(b.Context()) // it renews nothing any more
+				written <- b.write(writer)
+				d.door = b.open()
+			}
+		}
+		defer func() { _ = d.door.Close(b.Context()) }()
+		told := make(chan *shared.ReadClaim, 1)
+		go func() { told <- b.read(late) }()
 		w := <-written
 		time.Sleep(ttl)
 		select {
@@ -252,9 +276,68 @@ func TestAReaderWhoseTurnRanOutIsNone(t *testing.T) {
 		}
 		b.release(w)
 		b.release(<-told)
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %+v", left)
+		synctest.Wait()
+		if left := b.residue(); turns != 2 || len(left) != 0 {
+			b.Fatalf("%d turns, left: %+v", turns, left)
 		}
+	})
+}
+
+// deaf is a driver that tells of no change.
+type deaf struct{ *memory.Driver }
+
+func (deaf) Watch(ctx context.Context, _ string, changed func(string)) error {
+	changed("")
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestAWriterLooksWhenAReaderExpires(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		dying, d := b.process(nil)
+		own := deaf{b.open()}
+		defer own.Close(b.Context())
+		writer, err := shared.New(own, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer writer.Close(b.Context())
+		b.read(dying)
+		_ = d.Close(b.Context())
+		time.Sleep(time.Second)
+		began := time.Now()
+		w := b.write(writer)
+		if took := time.Since(began); took != ttl-time.Second {
+			b.Errorf("after %v", took)
+		}
+		b.release(w)
+	})
+}
+
+// The look at the readers took so long that the door may be somebody else's.
+func TestAWriterWhoseTurnRanOutComesBack(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		d := &slow{Driver: b.open(), door: b.open()}
+		defer d.Driver.Close(b.Context())
+		late, err := shared.New(d, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer late.Close(b.Context())
+		looks := 0
+		d.looked = func() {
+			if looks++; looks == 1 {
+				_ = d.door.Close(b.Context())
+				time.Sleep(2 * ttl)
+				d.door = b.open()
+			}
+		}
+		defer func() { _ = d.door.Close(b.Context()) }()
+		w := b.write(late)
+		if !w.Valid() || looks != 2 {
+			b.Errorf("valid %v after %d looks", w.Valid(), looks)
+		}
+		b.release(w)
 	})
 }
 
@@ -393,7 +476,7 @@ func TestTheWorkIsToldOfAnEarlyEnd(t *testing.T) {
 			b.Errorf("read: %v", err)
 		}
 		err = l.Write(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
-			_ = d.Driver.Close(b.Context())
+			_ = d.Close(b.Context())
 			<-ctx.Done()
 			return nil
 		})

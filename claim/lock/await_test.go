@@ -1,0 +1,171 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// hinting is a view whose hints the test gives.
+type hinting struct {
+	driver.Inspector
+	hints   chan string
+	watches int
+	fail    error // of the next watch
+}
+
+func (h *hinting) Watch(ctx context.Context, _ string, changed func(string)) error {
+	h.watches++
+	if err := h.fail; err != nil {
+		h.fail = nil
+		return err
+	}
+	changed("")
+	for {
+		select {
+		case name := <-h.hints:
+			changed(name)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// looks records what an Await looked for, and when.
+type looks struct {
+	began   time.Time
+	at      []time.Duration
+	changed []string
+}
+
+func (l *looks) note(changed []string) {
+	l.at = append(l.at, time.Since(l.began))
+	if changed == nil {
+		changed = []string{"any"}
+	}
+	l.changed = append(l.changed, strings.Join(changed, "+"))
+}
+
+func TestAwaitPassesHintsOn(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		v := &hinting{hints: make(chan string)}
+		seen := &looks{began: time.Now()}
+		told := make(chan error)
+		go func() {
+			told <- l.Await(b.Context(), v, "n/", func(_ context.Context, changed []string) (bool, time.Duration, error) {
+				seen.note(changed)
+				time.Sleep(time.Second)
+				return len(seen.at) == 5, 0, nil
+			})
+		}()
+		time.Sleep(2500 * time.Millisecond) // two looks, by the clock and by the first hint
+		v.hints <- "n/a"                    // the third one begins
+		synctest.Wait()
+		v.hints <- "n/c"
+		v.hints <- "n/b"
+		time.Sleep(1500 * time.Millisecond) // the fourth
+		v.hints <- ""
+		if err := <-told; err != nil {
+			b.Fatal(err)
+		}
+		if want := []string{"any", "any", "n/a", "n/b+n/c", "any"}; !slices.Equal(seen.changed, want) || v.watches != 1 {
+			b.Errorf("looked for %v with %d watches, want %v", seen.changed, v.watches, want)
+		}
+		if last := seen.at[4]; last != 4500*time.Millisecond {
+			b.Errorf("looked at %v: a hint was not waited for", seen.at)
+		}
+	})
+}
+
+func TestAwaitOpensABrokenWatchAgain(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		broken := &interlock.Error{Op: "watch", Kind: interlock.Retryable, Err: errors.New("connection reset")}
+		v := &hinting{fail: broken}
+		err := l.Await(b.Context(), v, "n/", func(context.Context, []string) (bool, time.Duration, error) {
+			return v.watches == 2, 0, nil
+		})
+		if err != nil || v.watches != 2 {
+			b.Errorf("%v, %d watches", err, v.watches)
+		}
+		denied := &interlock.Error{Op: "watch", Kind: interlock.Definite, Err: errors.New("permission denied")}
+		v = &hinting{fail: denied}
+		err = l.Await(b.Context(), v, "n/", func(context.Context, []string) (bool, time.Duration, error) { return false, 0, nil })
+		if !errors.Is(err, denied) || v.watches != 1 {
+			b.Errorf("%v, %d watches", err, v.watches)
+		}
+	})
+}
+
+func TestAwaitLooksByTheClockAsWell(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		v, seen := &hinting{}, &looks{began: time.Now()}
+		expires := []time.Duration{0, 0, time.Second, time.Nanosecond, time.Hour, 0}
+		err := l.Await(b.Context(), v, "n/", func(_ context.Context, changed []string) (bool, time.Duration, error) {
+			seen.note(changed)
+			n := len(seen.at)
+			return n == len(expires), expires[n-1], nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		want := []time.Duration{0, 0, 3 * time.Second, 4 * time.Second, 4050 * time.Millisecond, 7050 * time.Millisecond}
+		if !slices.Equal(seen.at, want) {
+			b.Errorf("looked at %v, want %v", seen.at, want)
+		}
+	})
+}
+
+func TestAwaitRepeatsFailedLooks(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(&lock.Options{Attempts: 3})
+		for _, c := range []struct {
+			failures int
+			err      error
+			want     error
+			looks    int
+		}{
+			{2, errReplyLost, nil, 3},
+			{3, errReplyLost, errReplyLost, 3},
+			{1, interlock.ErrName, interlock.ErrName, 1},
+		} {
+			v, n := &hinting{}, 0
+			err := l.Await(b.Context(), v, "n/", func(context.Context, []string) (bool, time.Duration, error) {
+				if n++; n <= c.failures {
+					return false, 0, c.err
+				}
+				return true, 0, nil
+			})
+			if !errors.Is(err, c.want) || n != c.looks || v.watches != 0 {
+				b.Errorf("%d times %v: %v after %d looks and %d watches", c.failures, c.err, err, n, v.watches)
+			}
+		}
+	})
+}
+
+func TestAwaitEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(nil)
+		cause := errors.New("changed my mind")
+		ctx, cancel := context.WithCancelCause(b.Context())
+		time.AfterFunc(time.Second, func() { cancel(cause) })
+		never := func(context.Context, []string) (bool, time.Duration, error) { return false, 0, nil }
+		if err := l.Await(ctx, &hinting{}, "n/", never); err != cause {
+			b.Errorf("got %v", err)
+		}
+		time.AfterFunc(time.Second, func() { _ = l.Close(context.Background()) })
+		if err := l.Await(b.Context(), &hinting{}, "n/", never); !errors.Is(err, interlock.ErrClosed) {
+			b.Errorf("closed: %v", err)
+		}
+	})
+}
