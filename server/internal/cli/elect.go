@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/server/internal/supervise"
+)
+
+// electFlags are those of interlock elect. A candidate waits for ever.
+type electFlags struct {
+	lockFlags
+	onLose, data, identity string
+	acceptWeakness         bool
+}
+
+func (a *app) electCommand() *cobra.Command {
+	f := &electFlags{}
+	c := &cobra.Command{
+		Use: "elect NAME [flags] -- COMMAND [ARGUMENT…]", Short: "Run a command while leading",
+		Example: `  interlock elect billing -- ./serve
+  interlock elect billing --on-lose wait -- ./serve            campaign again when it is lost
+  interlock elect billing --data 10.0.0.1:80 -- ./serve        what observers see
+  interlock elect observe billing                              who leads, whenever that changes`,
+		Long: `Of all who run this with one NAME, one runs its COMMAND; the others wait until it
+has ended. Its exit code is passed on, and the leadership is given up after it
+has ended. If the leadership cannot be renewed the command gets TERM, and --grace
+later, before anyone else can lead, KILL; so does everything it started. Then
+--on-lose exit (the default) exits with 79, --on-lose wait campaigns again.
+
+The command finds INTERLOCK_TOKEN and what else "interlock lock" tells a command
+in its environment: an election of a name is a lock of that name.
+
+Redis may forget who leads in a failover or crash, so it is refused unless
+--accept-weakness says that two commands may then run for a while.`,
+		// What cobra would refuse before RunE is refused there, in our words.
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeJob,
+		RunE: func(c *cobra.Command, args []string) error {
+			return (&candidate{flags: f, job: job{app: a, flags: &f.lockFlags, outer: os.Getenv(envHeld)}}).run(c, args)
+		},
+	}
+	f.add(c)
+	completes(c, "on-lose", "exit", "wait")
+	completes(c, "on-suspend", "continue", "release", "kill")
+	c.AddCommand(a.observeCommand())
+	return c
+}
+
+func (f *electFlags) add(c *cobra.Command) {
+	flags := c.Flags()
+	flags.DurationVar(&f.ttl, "ttl", 30*time.Second, "how long the leadership outlives us if we vanish; renewed every third of it")
+	flags.DurationVar(&f.grace, "grace", 0, "between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
+	flags.BoolVar(&f.shell, "shell", false, "COMMAND is a script for /bin/sh, the ARGUMENTs are its $1…")
+	flags.BoolVar(&f.noStdin, "no-stdin", false, "the command reads /dev/null")
+	flags.StringVar(&f.onSuspend, "on-suspend", "continue", "what Ctrl-Z does to the command: continue, release (TERM, then give the leadership up) or kill")
+	flags.IntVar(&f.lostCode, "lost-exit-code", exitLost, "exit `code` when the leadership was lost, with --on-lose exit")
+	flags.StringVar(&f.onLose, "on-lose", "exit", "what follows when the leadership is lost: exit or wait for the next one")
+	flags.StringVar(&f.data, "data", "", "what observers see of this leadership, such as an address")
+	flags.StringVar(&f.identity, "as", "", "who we are, for observers (default: host name and process id)")
+	flags.BoolVar(&f.acceptWeakness, "accept-weakness", false, "lead although the backend may let two lead after a crash or failover")
+}
+
+func electArgs(c *cobra.Command, args []string) error {
+	const form = "write interlock elect NAME -- COMMAND [ARGUMENT…]"
+	switch dash := c.ArgsLenAtDash(); {
+	case dash < 0 || dash == len(args):
+		return usage("there is no command after --; %s", form)
+	case dash != 1:
+		return usage("%d names were given before --, one can be led; %s", dash, form)
+	}
+	return nil
+}
+
+// candidate is one run of interlock elect. The job in it is what runs in each of
+// its terms.
+type candidate struct {
+	job
+	flags *electFlags
+	place place
+}
+
+func (d *candidate) prepare(c *cobra.Command, args []string) error {
+	if d.flags.onLose != "exit" && d.flags.onLose != "wait" {
+		return usage("--on-lose %s is not known; it is exit or wait", d.flags.onLose)
+	}
+	if len(d.flags.data) > elect.MaxData {
+		return usage("--data has %d bytes, at most %d are allowed", len(d.flags.data), elect.MaxData)
+	}
+	return first(electArgs(c, args), d.job.prepare(c, args))
+}
+
+func (d *candidate) run(c *cobra.Command, args []string) error {
+	signals := make(chan os.Signal, 16)
+	subscribe(signals, forwarded)
+	defer signal.Stop(signals)
+	if err := d.prepare(c, args); err != nil {
+		return err
+	}
+	opening, stop := ending(c.Context(), signals)
+	err := d.place.open(opening, d.app, d.flags.ttl, d.options())
+	stop()
+	var unmet *interlock.UnmetError
+	switch {
+	case errors.As(err, &unmet) && !d.flags.acceptWeakness:
+		return fail(exitConfig, "%w; --accept-weakness leads all the same", unmet)
+	case err != nil:
+		return err
+	}
+	defer d.place.close()
+	for {
+		again, err := d.term(c.Context(), signals)
+		if !again {
+			return err
+		}
+	}
+}
+
+func (d *candidate) options() elect.Options {
+	o := elect.Options{Identity: d.flags.identity, Hooks: &elect.Hooks{Lock: &observe.Lock{
+		ReleaseFailed: func(e observe.LockReleaseFailed) {
+			d.app.say("warning: the leadership of %q could not be given up, it may last until it expires: %v", e.Name, e.Err)
+		},
+	}}}
+	if d.flags.acceptWeakness {
+		o.Accept = elect.Required
+	}
+	return o
+}
+
+// again is how long to wait for a backend that was lost, with --on-lose wait.
+const again = time.Second
+
+// term campaigns and leads once. more reports that another term is wanted.
+func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool, err error) {
+	waiting, stop := ending(ctx, signals)
+	stop = sync.OnceFunc(stop)
+	defer stop()
+	n := &notice{app: d.app, inspector: d.place.link.driver, name: d.name}
+	quiet := sync.OnceFunc(n.start(waiting))
+	defer quiet()
+	var result supervise.Result
+	led := false
+	err = d.place.elections.Run(waiting, d.name, func(_ context.Context, t *elect.Term) error {
+		quiet()
+		stop() // signals are the command's from now on
+		if s := bySignal(waiting); s != nil {
+			return s
+		}
+		led = true
+		result, err = d.lead(ctx, t, signals)
+		return err
+	})
+	wait := d.flags.onLose == "wait"
+	switch {
+	case led && wait && result.Outcome == supervise.Lost:
+		signal.Reset(watched...) // a wait may be suspended
+		d.app.say("%q: the leadership was lost; campaigning again", d.name)
+		return true, nil
+	case led && result.Outcome != "":
+		d.app.code = d.codeFor(result)
+		return false, nil
+	case bySignal(waiting) != nil:
+		return false, bySignal(waiting)
+	case wait && d.place.wasUp && codeOf(err) == exitUnreachable:
+		d.app.say("%q: %v; trying again", d.name, err)
+		return pause(ctx, signals, again)
+	}
+	return false, d.place.explain(err)
+}
+
+// lead runs the command for one term.
+func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Signal) (supervise.Result, error) {
+	d.place.wasUp = true
+	if d.flags.data != "" {
+		if err := t.Proclaim(ctx, []byte(d.flags.data)); err != nil {
+			return supervise.Result{}, err
+		}
+	}
+	subscribe(signals, watched)
+	d.command.Env = held{name: d.name, owner: t.Owner(), backend: d.place.link.target.Public(), prefix: d.app.prefix,
+		token: t.Token(), ttl: d.flags.ttl, outer: d.outer}.environ(os.Environ())
+	result, err := supervise.Run(t, d.command, supervise.Options{Limits: d.limits, Signals: signals,
+		Say: func(text string) { d.app.say("%q: %s", d.name, text) }})
+	if err != nil {
+		return result, startFailure(err)
+	}
+	return result, nil
+}
+
+// pause waits; a signal that ends it is the error.
+func pause(ctx context.Context, signals <-chan os.Signal, d time.Duration) (more bool, err error) {
+	ctx, stop := ending(ctx, signals)
+	defer stop()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true, nil
+	case <-ctx.Done():
+		return false, bySignal(ctx)
+	}
+}
+
+// place is where elections are held: a lock service and the values beside it.
+type place struct {
+	link      *grant // the driver, and how that is closed; it has no claim
+	elections *elect.Election
+	forget    func() // disconnects from the values
+	wasUp     bool
+}
+
+// open connects within --timeout. When it fails, nothing is left behind.
+func (p *place) open(ctx context.Context, a *app, ttl time.Duration, o elect.Options) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	d, err := a.open(ctx, target, ttl)
+	if err != nil {
+		return err
+	}
+	p.link = &grant{app: a, target: target, driver: d}
+	opening, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	o.Values, p.forget, err = target.Values(opening, a.prefix)
+	if err == nil {
+		p.elections, err = elect.New(d.Locker, &o)
+	}
+	if err != nil {
+		p.close()
+		return p.explain(err)
+	}
+	return nil
+}
+
+func (p *place) close() {
+	if p.elections != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), disconnect)
+		defer cancel()
+		_ = p.elections.Close(ctx) // what is left expires, and the driver says so
+	}
+	p.link.close()
+	if p.forget != nil {
+		p.forget()
+	}
+}
+
+// explain says in the words of the command line what went wrong.
+func (p *place) explain(err error) error { return p.link.app.unreached(p.link.target, err) }
