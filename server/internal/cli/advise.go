@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/interlock-dev/interlock/server/internal/advise"
+)
+
+// defaultGuide is where to begin for those who do not know which guide they want.
+const defaultGuide = "mechanism"
+
+func (a *app) adviseCommand() *cobra.Command {
+	var given []string
+	var list bool
+	c := &cobra.Command{
+		Use: "advise [GUIDE]", Short: "Choose a lock, a backend or a remedy by a few questions",
+		Long: `Asks questions and answers with one piece of advice: what to choose, why, what
+the risk is, when to avoid it, what to check, and a few lines of code. Without a
+terminal, answer by --answer. docs/choosing.md shows the same tables.`,
+		Example: `  interlock advise                               asks; begins with what must never happen
+  interlock advise --list                        the guides, and what each asks
+  interlock advise race --answer race=late-writer
+  interlock advise backend -o json --answer invariant=overwrite \
+      --answer running=postgres --answer need=pooler`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("%s wants at most one guide, %d were given", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			guides, err := advise.Load()
+			if err != nil {
+				return fail(exitBug, "%w", err)
+			}
+			if list {
+				return a.listGuides(guides)
+			}
+			return a.advise(guides, append(args, defaultGuide)[0], given)
+		},
+	}
+	c.Flags().StringArrayVar(&given, "answer", nil, "answer a question beforehand: `QUESTION=ANSWER`; may be repeated")
+	c.Flags().BoolVar(&list, "list", false, "show the guides, their questions and the answers")
+	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return guideNames(), cobra.ShellCompDirectiveNoFileComp
+	}
+	return c
+}
+
+func guideNames() (names []string) {
+	guides, err := advise.Load()
+	if err != nil {
+		return nil
+	}
+	for _, g := range guides.Guides {
+		names = append(names, g.ID)
+	}
+	return names
+}
+
+// advise asks what has not been answered, and prints the advice.
+func (a *app) advise(guides *advise.Guides, id string, given []string) error {
+	guide, ok := guides.Guide(id)
+	if !ok {
+		return usage("there is no guide %q; there are: %s", id, strings.Join(guideNames(), ", "))
+	}
+	answers, err := parseAnswers(guides, guide, given)
+	if err != nil {
+		return err
+	}
+	if missing := unanswered(guide, answers); len(missing) > 0 {
+		if !term.IsTerminal(int(a.in.Fd())) {
+			return usage("%s", howToAnswer(guides, missing))
+		}
+		if err := guides.Ask(guide, answers, a.in, a.err); errors.Is(err, advise.ErrQuit) {
+			return fail(exitFailed, "%w", err)
+		} else if err != nil {
+			return fail(exitFailed, "read the answer: %w", err)
+		}
+		a.say("the same again: %s advise %s%s\n", a.program, guide.ID, asFlags(guide, answers))
+	}
+	row, ok := guide.Choose(answers)
+	if !ok {
+		return fail(exitBug, "no row of the guide %s fits %v", guide.ID, answers)
+	}
+	return a.print(struct {
+		Guide   string            `json:"guide"`
+		Answers map[string]string `json:"answers"`
+		advise.Row
+	}{guide.ID, answers, row}, row.Text())
+}
+
+func parseAnswers(guides *advise.Guides, guide advise.Guide, given []string) (map[string]string, error) {
+	answers := map[string]string{}
+	for _, pair := range given {
+		id, answer, ok := strings.Cut(pair, "=")
+		q, known := guides.Question(id)
+		switch {
+		case !ok:
+			return nil, usage("--answer %q is not QUESTION=ANSWER", pair)
+		case !known || !slices.Contains(guide.Asks, id):
+			return nil, usage("the guide %s does not ask %q; it asks: %s", guide.ID, id, strings.Join(guide.Asks, ", "))
+		case !q.Has(answer):
+			return nil, usage("%q is no answer to %s; there are: %s", answer, id, strings.Join(q.IDs(), ", "))
+		}
+		answers[id] = answer
+	}
+	return answers, nil
+}
+
+func unanswered(guide advise.Guide, answers map[string]string) (missing []string) {
+	for _, id := range guide.Asks {
+		if answers[id] == "" {
+			missing = append(missing, id)
+		}
+	}
+	return missing
+}
+
+// howToAnswer lists what is missing for those who have no terminal.
+func howToAnswer(guides *advise.Guides, missing []string) string {
+	var b strings.Builder
+	b.WriteString("no terminal to ask on, and these are not answered:")
+	for _, id := range missing {
+		q, _ := guides.Question(id)
+		b.WriteString("\n  --answer " + id + "=" + strings.Join(q.IDs(), "|") + "   " + q.Ask)
+	}
+	return b.String()
+}
+
+func asFlags(guide advise.Guide, answers map[string]string) string {
+	var b strings.Builder
+	for _, id := range guide.Asks {
+		b.WriteString(" --answer " + id + "=" + answers[id])
+	}
+	return b.String()
+}
+
+// listGuides shows what there is to ask.
+func (a *app) listGuides(guides *advise.Guides) error {
+	type view struct {
+		Guide   string              `json:"guide"`
+		Title   string              `json:"title"`
+		Asks    []string            `json:"asks"`
+		Answers map[string][]string `json:"answers"`
+	}
+	var views []view
+	rows := [][]string{{"GUIDE", "ABOUT", "ASKS"}}
+	for _, g := range guides.Guides {
+		v := view{g.ID, g.Title, g.Asks, map[string][]string{}}
+		for _, id := range g.Asks {
+			q, _ := guides.Question(id)
+			v.Answers[id] = q.IDs()
+		}
+		views = append(views, v)
+		rows = append(rows, []string{g.ID, g.Title, strings.Join(g.Asks, ", ")})
+	}
+	text := table(rows) + "\nanswers:\n"
+	for _, q := range guides.Questions {
+		text += "  " + q.ID + "=" + strings.Join(q.IDs(), "|") + "\n"
+	}
+	return a.print(views, text)
+}
