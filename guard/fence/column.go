@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // Column keeps the mark in a BIGINT column of the row that it protects, and
@@ -24,7 +25,8 @@ import (
 type Column struct {
 	// Table is the table, or schema.table. Key is its column by which a row is
 	// found, unique; Enter's resource is compared with it, as text that the
-	// database reads as the column's type. Column holds the mark. All three are
+	// database reads as the column's type (on MariaDB it must also be the text as
+	// which the database writes the key). Column holds the mark. All three are
 	// trusted: never take them from a request.
 	Table, Key, Column string
 	// Strict refuses an equal token too: each token enters once.
@@ -51,18 +53,12 @@ func (e *NoRowError) ErrorKind() interlock.ErrorKind { return interlock.Definite
 // columns are a Column's names, quoted.
 type columns struct{ table, key, column string }
 
-func (c Column) quoted() (q columns, err error) {
-	if q.table, err = quoted(c.Table, ""); err != nil {
-		return q, err
-	}
+func (c Column) quoted(d driver.Dialect) (q columns, err error) {
 	for _, n := range []struct {
 		to   *string
 		name string
-	}{{&q.key, c.Key}, {&q.column, c.Column}} {
-		if n.name == "" {
-			return q, misnamed(n.name, "is empty")
-		}
-		if *n.to, err = quoted(n.name, ""); err != nil {
+	}{{&q.table, c.Table}, {&q.key, c.Key}, {&q.column, c.Column}} {
+		if *n.to, err = sqltext.Identifier(d, n.name, ""); err != nil {
 			return q, err
 		}
 	}
@@ -73,51 +69,29 @@ func (c Column) quoted() (q columns, err error) {
 // source is not kept. A row that does not exist is a [NoRowError]; the rest is
 // as for [Table.Enter].
 func (c Column) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
-	if err := admit(db, resource, token); err != nil {
-		return err
-	}
-	q, err := c.quoted()
+	d, err := admit(db, resource, token)
 	if err != nil {
 		return err
 	}
-	compare := "<="
-	if c.Strict {
-		compare = "<"
+	q, err := c.quoted(db.Dialect())
+	if err != nil {
+		return err
 	}
-	query := fmt.Sprintf(`update %[1]s set %[2]s = $1::bigint
-		where %[3]s = $2 and coalesce(%[2]s, 0) %[4]s $1::bigint and $1::bigint <= %[5]s`,
-		q.table, q.column, q.key, compare, tokenLimit)
-	n, err := db.Exec(ctx, query, int64(token), resource)
+	f, err := d.enterColumn(ctx, db, q, entry{resource: resource, token: token, strict: c.Strict})
 	switch {
 	case err != nil:
 		return about("enter", resource, err)
-	case n == 1:
-		return nil
-	case n > 1:
-		return bug("enter", resource, "column %s of table %s is not unique: %d rows matched", q.key, q.table, n)
-	}
-	return c.refused(ctx, db, q, resource, token)
-}
-
-// refused finds out why no row was raised.
-func (c Column) refused(ctx context.Context, db driver.SQL, q columns, resource string, token interlock.Token) error {
-	var seen interlock.Token
-	found, plausible := false, false
-	query := fmt.Sprintf(`select coalesce(%s, 0), $1::bigint <= %s from %s where %s = $2`, q.column, tokenLimit, q.table, q.key)
-	err := db.Query(ctx, query, []any{int64(token), resource}, func(scan func(...any) error) error {
-		found = true
-		return scan((*int64)(&seen), &plausible)
-	})
-	switch {
-	case err != nil:
-		return about("enter", resource, err)
-	case !found:
+	case f.rows == 0:
 		return &NoRowError{Table: q.table, Resource: resource}
-	case !plausible:
+	case f.rows > 1:
+		return bug("enter", resource, "column %s of table %s is not unique: %d rows matched", q.key, q.table, f.rows)
+	case !f.plausible:
 		return implausible("enter", resource, token)
-	case seen < token, seen == token && !c.Strict:
+	case f.raised:
+		return nil
+	case f.seen < token, f.seen == token && !c.Strict:
 		return &interlock.Error{Op: "enter", Name: resource, Kind: interlock.Retryable,
-			Err: fmt.Errorf("the row changed meanwhile: its mark is %d now", seen)}
+			Err: fmt.Errorf("the row changed meanwhile: its mark is %d now", f.seen)}
 	}
-	return stale(resource, seen, token)
+	return stale(resource, f.seen, token)
 }

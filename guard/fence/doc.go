@@ -36,4 +36,18 @@
 // thirds. If it was stopped while a statement ran, that statement ends first.
 // Meanwhile the next holder waits in Enter, at most as long as its own claim
 // lasts; nothing stale is ever let in.
+//
+// # Databases
+//
+// PostgreSQL and MariaDB are spoken, with the same promises. On MariaDB:
+//
+//   - the settings are those of the session. A transaction of mysql.DB gives them
+//     back with its COMMIT, in one request; any other is refused by [Tx]. Idle time
+//     is counted in whole seconds there: rounded down, and at least one;
+//   - InnoDB lets a transaction write on top of what its snapshot does not show.
+//     Who reads before it enters and is overtaken meanwhile is refused, Retryable,
+//     as PostgreSQL does by itself. A [Column] notices that only by the mark: what
+//     was written meanwhile under the same token stays unseen;
+//   - after a lock that was not to be had in time, MariaDB keeps the rest of the
+//     transaction. It can then only be rolled back, as on PostgreSQL.
 package fence

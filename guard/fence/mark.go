@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"strings"
 	"unicode/utf8"
 
@@ -23,26 +22,21 @@ type Marks interface {
 	Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error
 }
 
-// tokenLimit is the highest plausible token at the database's own clock, in
-// SQL: nothing above it is stored, since a mark that no later token can reach
-// would lock everybody out.
-var tokenLimit = fmt.Sprintf("(((extract(epoch from clock_timestamp()) * 1000000)::bigint - %d + %d) << %d | %d)",
-	int64(interlock.EpochUnixMicro), interlock.MaxAhead.Microseconds(), bits.Len(interlock.MaxSub), interlock.MaxSub)
-
 // admit checks what is known before the database is asked.
-func admit(db driver.SQL, resource string, token interlock.Token) error {
+func admit(db driver.SQL, resource string, token interlock.Token) (dialect, error) {
 	if !token.Valid() {
-		return bug("enter", resource, "token %d was never issued", token)
+		return nil, bug("enter", resource, "token %d was never issued", token)
 	}
 	return usable("enter", db, resource)
 }
 
 // usable checks that db and resource can be worked with.
-func usable(op string, db driver.SQL, resource string) error {
-	if d := db.Dialect(); d != driver.Postgres {
-		return bug(op, resource, "SQL of %q is not spoken", string(d))
+func usable(op string, db driver.SQL, resource string) (dialect, error) {
+	d, err := speak(op, db, resource)
+	if err != nil {
+		return nil, err
 	}
-	return named(op, resource)
+	return d, named(op, resource)
 }
 
 func named(op, resource string) error {

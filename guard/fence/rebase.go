@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/interlock-dev/interlock"
@@ -10,18 +9,6 @@ import (
 )
 
 const rebaseSuffix = "_rebase"
-
-// rebaseTable sets the mark and writes the audit row in one statement.
-const rebaseTable = `
-with rebased as (
-	insert into %[1]s as mark (resource, token, previous, source, raised_at)
-	select $1::text, $2::bigint, 0, $3::text, clock_timestamp() where $2::bigint <= %[3]s
-	on conflict (resource) do update set
-		previous = mark.token, token = excluded.token, source = excluded.source, raised_at = excluded.raised_at
-	returning previous)
-insert into %[2]s (resource, from_token, to_token, reason, rebased_by, rebased_at)
-select $1::text, previous, $2::bigint, $4::text, $5::text, clock_timestamp() from rebased
-returning from_token`
 
 // Rebase sets the mark of resource to exactly `to`, which may be lower than it
 // is, or 0, and records from, to, reason and by in the table whose name ends in
@@ -35,23 +22,19 @@ func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to in
 	if err := answerable(resource, to, reason, by); err != nil {
 		return driver.Mark{}, err
 	}
-	old, err := t.read(ctx, db, "rebase", resource, "for update")
+	d, err := usable("rebase", db, resource)
 	if err != nil {
 		return driver.Mark{}, err
 	}
-	marks, _ := t.quoted("") // read has checked the name
-	audit, _ := t.quoted(rebaseSuffix)
-	done := false
-	err = db.Query(ctx, fmt.Sprintf(rebaseTable, marks, audit, tokenLimit),
-		[]any{resource, int64(to), label(driver.RebaseSource(by, reason)), label(reason), label(by)},
-		func(scan func(...any) error) error {
-			done = true
-			return scan((*int64)(&old.Token))
-		})
+	marks, audit, err := t.quoted(db.Dialect())
+	if err != nil {
+		return driver.Mark{}, err
+	}
+	old, plausible, err := d.rebase(ctx, db, marks, audit, rebase{resource: resource, to: to, reason: reason, by: by})
 	switch {
 	case err != nil:
 		return driver.Mark{}, t.failed("rebase", resource, err)
-	case !done:
+	case !plausible:
 		return driver.Mark{}, implausible("rebase", resource, to)
 	}
 	return old, nil

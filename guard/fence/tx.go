@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -91,14 +90,15 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 
 // enter bounds the transaction and raises the mark.
 func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, resource string) error {
-	if err := usable("bound transaction", tx, resource); err != nil {
+	d, err := usable("bound transaction", tx, resource)
+	if err != nil {
 		return err
 	}
-	idle, err := bound(ctx, tx, c.Remaining())
+	idle, err := bound(ctx, d, tx, c.Remaining())
 	if err != nil {
 		return about("bound transaction", resource, err)
 	}
-	if err := marks.Enter(ctx, tx, resource, c.Token(), c.Owner()); err != nil {
+	if err := marks.Enter(ctx, unread{tx}, resource, c.Token(), c.Owner()); err != nil {
 		return outwaited(ctx, err)
 	}
 	if c.Remaining() >= idle {
@@ -106,7 +106,7 @@ func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, r
 	}
 	// It waited so long for its turn that it might now stand still for longer
 	// than the claim lasts.
-	if _, err := bound(ctx, tx, c.Remaining()); err != nil {
+	if _, err := bound(ctx, d, tx, c.Remaining()); err != nil {
 		return about("bound transaction", resource, err)
 	}
 	return nil
@@ -117,28 +117,21 @@ func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, r
 func outwaited(ctx context.Context, err error) error {
 	var state interface{ SQLState() string }
 	var e *interlock.Error
-	if ctx.Err() != nil || !errors.As(err, &state) || state.SQLState() != "57014" || !errors.As(err, &e) {
+	if ctx.Err() != nil || !errors.As(err, &state) || !cancelled(state.SQLState()) || !errors.As(err, &e) {
 		return err
 	}
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
 }
 
-// boundTx changes settings for the rest of the transaction, and only to less.
-const boundTx = `
-select set_config(name, least(ms, nullif((extract(epoch from current_setting(name)::interval) * 1000)::bigint, 0))::text, true)
-from (values ('idle_in_transaction_session_timeout', $1::bigint), ('lock_timeout', $2::bigint), ('statement_timeout', $2::bigint)) as b (name, ms)`
+// cancelled tells the SQLSTATE of a statement that the server ended, in either
+// database.
+func cancelled(state string) bool { return state == "57014" || state == "70100" }
 
 // bound keeps the transaction from standing still, or a statement from running,
 // for longer than remaining allows; see the package's comment.
-func bound(ctx context.Context, tx driver.SQL, remaining time.Duration) (idle time.Duration, err error) {
+func bound(ctx context.Context, d dialect, tx driver.SQL, remaining time.Duration) (idle time.Duration, err error) {
 	idle = remaining * 2 / 3
-	_, err = tx.Exec(ctx, boundTx, milliseconds(idle), milliseconds(remaining))
-	return idle, err
-}
-
-// milliseconds is d as a time-out of the server: at least 1, since 0 is none.
-func milliseconds(d time.Duration) int64 {
-	return min(max(1, d.Milliseconds()), math.MaxInt32)
+	return idle, d.bound(ctx, tx, idle, remaining)
 }
 
 // within is ctx, ended also when c ends, with the same cause.

@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,10 +10,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -25,19 +26,16 @@ func testBoundedWait(t *testing.T, w world) {
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
 
 	begun := time.Now()
-	err := w.tx(t.Context(), w.table, grant(2, 300*time.Millisecond), "alice", nothing)
-	if took := time.Since(begun); took > 5*time.Second || took < 250*time.Millisecond {
-		t.Errorf("waited %v with a claim of 300 ms", took)
+	err := w.tx(t.Context(), w.table, grant(2, time.Second), "alice", nothing)
+	if took := time.Since(begun); took > 6*time.Second || took < 900*time.Millisecond {
+		t.Errorf("waited %v with a claim of a second", took)
 	}
 	wantKind(t, err, interlock.Definite, interlock.ErrExpired)
 
 	// The user's own bound is shorter, and stays.
-	impatient := w.open(t, w.url+"&lock_timeout=50")
+	impatient := w.open(t, w.url+w.impatience)
 	err = impatient.tx(t.Context(), w.table, grant(2, bound), "alice", nothing)
-	var native *pgconn.PgError
-	if wantKind(t, err, interlock.Retryable, nil); !errors.As(err, &native) || native.Code != "55P03" {
-		t.Errorf("%v is not of the lock's time-out", err)
-	}
+	wantKind(t, err, interlock.Retryable, interlock.ErrHeld)
 }
 
 // testStuck plays the holder that stops between read and write: its side of the
@@ -83,7 +81,7 @@ func testStuck(t *testing.T, w world) {
 		wantKind(t, stopped(), interlock.Definite, interlock.ErrExpired)
 		wantStale(t, w.enter(t, w.table, name, token(1)), token(2), token(1))
 	}
-	if got := w.text(t, `select balance::text from account where id = 'alice'`); got != "98" {
+	if got := w.text(t, `select concat(balance) from account where id = 'alice'`); got != "98" {
 		t.Errorf("balance %s", got)
 	}
 }
@@ -97,16 +95,15 @@ func testIdleSession(t *testing.T, w world) {
 		if _, err := db.Exec(ctx, `update account set balance = 0 where id = 'alice'`); err != nil {
 			return err
 		}
-		testbed.Eventually(t, "the session ends", bound, func() bool {
-			return w.text(t, `select count(*)::text from pg_stat_activity
-				where datname = current_database() and state = 'idle in transaction'`) == "0"
-		})
+		id, err := one[int64](ctx, db, w.session)
+		ok(t, err)
+		testbed.Eventually(t, "the session ends", bound, func() bool { return w.text(t, fmt.Sprintf(w.sessions, id)) == "0" })
 		return nil
 	})
 	if err == nil || interlock.Kind(err) == interlock.Definite {
 		t.Errorf("%v (%v)", err, interlock.Kind(err))
 	}
-	if got := w.text(t, `select balance::text from account where id = 'alice'`); got != "100" {
+	if got := w.text(t, `select concat(balance) from account where id = 'alice'`); got != "100" {
 		t.Errorf("balance %s", got)
 	}
 }
@@ -114,13 +111,21 @@ func testIdleSession(t *testing.T, w world) {
 func testLongStatement(t *testing.T, w world) {
 	begun := time.Now()
 	err := w.tx(t.Context(), w.table, grant(1, 300*time.Millisecond), "alice", func(ctx context.Context, db driver.SQL) error {
-		_, err := db.Exec(ctx, `select pg_sleep(30)`)
+		_, err := db.Exec(ctx, w.sleep)
 		return err
 	})
 	wantKind(t, err, interlock.Definite, interlock.ErrExpired)
-	var native *pgconn.PgError
-	if took := time.Since(begun); took > 10*time.Second || !errors.As(err, &native) || native.Code != "57014" {
+	var native interface{ SQLState() string }
+	if took := time.Since(begun); took > 10*time.Second || !errors.As(err, &native) || native.SQLState() != w.timedOut {
 		t.Errorf("after %v: %v", took, err)
+	}
+}
+
+// TestSettings is about PostgreSQL; those of MariaDB are given back by its driver.
+func TestSettings(t *testing.T) {
+	server := testbed.Postgres(t)
+	for name, open := range systems[0].clients {
+		t.Run(name, func(t *testing.T) { testSettings(t, newWorld(t, systems[0], server, open)) })
 	}
 }
 
@@ -194,7 +199,7 @@ func testRollsBack(t *testing.T, w world) {
 	})
 	wantKind(t, err, interlock.Definite, gaveUp)
 	ok(t, w.tx(t.Context(), w.table, grant(4, time.Second), "alice", nothing)) // no mark and no lock is left
-	if got := w.text(t, `select sum(balance)::text from account`); got != "200" {
+	if got := w.text(t, `select concat(sum(balance)) from account`); got != "200" {
 		t.Errorf("balances %s", got)
 	}
 }
@@ -255,7 +260,7 @@ func testContext(t *testing.T, w world) {
 	c := grant(1, bound)
 	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
 		time.AfterFunc(50*time.Millisecond, func() { c.end(interlock.ErrLost) })
-		_, err := db.Exec(ctx, `select pg_sleep(30)`)
+		_, err := db.Exec(ctx, w.sleep)
 		if !errors.Is(context.Cause(ctx), interlock.ErrLost) {
 			t.Errorf("the context ended with %v", context.Cause(ctx))
 		}
@@ -269,10 +274,8 @@ func testContext(t *testing.T, w world) {
 // behindProxy is w reached by way of a proxy.
 func (w world) behindProxy(t *testing.T) (client, *testbed.Proxy) {
 	t.Helper()
-	at := strings.Index(w.url, "127.0.0.1")
-	addr, rest, _ := strings.Cut(w.url[at:], "/")
-	proxy := testbed.NewProxy(t, addr)
-	return w.open(t, w.url[:at]+proxy.Addr()+"/"+rest), proxy
+	proxy := testbed.NewProxy(t, w.server.Addr())
+	return w.open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1)), proxy
 }
 
 func testLostCommit(t *testing.T, w world) {
@@ -289,7 +292,7 @@ func testLostCommit(t *testing.T, w world) {
 			})
 		})
 		testbed.Eventually(t, "the commit is done", bound, func() bool {
-			return w.text(t, `select balance::text from account where id = 'alice'`) == balance
+			return w.text(t, `select concat(balance) from account where id = 'alice'`) == balance
 		})
 		if end != nil {
 			claim.end(end)
@@ -338,7 +341,7 @@ func testBoundAfterWait(t *testing.T, w world) {
 	second := later(t, func() error {
 		return w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) (err error) {
 			remaining = c.Remaining()
-			idle, err = one[int64](ctx, db, `select setting::bigint from pg_settings where name = 'idle_in_transaction_session_timeout'`)
+			idle, err = one[int64](ctx, db, w.idleLimit)
 			c.renew(bound)
 			return err
 		})
@@ -380,3 +383,46 @@ func TestRawErrorsAreClassified(t *testing.T) {
 	})
 	wantKind(t, err, interlock.Definite, pgx.ErrTxCommitRollback)
 }
+
+// TestRawErrorsOfMariaDB lets user code return the errors of the client as they are.
+func TestRawErrorsOfMariaDB(t *testing.T) {
+	db := openDB(t, "mysql", testbed.MariaDB(t).URL())
+	w := over(mysql.DB(db), mysql.Tx)
+	w.do(t, fence.Table{}.Create)
+	w.exec(t, `create table item (k int primary key)`)
+	raw := func(query string, then ...string) error {
+		return fence.Tx(t.Context(), mysql.DB(db), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, query)
+			for _, q := range then {
+				_, err = tx.ExecContext(ctx, q)
+			}
+			return err
+		})
+	}
+	ok(t, raw(`insert into item values (1)`))
+	wantKind(t, raw(`insert into item values (1)`), interlock.Definite, nil)
+	wantKind(t, raw(`signal sqlstate '40001' set mysql_errno = 1213`), interlock.Retryable, nil)
+	wantKind(t, raw(`kill connection_id()`), interlock.Retryable, nil)
+	wantKind(t, raw(`kill connection_id()`, `select 1`), interlock.Retryable, nil)
+	// Whoever ends the transaction himself has not been guarded to its end.
+	wantKind(t, raw(`rollback`, `insert into item values (2)`), interlock.Definite, nil)
+	if got := w.text(t, `select concat(count(*)) from item`); got != "1" {
+		t.Errorf("%s items", got)
+	}
+}
+
+// TestUnboundedMariaDB begins a transaction that cannot be kept from standing still.
+func TestUnboundedMariaDB(t *testing.T) {
+	err := fence.Tx(t.Context(), plain{}, fence.Table{}, grant(1, bound), "r", func(context.Context, *sql.Tx) error {
+		t.Error("it ran")
+		return nil
+	})
+	wantKind(t, err, interlock.Bug, nil)
+}
+
+// plain begins transactions that are not those of mysql.DB.
+type plain struct{ driver.Tx[*sql.Tx] }
+
+func (p plain) Begin(context.Context) (driver.Tx[*sql.Tx], error) { return p, nil }
+func (plain) Dialect() driver.Dialect                             { return driver.MariaDB }
+func (plain) Rollback(context.Context) error                      { return nil }

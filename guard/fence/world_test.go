@@ -2,21 +2,16 @@ package fence_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -53,35 +48,9 @@ func over[T any](db driver.Beginner[T], lend func(T) driver.SQL) client {
 	}
 }
 
-func openPool(t *testing.T, url string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
-}
-
-func openPgx(t *testing.T, url string) client {
-	t.Helper()
-	return over(postgres.Pool(openPool(t, url)), postgres.Tx)
-}
-
-func openStd(t *testing.T, url string) client {
-	t.Helper()
-	db, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return over(postgres.DB(db), postgres.StdTx)
-}
-
-// TestPostgres runs every test against one server, with pgx and with
-// database/sql, each test in a database of its own.
-func TestPostgres(t *testing.T) {
-	server := testbed.Postgres(t)
+// TestMarks runs every test against one server of each kind, by each of its
+// clients, each test in a database of its own.
+func TestMarks(t *testing.T) {
 	tests := []struct {
 		name string
 		test func(t *testing.T, w world)
@@ -93,12 +62,11 @@ func TestPostgres(t *testing.T) {
 		{"a refusal leaves the mark as it is", testRefusedAndCommitted},
 		{"who comes later waits and sees what was committed", testWaits},
 		{"racing writers lose no update", testRace},
-		{"repeatable reads that began too early fail", testSnapshots},
+		{"no snapshot is from before the last write", testSnapshots},
 		{"waiting is bounded", testBoundedWait},
 		{"a stuck transaction blocks nobody for long", testStuck},
 		{"an idle session cannot commit", testIdleSession},
 		{"a long statement ends with the claim", testLongStatement},
-		{"settings stay inside", testSettings},
 		{"errors and panics roll back", testRollsBack},
 		{"an ended claim is refused", testEnded},
 		{"a claim that ends in the queue is refused", testEndedByEntering},
@@ -111,46 +79,61 @@ func TestPostgres(t *testing.T) {
 		{"a column does not guard other rows", testColumnOtherRows},
 		{"a column needs a unique row", testColumnRows},
 		{"marks are shown and rebased", testRebase},
+		{"an early snapshot is noticed", testEarlySnapshot},
 		{"names are data", testNames},
 		{"tables are created once", testCreate},
 	}
-	for name, open := range map[string]func(*testing.T, string) client{"pgx": openPgx, "database-sql": openStd} {
+	eachWorld(t, func(t *testing.T, open func(*testing.T) world) {
 		for _, tt := range tests {
-			t.Run(name+"/"+tt.name, func(t *testing.T) {
+			t.Run(tt.name, func(t *testing.T) {
 				t.Parallel()
-				tt.test(t, newWorld(t, server, open))
+				tt.test(t, open(t))
 			})
 		}
+	})
+}
+
+// eachWorld runs test on every database by every client.
+func eachWorld(t *testing.T, test func(t *testing.T, open func(*testing.T) world)) {
+	for _, sys := range systems {
+		t.Run(sys.name, func(t *testing.T) {
+			server := sys.start(t)
+			for name, open := range sys.clients {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					test(t, func(t *testing.T) world { return newWorld(t, sys, server, open) })
+				})
+			}
+		})
 	}
 }
 
 // world is one database with the tables of this test, reached by one client.
 type world struct {
 	client
-	url   string
-	open  func(*testing.T, string) client
-	table fence.Table
+	*system
+	server *testbed.Server
+	url    string
+	open   func(*testing.T, string) client
+	table  fence.Table
 }
 
 var databases atomic.Int64
 
-func newWorld(t *testing.T, server *testbed.Server, open func(*testing.T, string) client) world {
+func newWorld(t *testing.T, sys *system, server *testbed.Server, open func(*testing.T, string) client) world {
 	t.Helper()
 	name := fmt.Sprintf("test%d", databases.Add(1))
-	admin := openPool(t, server.URL())
-	if _, err := admin.Exec(t.Context(), "create database "+name); err != nil {
-		t.Fatal(err)
-	}
-	url := strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
-	w := world{client: open(t, url), url: url, open: open}
+	sys.admin(t, server.URL(), "create database "+name)
+	url := sys.databaseURL(server.URL(), name)
+	w := world{client: open(t, url), system: sys, server: server, url: url, open: open}
 	w.do(t, func(ctx context.Context, db driver.SQL) error {
 		if err := w.table.Create(ctx, db); err != nil {
 			return err
 		}
-		_, err := db.Exec(ctx, `create table account (id text primary key, balance bigint not null, fence bigint)`)
+		_, err := db.Exec(ctx, `create table account (id varchar(64) primary key, balance bigint not null, fence bigint)`)
 		return err
 	})
-	w.exec(t, `insert into account values ('alice', 100), ('bob', 100)`)
+	w.exec(t, `insert into account (id, balance) values ('alice', 100), ('bob', 100)`)
 	return w
 }
 
@@ -291,10 +274,7 @@ func ok(t *testing.T, err error) {
 // blocked waits until n sessions of w's database wait for a lock.
 func (w world) blocked(t *testing.T, n int) {
 	t.Helper()
-	testbed.Eventually(t, "a session waits", bound, func() bool {
-		return w.text(t, `select count(*)::text from pg_stat_activity
-			where datname = current_database() and wait_event_type = 'Lock'`) == fmt.Sprint(n)
-	})
+	testbed.Eventually(t, "a session waits", bound, func() bool { return w.text(t, w.waiting) == fmt.Sprint(n) })
 }
 
 // later runs fn and gives its error, within bound.
