@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/guard/value"
 )
 
 // A job that one process does at a time, on data that lives in etcd too. A
@@ -46,4 +47,55 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// A configuration in etcd that only the holder of its lock writes, and that every
+// process follows.
+func ExampleNewValues() {
+	ctx := context.Background()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	values, err := value.New(etcd.NewValues(client, "config/"), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for v, err := range values.Watch(ctx, "limits") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		log.Printf("%s, as %s wrote under token %d", v.Data, v.Source, v.Token)
+	}
+}
+
+// Whoever shows locks looks again when it is told to, and not before.
+func ExampleDriver_Watch() {
+	ctx := context.Background()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	d, err := etcd.Open(ctx, client, &etcd.Options{Prefix: "locks/"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	look := make(chan struct{}, 1)
+	go func() {
+		for range look {
+			locks, _, err := d.Locks(ctx, "accounts/", 100)
+			log.Println(locks, err)
+		}
+	}()
+	err = d.Watch(ctx, "accounts/", func(string) {
+		select {
+		case look <- struct{}{}:
+		default: // it is about to look anyway
+		}
+	})
+	close(look)
+	log.Println(err)
 }

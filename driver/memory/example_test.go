@@ -80,6 +80,60 @@ func ExampleFence() {
 	// drill by operator: 8192 to 4096
 }
 
+// Values by themselves, with tokens made by hand: the one of a late holder is
+// refused.
+func ExampleValues() {
+	ctx := context.Background()
+	values := memory.NewSpace().Values()
+	older, newer := interlock.Token(1<<12), interlock.Token(2<<12)
+	put := func(t interlock.Token, text string) error {
+		return values.Put(ctx, "limits", driver.Value{Data: []byte(text), Token: t, Source: "worker"})
+	}
+
+	fmt.Println(put(newer, "100 per second"))
+	fmt.Println(put(older, "5 per second"))
+	v, err := values.Get(ctx, "limits")
+	fmt.Printf("%s by %s, %v\n", v.Data, v.Source, err)
+	// Output:
+	// <nil>
+	// memory: put value "limits": stale token for "limits": got 4096, but 8192 has entered
+	// 100 per second by worker, <nil>
+}
+
+// An operator takes a lock away from a holder that will not come back, having
+// looked who that is.
+func ExampleDriver_Break() {
+	ctx := context.Background()
+	space := memory.NewSpace()
+	gone, operator := space.Open(nil), space.Open(nil)
+	if _, err := gone.Acquire(ctx, driver.Request{Name: "report", Owner: "worker-7/1"}); err != nil {
+		log.Fatal(err)
+	}
+	gone.Close(ctx) // as if its machine had burnt down
+
+	state, err := operator.Lock(ctx, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	b := driver.Break{Name: "report", Owner: state.Holder.Owner, Reason: "its machine burnt down", By: "ann"}
+	_, ok, err := operator.Break(ctx, b)
+	fmt.Println("broken:", ok, err)
+	_, ok, err = operator.Break(ctx, b)
+	fmt.Println("once more:", ok, err)
+	records, err := operator.Breaks(ctx, "", 10)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, r := range records {
+		fmt.Printf("%s, held by %s, broken by %s: %s\n", r.Name, r.Owner, r.By, r.Reason)
+	}
+	operator.Close(ctx)
+	// Output:
+	// broken: true <nil>
+	// once more: false <nil>
+	// report, held by worker-7/1, broken by ann: its machine burnt down
+}
+
 // A lock that saves work. It has no token, so that no guard takes its claims.
 func ExamplePlain() {
 	ctx := context.Background()

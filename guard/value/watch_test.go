@@ -52,6 +52,16 @@ func (w *world) mustSee(s *seen, want ...string) {
 	}
 }
 
+// interrupt has the watch that is open return err.
+func (w *world) interrupt(err error) {
+	w.Helper()
+	select {
+	case w.flaky.breaks <- err:
+	case <-time.After(time.Minute):
+		w.Fatal("no watch is open")
+	}
+}
+
 func TestWatchYieldsEveryValueAndTheCauseOfItsEnd(t *testing.T) {
 	run(t, func(w *world) {
 		cause := errors.New("enough")
@@ -86,7 +96,7 @@ func TestWatchIsOpenedAgain(t *testing.T) {
 		w.mustSee(s, "", "one")
 		for i := range 20 {
 			w.flaky.before = []error{errLost, errBusy, errBusy}
-			w.flaky.breaks <- errBusy
+			w.interrupt(errBusy)
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if i == 10 {
@@ -97,7 +107,7 @@ func TestWatchIsOpenedAgain(t *testing.T) {
 		if len(w.told) != 80 || w.told[0] != name {
 			w.Fatalf("told of %d interruptions: %q, want 80", len(w.told), w.told)
 		}
-		w.flaky.breaks <- &interlock.Error{Op: "watch value", Kind: interlock.Definite, Err: errors.New("no such user")}
+		w.interrupt(&interlock.Error{Op: "watch value", Kind: interlock.Definite, Err: errors.New("no such user")})
 		<-done
 		w.mustFail(s.err, interlock.Definite, nil)
 		if len(w.told) != 80 {
@@ -177,11 +187,11 @@ func TestRestoredStoreIsNotSeenGoingBack(t *testing.T) {
 		}
 		w.mustSee(s, "newer", "newer") // written once more: it has its own time
 		w.flaky.Values = backup{driver.Value{Token: older.Token(), Data: []byte("older")}}
-		w.flaky.breaks <- errBusy
+		w.interrupt(errBusy)
 		time.Sleep(time.Minute)
 		w.mustSee(s, "newer", "newer")
 		w.flaky.Values = backup{driver.Value{Token: newer.Token() + 1, Data: []byte("newest")}}
-		w.flaky.breaks <- errBusy
+		w.interrupt(errBusy)
 		time.Sleep(time.Minute)
 		w.mustSee(s, "newer", "newer", "newest")
 	})
