@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,15 +18,27 @@ import (
 
 const suiteTTL = 3 * time.Second
 
-func TestFenced(t *testing.T)  { drivertest.RunFenced(t, sessionHarness()) }
-func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, sessionHarness()) }
-func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness()) }
+func TestFenced(t *testing.T)  { drivertest.RunFenced(t, sessionHarness(t)) }
+func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, sessionHarness(t)) }
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness(t)) }
 
-func sessionHarness() drivertest.Harness {
+// serverFor gives a test a server of its own or, in a namespace of its own, the
+// shared one.
+func serverFor(t *testing.T, shared *testbed.Server, exclusive bool) (*testbed.Server, string) {
+	if exclusive {
+		return testbed.Postgres(t), DefaultNamespace
+	}
+	return shared, fmt.Sprint("n", namespaces.Add(1))
+}
+
+var namespaces atomic.Int64
+
+func sessionHarness(t *testing.T) drivertest.Harness {
+	shared := testbed.Postgres(t)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
-			server := testbed.Postgres(t)
-			return &sessionBackend{paths.New[driver.Fenced](server), operator(t, server.URL())}
+			server, namespace := serverFor(t, shared, exclusive)
+			return &sessionBackend{paths.New[driver.Fenced](server), operator(t, server.URL()), namespace}
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
@@ -62,12 +75,13 @@ func urlAt(addr string) string {
 // sessionBackend is a server with a path of its own for each driver.
 type sessionBackend struct {
 	*paths.Server[driver.Fenced]
-	operator *pgxpool.Pool
+	operator  *pgxpool.Pool
+	namespace string
 }
 
 func (b *sessionBackend) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		d, err := Open(t.Context(), configOf(t, urlAt(path.Addr())), &Options{TTL: suiteTTL})
+		d, err := Open(t.Context(), configOf(t, urlAt(path.Addr())), &Options{TTL: suiteTTL, Namespace: b.namespace})
 		if err != nil {
 			return nil, err // not a typed nil
 		}
@@ -84,10 +98,11 @@ func (b *sessionBackend) Residue(t *testing.T, name string) []string {
 	for _, text := range []string{
 		`select 'held by process ' || pid from pg_locks where locktype = 'advisory' and objsubid = 1
 			and (classid::bigint << 32 | objid::bigint) = $1`,
-		`select owner || ' waits' from interlock_contender c where key = $1 and counter = 0 and exists (
-			select from pg_locks where locktype = 'advisory' and objsubid = 2 and objid::bigint = c.session)`,
+		`select owner || ' waits' from ` + b.namespace + `_contender c where key = $1 and counter = 0 and exists (
+			select from pg_locks where locktype = 'advisory' and objsubid = 2
+			and classid::bigint::bit(32)::int = ` + fmt.Sprint(sessionClass(b.namespace)) + ` and objid::bigint = c.session)`,
 	} {
-		rows, err := b.operator.Query(context.Background(), text, Key(DefaultNamespace, name))
+		rows, err := b.operator.Query(context.Background(), text, Key(b.namespace, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +119,7 @@ func (b *sessionBackend) Residue(t *testing.T, name string) []string {
 func (b *sessionBackend) Delete(t *testing.T, name string) {
 	t.Helper()
 	_, err := b.operator.Exec(context.Background(), `select pg_terminate_backend(pid, 5000) from pg_locks
-		where locktype = 'advisory' and objsubid = 1 and (classid::bigint << 32 | objid::bigint) = $1`, Key(DefaultNamespace, name))
+		where locktype = 'advisory' and objsubid = 1 and (classid::bigint << 32 | objid::bigint) = $1`, Key(b.namespace, name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ type pipe struct {
 	mu     sync.Mutex
 	queued []*call // not sent yet
 	asked  []*call // sent, and not answered
+	sent   int64   // calls so far
 	wake   chan struct{}
 	err    error // why it is over
 	keep   bool  // leave the connection open when it is over
@@ -87,6 +88,7 @@ func (p *pipe) send(c *call) error {
 		return p.err
 	}
 	p.queued = append(p.queued, c)
+	p.sent++
 	signal(p.wake)
 	return nil
 }

@@ -13,15 +13,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestTableFenced(t *testing.T)  { drivertest.RunFenced(t, tableHarness()) }
-func TestTableWatcher(t *testing.T) { drivertest.RunWatcher(t, tableHarness()) }
-func TestTableBreaker(t *testing.T) { drivertest.RunBreaker(t, tableHarness()) }
+func TestTableFenced(t *testing.T)  { drivertest.RunFenced(t, tableHarness(t)) }
+func TestTableWatcher(t *testing.T) { drivertest.RunWatcher(t, tableHarness(t)) }
+func TestTableBreaker(t *testing.T) { drivertest.RunBreaker(t, tableHarness(t)) }
 
-func tableHarness() drivertest.Harness {
+func tableHarness(t *testing.T) drivertest.Harness {
+	shared := testbed.Postgres(t)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
-			server := testbed.Postgres(t)
-			return &tableBackend{paths.New[driver.Fenced](server), operator(t, server.URL())}
+			server, namespace := serverFor(t, shared, exclusive)
+			return &tableBackend{paths.New[driver.Fenced](server), operator(t, server.URL()), namespace}
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
@@ -33,14 +34,15 @@ func tableHarness() drivertest.Harness {
 // tableBackend is a server with a path of its own for each pool.
 type tableBackend struct {
 	*paths.Server[driver.Fenced]
-	operator *pgxpool.Pool
+	operator  *pgxpool.Pool
+	namespace string
 }
 
 func (b *tableBackend) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		pool := operator(t, urlAt(path.Addr()))
 		t.Cleanup(path.Close) // before the pool, which waits for what does not answer
-		d, err := OpenTable(t.Context(), pool, &TableOptions{TTL: suiteTTL})
+		d, err := OpenTable(t.Context(), pool, &TableOptions{TTL: suiteTTL, Namespace: b.namespace})
 		if err != nil {
 			return nil, err // not a typed nil
 		}
@@ -53,7 +55,7 @@ func (b *tableBackend) Faults() drivertest.Faults { return b.Server }
 func (b *tableBackend) Residue(t *testing.T, name string) []string {
 	t.Helper()
 	rows, err := b.operator.Query(context.Background(),
-		`select owner from interlock_lease where name = $1 and owner is not null and expires > clock_timestamp()`, name)
+		`select owner from `+b.namespace+`_lease where name = $1 and owner is not null and expires > clock_timestamp()`, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +68,7 @@ func (b *tableBackend) Residue(t *testing.T, name string) []string {
 
 func (b *tableBackend) Delete(t *testing.T, name string) {
 	t.Helper()
-	if _, err := b.operator.Exec(context.Background(), `delete from interlock_lease where name = $1`, name); err != nil {
+	if _, err := b.operator.Exec(context.Background(), `delete from `+b.namespace+`_lease where name = $1`, name); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,196 @@
+package postgres
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// counting is a server that counts statements.
+func counting(t testing.TB) (*testbed.Server, *pgxpool.Pool) {
+	t.Helper()
+	server := testbed.Postgres(t, "-c", "shared_preload_libraries=pg_stat_statements")
+	o := operator(t, server.URL())
+	if _, err := o.Exec(t.Context(), `create extension pg_stat_statements`); err != nil {
+		t.Fatal(err)
+	}
+	return server, o
+}
+
+// executed is how many statements the server has executed, but for this one.
+func executed(t testing.TB, o *pgxpool.Pool) (n int64) {
+	t.Helper()
+	err := o.QueryRow(t.Context(), `select coalesce(sum(calls), 0)::bigint from pg_stat_statements
+		where query not like '%pg_stat_statements%'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Uncontended, a session lock is two requests: one statement takes it, draws the
+// token and records it; two in one request give it up and wake who waits. A row
+// is two statements.
+func TestCostOfAnUncontendedLock(t *testing.T) {
+	server, o := counting(t)
+	session := openOn(t, server.Addr(), time.Minute)
+	const cycles = 200
+	for _, c := range []struct {
+		name       string
+		d          driver.Fenced
+		statements int64
+	}{{"session", session, 3}, {"table", longTable(t, server), 2}} {
+		t.Run(c.name, func(t *testing.T) {
+			give(t, c.d, "warm", take(t, c.d, "warm"))
+			before, asked := executed(t, o), session.sentCalls()
+			for range cycles {
+				give(t, c.d, "x", take(t, c.d, "x"))
+			}
+			if spent := executed(t, o) - before; spent != c.statements*cycles {
+				t.Errorf("%d statements for %d cycles, want %d each", spent, cycles, c.statements)
+			}
+			if spent := session.sentCalls() - asked; c.name == "session" && spent != 2*cycles {
+				t.Errorf("%d requests for %d cycles, want 2 each", spent, cycles)
+			}
+		})
+	}
+}
+
+func longTable(t testing.TB, server *testbed.Server) *Table {
+	t.Helper()
+	d, err := OpenTable(t.Context(), operator(t, server.URL()), &TableOptions{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, d)
+	return d
+}
+
+// A thousand locks are held on one connection, by as many goroutines as one,
+// and kept alive with one statement.
+func TestCostOfManyLocks(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	const many = 1000
+	d := openOn(t, server.Addr(), suiteTTL)
+	take(t, d, "first")
+	goroutines, connections := runtime.NumGoroutine(), connected(t, o)
+	renewed := make(chan struct{}, 10*many)
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			r := driver.Request{Name: fmt.Sprint("n/", i), Owner: newOwner()}
+			r.Events.Renewed = func(_ time.Duration, err error) {
+				if err == nil && i == many-1 {
+					renewed <- struct{}{}
+				}
+			}
+			if _, err := d.Acquire(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	testbed.Eventually(t, "as many goroutines as before", bound, func() bool { return runtime.NumGoroutine() <= goroutines })
+	if n := connected(t, o); n != connections {
+		t.Errorf("%d connections, before it was %d", n, connections)
+	}
+	receive(t, renewed, "a renewal")
+	sent := d.sentCalls()
+	for range 3 {
+		receive(t, renewed, "a renewal")
+	}
+	if spent := d.sentCalls() - sent; spent > 5 {
+		t.Errorf("%d requests for 3 renewals of %d locks", spent, many)
+	}
+}
+
+func connected(t testing.TB, o *pgxpool.Pool) (n int) {
+	t.Helper()
+	if err := o.QueryRow(t.Context(), `select count(*) from pg_stat_activity where backend_type = 'client backend'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (d *Driver) sentCalls() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session.pipe.mu.Lock()
+	defer d.session.pipe.mu.Unlock()
+	return d.session.pipe.sent
+}
+
+// A herd of processes: each hand-over wakes one of them.
+func TestCostOfAHerd(t *testing.T) {
+	server := testbed.Postgres(t)
+	holder := openOn(t, server.Addr(), time.Minute)
+	owner := take(t, holder, "hot")
+	const herd = 12
+	drivers, waiting := make([]*Driver, herd), make(chan grantOf, herd)
+	for i := range drivers {
+		drivers[i] = openOn(t, server.Addr(), time.Minute)
+		done := await(t, drivers[i], "hot")
+		go func() { waiting <- <-done }()
+	}
+	calls := func() (n int64) {
+		for _, d := range drivers {
+			n += d.sentCalls()
+		}
+		return n
+	}
+	before, began := calls(), time.Now()
+	give(t, holder, "hot", owner)
+	for range herd {
+		g := receive(t, waiting, "the next holder")
+		if g.err != nil {
+			t.Fatal(g.err)
+		}
+		for _, d := range drivers {
+			give(t, d, "hot", g.owner) // whoever has it
+		}
+	}
+	took := time.Since(began)
+	spent := calls() - before - herd*(herd-1) // releases of what they do not hold
+	t.Logf("%d requests for %d hand-overs in %v", spent, herd, took.Round(time.Millisecond))
+	// A try and a release for each, and heartbeats of those who wait meanwhile.
+	if most := int64(2*herd + herd + int(took/(heartbeat/2))*herd); spent > most {
+		t.Errorf("%d requests, want at most %d", spent, most)
+	}
+}
+
+func BenchmarkUncontended(b *testing.B) {
+	server := testbed.Postgres(b, "-c", "fsync=on")
+	for name, d := range map[string]driver.Fenced{"session": openOn(b, server.Addr(), time.Minute), "table": longTable(b, server)} {
+		for _, parallel := range []int{1, 16} {
+			b.Run(fmt.Sprint(name, "/", parallel), func(b *testing.B) {
+				b.SetParallelism((parallel + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0))
+				b.RunParallel(func(pb *testing.PB) {
+					name := "n/" + newOwner()
+					for pb.Next() {
+						give(b, d, name, take(b, d, name))
+					}
+				})
+			})
+		}
+	}
+}
+
+func BenchmarkHandOver(b *testing.B) {
+	server := testbed.Postgres(b, "-c", "fsync=on")
+	x, y := openOn(b, server.Addr(), time.Minute), openOn(b, server.Addr(), time.Minute)
+	owner := take(b, x, "hot")
+	for b.Loop() {
+		x, y = y, x
+		next := await(b, x, "hot")
+		give(b, y, "hot", owner)
+		owner = receive(b, next, "the next holder").owner
+	}
+}

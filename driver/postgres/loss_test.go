@@ -1,0 +1,348 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// holders is how many sessions hold the lock of name.
+func holders(t testing.TB, o *pgxpool.Pool, key int64) (n int) {
+	t.Helper()
+	err := o.QueryRow(context.Background(), `select count(*) from pg_locks where locktype = 'advisory' and objsubid = 1 and granted
+		and (classid::bigint << 32 | objid::bigint) = $1`, key).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A half-open session, whose process is cut off or stopped, keeps its locks for
+// the TTL and no longer: the server ends it by itself, and not before the holder
+// has stopped believing.
+func TestHalfOpenSessionIsBounded(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	proxy := testbed.NewProxy(t, server.Addr())
+	d := openOn(t, proxy.Addr(), suiteTTL)
+	g := hold(t, d, "x")
+	proxy.Cut()
+	began := time.Now()
+	testbed.Eventually(t, "the server ends the session", suiteTTL+bound, func() bool { return holders(t, o, d.key("x")) == 0 })
+	took := time.Since(began)
+	t.Logf("a half-open session kept its lock for %v with a TTL of %v", took.Round(time.Millisecond), suiteTTL)
+	if left := g.grant.Lease.Remaining(); left > 0 {
+		t.Errorf("the holder believed in %v more when the server freed the lock", left)
+	}
+	if took > suiteTTL+2*time.Second {
+		t.Errorf("it took %v, the TTL is %v", took, suiteTTL)
+	}
+}
+
+// A session that the server ends is told to every holder at once, long before
+// any deadline.
+func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), time.Minute)
+	var held []grantOf
+	for i := range 20 {
+		held = append(held, hold(t, d, fmt.Sprint("n/", i)))
+	}
+	if _, err := o.Exec(t.Context(), `select pg_terminate_backend($1::int)`, d.session.pid); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range held {
+		if cause := receive(t, g.lost, "word of the loss"); !errors.Is(cause, interlock.ErrSessionEnded) {
+			t.Errorf("told %v", cause)
+		}
+		if g.grant.Lease.Remaining() > 0 {
+			t.Error("a lease outlives its session")
+		}
+	}
+	// A new session revives none of them.
+	give(t, d, "n/0", take(t, d, "n/0"))
+	for i, g := range held {
+		if g.grant.Lease.Remaining() > 0 {
+			t.Errorf("lease %d was revived", i)
+		}
+		give(t, d, fmt.Sprint("n/", i), g.owner)
+	}
+}
+
+// A session that was given up may still be there for the server; the next one
+// of the driver ends it and does not wait for its time to run out.
+func TestNextSessionEndsTheFormer(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	first, second := testbed.NewProxy(t, server.Addr()), testbed.NewProxy(t, server.Addr())
+	const ttl = 10 * time.Minute
+	d := openOn(t, first.Addr(), ttl)
+	g := hold(t, d, "x")
+	first.Cut()
+	d.dialer.config = configOf(t, urlAt(second.Addr()))
+	d.mu.Lock()
+	s := d.session
+	d.mu.Unlock()
+	s.pipe.end(errNoWord)
+	receive(t, g.lost, "word of the loss")
+	if holders(t, o, d.key("x")) != 1 {
+		t.Fatal("the server has noticed, and nothing is tested")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if again := attempt(ctx, d, "x", driver.Request{}); again.err != nil {
+		t.Fatal(again.err)
+	}
+}
+
+// A try that fails after it took the lock gives it up: sessions keep locks over
+// failed transactions.
+func TestFailedTryLeavesNoLock(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), suiteTTL)
+	if _, err := o.Exec(t.Context(), `alter sequence interlock_token maxvalue 9000000000000000 restart with 9000000000000000`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Exec(t.Context(), `select nextval('interlock_token')`); err != nil {
+		t.Fatal(err)
+	}
+	g := attempt(t.Context(), d, "x", driver.Request{})
+	if g.err == nil || interlock.Kind(g.err) != interlock.Definite {
+		t.Fatalf("a try without a token: %v (%v)", g.err, interlock.Kind(g.err))
+	}
+	testbed.Eventually(t, "nobody holds it", bound, func() bool { return holders(t, o, d.key("x")) == 0 })
+}
+
+// Two names with one key exclude each other, between processes and in one, and
+// neither takes the other's hold for its own.
+func TestNamesWithOneKey(t *testing.T) {
+	server := testbed.Postgres(t)
+	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
+	for _, d := range []*Driver{a, b} {
+		d.key = func(string) int64 { return 42 }
+	}
+	for _, other := range []*Driver{a, b} {
+		owner := take(t, a, "one")
+		if held := refuse(t, other, "two"); held.Owner != owner || held.Name != "two" {
+			t.Errorf("told that %q is held by %q, want %q", held.Name, held.Owner, owner)
+		}
+		state, err := other.Lock(t.Context(), "two")
+		if err != nil || state.Holder != nil {
+			t.Errorf("the holder of another name is shown: %+v, %v", state.Holder, err)
+		}
+		waiting := await(t, other, "two")
+		give(t, other, "two", owner) // it is not the owner of two
+		refuse(t, b, "one")
+		give(t, a, "one", owner)
+		g := receive(t, waiting, "the other name")
+		if g.err != nil {
+			t.Fatal(g.err)
+		}
+		give(t, other, "two", g.owner)
+	}
+}
+
+// A foreigner who takes the key by hand excludes us.
+func TestForeignHolder(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), suiteTTL)
+	tx, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock($1)`, Key(DefaultNamespace, "x")); err != nil {
+		t.Fatal(err)
+	}
+	if held := refuse(t, d, "x"); held.Owner != "" {
+		t.Errorf("held by %q", held.Owner)
+	}
+	waiting := await(t, d, "x")
+	tx.Rollback(t.Context())
+	if g := receive(t, waiting, "the lock that a foreigner gave up"); g.err != nil {
+		t.Fatal(g.err)
+	}
+}
+
+// What was handed out is on disk: no token comes twice after a crash, even if
+// only the first of many tokens wrote to the log by itself.
+func TestTokensOverACrash(t *testing.T) {
+	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_writer_delay=10s")
+	d := openOn(t, server.Addr(), time.Minute)
+	o := operator(t, server.URL())
+	flushed := false
+	for range 4 { // the log may grow by itself, but not each time
+		give(t, d, "x", take(t, d, "x"))
+		owner := take(t, d, "x")
+		var behind int64
+		err := o.QueryRow(t.Context(), `select pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()`).Scan(&behind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flushed = flushed || behind == 0
+		give(t, d, "x", owner)
+	}
+	if !flushed {
+		t.Error("grants are told before they are on disk")
+	}
+	g := hold(t, d, "x")
+	for range 5 {
+		give(t, d, "x", g.owner)
+		server.Kill()
+		server.Restart()
+		var next grantOf
+		testbed.Eventually(t, "a grant after the crash", bound, func() bool {
+			next = attempt(t.Context(), d, "x", driver.Request{})
+			return next.err == nil
+		})
+		if next.grant.Token <= g.grant.Token {
+			t.Fatalf("token %d after a crash, before it was %d", next.grant.Token, g.grant.Token)
+		}
+		g = next
+	}
+}
+
+// The raise is not what makes tokens rise over a crash: with the clock's floor
+// out of the way the sequence itself goes on.
+func TestSequenceOverACrash(t *testing.T) {
+	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_writer_delay=10s")
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), time.Minute)
+	ahead := interlock.CounterAt(time.Now().Add(24 * time.Hour))
+	if _, err := o.Exec(t.Context(), `select setval('interlock_token', $1)`, ahead); err != nil {
+		t.Fatal(err)
+	}
+	var last interlock.Token
+	for range 40 {
+		g := hold(t, d, "x")
+		last = g.grant.Token
+		give(t, d, "x", g.owner)
+	}
+	g := hold(t, d, "x")
+	last = g.grant.Token
+	server.Kill()
+	server.Restart()
+	testbed.Eventually(t, "a grant after the crash", bound, func() bool {
+		g = attempt(t.Context(), d, "x", driver.Request{})
+		return g.err == nil
+	})
+	if g.grant.Token <= last {
+		t.Fatalf("token %d after a crash, before it was %d", g.grant.Token, last)
+	}
+}
+
+// A holder whose process does not answer is broken by the end of its session;
+// one that does loses this lock alone, which the suite has.
+func TestBreakOfAHungHolder(t *testing.T) {
+	server := testbed.Postgres(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	hung, d := openOn(t, proxy.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
+	g, other := hold(t, hung, "x"), hold(t, hung, "other")
+	proxy.Cut()
+	_, ok, err := d.Break(t.Context(), driver.Break{Name: "x", Owner: g.owner, Reason: "hung", By: "an operator"})
+	if err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	give(t, d, "x", take(t, d, "x"))
+	give(t, d, "other", take(t, d, "other")) // as documented
+	proxy.Heal()
+	receive(t, other.lost, "word of the other loss")
+}
+
+// Servers that cannot keep locks are refused with the reason.
+func TestRefusedServers(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	if _, err := o.Exec(t.Context(), `create database latin encoding 'LATIN1' template template0`); err != nil {
+		t.Fatal(err)
+	}
+	config := configOf(t, server.URL())
+	config.Database = "latin"
+	_, err := Open(t.Context(), config, nil)
+	var refused *refusal
+	if !errors.As(err, &refused) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("a database in LATIN1: %v (%v)", err, interlock.Kind(err))
+	}
+	for _, bad := range []*Options{{TTL: time.Millisecond}, {TTL: 100 * time.Hour}, {Namespace: "a; drop table"}, {Namespace: "UP"}} {
+		if _, err := Open(t.Context(), configOf(t, server.URL()), bad); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%+v: %v", *bad, err)
+		}
+	}
+	if _, err := Open(t.Context(), nil, nil); err == nil || interlock.Kind(err) != interlock.Bug {
+		t.Errorf("no configuration: %v", err)
+	}
+}
+
+// Namespaces do not meet.
+func TestNamespaces(t *testing.T) {
+	server := testbed.Postgres(t)
+	a := openOn(t, server.Addr(), suiteTTL)
+	b, err := Open(t.Context(), configOf(t, server.URL()), &Options{TTL: suiteTTL, Namespace: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, b)
+	x, y := take(t, a, "x"), take(t, b, "x")
+	if held := refuse(t, b, "x"); held.Owner != y {
+		t.Errorf("held by %q, want %q", held.Owner, y)
+	}
+	give(t, a, "x", x)
+	give(t, b, "x", y)
+}
+
+// What a dead session left is removed by the next one, and shown by nobody.
+func TestDeadSessionsAreSwept(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), suiteTTL)
+	_, err := o.Exec(t.Context(), `insert into interlock_contender (key, owner, name, session, counter, ttl_ms)
+		values ($1, 'dead', 'x', 7, 0, 1000), ($1, 'deader', 'x', 7, 9, 1000)`, d.key("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := d.Lock(t.Context(), "x")
+	if err != nil || state.Holder != nil || len(state.Waiters) > 0 {
+		t.Errorf("the dead are shown: %+v, %v", state, err)
+	}
+	owner := take(t, d, "x")
+	began := time.Now()
+	waiting := await(t, openOn(t, server.Addr(), suiteTTL), "x") // its session sweeps
+	give(t, d, "x", owner)
+	receive(t, waiting, "the one behind the dead")
+	t.Logf("handed over after %v", time.Since(began).Round(time.Millisecond))
+	var left int
+	if err := o.QueryRow(t.Context(), `select count(*) from interlock_contender where session = 7`).Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d rows are left (%v)", left, err)
+	}
+}
+
+// A hand-over skips waiters whose session is dead, without their heartbeats.
+func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
+	for i := range 10 {
+		owner := take(t, a, "x")
+		_, err := o.Exec(t.Context(), `insert into interlock_contender (key, owner, name, session, counter, ttl_ms)
+			values ($1, 'dead' || $2::int, 'x', 7, 0, 1000)`, a.key("x"), i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.mu.Lock()
+		b.table.heartbeat = func() time.Duration { return time.Hour }
+		b.mu.Unlock()
+		waiting := await(t, b, "x")
+		give(t, a, "x", owner)
+		give(t, b, "x", receive(t, waiting, "the one behind the dead").owner)
+	}
+}

@@ -1,0 +1,232 @@
+package postgres
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// world is a server with some sessions that run the machine, and nothing that
+// happens at once: every step executes one statement, delivers one answer or
+// one notification, or has one owner do something. There are no heartbeats, so
+// that a lost wake-up shows.
+type world struct {
+	t        *testing.T
+	random   *rand.Rand
+	sessions []*node
+	holder   *node // who has the lock on the server
+	depth    int   // how often
+	place    int
+	rows     []*row
+	holds    map[identity]bool // who was told to hold, and has not released
+	counter  int64
+}
+
+// node is one session: what it sent and was not executed, and what the server
+// said and was not delivered.
+type node struct {
+	table *table
+	sent  []effect
+	heard []func() []effect
+	wants map[identity]bool
+}
+
+type row struct {
+	node  *node
+	owner string
+	held  bool
+	place int
+}
+
+const modelKey = 7
+
+func (w *world) pick(n *node, owner string) *row {
+	for _, r := range w.rows {
+		if r.node == n && r.owner == owner {
+			return r
+		}
+	}
+	return nil
+}
+
+func (w *world) drop(n *node, owner string) {
+	w.rows = slices.DeleteFunc(w.rows, func(r *row) bool { return r.node == n && r.owner == owner })
+}
+
+func (w *world) note(n *node, owner string, held bool) {
+	if r := w.pick(n, owner); r != nil {
+		r.held = held
+		return
+	}
+	w.place++
+	w.rows = append(w.rows, &row{n, owner, held, w.place})
+}
+
+// do takes effects: sends go to the server's input, the rest is told.
+func (w *world) do(n *node, effects []effect) {
+	for _, e := range effects {
+		switch e.kind {
+		case tellGranted:
+			w.holds[e.on.identity] = true
+			if len(w.holds) > 1 {
+				w.t.Fatalf("%v hold at once", w.holds)
+			}
+		case tellHeld:
+			delete(n.wants, e.on.identity)
+		case tellWaiting:
+		default:
+			n.sent = append(n.sent, e)
+		}
+	}
+}
+
+// execute has the server execute the next statement of n.
+func (w *world) execute(n *node) {
+	e := n.sent[0]
+	n.sent = n.sent[1:]
+	switch e.kind {
+	case sendTry:
+		w.try(n, e.on)
+	case sendRegister:
+		w.note(n, e.on.owner, false)
+	case sendLeave:
+		w.drop(n, e.on.owner)
+	case sendUnlock:
+		w.drop(n, e.on.owner)
+		if w.holder == n {
+			if w.depth--; w.depth == 0 {
+				w.holder = nil
+			}
+		}
+		w.pass()
+	case sendPass:
+		w.pass()
+	}
+}
+
+func (w *world) try(n *node, c contender) {
+	o := outcome{holder: "someone"}
+	if w.holder == nil || w.holder == n {
+		w.holder = n
+		if w.depth++; w.depth > 1 {
+			w.t.Fatal("a session took the lock that it had")
+		}
+		w.counter++
+		o = outcome{counter: w.counter}
+		w.note(n, c.owner, true)
+	} else if !c.noWait {
+		w.note(n, c.owner, false)
+	}
+	n.heard = append(n.heard, func() []effect { return n.table.tried(now, c.identity, c.key, o) })
+}
+
+// pass wakes the first in line.
+func (w *world) pass() {
+	for _, r := range w.rows {
+		if !r.held {
+			r.node.heard = append(r.node.heard, func() []effect { return r.node.table.wake(now, modelKey) })
+			return
+		}
+	}
+}
+
+const now = boottime.Instant(time.Hour)
+
+// step does one thing that can be done, or reports that there is none. Owners
+// begin only while some are left.
+func (w *world) step(left *int) bool {
+	var can []func()
+	for _, n := range w.sessions {
+		if len(n.sent) > 0 {
+			can = append(can, func() { w.execute(n) })
+		}
+		if len(n.heard) > 0 {
+			can = append(can, func() {
+				next := n.heard[0]
+				n.heard = n.heard[1:]
+				w.do(n, next())
+			})
+		}
+		for id := range n.wants {
+			if w.holds[id] || w.random.IntN(20) == 0 {
+				can = append(can, func() { w.release(n, id) })
+			}
+			if !w.holds[id] && w.random.IntN(20) == 0 {
+				can = append(can, func() { n.table.abandon(id); w.do(n, n.table.ask(now, id, modelKey, false)) })
+			}
+		}
+		if *left > 0 {
+			can = append(can, func() { *left--; w.ask(n, *left) })
+		}
+	}
+	if len(can) == 0 {
+		return false
+	}
+	can[w.random.IntN(len(can))]()
+	return true
+}
+
+func (w *world) ask(n *node, number int) {
+	id := identity{"x", fmt.Sprint("o", number)}
+	n.wants[id] = true
+	w.do(n, n.table.ask(now, id, modelKey, w.random.IntN(5) == 0))
+}
+
+func (w *world) release(n *node, id identity) {
+	delete(n.wants, id)
+	delete(w.holds, id)
+	w.do(n, n.table.release(now, id, modelKey))
+}
+
+// TestMachine: in any order of events one holds at a time, no session takes a
+// lock twice, everyone is served without a heartbeat, and nothing is left.
+func TestMachine(t *testing.T) {
+	for seed := range uint64(4000) {
+		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), holds: map[identity]bool{}}
+		for range 1 + w.random.IntN(3) {
+			w.sessions = append(w.sessions, &node{table: newTable(func() time.Duration { return 10 * time.Hour }), wants: map[identity]bool{}})
+		}
+		left, steps := 12, 0
+		for w.step(&left) {
+			if steps++; steps > 100_000 {
+				t.Fatalf("seed %d: it does not end", seed)
+			}
+		}
+		w.mustBeOver(seed)
+	}
+}
+
+func (w *world) mustBeOver(seed uint64) {
+	w.t.Helper()
+	for i, n := range w.sessions {
+		if len(n.wants) > 0 || len(n.table.contenders) > 0 || len(n.table.slots) > 0 {
+			w.t.Fatalf("seed %d, session %d: %v were not served, the machine keeps %d and %d", seed, i, n.wants,
+				len(n.table.contenders), len(n.table.slots))
+		}
+	}
+	if w.holder != nil || len(w.rows) > 0 {
+		w.t.Fatalf("seed %d: the server keeps the lock %d times, and %d rows", seed, w.depth, len(w.rows))
+	}
+}
+
+// An abandoned place is given up when its turn comes, and the next is woken.
+func TestAbandonedPlacePassesItsTurnOn(t *testing.T) {
+	m := newTable(func() time.Duration { return time.Hour })
+	id := identity{"x", "o"}
+	m.ask(now, id, modelKey, false)
+	for range 2 {
+		m.tried(now, id, modelKey, outcome{holder: "someone"})
+	}
+	m.abandon(id)
+	var kinds []effectKind
+	for _, e := range m.wake(now, modelKey) {
+		kinds = append(kinds, e.kind)
+	}
+	if !slices.Equal(kinds, []effectKind{sendLeave, sendPass}) {
+		t.Errorf("effects %v", kinds)
+	}
+}
