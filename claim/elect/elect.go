@@ -43,6 +43,12 @@ import (
 // Required are the faults that an election survives unless Options.Accept names
 // them: those that the ordinary operation of a replicated system brings. Tokens
 // must not fall after them, and two leaders must not coexist during them.
+//
+// A claim that lives with a connection (interlock.Connection) is on one server and
+// on no replica of it. A crash or a failover ends it together with the
+// connection, which is how its holder learns of it, and the next server draws
+// tokens for sessions that it opened itself. So of such a system only what it can
+// promise is required: tokens survive crashes and partitions, exclusion partitions.
 const Required = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover
 
 // MaxName is the longest name of an election, in bytes. The rest of
@@ -113,12 +119,15 @@ func (o Options) validate() error {
 	return nil
 }
 
-func (o Options) requirements() interlock.Requirements {
+func (o Options) requirements(l interlock.Liveness) interlock.Requirements {
 	if o.InProcess {
 		return interlock.Requirements{}
 	}
-	need := Required &^ o.Accept
-	return interlock.Requirements{CrossProcess: true, TokensSurvive: need, ExclusionSurvives: need}
+	tokens, exclusion := Required, Required
+	if l == interlock.Connection {
+		tokens, exclusion = interlock.ServerCrash|interlock.Partition, interlock.Partition
+	}
+	return interlock.Requirements{CrossProcess: true, TokensSurvive: tokens &^ o.Accept, ExclusionSurvives: exclusion &^ o.Accept}
 }
 
 // Election takes part in elections, and observes them. It is safe for concurrent
@@ -148,7 +157,7 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 	if e.options, err = o.resolve(g); err != nil {
 		return nil, e.fail("make election", "", interlock.Bug, err)
 	}
-	if err := g.Check(e.options.requirements()); err != nil {
+	if err := g.Check(e.options.requirements(g.Liveness)); err != nil {
 		return nil, e.fail("make election", "", interlock.Definite,
 			fmt.Errorf("%w (a weakness that is named in Options.Accept is no obstacle)", err))
 	}

@@ -257,6 +257,7 @@ func TestWeakSystemsAreRefusedUnlessTheWeaknessIsNamed(t *testing.T) {
 		what      string
 		survives  interlock.Faults // exclusion does; tokens survive a crash besides
 		alone     bool             // promises nothing between processes
+		liveness  interlock.Liveness
 		accept    interlock.Faults
 		inProcess bool
 		unmet     int
@@ -266,10 +267,12 @@ func TestWeakSystemsAreRefusedUnlessTheWeaknessIsNamed(t *testing.T) {
 		{what: "asynchronous replicas, accepted", survives: single, accept: interlock.AsyncFailover},
 		{what: "and nothing on disk", survives: interlock.Partition, accept: interlock.AsyncFailover, unmet: 1},
 		{what: "accepted too", survives: interlock.Partition, accept: interlock.AsyncFailover | interlock.ServerCrash},
+		{what: "a connection to one server", survives: interlock.Partition, liveness: interlock.Connection},
+		{what: "one that is forgotten", liveness: interlock.Connection, unmet: 2},
 		{what: "one process", alone: true, accept: elect.Required, unmet: 1},
 		{what: "one process, accepted", alone: true, inProcess: true},
 	} {
-		d := promising{memory.NewSpace().Open(nil), interlock.Guarantees{Driver: "x", CrossProcess: !c.alone,
+		d := promising{memory.NewSpace().Open(nil), interlock.Guarantees{Driver: "x", CrossProcess: !c.alone, Liveness: c.liveness,
 			ExclusionSurvives: c.survives, TokensSurvive: c.survives | interlock.ServerCrash}}
 		e, err := elect.New(d, &elect.Options{Accept: c.accept, InProcess: c.inProcess})
 		var unmet *interlock.UnmetError

@@ -1,0 +1,252 @@
+package elect_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+const (
+	leaseOfServers = 2 * time.Second
+	patience       = 20 * time.Second // bounds every wait for a condition
+)
+
+// system is a real one; etcd's is in the examples, whose module has its client.
+type system struct {
+	open   func(t *testing.T) (driver.Fenced, driver.Values)
+	crash  func(t *testing.T, d driver.Fenced)
+	accept interlock.Faults // the least that it is used with
+}
+
+var systems = map[string]func(t *testing.T) system{
+	"redis": func(t *testing.T) system {
+		p := paths.New[driver.Fenced](testbed.Redis(t))
+		return system{crash: p.Crash, accept: interlock.AsyncFailover | interlock.ServerCrash,
+			open: func(t *testing.T) (driver.Fenced, driver.Values) {
+				var v driver.Values
+				d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+					client, err := redis.Dial("redis://" + path.Addr())
+					if err != nil {
+						return nil, err
+					}
+					t.Cleanup(client.Close)
+					v = redis.NewValues(client, "")
+					return redis.Open(t.Context(), client, &redis.Options{TTL: leaseOfServers})
+				})
+				return d, v
+			}}
+	},
+	"postgres": func(t *testing.T) system {
+		server := testbed.Postgres(t, "-c", "fsync=on") // else it promises nothing after a crash
+		p := paths.New[driver.Fenced](server)
+		pool, err := pgxpool.New(t.Context(), server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		return system{crash: p.Crash, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+				config := pool.Config().ConnConfig.Copy()
+				at := netip.MustParseAddrPort(path.Addr())
+				config.Host, config.Port = at.Addr().String(), at.Port()
+				return postgres.Open(t.Context(), config, &postgres.Options{TTL: leaseOfServers})
+			})
+			return d, postgres.NewValues(pool, "election_values")
+		}}
+	},
+}
+
+func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy) (driver.Fenced, error)) driver.Fenced {
+	t.Helper()
+	d, err := p.Lead(t, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestSystems hands a leadership over, lets the successor's connection die, and
+// compares what an observer saw.
+func TestSystems(t *testing.T) {
+	for name, start := range systems {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() {
+				t.Skip("runs a server: not with -short")
+			}
+			t.Parallel()
+			s := start(t)
+			a, b, c := s.candidate(t, "a"), s.candidate(t, "b"), s.candidate(t, "c")
+			seen := s.observe(t)
+			seen.until(t, "")
+			a.campaign(t)
+			a.leads(t, patience)
+			seen.until(t, "a")
+			b.campaign(t)
+			c.campaign(t)
+			testbed.Eventually(t, "the successor is known to wait", patience, func() bool {
+				err := a.term.HandOver(t.Context(), "c")
+				if err != nil && interlock.Kind(err) != interlock.Retryable {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			released := time.Now()
+			a.resign()
+			c.leads(t, patience)
+			gap := c.elected.Sub(released)
+			t.Logf("nobody led for %v", gap)
+			if gap > time.Second {
+				t.Errorf("a planned hand-over took %v", gap)
+			}
+			seen.until(t, "c")
+
+			crashed := time.Now()
+			s.crash(t, c.driver)
+			b.leads(t, 3*leaseOfServers)
+			t.Logf("the leader died, and another led %v later", b.elected.Sub(crashed))
+			seen.until(t, "b")
+			testbed.Eventually(t, "the leader that was cut off is told", patience, func() bool { return c.ctx.Err() != nil })
+			if err := c.resign(); !errors.Is(err, interlock.ErrExpired) && !errors.Is(err, interlock.ErrLost) && !errors.Is(err, interlock.ErrSessionEnded) {
+				t.Errorf("the leader that was cut off: Run returned %v", err)
+			}
+			if err := b.resign(); err != nil {
+				t.Errorf("Run returned %v", err)
+			}
+			seen.until(t, "")
+			if got, want := seen.leaders(), []string{"a", "c", "b"}; !slices.Equal(got, want) {
+				t.Errorf("observed %q, want %q", got, want)
+			}
+			if s.accept == 0 {
+				return
+			}
+			var unmet *interlock.UnmetError
+			if _, err := elect.New(a.driver, nil); !errors.As(err, &unmet) {
+				t.Errorf("without its weakness accepted: %v", err)
+			}
+		})
+	}
+}
+
+// contender is a candidate on a real system, with a driver of its own.
+type contender struct {
+	driver   driver.Fenced
+	election *elect.Election
+
+	term    *elect.Term
+	ctx     context.Context
+	elected time.Time
+	begun   chan struct{}
+	end     chan struct{}
+	done    chan error
+}
+
+func (s system) candidate(t *testing.T, identity string) *contender {
+	t.Helper()
+	d, v := s.open(t)
+	e, err := elect.New(d, &elect.Options{Identity: identity, Values: v, Accept: s.accept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := e.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return &contender{driver: d, election: e, begun: make(chan struct{}), end: make(chan struct{}), done: make(chan error, 1)}
+}
+
+// campaign begins to; a test that ends early ends it.
+func (c *contender) campaign(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	gone := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-gone })
+	go func() {
+		defer close(gone)
+		c.done <- c.election.Run(ctx, name, func(leading context.Context, term *elect.Term) error {
+			c.term, c.ctx, c.elected = term, leading, time.Now()
+			close(c.begun)
+			select {
+			case <-c.end:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+}
+
+func (c *contender) leads(t *testing.T, within time.Duration) {
+	t.Helper()
+	select {
+	case <-c.begun:
+	case err := <-c.done:
+		t.Fatalf("Run returned %v", err)
+	case <-time.After(within):
+		t.Fatalf("not elected within %v", within)
+	}
+}
+
+func (c *contender) resign() error {
+	close(c.end)
+	return <-c.done
+}
+
+// sight is what an observer saw.
+type sight struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (s system) observe(t *testing.T) *sight {
+	t.Helper()
+	watching, w := s.candidate(t, "w"), &sight{}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() {
+		done <- watching.election.Observe(ctx, name, func(l elect.Leader) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.seen = append(w.seen, l.Identity)
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Observe returned %v", err)
+		}
+	})
+	return w
+}
+
+// until waits until the last one that was seen is this.
+func (s *sight) until(t *testing.T, identity string) {
+	t.Helper()
+	testbed.Eventually(t, "an observer sees "+identity, patience, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.seen) > 0 && s.seen[len(s.seen)-1] == identity
+	})
+}
+
+// leaders are those that were seen, without repetitions.
+func (s *sight) leaders() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(s.seen), func(identity string) bool { return identity == "" })
+	return slices.Compact(all)
+}

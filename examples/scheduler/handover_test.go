@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestHandOverOnEtcd measures for how long nobody leads when a leadership is
+// handed over, past a candidate that is first in the queue. etcd needs no
+// weakness to be accepted.
+func TestHandOverOnEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a server: not with -short")
+	}
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	type turn struct {
+		identity string
+		term     *elect.Term
+		at       time.Time
+	}
+	turns, resign := make(chan turn), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	campaign := func(identity string) {
+		b, err := open(ctx, url, ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := elect.New(b.locks, &elect.Options{Identity: identity, Values: b.values})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			done <- e.Run(ctx, "billing", func(ctx context.Context, term *elect.Term) error {
+				select {
+				case turns <- turn{identity, term, time.Now()}:
+				case <-ctx.Done():
+					return nil
+				}
+				select {
+				case <-resign:
+				case <-ctx.Done():
+				}
+				return nil
+			})
+		}()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil && ctx.Err() == nil {
+				t.Errorf("%s: %v", identity, err)
+			}
+			shut(e)
+			b.close()
+		})
+	}
+	next := func() turn {
+		t.Helper()
+		select {
+		case l := <-turns:
+			return l
+		case <-time.After(patience):
+			t.Fatal("nobody is elected")
+			return turn{}
+		}
+	}
+	campaign("first")
+	leader := next()
+	for _, identity := range []string{"in between", "successor"} {
+		campaign(identity)
+		testbed.Eventually(t, identity+" waits", patience, func() bool {
+			err := leader.term.HandOver(ctx, identity)
+			if err != nil && interlock.Kind(err) != interlock.Retryable {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
+	released := time.Now()
+	resign <- struct{}{}
+	if leader = next(); leader.identity != "successor" {
+		t.Fatalf("%q leads", leader.identity)
+	}
+	gap := leader.at.Sub(released)
+	t.Logf("nobody led for %v", gap)
+	if gap > time.Second {
+		t.Errorf("a planned hand-over took %v", gap)
+	}
+}
