@@ -1,0 +1,269 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// attempts bounds how often one call looks again because the Lease changed under
+// it. Each of these answers is a definite no.
+const attempts = 8
+
+// contender is one owner's attempt at a name, and what came of it. The driver's
+// mutex guards what changes.
+type contender struct {
+	identity
+	object string
+	events driver.Events
+	stage  stage
+	base   int64 // of the last write that asked for it
+	// doubtful: the outcome of a write on revision risk is unknown. It can still
+	// arrive for as long as the Lease has that revision.
+	doubtful bool
+	risk     int64
+
+	grant   driver.Grant
+	term    *boottime.Lease
+	now     object           // the Lease as we last wrote or read it
+	stamp   time.Time        // the last that we wrote, or tried to
+	due     boottime.Instant // when to renew
+	renewal bool             // one is under way
+}
+
+type stage int
+
+const (
+	asking  stage = iota // it holds nothing, as far as we know
+	holding              // it has a term, and is renewed
+	ended                // its term is over; the Lease may still name it
+	lost                 // its term is over, and the Lease names it no more
+	leaving              // it was told to release
+)
+
+// Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is
+// done; a single request is given up after half of the TTL, at most five seconds. Uncontended it is one request. The first time that this driver asks for
+// a name it also looks for locks of old kinds, in two requests, and refuses with a
+// [*LegacyLockError] if there is one; and if the Lease is new, one more request
+// sets the base of its tokens.
+func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	c, err := d.enlist(ctx, r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	grant, err := d.acquire(ctx, c, r.NoWait)
+	if err != nil {
+		d.excuse(c)
+	}
+	return grant, err
+}
+
+// enlist finds the owner's contender, or makes one.
+func (d *Driver) enlist(ctx context.Context, r driver.Request) (*contender, error) {
+	at, err := d.layout.locate("acquire", r.Name)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Owner == "" || len(r.Owner) > driver.MaxName || !utf8.ValidString(r.Owner):
+		return nil, refused("acquire", r.Name, fmt.Errorf("the owner must be 1 to %d bytes of UTF-8", driver.MaxName))
+	case ctx.Err() != nil:
+		return nil, problem("acquire", r.Name, interlock.Definite, context.Cause(ctx))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed("acquire", r.Name)
+	}
+	id := identity{r.Name, r.Owner}
+	c := d.contenders[id]
+	if c == nil {
+		c = &contender{identity: id, object: at}
+		d.contenders[id] = c
+	}
+	if c.stage == lost || c.stage == leaving || c.stage == ended {
+		c.stage, c.doubtful = asking, true // whatever is there has to be read
+	}
+	c.events = r.Events
+	return c, nil
+}
+
+// excuse ends what a failed call may tell, and forgets it if it left nothing.
+func (d *Driver) excuse(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.stage == holding {
+		return
+	}
+	c.events = driver.Events{}
+	if c.stage == asking && !c.doubtful {
+		d.forget(c)
+	}
+}
+
+func (d *Driver) forget(c *contender) {
+	if d.contenders[c.identity] == c {
+		delete(d.contenders, c.identity)
+	}
+}
+
+func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver.Grant, error) {
+	if grant, ok := d.granted(c); ok {
+		return grant, nil
+	}
+	if err := d.clear(ctx, c.name, c.object); err != nil {
+		return driver.Grant{}, err
+	}
+	fresh := false
+	if c.doubtful {
+		if err := d.settle(ctx, c); err != nil {
+			return driver.Grant{}, err
+		}
+		fresh = true
+	}
+	q := queue{d: d, c: c, told: "\x00"}
+	defer q.leave()
+	for n := 0; noWait && n < attempts || !noWait; n++ {
+		s := q.look()
+		v := s.judge(c.owner, boottime.Now(), d.options.TTL)
+		var err error
+		switch {
+		case v.state == held && noWait && fresh:
+			return driver.Grant{}, &interlock.HeldError{Name: c.name, Owner: v.holder}
+		case v.state == held && noWait:
+			fresh = true
+			_, _, err = d.read(ctx, "acquire", c.name, c.object)
+		case v.state == held:
+			err = q.wait(ctx, v)
+		default:
+			var grant driver.Grant
+			if grant, err = d.take(ctx, c, s, v); err == nil {
+				return grant, nil
+			}
+			if errors.Is(err, errMoved) {
+				err = q.yield(ctx, s.rev, noWait)
+				fresh = noWait
+			}
+		}
+		if err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	return driver.Grant{}, problem("acquire", c.name, interlock.Retryable, errOthers)
+}
+
+// granted is the grant that an earlier call got.
+func (d *Driver) granted(c *contender) (driver.Grant, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.grant, c.stage == holding && c.term.Remaining() > 0
+}
+
+// errMoved: the Lease is not as it was seen. Nothing was written.
+var errMoved = errors.New("the Lease has changed")
+
+// take writes the owner into a Lease that is free, or confirms what an earlier
+// write of the same owner did.
+func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (driver.Grant, error) {
+	if s.exists() && s.lease.Spec.Strategy != nil {
+		return driver.Grant{}, problem("acquire", c.name, interlock.Definite,
+			errors.New("the Lease is assigned by coordinated leader election, and cannot be taken"))
+	}
+	draft := s.draft(d.options.Namespace, c.object)
+	seconds := int32(d.options.TTL / time.Second)
+	if v.state == mine {
+		if err := d.pin(c, s.object); err != nil {
+			return driver.Grant{}, err
+		}
+		prolong(draft, c.owner, c.base, c.grant.Token, seconds, d.nextStamp(c, s.object))
+	} else {
+		base, err := d.baseFor(ctx, c.name, s.object)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		c.base, c.grant.Token, c.stamp = base, 0, d.options.Now()
+		begin(draft, c.owner, base, seconds, c.stamp)
+		label(draft, d.layout.prefix, c.name)
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	sent := boottime.Now()
+	o, err := d.client.write(rctx, draft)
+	if err != nil {
+		return driver.Grant{}, d.untaken(rctx, c, s, err)
+	}
+	d.learn(c.object, o)
+	if err := d.pin(c, o); err != nil {
+		return driver.Grant{}, err
+	}
+	return d.hold(c, o, sent), nil
+}
+
+// untaken judges a write that failed.
+func (d *Driver) untaken(ctx context.Context, c *contender, s sight, err error) error {
+	switch {
+	case moved(err):
+		return errMoved
+	case apierrors.IsNotFound(err) && s.exists():
+		d.change(c.object, func(now *sight, at boottime.Instant) bool { return now.absent(s.rev, at) })
+		return errMoved
+	case apierrors.IsNotFound(err):
+		return problem("acquire", c.name, interlock.Definite, fmt.Errorf("namespace %s: %w (%w)", d.options.Namespace, errNoNamespace, err))
+	}
+	err = failed(ctx, "acquire", c.name, err)
+	if interlock.Kind(err) == interlock.Uncertain {
+		d.mu.Lock()
+		c.doubtful, c.risk = true, s.rev
+		d.mu.Unlock()
+	}
+	return err
+}
+
+// pin fixes the token of the term: by the first revision that we read while the
+// Lease names the owner, which is unique to this attempt.
+func (d *Driver) pin(c *contender, o object) error {
+	if c.grant.Token != 0 {
+		return nil
+	}
+	if token := o.token(); token.Valid() {
+		c.grant.Token = token
+		return nil
+	}
+	token, err := interlock.NewToken(c.base+o.rev, 0)
+	c.grant.Token = token
+	return err
+}
+
+// hold begins the term that was asked for at sent.
+func (d *Driver) hold(c *contender, o object, sent boottime.Instant) driver.Grant {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.stage, c.doubtful, c.now = holding, false, o
+	c.term = boottime.NewLease(sent, d.options.TTL)
+	c.grant.Lease = c.term
+	c.due = sent.Add(d.pace.renew)
+	nudge(d.tendNow)
+	return c.grant
+}
+
+// settle reads the Lease, of which an earlier write has an unknown outcome.
+func (d *Driver) settle(ctx context.Context, c *contender) error {
+	o, _, err := d.read(ctx, "acquire", c.name, c.object)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if o.holder() != c.owner && o.rev != c.risk {
+		c.doubtful, c.risk = false, 0
+		c.grant.Token = 0
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+)
+
+// client speaks to the API server: one connection, no request sent twice, and a
+// connection that swallows everything is given up.
+type client struct {
+	rest      rest.Interface
+	namespace string
+	idle      func() // closes connections that are not in use
+}
+
+// newClient makes a client of config, which stays as it is. ping is after how much
+// silence a connection is looked at, and how long it has to answer.
+func newClient(config *rest.Config, namespace string, ping time.Duration) (*client, error) {
+	c := rest.CopyConfig(config)
+	c.Timeout = 0 // requests have bounds of their own, and a watch has none
+	c.WarningHandler = rest.NoWarnings{}
+	if c.QPS == 0 && c.RateLimiter == nil {
+		c.QPS = -1 // a renewal must not stand in line in its own process
+	}
+	transport, idle, err := transportOf(c, ping)
+	if err != nil {
+		return nil, err
+	}
+	wrapped, err := rest.HTTPWrappersForConfig(c, transport)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := coordinationclient.NewForConfigAndClient(c, &http.Client{Transport: wrapped})
+	if err != nil {
+		return nil, err
+	}
+	return &client{rest: leases.RESTClient(), namespace: namespace, idle: idle}, nil
+}
+
+// transportOf is the user's own transport, or one with a connection that nobody
+// shares.
+func transportOf(c *rest.Config, ping time.Duration) (http.RoundTripper, func(), error) {
+	if c.Transport != nil {
+		return c.Transport, func() {}, nil
+	}
+	security, err := rest.TLSConfigFor(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: security, TLSHandshakeTimeout: 10 * time.Second,
+		DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		HTTP2:       &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping}, ForceAttemptHTTP2: true,
+		IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 32,
+	}
+	if c.Proxy != nil {
+		t.Proxy = c.Proxy
+	}
+	if c.Dial != nil {
+		t.DialContext = c.Dial
+	}
+	return t, t.CloseIdleConnections, nil
+}
+
+func (c *client) leases(verb string) *rest.Request {
+	return c.rest.Verb(verb).Namespace(c.namespace).Resource("leases").MaxRetries(0)
+}
+
+func (c *client) get(ctx context.Context, name string) (object, error) {
+	return one(ctx, c.leases(http.MethodGet).Name(name))
+}
+
+func (c *client) create(ctx context.Context, l *coordination.Lease) (object, error) {
+	return one(ctx, c.leases(http.MethodPost).Body(l))
+}
+
+func (c *client) update(ctx context.Context, l *coordination.Lease) (object, error) {
+	return one(ctx, c.leases(http.MethodPut).Name(l.Name).Body(l))
+}
+
+// write creates or updates, on the condition that the object is as it was when
+// l was drafted.
+func (c *client) write(ctx context.Context, l *coordination.Lease) (object, error) {
+	if l.ResourceVersion == "" {
+		return c.create(ctx, l)
+	}
+	return c.update(ctx, l)
+}
+
+func one(ctx context.Context, r *rest.Request) (object, error) {
+	var l coordination.Lease
+	if err := r.Do(ctx).Into(&l); err != nil {
+		return object{}, err
+	}
+	return newObject(&l)
+}
+
+// snapshot is a list of Leases at one revision.
+type snapshot struct {
+	objects []object
+	rev     int64
+	version string
+}
+
+// page is how many Leases one request lists.
+const page = 500
+
+// list reads the whole namespace, page by page, as it is now.
+func (c *client) list(ctx context.Context) (snapshot, error) {
+	var all snapshot
+	for next := ""; ; {
+		l, err := c.page(ctx, page, next)
+		if err != nil {
+			return snapshot{}, err
+		}
+		for i := range l.Items {
+			o, err := newObject(&l.Items[i])
+			if err != nil {
+				return snapshot{}, err
+			}
+			all.objects = append(all.objects, o)
+		}
+		if next = l.Continue; next == "" {
+			all.version = l.ResourceVersion
+			all.rev, err = parseRevision(l.ResourceVersion)
+			return all, err
+		}
+	}
+}
+
+// revision is at least that of everything that was written before the call.
+func (c *client) revision(ctx context.Context) (int64, error) {
+	l, err := c.page(ctx, 1, "")
+	if err != nil {
+		return 0, err
+	}
+	return parseRevision(l.ResourceVersion)
+}
+
+func (c *client) page(ctx context.Context, limit int64, next string) (*coordination.LeaseList, error) {
+	var l coordination.LeaseList
+	o := metav1.ListOptions{Limit: limit, Continue: next}
+	err := c.leases(http.MethodGet).VersionedParams(&o, scheme.ParameterCodec).Do(ctx).Into(&l)
+	return &l, err
+}
+
+// watch tells all that happens after a revision, until ctx ends.
+func (c *client) watch(ctx context.Context, version string) (watch.Interface, error) {
+	o := metav1.ListOptions{Watch: true, ResourceVersion: version, AllowWatchBookmarks: true}
+	return c.leases(http.MethodGet).VersionedParams(&o, scheme.ParameterCodec).Watch(ctx)
+}
+
+// orders refuses a server whose resource versions are not documented to be
+// comparable: those before Kubernetes 1.35.
+func (c *client) orders(ctx context.Context) error {
+	text, err := c.rest.Get().AbsPath("/version").MaxRetries(0).Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	var v version.Info
+	if err := json.Unmarshal(text, &v); err != nil {
+		return fmt.Errorf("/version: %w", err)
+	}
+	if !comparable135(v.Major, v.Minor) {
+		return &oldServerError{v.Major + "." + v.Minor}
+	}
+	return nil
+}
+
+// comparable135 reads versions as servers write them, such as "1" and "35+".
+func comparable135(major, minor string) bool {
+	digits := func(s string) int {
+		n, err := strconv.Atoi(strings.TrimRight(s, "+"))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	x, y := digits(major), digits(minor)
+	return x > 1 || x == 1 && y >= 35
+}
+
+// oldServerError says that tokens cannot be had.
+type oldServerError struct{ version string }
+
+func (e *oldServerError) Error() string {
+	return fmt.Sprintf("this is Kubernetes %s, and resource versions can be ordered from 1.35 on: "+
+		"without that there are no tokens, so use a fenced lock of another system", e.version)
+}
+
+var errNoNamespace = errors.New("the namespace does not exist")

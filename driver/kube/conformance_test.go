@@ -1,0 +1,202 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const suiteTTL = 3 * time.Second
+
+// TestSuite runs the whole suite of locks, with one API server for all tests that
+// do not break it.
+func TestSuite(t *testing.T) {
+	shared := testbed.KubeAPIServer(t)
+	h := drivertest.Harness{
+		Start:      func(t *testing.T, exclusive bool) drivertest.Backend { return start(t, shared, exclusive) },
+		TTL:        suiteTTL,
+		Heartbeat:  paceOf(suiteTTL).quiet,
+		DeadWaiter: 2 * time.Second, // nobody knows of it, so this is for slow machines
+		HandOvers:  300,
+		Without:    drivertest.FIFO | drivertest.Queue,
+	}
+	t.Run("Fenced", func(t *testing.T) { drivertest.RunFenced(t, h) })
+	t.Run("Watcher", func(t *testing.T) { drivertest.RunWatcher(t, h) })
+	t.Run("Breaker", func(t *testing.T) { drivertest.RunBreaker(t, h) })
+}
+
+// backend is a namespace on a server, with a path of its own for each driver.
+type backend struct {
+	t *testing.T
+	*paths.Server[driver.Fenced]
+	kube      *testbed.Kube
+	namespace string
+	operator  kubernetes.Interface // past every fault of the paths
+	ears      map[driver.Fenced]*ear
+}
+
+var namespaces atomic.Int64
+
+func start(t *testing.T, shared *testbed.Kube, exclusive bool) *backend {
+	t.Helper()
+	k := shared
+	if exclusive {
+		k = testbed.KubeAPIServer(t)
+	}
+	b := &backend{t: t, Server: paths.New[driver.Fenced](k.Server), kube: k, ears: map[driver.Fenced]*ear{},
+		namespace: fmt.Sprint("suite-", namespaces.Add(1)), operator: operate(t, k)}
+	b.makeNamespace()
+	return b
+}
+
+// operate is a client that goes straight to the server.
+func operate(t testing.TB, k *testbed.Kube) kubernetes.Interface {
+	t.Helper()
+	config := configFor(k, k.Addr())
+	config.QPS = -1
+	transport := &http.Transport{}
+	tls, err := rest.TLSConfigFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport.TLSClientConfig = tls
+	t.Cleanup(transport.CloseIdleConnections)
+	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: wrapped, Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func (b *backend) makeNamespace() {
+	b.t.Helper()
+	n := &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}
+	if _, err := b.operator.CoreV1().Namespaces().Create(context.Background(), n, metav1.CreateOptions{}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// wipe also makes the namespace anew, as whoever sets up the cluster would.
+func (b *backend) wipe() {
+	b.Server.Wipe()
+	b.makeNamespace()
+}
+
+const patience = 20 * time.Second
+
+// configFor is how a user reaches the server at addr, "host:port".
+func configFor(k *testbed.Kube, addr string) *rest.Config {
+	return &rest.Config{Host: "https://" + addr, BearerToken: testbed.KubeAdmin,
+		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
+}
+
+func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		config, e := configFor(b.kube, path.Addr()), &ear{}
+		config.Wrap(e.wrap)
+		d, err := Open(t.Context(), config, &Options{TTL: suiteTTL, Namespace: b.namespace, Prefix: "suite-"})
+		if err != nil {
+			return nil, err
+		}
+		b.ears[d] = e
+		return d, nil
+	})
+}
+
+// faults are those of the paths, but for a wipe.
+type faults struct {
+	*paths.Server[driver.Fenced]
+	b *backend
+}
+
+func (f faults) Wipe() { f.b.wipe() }
+
+func (b *backend) Faults() drivertest.Faults { return faults{b.Server, b} }
+
+func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
+
+func (b *backend) object(t *testing.T, name string) string {
+	t.Helper()
+	object, ok := layout{prefix: "suite-"}.object(name)
+	if !ok {
+		t.Fatalf("%q has no object", name)
+	}
+	return object
+}
+
+func (b *backend) Residue(t *testing.T, name string) []string {
+	t.Helper()
+	l, err := b.operator.CoordinationV1().Leases(b.namespace).Get(context.Background(), b.object(t, name), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holder := (object{lease: l}).holder(); holder != "" {
+		return []string{holder}
+	}
+	return nil
+}
+
+func (b *backend) Delete(t *testing.T, name string) {
+	t.Helper()
+	err := b.operator.CoordinationV1().Leases(b.namespace).Delete(context.Background(), b.object(t, name), metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+}
+
+// ear loses everything that watches say once it is deaf, while requests are
+// answered.
+type ear struct{ deaf atomic.Bool }
+
+func (e *ear) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil && r.URL.Query().Get("watch") != "" {
+			answer.Body = &deafBody{answer.Body, e}
+		}
+		return answer, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type deafBody struct {
+	io.ReadCloser
+	ear *ear
+}
+
+func (b *deafBody) Read(p []byte) (int, error) {
+	for {
+		n, err := b.ReadCloser.Read(p)
+		if err != nil || !b.ear.deaf.Load() {
+			return n, err
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// kindOf judges an error of a request that was sent. What the API server refused
+// before it wrote anything was not done; a server that says that it failed, or
+// that it took too long, may have written.
+func kindOf(err error) interlock.ErrorKind {
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return interlock.Retryable
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsTooManyRequests(err):
+		return interlock.Retryable
+	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err),
+		apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsMethodNotSupported(err),
+		apierrors.IsNotAcceptable(err), apierrors.IsUnsupportedMediaType(err), apierrors.IsRequestEntityTooLargeError(err):
+		return interlock.Definite
+	}
+	return interlock.Uncertain
+}
+
+// failed wraps the error of a request that was sent under ctx.
+func failed(ctx context.Context, op, name string, err error) error {
+	kind := kindOf(err)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+	}
+	return problem(op, name, kind, err)
+}
+
+// unread is failed for a request that only reads, so that nothing is uncertain.
+func unread(ctx context.Context, op, name string, err error) error {
+	err = failed(ctx, op, name, err)
+	if interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return problem(op, name, interlock.Retryable, errors.Unwrap(err))
+}
+
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
+}
+
+func refused(op, name string, err error) error { return problem(op, name, interlock.Bug, err) }
+
+func errClosed(op, name string) error { return refused(op, name, interlock.ErrClosed) }
+
+// moved reports that an object was not as it had been seen.
+func moved(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+var (
+	errSlow   = errors.New("the API server did not answer in time")
+	errOthers = errors.New("others kept changing the Lease")
+)

@@ -1,0 +1,161 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// maxRenewals is how many renewals may be under way at once. More would not be
+// done sooner, and would hold up whoever acquires or releases.
+const maxRenewals = 16
+
+// tend renews what is held, each Lease by itself, since the API has no batches.
+func (d *Driver) tend() {
+	for d.ctx.Err() == nil {
+		timer := time.NewTimer(d.renewDue())
+		select {
+		case <-d.ctx.Done():
+		case <-d.tendNow:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// renewDue starts what is due, the longest due first, and tells when it is worth
+// looking again.
+func (d *Driver) renewDue() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := boottime.Now()
+	next := now.Add(d.pace.renew)
+	var due []*contender
+	for _, c := range d.contenders {
+		switch {
+		case c.stage != holding || c.renewal:
+		case c.term.RemainingAt(now) <= 0:
+			c.stage = ended // it is left to lapse
+		case c.due <= now:
+			due = append(due, c)
+		default:
+			next = min(next, c.due)
+		}
+	}
+	slices.SortFunc(due, func(a, b *contender) int { return cmp.Compare(a.due, b.due) })
+	for _, c := range due[:min(len(due), maxRenewals-d.renewals)] {
+		c.renewal = true
+		d.renewals++
+		d.tasks.Go(func() { d.renew(c) })
+	}
+	return max(next.Sub(now), 0) // each renewal that ends has us look again
+}
+
+// renew is one renewal, with what follows from its outcome.
+func (d *Driver) renew(c *contender) {
+	began := boottime.Now()
+	sent, o, err := d.prolong(c)
+	took := boottime.Now().Sub(began)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.renewal = false
+	d.renewals--
+	nudge(d.tendNow)
+	if c.stage != holding || d.closed {
+		return
+	}
+	switch {
+	case errors.Is(err, errMoved):
+		c.now, c.due = o, boottime.Now() // it is still ours: once more, at its new revision
+		return
+	case errors.Is(err, interlock.ErrLost):
+		c.lose(err)
+		return
+	case err != nil:
+		c.due = boottime.Now().Add(d.pace.retry)
+	case !c.term.Renew(sent, d.options.TTL):
+		c.stage = ended
+		return
+	default:
+		c.now, c.due = o, sent.Add(d.pace.renew)
+	}
+	if c.events.Renewed != nil {
+		c.events.Renewed(took, err)
+	}
+}
+
+// lose ends a term that the Lease does not know any more.
+func (c *contender) lose(cause error) {
+	c.stage = lost
+	c.term.End()
+	if c.events.Lost != nil {
+		c.events.Lost(cause)
+	}
+	c.events = driver.Events{}
+}
+
+// prolong writes the renewal. It was sent at sent, and o is the Lease afterwards.
+// With errMoved nothing was written, and o is the Lease as it is, still ours.
+func (d *Driver) prolong(c *contender) (sent boottime.Instant, o object, err error) {
+	d.mu.Lock()
+	o = c.now
+	token, left := c.grant.Token, c.term.Remaining()
+	at := d.nextStamp(c, o)
+	d.mu.Unlock()
+	draft := o.draft(d.options.Namespace, c.object)
+	base, err := o.base()
+	if err != nil {
+		base = 0
+	}
+	prolong(draft, c.owner, max(base, c.base), token, int32(d.options.TTL/time.Second), at)
+	ctx, cancel := d.bounded(d.ctx)
+	defer cancel()
+	ctx, stop := context.WithTimeoutCause(ctx, max(left, 0), errSlow)
+	defer stop()
+	sent = boottime.Now()
+	o, err = d.client.update(ctx, draft)
+	switch {
+	case err == nil:
+		d.learn(c.object, o)
+		return sent, o, nil
+	case moved(err), apierrors.IsNotFound(err):
+		o, err = d.inspectOwn(c)
+		return sent, o, err
+	}
+	return sent, o, failed(ctx, "renew", c.name, err)
+}
+
+// nextStamp is the time to write into a renewal of o. The mutex may be held.
+func (d *Driver) nextStamp(c *contender, o object) time.Time {
+	last := c.stamp
+	if o.exists() && o.lease.Spec.RenewTime != nil && o.lease.Spec.RenewTime.After(last) {
+		last = o.lease.Spec.RenewTime.Time
+	}
+	c.stamp = nextStamp(last, d.options.Now())
+	return c.stamp
+}
+
+// inspectOwn reads a Lease that was not as we had left it.
+func (d *Driver) inspectOwn(c *contender) (object, error) {
+	o, _, err := d.read(d.ctx, "renew", c.name, c.object)
+	switch {
+	case err != nil:
+		return o, err
+	case !o.exists():
+		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease was deleted", interlock.ErrLost))
+	case o.holder() == "":
+		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease names nobody", interlock.ErrLost))
+	case o.holder() != c.owner:
+		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease names %q", interlock.ErrLost, o.holder()))
+	}
+	return o, errMoved
+}

@@ -1,0 +1,233 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const (
+	driverName       = "kube"
+	defaultNamespace = "default"
+	defaultTTL       = 30 * time.Second
+	minTTL           = 3 * time.Second
+	maxTTL           = 24 * time.Hour
+)
+
+// Options of [Open]. The zero value works.
+type Options struct {
+	// Namespace is the Kubernetes namespace of the Leases, which must exist;
+	// empty means "default". The driver watches all Leases in it.
+	Namespace string
+	// Prefix begins the name of every Lease object, such as "jobs-". With one,
+	// objects that begin otherwise are none of ours. Lower-case letters, digits,
+	// "-" and "."; it begins with a letter or a digit.
+	Prefix string
+	// TTL is how long a claim outlives this process: leaseDurationSeconds, so it
+	// is rounded up to whole seconds. 0 means 30 s; from 3 s to 24 h. Client-go
+	// peers should have the same.
+	TTL time.Duration
+	// Now is the wall clock that seeds tokens and is written into the times of
+	// Leases, which nobody compares with a clock; nil means time.Now.
+	Now func() time.Time
+}
+
+func (o *Options) complete() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.Namespace == "" {
+		c.Namespace = defaultNamespace
+	}
+	if c.TTL == 0 {
+		c.TTL = defaultTTL
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.TTL < minTTL || c.TTL > maxTTL {
+		return c, refused("open", "", fmt.Errorf("a TTL of %v is not possible: it must be between 3s and 24h", c.TTL))
+	}
+	if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
+		return c, refused("open", "", fmt.Errorf("%q cannot be a namespace: %s", c.Namespace, problems[0]))
+	}
+	c.TTL = time.Duration(math.Ceil(c.TTL.Seconds())) * time.Second
+	if err := checkPrefix(c.Prefix); err != nil {
+		return c, refused("open", "", err)
+	}
+	return c, nil
+}
+
+// Driver keeps fenced locks in Leases. It implements driver.Fenced,
+// driver.Inspector, driver.Watcher and driver.Breaker.
+type Driver struct {
+	client     *client
+	options    Options
+	layout     layout
+	pace       pace
+	guarantees interlock.Guarantees
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelCauseFunc
+	tasks   sync.WaitGroup
+	tendNow chan struct{}
+
+	mu         sync.Mutex
+	closed     bool
+	view       view
+	base       int64 // the highest of the namespace that we know of
+	contenders map[identity]*contender
+	renewals   int // under way
+}
+
+var (
+	_ driver.Fenced    = (*Driver)(nil)
+	_ driver.Inspector = (*Driver)(nil)
+	_ driver.Watcher   = (*Driver)(nil)
+	_ driver.Breaker   = (*Driver)(nil)
+)
+
+// identity names a contender the way callers do.
+type identity struct{ name, owner string }
+
+// pace is how often and how long, derived from the TTL.
+type pace struct {
+	request time.Duration // bound of one request
+	renew   time.Duration // between renewals
+	retry   time.Duration // between renewals after one failed
+	quiet   time.Duration // after how much silence a waiter reads the Lease
+}
+
+func paceOf(ttl time.Duration) pace {
+	return pace{
+		request: min(ttl/2, 5*time.Second),
+		renew:   ttl / 3,
+		retry:   min(ttl/10, time.Second),
+		quiet:   min(ttl/2, 10*time.Second),
+	}
+}
+
+// Open reads the Leases of the namespace and watches them from there on. config
+// stays yours; client-side throttling is off unless config sets a QPS. It blocks
+// for two requests, is bounded by ctx and by half of the TTL for each (5 s at
+// most), and leaves nothing behind when it fails; nil options mean the zero
+// Options.
+//
+// An error of kind Bug says which option is impossible; Retryable, that the API
+// server did not answer; Definite, that it refused, or that it is older than
+// Kubernetes 1.35 and so has no order of terms.
+func Open(ctx context.Context, config *rest.Config, options *Options) (*Driver, error) {
+	o, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{
+		options:    o,
+		layout:     layout{prefix: o.Prefix},
+		pace:       paceOf(o.TTL),
+		tendNow:    make(chan struct{}, 1),
+		view:       newView(),
+		contenders: map[identity]*contender{},
+	}
+	d.guarantees = guarantees(o.TTL, d.pace)
+	if d.client, err = newClient(config, o.Namespace, d.pace.request); err != nil {
+		return nil, refused("open", "", err)
+	}
+	d.ctx, d.cancel = context.WithCancelCause(context.Background())
+	if err := d.begin(ctx); err != nil {
+		d.stop()
+		return nil, err
+	}
+	return d, nil
+}
+
+// begin returns when the watch has its first list.
+func (d *Driver) begin(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return problem("open", "", interlock.Definite, context.Cause(ctx))
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	if err := d.client.orders(rctx); err != nil {
+		var old *oldServerError
+		if errors.As(err, &old) {
+			return problem("open", "", interlock.Definite, err)
+		}
+		return unread(rctx, "open", "", err)
+	}
+	up := make(chan error, 1)
+	d.tasks.Go(func() { d.follow(up) })
+	d.tasks.Go(d.tend)
+	select {
+	case err := <-up:
+		return err
+	case <-ctx.Done():
+		return problem("open", "", interlock.Retryable, context.Cause(ctx))
+	}
+}
+
+func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
+	const always = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover | interlock.ServerClockJump
+	return interlock.Guarantees{
+		Driver:            driverName,
+		Class:             interlock.Fenced,
+		TokenFrom:         "base of the Lease + its resource version at the grant",
+		Liveness:          interlock.ObservedLease,
+		Clock:             interlock.ClientClock,
+		Order:             interlock.Barging,
+		Wait:              interlock.Push,
+		CrossProcess:      true,
+		TokensSurvive:     always | interlock.HolderPause | interlock.DataLoss | interlock.OperatorDelete,
+		ExclusionSurvives: always,
+		TTL:               ttl,
+		Blind:             p.renew + 2*p.request,
+	}
+}
+
+// Guarantees says what is promised.
+func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
+
+// Close stops renewing and watching, ends every request and waits until every
+// goroutine has ended. What is held is left to lapse. It returns nil, and may be
+// repeated.
+func (d *Driver) Close(context.Context) error {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.stop()
+	return nil
+}
+
+func (d *Driver) stop() {
+	d.cancel(interlock.ErrClosed)
+	d.tasks.Wait()
+	d.client.idle()
+}
+
+// bounded limits one request, which also ends with the driver.
+func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(d.ctx, func() { end(context.Cause(d.ctx)) })
+	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.request, errSlow)
+	return ctx, func() {
+		stop()
+		cancel()
+		end(nil)
+	}
+}
+
+// Object is the Lease of a lock, for kubectl and for clients of other kinds.
+func (d *Driver) Object(name string) (namespace, object string, err error) {
+	object, err = d.layout.locate("locate", name)
+	return d.options.Namespace, object, err
+}

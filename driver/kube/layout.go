@@ -1,0 +1,100 @@
+package kube
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// layout turns names into names of objects. A name that Kubernetes allows stays
+// as it is, so that other clients share the lock; any other is escaped.
+type layout struct{ prefix string }
+
+// escaped begins the object names of escaped names. A raw name that begins so is
+// escaped as well, so that no two names share an object.
+const escaped = "esc-"
+
+// object is the name of the Lease object for a lock. ok is false if it would be
+// longer than Kubernetes allows, 253 bytes.
+func (l layout) object(name string) (object string, ok bool) {
+	if strings.HasPrefix(name, escaped) || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		name = escape(name)
+	}
+	object = l.prefix + name
+	return object, len(object) <= validation.DNS1123SubdomainMaxLength
+}
+
+// escape keeps lower-case letters and digits and writes every other byte as "-"
+// and two hexadecimal digits.
+func escape(name string) string {
+	var b strings.Builder
+	b.WriteString(escaped)
+	for _, c := range []byte(name) {
+		if plain(c) {
+			b.WriteByte(c)
+			continue
+		}
+		fmt.Fprintf(&b, "-%02x", c)
+	}
+	return b.String()
+}
+
+func plain(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
+
+// name is the opposite of object; ok is false for an object that is no lock's.
+func (l layout) name(object string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(object, l.prefix)
+	if body, is := strings.CutPrefix(name, escaped); ok && is {
+		name, ok = unescape(body)
+	}
+	if !ok || name == "" {
+		return "", false
+	}
+	back, _ := l.object(name)
+	return name, back == object
+}
+
+func unescape(body string) (string, bool) {
+	var b []byte
+	for len(body) > 0 {
+		if body[0] != '-' {
+			b, body = append(b, body[0]), body[1:]
+			continue
+		}
+		if len(body) < 3 {
+			return "", false
+		}
+		c, err := hex.DecodeString(body[1:3])
+		if err != nil {
+			return "", false
+		}
+		b, body = append(b, c...), body[3:]
+	}
+	return string(b), true
+}
+
+// locate is the object of a name that a caller gave.
+func (l layout) locate(op, name string) (string, error) {
+	if name == "" || len(name) > driver.MaxName {
+		return "", refused(op, "", fmt.Errorf("%w: it has %d bytes, and may have 1 to %d", interlock.ErrName, len(name), driver.MaxName))
+	}
+	object, ok := l.object(name)
+	if !ok {
+		return "", refused(op, "", fmt.Errorf("%w: as the name of an object it has %d bytes, and may have %d at most",
+			interlock.ErrName, len(object), validation.DNS1123SubdomainMaxLength))
+	}
+	return object, nil
+}
+
+// checkPrefix refuses a prefix that no object's name may begin with.
+func checkPrefix(prefix string) error {
+	if problems := validation.IsDNS1123Subdomain(prefix + "a"); len(problems) > 0 {
+		return fmt.Errorf("the prefix %q cannot begin the name of an object: %s", prefix, problems[0])
+	}
+	return nil
+}

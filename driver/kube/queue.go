@@ -1,0 +1,123 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// queue is a call of Acquire that waits. Kubernetes knows nothing of it: it is
+// woken by the watch, when a holder's time is over, and when nothing was heard of
+// the Lease for long, which a holder that lives does not let happen.
+type queue struct {
+	d      *Driver
+	c      *contender
+	woken  chan struct{} // nil until it first looked
+	told   string        // the holder that was told last
+	silent boottime.Instant
+}
+
+// look is what is known of the Lease. What changes afterwards wakes the queue.
+func (q *queue) look() sight {
+	d := q.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.woken == nil {
+		q.woken = make(chan struct{}, 1)
+		if d.view.waiting[q.c.object] == nil {
+			d.view.waiting[q.c.object] = map[chan struct{}]bool{}
+		}
+		d.view.waiting[q.c.object][q.woken] = true
+	}
+	return *d.view.at(q.c.object)
+}
+
+func (q *queue) leave() {
+	d := q.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.view.waiting[q.c.object], q.woken)
+	if len(d.view.waiting[q.c.object]) == 0 {
+		delete(d.view.waiting, q.c.object)
+	}
+}
+
+// wait returns when it is worth looking again.
+func (q *queue) wait(ctx context.Context, v verdict) error {
+	q.tell(v.holder)
+	return q.sleep(ctx, v.until)
+}
+
+// yield waits until the view has caught up with what a write at revision rev ran
+// into; without waiting it reads that.
+func (q *queue) yield(ctx context.Context, rev int64, noWait bool) error {
+	if noWait {
+		_, _, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
+		return err
+	}
+	q.tell("")
+	for {
+		if s := q.look(); s.rev != rev {
+			return nil
+		}
+		if err := q.sleep(ctx, boottime.Now().Add(q.d.pace.quiet)); err != nil {
+			return err
+		}
+	}
+}
+
+// tell says that it waits, and for whom once that is known.
+func (q *queue) tell(holder string) {
+	if q.told == holder || holder == "" && q.told != "\x00" {
+		return
+	}
+	q.told = holder
+	if waiting := q.c.events.Waiting; waiting != nil {
+		waiting(driver.Place{Ahead: -1, Holder: holder})
+	}
+}
+
+// sleep returns when the Lease changed, at until, or after it read a Lease of
+// which nothing was heard for long.
+func (q *queue) sleep(ctx context.Context, until boottime.Instant) error {
+	now := boottime.Now()
+	heard := max(q.d.look(q.c.object).heard, q.silent)
+	if heard == 0 {
+		heard, q.silent = now, now
+	}
+	quiet := heard.Add(q.d.pace.quiet)
+	timer := time.NewTimer(min(until, quiet).Sub(now))
+	defer timer.Stop()
+	select {
+	case <-q.woken:
+		return nil
+	case <-ctx.Done():
+		return problem("acquire", q.c.name, interlock.Uncertain, context.Cause(ctx))
+	case <-q.d.ctx.Done():
+		return errClosed("acquire", q.c.name)
+	case <-timer.C:
+	}
+	if boottime.Now() < quiet {
+		return nil
+	}
+	return q.ask(ctx)
+}
+
+// ask reads the Lease, and has the watch opened anew if it should have told what
+// that shows. A server that does not answer now may do so later.
+func (q *queue) ask(ctx context.Context) error {
+	q.silent = boottime.Now()
+	_, news, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
+	if news {
+		q.d.mu.Lock()
+		q.d.view.reopen()
+		q.d.mu.Unlock()
+	}
+	if interlock.Kind(err) == interlock.Retryable && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}

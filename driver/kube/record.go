@@ -1,0 +1,189 @@
+package kube
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	coordination "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Annotations of ours. Other clients carry them along.
+const (
+	domain    = "interlock-dev.github.io/"
+	baseKey   = domain + "base"    // of the counter: it never falls
+	holderKey = domain + "holder"  // whose term the token is; another holder is foreign
+	tokenKey  = domain + "token"   // of the term, once it was renewed
+	nameKey   = domain + "name"    // of an escaped lock, for people
+	touchKey  = domain + "touched" // only to change the revision
+	breaksKey = domain + "breaks"  // forced releases
+)
+
+// object is a Lease as it was at one revision; nobody changes it. The zero object
+// is one that does not exist, as far as we know.
+type object struct {
+	lease *coordination.Lease
+	rev   int64
+}
+
+// newObject reads the revision. A server whose revisions are no numbers cannot
+// order terms.
+func newObject(l *coordination.Lease) (object, error) {
+	rev, err := parseRevision(l.ResourceVersion)
+	l.ManagedFields = nil // large, and the server keeps them when an update leaves them out
+	return object{l, rev}, err
+}
+
+func parseRevision(version string) (int64, error) {
+	rev, err := strconv.ParseInt(version, 10, 64)
+	if err != nil || rev <= 0 || version[0] == '0' || version[0] == '+' {
+		return 0, fmt.Errorf("the resource version %q is not a number above zero", version)
+	}
+	return rev, nil
+}
+
+func (o object) exists() bool { return o.lease != nil }
+
+func (o object) holder() string {
+	if !o.exists() {
+		return ""
+	}
+	return deref(o.lease.Spec.HolderIdentity, "")
+}
+
+// ours reports that the holder is a driver of this package and not a client that
+// left our annotations as they were.
+func (o object) ours() bool {
+	return o.holder() != "" && o.lease.Annotations[holderKey] == o.holder()
+}
+
+// duration is for how long the record must stay unchanged until the lock may be
+// taken; what a holder did not say is fallback.
+func (o object) duration(fallback time.Duration) time.Duration {
+	if s := deref(o.lease.Spec.LeaseDurationSeconds, 0); s > 0 {
+		return time.Duration(s) * time.Second
+	}
+	return fallback
+}
+
+// base reads the base of the counter; 0 if there is none.
+func (o object) base() (int64, error) {
+	if !o.exists() || o.lease.Annotations[baseKey] == "" {
+		return 0, nil
+	}
+	text := o.lease.Annotations[baseKey]
+	base, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || base < 0 || base > interlock.MaxCounter {
+		return 0, fmt.Errorf("the annotation %s is %q, which is no base of a counter: remove it, and it is set anew from the clock", baseKey, text)
+	}
+	return base, nil
+}
+
+// TokenOf is the token of the present holder of a Lease, if a driver of this
+// package wrote it. For writers that read the Lease by other means, such as
+// kubectl; it is true of the moment at which the Lease was read.
+func TokenOf(l *coordination.Lease) (interlock.Token, bool) {
+	o, err := newObject(l.DeepCopy())
+	if err != nil {
+		return 0, false
+	}
+	token := o.token()
+	return token, token.Valid()
+}
+
+// token is that of the present term; 0 if there is none.
+func (o object) token() interlock.Token {
+	if !o.ours() {
+		return 0
+	}
+	if token, err := interlock.ParseToken(o.lease.Annotations[tokenKey]); err == nil {
+		return token
+	}
+	base, err := o.base()
+	if err != nil || base == 0 {
+		return 0
+	}
+	token, _ := interlock.NewToken(base+o.rev, 0) // out of range: none
+	return token
+}
+
+// draft is a Lease to be written over o.
+func (o object) draft(namespace, name string) *coordination.Lease {
+	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if o.exists() {
+		l = o.lease.DeepCopy()
+	}
+	if l.Annotations == nil {
+		l.Annotations = map[string]string{}
+	}
+	return l
+}
+
+// begin writes a new term of owner into l.
+func begin(l *coordination.Lease, owner string, base int64, seconds int32, now time.Time) {
+	if deref(l.Spec.HolderIdentity, "") != owner && l.Spec.LeaseTransitions != nil {
+		*l.Spec.LeaseTransitions++
+	}
+	if l.Spec.LeaseTransitions == nil {
+		l.Spec.LeaseTransitions = new(int32(0))
+	}
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = &owner, &seconds
+	l.Spec.AcquireTime, l.Spec.RenewTime = microTime(now), microTime(now)
+	l.Annotations[holderKey] = owner
+	l.Annotations[baseKey] = strconv.FormatInt(base, 10)
+	delete(l.Annotations, tokenKey)
+}
+
+// prolong renews the term in l.
+func prolong(l *coordination.Lease, owner string, base int64, token interlock.Token, seconds int32, at time.Time) {
+	l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &seconds, microTime(at)
+	l.Annotations[holderKey], l.Annotations[tokenKey] = owner, token.String()
+	l.Annotations[baseKey] = strconv.FormatInt(base, 10)
+}
+
+// vacate ends the term in l the way other clients do.
+func vacate(l *coordination.Lease, now time.Time) {
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1))
+	l.Spec.AcquireTime, l.Spec.RenewTime = microTime(now), microTime(now)
+	delete(l.Annotations, holderKey)
+	delete(l.Annotations, tokenKey)
+}
+
+// touch changes nothing but the revision.
+func touch(l *coordination.Lease, now time.Time) {
+	l.Annotations[touchKey] = now.UTC().Format(time.RFC3339Nano)
+}
+
+// nextStamp is the time to write into a renewal. Clients that compare records
+// compare whole seconds of it, so one that stays within the second of the last
+// would be no sign of life to them.
+func nextStamp(last, now time.Time) time.Time {
+	if least := last.Truncate(time.Second).Add(time.Second); now.Before(least) {
+		return least
+	}
+	return now
+}
+
+func microTime(t time.Time) *metav1.MicroTime { return new(metav1.NewMicroTime(t)) }
+
+func deref[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// label notes the name of an escaped lock.
+func label(l *coordination.Lease, prefix, name string) {
+	if l.Name == prefix+name {
+		return
+	}
+	if !utf8.ValidString(name) {
+		name = strconv.Quote(name)
+	}
+	l.Annotations[nameKey] = name
+}

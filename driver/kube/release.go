@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Release implements driver.Fenced: one request, which empties the holder the way
+// client-go does and leaves the Lease where it is. If the outcome of an Acquire is
+// unknown, and its write could still arrive, the Lease is touched so that it
+// cannot. An owner that this driver does not know has nothing here, and costs no
+// request.
+func (d *Driver) Release(ctx context.Context, name, owner string) error {
+	if _, err := d.layout.locate("release", name); err != nil {
+		return err
+	}
+	c, known, err := d.renounce(name, owner)
+	if c == nil || err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return problem("release", name, interlock.Uncertain, context.Cause(ctx))
+	}
+	for range attempts {
+		if !known {
+			if c.now, _, err = d.read(ctx, "release", name, c.object); err != nil {
+				return problem("release", name, interlock.Uncertain, err)
+			}
+		}
+		done, err := d.leave(ctx, c)
+		if done || err != nil {
+			return err
+		}
+		known = false
+	}
+	return problem("release", name, interlock.Retryable, errOthers)
+}
+
+// renounce ends the claim here and now; nil means that there is nothing to tell the
+// server. known says that the Lease should be as we left it.
+func (d *Driver) renounce(name, owner string) (c *contender, known bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, false, errClosed("release", name)
+	}
+	if c = d.contenders[identity{name, owner}]; c == nil {
+		return nil, false, nil
+	}
+	known = c.stage == holding
+	c.events = driver.Events{}
+	if c.term != nil {
+		c.term.End()
+	}
+	if c.stage == lost || c.stage == asking && !c.doubtful {
+		d.forget(c)
+		return nil, false, nil
+	}
+	c.stage = leaving
+	return c, known, nil
+}
+
+// leave takes the owner out of the Lease as it was last read. done means that the
+// server has confirmed that the owner has nothing there, and will have nothing.
+func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error) {
+	named := c.now.holder() == c.owner
+	if !named && (!c.doubtful || c.now.rev != c.risk) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.forget(c)
+		return true, nil
+	}
+	draft := c.now.draft(d.options.Namespace, c.object)
+	if named || !c.now.exists() {
+		vacate(draft, d.options.Now())
+	} else {
+		touch(draft, d.options.Now())
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	o, err := d.client.write(rctx, draft)
+	switch {
+	case moved(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, failed(rctx, "release", c.name, err)
+	}
+	d.learn(c.object, o)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(c)
+	return true, nil
+}

@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// view is what this process knows of the Leases of its namespace: from the watch,
+// and from every answer. The driver's mutex guards it.
+type view struct {
+	up       bool // the watch stands, or will bring whatever is not here
+	sights   map[string]*sight
+	waiting  map[string]map[chan struct{}]bool // who wants to know, by object
+	watchers map[*mailbox]bool
+	reopen   context.CancelFunc // of the watch
+}
+
+func newView() view {
+	return view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*mailbox]bool{}}
+}
+
+func (v *view) at(object string) *sight {
+	s := v.sights[object]
+	if s == nil {
+		s = &sight{}
+		v.sights[object] = s
+	}
+	return s
+}
+
+func (v *view) wake(object string) {
+	for w := range v.waiting[object] {
+		nudge(w)
+	}
+}
+
+// look is a copy of what is known of an object.
+func (d *Driver) look(object string) sight {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return *d.view.at(object)
+}
+
+// learn takes an object that was read or written; news are what the watch has not
+// brought yet.
+func (d *Driver) learn(name string, o object) (news bool) {
+	return d.change(name, func(s *sight, now boottime.Instant) bool { return s.see(o, now) })
+}
+
+// change changes a sight and tells whoever that concerns.
+func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.view.at(object)
+	former := s.holder()
+	if !how(s, boottime.Now()) {
+		return false
+	}
+	d.seeBase(s.object)
+	if s.holder() != former {
+		d.view.tell(d.layout, object)
+	}
+	d.doubt(object, s)
+	d.view.wake(object)
+	return true
+}
+
+// doubt has holders renew at once if somebody else seems to have their Lease. Only
+// the answer to that can end a claim.
+func (d *Driver) doubt(object string, s *sight) {
+	for _, c := range d.contenders {
+		if c.object == object && c.stage == holding && s.holder() != c.owner && s.rev > c.now.rev {
+			c.due = 0
+			nudge(d.tendNow)
+		}
+	}
+}
+
+// adopt takes a list in place of all that was known.
+func (d *Driver) adopt(all snapshot) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := boottime.Now()
+	listed := map[string]*sight{}
+	for _, o := range all.objects {
+		if _, ours := d.layout.name(o.lease.Name); !ours {
+			continue
+		}
+		s := d.view.at(o.lease.Name)
+		s.replace(o, now)
+		listed[o.lease.Name] = s
+		d.seeBase(o)
+	}
+	d.view.sights = listed
+	for _, c := range d.contenders {
+		if c.stage == holding && d.view.at(c.object).holder() != c.owner {
+			c.due = 0
+		}
+	}
+	nudge(d.tendNow)
+	for object := range d.view.waiting {
+		d.view.wake(object)
+	}
+	d.view.up = true
+	d.view.tellAll()
+}
+
+func nudge(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
