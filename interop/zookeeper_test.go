@@ -1,0 +1,359 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/zookeeper"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// The versions that scripts/interop-zookeeper.sh provides.
+const (
+	curatorVersion = "5.9.0"
+	kazooVersion   = "2.10.0"
+)
+
+// sessions of foreign clients are short, so that a crashed one goes soon.
+const foreignSession = 2 * time.Second
+
+// zkBed is a server with a driver of ours on it.
+type zkBed struct {
+	*testing.T
+	server *testbed.Server
+	conn   *zk.Conn // of the operator
+	ours   *zookeeper.Driver
+}
+
+func onZooKeeper(t *testing.T, o zookeeper.Options) *zkBed {
+	t.Helper()
+	b := &zkBed{T: t, server: testbed.ZooKeeper(t)}
+	b.conn = b.dial()
+	b.ours = b.open(o)
+	return b
+}
+
+func (b *zkBed) open(o zookeeper.Options) *zookeeper.Driver {
+	b.Helper()
+	o.Servers, o.TTL = []string{b.server.Addr()}, foreignSession
+	d, err := zookeeper.Open(b.Context(), &o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := d.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	return d
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+func (b *zkBed) dial() *zk.Conn {
+	b.Helper()
+	conn, events, err := zk.Connect([]string{b.server.Addr()}, foreignSession, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		conn.Close()
+		for range events {
+		}
+	})
+	return conn
+}
+
+// inLine counts the nodes below a lock's.
+func (b *zkBed) inLine(path string) int {
+	b.Helper()
+	list, _, err := b.conn.Children(path)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		b.Fatal(err)
+	}
+	return len(list)
+}
+
+// contend starts one that wants the lock at path, and returns when it is in
+// line.
+func (b *zkBed) contend(who, path string, acquire func() error, release func()) *contender {
+	b.Helper()
+	c := &contender{who: who, granted: make(chan error, 1), release: release}
+	before := b.inLine(path)
+	go func() { c.granted <- acquire() }()
+	testbed.Eventually(b, who+" is in line", patience, func() bool { return b.inLine(path) > before })
+	return c
+}
+
+// us has our driver contend.
+func (b *zkBed) us(path, owner string) *contender {
+	b.Helper()
+	name := strings.TrimPrefix(path, "/interlock/")
+	ctx, cancel := context.WithTimeout(b.Context(), 2*patience)
+	b.Cleanup(cancel)
+	return b.contend(owner, path, func() error {
+		_, err := b.ours.Acquire(ctx, driver.Request{Name: name, Owner: owner})
+		return err
+	}, func() {
+		if err := b.ours.Release(context.Background(), name, owner); err != nil {
+			b.Errorf("release %s: %v", owner, err)
+		}
+	})
+}
+
+// A zkClient is one foreign client of a kind, with a session of its own.
+type zkClient struct {
+	lock  func(path string) *contender
+	crash func()
+}
+
+// goClient is the lock of the Go client, over a path that can be cut.
+func (b *zkBed) goClient() zkClient {
+	b.Helper()
+	path := testbed.NewProxy(b, b.server.Addr())
+	conn, events, err := zk.Connect([]string{path.Addr()}, foreignSession, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		path.Heal()
+		conn.Close()
+		for range events {
+		}
+	})
+	return zkClient{crash: path.Cut, lock: func(at string) *contender {
+		l := zk.NewLock(conn, at, zk.WorldACL(zk.PermAll))
+		return b.contend("go-zookeeper", at, l.Lock, func() {
+			if err := l.Unlock(); err != nil {
+				b.Errorf("unlock: %v", err)
+			}
+		})
+	}}
+}
+
+// program is a foreign client in a process of its own, which takes commands.
+func (b *zkBed) program(who, path string, args ...string) zkClient {
+	b.Helper()
+	p := testbed.Command(b, path, args...)
+	if line := p.Line(patience); line != "ready" {
+		b.Fatalf("%s says %q", who, line)
+	}
+	say := func(command, at, want string) error {
+		if _, err := fmt.Fprintln(p.Stdin(), command, at); err != nil {
+			return err
+		}
+		if line := <-p.Stdout(); line != want+" "+at {
+			return fmt.Errorf("%s says %q to %q", who, line, command)
+		}
+		return nil
+	}
+	return zkClient{crash: p.Kill, lock: func(at string) *contender {
+		return b.contend(who, at, func() error { return say("acquire", at, "held") }, func() {
+			if err := say("release", at, "released"); err != nil {
+				b.Error(err)
+			}
+		})
+	}}
+}
+
+func (b *zkBed) curator() zkClient {
+	b.Helper()
+	jars := filepath.Join(testbed.Peer(b, "curator", curatorVersion), "*")
+	return b.program("curator", "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", jars,
+		"testdata/zookeeper/curator/LockClient.java", b.server.Addr(), fmt.Sprint(foreignSession.Milliseconds()))
+}
+
+func (b *zkBed) kazoo(patterns ...string) zkClient {
+	b.Helper()
+	b.Setenv("PYTHONPATH", testbed.Peer(b, "kazoo", kazooVersion))
+	b.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	args := []string{"testdata/zookeeper/kazoo/lock_client.py", b.server.Addr(), fmt.Sprint(foreignSession.Seconds())}
+	return b.program("kazoo", "python3", append(args, patterns...)...)
+}
+
+// mustWait requires that c is not granted for a while.
+func (b *zkBed) mustWait(c *contender) {
+	b.Helper()
+	select {
+	case err := <-c.granted:
+		b.Fatalf("%s was not to have it yet: %v", c.who, err)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func (b *zkBed) mustHold(c *contender) {
+	b.Helper()
+	select {
+	case err := <-c.granted:
+		if err != nil {
+			b.Fatalf("%s: %v", c.who, err)
+		}
+	case <-time.After(patience):
+		b.Fatalf("%s does not get it", c.who)
+	}
+}
+
+// TestZooKeeperClientsExcludeEachOther: each kind in both directions, in one
+// line, through releases and the crash of either side.
+func TestZooKeeperClientsExcludeEachOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		options zookeeper.Options
+		open    func(*zkBed) zkClient
+	}{
+		"go-zookeeper":    {zookeeper.Options{}, (*zkBed).goClient},
+		"curator":         {zookeeper.Options{}, (*zkBed).curator},
+		"kazoo tolerated": {zookeeper.Options{TolerateKazoo: true}, func(b *zkBed) zkClient { return b.kazoo("lock-") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := onZooKeeper(t, c.options)
+			them := c.open(b)
+			for _, path := range []string{"/interlock/report", "/interlock/again"} {
+				b.takeTurns(path, them)
+			}
+			b.survivesACrash("/interlock/crash", them)
+			b.survivesOurCrash("/interlock/ours", c.options, c.open(b))
+		})
+	}
+}
+
+func (b *zkBed) takeTurns(path string, them zkClient) {
+	b.Helper()
+	first := b.us(path, "first")
+	b.mustHold(first)
+	foreign := them.lock(path)
+	second := b.us(path, "second")
+	b.mustWait(foreign)
+	first.release()
+	b.mustHold(foreign)
+	b.mustWait(second)
+	b.mustShow(path, foreign.who, "second")
+	foreign.release()
+	b.mustHold(second)
+	second.release()
+	if n := b.inLine(path); n != 0 {
+		b.Fatalf("%d nodes are left", n)
+	}
+}
+
+// mustShow requires that the inspector knows the foreign holder for what it is.
+func (b *zkBed) mustShow(path, holder, waiter string) {
+	b.Helper()
+	state, err := b.ours.Lock(b.Context(), strings.TrimPrefix(path, "/interlock/"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if state.Holder == nil || !state.Holder.Foreign || !strings.HasPrefix(state.Holder.Owner, holder+" ") ||
+		len(state.Waiters) != 1 || state.Waiters[0].Owner != waiter || state.Waiters[0].Foreign {
+		b.Fatalf("the inspector shows %+v and %+v", state.Holder, state.Waiters)
+	}
+}
+
+func (b *zkBed) survivesACrash(path string, them zkClient) {
+	b.Helper()
+	foreign := them.lock(path)
+	b.mustHold(foreign)
+	next := b.us(path, "next")
+	b.mustWait(next)
+	them.crash()
+	b.mustHold(next)
+	next.release()
+}
+
+func (b *zkBed) survivesOurCrash(path string, o zookeeper.Options, them zkClient) {
+	b.Helper()
+	proxy := testbed.NewProxy(b, b.server.Addr())
+	o.Servers, o.TTL = []string{proxy.Addr()}, foreignSession
+	dying, err := zookeeper.Open(b.Context(), &o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer dying.Close(context.Background())
+	name := strings.TrimPrefix(path, "/interlock/")
+	grant, err := dying.Acquire(b.Context(), driver.Request{Name: name, Owner: "dying"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	foreign := them.lock(path)
+	b.mustWait(foreign)
+	proxy.Cut()
+	b.mustHold(foreign)
+	if left := grant.Lease.Remaining(); left > 0 {
+		b.Fatalf("%s has it while ours believes in %v more", foreign.who, left)
+	}
+	foreign.release()
+}
+
+// TestKazooIsRefused: without the pattern it does not see us, so we do not lock
+// beside it, and leave nothing.
+func TestKazooIsRefused(t *testing.T) {
+	b := onZooKeeper(t, zookeeper.Options{})
+	them := b.kazoo()
+	const path = "/interlock/shared"
+	foreign := them.lock(path)
+	b.mustHold(foreign)
+	for _, noWait := range []bool{false, true} {
+		_, err := b.ours.Acquire(b.Context(), driver.Request{Name: "shared", Owner: "us", NoWait: noWait})
+		var family *zookeeper.FamilyError
+		if !errors.As(err, &family) || !strings.Contains(family.Node, "__lock__") || interlock.Kind(err) != interlock.Definite {
+			t.Fatalf("beside kazoo: %v", err)
+		}
+		if n := b.inLine(path); n != 1 {
+			t.Fatalf("%d nodes in line", n)
+		}
+	}
+	foreign.release()
+	c := b.us(path, "later")
+	b.mustHold(c)
+	c.release()
+}
+
+// TestForeignHolderHasAToken: another client's holder can write under the guard
+// that ours use, in the order of the line, also when the base was raised since.
+func TestForeignHolderHasAToken(t *testing.T) {
+	b := onZooKeeper(t, zookeeper.Options{})
+	const path = "/interlock/data"
+	acquire := func(d *zookeeper.Driver, owner string) interlock.Token {
+		g, err := d.Acquire(b.Context(), driver.Request{Name: "data", Owner: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Release(b.Context(), "data", owner); err != nil {
+			t.Fatal(err)
+		}
+		return g.Token
+	}
+	before := acquire(b.ours, "before")
+	foreign := b.goClient().lock(path)
+	b.mustHold(foreign)
+	list, _, err := b.conn.Children(path)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%q, %v", list, err)
+	}
+	_, stat, err := b.conn.Exists(path + "/" + list[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := b.open(zookeeper.Options{Now: func() time.Time { return time.Now().Add(time.Hour) }})
+	theirs, err := later.Token(b.Context(), stat.Czxid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if czxid, err := b.ours.Zxid(b.Context(), theirs); err != nil || czxid != stat.Czxid {
+		t.Fatalf("%#x came back as %#x, %v", stat.Czxid, czxid, err)
+	}
+	foreign.release()
+	if after := acquire(b.ours, "after"); before >= theirs || theirs >= after {
+		t.Fatalf("tokens %d, %d, %d are not in the order of the line", before, theirs, after)
+	}
+}
