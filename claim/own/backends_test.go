@@ -2,6 +2,8 @@ package own_test
 
 import (
 	"context"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,13 +104,33 @@ func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (drive
 	})
 }
 
+// dialPostgres makes a pool that is closed with the test, at once also where its
+// path was cut: pgx would wait for the server's goodbye.
 func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), "postgres://postgres@"+addr+"/postgres?sslmode=disable&pool_max_conns=8")
+	config, err := pgxpool.ParseConfig("postgres://postgres@" + addr + "/postgres?sslmode=disable&pool_max_conns=8")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
+	var conns sync.Map
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil {
+			conns.Store(conn, nil)
+		}
+		return conn, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conns.Range(func(conn, _ any) bool {
+			_ = conn.(net.Conn).Close() // it may be closed already
+			return true
+		})
+		pool.Close()
+	})
 	return pool
 }
 
