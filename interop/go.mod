@@ -1,4 +1,7 @@
 // Tests against foreign clients of the same backends.
+//
+// Tidy it by go mod tidy -e: redsync's own tests import a module that the proxy
+// does not have (rueidiscompat), which concerns nobody who only imports redsync.
 module github.com/interlock-dev/interlock/interop
 
 go 1.26.0
