@@ -71,6 +71,9 @@ const (
 	// LoneBreaks: a Break takes one lock. Without it everything goes that the
 	// holder's session has.
 	LoneBreaks
+	// Durable: values that were stored are there after the server was killed
+	// and started again.
+	Durable
 
 	// onPaths marks a test whose faults do not reach the server itself.
 	onPaths

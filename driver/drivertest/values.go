@@ -20,9 +20,9 @@ type ValuesHarness struct {
 	// test give or take a few minutes; it cleans up by t.Cleanup. A test that
 	// kills or pauses the server asks for one of its own by exclusive.
 	Start func(t *testing.T, exclusive bool) ValuesBackend
-	// Without says Servers for a store that has no server to break, and
-	// LostReplies for one that cannot lose them. Whatever it does not name must
-	// be there.
+	// Without says Servers for a store that has no server to break, LostReplies
+	// for one that cannot lose them, and Durable for one that forgets. Whatever
+	// it does not name must be there.
 	Without Ability
 }
 
@@ -86,7 +86,8 @@ func (h ValuesHarness) run(t *testing.T, needs Ability, test func(*valuesScene))
 	}
 	bubble(t, func(t *testing.T) {
 		b := h.Start(t, needs&(Servers|onPaths) == Servers)
-		s := &valuesScene{T: t, backend: b, faults: b.Faults(), start: interlock.CounterAt(time.Now())}
+		s := &valuesScene{T: t, backend: b, faults: b.Faults(), start: interlock.CounterAt(time.Now()),
+			durable: h.Without&Durable == 0}
 		_, drops := s.faults.(ReplyDropper)
 		if needs&Servers != 0 && s.faults == nil || needs&LostReplies != 0 && !drops {
 			t.Fatal("the harness lacks what this test needs, and Without does not say so")
@@ -106,6 +107,7 @@ type valuesScene struct {
 	faults  Faults
 	values  driver.Values
 	start   int64 // the counter of the present time
+	durable bool
 }
 
 func (s *valuesScene) open() driver.Values {

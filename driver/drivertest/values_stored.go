@@ -293,6 +293,13 @@ func testValuesOverARestart(s *valuesScene) {
 		s.Fatalf("put without a server: %v (%v)", err, kind)
 	}
 	s.faults.Restart()
+	s.persist("get after the restart", func(ctx context.Context) error {
+		value, err := s.values.Get(ctx, valueName)
+		if err == nil && s.durable && string(value.Data) != "kept" {
+			s.Fatalf("a restart made of %q: %q", "kept", value.Data)
+		}
+		return err
+	})
 	s.persist("put after the restart", func(ctx context.Context) error {
 		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(2, 0)})
 	})

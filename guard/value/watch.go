@@ -9,9 +9,9 @@ import (
 )
 
 // Watch yields the value of name as it is, the zero Value if nothing was ever
-// written, and then each later one, until the loop is left or ctx ends. It then
-// has ended its goroutine. A value that was replaced while the loop's body ran
-// may be skipped, the last one never is; tokens never fall.
+// written, and then each later one, until the loop is left or ctx ends. The
+// goroutine behind it has ended then. A value that was replaced while the loop's
+// body ran may be skipped, the last one never is; tokens never fall.
 //
 // A watch that is interrupted is opened again, for as long as it takes, with a
 // word to Options.Interrupted. What cannot be mended ends the loop: its last
