@@ -131,7 +131,7 @@ func (w *world) count(by int) {
 // TestReadersNeverOverlapAGuardedWrite tries random schedules, in which one turn
 // in four stops renewing in the middle.
 func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(15) {
 		inBubble(t, func(b *bench) {
 			w := newWorld(b, true)
 			var all sync.WaitGroup
