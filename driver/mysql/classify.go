@@ -129,6 +129,10 @@ const (
 	noSavepoint     = 1305
 	killed          = 1927 // the connection
 	lockNoWait      = 3572 // MySQL's answer to NOWAIT
+	noTable         = 1146
+	unknownVariable = 1193
+	interrupted     = 1317
+	statementTime   = 1969 // max_statement_time
 
 	readOnly            = 1290 // the server runs with --read-only
 	readOnlyTransaction = 1792
@@ -180,3 +184,8 @@ var (
 	// errReplaced: the server has undone the transaction meanwhile.
 	errReplaced = errors.New("the server undid the transaction after an error that was not heeded")
 )
+
+func isNumber(err error, number uint16) bool {
+	var native *client.MySQLError
+	return errors.As(err, &native) && native.Number == number
+}

@@ -1,0 +1,99 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// querier is a pool or one connection of it.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// facts are what the server says of itself.
+type facts struct {
+	version  string
+	durable  bool // a commit is on disk before it is answered
+	readOnly bool
+	galera   bool
+}
+
+// ask reads the facts.
+func ask(ctx context.Context, q querier) (f facts, err error) {
+	var flush, binlog, sync, readOnly int
+	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only`, nil,
+		&f.version, &flush, &binlog, &sync, &readOnly)
+	if err != nil {
+		return f, err
+	}
+	f.durable = (flush == 1 || flush == 3) && (binlog == 0 || sync == 1)
+	f.readOnly = readOnly != 0
+	var native *client.MySQLError
+	galera := 0
+	err = one(ctx, q, `select @@wsrep_on`, nil, &galera)
+	if errors.As(err, &native) && native.Number == unknownVariable {
+		err = nil
+	}
+	f.galera = galera != 0
+	return f, err
+}
+
+// refusal is why the server cannot keep locks; nil if it can.
+func (f facts) refusal() error {
+	var major, minor int
+	_, err := fmt.Sscanf(f.version, "%d.%d", &major, &minor)
+	switch {
+	case !strings.Contains(f.version, "MariaDB"):
+		return fmt.Errorf("the server is %s: MariaDB 10.5 or later is needed, which answers an INSERT with the row", f.version)
+	case err == nil && (major < 10 || major == 10 && minor < 5):
+		return fmt.Errorf("the server is %s: 10.5 or later is needed", f.version)
+	case f.readOnly:
+		return errors.New("the server is read-only, as replicas are")
+	}
+	return nil
+}
+
+// one runs a query that gives one row at most, and scans it. Without a row
+// nothing is scanned, and it is no error.
+func one(ctx context.Context, q querier, query string, args []any, dest ...any) error {
+	_, err := maybe(ctx, q, query, args, dest...)
+	return err
+}
+
+func maybe(ctx context.Context, q querier, query string, args []any, dest ...any) (found bool, err error) {
+	err = each(ctx, q, query, args, func(rows *sql.Rows) error {
+		found = true
+		return rows.Scan(dest...)
+	})
+	return found && err == nil, err
+}
+
+// each runs a query. The server answers a change with rows before it commits:
+// they count only if the answer comes to its end without an error.
+func each(ctx context.Context, q querier, query string, args []any, row func(*sql.Rows) error) error {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// serverTime is a time that the server told in microseconds since 2020.
+func serverTime(micros int64) time.Time {
+	return time.UnixMicro(interlock.EpochUnixMicro + micros).UTC()
+}
