@@ -15,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 )
@@ -268,6 +269,57 @@ func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
 		if err := stop(); !errors.Is(err, context.Canceled) {
 			t.Errorf("Observe returned %v", err)
 		}
+	})
+}
+
+// With Values, whoever holds the lock and has not taken office does not lead.
+func TestALockIsNoLeadership(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, d := b.candidate("a")
+		w, stop := b.observe(a)
+		o := b.run(b.Context(), a)
+		o.resign(nil)
+		b.saw(w, ":>", "a:>", ":>")
+		locks, err := lock.NewFenced(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close(context.Background())
+		c, err := locks.Acquire(b.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.saw(w)
+		if err := c.Release(b.Context()); err != nil {
+			t.Error(err)
+		}
+		b.saw(w)
+		_ = stop()
+	})
+}
+
+// deaf is a driver that never tells of a change.
+type deaf struct{ *memory.Driver }
+
+func (d deaf) Watch(ctx context.Context, _ string, changed func(string)) error {
+	changed("")
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestObserversLookWhenALeaseIsOver(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, dying := b.candidate("a")
+		o := b.run(b.Context(), a)
+		w, stop := b.observe(b.on(deaf{b.space.Open(nil)}, "w"))
+		b.saw(w, "a:>")
+		time.Sleep(3 * ttl) // the leader renews, so that nothing changes
+		b.saw(w)
+		_ = dying.Close(b.Context())
+		time.Sleep(2 * ttl)
+		b.saw(w, ":>")
+		o.resign(nil)
+		_ = stop()
 	})
 }
 

@@ -51,8 +51,9 @@ func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 			t.Errorf("%d times somebody stood back, want once", stoodBack)
 		}
 
-		// The nomination is over: the next one in the queue is next.
-		returned := b.run(b.Context(), a)
+		// The nomination is over, also while the nominee waits for another term.
+		again, _ := b.candidate("c")
+		returned := b.run(b.Context(), again)
 		successor.resign(nil)
 		impatient.leads(0)
 		impatient.resign(nil)
@@ -67,7 +68,7 @@ func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 func TestADeadSuccessorCostsAtMostALease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a, _ := b.candidate("a")
-		other, _ := b.candidate("b")
+		other, _ := b.candidate("b", func(o *elect.Options) { o.StandBack = 10 * ttl })
 		dying, d := b.candidate("c")
 		leader := b.run(b.Context(), a)
 		heir, dead := b.run(b.Context(), other), b.run(b.Context(), dying)

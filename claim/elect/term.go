@@ -165,7 +165,7 @@ func (t *Term) takeOffice(ctx context.Context) error {
 		if e.standsBack(ctx, t.Name(), before.Nominee, v.Token) {
 			return t.fail("take office", interlock.Retryable, errStoodBack)
 		}
-		return t.publish(ctx, func(*record) {})
+		return t.publish(ctx, func(r *record) { *r = record{} })
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/claim/elect/schedule"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
@@ -212,6 +213,25 @@ func TestAnOrderlyEnd(t *testing.T) {
 			b.logged(l, want...)
 		})
 	}
+}
+
+// Once a leader has begun, what a former one sends late is refused, also before
+// there is anything to do.
+func TestAFormerLeaderCannotReplaceTheState(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var former interlock.Token
+		o := schedule.Options{Times: schedule.Every(time.Minute)}
+		p := b.process(o, func(_ context.Context, t schedule.Tick) error { former = t.Term.Token(); return nil })
+		after(61 * time.Second)
+		p.stop(context.Canceled)
+		<-p.done
+		b.process(o, nil)
+		synctest.Wait()
+		late := driver.Value{Token: former, Data: []byte(`{"tick":"2026-01-01T00:02:00Z"}`)}
+		if err := b.space.Values().Put(b.Context(), "saved/schedule/"+name, late); !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("it was not refused: %v", err)
+		}
+	})
 }
 
 func TestAJobLongerThanItsPeriod(t *testing.T) {
