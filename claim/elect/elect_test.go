@@ -187,14 +187,28 @@ func TestALostLeadershipIsToldAndNotReleased(t *testing.T) {
 
 func TestAPanicGivesTheLeadershipUp(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		a, _ := b.candidate("a")
+		var told []string
+		a, _ := b.candidate("a", func(o *elect.Options) {
+			o.Hooks = &elect.Hooks{
+				Elected: func(e elect.Elected) { told = append(told, fmt.Sprint("elected after ", e.Wait)) },
+				Ended:   func(e elect.Ended) { told = append(told, fmt.Sprint("ended after ", e.Held, ": ", e.Cause)) },
+			}
+		})
+		defer func() {
+			if want := []string{"elected after 0s", "ended after 1s: claim released"}; !slices.Equal(told, want) {
+				t.Errorf("the hooks were told %q, want %q", told, want)
+			}
+		}()
 		func() {
 			defer func() {
 				if recover() != "boom" {
 					t.Error("the panic did not come through")
 				}
 			}()
-			_ = a.Run(b.Context(), name, func(context.Context, *elect.Term) error { panic("boom") })
+			_ = a.Run(b.Context(), name, func(context.Context, *elect.Term) error {
+				time.Sleep(time.Second)
+				panic("boom")
+			})
 		}()
 		c, _ := b.candidate("c")
 		o := b.run(b.Context(), c)

@@ -68,9 +68,9 @@ func again(err error, n int) bool {
 }
 
 // serve takes office under a claim, leads, and gives the claim up.
-func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Instant, lead func(context.Context, *Term) error) (called bool, err error) {
-	t := e.newTerm(c)
-	elected := boottime.Now()
+func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Instant,
+	lead func(context.Context, *Term) error) (called bool, err error) {
+	t, elected := e.newTerm(c), boottime.Now()
 	defer func() {
 		_ = c.Release(ctx) // Hooks.Lock.ReleaseFailed tells
 		cause := context.Cause(c.Context())
@@ -87,8 +87,9 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 	if err := t.takeOffice(leading); err != nil {
 		return false, err
 	}
+	called, elected = true, boottime.Now()
 	if f := e.options.Hooks.Elected; f != nil {
-		f(Elected{Name: c.Name(), Token: c.Token(), Wait: boottime.Now().Sub(began)})
+		f(Elected{Name: c.Name(), Token: c.Token(), Wait: elected.Sub(began)})
 	}
 	return true, lead(leading, t)
 }

@@ -137,7 +137,8 @@ func (d *candidate) options() elect.Options {
 	return o
 }
 
-// again is how long to wait for a backend that was lost, with --on-lose wait.
+// again is how long to wait for a backend that does not answer any more, with
+// --on-lose wait.
 const again = time.Second
 
 // term campaigns and leads once. more reports that another term is wanted.
@@ -171,7 +172,7 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 		return false, nil
 	case bySignal(waiting) != nil:
 		return false, bySignal(waiting)
-	case wait && d.place.wasUp && codeOf(err) == exitUnreachable:
+	case wait && codeOf(err) == exitUnreachable:
 		d.app.say("%q: %v; trying again", d.name, err)
 		return pause(ctx, signals, again)
 	}
@@ -180,7 +181,6 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 
 // lead runs the command for one term.
 func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Signal) (supervise.Result, error) {
-	d.place.wasUp = true
 	if d.flags.data != "" {
 		if err := t.Proclaim(ctx, []byte(d.flags.data)); err != nil {
 			return supervise.Result{}, err
@@ -216,7 +216,6 @@ type place struct {
 	link      *grant // the driver, and how that is closed; it has no claim
 	elections *elect.Election
 	forget    func() // disconnects from the values
-	wasUp     bool
 }
 
 // open connects within --timeout. When it fails, nothing is left behind.

@@ -55,6 +55,24 @@ func TestALostLeadership(t *testing.T) {
 	})
 }
 
+func TestWaitingOutlivesTheBackend(t *testing.T) {
+	program(t)
+	server, j := testbed.Redis(t), newJournal(t)
+	leader := leading(t, "redis://"+server.Addr(), j, "--on-lose", "wait")
+	began(j)
+	server.Kill()
+	testbed.Eventually(t, "the loser finds nobody to campaign with", patience, func() bool {
+		return strings.Contains(leader.Stderr(), "trying again")
+	})
+	if n := count(j.read(), "term"); n != 1 {
+		t.Errorf("the command heard TERM %d times", n)
+	}
+	server.Restart()
+	j.until("another term", func(e []entry) bool { return count(e, "start") == 2 })
+	leader.Signal(syscall.SIGTERM)
+	wantCode(t, leader, 0)
+}
+
 func TestObserversAreToldOfEveryLeaderAndOfNone(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		observer := testbed.Command(t, program(t), "elect", "observe", "job", "--backend", url, "-o", "json")
