@@ -94,10 +94,12 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
-			_ = claims.Release(wait)
-			claims = nil
+		if err == nil {
+			l.finish()
+			return
 		}
+		l.giveBack(wait, claims)
+		claims = nil
 	}()
 	began := boottime.Now()
 	for _, name := range names {
@@ -116,7 +118,22 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 	return claims, nil
 }
 
-// inOrder sorts names and refuses what must not be waited for.
+// giveBack releases claims, and waits for that until ctx ends.
+func (l *locker) giveBack(ctx context.Context, claims Claims) {
+	done := make(chan struct{})
+	go func() {
+		defer l.finish()
+		defer close(done)
+		_ = claims.Release(ctx) // Hooks.ReleaseFailed tells
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// inOrder sorts names and refuses what must not be waited for. If there is
+// something to wait for, Close waits for it, too.
 func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, &interlock.Error{Op: "acquire all", Driver: l.name, Kind: interlock.Bug,
@@ -130,6 +147,7 @@ func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) 
 			return nil, l.fail(name, err)
 		}
 	}
+	l.begin()
 	return names, nil
 }
 

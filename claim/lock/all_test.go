@@ -162,6 +162,33 @@ func TestAClaimThatEndsWhileOthersAreAwaited(t *testing.T) {
 	})
 }
 
+// Giving back goes on, and Close waits for it, when the caller does not wait.
+func TestACancelledCallDoesNotWaitForAnOutage(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		other, _ := b.process(nil)
+		c, err := other.Acquire(b.Context(), "b")
+		if err != nil {
+			b.Fatal(err)
+		}
+		l, d := b.process(nil)
+		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+		defer cancel()
+		d.set(func() { d.loseReleases = 3 })
+		began := time.Now()
+		_, err = l.AcquireAll(ctx, []string{"a", "b"})
+		if took := time.Since(began); took != time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			b.Errorf("after %v: %v", took, err)
+		}
+		if err := l.Close(b.Context()); err != nil {
+			b.Error(err)
+		}
+		if d.releases < 4 {
+			b.Errorf("closed after %d releases", d.releases)
+		}
+		b.release(c)
+	})
+}
+
 func TestAllRefusesReentry(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(nil)

@@ -145,12 +145,14 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 	return nil, l.waitedTooLong(wait, g)
 }
 
-// waitedTooLong says why a wait ended without an answer.
+// waitedTooLong says why a wait ended without an answer. A caller that bounds its
+// wait by a context with the cause ErrHeld is told as if Options.Wait had passed.
 func (l *locker) waitedTooLong(wait context.Context, g *gate) error {
+	cause := context.Cause(wait)
 	switch {
-	case wait.Err() != nil:
-		return l.fail(g.name, context.Cause(wait))
-	case g.place != nil && g.place.trouble != nil: // Options.Wait has passed
+	case cause != nil && !errors.Is(cause, interlock.ErrHeld):
+		return l.fail(g.name, cause)
+	case g.place != nil && g.place.trouble != nil:
 		return &interlock.Error{Op: "acquire", Driver: l.name, Name: g.name, Kind: interlock.Retryable, Err: g.place.trouble}
 	}
 	return &interlock.HeldError{Name: g.name, Owner: g.lastHolder()}

@@ -16,9 +16,10 @@
 // of them watches, however many wait. The order is that of the driver at the
 // door.
 //
-// A permit costs four requests: the door and a slot, taken and given up; and one
-// more for each slot that turns out to be taken. A holder that died keeps its
-// slot until its lease has run out.
+// A permit costs four requests: the door and a slot, taken and given up; one more
+// for each slot that turns out to be taken; and a look at all of them (on Redis, a
+// scan of the database) for one who has to wait. A holder that died keeps its slot
+// until its lease has run out.
 //
 // The number of permits is not kept in the backend: all who use a name must be
 // given the same. Who is given fewer than others, and finds all its slots taken

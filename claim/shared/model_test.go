@@ -219,10 +219,23 @@ func TestWithoutSealAStoppedWriterWritesWhileOthersRead(t *testing.T) {
 func TestAFailingSealReadsNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		boom := errors.New("boom")
-		l, _ := b.process(&shared.Options{Seal: func(context.Context, string, interlock.Claim) error { return boom }})
+		panics := false
+		l, _ := b.process(&shared.Options{Seal: func(context.Context, string, interlock.Claim) error {
+			if panics {
+				panic(boom)
+			}
+			return boom
+		}})
 		_, err := l.AcquireRead(b.Context(), name)
 		if !errors.Is(err, boom) || len(b.residue()) != 0 {
 			b.Fatalf("got %v, left %+v", err, b.residue())
 		}
+		panics = true
+		defer func() {
+			if recover() != boom || len(b.residue()) != 0 {
+				b.Fatalf("after a panic %+v are left", b.residue())
+			}
+		}()
+		_, _ = l.AcquireRead(b.Context(), name)
 	})
 }

@@ -86,17 +86,23 @@ func (l *Lock) read(ctx context.Context, name string, door take) (*ReadClaim, er
 	return &ReadClaim{name, own, l.holding(own.Context(), name, own)}, nil
 }
 
-// share takes a lock for one reader, in the door.
-func (l *Lock) share(ctx context.Context, name string, n names, take take) (own *lock.Claim, err error) {
+// share takes a lock for one reader, in the door. With an error it is given back.
+func (l *Lock) share(ctx context.Context, name string, n names, take take) (*lock.Claim, error) {
 	door, err := take(ctx, n.door)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed tells
-	own, err = l.locks.Acquire(ctx, n.reader())
+	own, err := l.locks.Acquire(ctx, n.reader())
 	if err != nil {
 		return nil, err
 	}
+	reads := false
+	defer func() { // also if Seal panics
+		if !reads {
+			_ = own.Release(ctx)
+		}
+	}()
 	if l.seal != nil {
 		err = l.sealed(ctx, name, door)
 	}
@@ -105,11 +111,8 @@ func (l *Lock) share(ctx context.Context, name string, n names, take take) (own 
 	if !door.Valid() {
 		err = errTurnOver
 	}
-	if err != nil {
-		_ = own.Release(ctx)
-		return nil, err
-	}
-	return own, nil
+	reads = err == nil
+	return own, err
 }
 
 // sealed keeps out the writers from before.

@@ -159,14 +159,14 @@ func (l *Lock) fail(ctx context.Context, name string, err error) error {
 
 // again repeats what failed because the turn in the door ran out, a bounded
 // number of times.
-func again[C any](ctx context.Context, attempt func() (C, error)) (claim C, err error) {
+func again(ctx context.Context, attempt func() (*lock.Claim, error)) (c *lock.Claim, err error) {
 	for range attempts {
-		claim, err = attempt()
+		c, err = attempt()
 		if err == nil || ctx.Err() != nil || !errors.Is(err, errTurnOver) {
 			break
 		}
 	}
-	return claim, err
+	return c, err
 }
 
 // errTurnOver: the claim on the door ended before all was done there.

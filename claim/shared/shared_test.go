@@ -405,19 +405,44 @@ func TestWaitIsBounded(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		here, _ := b.process(nil)
 		there, _ := b.process(&shared.Options{Lock: &lock.Options{Wait: 2 * time.Second}})
-		bounded := func(wait func() error) {
+		bounded := func(wait func() error, owner string) {
 			began := time.Now()
 			err := wait()
-			if !errors.Is(err, interlock.ErrHeld) || time.Since(began) != 2*time.Second {
+			held := (*interlock.HeldError)(nil)
+			if !errors.As(err, &held) || held.Name != name || held.Owner != owner || time.Since(began) != 2*time.Second {
 				b.Errorf("after %v: %v", time.Since(began), err)
 			}
 		}
 		r := b.read(here)
-		bounded(func() error { _, err := there.AcquireWrite(b.Context(), name); return err })
+		bounded(func() error { _, err := there.AcquireWrite(b.Context(), name); return err }, "")
 		b.release(r)
 		w := b.write(here)
-		bounded(func() error { _, err := there.AcquireRead(b.Context(), name); return err })
+		bounded(func() error { _, err := there.AcquireRead(b.Context(), name); return err }, w.Owner())
 		b.release(w)
+	})
+}
+
+// outage is a driver whose answers are lost.
+type outage struct{ *memory.Driver }
+
+var errReplyLost = &interlock.Error{Op: "test", Kind: interlock.Uncertain, Err: errors.New("the reply was lost")}
+
+func (outage) Acquire(context.Context, driver.Request) (driver.Grant, error) {
+	return driver.Grant{}, errReplyLost
+}
+
+func TestWaitDuringAnOutageTellsOfTheOutage(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		d := outage{b.open()}
+		defer d.Close(b.Context())
+		l, err := shared.New(d, &shared.Options{Lock: &lock.Options{Wait: time.Second}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer l.Close(b.Context())
+		if _, err := l.AcquireRead(b.Context(), name); !errors.Is(err, errReplyLost) || errors.Is(err, interlock.ErrHeld) {
+			b.Errorf("got %v", err)
+		}
 	})
 }
 
