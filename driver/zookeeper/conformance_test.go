@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,9 +24,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const suiteTTL = 3 * time.Second
 
-func harness() drivertest.Harness {
+// harness shares one server among the tests that do not break it.
+func harness(t *testing.T) drivertest.Harness {
+	shared := testbed.ZooKeeper(t, fleeting)
 	return drivertest.Harness{
-		Start:     start,
+		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
+			if exclusive {
+				return start(t, testbed.ZooKeeper(t, fleeting))
+			}
+			return start(t, shared)
+		},
 		TTL:       suiteTTL,
 		Heartbeat: paceOf(suiteTTL).heartbeat,
 		// sessions end with the tick of the server, which is 100 ms
@@ -35,9 +41,9 @@ func harness() drivertest.Harness {
 	}
 }
 
-func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness()) }
-func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness()) }
-func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness()) }
+func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness(t)) }
+func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness(t)) }
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness(t)) }
 
 // backend is a server with a path of its own for each driver.
 type backend struct {
@@ -47,15 +53,19 @@ type backend struct {
 	ears     map[driver.Fenced]*deafDialer
 }
 
-var shared struct {
-	sync.Mutex
-	namespaces atomic.Int64
-}
+// fleeting has containers go soon after their last child, so that this is met
+// often.
+const fleeting = "-Dznode.container.checkIntervalMs=50"
 
-func start(t *testing.T, _ bool) drivertest.Backend {
-	// containers go soon after their last child, so that this is met often
-	server := testbed.ZooKeeper(t, "-Dznode.container.checkIntervalMs=50")
-	return &backend{paths.New[driver.Fenced](server), "/suite/locks", dial(t, server.Addr()), map[driver.Fenced]*deafDialer{}}
+var namespaces atomic.Int64
+
+func start(t *testing.T, server *testbed.Server) drivertest.Backend {
+	return &backend{
+		Server:   paths.New[driver.Fenced](server),
+		root:     fmt.Sprintf("/suite/%d", namespaces.Add(1)),
+		operator: dial(t, server.Addr()),
+		ears:     map[driver.Fenced]*deafDialer{},
+	}
 }
 
 // dial connects the client itself for the time of the test.
@@ -185,5 +195,3 @@ func (c *deafConn) Read(p []byte) (int, error) {
 	c.rest = c.rest[n:]
 	return n, nil
 }
-
-const patience = 20 * time.Second

@@ -72,8 +72,6 @@ func rawFault(name string) string {
 			return "it has a segment that a path cannot have"
 		case strings.HasPrefix(segment, reserved):
 			return "it has a segment that begins with " + reserved
-		case strings.HasPrefix(name, "zookeeper"):
-			return "it begins with the servers' own directory"
 		}
 		if _, ok := readNode(segment); ok {
 			return "it has a segment that looks like a contender"

@@ -45,7 +45,7 @@ type session struct {
 // driver.
 func (d *Driver) newSession() (*session, error) {
 	s := d.sessionWith(paceOf(d.options.TTL))
-	ctx, cancel := context.WithTimeoutCause(s.ctx, s.pace.request, errSlow)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.pace.opening, errSlow)
 	defer cancel()
 	sent := boottime.Now()
 	conn, events, err := zk.Connect(d.options.Servers, d.options.TTL, zk.WithHostProvider(s.link),

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -16,10 +17,15 @@ import (
 )
 
 func TestValues(t *testing.T) {
+	shared := testbed.ZooKeeper(t)
 	drivertest.RunValues(t, drivertest.ValuesHarness{
-		Start: func(t *testing.T, _ bool) drivertest.ValuesBackend {
-			server := testbed.ZooKeeper(t)
-			return &valuesBackend{Server: paths.New[*Values](server), server: server}
+		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
+			b := &valuesBackend{server: shared, root: fmt.Sprintf("/suite/%d", namespaces.Add(1))}
+			if exclusive {
+				b.server = testbed.ZooKeeper(t)
+			}
+			b.Server = paths.New[*Values](b.server)
+			return b
 		},
 	})
 }
@@ -27,6 +33,7 @@ func TestValues(t *testing.T) {
 type valuesBackend struct {
 	*paths.Server[*Values]
 	server *testbed.Server
+	root   string
 	armed  atomic.Bool // the next write loses its answer
 }
 
@@ -55,18 +62,18 @@ func (c *noticedConn) Write(p []byte) (int, error) {
 
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (*Values, error) {
-		return valuesAt(t, path.Addr(), func(conn net.Conn) net.Conn { return &noticedConn{conn, path, &b.armed} }), nil
+		return valuesAt(t, path.Addr(), b.root, func(conn net.Conn) net.Conn { return &noticedConn{conn, path, &b.armed} }), nil
 	})
 }
 
 func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
-	return valuesAt(t, b.server.Addr(), func(conn net.Conn) net.Conn { return conn }), nil
+	return valuesAt(t, b.server.Addr(), b.root, func(conn net.Conn) net.Conn { return conn }), nil
 }
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b }
 
 // valuesAt connects, as far as the path allows.
-func valuesAt(t *testing.T, addr string, over func(net.Conn) net.Conn) *Values {
+func valuesAt(t *testing.T, addr, root string, over func(net.Conn) net.Conn) *Values {
 	t.Helper()
 	dial := func(network, addr string, timeout time.Duration) (net.Conn, error) {
 		conn, err := net.DialTimeout(network, addr, timeout)
@@ -85,5 +92,5 @@ func valuesAt(t *testing.T, addr string, over func(net.Conn) net.Conn) *Values {
 		}
 	})
 	testbed.Eventually(t, "a session", patience, func() bool { return conn.State() == zk.StateHasSession })
-	return NewValues(conn, "/suite")
+	return NewValues(conn, root)
 }

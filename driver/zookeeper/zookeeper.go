@@ -94,7 +94,7 @@ func (o *Options) fault() string {
 		return "Options.Servers is empty: there must be at least one"
 	case o.TTL < minTTL || o.TTL > maxTTL:
 		return fmt.Sprintf("a TTL of %v is not possible: it must be between %v and %v", o.TTL, minTTL, maxTTL)
-	case !strings.HasPrefix(o.Root, "/") || rawFault(o.Root[1:]) != "":
+	case !strings.HasPrefix(o.Root, "/") || rawFault(o.Root[1:]) != "" || o.Root == "/zookeeper":
 		return fmt.Sprintf("the root %q is not possible: it must be the path of a node, such as /interlock", o.Root)
 	}
 	return ""
@@ -127,6 +127,7 @@ type identity struct{ name, owner string }
 
 // pace is how often and how long, derived from the TTL.
 type pace struct {
+	opening   time.Duration // bound of opening a session, which is some requests
 	request   time.Duration // bound of one request
 	retry     time.Duration // between renewals after one failed
 	heartbeat time.Duration // between looks at what a watch should tell
@@ -134,6 +135,7 @@ type pace struct {
 
 func paceOf(ttl time.Duration) pace {
 	return pace{
+		opening:   clamp(ttl, 2*time.Second, 10*time.Second),
 		request:   clamp(ttl/3, time.Second, 5*time.Second),
 		retry:     clamp(ttl/10, 100*time.Millisecond, time.Second),
 		heartbeat: clamp(ttl/6, 250*time.Millisecond, 5*time.Second),
@@ -143,7 +145,7 @@ func paceOf(ttl time.Duration) pace {
 func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
 
 // Open opens a session and prepares the namespace. It blocks until a server
-// answers, bounded by ctx and by a few seconds, and leaves nothing behind when
+// answers, bounded by ctx and by the TTL (2 s to 10 s), and leaves nothing behind when
 // it fails.
 //
 // An error of kind Bug says which option is impossible; Retryable, that no

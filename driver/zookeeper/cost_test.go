@@ -1,0 +1,102 @@
+package zookeeper
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestUncontendedCostsFourRequests, two of which are writes: create, look at the
+// node, list the line; delete.
+func TestUncontendedCostsFourRequests(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	warm := demand("a/b", "warm") // the lock's node is there
+	mustAcquire(t, d, warm)
+	mustRelease(t, d, warm)
+	const rounds = 200
+	before := count(t, server, "zk_packets_received")
+	for i := range rounds {
+		r := demand("a/b", fmt.Sprint(i))
+		mustAcquire(t, d, r)
+		mustRelease(t, d, r)
+	}
+	// the reports are counted too, and a ping or a renewal may be among them
+	if got := count(t, server, "zk_packets_received") - before; got < 4*rounds || got > 4*rounds+10 {
+		t.Fatalf("%d requests for %d acquires and releases", got, rounds)
+	}
+}
+
+// TestOneReleaseWakesOne of fifty who wait, in five processes: the one that is
+// next. The holder hears of its own node, too.
+func TestOneReleaseWakesOne(t *testing.T) {
+	t.Parallel()
+	const told = "zk_sum_node_deleted_watch_count"
+	server := testbed.ZooKeeper(t)
+	var processes []*Driver
+	for range 5 {
+		processes = append(processes, open(t, &Options{Servers: []string{server.Addr()}}))
+	}
+	holder := demand("hot", "holder")
+	mustAcquire(t, processes[0], holder)
+	const waiters = 50
+	goroutines := runtime.NumGoroutine()
+	var all []request
+	var done []<-chan outcome
+	for i := range waiters {
+		r := demand("hot", fmt.Sprint("waiter ", i))
+		all, done = append(all, r), append(done, enqueue(t, processes[i%5], r))
+	}
+	if more := runtime.NumGoroutine() - goroutines; more > waiters+10 {
+		t.Errorf("%d more goroutines for %d waiters, which are one each", more, waiters)
+	}
+	before, packets := count(t, server, told), count(t, server, "zk_packets_received")
+	mustRelease(t, processes[0], holder)
+	if o := receive(t, done[0], "the first waiter"); o.err != nil {
+		t.Fatal(o.err)
+	}
+	if got := count(t, server, told) - before; got > 2 {
+		t.Fatalf("one release was told %d times", got)
+	}
+	// a delete and a list of the line; the rest are reports, pings and renewals
+	if got := count(t, server, "zk_packets_received") - packets; got < 2 || got > 20 {
+		t.Fatalf("one hand-over took %d requests", got)
+	}
+	for i, r := range all {
+		if i > 0 {
+			if o := receive(t, done[i], r.Owner); o.err != nil {
+				t.Fatal(o.err)
+			}
+		}
+		mustRelease(t, processes[i%5], r)
+	}
+	if got := count(t, server, told) - before; got > 2*(waiters+1) {
+		t.Fatalf("%d releases were told %d times", waiters+1, got)
+	}
+}
+
+// TestRefusalLeavesNoTrace: one that would not wait does not stand in line.
+func TestRefusalLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	holder, other := open(t, &Options{Servers: []string{server.Addr()}}), open(t, &Options{Servers: []string{server.Addr()}})
+	mustAcquire(t, holder, demand("n", "holder"))
+	_, before, err := dial(t, server.Addr()).Exists("/interlock/n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := demand("n", "late")
+	r.NoWait = true
+	if _, err := other.Acquire(bounded(t), r.Request); err == nil {
+		t.Fatal("granted twice")
+	}
+	_, after, err := dial(t, server.Addr()).Exists("/interlock/n")
+	if err != nil || after.Cversion != before.Cversion {
+		t.Fatalf("it stood in line: %+v became %+v, %v", before, after, err)
+	}
+	var _ driver.Fenced = other
+}

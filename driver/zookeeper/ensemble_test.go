@@ -1,0 +1,47 @@
+package zookeeper
+
+import (
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestClaimsSurviveTheLeader of three servers: it is killed, and the holder
+// holds on, the waiter keeps its place, and tokens rise.
+func TestClaimsSurviveTheLeader(t *testing.T) {
+	t.Parallel()
+	const ttl = 8 * time.Second
+	e := testbed.ZooKeeperEnsemble(t, 3)
+	a := open(t, &Options{Servers: e.Addrs(), TTL: ttl})
+	b := open(t, &Options{Servers: e.Addrs(), TTL: ttl})
+	holder := demand("n", "holder")
+	first := mustAcquire(t, a, holder)
+	waiter := demand("n", "waiter")
+	done := enqueue(t, b, waiter)
+	e.Leader().Kill()
+	killed := time.Now()
+	e.Leader()
+	testbed.Eventually(t, "a renewal by the next leader", patience, func() bool {
+		return first.Lease.Remaining() > ttl*9/10 && time.Since(killed) > time.Second
+	})
+	select {
+	case cause := <-holder.lost:
+		t.Fatalf("lost: %v", cause)
+	case o := <-done:
+		t.Fatalf("the waiter came back: %+v", o)
+	default:
+	}
+	testbed.Eventually(t, "a release is confirmed", patience, func() bool {
+		return a.Release(t.Context(), "n", "holder") == nil
+	})
+	o := receive(t, done, "the waiter")
+	for interlock.Kind(o.err) != interlock.Definite && o.err != nil { // as the portable types do
+		o.Grant, o.err = b.Acquire(bounded(t), waiter.Request)
+	}
+	if o.err != nil || o.Token <= first.Token {
+		t.Fatalf("token %d after %d, %v", o.Token, first.Token, o.err)
+	}
+	mustRelease(t, b, waiter)
+}

@@ -1,0 +1,109 @@
+package zookeeper
+
+import (
+	"math"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+)
+
+func TestScale(t *testing.T) {
+	const floor = 217_000_000_000_000
+	for _, c := range []struct {
+		scale scale
+		czxid int64
+		want  int64 // 0: refused
+	}{
+		{scale{floor, 0x100000010}, 0x100000010, floor},
+		{scale{floor, 0x100000010}, 0x100000011, floor + 1},
+		{scale{floor, 0x100000010}, 0x10000000f, floor - 1},
+		{scale{floor, 0x100000010}, 0x200000010, floor + 1<<32}, // an election
+		{scale{floor, 1 << 60}, 1<<60 + 5, floor + 5},           // more than a counter holds, without the anchor
+		{scale{interlock.MaxCounter, 10}, 10, interlock.MaxCounter},
+		{scale{interlock.MaxCounter, 10}, 11, 0},
+		{scale{floor, 0}, math.MaxInt64, 0},
+		{scale{1, 0}, math.MaxInt64, 0},
+		{scale{5, 100}, 94, 0},
+		{scale{}, 7, 0},
+		{scale{floor, 1}, 0, 0},
+	} {
+		token, err := c.scale.token(c.czxid)
+		if (err != nil) != (c.want == 0) || err == nil && (token.Counter() != c.want || token.Sub() != 0) {
+			t.Errorf("%#x on %+v: %d, %v; want %d", c.czxid, c.scale, token.Counter(), err, c.want)
+		}
+		if err != nil && interlock.Kind(err) != interlock.Definite {
+			t.Errorf("%v is %v", err, interlock.Kind(err))
+		}
+	}
+}
+
+// Whatever the clocks of those who raise it, a scale never adds less, and
+// starts at the floor.
+func TestRaisingNeverLowers(t *testing.T) {
+	d := &Driver{}
+	s := d.sessionWithout()
+	b := base{mod: 50}
+	last := int64(0)
+	for i, floor := range []int64{1000, 500, 5000, 1, 5001} {
+		b.mod += 10
+		if s.isBehind(b, floor) {
+			b = base{scale: s.wanted(b, floor), mod: b.mod + 1}
+		}
+		s.adopt(b)
+		token, err := b.token(b.mod + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token.Counter() <= last || token.Counter() < floor {
+			t.Fatalf("step %d: counter %d after %d, floor %d", i, token.Counter(), last, floor)
+		}
+		last = token.Counter()
+	}
+	// somebody deleted or lowered it: this session remembers
+	for _, low := range []base{{mod: b.mod + 1}, {scale: scale{Base: 3, Anchor: b.mod}, mod: b.mod + 1}} {
+		if !s.isBehind(low, 1) {
+			t.Fatalf("%+v is taken as it is", low)
+		}
+		if got := s.wanted(low, 1); got.added() < b.added() {
+			t.Fatalf("%+v adds less than %+v", got, b.scale)
+		}
+	}
+}
+
+func (d *Driver) sessionWithout() *session {
+	return &session{d: d, mostAdded: noneAdded}
+}
+
+// What the node keeps of former scales goes through its data.
+func TestFormerScalesAreKept(t *testing.T) {
+	b := base{}
+	for i := range int64(kept + 5) {
+		out := b.next(scale{Base: 1000 + 10*i, Anchor: 100 + i})
+		var err error
+		if b, err = readBase(encode(out), &zk.Stat{Version: int32(i), Mzxid: 200 + i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := b.spans()
+	if len(all) != kept+1 {
+		t.Fatalf("%d are kept", len(all))
+	}
+	for i, s := range all {
+		at := int64(kept+4) - int64(i)
+		if s != (span{scale{1000 + 10*at, 100 + at}, 200 + at}) {
+			t.Fatalf("span %d is %+v", i, s)
+		}
+	}
+	// a write that changes nothing does not move where the scale began
+	same, err := readBase(b.same(), &zk.Stat{Version: 99, Mzxid: 999})
+	if err != nil || same.since != b.since || same.scale != b.scale || same.mod != 999 {
+		t.Fatalf("%+v became %+v, %v", b, same, err)
+	}
+	for _, bad := range []string{"x", "{}", `{"base":-1,"anchor":1}`, `{"base":5,"anchor":-1}`, `{"base":9e18}`} {
+		if got, err := readBase([]byte(bad), &zk.Stat{}); err == nil {
+			t.Errorf("%s is read as %+v", bad, got)
+		}
+	}
+}

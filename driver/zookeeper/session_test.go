@@ -1,0 +1,295 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestConnectionLossIsNotSessionLoss: holders hold and waiters keep their place
+// while a session goes on over another connection.
+func TestConnectionLossIsNotSessionLoss(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	path := testbed.NewProxy(t, server.Addr())
+	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second})
+	other := open(t, &Options{Servers: []string{server.Addr()}, TTL: 6 * time.Second})
+	mine, theirs := demand("mine", "me"), demand("theirs", "other")
+	grant := mustAcquire(t, d, mine)
+	mustAcquire(t, other, theirs)
+	waiting := demand("theirs", "me too")
+	done := enqueue(t, d, waiting)
+	at, ok := d.Contender("mine", "me")
+	for range 3 {
+		path.CutAfter(0)
+		testbed.Eventually(t, "a renewal over another connection", patience, func() bool {
+			return grant.Lease.Remaining() > 5*time.Second
+		})
+	}
+	if now, still := d.Contender("mine", "me"); !ok || !still || now != at {
+		t.Fatalf("%+v became %+v", at, now)
+	}
+	select {
+	case cause := <-mine.lost:
+		t.Fatalf("told of a loss: %v", cause)
+	case o := <-done:
+		t.Fatalf("the waiter came back: %+v", o)
+	default:
+	}
+	mustRelease(t, other, theirs)
+	if o := receive(t, done, "the waiter"); o.err != nil {
+		t.Fatal(o.err)
+	}
+	mustRelease(t, d, waiting)
+	mustRelease(t, d, mine)
+}
+
+// keyhole is a dialer that reads what a session is known by.
+type keyhole struct {
+	mu       sync.Mutex
+	dialed   int
+	greeting []byte
+}
+
+func (k *keyhole) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dialed++
+	k.greeting = nil
+	return &peekedConn{conn, k}, nil
+}
+
+type peekedConn struct {
+	net.Conn
+	k *keyhole
+}
+
+// length, version, timeout, session, length of the password, password
+const greetingSize = 4 + 4 + 4 + 8 + 4 + 16
+
+func (c *peekedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.k.mu.Lock()
+	defer c.k.mu.Unlock()
+	if len(c.k.greeting) < greetingSize {
+		c.k.greeting = append(c.k.greeting, p[:n]...)
+	}
+	return n, err
+}
+
+// expire ends the session on the server, by taking it over and closing it.
+func (k *keyhole) expire(t *testing.T, addr string) {
+	t.Helper()
+	k.mu.Lock()
+	known := k.greeting[12:greetingSize]
+	k.mu.Unlock()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var hello []byte
+	hello = binary.BigEndian.AppendUint32(hello, 0)     // version
+	hello = binary.BigEndian.AppendUint64(hello, 0)     // last transaction seen
+	hello = binary.BigEndian.AppendUint32(hello, 10000) // timeout
+	hello = append(hello, known...)
+	const closeSession = -11
+	goodbye := binary.BigEndian.AppendUint32(nil, 1)
+	op := int32(closeSession)
+	goodbye = binary.BigEndian.AppendUint32(goodbye, uint32(op))
+	conn.SetDeadline(time.Now().Add(patience))
+	for _, packet := range [][]byte{hello, goodbye} {
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(packet))), packet...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := io.ReadAll(conn); err != nil { // until the server closes
+		t.Fatal(err)
+	}
+}
+
+// TestEndedSessionIsTold, and with it every claim, and the client does not go on
+// under another session by itself. The next request opens a new one, under which
+// nothing old is adopted.
+func TestEndedSessionIsTold(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	var k keyhole
+	d := open(t, &Options{Servers: []string{server.Addr()}, Dial: k.dial})
+	holder, waiter := demand("n", "holder"), demand("n", "waiter")
+	grant := mustAcquire(t, d, holder)
+	done := enqueue(t, d, waiter)
+	old, _ := d.Contender("n", "holder")
+	k.expire(t, server.Addr())
+	if cause := receive(t, holder.lost, "word of the loss"); !errors.Is(cause, interlock.ErrSessionEnded) {
+		t.Fatalf("cause %v", cause)
+	}
+	if o := receive(t, done, "the waiter"); !errors.Is(o.err, interlock.ErrSessionEnded) || interlock.Kind(o.err) != interlock.Retryable {
+		t.Fatalf("the waiter: %+v", o)
+	}
+	if grant.Lease.Remaining() > 0 {
+		t.Fatal("the lease goes on")
+	}
+	k.mu.Lock()
+	dialed := k.dialed
+	k.mu.Unlock()
+	next := mustAcquire(t, d, waiter)
+	now, ok := d.Contender("n", "waiter")
+	if !ok || now.Session == old.Session || next.Token <= grant.Token {
+		t.Fatalf("%+v with %d came after %+v with %d", now, next.Token, old, grant.Token)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if dialed > 2 || k.dialed > 3 { // the session, its end, and the next one
+		t.Fatalf("dialed %d times, and %d after the next session", dialed, k.dialed)
+	}
+	mustRelease(t, d, holder)
+}
+
+// TestNodeOfAnotherSessionIsNotBelieved, though it carries our random part and
+// is the first in line.
+func TestNodeOfAnotherSessionIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	operator := dial(t, server.Addr())
+	warm := demand("n", "warm")
+	mustAcquire(t, d, warm)
+	mustRelease(t, d, warm)
+	r := demand("n", "me")
+	s, err := d.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := d.enlist(s, r.Request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := c.lock + "/_c_" + c.id + "-lock-"
+	if _, err := operator.Create(forged, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	c.unsure = true // as after a request whose answer was lost
+	d.mu.Unlock()
+	_, err = d.Acquire(bounded(t), r.Request)
+	if !errors.Is(err, interlock.ErrSessionEnded) || interlock.Kind(err) != interlock.Retryable {
+		t.Fatalf("a node of another session: %v", err)
+	}
+}
+
+// TestSessionLengthIsTheServers: what it grants counts.
+func TestSessionLengthIsTheServers(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t, "minSessionTimeout=2000", "maxSessionTimeout=4000")
+	for asked, want := range map[time.Duration]time.Duration{
+		time.Second: 2 * time.Second, 3 * time.Second: 3 * time.Second, time.Minute: 4 * time.Second,
+	} {
+		d := open(t, &Options{Servers: []string{server.Addr()}, TTL: asked})
+		g := mustAcquire(t, d, demand(fmt.Sprint(asked), "me"))
+		if d.Guarantees().TTL != want || g.Lease.Remaining() > want {
+			t.Errorf("%v was granted as %v, of which %v remain", asked, d.Guarantees().TTL, g.Lease.Remaining())
+		}
+	}
+}
+
+// TestLateNodeIsRemoved: a request that was carried out after its caller had
+// given up and released leaves nothing, without anybody asking again.
+func TestLateNodeIsRemoved(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	path := testbed.NewProxy(t, server.Addr())
+	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second})
+	warm := demand("n", "warm")
+	mustAcquire(t, d, warm)
+	mustRelease(t, d, warm)
+	operator := dial(t, server.Addr())
+	path.DropReplies()
+	r := demand("n", "me")
+	for _, op := range []func(context.Context) error{
+		func(ctx context.Context) error { _, err := d.Acquire(ctx, r.Request); return err },
+		func(ctx context.Context) error { return d.Release(ctx, r.Name, r.Owner) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := op(ctx); interlock.Kind(err) != interlock.Uncertain {
+			t.Fatalf("without replies: %v", err)
+		}
+		cancel()
+	}
+	line := func() int {
+		list, _, err := operator.Children("/interlock/n")
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	testbed.Eventually(t, "it was carried out", patience, func() bool { return line() == 1 })
+	path.Heal()
+	testbed.Eventually(t, "it is removed", patience, func() bool { return line() == 0 })
+	if s, err := d.current(t.Context()); err != nil || s.term.Remaining() <= 0 {
+		t.Fatalf("the session is over: %v", err)
+	}
+}
+
+// TestVanishedParent: the node of a lock that nobody wanted for a while is gone,
+// with its numbers, and is made anew.
+func TestVanishedParent(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t, fleeting)
+	operator := dial(t, server.Addr())
+	for name, o := range map[string]Options{"a": {}, "b/c": {RawNames: true}} {
+		o.Servers = []string{server.Addr()}
+		d := open(t, &o)
+		var last interlock.Token
+		for i := range 3 {
+			r := demand(name, fmt.Sprint(i))
+			g := mustAcquire(t, d, r)
+			if g.Token <= last {
+				t.Fatalf("token %d after %d", g.Token, last)
+			}
+			last = g.Token
+			mustRelease(t, d, r)
+			testbed.Eventually(t, "the lock's node is gone", patience, func() bool {
+				there, _, err := operator.Exists("/interlock/" + name)
+				return err == nil && !there
+			})
+		}
+	}
+}
+
+// TestDataOfTheNodeMayChange: that is no loss, and the watch stands again.
+func TestDataOfTheNodeMayChange(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	operator := dial(t, server.Addr())
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	r := demand("n", "me")
+	mustAcquire(t, d, r)
+	at, _ := d.Contender("n", "me")
+	watches := count(t, server, "zk_watch_count")
+	if _, err := operator.Set(at.Path, []byte("x"), -1); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "it is watched again", patience, func() bool { return count(t, server, "zk_watch_count") == watches })
+	if err := operator.Delete(at.Path, -1); err != nil {
+		t.Fatal(err)
+	}
+	if cause := receive(t, r.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+		t.Fatalf("cause %v", cause)
+	}
+}
