@@ -31,14 +31,26 @@ func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fe
 		defer mu.Unlock()
 		p.Crash(t, d)
 	}
-	return backend{crash: crash, open: func(t *testing.T) driver.Fenced {
+	led := map[driver.Fenced]*testbed.Proxy{}
+	cut := func(d driver.Fenced) (heal func()) {
+		mu.Lock()
+		defer mu.Unlock()
+		led[d].Cut()
+		return led[d].Heal
+	}
+	return backend{crash: crash, cut: cut, open: func(t *testing.T) driver.Fenced {
 		t.Helper()
 		mu.Lock()
 		defer mu.Unlock()
-		d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) { return open(t, path.Addr()) })
+		var path *testbed.Proxy
+		d, err := p.Lead(t, func(to *testbed.Proxy) (driver.Fenced, error) {
+			path = to
+			return open(t, to.Addr())
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
+		led[d] = path
 		return d
 	}}
 }
@@ -112,7 +124,7 @@ func TestCostOnRedis(t *testing.T) {
 		scripts, scans int
 	}{
 		{"a read", func() { release(t, must(p.shared.AcquireRead(t.Context(), name))(t)) }, 4, 0},
-		{"a write", func() { release(t, must(p.shared.AcquireWrite(t.Context(), name))(t)) }, 2, 1},
+		{"a write", func() { release(t, must(p.shared.AcquireWrite(t.Context(), name))(t)) }, 2, 2}, // a scan or two: ours, and foreign ones
 		{"a permit", func() { release(t, must(p.permits.Acquire(t.Context(), name))(t)) }, 4, 0},
 		{"three names", func() { release(t, must(p.locks.AcquireAll(t.Context(), []string{"c", "b", "a"}))(t)) }, 6, 0},
 	} {
@@ -122,8 +134,9 @@ func TestCostOnRedis(t *testing.T) {
 			c.do()
 		}
 		afterScripts, afterScans := redisCalls(t, operator)
-		if scripts, scans = afterScripts-scripts, afterScans-scans; scripts != rounds*c.scripts || scans != rounds*c.scans {
-			t.Errorf("%s: %d scripts and %d scans in %d rounds, want %d and %d each", c.what, scripts, scans, rounds, c.scripts, c.scans)
+		scripts, scans = afterScripts-scripts, afterScans-scans
+		if scripts != rounds*c.scripts || scans > rounds*c.scans || scans < rounds*min(1, c.scans) {
+			t.Errorf("%s: %d scripts and %d scans in %d rounds, want %d each, and at most %d", c.what, scripts, scans, rounds, c.scripts, c.scans)
 		}
 	}
 }

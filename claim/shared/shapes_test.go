@@ -27,6 +27,7 @@ const patience = 40 * time.Second
 type backend struct {
 	open  func(t *testing.T) driver.Fenced
 	crash func(t *testing.T, d driver.Fenced) // cuts d off for good
+	cut   func(d driver.Fenced) (heal func())
 	// slow: what was cut off takes long to close, and one such test is enough.
 	slow bool
 }
@@ -41,6 +42,7 @@ func runShapes(t *testing.T, b backend) {
 		{"StoppedWriter", testStoppedWriter, false},
 		{"ReadersAndWriters", testReadersAndWriters, false},
 		{"DeadReader", testDeadReader, true},
+		{"ReaderThatComesBack", testReaderThatComesBack, true},
 		{"Permits", testPermits, false},
 		{"DeadPermit", testDeadPermit, true},
 		{"AllNames", testAllNames, false},
@@ -237,6 +239,32 @@ func testDeadReader(t *testing.T, b backend) {
 		t.Errorf("the writer waited %v for a lease of %v", took, realTTL)
 	}
 	release(t, w)
+}
+
+// testReaderThatComesBack: a reader whose process hears nothing for longer than
+// its lease, and goes on as if nothing had been.
+func testReaderThatComesBack(t *testing.T, b backend) {
+	ctx := bounded(t)
+	guard := memory.NewSpace().Fence()
+	absent, writer := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
+	r := must(absent.shared.AcquireRead(ctx, "comes back"))(t)
+	first := absent.value()
+	heal := b.cut(absent.d)
+	w := must(writer.shared.AcquireWrite(ctx, "comes back"))(t)
+	check(t, writer.write(ctx, w, "meanwhile"))
+	heal()
+	if second := absent.value(); r.Valid() || second == first {
+		t.Errorf("it read %q, then %q, and believes in that: %v", first, second, r.Valid())
+	}
+	release(t, r)
+	if !errors.Is(context.Cause(r.Context()), interlock.ErrExpired) && !errors.Is(context.Cause(r.Context()), interlock.ErrSessionEnded) {
+		t.Errorf("cause %v", context.Cause(r.Context()))
+	}
+	if !w.Valid() {
+		t.Error("the late release took the writer's claim")
+	}
+	release(t, w)
+	release(t, must(absent.shared.AcquireRead(ctx, "comes back"))(t))
 }
 
 func testPermits(t *testing.T, b backend) {

@@ -1,0 +1,161 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	name = "accounts/42"
+	ttl  = 6 * time.Second
+)
+
+// bench is one space and the processes on it.
+type bench struct {
+	*testing.T
+	space *memory.Space
+}
+
+// inBubble runs a test in virtual time, which it starts in the present so that
+// counters are above their floor.
+func inBubble(t *testing.T, test func(*bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		test(&bench{t, memory.NewSpace()})
+	})
+}
+
+// process opens a driver with a lock on it, both closed at the end.
+func (b *bench) process(o *lock.Options) (*lock.Fenced, *faulty) {
+	b.Helper()
+	d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+	_ = d.Driver.Release(b.Context(), name, "nobody") // it answers
+	locks, err := lock.NewFenced(d, o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := locks.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		_ = d.Close(context.Background())
+	})
+	return locks, d
+}
+
+func (b *bench) acquire(l *lock.Fenced) *lock.Claim {
+	b.Helper()
+	c, err := l.Acquire(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+func (b *bench) release(c *lock.Claim) {
+	b.Helper()
+	if err := c.Release(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// residue is who holds and waits.
+func (b *bench) residue() int {
+	state, _ := b.space.Open(nil).Lock(b.Context(), name)
+	n := len(state.Waiters)
+	if state.Holder != nil {
+		n++
+	}
+	return n
+}
+
+// faulty is a driver whose answers can be lost, and whose leases can be stopped.
+type faulty struct {
+	*memory.Driver
+
+	mu            sync.Mutex
+	loseAcquires  int // this many answers to Acquire are lost
+	loseReleases  int
+	refuse        error // what every Acquire answers, if set
+	acquires      int
+	releases      int
+	owners        []string
+	stopped       bool          // leases say that their time is over, whatever the timers
+	shorter       time.Duration // leases say that they have so much less
+	afterAcquired func()
+}
+
+var errReplyLost = &interlock.Error{Op: "test", Kind: interlock.Uncertain, Err: errors.New("the reply was lost")}
+
+func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	f.mu.Lock()
+	f.acquires++
+	f.owners = append(f.owners, r.Owner)
+	refuse, lose := f.refuse, f.loseAcquires > 0
+	if lose {
+		f.loseAcquires--
+	}
+	f.mu.Unlock()
+	if refuse != nil {
+		return driver.Grant{}, refuse
+	}
+	g, err := f.Driver.Acquire(ctx, r)
+	if err == nil && f.afterAcquired != nil {
+		f.afterAcquired()
+	}
+	if lose {
+		return driver.Grant{}, errReplyLost
+	}
+	if err == nil {
+		g.Lease = stoppable{g.Lease, f}
+	}
+	return g, err
+}
+
+func (f *faulty) Release(ctx context.Context, name, owner string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := f.Driver.Release(ctx, name, owner)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.releases++
+	if f.loseReleases > 0 {
+		f.loseReleases--
+		return errReplyLost
+	}
+	return err
+}
+
+func (f *faulty) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+type stoppable struct {
+	driver.Lease
+	f *faulty
+}
+
+func (s stoppable) Remaining() time.Duration {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.stopped {
+		return 0
+	}
+	return s.Lease.Remaining() - s.f.shorter
+}
