@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -155,12 +156,20 @@ func (d *Driver) perform(s *session, effects []effect) {
 		case sendLeave:
 			d.send(s, nil, step{stLeave, []string{key, c.owner}})
 		case sendUnlock:
-			d.send(s, nil, step{stUnlock, []string{key, c.owner}}, step{stPass, []string{key, number(s.id)}})
+			d.send(s, s.unlocked, step{stUnlock, []string{key, c.owner}}, step{stPass, []string{key, number(s.id)}})
 		case sendPass:
 			d.send(s, nil, step{stPass, []string{key, number(s.id)}})
 		default:
 			d.tell(s, e)
 		}
+	}
+}
+
+// unlocked takes the answer to an unlock. One that failed may have left the lock
+// with the session, which would take it once more: then the session ends.
+func (s *session) unlocked(a answer) {
+	if a.err != nil {
+		s.pipe.end(fmt.Errorf("a lock could not be given up: %w", a.err))
 	}
 }
 
@@ -299,14 +308,17 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 		return interlock.ErrSessionEnded
 	}
 	first := effects[0].on
-	steps := []step{{stLeave, []string{strconv.FormatInt(first.key, 10), first.owner}}}
+	key := strconv.FormatInt(first.key, 10)
+	steps := []step{{stLeave, []string{key, first.owner}}}
+	after := func(answer) {}
 	if effects[0].kind == sendUnlock {
-		key := strconv.FormatInt(first.key, 10)
 		steps = []step{{stUnlock, []string{key, first.owner}}, {stPass, []string{key, number(s.id)}}}
+		after = s.unlocked
 	}
 	err := s.pipe.send(&call{steps: steps, done: func(a answer) {
 		if !a.over {
 			d.heard(s, a)
+			after(a)
 		}
 		done <- a
 	}})

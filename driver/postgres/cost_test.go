@@ -42,24 +42,24 @@ func TestCostOfAnUncontendedLock(t *testing.T) {
 	server, o := counting(t)
 	session := openOn(t, server.Addr(), time.Minute)
 	const cycles = 200
-	for _, c := range []struct {
-		name       string
-		d          driver.Fenced
-		statements int64
-	}{{"session", session, 3}, {"table", longTable(t, server), 2}} {
-		t.Run(c.name, func(t *testing.T) {
-			give(t, c.d, "warm", take(t, c.d, "warm"))
-			before, asked := executed(t, o), session.sentCalls()
-			for range cycles {
-				give(t, c.d, "x", take(t, c.d, "x"))
-			}
-			if spent := executed(t, o) - before; spent != c.statements*cycles {
-				t.Errorf("%d statements for %d cycles, want %d each", spent, cycles, c.statements)
-			}
-			if spent := session.sentCalls() - asked; c.name == "session" && spent != 2*cycles {
-				t.Errorf("%d requests for %d cycles, want 2 each", spent, cycles)
-			}
-		})
+	spend := func(d driver.Fenced) int64 {
+		give(t, d, "warm", take(t, d, "warm"))
+		before := executed(t, o)
+		for range cycles {
+			give(t, d, "x", take(t, d, "x"))
+		}
+		return executed(t, o) - before
+	}
+	asked := session.sentCalls()
+	if spent := spend(session); spent != 3*cycles {
+		t.Errorf("session: %d statements for %d cycles, want 3 each", spent, cycles)
+	}
+	if spent := session.sentCalls() - asked; spent != 2*(cycles+1) {
+		t.Errorf("session: %d requests for %d cycles, want 2 each", spent, cycles+1)
+	}
+	// A table sweeps once when it opens, which may fall into the time counted.
+	if spent := spend(longTable(t, server)); spent < 2*cycles || spent > 2*cycles+1 {
+		t.Errorf("table: %d statements for %d cycles, want 2 each", spent, cycles)
 	}
 }
 

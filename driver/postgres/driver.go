@@ -171,7 +171,7 @@ func (d *Driver) dial(attempt *dialing) {
 func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	hijacked, err := conn.PgConn().Hijack()
 	if err != nil {
-		return err
+		return errors.Join(err, conn.PgConn().Conn().Close())
 	}
 	if d.closed {
 		return errors.Join(interlock.ErrClosed, hijacked.Conn.Close())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"log"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/fence"
 )
@@ -140,6 +142,91 @@ func ExampleStdTx() {
 		}
 		// read, decide, write
 		return tx.Commit()
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Locks behind a pooler, on the user's own pool.
+func ExampleOpenTable() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost:6432/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	d, err := postgres.OpenTable(ctx, pool, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		return fence.Tx(ctx, postgres.Pool(pool), fence.Table{}, c, "account/42",
+			func(ctx context.Context, tx pgx.Tx) error { return nil })
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A lock that ends with the transaction, which is its guard.
+func ExampleTxLock() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if err := postgres.TxLock(ctx, postgres.Tx(tx), "account/42", time.Second); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `update account set balance = balance - 30 where id = 42`)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Where somebody else does the work, nothing is to be done.
+func ExampleTryTxLock() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		mine, err := postgres.TryTxLock(ctx, postgres.Tx(tx), "nightly report")
+		if err != nil || !mine {
+			return err
+		}
+		_, err = tx.Exec(ctx, `refresh materialized view report`)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A value that only the holder of its claim can write; the token says so.
+func ExampleNewValues() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	values := postgres.NewValues(pool, "interlock_value")
+	err = locks.Do(ctx, "limits", func(ctx context.Context, c interlock.Claim) error {
+		return values.Put(ctx, "limits", driver.Value{Data: []byte(`{"daily": 500}`), Token: c.Token(), Source: c.Owner()})
 	})
 	if err != nil {
 		log.Fatal(err)

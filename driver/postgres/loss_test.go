@@ -123,6 +123,24 @@ func TestFailedTryLeavesNoLock(t *testing.T) {
 	testbed.Eventually(t, "nobody holds it", bound, func() bool { return holders(t, o, d.key("x")) == 0 })
 }
 
+// A lock that could not be given up does not stay with the session.
+func TestFailedReleaseLeavesNoLock(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), time.Minute)
+	g, other := hold(t, d, "x"), hold(t, d, "other")
+	if _, err := o.Exec(t.Context(), `drop table interlock_contender`); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Release(t.Context(), "x", g.owner); err == nil {
+		t.Fatal("it was given up without its table")
+	}
+	receive(t, other.lost, "word of the session's end")
+	testbed.Eventually(t, "nobody holds it", bound, func() bool { return holders(t, o, d.key("x")) == 0 })
+	give(t, d, "x", g.owner)
+	give(t, d, "x", take(t, d, "x")) // the table is made anew
+}
+
 // Two names with one key exclude each other, between processes and in one, and
 // neither takes the other's hold for its own.
 func TestNamesWithOneKey(t *testing.T) {

@@ -37,7 +37,6 @@ type contender struct {
 // slot is one key. asking is whose try has not been answered.
 type slot struct {
 	holder, asking *contender
-	woken          bool // the lock was said to be free while asking
 	queue          []*contender
 }
 
@@ -116,7 +115,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 		s.holder = c
 		effects = []effect{{kind: tellGranted, on: *c}}
 	default:
-		effects = t.refuse(now, s, c, o)
+		effects = t.refuse(now, c, o)
 	}
 	return append(effects, t.advance(now, key)...)
 }
@@ -124,7 +123,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 // refuse notes that another has it. The first refusal of one who waits is
 // followed by another try: whoever gave the lock up before our place was
 // visible could not wake us.
-func (t *table) refuse(now boottime.Instant, s *slot, c *contender, o outcome) []effect {
+func (t *table) refuse(now boottime.Instant, c *contender, o outcome) []effect {
 	if c.noWait {
 		t.remove(c)
 		return append(t.leave(c), effect{kind: tellHeld, on: *c, holder: o.holder, since: o.since})
@@ -132,10 +131,9 @@ func (t *table) refuse(now boottime.Instant, s *slot, c *contender, o outcome) [
 	c.refused++
 	c.registered = true
 	c.due = now.Add(t.heartbeat())
-	if c.refused == 1 || s.woken {
+	if c.refused == 1 {
 		c.due = now
 	}
-	s.woken = false
 	if c.refused != 2 {
 		return nil
 	}
@@ -196,8 +194,7 @@ func (t *table) wake(now boottime.Instant, key int64) []effect {
 	case s.holder != nil:
 		return nil // its release will wake the next
 	case s.asking != nil:
-		s.woken = true
-		return nil
+		return nil // the server sent this before it executed the try
 	}
 	var effects []effect
 	for _, c := range slices.Clone(s.queue) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -21,15 +20,19 @@ var epochMicros = strconv.FormatInt(interlock.EpochUnixMicro, 10)
 // stay with a process that others use. It is Definite: connect past the pooler,
 // have it pool sessions, or use [OpenTable].
 type PoolerError struct {
-	// Want is the server process that served the session, Got the one that
-	// answered later.
+	// Want is the server process that served the session first, Got the one that
+	// answered later; they are equal if another connection got it meanwhile.
 	Want, Got string
 }
 
 // Error says what to do instead.
 func (e *PoolerError) Error() string {
-	return fmt.Sprintf("a pooler in transaction mode stands before the server (its process %s served us, then %s): "+
-		"session locks are not safe there; connect past it, use its session mode, or use OpenTable", e.Want, e.Got)
+	how := "process " + e.Want + " served us, then " + e.Got
+	if e.Want == e.Got {
+		how = "process " + e.Want + " served two connections at once"
+	}
+	return fmt.Sprintf("a pooler in transaction mode stands before the server (%s): "+
+		"session locks are not safe there; connect past it, use its session mode, or use OpenTable", how)
 }
 
 // ErrorKind is [interlock.Definite].
@@ -64,10 +67,9 @@ func (d *dialer) probe(ctx context.Context, conn *pgx.Conn) (string, error) {
 }
 
 // occupied holds a transaction open on other, and requires that it runs in
-// another process, that ours still serves conn, and that it keeps a setting.
+// another process and that ours still serves conn.
 func occupied(ctx context.Context, conn, other *pgx.Conn, pid string) error {
-	mark := strconv.FormatUint(rand.Uint64(), 36)
-	if _, err := conn.Exec(ctx, `select set_config('interlock.probe', $1, false)`, pgx.QueryExecModeExec, mark); err != nil {
+	if _, err := processOf(ctx, conn); err != nil { // ours is the last that was used
 		return err
 	}
 	tx, err := other.Begin(ctx)
@@ -75,21 +77,19 @@ func occupied(ctx context.Context, conn, other *pgx.Conn, pid string) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	var theirs, ours, kept string
-	const who = `select pg_backend_pid()::text, coalesce(current_setting('interlock.probe', true), '')`
-	if err := tx.QueryRow(ctx, who, pgx.QueryExecModeExec).Scan(&theirs, &kept); err != nil {
+	theirs, err := processOf(ctx, other)
+	if err != nil {
 		return err
 	}
+	// Ours is not asked for then: there may be no other to wait for.
 	if theirs == pid {
 		return &PoolerError{Want: pid, Got: theirs}
 	}
-	if err := conn.QueryRow(ctx, who, pgx.QueryExecModeExec).Scan(&ours, &kept); err != nil {
-		return err
-	}
-	if ours != pid || kept != mark {
+	ours, err := processOf(ctx, conn)
+	if err == nil && ours != pid {
 		return &PoolerError{Want: pid, Got: ours}
 	}
-	return nil
+	return err
 }
 
 func processOf(ctx context.Context, conn *pgx.Conn) (pid string, err error) {

@@ -97,6 +97,7 @@ func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
 		set_config('default_transaction_isolation', 'read committed', false),
 		set_config('default_transaction_read_only', 'off', false),
 		set_config('client_min_messages', 'error', false),
+		set_config('application_name', coalesce(nullif(current_setting('application_name'), ''), 'interlock'), false),
 		set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on'
 			when 'local' then 'on' else current_setting('synchronous_commit') end, false)`,
 		pgx.QueryExecModeExec, ttl, most)

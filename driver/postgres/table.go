@@ -27,9 +27,9 @@ type TableOptions struct {
 }
 
 // Table is a fenced lock by rows with a lease, on the user's own pool. It works
-// behind poolers in any mode, and keeps two goroutines and, where the server can
-// be reached without a pooler, one connection to listen on. It is safe for
-// concurrent use.
+// behind poolers in any mode, and keeps one goroutine and, where the server can be
+// reached without a pooler, another with a connection to listen on. It is safe
+// for concurrent use.
 type Table struct {
 	pool       *pgxpool.Pool
 	namespace  string

@@ -14,15 +14,13 @@ import (
 )
 
 // clockFloor is the server's clock in microseconds since 2020.
-const clockFloor = `(floor(extract(epoch from clock_timestamp()) * 1000000)::bigint - ` + epochLiteral + `)`
-
-const epochLiteral = `1577836800000000`
+var clockFloor = `(floor(extract(epoch from clock_timestamp()) * 1000000)::bigint - ` + epochMicros + `)`
 
 // lockRow: name, owner, TTL in ms, for how many ms the caller will wait for
 // word (0 if it will not). The row's counter is computed while the row is
 // locked, from the counter that it replaces; a row that is made anew starts
 // above every row that was swept, which is kept under the empty name.
-const lockRow = `with won as (
+var lockRow = `with won as (
 	insert into {ns}_lease as l (name, owner, counter, since, expires)
 	values ($1::text, $2::text, greatest(` + clockFloor + `, 1 + coalesce((select counter from {ns}_lease where name = ''), 0)),
 		clock_timestamp(), clock_timestamp() + $3::bigint * interval '1 ms')
@@ -37,9 +35,9 @@ const lockRow = `with won as (
 	update {ns}_lease set awaited = clock_timestamp() + $4::bigint * interval '1 ms'
 	where name = $1 and $4 > 0 and not exists (select from won)
 )
-select counter, '', clock_timestamp(), 0::bigint from won
+select counter, '', clock_timestamp(), clock_timestamp(), 0::bigint from won
 union all
-select 0, coalesce(owner, ''), since, greatest(0, extract(epoch from expires - clock_timestamp()) * 1000)::bigint
+select 0, coalesce(owner, ''), since, expires, greatest(0, extract(epoch from expires - clock_timestamp()) * 1000)::bigint
 from {ns}_lease where name = $1 and not exists (select from won)`
 
 // freeRow: name, owner. A release that is lost in a crash costs time and no
@@ -65,9 +63,9 @@ on conflict (name) do update set counter = greatest({ns}_lease.counter, excluded
 
 // refusedFor is what a try was told: who holds, and for how long at most.
 type refusedFor struct {
-	owner string
-	since time.Time
-	left  time.Duration
+	owner        string
+	since, until time.Time // by the server's clock
+	left         time.Duration
 }
 
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.
@@ -84,8 +82,7 @@ func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 			return grant, err
 		}
 		if r.NoWait {
-			return driver.Grant{}, &interlock.HeldError{Name: r.Name, Owner: held.owner, Since: held.since,
-				Until: time.Now().Add(held.left)}
+			return driver.Grant{}, &interlock.HeldError{Name: r.Name, Owner: held.owner, Since: held.since, Until: held.until}
 		}
 		if tell := r.Events.Waiting; tell != nil && refusals == 1 {
 			tell(driver.Place{Ahead: -1, Holder: held.owner})
@@ -109,7 +106,7 @@ func (t *Table) try(ctx context.Context, r driver.Request) (grant driver.Grant, 
 	err = t.rows(ctx, "acquire", r.Name, func(rows pgx.Rows) error {
 		answered = true
 		var left int64
-		err := rows.Scan(&counter, &now.owner, &now.since, &left)
+		err := rows.Scan(&counter, &now.owner, &now.since, &now.until, &left)
 		now.left = time.Duration(left) * time.Millisecond
 		return err
 	}, lockRow, r.Name, r.Owner, t.ttl.Milliseconds(), wait)

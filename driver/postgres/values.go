@@ -50,7 +50,7 @@ const (
 // putValue: name, token, data, source. A conflicting row is always written, with
 // what it had if the token is too low, so that the token which refused is that
 // of the same instant.
-const putValue = `with put as (
+var putValue = `with put as (
 	insert into {table} as v (name, token, data, source, written)
 	select $1::text, $2::bigint, $3::bytea, $4::text, clock_timestamp()
 	where ($2::bigint >> 12) <= ` + clockFloor + ` + $5::bigint
