@@ -13,7 +13,7 @@ run: ## Build interlock and start a lock service for development
 	go build -o bin/interlock ./server/cmd/interlock
 	@exec bin/interlock dev
 
-deps: ## Get what the tests need: redis-server, postgresql, etcd, etcdctl
+deps: ## Get what the tests need: servers, and other projects' clients
 	@scripts/deps.sh
 
 test: deps ## Every test of every module with the race detector, then lint

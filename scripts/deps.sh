@@ -2,8 +2,9 @@
 # deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
 # ZooKeeper from the system's package manager (apt-get, as root or by sudo
 # without a password; it asks first if there is somebody to ask); etcd, etcdctl
-# and kube-apiserver from their Go modules. What cannot be had is said in one
-# line each, and is an error only if INTERLOCK_REQUIRE names it.
+# and kube-apiserver from their Go modules; redis-py and kazoo by pip, Curator by
+# Maven. What cannot be had is said in one line each, and is an error only if
+# INTERLOCK_REQUIRE names it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -81,6 +82,9 @@ scripts/tools.sh servers etcd etcdctl || true
 scripts/tools.sh kube kube-apiserver || true
 
 failed=
+# The clients of other projects that our locks meet in the tests of interop.
+scripts/interop-redis.sh || failed=yes
+scripts/interop-zookeeper.sh || failed=yes
 for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver; do
 	if have "$backend"; then
 		continue
