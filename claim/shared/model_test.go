@@ -147,6 +147,7 @@ func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
 			if w.reads < 10 || w.written < 10 {
 				b.Errorf("only %d reads and %d writes", w.reads, w.written)
 			}
+			time.Sleep(2 * ttl) // what stopped processes left
 			if left := b.residue(); len(left) != 0 {
 				b.Errorf("left: %+v", left)
 			}
