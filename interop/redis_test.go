@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,12 +38,19 @@ func (d advisoryRedis) acquire(ctx context.Context, r driver.Request) (driver.Le
 	return d.Acquire(ctx, r)
 }
 
+type plainRedis struct {
+	advisoryRedis
+	driver.Inspector
+}
+
 // redisBed is what a test of two kinds of clients needs.
 type redisBed struct {
 	open    func(t *testing.T, ttl time.Duration) ourRedis
 	foreign func(t *testing.T) foreignRedis
 	// holder is what the first server names; empty if nobody.
 	holder func(t *testing.T, name string) string
+	// shown begins what an Inspector of ours shows of them; empty: there is none.
+	shown string
 }
 
 func dialRedis(t *testing.T, addr string) rueidis.Client {
@@ -84,7 +92,7 @@ var ourModes = map[string]func(context.Context, rueidis.Client, *redis.Options) 
 	},
 	"plain": func(ctx context.Context, c rueidis.Client, o *redis.Options) (ourRedis, error) {
 		p, err := redis.OpenPlain(ctx, c, o)
-		return advisoryRedis{p}, err
+		return plainRedis{advisoryRedis{p}, p}, err
 	},
 }
 
@@ -105,6 +113,7 @@ func TestRedisClients(t *testing.T) {
 					},
 					foreign: func(t *testing.T) foreignRedis { return foreign(t, server.Addr()) },
 					holder:  holderOn(t, server.Addr()),
+					shown:   who,
 				})
 			})
 		}
@@ -165,6 +174,13 @@ func testTheyHold(t *testing.T, b redisBed) {
 		t.Fatal(err)
 	}
 	held := b.holder(t, "theirs")
+	if b.shown != "" {
+		state, err := d.(driver.Inspector).Lock(t.Context(), "theirs")
+		if err != nil || state.Holder == nil || !state.Holder.Foreign || !strings.HasPrefix(state.Holder.Owner, b.shown+" ") ||
+			state.Holder.Expires <= longRedis/2 {
+			t.Errorf("a lock of %s is shown as %+v, %v", b.shown, state.Holder, err)
+		}
+	}
 	if _, err := d.acquire(t.Context(), driver.Request{Name: "theirs", Owner: "us/1", NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
 		t.Fatalf("while they hold it we got %v", err)
 	}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -43,23 +44,29 @@ func (p *Plain) Breaks(ctx context.Context, name string, limit int) ([]driver.Br
 	return p.layout.breaks(ctx, p.conn, name, limit)
 }
 
+// errUnbreakable: what one of several holders has cannot be taken alone.
+var errUnbreakable = errors.New("it is not one holder's lock: use the client that wrote it")
+
 func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.Broken, bool, error) {
 	asked := request{op: "break", name: b.Name}
 	if err := l.checkBreak(asked, b); err != nil {
 		return driver.Broken{}, false, err
 	}
 	lock := l.prefix + b.Name
-	shown, err := l.show(ctx, c, []string{lock})
+	states, err := l.show(ctx, c, []string{lock})
 	if err != nil {
 		return driver.Broken{}, false, harmless(asked, err)
 	}
-	holder := shown[0].Holder
-	if holder == nil || holder.Owner != b.Owner {
+	s := states[0]
+	switch {
+	case s.Holder == nil || s.Holder.Owner != b.Owner:
 		return driver.Broken{}, false, nil
+	case s.raw == "":
+		return driver.Broken{}, false, problem(asked, interlock.Definite, errUnbreakable)
 	}
 	m, err := c.eval(ctx, asked, breakScript, batch{
 		keys: append(keysOf(lock).all(), breaksKey(lock)),
-		args: []string{holder.Owner, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks)},
+		args: []string{s.raw, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks), redissonChannel(lock)},
 	})
 	if err != nil {
 		return driver.Broken{}, false, err
@@ -82,7 +89,10 @@ func (l layout) checkBreak(asked request, b driver.Break) error {
 	if err := checkName(b.Name, l.prefix+b.Name); err != nil {
 		return err
 	}
-	for _, text := range []struct{ what, is string }{{"reason", b.Reason}, {"who says so", b.By}} {
+	if b.Owner == "" {
+		return problem(asked, interlock.Bug, errors.New("an owner is needed: the holder as Lock shows it"))
+	}
+	for _, text := range []struct{ what, is string }{{"the reason", b.Reason}, {"who says so", b.By}} {
 		if text.is == "" || len(text.is) > driver.MaxName {
 			return problem(asked, interlock.Bug,
 				fmt.Errorf("%s has %d bytes, it must have 1 to %d", text.what, len(text.is), driver.MaxName))

@@ -151,7 +151,7 @@ func TestBreakWithALostReply(t *testing.T) {
 	k, b := keysOf("x"), breaking("x", owner)
 	proxy.DropReplies()
 	_, err := near.conn.eval(t.Context(), request{op: "break", name: "x"}, breakScript, batch{
-		keys: append(k.all(), breaksKey("x")), args: []string{owner, owner, b.Reason, b.By, "10"}})
+		keys: append(k.all(), breaksKey("x")), args: []string{owner, owner, b.Reason, b.By, "10", "unused"}})
 	if interlock.Kind(err) != interlock.Uncertain {
 		t.Fatalf("with a lost reply: %v", err)
 	}

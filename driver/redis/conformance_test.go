@@ -37,6 +37,50 @@ func TestWatcher(t *testing.T) {
 	}))
 }
 
+// What is broken and what is kept must outlive a restart, so the server is durable.
+func TestBreaker(t *testing.T) {
+	open := func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
+		return Open(ctx, client, &Options{TTL: suiteTTL})
+	}
+	h := harness(open)
+	h.Start = func(t *testing.T, _ bool) drivertest.Backend {
+		server := durable(t)
+		return &backend{paths.New[driver.Fenced](server), dial(t, server.Addr()), open}
+	}
+	drivertest.RunBreaker(t, h)
+}
+
+func durable(t testing.TB) *testbed.Server {
+	return testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+}
+
+func TestValues(t *testing.T) {
+	drivertest.RunValues(t, drivertest.ValuesHarness{
+		Start: func(t *testing.T, _ bool) drivertest.ValuesBackend {
+			server := durable(t)
+			return &valuesBackend{paths.New[driver.Values](server), server.Addr()}
+		},
+	})
+}
+
+// valuesBackend is a server with a path of its own for each reader and writer.
+type valuesBackend struct {
+	*paths.Server[driver.Values]
+	addr string
+}
+
+func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Values, error) {
+		return NewValues(dial(t, path.Addr()), "config/"), nil
+	})
+}
+
+func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
+	return NewValues(dial(t, b.addr), "config/"), nil
+}
+
+func (b *valuesBackend) Faults() drivertest.Faults { return b.Server }
+
 func TestAdvisory(t *testing.T) {
 	h := harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
 		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:"})

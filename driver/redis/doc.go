@@ -82,6 +82,11 @@
 // bsm/redislock, our own [Plain]) exclude us and are excluded. Companion keys
 // start with "interlock:{"; names that would are refused.
 //
+// Locks of redis-py, redsync, bsm/redislock, rueidislock and Redisson are shown by
+// [Driver.Lock] with whose they seem to be, and can be broken, but for Redisson's
+// read-write locks. A Redisson lock is a hash, so its name is refused here with
+// Redis's WRONGTYPE and not waited for.
+//
 // # Escape hatch
 //
 // Deleting the lock's key frees the name; its holder is told, the next waiter

@@ -13,21 +13,35 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Locks lists the names that are held or awaited in queue mode. It scans the
-// keys of the database, which takes a second or so per million of them and
-// does not stop the server. A key of a foreign client for which nobody waits
-// cannot be told from any other string, and is not listed; [Driver.Lock] shows
-// it. See driver.Inspector.
+// Locks lists the names that are held or awaited in queue mode and, below a prefix,
+// those whose keys look like locks of redis-py, redsync, bsm/redislock, rueidislock
+// or Redisson. Without Options.Prefix and prefix, foreign keys are not looked at,
+// unless somebody waits for them here; [Driver.Lock] shows each. It scans the keys
+// of the database, which takes a second or so per million of them and does not stop
+// the server. See driver.Inspector.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	full := d.layout.prefix + prefix
-	found, err := scan(ctx, d.conn, reserved+"*}:[hq]*:"+escapeGlob(full)+"*", func(key string) (string, bool) {
+	ours, err := scan(ctx, d.conn, reserved+"*}:[hq]*:"+escapeGlob(full)+"*", func(key string) (string, bool) {
 		lock, ok := lockOf(key)
 		return lock, ok && strings.HasPrefix(lock, full)
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	return d.layout.list(ctx, d.conn, found, limit)
+	found := slices.Clone(ours)
+	if full != "" {
+		below, err := scanBelow(ctx, d.conn, full)
+		if err != nil {
+			return nil, false, err
+		}
+		found = append(found, below...)
+		slices.Sort(found)
+		found = slices.Compact(found)
+	}
+	return d.layout.list(ctx, d.conn, found, limit, func(s shown) bool {
+		_, own := slices.BinarySearch(ours, d.layout.prefix+s.Name)
+		return own || s.known
+	})
 }
 
 // Lock shows one name; see driver.Inspector.
@@ -38,7 +52,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 // errAnyString: without a prefix every string would be listed, with its value.
 var errAnyString = errors.New("a plain lock cannot be told from other strings: set Options.Prefix, or ask for one name")
 
-// Locks lists the string keys below Options.Prefix, whoever wrote them. Without
+// Locks lists the string keys below Options.Prefix, whoever wrote them, and Redisson's locks. Without
 // a prefix it refuses, because a plain lock cannot be told from other strings;
 // [Plain.Lock] shows one. See driver.Inspector.
 func (p *Plain) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
@@ -46,13 +60,18 @@ func (p *Plain) Locks(ctx context.Context, prefix string, limit int) ([]driver.L
 	if p.layout.prefix == "" {
 		return nil, false, problem(request{op: "list", name: prefix}, interlock.Definite, errAnyString)
 	}
-	found, err := scan(ctx, p.conn, escapeGlob(full)+"*", func(key string) (string, bool) {
-		return key, strings.HasPrefix(key, full) && !strings.HasPrefix(key, reserved)
-	})
+	found, err := scanBelow(ctx, p.conn, full)
 	if err != nil {
 		return nil, false, err
 	}
-	return p.layout.list(ctx, p.conn, found, limit)
+	return p.layout.list(ctx, p.conn, found, limit, func(s shown) bool { return s.known || s.kind == "string" })
+}
+
+// scanBelow walks all keys that begin with prefix, but for our own.
+func scanBelow(ctx context.Context, c *conn, prefix string) ([]string, error) {
+	return scan(ctx, c, escapeGlob(prefix)+"*", func(key string) (string, bool) {
+		return key, strings.HasPrefix(key, prefix) && !strings.HasPrefix(key, reserved)
+	})
 }
 
 // Lock shows one name; see driver.Inspector.
@@ -69,7 +88,7 @@ func (l layout) lock(ctx context.Context, c *conn, name string) (driver.LockStat
 	if err != nil {
 		return driver.LockState{}, err
 	}
-	return states[0], nil
+	return states[0].LockState, nil
 }
 
 // scan walks all keys that match pattern and collects what of accepts, once each.
@@ -94,20 +113,21 @@ func scan(ctx context.Context, c *conn, pattern string, of func(key string) (str
 	}
 }
 
-// list shows the first limit of locks that are held or awaited.
-func (l layout) list(ctx context.Context, c *conn, locks []string, limit int) (states []driver.LockState, more bool, err error) {
+// list shows the first limit of locks that are held or awaited, and are wanted.
+func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wanted func(shown) bool) (states []driver.LockState, more bool, err error) {
 	for chunk := range slices.Chunk(locks, batchSize) {
-		shown, err := l.show(ctx, c, chunk)
+		all, err := l.show(ctx, c, chunk)
 		if err != nil {
 			return nil, false, err
 		}
-		for _, s := range shown {
+		for _, s := range all {
 			switch {
 			case s.Holder == nil && len(s.Waiters) == 0: // it ended meanwhile
+			case !wanted(s):
 			case len(states) == limit:
 				return states, true, nil
 			default:
-				states = append(states, s)
+				states = append(states, s.LockState)
 			}
 		}
 	}
@@ -115,10 +135,13 @@ func (l layout) list(ctx context.Context, c *conn, locks []string, limit int) (s
 }
 
 // show asks for the state of locks, in one request.
-func (l layout) show(ctx context.Context, c *conn, locks []string) ([]driver.LockState, error) {
+func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, error) {
 	var b batch
 	for _, lock := range locks {
 		b.keys = append(b.keys, keysOf(lock).all()...)
+	}
+	for _, lock := range locks {
+		b.keys = append(b.keys, redissonKeys(lock)...)
 	}
 	m, err := c.eval(ctx, request{op: "show"}, showScript, b)
 	if err != nil {
@@ -128,10 +151,10 @@ func (l layout) show(ctx context.Context, c *conn, locks []string) ([]driver.Loc
 	if err != nil || len(items) != len(locks) {
 		return nil, uncertain(request{op: "show"}, errReply)
 	}
-	states := make([]driver.LockState, len(locks))
+	states := make([]shown, len(locks))
 	for i, item := range items {
 		states[i].Name = strings.TrimPrefix(locks[i], l.prefix)
-		if err := parseState(item, &states[i]); err != nil {
+		if err := parseState(item, locks[i], &states[i]); err != nil {
 			return nil, uncertain(request{op: "show", name: states[i].Name}, err)
 		}
 	}
@@ -139,22 +162,29 @@ func (l layout) show(ctx context.Context, c *conn, locks []string) ([]driver.Loc
 }
 
 // parseState reads what show.lua answers for a name.
-func parseState(item rueidis.RedisMessage, s *driver.LockState) error {
+func parseState(item rueidis.RedisMessage, lock string, s *shown) error {
 	fields, err := item.ToArray()
-	if err != nil || len(fields) != 6 {
+	if err != nil || len(fields) != 8 {
 		return errReply
 	}
-	if held, _ := fields[0].AsInt64(); held == 1 {
-		if s.Holder, err = parseHolder(fields); err != nil {
+	if s.kind, err = fields[0].ToString(); err != nil {
+		return errReply
+	}
+	if s.kind != "none" {
+		if err := parseHolder(fields, lock, s); err != nil {
 			return err
 		}
 	}
-	waiters, err := fields[5].ToArray()
+	return errors.Join(parseWaiters(fields[5], s, parseWaiter), parseWaiters(fields[7], s, parseRedissonWaiter))
+}
+
+func parseWaiters(list rueidis.RedisMessage, s *shown, parse func(rueidis.RedisMessage) (driver.Contender, error)) error {
+	items, err := list.ToArray()
 	if err != nil {
 		return errReply
 	}
-	for _, w := range waiters {
-		waiter, err := parseWaiter(w)
+	for _, item := range items {
+		waiter, err := parse(item)
 		if err != nil {
 			return err
 		}
@@ -164,27 +194,55 @@ func parseState(item rueidis.RedisMessage, s *driver.LockState) error {
 }
 
 // parseHolder reads the holder. One of which nothing is kept is foreign.
-func parseHolder(fields []rueidis.RedisMessage) (*driver.Contender, error) {
-	owner, err := fields[1].ToString()
-	if err != nil {
-		return nil, err
+func parseHolder(fields []rueidis.RedisMessage, lock string, s *shown) error {
+	var err error
+	if s.raw, err = fields[1].ToString(); err != nil {
+		return err
 	}
 	left, err := fields[2].AsInt64()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	holder := &driver.Contender{Owner: owner, Expires: max(0, time.Duration(left)*time.Millisecond)}
+	s.Holder = &driver.Contender{Owner: s.raw, Expires: max(0, time.Duration(left)*time.Millisecond)}
 	counter, err := fields[3].AsInt64()
 	if err != nil {
-		holder.Foreign = true
-		return holder, nil
+		return parseForeign(fields[6], lock, s)
 	}
-	if holder.Token, err = interlock.NewToken(counter, 0); err != nil {
-		return nil, err
+	if s.Holder.Token, err = interlock.NewToken(counter, 0); err != nil {
+		return err
 	}
 	since, err := fields[4].AsInt64()
-	holder.Since = serverTime(since)
-	return holder, err
+	s.Holder.Since = serverTime(since)
+	return err
+}
+
+// parseForeign names a holder of whom nothing is kept.
+func parseForeign(hash rueidis.RedisMessage, lock string, s *shown) error {
+	s.Holder.Foreign = true
+	switch s.kind {
+	case "string":
+		s.Holder.Owner, s.known = nameForeign(lock, s.raw)
+		return nil
+	case "hash":
+		fields, err := hash.AsStrMap()
+		if err != nil {
+			return errReply
+		}
+		if s.Holder.Owner, s.raw, s.known = nameHash(fields); s.known {
+			return nil
+		}
+	}
+	s.Holder.Owner = "something that is no lock: a " + s.kind
+	return nil
+}
+
+func parseRedissonWaiter(item rueidis.RedisMessage) (driver.Contender, error) {
+	fields, err := item.AsStrSlice()
+	if err != nil || len(fields) != 2 {
+		return driver.Contender{}, errReply
+	}
+	alive, err := parseInt(fields[1])
+	return driver.Contender{Owner: "Redisson " + fields[0], Expires: time.Duration(alive) * time.Millisecond, Foreign: true}, err
 }
 
 func parseWaiter(item rueidis.RedisMessage) (driver.Contender, error) {

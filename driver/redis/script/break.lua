@@ -1,5 +1,6 @@
 -- KEYS: five of one name, the records of the slot. ARGV: what the lock's key names
--- as its holder, the owner as people see it, reason, by, how many records to keep.
+-- as its holder, the owner as people see it, reason, by, how many records to keep,
+-- the channel on which Redisson's waiters listen.
 -- Takes the lock from that holder and hands it to the first waiter. Returns the
 -- counter of the ended hold (0 if it had none) and the time, or nothing.
 local holder, owner, reason, by, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -20,7 +21,9 @@ if of ~= holder then counter = '0' end
 draw(k) -- the next grant is above whatever this one may have had
 redis.call('XADD', records, 'MAXLEN', keep, '*', 'lock', k.lock, 'owner', owner,
   'reason', reason, 'by', by, 'counter', counter, 'at', text(now))
+local foreign = redis.call('TYPE', k.lock).ok == 'hash'
 redis.call('DEL', k.lock, k.hold)
+if foreign then redis.pcall('PUBLISH', ARGV[6], '0') end
 touched[k.lock] = true
 local head = first_waiter(k)
 if head then push(k, head) end

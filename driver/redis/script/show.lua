@@ -1,18 +1,45 @@
--- KEYS: five for each name. Reads only. Returns for each name the holder, its
--- time to live, what is kept of it, and the waiters in order: owner, since, alive.
-local replies = {}
-for i = 1, #KEYS / 5 do
-  local k, waiters = keys_of(i), {}
+-- KEYS: five for each name, then for each name two of Redisson's: its list of
+-- waiters and their deadlines. Reads only, and fails for no type of key. Returns
+-- for each name the type of its key, what the key names as the holder, its time to
+-- live, what is kept of the holder, the waiters in order (owner, since, alive), the
+-- fields of a hash, and Redisson's waiters (owner, alive).
+local MOST = 1024 -- a longer string, or a hash of more fields, is no lock
+local replies, count = {}, #KEYS / 7
+
+local function content(key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'string' and redis.call('STRLEN', key) <= MOST then return kind, redis.call('GET', key), {} end
+  if kind == 'hash' and redis.call('HLEN', key) <= MOST then return kind, '', redis.call('HGETALL', key) end
+  return kind == 'string' and 'long string' or kind, '', {}
+end
+
+local function waiters_of(k)
+  local waiters = {}
   for _, owner in ipairs(redis.call('ZRANGE', k.queue, 0, -1)) do
     local alive, since = string.match(redis.call('HGET', k.wait, owner) or '', '^(%d+) (%d+)')
     if alive and tonumber(alive) >= now then
       waiters[#waiters + 1] = { owner, since, text(tonumber(alive) - now) }
     end
   end
-  local holder = redis.pcall('GET', k.lock)
-  if type(holder) == 'table' then holder = '' end -- a foreign lock of another type
+  return waiters
+end
+
+local function redisson_waiters(list, deadlines)
+  local waiters, owners = {}, redis.pcall('LRANGE', list, 0, MOST)
+  if owners.err then return waiters end
+  for i, owner in ipairs(owners) do
+    local deadline = tonumber(redis.pcall('ZSCORE', deadlines, owner)) or now
+    waiters[i] = { owner, text(math.max(0, deadline - now)) }
+  end
+  return waiters
+end
+
+for i = 1, count do
+  local k = keys_of(i)
+  local kind, holder, fields = content(k.lock)
   local counter, since, of = record(k)
-  if of ~= holder then counter, since = '', '' end
-  replies[i] = { holder and 1 or 0, holder or '', redis.call('PTTL', k.lock), counter or '', since or '', waiters }
+  if of ~= holder or kind ~= 'string' then counter, since = '', '' end
+  replies[i] = { kind, holder, redis.call('PTTL', k.lock), counter or '', since or '', waiters_of(k), fields,
+    redisson_waiters(KEYS[5 * count + 2 * i - 1], KEYS[5 * count + 2 * i]) }
 end
 return replies
