@@ -129,6 +129,7 @@ const (
 	noSavepoint     = 1305
 	killed          = 1927 // the connection
 	lockNoWait      = 3572 // MySQL's answer to NOWAIT
+	noSuchThread    = 1094
 	noTable         = 1146
 	unknownVariable = 1193
 	interrupted     = 1317

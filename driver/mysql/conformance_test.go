@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	client "github.com/go-sql-driver/mysql"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -87,4 +89,64 @@ func (b *tableBackend) Delete(t *testing.T, name string) {
 	if _, err := b.operator.Exec(`delete from `+b.namespace+`_lease where name = ?`, name); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestFenced(t *testing.T)  { drivertest.RunFenced(t, sessionHarness(t)) }
+func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, sessionHarness(t)) }
+func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness(t)) }
+
+func sessionHarness(t *testing.T) drivertest.Harness {
+	h := tableHarness(t)
+	start := h.Start
+	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
+		return &sessionBackend{start(t, exclusive).(*tableBackend).backend}
+	}
+	h.Without |= drivertest.Expiry | drivertest.LoneBreaks
+	return h
+}
+
+type sessionBackend struct{ backend }
+
+func (b *sessionBackend) Open(t *testing.T) (driver.Fenced, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		d, err := mysql.Open(t.Context(), config(t, b.url(path, "")), &mysql.Options{TTL: suiteTTL, Namespace: b.namespace})
+		if err != nil {
+			return nil, err // not a typed nil
+		}
+		return d, nil
+	})
+}
+
+func config(t testing.TB, dsn string) *client.Config {
+	t.Helper()
+	c, err := client.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// user is the connection that has the lock of name; 0 if none has.
+func (b *sessionBackend) user(t *testing.T, name string) string {
+	t.Helper()
+	return b.operator.text(t, `select coalesce(is_used_lock(?), 0)`, mysql.LockName("test", b.namespace, name))
+}
+
+func (b *sessionBackend) Residue(t *testing.T, name string) (left []string) {
+	t.Helper()
+	if id := b.user(t, name); id != "0" {
+		left = append(left, "held by connection "+id)
+	}
+	return left
+}
+
+// Delete ends the session that holds name.
+func (b *sessionBackend) Delete(t *testing.T, name string) {
+	t.Helper()
+	id := b.user(t, name)
+	if id == "0" {
+		return
+	}
+	b.operator.do(t, "kill "+id)
+	testbed.Eventually(t, "the session ends", bound, func() bool { return b.user(t, name) != id })
 }

@@ -30,11 +30,11 @@ type keeper struct {
 	swept boottime.Instant // of the loop alone
 
 	mu   sync.Mutex
-	held map[string]*holding // by owner
+	held map[string]*kept // by owner
 }
 
-// holding is one lease that is kept alive, guarded by keeper.mu.
-type holding struct {
+// kept is one lease that is kept alive, guarded by keeper.mu.
+type kept struct {
 	driver.Request
 	lease *boottime.Lease
 	due   boottime.Instant
@@ -42,7 +42,7 @@ type holding struct {
 }
 
 func newKeeper(t *Table) *keeper {
-	return &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*holding{}}
+	return &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*kept{}}
 }
 
 // add begins to keep the lease that was asked for at sent, and was granted.
@@ -54,7 +54,7 @@ func (k *keeper) add(r driver.Request, sent boottime.Instant) (*boottime.Lease, 
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[r.Owner] = &holding{Request: r, lease: l, due: sent.Add(ttl / 3)}
+	k.held[r.Owner] = &kept{Request: r, lease: l, due: sent.Add(ttl / 3)}
 	signal(k.wake)
 	return l, nil
 }
@@ -106,7 +106,7 @@ func (k *keeper) next() boottime.Instant {
 
 // due takes what is to be renewed now, and with it what soon would be. Leases
 // whose time is over are dropped.
-func (k *keeper) due(now boottime.Instant) (due []*holding) {
+func (k *keeper) due(now boottime.Instant) (due []*kept) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	urgent := false
@@ -123,7 +123,7 @@ func (k *keeper) due(now boottime.Instant) (due []*holding) {
 	if !urgent {
 		return nil
 	}
-	slices.SortFunc(due, func(a, b *holding) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(due, func(a, b *kept) int { return strings.Compare(a.Name, b.Name) })
 	return due
 }
 
@@ -137,7 +137,7 @@ where name in ({n}) and owner in ({n}) and expires > {now}`
 
 // renew extends the leases of a chunk in one statement, and asks which are still
 // ours if not all are.
-func (k *keeper) renew(chunk []*holding) {
+func (k *keeper) renew(chunk []*kept) {
 	t := k.table
 	ctx, cancel := context.WithTimeout(t.life, max(t.options.TTL/3, 100*time.Millisecond))
 	defer cancel()
@@ -184,7 +184,7 @@ func (k *keeper) renew(chunk []*holding) {
 
 // settle tells what became of a renewal. Events are told under keeper.mu, so
 // that none comes after a release.
-func (k *keeper) settle(chunk []*holding, sent boottime.Instant, lost map[string]bool, err error) {
+func (k *keeper) settle(chunk []*kept, sent boottime.Instant, lost map[string]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.table.life.Err() != nil {
@@ -208,13 +208,13 @@ func (k *keeper) settle(chunk []*holding, sent boottime.Instant, lost map[string
 	}
 }
 
-func (h *holding) tellRenewed(took time.Duration, err error) {
+func (h *kept) tellRenewed(took time.Duration, err error) {
 	if tell := h.Events.Renewed; tell != nil && !h.quiet {
 		tell(took, err)
 	}
 }
 
-func (h *holding) tellLost() {
+func (h *kept) tellLost() {
 	ranOut := h.lease.Remaining() <= 0
 	h.lease.End()
 	if tell := h.Events.Lost; tell != nil && !h.quiet && !ranOut {

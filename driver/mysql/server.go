@@ -62,6 +62,30 @@ func (f facts) refusal() error {
 	return nil
 }
 
+// create makes tables, unless all of them are there: the user need not be allowed
+// to make any then.
+func create(ctx context.Context, q querier, o Options, schema []string, tables ...string) error {
+	there := 0
+	for _, table := range tables {
+		n := 0
+		err := one(ctx, q, `select count(*) from information_schema.tables where table_schema = database() and table_name = ?`,
+			[]any{o.sql(table)}, &n)
+		if err != nil {
+			return err
+		}
+		there += n
+	}
+	if there == len(tables) {
+		return nil
+	}
+	for _, query := range schema {
+		if _, err := q.ExecContext(ctx, o.sql(query)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // one runs a query that gives one row at most, and scans it. Without a row
 // nothing is scanned, and it is no error.
 func one(ctx context.Context, q querier, query string, args []any, dest ...any) error {

@@ -65,6 +65,7 @@ const breakColumns = `(
 		who varbinary(512) not null,
 		counter bigint not null,
 		at datetime(6) not null,
+		request char(26) character set latin1,
 		key (name, id)) engine = InnoDB`
 
 // OpenTable makes the tables if they are missing, and computes the guarantees.
@@ -140,13 +141,9 @@ func (t *Table) ready(ctx context.Context) error {
 	if !t.missing {
 		return nil
 	}
-	for _, query := range tableSchema {
-		if _, err := t.db.ExecContext(ctx, t.options.sql(query)); err != nil {
-			return err
-		}
-	}
-	t.missing = false
-	return nil
+	err := create(ctx, t.db, t.options, tableSchema, "{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break")
+	t.missing = err != nil
+	return err
 }
 
 // run runs statements of ours for owner, and makes the tables again if they were

@@ -1,0 +1,152 @@
+package mysql
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Break takes a lock away; see driver.Breaker. No session can give up the lock of
+// another, so that it is recorded first, and then the server is told to end the
+// holder's session, and with it every lock of that process. That needs the same
+// database user, or the privilege CONNECTION ADMIN.
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+	if err := breakable(b); err != nil {
+		return driver.Broken{}, false, err
+	}
+	var done collected[recordedBreak]
+	err := d.ask(ctx, "break", b.Name, func(ctx context.Context) error {
+		r, err := d.record(ctx, b)
+		if err == nil && r.id != 0 {
+			done.add(r)
+		}
+		return err
+	})
+	found := done.take()
+	if err != nil || len(found) == 0 {
+		return driver.Broken{}, false, err
+	}
+	if err := d.kill(ctx, b.Name, found[0].id); err != nil {
+		return driver.Broken{}, false, err
+	}
+	return found[0].Broken, true, nil
+}
+
+// recordedBreak is a record, and the connection that holds; 0 if none does.
+type recordedBreak struct {
+	driver.Broken
+	id int64
+}
+
+// insertBreak records a forced release if owner holds name, in one statement.
+const insertBreak = `insert into {ns}_break (name, owner, reason, who, counter, at, request)
+select name, owner, ?, ?, counter, {now}, ? from {ns}_holder where name = ? and owner = ? and connection = is_used_lock(lock_name)
+returning counter, timestampdiff(microsecond, '2020-01-01', at), (select connection from {ns}_holder h where h.name = ?)`
+
+// record records b, if its owner holds. The session may be the very one that
+// another operator ends meanwhile: then it is found out what became of it.
+func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, error) {
+	request := rand.Text()
+	var counter, at, id, used int64
+	err := d.statement(ctx, func(s *session) (err error) {
+		used = s.id
+		return one(ctx, s.conn, d.options.sql(insertBreak), []any{[]byte(b.Reason), []byte(b.By), request,
+			[]byte(b.Name), []byte(b.Owner), []byte(b.Name)}, &counter, &at, &id)
+	})
+	if err != nil && d.session == nil && ctx.Err() == nil {
+		counter, at, id, err = d.recall(ctx, request, used, b, err)
+	}
+	if err != nil || id == 0 {
+		return recordedBreak{}, err
+	}
+	token, err := interlock.NewToken(counter, 0)
+	return recordedBreak{driver.Broken{Break: b, Token: token, At: serverTime(at)}, id}, err
+}
+
+// recall looks for a record whose answer was lost with session used.
+func (d *Driver) recall(ctx context.Context, request string, used int64, b driver.Break, lost error) (counter, at, id int64, err error) {
+	there := 0
+	err = d.statement(ctx, func(s *session) error {
+		err := one(ctx, s.conn, `select count(*) from information_schema.processlist where id = ?`, []any{used}, &there)
+		if err != nil {
+			return err
+		}
+		return one(ctx, s.conn, d.options.sql(`select counter, timestampdiff(microsecond, '2020-01-01', at),
+			(select connection from {ns}_holder h where h.name = ?) from {ns}_break where request = ?`),
+			[]any{[]byte(b.Name), request}, &counter, &at, &id)
+	})
+	switch {
+	case err != nil || id == 0 && there != 0:
+		return 0, 0, 0, lost
+	case id == 0:
+		return 0, 0, 0, problem("break", b.Name, interlock.Retryable, lost)
+	}
+	return counter, at, id, nil
+}
+
+// kill ends a session of the server, and returns when the lock is not its any
+// more. The own session is given up by closing it.
+func (d *Driver) kill(ctx context.Context, name string, id int64) error {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for told := false; ; told = true {
+		var gone collected[bool]
+		err := d.ask(ctx, "break", name, func(ctx context.Context) error {
+			if d.session != nil && d.session.id == id {
+				d.over(errBroken)
+			}
+			return d.statement(ctx, func(s *session) error {
+				if !told {
+					_, err := s.conn.ExecContext(ctx, fmt.Sprintf("kill connection %d", id))
+					if err != nil && !isNumber(err, noSuchThread) {
+						return err
+					}
+				}
+				var user int64
+				err := one(ctx, s.conn, `select coalesce(is_used_lock(?), 0)`, []any{s.lockName(d.options, name)}, &user)
+				gone.add(user != id)
+				return err
+			})
+		})
+		if err != nil {
+			return recorded(name, err)
+		}
+		if found := gone.take(); len(found) > 0 && found[0] {
+			d.freed.ring(name)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return unanswered(ctx, "break", name)
+		case <-look.C:
+		}
+	}
+}
+
+var errBroken = errors.New("a lock of this process was taken away by force")
+
+// recorded is an error after the break was recorded: it may be done.
+func recorded(name string, err error) error {
+	if interlock.Kind(err) == interlock.Retryable {
+		return problem("break", name, interlock.Uncertain, err)
+	}
+	return err
+}
+
+// Breaks shows what was recorded, which is kept until somebody deletes it.
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	query, args := brokenQuery("{ns}_break", name, limit)
+	var all collected[driver.Broken]
+	err := d.rows(ctx, "list breaks", name, query, args, func(rows *sql.Rows) error {
+		record, err := brokenOf(rows)
+		all.add(record)
+		return err
+	})
+	return all.take(), err
+}

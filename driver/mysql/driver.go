@@ -1,0 +1,320 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// Driver is a fenced lock by GET_LOCK, with all locks on one connection. It is
+// safe for concurrent use, and keeps one goroutine and those of one connection,
+// whatever the number of locks.
+type Driver struct {
+	config     *client.Config
+	options    Options
+	guarantees interlock.Guarantees
+
+	life  context.Context // of the goroutine; ended by Close
+	stop  context.CancelFunc
+	loops sync.WaitGroup
+	freed *bell
+	work  chan struct{} // there is work
+	ended chan struct{} // the server has closed a connection
+
+	mu       sync.Mutex
+	queue    []*task
+	closed   bool
+	session  *session            // nil while there is none; changed by the goroutine alone
+	holdings map[string]*holding // by name
+	former   map[string]former   // by owner, what was lost with a session and not released yet
+}
+
+var (
+	_ driver.Fenced    = (*Driver)(nil)
+	_ driver.Inspector = (*Driver)(nil)
+	_ driver.Watcher   = (*Driver)(nil)
+	_ driver.Breaker   = (*Driver)(nil)
+)
+
+// task is something to do with the session, by the driver's goroutine.
+type task struct {
+	op, name string
+	do       func(ctx context.Context) error
+	done     chan error // capacity 1
+}
+
+// Open connects with a configuration like that of the user's pool (see
+// ParseDSN of the client), makes the tables if they are missing, and computes
+// the guarantees. The connection is the driver's own. A proxy that gives numbers
+// of its own to connections is refused with a [*ProxyError]; so are a read-only
+// server, a node of a Galera cluster, MariaDB before 10.5, and MySQL.
+func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, error) {
+	options, err := o.orDefault()
+	if err == nil && config == nil {
+		err = errors.New("a configuration is needed: make one with ParseDSN of github.com/go-sql-driver/mysql")
+	}
+	if err != nil {
+		return nil, problem("open", "", interlock.Bug, err)
+	}
+	d := &Driver{config: config.Clone(), options: options, freed: newBell(), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
+		holdings: map[string]*holding{}, former: map[string]former{}}
+	d.life, d.stop = context.WithCancel(context.Background())
+	d.loops.Go(d.run)
+	var f facts
+	err = d.ask(ctx, "open", "", func(ctx context.Context) error {
+		s, err := d.connected(ctx)
+		if err == nil {
+			f = s.facts
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, d.Close(context.WithoutCancel(ctx)))
+	}
+	d.guarantees = sessionGuarantees(f, options.TTL)
+	return d, nil
+}
+
+func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
+	g := interlock.Guarantees{
+		Driver: "mysql", Class: interlock.Fenced,
+		TokenFrom: "counter in the name's row, drawn while the lock is held; at least the server's microseconds since 2020",
+		Liveness:  interlock.Connection, Clock: interlock.ServerClock,
+		Order: interlock.Barging, Wait: interlock.Poll,
+		CrossProcess: true,
+		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
+			interlock.ServerClockJump | interlock.OperatorDelete,
+		ExclusionSurvives: interlock.Partition | interlock.ServerClockJump,
+		TTL:               ttl, Blind: ttl,
+	}
+	if f.durable {
+		g.TokensSurvive |= interlock.ServerCrash
+	}
+	return g
+}
+
+// Guarantees says what is promised, as computed when the driver opened.
+func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
+
+// ask gives a task to the goroutine and waits for it or ctx. The tasks are done
+// one after the other, in the order of ask, also those that nobody waits for any
+// more.
+func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Context) error) error {
+	if ctx.Err() != nil {
+		return unsent(ctx, op, name)
+	}
+	t := &task{op: op, name: name, do: do, done: make(chan error, 1)}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return closedError(op, name)
+	}
+	d.queue = append(d.queue, t)
+	d.mu.Unlock()
+	signal(d.work)
+	select {
+	case err := <-t.done:
+		return err
+	case <-ctx.Done():
+		return unanswered(ctx, op, name)
+	}
+}
+
+// run does the tasks, and pings when there was none for a third of the TTL.
+func (d *Driver) run() {
+	timer := time.NewTimer(d.options.TTL)
+	defer timer.Stop()
+	for {
+		select {
+		case <-d.life.Done():
+			d.leave()
+			return
+		case <-timer.C:
+			d.ping()
+		case <-d.ended:
+			d.look()
+		case <-d.work:
+			for t := d.next(); t != nil; t = d.next() {
+				d.perform(t)
+				d.ping() // if there is much to do
+			}
+		}
+		timer.Reset(d.untilPing())
+	}
+}
+
+func (d *Driver) next() *task {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.queue) == 0 || d.closed {
+		return nil
+	}
+	t := d.queue[0]
+	d.queue = d.queue[1:]
+	return t
+}
+
+// perform does one task, for as long as the server can be waited for.
+func (d *Driver) perform(t *task) {
+	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
+	defer cancel()
+	t.done <- ofStatement(ctx, t.op, t.name, t.do(ctx))
+}
+
+// patience is how long to wait for the server: as long as claims may live if
+// there are any, and otherwise a third of the TTL, 5 s at most.
+func (d *Driver) patience() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.session == nil:
+		return dialTimeout
+	case len(d.holdings) > 0:
+		return max(time.Millisecond, d.session.lease.Remaining())
+	}
+	return min(max(d.options.TTL/3, time.Second), 5*time.Second)
+}
+
+// connected is the session, which is opened if there is none.
+func (d *Driver) connected(ctx context.Context) (*session, error) {
+	if d.look(); d.session != nil {
+		return d.session, nil
+	}
+	s, err := dial(ctx, d.config, d.options, &sockets{all: &d.loops, over: func() { signal(d.ended) }})
+	if err != nil {
+		return nil, opening(ctx, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session = s
+	return s, nil
+}
+
+// look ends a session that is known to be over.
+func (d *Driver) look() {
+	switch {
+	case d.session == nil:
+	case d.session.socket.ended():
+		d.over(errClosedByServer)
+	case d.session.lease.Remaining() <= 0:
+		d.over(interlock.ErrExpired)
+	}
+}
+
+var errClosedByServer = errors.New("the server closed the connection")
+
+// statement sends a statement over the session. Every answer is a sign of life
+// of the session, and anything else is its end.
+func (d *Driver) statement(ctx context.Context, send func(*session) error) error {
+	s, err := d.connected(ctx)
+	if err != nil {
+		return err
+	}
+	sent := boottime.Now()
+	err = send(s)
+	switch {
+	case err != nil && !isAnswer(err):
+		d.over(err)
+	case !s.lease.Renew(sent, d.options.TTL):
+		d.over(interlock.ErrExpired)
+		if err == nil {
+			err = problem("run statement", "", interlock.Uncertain, interlock.ErrSessionEnded)
+		}
+	default:
+		s.heard = sent
+	}
+	return err
+}
+
+// over is the end of the session: whoever held has lost.
+func (d *Driver) over(cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.session
+	if s == nil || d.closed {
+		return // after Close, what is held is left to expire
+	}
+	d.session = nil
+	ranOut := s.lease.Remaining() <= 0
+	s.lease.End()
+	for name, h := range d.holdings {
+		h.lost(ranOut, problem("renew", name, interlock.Definite, errors.Join(interlock.ErrSessionEnded, cause)))
+		d.former[h.Owner] = former{lock: s.lockName(d.options, name), id: s.id}
+		d.freed.ring(name)
+	}
+	clear(d.holdings)
+	s.close()
+}
+
+// ping keeps the session alive, and with it whatever it holds, if nothing else
+// was sent for a third of the TTL.
+func (d *Driver) ping() {
+	if d.session == nil || d.untilPing() > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
+	defer cancel()
+	sent := boottime.Now()
+	err := d.statement(ctx, func(s *session) error { return s.check(ctx) })
+	if err != nil {
+		err = ofLook(ctx, "renew", "", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, h := range d.holdings {
+		if tell := h.Events.Renewed; tell != nil && !h.quiet && !d.closed {
+			tell(boottime.Now().Sub(sent), err)
+		}
+	}
+}
+
+// untilPing is the time to the next ping; none or less if it is due.
+func (d *Driver) untilPing() time.Duration {
+	if d.session == nil {
+		return time.Hour
+	}
+	return d.session.heard.Add(d.options.TTL / 3).Sub(boottime.Now())
+}
+
+// Close ends the goroutine. A session that holds something is left to the server,
+// which ends it when it has heard nothing for the TTL.
+func (d *Driver) Close(ctx context.Context) error {
+	d.mu.Lock()
+	if !d.closed && d.session != nil && len(d.holdings) > 0 {
+		d.session.socket.leave(d.options.TTL + 2*time.Second)
+	}
+	d.closed = true
+	d.mu.Unlock()
+	d.stop()
+	done := make(chan struct{})
+	go func() {
+		d.loops.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return problem("close", "", interlock.Retryable, context.Cause(ctx))
+	}
+}
+
+// leave is the end of the goroutine.
+func (d *Driver) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.queue {
+		t.done <- problem(t.op, t.name, interlock.Uncertain, interlock.ErrClosed)
+	}
+	d.queue = nil
+	if d.session != nil {
+		d.session.close()
+	}
+}

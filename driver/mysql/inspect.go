@@ -1,0 +1,78 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// showHolders: a row counts while the session that wrote it has the lock.
+const showHolders = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), 0
+from {ns}_holder where connection = is_used_lock(lock_name) and `
+
+// rows runs a query that changes nothing over the session.
+func (d *Driver) rows(ctx context.Context, op, name, query string, args []any, row func(*sql.Rows) error) error {
+	err := d.ask(ctx, op, name, func(ctx context.Context) error {
+		return d.statement(ctx, func(s *session) error { return each(ctx, s.conn, d.options.sql(query), args, row) })
+	})
+	return ofLook(ctx, op, name, err)
+}
+
+func (d *Driver) show(ctx context.Context, op, query string, args ...any) ([]driver.LockState, error) {
+	var locks collected[driver.LockState]
+	err := d.rows(ctx, op, "", query, args, func(rows *sql.Rows) error {
+		state, err := stateOf(rows)
+		locks.add(state)
+		return err
+	})
+	return locks.take(), err
+}
+
+// Lock shows one name; see driver.Inspector. The server knows of waiters only
+// that they come again and again. A lock that was taken by hand has no record,
+// and is not shown.
+func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
+	state := driver.LockState{Name: name}
+	if err := named("inspect", name, "-"); err != nil {
+		return state, err
+	}
+	found, err := d.show(ctx, "inspect", showHolders+"name = ?", []byte(name))
+	if err == nil && len(found) > 0 {
+		state = found[0]
+	}
+	return state, err
+}
+
+// Locks lists names; see driver.Inspector.
+func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	limit = max(limit, 0)
+	where, args := within(prefix)
+	locks, err := d.show(ctx, "list", showHolders+where+" order by name limit ?", append(args, limit+1)...)
+	if err != nil || len(locks) <= limit {
+		return locks, false, err
+	}
+	return locks[:limit], true, nil
+}
+
+// Watch tells when holders change; see driver.Watcher. It looks about four times
+// a second at the rows of all names that were ever used, which costs one
+// statement each time: it is made for people and few watchers.
+func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
+	where, args := within(prefix)
+	query := `select name, concat(counter, ' ', coalesce(connection = is_used_lock(lock_name), 0)) from {ns}_holder where ` + where
+	return watch(ctx, d.life, prefix, func() (map[string]string, error) {
+		var all collected[[2]string]
+		err := d.rows(ctx, "watch", prefix, query, args, func(rows *sql.Rows) error {
+			var name, state []byte
+			err := rows.Scan(&name, &state)
+			all.add([2]string{string(name), string(state)})
+			return err
+		})
+		states := map[string]string{}
+		for _, s := range all.take() {
+			states[s[0]] = s[1]
+		}
+		return states, err
+	}, changed)
+}

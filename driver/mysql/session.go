@@ -1,0 +1,181 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// LockName is the name by which a [Driver] takes GET_LOCK: "interlock." and 52
+// letters and digits, the SHA-256 of "interlock", the database, the namespace
+// and the name, each but the last ended by a zero byte. The server knows no
+// databases there, takes 64 characters at most and does not tell cases apart.
+// Whoever takes GET_LOCK of it by hand excludes a Driver, and is excluded.
+func LockName(database, namespace, name string) string {
+	sum := sha256.Sum256([]byte("interlock\x00" + database + "\x00" + namespace + "\x00" + name))
+	return "interlock." + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
+}
+
+// A ProxyError tells that the server's connection is not the one that was made:
+// a proxy stands in between, which may give it to others. GET_LOCK is of no use
+// then; [OpenTable] is. It is Definite.
+type ProxyError struct {
+	Want, Got int64 // numbers of connections
+}
+
+// Error says what to do.
+func (e *ProxyError) Error() string {
+	return fmt.Sprintf("connection %d was made, and connection %d of the server answers: a proxy stands in between, use OpenTable",
+		e.Want, e.Got)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ProxyError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// session is one connection that carries every lock of a Driver. What it held is
+// never revived when it ends. All of it belongs to the Driver's goroutine.
+type session struct {
+	db       *sql.DB
+	conn     *sql.Conn
+	socket   *socket
+	id       int64
+	database string
+	facts    facts
+	lease    *boottime.Lease
+	heard    boottime.Instant // when the last answered statement left
+}
+
+// dialTimeout bounds the opening of a session.
+const dialTimeout = 10 * time.Second
+
+// sessionSchema: the row of a name stays, since it keeps the counter.
+var sessionSchema = []string{
+	`create table if not exists {ns}_holder (
+		name varbinary(512) not null primary key,
+		lock_name char(62) character set latin1 not null,
+		owner varbinary(512) not null,
+		counter bigint not null,
+		since datetime(6) not null,
+		connection bigint not null) engine = InnoDB`,
+	`create table if not exists {ns}_break ` + breakColumns,
+}
+
+// dial makes a session.
+func dial(ctx context.Context, config *client.Config, o Options, d *sockets) (_ *session, err error) {
+	config = config.Clone()
+	d.dial, config.DialFunc = config.DialFunc, d.DialContext
+	config.InterpolateParams, config.CheckConnLiveness, config.RejectReadOnly = true, false, false
+	config.ReadTimeout = 0              // statements have bounds of their own
+	config.Logger = &client.NopLogger{} // errors are returned
+	connector, err := client.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{db: sql.OpenDB(connector)}
+	s.db.SetMaxOpenConns(1)
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.conn, err = s.db.Conn(ctx); err != nil {
+		return nil, err
+	}
+	s.socket = d.last
+	if err := s.prepare(ctx, o); err != nil {
+		return nil, err
+	}
+	sent := boottime.Now()
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	s.lease, s.heard = boottime.NewLease(sent, o.TTL), sent
+	return s, nil
+}
+
+// prepare makes the server end the session when it has heard nothing for the
+// TTL, in whole seconds, and bounds what a statement may wait for.
+func (s *session) prepare(ctx context.Context, o Options) (err error) {
+	if s.facts, err = ask(ctx, s.conn); err != nil {
+		return err
+	}
+	if err := s.facts.refusal(); err != nil {
+		return err
+	}
+	if s.facts.galera {
+		return errors.New("GET_LOCK is local to one node of a Galera cluster: use OpenTable")
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	if err := one(ctx, s.conn, `select coalesce(database(), '')`, nil, &s.database); err != nil {
+		return err
+	}
+	if s.database == "" {
+		return errors.New("the configuration names no database for the tables")
+	}
+	ttl := int64((o.TTL + time.Second - 1) / time.Second)
+	_, err = s.conn.ExecContext(ctx, fmt.Sprintf(`set session wait_timeout = %d, net_read_timeout = %d,
+		idle_transaction_timeout = 0, innodb_lock_wait_timeout = 1, max_statement_time = %s, autocommit = 1,
+		sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'`, ttl, ttl, fraction(o.statementTimeout())))
+	if err != nil {
+		return err
+	}
+	return create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_break")
+}
+
+// check asks which connection of the server answers.
+func (s *session) check(ctx context.Context) error {
+	var id int64
+	if err := one(ctx, s.conn, `select connection_id()`, nil, &id); err != nil {
+		return err
+	}
+	return s.sameAs(id)
+}
+
+func (s *session) sameAs(id int64) error {
+	if s.id == 0 && uint32(id) == s.socket.number() { // the server begins with the lower half
+		s.id = id
+	}
+	if id != s.id {
+		return &ProxyError{Want: cmp.Or(s.id, int64(s.socket.number())), Got: id}
+	}
+	return nil
+}
+
+func (s *session) lockName(o Options, name string) string {
+	return LockName(s.database, o.Namespace, name)
+}
+
+// takeLock takes a lock, draws its counter and says who holds, in one statement: the row is written only after GET_LOCK, which does not wait, was
+// granted. All before us have drawn from the same row while they held it.
+const takeLock = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
+select ?, ?, ?, {floor}, {now}, connection_id() from dual where get_lock(?, 0) = 1
+on duplicate key update counter = greatest(counter + 1, values(counter)), lock_name = values(lock_name),
+	owner = values(owner), since = values(since), connection = values(connection)
+returning counter, connection`
+
+const (
+	dropLock = `select coalesce(release_lock(?), -1), connection_id()`
+	whoHolds = `select owner, timestampdiff(microsecond, '2020-01-01', since) from {ns}_holder
+where name = ? and connection = is_used_lock(lock_name)`
+)
+
+// close ends the session, and gives up what it holds.
+func (s *session) close() {
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	s.db.Close()
+}
