@@ -29,13 +29,15 @@ const (
 type system struct {
 	open   func(t *testing.T) (driver.Fenced, driver.Values)
 	crash  func(t *testing.T, d driver.Fenced)
+	cut    func()
+	heal   func()
 	accept interlock.Faults // the least that it is used with
 }
 
 var systems = map[string]func(t *testing.T) system{
 	"redis": func(t *testing.T) system {
 		p := paths.New[driver.Fenced](testbed.Redis(t))
-		return system{crash: p.Crash, accept: interlock.AsyncFailover | interlock.ServerCrash,
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.AsyncFailover | interlock.ServerCrash,
 			open: func(t *testing.T) (driver.Fenced, driver.Values) {
 				var v driver.Values
 				d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
@@ -58,7 +60,7 @@ var systems = map[string]func(t *testing.T) system{
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		return system{crash: p.Crash, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				config := pool.Config().ConnConfig.Copy()
 				at := netip.MustParseAddrPort(path.Addr())
@@ -79,8 +81,8 @@ func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy
 	return d
 }
 
-// TestSystems hands a leadership over, lets the successor's connection die, and
-// compares what an observer saw.
+// TestSystems hands a leadership over, lets the successor's connection die, then
+// everybody's for a while, and compares what an observer saw.
 func TestSystems(t *testing.T) {
 	for name, start := range systems {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +91,7 @@ func TestSystems(t *testing.T) {
 			}
 			t.Parallel()
 			s := start(t)
-			a, b, c := s.candidate(t, "a"), s.candidate(t, "b"), s.candidate(t, "c")
+			a, b, c, d := s.candidate(t, "a"), s.candidate(t, "b"), s.candidate(t, "c"), s.candidate(t, "d")
 			seen := s.observe(t)
 			seen.until(t, "")
 			a.campaign(t)
@@ -119,15 +121,19 @@ func TestSystems(t *testing.T) {
 			b.leads(t, 3*leaseOfServers)
 			t.Logf("the leader died, and another led %v later", b.elected.Sub(crashed))
 			seen.until(t, "b")
-			testbed.Eventually(t, "the leader that was cut off is told", patience, func() bool { return c.ctx.Err() != nil })
-			if err := c.resign(); !errors.Is(err, interlock.ErrExpired) && !errors.Is(err, interlock.ErrLost) && !errors.Is(err, interlock.ErrSessionEnded) {
-				t.Errorf("the leader that was cut off: Run returned %v", err)
-			}
-			if err := b.resign(); err != nil {
+			c.lost(t)
+
+			s.cut() // also the observer
+			b.lost(t)
+			s.heal()
+			d.campaign(t)
+			d.leads(t, patience)
+			seen.until(t, "d")
+			if err := d.resign(); err != nil {
 				t.Errorf("Run returned %v", err)
 			}
 			seen.until(t, "")
-			if got, want := seen.leaders(), []string{"a", "c", "b"}; !slices.Equal(got, want) {
+			if got, want := seen.leaders(), []string{"a", "c", "b", "d"}; !slices.Equal(got, want) {
 				t.Errorf("observed %q, want %q", got, want)
 			}
 			if s.accept == 0 {
@@ -204,6 +210,17 @@ func (c *contender) leads(t *testing.T, within time.Duration) {
 func (c *contender) resign() error {
 	close(c.end)
 	return <-c.done
+}
+
+// lost waits until a leader whose connection is cut knows it, and ends its
+// function.
+func (c *contender) lost(t *testing.T) {
+	t.Helper()
+	testbed.Eventually(t, "the leader that was cut off is told", patience, func() bool { return c.ctx.Err() != nil })
+	err := c.resign()
+	if !errors.Is(err, interlock.ErrExpired) && !errors.Is(err, interlock.ErrLost) && !errors.Is(err, interlock.ErrSessionEnded) {
+		t.Errorf("the leader that was cut off: Run returned %v", err)
+	}
 }
 
 // sight is what an observer saw.
