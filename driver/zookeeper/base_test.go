@@ -63,13 +63,16 @@ func TestDamagedBase(t *testing.T) {
 		t.Fatalf("token %d after %d", g.Token, last)
 	}
 	mustRelease(t, d, demand("n", "deleted"))
-	for _, bad := range []string{"nonsense", `{"base":2251799813685247,"anchor":1}`} { // the latter is at the end
+	for _, bad := range []string{"nonsense", `{"base":2251799813685247,"anchor":1}`, `{"base":2251799813685248,"anchor":1}`} { // at the end
 		if _, err := operator.Set(base, []byte(bad), -1); err != nil {
 			t.Fatal(err)
 		}
 		r := demand("n", "of "+bad)
 		if _, err := d.Acquire(bounded(t), r.Request); interlock.Kind(err) != interlock.Definite {
 			t.Fatalf("with %s: %v", bad, err)
+		}
+		if data, _, err := operator.Get(base); err != nil || !strings.HasPrefix(string(data), strings.TrimSuffix(bad, "}")) {
+			t.Fatalf("it was replaced by %s, %v", data, err)
 		}
 		mustRelease(t, d, r)
 	}

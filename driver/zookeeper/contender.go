@@ -152,7 +152,7 @@ func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
 	if c == nil || c.state != holding || !c.told {
 		return Contender{}, false
 	}
-	czxid := c.token.Counter() - c.scale.added()
+	czxid := c.token.Counter() - c.scale.Base + c.scale.Anchor
 	return Contender{Path: c.node, Session: c.session.id, Czxid: czxid}, true
 }
 

@@ -33,10 +33,10 @@
 // least the microseconds since 2020, and therefore tokens rise over an empty
 // data directory too, given sane clocks. A contender's node is created in one
 // transaction with a check that the base is still the one it relies on. A
-// counter that is out of range is refused. Each election of a leader moves the
-// counter by 2^32, which is 72 minutes: after twenty in one day guards refuse
-// tokens as implausible, until the clock has caught up. [Driver.Token] and
-// [Driver.Zxid] convert for writers that know only czxids.
+// counter that is out of range is refused. A base is good for 2^24 transactions
+// and not beyond an election, which moves czxids by 2^32; who comes then raises
+// it first, by at most 17 seconds more than the clock asks for. [Driver.Token]
+// and [Driver.Zxid] convert for writers that know only czxids.
 //
 // # Liveness
 //

@@ -12,35 +12,51 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// scale makes counters of transaction ids: Base + (czxid − Anchor). What it adds
-// only ever rises, and so do transaction ids; so their sum does.
+// scale makes counters of transaction ids: Base + (czxid − Anchor). It is good
+// for span transactions from the anchor on. Then, and when an election has moved
+// the ids by 2^32, it must be replaced; whoever does that knows without any clock
+// how far the counters can have come.
 type scale struct {
 	Base   int64 `json:"base"`
 	Anchor int64 `json:"anchor"`
 }
 
-// added is what a scale adds to a transaction id.
-func (s scale) added() int64 { return s.Base - s.Anchor }
+// span is how many transactions a scale is good for. It is also by how much a
+// counter may get ahead of the clock through an election: 17 seconds.
+const span = 1 << 24
+
+// errSpent says that a transaction is beyond what its scale is good for.
+var errSpent = errors.New("its base of tokens is spent")
+
+var errExhausted = errors.New("the counter is out of range, and no token can be issued in this namespace any more")
+
+// covers reports that the scale can give a token to czxid.
+func (s scale) covers(czxid int64) bool { return czxid >= s.Anchor && czxid-s.Anchor < span }
+
+// top is above every counter that was given up to a transaction, or at it.
+func (s scale) top(zxid int64) int64 { return s.Base + min(max(0, zxid-s.Anchor), span) }
+
+// follows reports that no counter of s is at or below one that was given by
+// prev before s came.
+func (s scale) follows(prev scale) bool {
+	return s == prev || s.Anchor >= prev.Anchor && s.Base >= prev.top(s.Anchor)
+}
 
 func (s scale) token(czxid int64) (interlock.Token, error) {
 	const op = "make token"
-	if czxid <= 0 || s.Base <= 0 || s.Base > interlock.MaxCounter || s.Anchor < 0 {
+	fail := func(err error) (interlock.Token, error) {
 		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("no token of transaction %#x on base %d and anchor %#x", czxid, s.Base, s.Anchor)}
+			Err: fmt.Errorf("of transaction %#x on base %d and anchor %#x: %w", czxid, s.Base, s.Anchor, err)}
 	}
-	since := czxid - s.Anchor // of two numbers that are not negative
-	if since > math.MaxInt64-s.Base || s.Base+since > interlock.MaxCounter || s.Base+since < 1 {
-		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("the counter of transaction %#x on base %d and anchor %#x is out of range: "+
-				"no token can be issued in this namespace any more", czxid, s.Base, s.Anchor)}
+	switch {
+	case s.Base < 1 || s.Base > interlock.MaxCounter || s.Anchor < 0 || czxid < 1:
+		return fail(errors.New("that is no base"))
+	case !s.covers(czxid):
+		return fail(errSpent)
+	case s.Base+czxid-s.Anchor > interlock.MaxCounter:
+		return fail(errExhausted)
 	}
-	return interlock.NewToken(s.Base+since, 0)
-}
-
-// behind reports that the scale would give a counter below floor to a
-// transaction as old as zxid.
-func (s scale) behind(zxid, floor int64) bool {
-	return s == scale{} || zxid-s.Anchor < floor-s.Base
+	return interlock.NewToken(s.Base+czxid-s.Anchor, 0)
 }
 
 // base is the scale of the namespace as it stands in its node.
@@ -49,23 +65,23 @@ type base struct {
 	version int32 // of the node
 	mod     int64 // the transaction that wrote the node last; 0 if nothing is known
 	since   int64 // the transaction that wrote the scale
-	earlier []span
+	earlier []former
 }
 
-// span is a scale that was valid from a transaction on, until the next.
-type span struct {
+// former is a scale that was valid from a transaction on, until the next.
+type former struct {
 	scale
 	Since int64 `json:"since"`
 }
 
 // kept is how many former scales the node keeps, for conversions.
-const kept = 32
+const kept = 64
 
 // stored is the data of the base's node.
 type stored struct {
 	scale
-	Since   int64  `json:"since,omitempty"`   // 0 in the write that brings the scale, which cannot know
-	Earlier []span `json:"earlier,omitempty"` // the newest last
+	Since   int64    `json:"since,omitempty"`   // 0 in the write that brings the scale, which cannot know
+	Earlier []former `json:"earlier,omitempty"` // the newest last
 }
 
 func readBase(data []byte, stat *zk.Stat) (base, error) {
@@ -96,15 +112,15 @@ func (b base) same() []byte {
 func (b base) next(s scale) stored {
 	out := stored{scale: s, Earlier: b.earlier}
 	if b.scale != (scale{}) {
-		out.Earlier = append(out.Earlier[:len(out.Earlier):len(out.Earlier)], span{b.scale, b.since})
+		out.Earlier = append(out.Earlier[:len(out.Earlier):len(out.Earlier)], former{b.scale, b.since})
 	}
 	out.Earlier = out.Earlier[max(0, len(out.Earlier)-kept):]
 	return out
 }
 
-// spans are all known scales, the newest first.
-func (b base) spans() []span {
-	all := []span{{b.scale, b.since}}
+// scales are all that are known, the newest first.
+func (b base) scales() []former {
+	all := []former{{b.scale, b.since}}
 	for i := len(b.earlier) - 1; i >= 0; i-- {
 		all = append(all, b.earlier[i])
 	}
@@ -122,8 +138,8 @@ func (s *session) currentBase(ctx context.Context) (base, error) {
 	return s.raiseBase(ctx, 1)
 }
 
-// raiseBase makes sure that the next counter is at least floor, and that no
-// scale adds less than one this session has seen.
+// raiseBase makes sure that the next counter is at least floor, above all that
+// this session has seen, and can be given by the scale.
 func (s *session) raiseBase(ctx context.Context, floor int64) (base, error) {
 	for range attempts {
 		b, err := s.raiseOnce(ctx, floor)
@@ -162,6 +178,9 @@ func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 		return b, nil
 	}
 	out := b.next(s.wanted(b, floor))
+	if out.Base > interlock.MaxCounter {
+		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: errExhausted}
+	}
 	stat, err = s.writeBase(ctx, encode(out), b.version)
 	if err != nil {
 		return base{}, err
@@ -208,28 +227,20 @@ func (s *session) createBase(ctx context.Context) error {
 	return zk.ErrNoNode // and now read it
 }
 
-// isBehind reports that b must be raised, as of the last change of its node.
+// isBehind reports that b must be raised, as of the last change of its node and
+// of what else was seen to have happened.
 func (s *session) isBehind(b base, floor int64) bool {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	return b.added() < s.mostAdded || b.behind(b.mod, floor)
+	return b.scale == (scale{}) || !b.follows(s.seen) || !b.covers(max(b.mod, s.newest)) || b.top(b.mod) < floor
 }
 
 // wanted is the scale that starts with the last change of b's node.
 func (s *session) wanted(b base, floor int64) scale {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	if s.mostAdded != noneAdded {
-		floor = max(floor, s.mostAdded+b.mod)
-	}
-	if b.scale != (scale{}) {
-		floor = max(floor, b.added()+b.mod)
-	}
-	return scale{Base: floor, Anchor: b.mod}
+	return scale{Base: max(floor, s.seen.top(b.mod), b.top(b.mod)), Anchor: b.mod}
 }
-
-// noneAdded is below what any scale adds.
-const noneAdded = math.MinInt64
 
 func (s *session) adopt(b base) {
 	s.d.mu.Lock()
@@ -237,7 +248,9 @@ func (s *session) adopt(b base) {
 	if b.mod >= s.base.mod {
 		s.base = b
 	}
-	s.mostAdded = max(s.mostAdded, b.added())
+	if b.follows(s.seen) {
+		s.seen = b.scale
+	}
 }
 
 // forgetBase has the next contender read it again.
@@ -257,7 +270,7 @@ func (d *Driver) Token(ctx context.Context, czxid int64) (interlock.Token, error
 	if err != nil {
 		return 0, err
 	}
-	for _, s := range b.spans() {
+	for _, s := range b.scales() {
 		if czxid > s.Since {
 			return s.token(czxid)
 		}
@@ -274,8 +287,8 @@ func (d *Driver) Zxid(ctx context.Context, token interlock.Token) (int64, error)
 		return 0, err
 	}
 	until := int64(math.MaxInt64)
-	for _, s := range b.spans() {
-		if zxid := token.Counter() - s.added(); zxid > s.Since && zxid < until {
+	for _, s := range b.scales() {
+		if zxid := token.Counter() - s.Base + s.Anchor; zxid > s.Since && zxid < until && s.covers(zxid) {
 			return zxid, nil
 		}
 		until = s.Since

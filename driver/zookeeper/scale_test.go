@@ -18,14 +18,14 @@ func TestScale(t *testing.T) {
 	}{
 		{scale{floor, 0x100000010}, 0x100000010, floor},
 		{scale{floor, 0x100000010}, 0x100000011, floor + 1},
-		{scale{floor, 0x100000010}, 0x10000000f, floor - 1},
-		{scale{floor, 0x100000010}, 0x200000010, floor + 1<<32}, // an election
-		{scale{floor, 1 << 60}, 1<<60 + 5, floor + 5},           // more than a counter holds, without the anchor
+		{scale{floor, 0x100000010}, 0x10000000f, 0}, // before it
+		{scale{floor, 0x100000010}, 0x100000010 + span - 1, floor + span - 1},
+		{scale{floor, 0x100000010}, 0x100000010 + span, 0},
+		{scale{floor, 0x100000010}, 0x200000010, 0},   // an election
+		{scale{floor, 1 << 60}, 1<<60 + 5, floor + 5}, // more than a counter holds
 		{scale{interlock.MaxCounter, 10}, 10, interlock.MaxCounter},
 		{scale{interlock.MaxCounter, 10}, 11, 0},
 		{scale{floor, 0}, math.MaxInt64, 0},
-		{scale{1, 0}, math.MaxInt64, 0},
-		{scale{5, 100}, 94, 0},
 		{scale{}, 7, 0},
 		{scale{floor, 1}, 0, 0},
 	} {
@@ -39,25 +39,31 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Whatever the clocks of those who raise it, a scale never adds less, and
-// starts at the floor.
+// Whatever the clocks of those who raise it, and whatever elections come between,
+// tokens rise, and start at the floor.
 func TestRaisingNeverLowers(t *testing.T) {
 	d := &Driver{}
-	s := d.sessionWithout()
+	s := &session{d: d}
 	b := base{mod: 50}
 	last := int64(0)
-	for i, floor := range []int64{1000, 500, 5000, 1, 5001} {
-		b.mod += 10
-		if s.isBehind(b, floor) {
-			b = base{scale: s.wanted(b, floor), mod: b.mod + 1}
+	for i, step := range []struct{ floor, by int64 }{
+		{1000, 10}, {500, 10}, {5000, 10}, {1, 10}, {5001, 100}, {1, span - 200}, {1, 300}, {1, 1 << 32}, {1, 10},
+		{1, 1 << 32}, {1e9, 1 << 33}, {2, span}, {1, span - 1},
+	} {
+		b.mod += step.by
+		if s.isBehind(b, step.floor) {
+			b = base{scale: s.wanted(b, step.floor), mod: b.mod + 1}
 		}
 		s.adopt(b)
-		token, err := b.token(b.mod + 1)
+		token, err := b.token(b.mod)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if token.Counter() <= last || token.Counter() < floor {
-			t.Fatalf("step %d: counter %d after %d, floor %d", i, token.Counter(), last, floor)
+		if token.Counter() <= last || token.Counter() < step.floor {
+			t.Fatalf("step %d: counter %d after %d, floor %d", i, token.Counter(), last, step.floor)
+		}
+		if most := max(last+step.by, last+span, step.floor) + 1; token.Counter() > most {
+			t.Fatalf("step %d: counter %d after %d, which is further than %d", i, token.Counter(), last, most)
 		}
 		last = token.Counter()
 	}
@@ -66,14 +72,11 @@ func TestRaisingNeverLowers(t *testing.T) {
 		if !s.isBehind(low, 1) {
 			t.Fatalf("%+v is taken as it is", low)
 		}
-		if got := s.wanted(low, 1); got.added() < b.added() {
-			t.Fatalf("%+v adds less than %+v", got, b.scale)
+		token, err := s.wanted(low, 1).token(low.mod + 1)
+		if err != nil || token.Counter() <= last {
+			t.Fatalf("counter %d after %d, %v", token.Counter(), last, err)
 		}
 	}
-}
-
-func (d *Driver) sessionWithout() *session {
-	return &session{d: d, mostAdded: noneAdded}
 }
 
 // What the node keeps of former scales goes through its data.
@@ -86,14 +89,14 @@ func TestFormerScalesAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := b.spans()
+	all := b.scales()
 	if len(all) != kept+1 {
 		t.Fatalf("%d are kept", len(all))
 	}
 	for i, s := range all {
 		at := int64(kept+4) - int64(i)
-		if s != (span{scale{1000 + 10*at, 100 + at}, 200 + at}) {
-			t.Fatalf("span %d is %+v", i, s)
+		if s != (former{scale{1000 + 10*at, 100 + at}, 200 + at}) {
+			t.Fatalf("scale %d is %+v", i, s)
 		}
 	}
 	// a write that changes nothing does not move where the scale began

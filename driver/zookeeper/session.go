@@ -34,7 +34,8 @@ type session struct {
 	ended     bool
 	revoked   bool // ZooKeeper said that the session is over, and its nodes with it
 	base      base
-	mostAdded int64
+	seen      scale                          // the highest adopted
+	newest    int64                          // the newest transaction heard of
 	own       map[string]*contender          // by the path of its node
 	ahead     map[string]map[*contender]bool // who waits for the node at this path to go
 	watched   map[string]bool                // paths that such a watch stands on
@@ -74,15 +75,14 @@ func (d *Driver) newSession() (*session, error) {
 
 func (d *Driver) sessionWith(p pace) *session {
 	s := &session{
-		d:         d,
-		pace:      p,
-		up:        make(chan struct{}),
-		checkNow:  make(chan struct{}, 1),
-		mostAdded: noneAdded,
-		own:       map[string]*contender{},
-		ahead:     map[string]map[*contender]bool{},
-		watched:   map[string]bool{},
-		hints:     map[*subscription]bool{},
+		d:        d,
+		pace:     p,
+		up:       make(chan struct{}),
+		checkNow: make(chan struct{}, 1),
+		own:      map[string]*contender{},
+		ahead:    map[string]map[*contender]bool{},
+		watched:  map[string]bool{},
+		hints:    map[*subscription]bool{},
 	}
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
 	s.link = &link{ctx: s.ctx, dial: d.options.Dial, patience: p.request}
@@ -99,13 +99,14 @@ func (d *Driver) abandon(s *session) {
 // begin takes what the session was granted, prepares the namespace and keeps
 // the session alive from now on.
 func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
-	s.id, s.ttl = s.conn.SessionID(), s.link.length()
-	if s.ttl < minTTL {
+	ttl := s.link.length()
+	if ttl < minTTL {
 		return &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("the server granted a session of %v, and less than %v cannot be kept alive", s.ttl, minTTL)}
+			Err: fmt.Errorf("the server granted a session of %v, and less than %v cannot be kept alive", ttl, minTTL)}
 	}
-	s.pace = paceOf(s.ttl)
-	s.term = boottime.NewLease(sent, s.ttl)
+	s.d.mu.Lock() // the client's goroutines tell events already
+	s.id, s.ttl, s.pace, s.term = s.conn.SessionID(), ttl, paceOf(ttl), boottime.NewLease(sent, ttl)
+	s.d.mu.Unlock()
 	for _, a := range s.d.options.Auth {
 		_, err := ask(ctx, s, "authenticate", "", func(c *zk.Conn) (struct{}, error) {
 			return struct{}{}, c.AddAuth(a.Scheme, a.Credentials)

@@ -74,6 +74,12 @@ func (k *keyhole) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return &peekedConn{conn, k}, nil
 }
 
+func (k *keyhole) dials() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.dialed
+}
+
 type peekedConn struct {
 	net.Conn
 	k *keyhole
@@ -96,6 +102,10 @@ func (c *peekedConn) Read(p []byte) (int, error) {
 func (k *keyhole) expire(t *testing.T, addr string) {
 	t.Helper()
 	k.mu.Lock()
+	if len(k.greeting) < greetingSize {
+		k.mu.Unlock()
+		return // it has just come back
+	}
 	known := k.greeting[12:greetingSize]
 	k.mu.Unlock()
 	conn, err := net.Dial("tcp", addr)
@@ -118,9 +128,7 @@ func (k *keyhole) expire(t *testing.T, addr string) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := io.ReadAll(conn); err != nil { // until the server closes
-		t.Fatal(err)
-	}
+	_, _ = io.ReadAll(conn) // until the server closes
 }
 
 // TestEndedSessionIsTold, and with it every claim, and the client does not go on
@@ -135,28 +143,36 @@ func TestEndedSessionIsTold(t *testing.T) {
 	grant := mustAcquire(t, d, holder)
 	done := enqueue(t, d, waiter)
 	old, _ := d.Contender("n", "holder")
-	k.expire(t, server.Addr())
-	if cause := receive(t, holder.lost, "word of the loss"); !errors.Is(cause, interlock.ErrSessionEnded) {
+	testbed.Eventually(t, "the session is over", patience, func() bool {
+		k.expire(t, server.Addr()) // the client may have been faster, and be back
+		return grant.Lease.Remaining() <= 0
+	})
+	// nodes go with their session, and word of that may come before
+	over := func(err error) bool {
+		return errors.Is(err, interlock.ErrSessionEnded) || errors.Is(err, interlock.ErrLost)
+	}
+	if cause := receive(t, holder.lost, "word of the loss"); !over(cause) {
 		t.Fatalf("cause %v", cause)
 	}
-	if o := receive(t, done, "the waiter"); !errors.Is(o.err, interlock.ErrSessionEnded) || interlock.Kind(o.err) != interlock.Retryable {
+	if o := receive(t, done, "the waiter"); !over(o.err) || interlock.Kind(o.err) != interlock.Retryable {
 		t.Fatalf("the waiter: %+v", o)
 	}
+	testbed.Eventually(t, "the driver knows", patience, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.session == nil
+	})
 	if grant.Lease.Remaining() > 0 {
 		t.Fatal("the lease goes on")
 	}
-	k.mu.Lock()
-	dialed := k.dialed
-	k.mu.Unlock()
+	dialed := k.dials()
 	next := mustAcquire(t, d, waiter)
 	now, ok := d.Contender("n", "waiter")
 	if !ok || now.Session == old.Session || next.Token <= grant.Token {
 		t.Fatalf("%+v with %d came after %+v with %d", now, next.Token, old, grant.Token)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if dialed > 2 || k.dialed > 3 { // the session, its end, and the next one
-		t.Fatalf("dialed %d times, and %d after the next session", dialed, k.dialed)
+	if again := k.dials(); again != dialed+1 { // the next session, and no more
+		t.Fatalf("dialed %d times, and %d after the next session", dialed, again)
 	}
 	mustRelease(t, d, holder)
 }

@@ -1,0 +1,269 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// enter makes sure that c has a node in line, that it is of this session, and
+// that its end will be told.
+func (d *Driver) enter(ctx context.Context, s *session, c *contender) error {
+	for range attempts {
+		if err := d.settle(ctx, s, c); err != nil {
+			return err
+		}
+		if d.hasNode(c) {
+			err := d.verify(ctx, s, c)
+			if !errors.Is(err, errSpent) {
+				return err
+			}
+			if err := d.stepBack(ctx, s, c); err != nil {
+				return err
+			}
+		}
+		if err := d.create(ctx, s, c); err != nil && !isObsolete(err) {
+			return err
+		}
+	}
+	return again(c.name, errors.New("the lock's node, or the base of tokens, kept changing"))
+}
+
+// stepBack takes c's node out of the line, because an election, or many
+// transactions, came between the base that it relied on and itself. The next one
+// relies on another.
+func (d *Driver) stepBack(ctx context.Context, s *session, c *contender) error {
+	d.mu.Lock()
+	node := c.node
+	delete(s.own, node)
+	d.mu.Unlock()
+	s.forgetBase()
+	if err := s.remove(ctx, opAcquire, c.name, node); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.node == node {
+		c.node = ""
+	}
+	return nil
+}
+
+// isObsolete reports that a request relied on what has changed, and did nothing.
+func isObsolete(err error) bool {
+	return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
+}
+
+func (d *Driver) hasNode(c *contender) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.node != "" || c.state != asking
+}
+
+// settle finds out what became of a request to create c's node whose answer is
+// not known. Its random part tells; the client sends in order, and the server
+// catches up with the leader first, so what is not seen then will not come.
+func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
+	if err := d.created(ctx, s, c); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	unsure := c.unsure
+	d.mu.Unlock()
+	if !unsure {
+		return nil
+	}
+	q, err := d.line(ctx, s, c)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.unsure = false
+	if i := q.find(c.id); i >= 0 {
+		c.stands(c.lock + "/" + q[i].name)
+	}
+	return nil
+}
+
+// created waits for a request that is under way.
+func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
+	d.mu.Lock()
+	creating := c.creating
+	d.mu.Unlock()
+	if creating == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.pace.request, errSlow)
+	defer cancel()
+	select {
+	case <-creating:
+		return nil
+	case <-ctx.Done():
+		return &interlock.Error{Op: opAcquire, Driver: driverName, Name: c.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+	}
+}
+
+// line reads the line as it is now, and not as a server that lags behind has it.
+func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, error) {
+	if err := s.sync(ctx, opAcquire, c.name); err != nil {
+		return nil, err
+	}
+	list, err := s.children(ctx, opAcquire, c.name, c.lock)
+	return queueOf(list), err
+}
+
+// create sends one request that puts c in line, if the base of tokens is still
+// the one that it relies on. isObsolete tells that nothing was done and why it
+// may be sent again.
+func (d *Driver) create(ctx context.Context, s *session, c *contender) error {
+	b, err := s.currentBase(ctx)
+	if err != nil {
+		return prelude(err)
+	}
+	over := make(chan struct{})
+	d.mu.Lock()
+	c.creating, c.scale = over, b.scale
+	d.mu.Unlock()
+	_, err = ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) ([]zk.MultiResponse, error) {
+		responses, err := d.multi(conn, s, c, b)
+		d.noteCreated(c, over, responses, err)
+		return responses, err
+	})
+	if err != nil && interlock.Kind(err) != interlock.Uncertain {
+		d.noteCreated(c, over, nil, err) // perhaps it was not sent
+	}
+	switch {
+	case errors.Is(err, zk.ErrBadVersion):
+		s.forgetBase()
+	case errors.Is(err, zk.ErrNoNode):
+		s.forgetBase() // perhaps that is what is missing
+		if failure := d.prepare(ctx, s, c); failure != nil {
+			return failure
+		}
+	}
+	return err
+}
+
+// multi is the request itself. It is not sent for one that has left meanwhile.
+func (d *Driver) multi(conn *zk.Conn, s *session, c *contender, b base) ([]zk.MultiResponse, error) {
+	d.mu.Lock()
+	left := c.state != asking || s.ended
+	d.mu.Unlock()
+	if left {
+		return nil, zk.ErrNoServer
+	}
+	data := encode(record{Owner: text(c.owner), Asked: d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale})
+	return conn.Multi(
+		&zk.CheckVersionRequest{Path: d.layout.base(), Version: b.version},
+		&zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: d.options.ACL,
+			Flags: zk.FlagEphemeral | zk.FlagSequence},
+	)
+}
+
+// noteCreated takes the outcome of a request, also when nobody waits for it any
+// more.
+func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.creating != over {
+		return
+	}
+	c.creating = nil
+	close(over)
+	switch {
+	case err == nil:
+		c.stands(responses[1].String)
+	case kindOf(err) == interlock.Uncertain:
+		c.unsure = true
+	}
+	if c.state == leaving {
+		nudge(d.tendNow)
+	}
+}
+
+// prepare makes the lock's node, and those above it. They are containers, which
+// the servers remove some time after the last contender has gone; servers
+// before 3.5 have none and keep plain nodes.
+func (d *Driver) prepare(ctx context.Context, s *session, c *contender) error {
+	for _, path := range append(parents(c.lock), c.lock) {
+		flag := int32(zk.FlagContainer)
+		if len(path) <= len(d.layout.root) {
+			flag = zk.FlagPersistent
+		}
+		err := d.makeNode(ctx, s, path, flag)
+		if isUnknownRequest(err) {
+			err = d.makeNode(ctx, s, path, zk.FlagPersistent)
+		}
+		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			return prelude(err)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) makeNode(ctx context.Context, s *session, path string, flag int32) error {
+	_, err := ask(ctx, s, "make lock's node", "", func(c *zk.Conn) (string, error) {
+		if flag == zk.FlagContainer {
+			return c.CreateContainer(path, nil, flag, d.options.ACL)
+		}
+		return c.Create(path, nil, flag, d.options.ACL)
+	})
+	return err
+}
+
+// isUnknownRequest is what a server says to a request that it does not know. The
+// client has no name for that.
+func isUnknownRequest(err error) bool {
+	var e *interlock.Error
+	return errors.As(err, &e) && e.Err.Error() == "unknown error: -6"
+}
+
+// verify looks at the node and watches it. One of another session would go with
+// that session, and is not believed, whatever its name says.
+func (d *Driver) verify(ctx context.Context, s *session, c *contender) error {
+	d.mu.Lock()
+	node, asked := c.node, c.state == asking
+	d.mu.Unlock()
+	if !asked {
+		return nil
+	}
+	stat, err := s.watchOwn(ctx, c.name, node)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case c.state != asking: // it was told meanwhile
+		return nil
+	case stat == nil:
+		c.vanish()
+		return nil
+	case stat.EphemeralOwner != s.id:
+		c.state = dropped
+		return again(c.name, fmt.Errorf("the node %s belongs to session %#x, and ours is %#x: %w",
+			below(node), stat.EphemeralOwner, s.id, interlock.ErrSessionEnded))
+	}
+	s.newest = max(s.newest, stat.Czxid)
+	if c.token, err = c.scale.token(stat.Czxid); err != nil {
+		return err
+	}
+	c.state = waiting
+	return nil
+}
+
+// watchOwn reads the state of a node and has its end told; nil if it is gone.
+func (s *session) watchOwn(ctx context.Context, name, path string) (*zk.Stat, error) {
+	return ask(ctx, s, opAcquire, name, func(c *zk.Conn) (*zk.Stat, error) {
+		exists, stat, _, err := c.ExistsW(path)
+		if !exists {
+			return nil, err
+		}
+		return stat, err
+	})
+}

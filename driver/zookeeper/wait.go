@@ -1,0 +1,206 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// await waits for the turn of a contender in line.
+func (d *Driver) await(ctx context.Context, s *session, c *contender, noWait bool) (driver.Grant, error) {
+	for {
+		if g, done, err := d.outcome(c); done {
+			return g, err
+		}
+		list, err := s.children(ctx, opAcquire, c.name, c.lock)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		q := queueOf(list)
+		if err := d.refuse(c.name, q); err != nil {
+			return driver.Grant{}, d.withdraw(ctx, c, err)
+		}
+		if removed, err := d.removeStale(ctx, s, c, q); removed || err != nil {
+			if err != nil {
+				return driver.Grant{}, err
+			}
+			continue
+		}
+		i := q.find(c.id)
+		switch {
+		case i <= 0:
+			d.decide(c, i == 0)
+		case noWait:
+			return driver.Grant{}, d.giveWay(ctx, s, c, q[0])
+		default:
+			if err := d.stand(ctx, s, c, q, i); err != nil {
+				return driver.Grant{}, err
+			}
+		}
+	}
+}
+
+// outcome is what an Acquire has to say by now.
+func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+		return g, true, errClosed(opAcquire, c.name)
+	case c.state == leaving:
+		return g, true, &interlock.Error{Op: opAcquire, Driver: driverName, Name: c.name,
+			Kind: interlock.Definite, Err: interlock.ErrReleased}
+	case c.state == dropped:
+		return g, true, again(c.name, fmt.Errorf("its node was deleted: %w", interlock.ErrLost))
+	case c.state == outdated, c.session.term.Remaining() <= 0:
+		return g, true, again(c.name, interlock.ErrSessionEnded)
+	case c.state == holding:
+		return c.grant(), true, nil
+	}
+	return g, false, nil
+}
+
+// decide is for one that is first in line, or no longer in it.
+func (d *Driver) decide(c *contender, first bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case c.state != waiting:
+	case first:
+		c.state = holding
+	default:
+		c.vanish()
+	}
+}
+
+// giveWay ends a request that does not wait, and leaves nothing behind.
+func (d *Driver) giveWay(ctx context.Context, s *session, c *contender, holder node) error {
+	if err := d.Release(ctx, c.name, c.owner); err != nil {
+		return err
+	}
+	return d.held(ctx, s, c.name, c.lock, holder)
+}
+
+// removeStale deletes nodes of the same owner under sessions that ran out.
+func (d *Driver) removeStale(ctx context.Context, s *session, c *contender, q queue) (removed bool, err error) {
+	d.mu.Lock()
+	stale := c.stale
+	d.mu.Unlock()
+	for _, n := range q {
+		if !slices.Contains(stale, n.id) {
+			continue
+		}
+		if err := s.remove(ctx, opAcquire, c.name, c.lock+"/"+n.name); err != nil {
+			return removed, err
+		}
+		removed = true
+	}
+	return removed, nil
+}
+
+// stand waits behind the one before c, until that has gone or something has
+// become of c. Only that one's node is watched, so that a release wakes one.
+func (d *Driver) stand(ctx context.Context, s *session, c *contender, q queue, i int) error {
+	before := c.lock + "/" + q[i-1].name
+	watched := d.join(s, c, before)
+	defer d.stepOut(s, c, before)
+	place := driver.Place{Ahead: i - 1}
+	if !watched || i == 1 && d.holderUnknown(c) {
+		f, err := d.watch(ctx, s, c, before)
+		if err != nil || f == nil {
+			return err
+		}
+		if i == 1 {
+			place.Holder = ownerOf(q[0], f.data)
+		}
+	}
+	d.mu.Lock()
+	if i == 1 && place.Holder == "" {
+		place.Holder = c.place.Holder
+	}
+	if c.state == waiting {
+		c.queue(place)
+	}
+	d.mu.Unlock()
+	return d.pause(ctx, s, c, before)
+}
+
+// holderUnknown reports that nobody has told c yet who holds.
+func (d *Driver) holderUnknown(c *contender) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.place.Ahead != 0 || c.place.Holder == ""
+}
+
+// join has c woken when the node at path goes. watched reports that a watch
+// stands on it; otherwise the caller sets one.
+func (d *Driver) join(s *session, c *contender, path string) (watched bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.ahead[path] == nil {
+		s.ahead[path] = map[*contender]bool{}
+	}
+	s.ahead[path][c] = true
+	watched = s.watched[path]
+	s.watched[path] = true
+	return watched
+}
+
+// stepOut is the opposite of join.
+func (d *Driver) stepOut(s *session, c *contender, path string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(s.ahead[path], c)
+	if len(s.ahead[path]) == 0 {
+		delete(s.ahead, path)
+	}
+}
+
+// watch reads the node at path and has its end told; nil if it is gone. Without
+// a watch everyone who relies on one is woken to look again.
+func (d *Driver) watch(ctx context.Context, s *session, c *contender, path string) (*found, error) {
+	f, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (*found, error) {
+		data, stat, _, err := conn.GetW(path)
+		return &found{data: data, stat: stat}, err
+	})
+	if err == nil {
+		return f, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(s.watched, path)
+	for other := range s.ahead[path] {
+		other.wake()
+	}
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	return nil, err
+}
+
+// pause waits until c is woken. At every heartbeat it looks whether the one
+// before is still there, in case word of its end was lost.
+func (d *Driver) pause(ctx context.Context, s *session, c *contender, before string) error {
+	beat := time.NewTicker(s.pace.heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-c.changed:
+			return nil
+		case <-ctx.Done():
+			return &interlock.Error{Op: opAcquire, Driver: driverName, Name: c.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		case <-beat.C:
+			f, err := s.get(ctx, opAcquire, c.name, before)
+			if err == nil && f == nil {
+				return nil
+			}
+		}
+	}
+}
