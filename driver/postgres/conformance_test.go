@@ -42,7 +42,7 @@ func sessionHarness(t *testing.T) drivertest.Harness {
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
-		DeadWaiter: 2 * heartbeat,
+		DeadWaiter: suiteTTL + 2*heartbeat, // it may die with a try under way
 		Without:    drivertest.FIFO | drivertest.LostPushes,
 	}
 }

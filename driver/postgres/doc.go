@@ -53,7 +53,7 @@
 // Session locks live with their connection, and that is bounded: the server is
 // told (idle_session_timeout) to end the session when it has heard nothing for
 // the TTL, so that a half-open connection or a stopped process keeps its locks
-// no longer. A statement is sent every third of the TTL, whatever the number of
+// no longer, or 5 s longer if it vanished during a statement that waits. A statement is sent every third of the TTL, whatever the number of
 // locks. When the connection ends, every claim on it is told ErrSessionEnded at
 // once; a new session never revives what the former one held, and ends it first
 // if the server still has it.
@@ -69,7 +69,8 @@
 // Nothing blocks in the server. A session that gives up a lock notifies the first
 // in line whose session lives, and only that one; it tries, and another process
 // may come first (Order is Barging). Whoever hears nothing tries about once a
-// second. With OpenTable a release notifies all waiters if there are any, where
+// second. A process that dies while its try is under way may be granted the lock,
+// and then keeps it for the TTL. With OpenTable a release notifies all waiters if there are any, where
 // the server can be reached without a pooler, and they ask in growing intervals
 // otherwise.
 //

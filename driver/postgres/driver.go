@@ -338,12 +338,12 @@ func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 }
 
 // patience is until when to wait for the session's answer: as long as claims
-// may live if there are any, otherwise a third of the TTL, 5 s at most.
+// may live, and at most 5 s if there are none.
 func (d *Driver) patience(s *session, now boottime.Instant) boottime.Instant {
 	until := now.Add(max(0, s.lease.RemainingAt(now)))
 	since, waits := s.pipe.silent()
 	if waits && !d.holdsAny() {
-		until = min(until, since.Add(min(d.ttl/3, 5*time.Second)))
+		until = min(until, since.Add(statementTimeout))
 	}
 	return until
 }

@@ -129,7 +129,7 @@ select pg_advisory_unlock($1), (select ` + hint("name") + ` from gone)`,
 	stSweep: `with contenders as (
 	delete from {ns}_contender where session <> $1::int and pg_try_advisory_xact_lock_shared(({class}), session)
 ) delete from {ns}_watcher where session <> $1 and pg_try_advisory_xact_lock_shared(({class}), session)`,
-	// show: key, name. The last row tells of a lock that no record explains.
+	// show: key, name. The holder comes first.
 	stShow: `select c.owner, c.counter, floor(extract(epoch from c.since) * 1000000)::bigint, ` + idle + `
 from {ns}_contender c where c.key = $1::bigint and c.name = $2::text and (c.counter = 0 and ` + strings.ReplaceAll(live, "{and}", "") + `
 	or c.counter > 0 and ` + strings.ReplaceAll(live, "{and}", holds) + `) order by (c.counter > 0) desc, c.place`,

@@ -86,11 +86,14 @@ func (d *dialer) wakeChannel(id int32) string { return d.namespace + "_wake_" + 
 
 func (d *dialer) watchChannel() string { return d.namespace + "_watch" }
 
+// statementTimeout bounds what a statement of a session may wait for. A session
+// whose client vanishes during a statement lives for that much longer.
+const statementTimeout = 5 * time.Second
+
 // configure makes the server end the session when it has heard nothing for the
 // TTL, and bounds what a statement can wait for.
 func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
 	ttl := milliseconds(d.ttl)
-	most := milliseconds(min(max(d.ttl/3, time.Second), 10*time.Second))
 	_, err := conn.Exec(ctx, `select set_config('idle_session_timeout', $1, false),
 		set_config('idle_in_transaction_session_timeout', $1, false), set_config('tcp_user_timeout', $1, false),
 		set_config('statement_timeout', $2, false), set_config('lock_timeout', $2, false),
@@ -100,7 +103,7 @@ func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
 		set_config('application_name', coalesce(nullif(current_setting('application_name'), ''), 'interlock'), false),
 		set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on'
 			when 'local' then 'on' else current_setting('synchronous_commit') end, false)`,
-		pgx.QueryExecModeExec, ttl, most)
+		pgx.QueryExecModeExec, ttl, milliseconds(statementTimeout))
 	return err
 }
 

@@ -26,7 +26,7 @@ func tableHarness(t *testing.T) drivertest.Harness {
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
-		DeadWaiter: 2 * heartbeat,
+		DeadWaiter: suiteTTL + 2*heartbeat, // it may die with a try under way
 		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
 	}
 }

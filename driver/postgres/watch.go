@@ -63,7 +63,7 @@ func (w *watcher) close() {
 
 // settling is when a watch that has begun tells once more that anything may have
 // changed: a statement that was under way when it began does not know of it.
-var settling = []time.Duration{100 * time.Millisecond, time.Second, 11 * time.Second}
+var settling = []time.Duration{100 * time.Millisecond, time.Second, statementTimeout + time.Second}
 
 // Watch tells when holders or waiters change; see driver.Watcher. A session that
 // ends is not told: look again when the holder expires.
