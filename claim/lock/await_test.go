@@ -91,7 +91,9 @@ func TestAwaitOpensABrokenWatchAgain(t *testing.T) {
 		l, _ := b.process(nil)
 		broken := &interlock.Error{Op: "watch", Kind: interlock.Retryable, Err: errors.New("connection reset")}
 		v := &hinting{fail: broken}
-		err := l.Await(b.Context(), v, "n/", func(context.Context, []string) (bool, time.Duration, error) {
+		ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
+		defer cancel()
+		err := l.Await(ctx, v, "n/", func(context.Context, []string) (bool, time.Duration, error) {
 			return v.watches == 2, 0, nil
 		})
 		if err != nil || v.watches != 2 {
@@ -99,7 +101,7 @@ func TestAwaitOpensABrokenWatchAgain(t *testing.T) {
 		}
 		denied := &interlock.Error{Op: "watch", Kind: interlock.Definite, Err: errors.New("permission denied")}
 		v = &hinting{fail: denied}
-		err = l.Await(b.Context(), v, "n/", func(context.Context, []string) (bool, time.Duration, error) { return false, 0, nil })
+		err = l.Await(ctx, v, "n/", func(context.Context, []string) (bool, time.Duration, error) { return false, 0, nil })
 		if !errors.Is(err, denied) || v.watches != 1 {
 			b.Errorf("%v, %d watches", err, v.watches)
 		}
