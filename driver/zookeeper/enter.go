@@ -135,7 +135,7 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) error {
 		return responses, err
 	})
 	if err != nil && interlock.Kind(err) != interlock.Uncertain {
-		d.noteCreated(c, over, nil, err) // perhaps it was not sent
+		d.noteCreated(c, over, nil, zk.ErrNoServer) // if that was not done, nothing was sent
 	}
 	switch {
 	case errors.Is(err, zk.ErrBadVersion):

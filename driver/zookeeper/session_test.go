@@ -23,7 +23,8 @@ func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
 	path := testbed.NewProxy(t, server.Addr())
-	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second})
+	var k keyhole
+	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second, Dial: k.dial})
 	other := open(t, &Options{Servers: []string{server.Addr()}, TTL: 6 * time.Second})
 	mine, theirs := demand("mine", "me"), demand("theirs", "other")
 	grant := mustAcquire(t, d, mine)
@@ -32,10 +33,10 @@ func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 	done := enqueue(t, d, waiting)
 	at, ok := d.Contender("mine", "me")
 	for range 3 {
-		path.CutAfter(0)
-		testbed.Eventually(t, "a renewal over another connection", patience, func() bool {
-			return grant.Lease.Remaining() > 5*time.Second
-		})
+		k.reconnect(t, path, d)
+		if grant.Lease.Remaining() <= 0 {
+			t.Fatal("the lease is over")
+		}
 	}
 	if now, still := d.Contender("mine", "me"); !ok || !still || now != at {
 		t.Fatalf("%+v became %+v", at, now)
@@ -53,6 +54,17 @@ func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 	}
 	mustRelease(t, d, waiting)
 	mustRelease(t, d, mine)
+}
+
+// reconnect breaks the connection, and waits for another in the same session.
+func (k *keyhole) reconnect(t *testing.T, path *testbed.Proxy, d *Driver) {
+	t.Helper()
+	before := k.dials()
+	path.CutAfter(0) // with the next answer
+	testbed.Eventually(t, "another connection", patience, func() bool {
+		s, err := d.current(t.Context())
+		return err == nil && k.dials() > before && s.maySend() == nil
+	})
 }
 
 // keyhole is a dialer that reads what a session is known by.

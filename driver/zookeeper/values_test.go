@@ -2,14 +2,17 @@ package zookeeper
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -93,4 +96,52 @@ func valuesAt(t *testing.T, addr, root string, over func(net.Conn) net.Conn) *Va
 	})
 	testbed.Eventually(t, "a session", patience, func() bool { return conn.State() == zk.StateHasSession })
 	return NewValues(conn, root)
+}
+
+// interjectingConn runs something before the first change of data that it passes.
+type interjectingConn struct {
+	net.Conn
+	once *sync.Once
+	then func()
+}
+
+func (c interjectingConn) Write(p []byte) (int, error) {
+	const setData = 5
+	if len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == setData {
+		c.once.Do(c.then)
+	}
+	return c.Conn.Write(p)
+}
+
+// TestValueIsWrittenOverWhatWasRead: one that came in between is not overwritten
+// by a lower token.
+func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	now := interlock.CounterAt(time.Now())
+	value := func(ahead int64, data string) driver.Value {
+		token, err := interlock.NewToken(now+ahead, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return driver.Value{Data: []byte(data), Token: token}
+	}
+	plain := func(conn net.Conn) net.Conn { return conn }
+	other := valuesAt(t, server.Addr(), "/x", plain)
+	if err := other.Put(t.Context(), "n", value(1, "first")); err != nil {
+		t.Fatal(err)
+	}
+	between, once := make(chan error, 1), new(sync.Once)
+	v := valuesAt(t, server.Addr(), "/x", func(conn net.Conn) net.Conn {
+		return interjectingConn{conn, once, func() { between <- other.Put(t.Context(), "n", value(3, "highest")) }}
+	})
+	if err := v.Put(t.Context(), "n", value(2, "late")); !errors.Is(err, interlock.ErrStaleToken) {
+		t.Fatalf("the lower one: %v", err)
+	}
+	if err := receive(t, between, "the higher one"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := other.Get(t.Context(), "n"); err != nil || string(got.Data) != "highest" {
+		t.Fatalf("%q, %v", got.Data, err)
+	}
 }
