@@ -165,6 +165,26 @@ func TestBreakWithALostReply(t *testing.T) {
 	}
 }
 
+// Somebody else may have got it between the look and the script.
+func TestBreakComparesWhenItBreaks(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	d, operator := openOn(t, server.Addr(), nil), dial(t, server.Addr())
+	owner, _ := take(t, d, "x")
+	k := keysOf("x")
+	m, err := d.conn.eval(t.Context(), request{op: "break", name: "x"}, breakScript, batch{
+		keys: append(k.all(), breaksKey("x")), args: []string{"the former owner", "the former owner", "why", "ops", "10", "unused"}})
+	if answer, e := m.AsStrSlice(); err != nil || e != nil || len(answer) > 0 {
+		t.Fatalf("%q, %v, %v", answer, err, e)
+	}
+	if holder, err := raw(t, operator, "GET", "x").ToString(); holder != owner || err != nil {
+		t.Errorf("held by %q, %v", holder, err)
+	}
+	if records, err := d.Breaks(t.Context(), "x", 5); err != nil || len(records) != 0 {
+		t.Errorf("%+v, %v", records, err)
+	}
+}
+
 func TestRecordsOfBreaksAreBounded(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

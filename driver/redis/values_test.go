@@ -169,13 +169,25 @@ func TestWatcherDoesNotGoBackAfterALossOfData(t *testing.T) {
 			return v.Put(t.Context(), "x", driver.Value{Data: []byte(data), Token: token}) == nil
 		})
 	}
+	see := func(data string) {
+		t.Helper()
+		testbed.Eventually(t, data, bound, func() bool { last, _ := c.last(); return last == data })
+	}
 	put("new", token)
-	testbed.Eventually(t, "the value", bound, func() bool { data, _ := c.last(); return data == "new" })
+	see("new")
 	server.Restart()
+	put("newer", token) // the server counts its writes anew
+	see("newer")
+
+	server.Restart()
+	operator := dial(t, server.Addr())
+	reads := func() int { return calls(t, operator)["hgetall"] }
+	testbed.Eventually(t, "the watcher reads nothing", bound, func() bool { return reads() > 0 })
+	before := reads()
 	put("stale", tokenOf(t, 6, 0))
-	put("newer", token)
-	testbed.Eventually(t, "what is written with the same token after the loss", bound,
-		func() bool { data, _ := c.last(); return data == "newer" })
+	testbed.Eventually(t, "the watcher reads what is stale", bound, func() bool { return reads() > before })
+	put("newest", token)
+	see("newest")
 }
 
 func TestWatchOfAValueThatCannotBe(t *testing.T) {
