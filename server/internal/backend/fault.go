@@ -5,16 +5,28 @@ import (
 	"slices"
 	"strings"
 
+	client "github.com/go-sql-driver/mysql"
+	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/redis/rueidis"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Forbidden reports whether a backend refused who we are or what we may do.
 func Forbidden(err error) bool {
-	return forbiddenByEtcd(err) || forbiddenByRedis(err) || forbiddenByPostgres(err)
+	return forbiddenByEtcd(err) || forbiddenByRedis(err) || forbiddenByPostgres(err) || forbiddenByMySQL(err) ||
+		errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) ||
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+}
+
+// forbiddenByMySQL knows the numbers: access to a database, a user, a table, a
+// column, a privilege, and an account without a password.
+func forbiddenByMySQL(err error) bool {
+	var reply *client.MySQLError
+	return errors.As(err, &reply) && slices.Contains([]uint16{1044, 1045, 1142, 1143, 1227, 1698}, reply.Number)
 }
 
 func forbiddenByEtcd(err error) bool {

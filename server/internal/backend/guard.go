@@ -48,6 +48,9 @@ func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect 
 		}
 		return redis.NewFence(client), client.Close, nil
 	}
+	if t.kind != "postgres" {
+		return nil, nil, &URLError{"there are no guards on " + t.kind + " here; use an etcd://, redis:// or postgres:// URL"}
+	}
 	pool, err := t.dialPostgres(ctx)
 	if err != nil {
 		return nil, nil, err

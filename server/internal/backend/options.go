@@ -11,8 +11,9 @@ import (
 )
 
 // options are what may stand behind the question mark of a URL, spelled as the
-// clients and, for settings, people spell it. One that is not known would be ignored by Redis's client, and sent to a Postgres server
-// as a setting, which turns the connection away with an error of its own.
+// clients and, for settings, people spell it. One that is not known would be ignored by Redis's client, and sent to
+// a Postgres server as a setting, which turns the connection away with an error of
+// its own.
 var options = map[string][]string{
 	"redis": {"addr", "client_cache", "client_name", "dial_timeout", "master_set", "max_retries", "protocol",
 		"skip_verify", "write_timeout"},
@@ -24,25 +25,63 @@ var options = map[string][]string{
 		"pool_min_conns", "pool_min_idle_conns", "pool_ping_timeout", "require_auth", "search_path", "service",
 		"servicefile", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
 		"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user"},
+	"mysql": {"allowCleartextPasswords", "allowNativePasswords", "charset", "collation", "connectionAttributes",
+		"maxAllowedPacket", "readTimeout", "serverPubKey", "timeout", "tls", "writeTimeout"},
+}
+
+// own are the options that are ours, with the values they may have; nil means any.
+// They belong to what is meant by the URL, and hold no secret.
+var own = map[string]map[string][]string{
+	"redis":     {"mode": {"fenced", "plain"}},
+	"postgres":  {"mode": {"session", "table"}, "namespace": nil},
+	"mysql":     {"mode": {"session", "table"}, "namespace": nil},
+	"zookeeper": {"names": {"escaped", "raw"}},
+	"kube":      {"context": nil, "kubeconfig": nil},
 }
 
 // hints say where something belongs that is not among the options.
 var hints = map[string]string{
-	"redis":    "the number of a database is the path: redis://host:6379/1",
-	"postgres": "other settings go into options, as in options=-c%20work_mem%3D8MB",
+	"redis":    "; the number of a database is the path: redis://host:6379/1",
+	"postgres": "; other settings go into options, as in options=-c%20work_mem%3D8MB",
 }
 
-// checkOptions refuses an option that is not known. It repeats the option's
-// name, never its value, which may be a password.
-func (t Target) checkOptions(u *url.URL) error {
+// divide reads the options and takes ours out of the URL.
+func (t *Target) divide(u *url.URL) error {
 	given, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return &URLError{"the options of the " + t.kind + " URL cannot be read: they are name=value, joined by &, escaped with %"}
 	}
-	for _, name := range slices.Sorted(maps.Keys(given)) {
+	t.own, t.query = url.Values{}, given
+	for _, name := range slices.Sorted(maps.Keys(own[t.kind])) {
+		values, ok := given[name]
+		if !ok {
+			continue
+		}
+		allowed := own[t.kind][name]
+		if len(values) != 1 || values[0] == "" || allowed != nil && !slices.Contains(allowed, values[0]) {
+			return &URLError{fmt.Sprintf("the option %q of the %s URL is given once, %s", name, t.kind, choice(allowed))}
+		}
+		t.own[name] = values
+		delete(given, name)
+		u.RawQuery = given.Encode()
+	}
+	t.mode = t.own.Get("mode")
+	return nil
+}
+
+func choice(allowed []string) string {
+	if allowed == nil {
+		return "with a value"
+	}
+	return "as " + strings.Join(allowed, " or ")
+}
+
+// checkOptions refuses an option that is not known. It repeats the option's
+// name, never its value, which may be a password.
+func (t Target) checkOptions() error {
+	for _, name := range slices.Sorted(maps.Keys(t.query)) {
 		if !slices.Contains(options[t.kind], name) {
-			return &URLError{fmt.Sprintf("a %s URL has no option %q; known are %s; %s", t.kind, name,
-				strings.Join(options[t.kind], ", "), hints[t.kind])}
+			return &URLError{fmt.Sprintf("%s URL has no option %q; known are %s%s", article(t.kind), name, t.known(), hints[t.kind])}
 		}
 	}
 	if t.kind != "redis" {
@@ -52,4 +91,16 @@ func (t Target) checkOptions(u *url.URL) error {
 		return &URLError{"the redis URL has an " + strings.TrimPrefix(err.Error(), "redis: ")}
 	}
 	return nil
+}
+
+// known are all options of a URL, ours last.
+func (t Target) known() string {
+	return strings.Join(slices.Concat(options[t.kind], slices.Sorted(maps.Keys(own[t.kind]))), ", ")
+}
+
+func article(kind string) string {
+	if kind == "etcd" {
+		return "an " + kind
+	}
+	return "a " + kind
 }

@@ -14,25 +14,28 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Target is a backend that was named but not yet reached.
 type Target struct {
-	kind      string   // etcd, redis or postgres
-	raw       string   // the URL, with secrets
-	scheme    string   // as it was given
-	endpoints []string // host:port
-	path      string   // with its slash, for redis and postgres
+	kind      string     // etcd, kube, mysql, postgres, redis or zookeeper
+	raw       string     // the URL, with secrets and without own
+	scheme    string     // as it was given
+	endpoints []string   // host:port; for kube the namespace, if one was given
+	path      string     // with its slash
+	query     url.Values // the client's options
+	own       url.Values // ours
+	mode      string     // of own
 	user      *url.Userinfo
 }
 
-// kinds are the known schemes and what is behind them.
-var kinds = map[string]string{
+// schemes are the known ones and what is behind them.
+var schemes = map[string]string{
 	"etcd": "etcd", "redis": "redis", "rediss": "redis", "postgres": "postgres", "postgresql": "postgres",
+	"mysql": "mysql", "mariadb": "mysql", "zookeeper": "zookeeper", "kube": "kube",
 }
-
-// ports are what a URL without a port means.
-var ports = map[string]string{"etcd": "2379", "redis": "6379", "postgres": "5432"}
 
 // A URLError says why a backend URL cannot be used. It never holds the URL,
 // which may carry a password.
@@ -42,12 +45,13 @@ type URLError struct{ Reason string }
 func (e *URLError) Error() string { return e.Reason }
 
 // Parse reads a URL: etcd://host:port[,host:port…], redis://host:port[/number],
-// rediss:// for TLS, or postgres://host:port/database, each with user:password@
-// before the host where one is needed, and the latter two with options of their
-// clients (?name=value). It reaches nothing. Errors are [*URLError].
+// rediss:// for TLS, postgres://host:port/database, mysql:// or mariadb:// like
+// it, zookeeper://host:port[,host:port…][/root] or kube://[namespace], each with
+// user:password@ before the host where one is needed, and with options of the
+// client and of ours (?name=value). It reaches nothing. Errors are [*URLError].
 func Parse(raw string) (Target, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
-	kind := kinds[scheme]
+	kind := schemes[scheme]
 	if !ok || kind == "" {
 		return Target{}, unknown(scheme, ok)
 	}
@@ -66,8 +70,10 @@ func Parse(raw string) (Target, error) {
 		return Target{}, &URLError{"the " + kind + " URL has a user name, a password or a path that must be escaped with %"}
 	}
 	t.user, t.path = u.User, strings.TrimSuffix(u.Path, "/")
-	t.endpoints, err = endpoints(kind, hosts)
-	if err != nil {
+	if t.endpoints, err = endpoints(kind, hosts); err != nil {
+		return Target{}, err
+	}
+	if err := t.divide(u); err != nil {
 		return Target{}, err
 	}
 	u.Host, u.Path, u.RawPath = strings.Join(t.endpoints, ","), t.path, strings.TrimSuffix(u.RawPath, "/")
@@ -76,7 +82,8 @@ func Parse(raw string) (Target, error) {
 }
 
 func unknown(scheme string, ok bool) error {
-	const known = "known are etcd://host:port[,host:port…], redis://host:port and, for guard commands, postgres://host:port/database"
+	const known = "known are etcd://host:port[,host:port…], redis://host:port, postgres://host:port/database, " +
+		"mysql://host:port/database, zookeeper://host:port[,host:port…]/root and kube://namespace"
 	if !ok {
 		return &URLError{"the backend is not a URL; " + known}
 	}
@@ -86,7 +93,7 @@ func unknown(scheme string, ok bool) error {
 // check refuses what would otherwise be ignored without a word.
 func (t Target) check(u *url.URL) error {
 	switch {
-	case t.kind != "etcd" && len(t.endpoints) > 1:
+	case !kinds[t.kind].several && len(t.endpoints) > 1:
 		return &URLError{"a " + t.kind + " URL names one host:port, not several"}
 	case t.kind == "etcd" && (t.path != "" || u.RawQuery != "" || u.Fragment != ""):
 		return &URLError{"an etcd URL has nothing after the addresses; use --prefix for a part of the key space"}
@@ -94,10 +101,12 @@ func (t Target) check(u *url.URL) error {
 		return &URLError{"a " + t.kind + " URL has nothing after #; in a user name or a password # is written %23"}
 	case t.kind == "redis" && !isDatabase(t.path):
 		return &URLError{"a redis URL ends with the number of a database, 0 or more, as in redis://host:6379/1, or with nothing"}
-	case t.kind == "etcd":
-		return nil
+	case t.kind == "kube" && (t.path != "" || t.user != nil):
+		return &URLError{"a kube URL is kube://namespace; who you are and where the cluster is says the kubeconfig (?kubeconfig=FILE, ?context=NAME)"}
+	case t.kind == "mysql" && strings.Count(t.path, "/") != 1:
+		return &URLError{"a mysql URL ends with the name of a database, as in mysql://user@host:3306/database"}
 	}
-	return t.checkOptions(u)
+	return t.checkOptions()
 }
 
 // isDatabase knows no upper bound: how many there are is up to the server.
@@ -112,6 +121,9 @@ func isDatabase(path string) bool {
 // endpoints reads a list of addresses. What is wrong with one is told without
 // it: it may be part of a password that was not escaped.
 func endpoints(kind, hosts string) ([]string, error) {
+	if kind == "kube" {
+		return namespace(hosts)
+	}
 	var list []string
 	for _, h := range strings.Split(hosts, ",") {
 		if h == "" {
@@ -119,7 +131,7 @@ func endpoints(kind, hosts string) ([]string, error) {
 		}
 		host, port, err := net.SplitHostPort(h)
 		if err != nil {
-			host, port = strings.Trim(h, "[]"), ports[kind]
+			host, port = strings.Trim(h, "[]"), kinds[kind].port
 		}
 		if host == "" || strings.Contains(host, ":") && net.ParseIP(host) == nil {
 			return nil, &URLError{"an address in the " + kind + " URL is not of the form host:port"}
@@ -132,13 +144,28 @@ func endpoints(kind, hosts string) ([]string, error) {
 	return list, nil
 }
 
-// Kind is etcd, redis or postgres.
+// namespace reads what stands in the place of a kube URL's host.
+func namespace(text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(validation.IsDNS1123Label(text)) > 0 {
+		return nil, &URLError{"the namespace in the kube URL is not one: it has lower-case letters, digits and -"}
+	}
+	return []string{text}, nil
+}
+
+// Kind is etcd, kube, mysql, postgres, redis or zookeeper.
 func (t Target) Kind() string { return t.kind }
 
-// Public is the URL without user, password and options: fit for logs, and for a
-// command that only wants to know where it is.
+// Public is the URL without user, password and options of the client: fit for
+// logs, and for a command that only wants to know where it is.
 func (t Target) Public() string {
-	return t.scheme + "://" + strings.Join(t.endpoints, ",") + t.path
+	public := t.scheme + "://" + strings.Join(t.endpoints, ",") + t.path
+	if len(t.own) > 0 {
+		public += "?" + t.own.Encode()
+	}
+	return public
 }
 
 // String is [Target.Public], so that printing a Target shows no secret.

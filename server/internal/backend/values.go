@@ -1,15 +1,23 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
+// valueTable is the table of values beside the tables of locks.
+func (t Target) valueTable() string {
+	return cmp.Or(t.own.Get("namespace"), postgres.DefaultNamespace) + "_value"
+}
+
 // Values connects to the small values that a lock service keeps under tokens,
-// behind a prefix; disconnect ends that. The context bounds the opening only.
+// behind a prefix; disconnect ends that. MariaDB and Kubernetes keep none: v is
+// then nil. The context bounds the opening only.
 func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, disconnect func(), err error) {
 	switch t.kind {
 	case "etcd":
@@ -24,6 +32,18 @@ func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, dis
 			return nil, nil, err
 		}
 		return redis.NewValues(client, prefix), client.Close, nil
+	case "postgres":
+		pool, err := t.dialPostgres(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return belowValues(prefix, postgres.NewValues(pool, t.valueTable())), pool.Close, nil
+	case "zookeeper":
+		v, disconnect, err := t.zookeeperValues(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return belowValues(prefix, v), disconnect, nil
 	}
-	return nil, nil, &URLError{"there are no elections on " + t.kind + " yet, only guards; use an etcd:// or redis:// URL"}
+	return nil, nothing, nil
 }

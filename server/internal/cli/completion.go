@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/interlock-dev/interlock/driver"
 )
 
 // completionPatience is how long a shell waits for the names of locks. A key
@@ -93,8 +91,8 @@ func (a *app) lockNames(c *cobra.Command, prefix string) []string {
 }
 
 func (a *app) heldOrAwaited(ctx context.Context, prefix string) (names []string) {
-	_ = a.inspect(ctx, func(ctx context.Context, i driver.Inspector) error {
-		locks, _, err := i.Locks(ctx, prefix, completionNames)
+	_ = a.inspect(ctx, func(ctx context.Context, v *viewed) error {
+		locks, _, err := v.Locks(ctx, prefix, completionNames)
 		for _, l := range locks {
 			if plain(l.Name) == l.Name { // others would have to be quoted for the shell
 				names = append(names, l.Name)

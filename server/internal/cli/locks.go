@@ -1,23 +1,30 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 func (a *app) locksCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "locks", Short: "Show locks, or hold one",
+		Use: "locks", Short: "Show locks, hold one, or take one away",
 		Example: `  interlock locks ls                 what is held or awaited
   interlock locks show nightly       who holds it, who waits, in order
-  interlock locks hold nightly       hold it until the standard input ends`,
+  interlock locks watch              every change, as it happens
+  interlock locks hold nightly       hold it until the standard input ends
+  interlock locks release nightly --reason "host is gone"
+  interlock locks history            what was taken away, by whom and why`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage("there is no command %q; %s --help lists them all", args[0], c.CommandPath())
@@ -26,58 +33,94 @@ func (a *app) locksCommand() *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.lsCommand(), a.showCommand(), a.holdCommand())
+	c.AddCommand(a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand())
 	return c
 }
 
-// inspect opens a backend to look at it, within --timeout.
-func (a *app) inspect(ctx context.Context, look func(context.Context, driver.Inspector) error) error {
+// A viewed backend is one that is looked at.
+type viewed struct {
+	*backend.View
+	app    *app
+	target backend.Target
+}
+
+// view connects within --timeout.
+func (a *app) view(ctx context.Context) (*viewed, error) {
 	target, err := a.target()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	d, err := a.open(ctx, target, 0)
+	v, err := target.View(ctx, backend.Options{Prefix: a.prefix})
+	if err != nil {
+		return nil, a.unreached(target, err)
+	}
+	return &viewed{v, a, target}, nil
+}
+
+func (v *viewed) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), disconnect)
+	defer cancel()
+	if err := v.Close(ctx); err != nil {
+		v.app.say("warning: disconnecting from %v: %v", v.target, err)
+	}
+}
+
+// inspect opens a backend to look at it, within --timeout.
+func (a *app) inspect(ctx context.Context, look func(context.Context, *viewed) error) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	v, err := a.view(ctx)
 	if err != nil {
 		return err
 	}
-	err = look(ctx, d)
-	closing, cancel := context.WithTimeout(context.Background(), disconnect)
-	defer cancel()
-	if problem := d.Close(closing); problem != nil && err == nil {
-		a.say("warning: disconnecting from %v: %v", target, problem)
-	}
+	err = look(ctx, v)
+	v.close()
 	if err != nil {
-		return a.unreached(target, err)
+		return a.unreached(v.target, err)
 	}
 	return nil
 }
 
+// maxPrefix wants one prefix at most.
+func maxPrefix(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usage("%s wants at most one prefix, %d were given", c.CommandPath(), len(args))
+	}
+	return nil
+}
+
+// listFlags are those of locks ls.
+type listFlags struct {
+	limit    int
+	foreign  bool
+	shedlock string
+}
+
+func (f *listFlags) check(c *cobra.Command, args []string) error {
+	if f.limit < 1 {
+		return usage("--limit must be above zero, not %d", f.limit)
+	}
+	return maxPrefix(c, args)
+}
+
 func (a *app) lsCommand() *cobra.Command {
-	limit := 1000
+	f := listFlags{limit: 1000}
 	c := &cobra.Command{
 		Use: "ls [PREFIX]", Short: "List the locks that are held or awaited",
 		Example: `  interlock locks ls
   interlock locks ls account/                    those whose names begin so
+  interlock locks ls --foreign                   those that other clients hold
   interlock locks ls -o json --limit 10`,
+		Long: `A holder that is another kind of client is marked (foreign). In a database the
+locks of ShedLock are listed too, if it has a table of the usual name; its times
+are right if it uses the database's clock.`,
 		ValidArgsFunction: a.completeName,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("%s wants at most one prefix, %d were given", c.CommandPath(), len(args))
-			}
-			if limit < 1 {
-				return usage("--limit must be above zero, not %d", limit)
-			}
-			return nil
-		},
+		Args:              f.check,
 		RunE: func(c *cobra.Command, args []string) error {
-			prefix := ""
-			if len(args) == 1 {
-				prefix = args[0]
-			}
-			return a.inspect(c.Context(), func(ctx context.Context, i driver.Inspector) error {
-				locks, more, err := i.Locks(ctx, prefix, limit)
+			return a.inspect(c.Context(), func(ctx context.Context, v *viewed) error {
+				locks, more, err := v.list(ctx, prefixOf(args), f)
 				if err != nil {
 					return err
 				}
@@ -85,8 +128,55 @@ func (a *app) lsCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", limit, "show at most this many")
+	c.Flags().IntVar(&f.limit, "limit", f.limit, "show at most this many")
+	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client")
+	c.Flags().StringVar(&f.shedlock, "shedlock", "", "the `table` of ShedLock in a database (default: shedlock, if there is one)")
 	return c
+}
+
+// prefixOf is the prefix that was given, if one was.
+func prefixOf(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// list is what the backend shows, together with what ShedLock keeps there.
+func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, bool, error) {
+	if f.shedlock != "" && !v.target.HasShedLock() {
+		return nil, false, usage("--shedlock is for databases; %s has no tables", v.target.Kind())
+	}
+	limit := f.limit
+	if f.foreign {
+		limit = math.MaxInt32 // which of them are foreign is seen afterwards
+	}
+	locks, more, err := v.Locks(ctx, prefix, limit)
+	if err != nil {
+		return nil, false, err
+	}
+	if v.target.HasShedLock() {
+		shed, err := v.shedLock(ctx, prefix, f)
+		if err != nil {
+			return nil, false, err
+		}
+		locks = append(locks, shed...)
+		slices.SortStableFunc(locks, func(a, b driver.LockState) int { return strings.Compare(a.Name, b.Name) })
+	}
+	if f.foreign {
+		locks = slices.DeleteFunc(locks, func(l driver.LockState) bool { return l.Holder == nil || !l.Holder.Foreign })
+	}
+	more = more || len(locks) > f.limit
+	return locks[:min(len(locks), f.limit)], more, nil
+}
+
+// shedLock looks for ShedLock's table, and misses it only if it was named.
+func (v *viewed) shedLock(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, error) {
+	locks, ok, err := v.target.ShedLock(ctx, cmp.Or(f.shedlock, backend.ShedLockTable), prefix, f.limit+1)
+	if err == nil && !ok && f.shedlock != "" {
+		return nil, fail(exitConfig, "there is no table %s in this database", plain(f.shedlock))
+	}
+	return locks, err
 }
 
 func (a *app) printList(locks []driver.LockState, more bool) error {
@@ -124,8 +214,8 @@ func (a *app) showCommand() *cobra.Command {
 			if err := checkName(args[0]); err != nil {
 				return err
 			}
-			return a.inspect(c.Context(), func(ctx context.Context, i driver.Inspector) error {
-				state, err := i.Lock(ctx, args[0])
+			return a.inspect(c.Context(), func(ctx context.Context, v *viewed) error {
+				state, err := v.Lock(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -165,45 +255,4 @@ func contenderRow(c driver.Contender) []string {
 		row[3] = "in " + c.Expires.Round(100*time.Millisecond).String()
 	}
 	return row
-}
-
-// lockView and contenderView are the JSON forms; docs/cli.md promises them.
-type lockView struct {
-	Name    string          `json:"name"`
-	Holder  *contenderView  `json:"holder"` // null if nobody holds it
-	Waiters []contenderView `json:"waiters"`
-}
-
-type contenderView struct {
-	Owner     string          `json:"owner"`
-	Token     interlock.Token `json:"token,string,omitempty"`
-	Since     *time.Time      `json:"since,omitempty"`      // by the backend's clock
-	Deadline  *time.Time      `json:"deadline,omitempty"`   // by ours: when it expires unless renewed
-	ExpiresMS int64           `json:"expires_ms,omitempty"` // the same, from now
-	Foreign   bool            `json:"foreign,omitempty"`    // taken by another client
-}
-
-func view(l driver.LockState, now time.Time) lockView {
-	v := lockView{Name: l.Name, Waiters: []contenderView{}}
-	if l.Holder != nil {
-		holder := viewContender(*l.Holder, now)
-		v.Holder = &holder
-	}
-	for _, w := range l.Waiters {
-		v.Waiters = append(v.Waiters, viewContender(w, now))
-	}
-	return v
-}
-
-func viewContender(c driver.Contender, now time.Time) contenderView {
-	v := contenderView{Owner: c.Owner, Token: c.Token, Foreign: c.Foreign, ExpiresMS: c.Expires.Milliseconds()}
-	if !c.Since.IsZero() {
-		since := c.Since.UTC()
-		v.Since = &since
-	}
-	if c.Expires > 0 {
-		deadline := now.Add(c.Expires).UTC()
-		v.Deadline = &deadline
-	}
-	return v
 }

@@ -1,0 +1,44 @@
+package backend
+
+import (
+	"context"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/interlock-dev/interlock/driver/kube"
+)
+
+// kubeLocks finds the cluster as kubectl does: KUBECONFIG, else ~/.kube/config,
+// else the service account of the pod that we are in.
+func (t Target) kubeLocks(ctx context.Context, o Options) (*Locks, error) {
+	config, namespace, err := t.kubeConfig()
+	if err != nil {
+		return nil, err
+	}
+	d, err := kube.Open(ctx, config, &kube.Options{Namespace: namespace, TTL: o.TTL})
+	return opened(below(o.Prefix, d), err, nothing)
+}
+
+// kubeConfig is where the cluster is, and in which namespace the locks are: the
+// URL's, else the one of the kubeconfig's context.
+func (t Target) kubeConfig() (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = t.own.Get("kubeconfig")
+	rules.WarnIfAllMissing = false
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{CurrentContext: t.own.Get("context")})
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, "", &URLError{"no cluster is known: neither KUBECONFIG nor ~/.kube/config nor a pod's service account " +
+			"tells one that can be used; name a file with kube://namespace?kubeconfig=FILE and, if need be, context=NAME"}
+	}
+	if len(t.endpoints) == 1 {
+		return config, t.endpoints[0], nil
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", &URLError{"the kubeconfig names no namespace that can be used; write kube://namespace"}
+	}
+	return config, namespace, nil
+}

@@ -1,0 +1,121 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// below puts a prefix before every name, for drivers that know none.
+func below(prefix string, l Locker) Locker {
+	if prefix == "" {
+		return l
+	}
+	return &prefixed{l, prefix}
+}
+
+type prefixed struct {
+	Locker
+	prefix string
+}
+
+func (p *prefixed) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	name := r.Name
+	r.Name = p.prefix + name
+	g, err := p.Locker.Acquire(ctx, r)
+	return g, renamed(err, r.Name, name)
+}
+
+func (p *prefixed) Release(ctx context.Context, name, owner string) error {
+	return renamed(p.Locker.Release(ctx, p.prefix+name, owner), p.prefix+name, name)
+}
+
+func (p *prefixed) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	locks, more, err := p.Locker.Locks(ctx, p.prefix+prefix, limit)
+	for i := range locks {
+		locks[i].Name = strings.TrimPrefix(locks[i].Name, p.prefix)
+	}
+	return locks, more, renamed(err, p.prefix+prefix, prefix)
+}
+
+func (p *prefixed) Lock(ctx context.Context, name string) (driver.LockState, error) {
+	state, err := p.Locker.Lock(ctx, p.prefix+name)
+	state.Name = name
+	return state, renamed(err, p.prefix+name, name)
+}
+
+func (p *prefixed) Watch(ctx context.Context, prefix string, changed func(string)) error {
+	return p.Locker.Watch(ctx, p.prefix+prefix, func(name string) { changed(strings.TrimPrefix(name, p.prefix)) })
+}
+
+func (p *prefixed) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+	name := b.Name
+	b.Name = p.prefix + name
+	record, ok, err := p.Locker.Break(ctx, b)
+	record.Name = name
+	return record, ok, renamed(err, b.Name, name)
+}
+
+// Breaks without a name looks through what is recorded for everybody's names, and
+// so may show less than there is.
+func (p *prefixed) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	if name != "" {
+		records, err := p.Locker.Breaks(ctx, p.prefix+name, limit)
+		return p.own(records, limit), renamed(err, p.prefix+name, name)
+	}
+	const most = 10000
+	records, err := p.Locker.Breaks(ctx, "", max(limit, most))
+	return p.own(records, limit), err
+}
+
+func (p *prefixed) own(records []driver.Broken, limit int) (own []driver.Broken) {
+	for _, r := range records {
+		if name, ok := strings.CutPrefix(r.Name, p.prefix); ok && len(own) < limit {
+			r.Name = name
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+// renamed is err with the name that the user knows.
+func renamed(err error, from, to string) error {
+	var e *interlock.Error
+	var held *interlock.HeldError
+	if errors.As(err, &e) && e.Name == from {
+		e.Name = to
+	}
+	if errors.As(err, &held) && held.Name == from {
+		held.Name = to
+	}
+	return err
+}
+
+// belowValues is below for values.
+func belowValues(prefix string, v driver.Values) driver.Values {
+	if prefix == "" {
+		return v
+	}
+	return &prefixedValues{v, prefix}
+}
+
+type prefixedValues struct {
+	driver.Values
+	prefix string
+}
+
+func (p *prefixedValues) Get(ctx context.Context, name string) (driver.Value, error) {
+	v, err := p.Values.Get(ctx, p.prefix+name)
+	return v, renamed(err, p.prefix+name, name)
+}
+
+func (p *prefixedValues) Put(ctx context.Context, name string, v driver.Value) error {
+	return renamed(p.Values.Put(ctx, p.prefix+name, v), p.prefix+name, name)
+}
+
+func (p *prefixedValues) Watch(ctx context.Context, name string, each func(driver.Value)) error {
+	return renamed(p.Values.Watch(ctx, p.prefix+name, each), p.prefix+name, name)
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+func (a *app) historyCommand() *cobra.Command {
+	limit := 100
+	c := &cobra.Command{
+		Use: "history [NAME]", Short: "Show what was taken away by force, newest first",
+		Example: `  interlock locks history
+  interlock locks history nightly
+  interlock locks history -o json --limit 10`,
+		Long: `Only forced releases are remembered. Who held a lock before, and gave it up or lost
+it, no backend knows afterwards. What an operator deleted with other tools is not
+recorded either.`,
+		ValidArgsFunction: a.completeName,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("%s wants at most one name, %d were given", c.CommandPath(), len(args))
+			}
+			if limit < 1 {
+				return usage("--limit must be above zero, not %d", limit)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			name := prefixOf(args)
+			if len(args) == 1 {
+				if err := checkName(name); err != nil {
+					return err
+				}
+			}
+			return a.inspect(c.Context(), func(ctx context.Context, v *viewed) error {
+				records, err := v.Breaks(ctx, name, limit)
+				if err != nil {
+					return err
+				}
+				return v.printHistory(name, records)
+			})
+		},
+	}
+	c.Flags().IntVar(&limit, "limit", limit, "show at most this many")
+	return c
+}
+
+func (v *viewed) printHistory(name string, records []driver.Broken) error {
+	v.app.say("only forced releases are remembered, no grants: %s", v.target.Forgetting())
+	if len(records) == 0 && v.app.output == "text" {
+		v.app.say("nothing was taken away by force%s", ofName(name))
+		return nil
+	}
+	views := make([]brokenView, 0, len(records))
+	rows := [][]string{{"AT", "NAME", "TAKEN FROM", "TOKEN", "BY", "REASON"}}
+	for _, r := range records {
+		views = append(views, viewBroken(r))
+		token := "-"
+		if r.Token != 0 {
+			token = r.Token.String()
+		}
+		rows = append(rows, []string{r.At.Local().Format(time.DateTime), plain(r.Name), plain(r.Owner), token, plain(r.By), plain(r.Reason)})
+	}
+	return v.app.print(struct {
+		Releases []brokenView `json:"releases"`
+	}{views}, table(rows))
+}
+
+func ofName(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " of " + plain(name)
+}
+
+// brokenView is the JSON form of a forced release; docs/cli.md promises it.
+type brokenView struct {
+	Name   string          `json:"name"`
+	Owner  string          `json:"owner"` // from whom it was taken
+	Token  interlock.Token `json:"token,string,omitempty"`
+	Reason string          `json:"reason"`
+	By     string          `json:"by"`
+	At     time.Time       `json:"at"`
+}
+
+func viewBroken(r driver.Broken) brokenView {
+	return brokenView{Name: r.Name, Owner: r.Owner, Token: r.Token, Reason: r.Reason, By: r.By, At: r.At.UTC()}
+}

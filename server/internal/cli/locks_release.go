@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// forced is one run of locks release.
+type forced struct {
+	app                     *app
+	name, reason, by, owner string
+	yes                     bool
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	f := &forced{app: a}
+	c := &cobra.Command{
+		Use: "release NAME --reason TEXT", Short: "Take a lock away from its holder", Args: oneArg("name"),
+		Example: `  interlock locks release nightly --reason "the host is gone, ticket 42"
+  interlock locks release nightly --reason "host is gone" --owner host:31540/HEXE --yes     from a script`,
+		Long: `It shows who holds the lock, since when and with which token, and asks on a terminal;
+elsewhere it needs --yes. It is recorded who did it and why. The next holder has a
+higher token.
+
+It cannot stop the holder's work: make sure that it does not run any more. What it
+still writes only a guard refuses, once the next holder has entered.
+
+Exit codes: 0 released, 1 nobody holds it or the answer was no, 75 another holds it
+than was shown or named.`,
+		ValidArgsFunction: a.completeName,
+		RunE: func(c *cobra.Command, args []string) error {
+			f.name = args[0]
+			if err := f.check(); err != nil {
+				return err
+			}
+			return f.run(c.Context())
+		},
+	}
+	c.Flags().StringVar(&f.reason, "reason", "", "why, for those who come after")
+	c.Flags().StringVar(&f.by, "by", whoami(), "who does it")
+	c.Flags().StringVar(&f.owner, "owner", "", "only if this one holds it, as locks show names it")
+	c.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
+	return c
+}
+
+func (f *forced) check() error {
+	switch {
+	case len(f.reason) > driver.MaxName:
+		return usage("--reason has %d bytes, at most %d are kept", len(f.reason), driver.MaxName)
+	case f.by == "" || len(f.by) > driver.MaxName:
+		return usage("--by has 1 to %d bytes, not %d", driver.MaxName, len(f.by))
+	case !f.yes && !f.canAsk():
+		return usage("nobody can be asked here: --yes releases without asking, best with --owner")
+	}
+	return first(checkName(f.name), checkReason(f.reason))
+}
+
+// canAsk reports whether the standard input is a terminal.
+func (f *forced) canAsk() bool {
+	_, err := unix.IoctlGetInt(int(f.app.in.Fd()), unix.TIOCGPGRP)
+	return err == nil
+}
+
+func (f *forced) run(ctx context.Context) error {
+	v, err := f.app.view(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	holder, err := f.holder(ctx, v)
+	if err == nil && !f.yes {
+		holder, err = f.confirm(ctx, v, holder)
+	}
+	if err != nil {
+		return f.app.unreached(v.target, err)
+	}
+	return f.take(ctx, v, holder)
+}
+
+// holder is who holds the lock now, if that is who was named.
+func (f *forced) holder(ctx context.Context, v *viewed) (driver.Contender, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.app.timeout)
+	defer cancel()
+	state, err := v.Lock(ctx, f.name)
+	switch {
+	case err != nil:
+		return driver.Contender{}, err
+	case state.Holder == nil:
+		return driver.Contender{}, fail(exitFailed, "nobody holds %s", plain(f.name))
+	case f.owner != "" && state.Holder.Owner != f.owner:
+		return driver.Contender{}, fail(exitNotAcquired, "not released: %s is held by %s", plain(f.name), describe(*state.Holder))
+	}
+	return *state.Holder, nil
+}
+
+// confirm asks the person at the terminal, and makes sure that what was shown is
+// still so: the name of a foreign holder may be one that it always has.
+func (f *forced) confirm(ctx context.Context, v *viewed, shown driver.Contender) (driver.Contender, error) {
+	f.app.say("%s is held by %s%s", plain(f.name), describe(shown), kindOf(shown))
+	for _, consequence := range consequences(v, shown) {
+		f.app.say("%s", consequence)
+	}
+	if !f.ask() {
+		return shown, fail(exitFailed, "not released")
+	}
+	now, err := f.holder(ctx, v)
+	if err == nil && (now.Owner != shown.Owner || now.Token != shown.Token || !now.Since.Equal(shown.Since)) {
+		err = fail(exitNotAcquired, "not released: by now %s is held by %s", plain(f.name), describe(now))
+	}
+	return now, err
+}
+
+func kindOf(c driver.Contender) string {
+	if c.Foreign {
+		return " (foreign)"
+	}
+	return ""
+}
+
+// consequences are what a forced release does and does not.
+func consequences(v *viewed, holder driver.Contender) []string {
+	list := []string{"its work is not stopped by this; only a guard refuses what it still writes"}
+	if holder.Foreign {
+		list = append(list, "the holder is another kind of client, which may not notice that its lock is gone")
+	}
+	if costs := v.target.BreakingCosts(); costs != "" {
+		list = append(list, costs)
+	}
+	return list
+}
+
+func (f *forced) ask() bool {
+	_, _ = io.WriteString(f.app.err, f.app.program+": release it? [y/N] ")
+	answer, _ := bufio.NewReader(f.app.in).ReadString('\n') // no answer is no
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}
+
+func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) error {
+	ctx, cancel := context.WithTimeout(ctx, f.app.timeout)
+	defer cancel()
+	record, ok, err := v.Break(ctx, driver.Break{Name: f.name, Owner: holder.Owner, Reason: f.reason, By: f.by})
+	var own *interlock.Error
+	switch {
+	case err != nil && errors.As(err, &own) && own.Kind == interlock.Uncertain:
+		return f.app.unreached(v.target, fail(exitUnreachable,
+			"it is not known whether %s was released: look with locks show, and repeat it if need be: %w", plain(f.name), err))
+	case err != nil:
+		return f.app.unreached(v.target, err)
+	case !ok:
+		return fail(exitNotAcquired, "not released: %s is no longer held by %s", plain(f.name), plain(holder.Owner))
+	}
+	for _, consequence := range consequences(v, holder) {
+		f.app.say("%s", consequence)
+	}
+	return f.app.print(viewBroken(record), releasedText(record))
+}
+
+func releasedText(r driver.Broken) string {
+	text := plain(r.Name) + ": taken from " + plain(r.Owner)
+	if r.Token != 0 {
+		text += " with token " + r.Token.String()
+	}
+	return text + " by " + plain(r.By) + ": " + plain(r.Reason) + "\n"
+}

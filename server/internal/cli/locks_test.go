@@ -1,0 +1,62 @@
+package cli_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// stores are the lock services beside those of backends, and what their URL
+// looks like.
+var stores = map[string]func(*testing.T) (url string){
+	"postgres":       func(t *testing.T) string { return testbed.Postgres(t).URL() },
+	"postgres-table": func(t *testing.T) string { return tabled(testbed.Postgres(t).URL()) },
+	"mysql":          func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) },
+	"mysql-table":    func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) + "?mode=table" },
+	"zookeeper":      func(t *testing.T) string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/locks" },
+	"kube":           kubeURL,
+}
+
+func mariadbURL(s *testbed.Server) string { return "mariadb://root@" + s.Addr() + "/test" }
+
+// tabled is a database's URL with the lease table for locks.
+func tabled(url string) string { return url + "&mode=table" }
+
+// kubeURL starts an API server and writes the kubeconfig of its administrator.
+func kubeURL(t *testing.T) string {
+	k := testbed.KubeAPIServer(t)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: test
+clusters: [{name: test, cluster: {server: "%s", certificate-authority-data: %s}}]
+users: [{name: admin, user: {token: %s}}]
+contexts: [{name: test, context: {cluster: test, user: admin, namespace: default}}]
+`, k.URL(), base64.StdEncoding.EncodeToString(k.CA), testbed.KubeAdmin)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "kube://?kubeconfig=" + file
+}
+
+// everywhere runs a test on every backend that has fenced locks.
+func everywhere(t *testing.T, run func(t *testing.T, name, url string)) {
+	for _, list := range []map[string]func(*testing.T) string{backends, stores} {
+		for name, start := range list {
+			t.Run(name, func(t *testing.T) {
+				program(t)
+				run(t, name, start(t))
+			})
+		}
+	}
+}
+
+func TestLocks(t *testing.T) {
+	everywhere(t, func(t *testing.T, name, url string) {
+		scripts(t, "locks", map[string]string{"INTERLOCK_BACKEND": url, "KIND": name})
+	})
+}

@@ -1,0 +1,310 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// watchLimit is the most locks that are watched at once. glance is how often all
+// are looked at without a hint, to find out that the backend is gone and what it
+// does not tell, and lookAgain how long one that does not answer is left alone.
+const (
+	watchLimit = 10000
+	glance     = 5 * time.Second
+	lookAgain  = time.Second
+)
+
+func (a *app) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "watch [PREFIX]", Short: "Print every change of holders and waiters", Args: maxPrefix,
+		Example: `  interlock locks watch
+  interlock locks watch account/
+  interlock locks watch -o json                  one line of JSON each`,
+		Long: `It begins with what is held or awaited. States that last are all shown; a lock that
+is given up and taken again at once may be shown only with its new holder. It
+survives interruptions of the backend and says so; a signal ends it, with 0.`,
+		ValidArgsFunction: a.completeName,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.watch(c.Context(), prefixOf(args))
+		},
+	}
+}
+
+func (a *app) watch(ctx context.Context, prefix string) error {
+	signals := make(chan os.Signal, 1)
+	subscribe(signals, stopSignals)
+	defer signal.Stop(signals)
+	ctx, stop := ending(ctx, signals)
+	defer stop()
+	v, err := a.view(ctx)
+	if bySignal(ctx) != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	w := &watch{viewed: v, prefix: prefix, hint: make(chan struct{}, 1), known: map[string]seen{}}
+	if err := w.run(ctx); err != nil && bySignal(ctx) == nil {
+		return a.unreached(v.target, err)
+	}
+	return nil
+}
+
+// watch is one run of locks watch.
+type watch struct {
+	*viewed
+	prefix  string
+	known   map[string]seen
+	crowded bool // that there are too many was told
+	down    bool // that the backend does not answer was told
+	glanced boottime.Instant
+
+	hint chan struct{} // there are names to look at
+	mu   sync.Mutex
+	all  bool
+	some map[string]bool
+}
+
+// seen is a lock as it was printed last.
+type seen struct {
+	driver.LockState
+	ends boottime.Instant // when to look whether the holder has expired; 0 for never
+}
+
+// changed is called by the driver.
+func (w *watch) changed(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if name == "" {
+		w.all = true
+	} else {
+		w.want(name)
+	}
+	select {
+	case w.hint <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watch) want(name string) {
+	if w.some == nil {
+		w.some = map[string]bool{}
+	}
+	w.some[name] = true
+}
+
+// take is what to look at now: everything, or some names.
+func (w *watch) take(now boottime.Instant) (all bool, names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, s := range w.known {
+		if s.ends != 0 && now >= s.ends {
+			w.want(name)
+		}
+	}
+	all, names = w.all || now >= w.glanced.Add(glance), slices.Sorted(maps.Keys(w.some))
+	w.all, w.some = false, nil
+	return all, names
+}
+
+// run looks whenever the driver or a lease that is over says so.
+func (w *watch) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	failed := make(chan error, 1)
+	var watching sync.WaitGroup
+	watching.Go(func() { failed <- w.follow(ctx) })
+	defer watching.Wait()
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-w.hint:
+		case <-timer.C:
+		}
+		pause, err := w.look(ctx)
+		if err != nil {
+			return err
+		}
+		timer.Reset(pause)
+	}
+}
+
+// follow watches until ctx ends, over interruptions.
+func (w *watch) follow(ctx context.Context) error {
+	for {
+		err := w.Watch(ctx, w.prefix, w.changed)
+		if ctx.Err() != nil || codeOf(err) != exitUnreachable {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// look prints what changed, and says when to look again without a hint. What
+// could not be seen is looked at again as a whole.
+func (w *watch) look(ctx context.Context) (pause time.Duration, err error) {
+	all, names := w.take(boottime.Now())
+	lctx, cancel := context.WithTimeout(ctx, w.app.timeout)
+	defer cancel()
+	if all {
+		w.glanced = boottime.Now()
+		err = w.lookAtAll(lctx)
+	}
+	for _, name := range names {
+		if err == nil && !all {
+			err = w.lookAt(lctx, name)
+		}
+	}
+	var broken *failure
+	switch {
+	case err == nil:
+		w.answers(all)
+		return w.untilNext(), nil
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case errors.As(err, &broken) || codeOf(err) != exitUnreachable:
+		return 0, err
+	}
+	w.silent(err)
+	w.mu.Lock()
+	w.all = true
+	w.mu.Unlock()
+	return lookAgain, nil
+}
+
+// silent and answers tell once that the backend does not, and does again, answer.
+func (w *watch) silent(err error) {
+	if !w.down {
+		w.app.say("interrupted: %v; trying again", err)
+	}
+	w.down = true
+}
+
+func (w *watch) answers(all bool) {
+	if w.down && all {
+		w.app.say("%v answers again", w.target)
+		w.down = false
+	}
+}
+
+func (w *watch) untilNext() time.Duration {
+	next := w.glanced.Add(glance)
+	for _, s := range w.known {
+		if s.ends != 0 {
+			next = min(next, s.ends)
+		}
+	}
+	return max(10*time.Millisecond, next.Sub(boottime.Now()))
+}
+
+func (w *watch) lookAtAll(ctx context.Context) error {
+	locks, more, err := w.Locks(ctx, w.prefix, watchLimit)
+	if err != nil {
+		return err
+	}
+	if more && !w.crowded {
+		w.crowded = true
+		w.app.say("there are more than %d locks; give a prefix, or some changes are not seen", watchLimit)
+	}
+	listed := map[string]bool{}
+	for _, l := range locks {
+		listed[l.Name] = true
+		if err := w.saw(l); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.known)) {
+		if listed[name] {
+			continue
+		}
+		if err := w.lookAt(ctx, name); err != nil { // not everything is listed that is shown
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watch) lookAt(ctx context.Context, name string) error {
+	state, err := w.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	return w.saw(state)
+}
+
+// saw prints a state unless it is the one that was printed last.
+func (w *watch) saw(l driver.LockState) error {
+	old := w.known[l.Name]
+	if l.Holder == nil && len(l.Waiters) == 0 {
+		delete(w.known, l.Name)
+	} else {
+		s := seen{LockState: l}
+		if l.Holder != nil && l.Holder.Expires > 0 {
+			s.ends = boottime.Now().Add(l.Holder.Expires + 50*time.Millisecond)
+		}
+		w.known[l.Name] = s
+	}
+	change := changeOf(old.LockState, l)
+	if change == "" {
+		return nil
+	}
+	now := time.Now()
+	return w.app.print(struct {
+		At     time.Time `json:"at"` // by our clock
+		Change string    `json:"change"`
+		lockView
+	}{now.UTC(), change, view(l, now)}, now.Format(time.TimeOnly)+"  "+changeText(l)+"\n")
+}
+
+// changeOf is held (by another than before), free, or waiters; empty if nothing
+// is to be told.
+func changeOf(old, now driver.LockState) string {
+	was, is := old.Holder, now.Holder
+	switch {
+	case was != nil && is == nil:
+		return "free"
+	case is != nil && (was == nil || was.Owner != is.Owner || was.Token != is.Token):
+		return "held"
+	case !slices.EqualFunc(old.Waiters, now.Waiters, func(a, b driver.Contender) bool { return a.Owner == b.Owner }):
+		return "waiters"
+	}
+	return ""
+}
+
+func changeText(l driver.LockState) string {
+	text := plain(l.Name) + " is free"
+	if l.Holder != nil {
+		text = plain(l.Name) + " is held by " + describe(*l.Holder) + kindOf(*l.Holder)
+	}
+	if len(l.Waiters) == 0 {
+		return text
+	}
+	owners := make([]string, len(l.Waiters))
+	for i, c := range l.Waiters {
+		owners[i] = plain(c.Owner)
+	}
+	return text + "; " + strconv.Itoa(len(l.Waiters)) + " waiting: " + strings.Join(owners, ", ")
+}

@@ -1,0 +1,123 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// watchedLine is a line of locks watch -o json.
+type watchedLine struct {
+	At, Change, Name string
+	Holder           *struct{ Owner, Token string }
+	Waiters          []struct{ Owner string }
+}
+
+func watching(t *testing.T, url string, args ...string) *testbed.Process {
+	t.Helper()
+	return testbed.Command(t, program(t), append([]string{"locks", "watch", "--backend", url, "--timeout", "1s"}, args...)...)
+}
+
+// next reads lines until one says this of a lock.
+func next(t *testing.T, p *testbed.Process, name, change string) watchedLine {
+	t.Helper()
+	for {
+		line := p.Line(patience)
+		var w watchedLine
+		if err := json.Unmarshal([]byte(line), &w); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if w.Name == name && w.Change == change {
+			return w
+		}
+	}
+}
+
+// holding takes a lock and returns when it is held.
+func holding(t *testing.T, url, name string, args ...string) *testbed.Process {
+	t.Helper()
+	p := testbed.Command(t, program(t), append([]string{"locks", "hold", name, "--backend", url}, args...)...)
+	if line := p.Line(patience); !strings.Contains(line, `"lock":"`+name+`"`) {
+		t.Fatalf("it said %q; %s", line, p.Stderr())
+	}
+	return p
+}
+
+func end(t *testing.T, p *testbed.Process, s syscall.Signal, code int) {
+	t.Helper()
+	p.Signal(s)
+	wantCode(t, p, code)
+}
+
+// Every state that lasts is printed: what is there at first, a holder, waiters,
+// the end, and only below the prefix. A signal ends the watching with 0.
+func TestWatch(t *testing.T) {
+	everywhere(t, func(t *testing.T, _, url string) {
+		first := holding(t, url, "nightly")
+		w := watching(t, url, "-o", "json", "--", "night")
+		held := next(t, w, "nightly", "held")
+		if held.Holder == nil || held.Holder.Owner == "" || held.Holder.Token == "" || held.At == "" {
+			t.Fatalf("%+v", held)
+		}
+		other := holding(t, url, "weekly")
+		end(t, first, syscall.SIGTERM, 143)
+		if w := next(t, w, "nightly", "free"); w.Holder != nil {
+			t.Fatalf("%+v", w)
+		}
+		second := holding(t, url, "nightly")
+		if w := next(t, w, "nightly", "held"); w.Holder.Owner == held.Holder.Owner || w.Holder.Token == held.Holder.Token {
+			t.Fatalf("%+v after %+v", w, held)
+		}
+		end(t, second, syscall.SIGTERM, 143)
+		next(t, w, "nightly", "free")
+		end(t, other, syscall.SIGTERM, 143)
+		end(t, w, syscall.SIGTERM, 0)
+		if said := w.Stderr(); said != "" {
+			t.Errorf("it said %q", said)
+		}
+	})
+}
+
+// A holder that vanishes is told of when its lease is over.
+func TestWatchSeesAnExpiry(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		p := holding(t, url, "nightly", "--ttl", "2s")
+		w := watching(t, url, "-o", "json")
+		next(t, w, "nightly", "held")
+		end(t, p, syscall.SIGKILL, -1)
+		next(t, w, "nightly", "free")
+		end(t, w, syscall.SIGINT, 0)
+	})
+}
+
+// A backend that is gone for a while is told of once, and what happened meanwhile
+// is seen afterwards.
+func TestWatchSurvivesAnInterruption(t *testing.T) {
+	program(t)
+	server := testbed.Redis(t)
+	through := testbed.NewProxy(t, server.Addr())
+	w := watching(t, "redis://"+through.Addr(), "-o", "json")
+	holding(t, "redis://"+server.Addr(), "nightly")
+	next(t, w, "nightly", "held")
+	through.Cut()
+	saysOf(t, w, `interrupted: .+; trying again\n`)
+	holding(t, "redis://"+server.Addr(), "weekly")
+	through.Heal()
+	next(t, w, "weekly", "held")
+	saysOf(t, w, `redis://.+ answers again\n`)
+	end(t, w, syscall.SIGINT, 0)
+	if n := strings.Count(w.Stderr(), "interrupted"); n != 1 {
+		t.Errorf("told %d times: %s", n, w.Stderr())
+	}
+}
+
+// saysOf waits for something on the standard error.
+func saysOf(t *testing.T, p *testbed.Process, pattern string) {
+	t.Helper()
+	wanted := regexp.MustCompile(pattern)
+	testbed.Eventually(t, pattern, patience, func() bool { return wanted.MatchString(p.Stderr()) })
+}
