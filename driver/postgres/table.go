@@ -77,7 +77,9 @@ create index if not exists {ns}_lease_break_name on {ns}_lease_break (name, id);
 
 // OpenTable makes the tables if they are missing, and computes the guarantees.
 // The pool stays the caller's, who closes it after the Table. Everything is one
-// statement a time without a prepared one, so that any pooler may stand between.
+// statement a time without a prepared one, so that any pooler may stand between;
+// only the making of the tables needs a transaction. A Table and a [Driver] do not
+// exclude each other: all who share names use one of the two.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	var options Options
 	if o != nil {
