@@ -19,7 +19,7 @@ const (
 	opPut = "put value"
 	opGet = "get value"
 
-	// patience bounds one request on a client that is not ours.
+	// valuePatience bounds one request on a client that is not ours.
 	valuePatience = 5 * time.Second
 )
 

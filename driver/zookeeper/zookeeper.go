@@ -164,14 +164,12 @@ func Open(ctx context.Context, options *Options) (*Driver, error) {
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)
 	if err != nil {
-		return nil, errorAfter(err, d.Close(ctx))
+		_ = d.Close(ctx) // always nil
+		return nil, err
 	}
 	d.guarantees = guarantees(s.ttl)
 	return d, nil
 }
-
-// errorAfter is err, whatever the clean-up says, which is always nil.
-func errorAfter(err, _ error) error { return err }
 
 func guarantees(ttl time.Duration) interlock.Guarantees {
 	const always = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover | interlock.ServerClockJump
