@@ -21,6 +21,7 @@ const batchSize = 200
 const (
 	sweepAfter = 24 * time.Hour
 	sweepEvery = time.Hour
+	firstSweep = time.Minute // after the Table was opened
 )
 
 // keeper renews what one Table holds: one loop, whatever the number of locks.
@@ -42,7 +43,8 @@ type kept struct {
 }
 
 func newKeeper(t *Table) *keeper {
-	return &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*kept{}}
+	return &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*kept{},
+		swept: boottime.Now().Add(firstSweep - sweepEvery)}
 }
 
 // add begins to keep the lease that was asked for at sent, and was granted.
@@ -97,7 +99,7 @@ func (k *keeper) run() {
 func (k *keeper) next() boottime.Instant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := boottime.Now().Add(sweepEvery)
+	at := k.swept.Add(sweepEvery)
 	for _, h := range k.held {
 		at = min(at, h.due)
 	}
@@ -225,7 +227,7 @@ func (h *kept) tellLost() {
 // sweep removes rows that nobody has used for a day, once an hour. If it fails
 // there is a next time.
 func (k *keeper) sweep(now boottime.Instant) {
-	if k.swept != 0 && now < k.swept.Add(sweepEvery) {
+	if now < k.swept.Add(sweepEvery) {
 		return
 	}
 	k.swept = now

@@ -1,0 +1,490 @@
+package mysql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// mode is one of the two kinds of driver.
+type mode struct {
+	name string
+	open func(ctx context.Context, t testing.TB, dsn string, o *mysql.Options) (driver.Fenced, error)
+}
+
+var modes = []mode{
+	{"session", func(ctx context.Context, t testing.TB, dsn string, o *mysql.Options) (driver.Fenced, error) {
+		d, err := mysql.Open(ctx, config(t, dsn), o)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}},
+	{"table", func(ctx context.Context, t testing.TB, dsn string, o *mysql.Options) (driver.Fenced, error) {
+		d, err := mysql.OpenTable(ctx, open(t, dsn+"?interpolateParams=true").DB, o)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}},
+}
+
+func (m mode) mustOpen(t testing.TB, dsn string, o *mysql.Options) driver.Fenced {
+	t.Helper()
+	d, err := m.open(context.Background(), t, dsn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+var owners atomic.Int64
+
+func request(name string) driver.Request {
+	return driver.Request{Name: name, Owner: fmt.Sprint("test/", owners.Add(1))}
+}
+
+func acquire(t testing.TB, d driver.Fenced, r driver.Request) driver.Grant {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	g, err := d.Acquire(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func release(t testing.TB, d driver.Fenced, r driver.Request) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	if err := d.Release(ctx, r.Name, r.Owner); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// status is one of the server's own counters.
+func (d database) status(t testing.TB, name string) int64 {
+	t.Helper()
+	var variable, value string
+	if err := d.QueryRow(`show global status where variable_name = '`+name+`'`).Scan(&variable, &value); err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestCost counts what the server was asked.
+func TestCost(t *testing.T) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			server := testbed.MariaDB(t)
+			admin := open(t, server.URL())
+			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})
+			r := request("warm")
+			acquire(t, d, r)
+			release(t, d, r)
+			admin.status(t, "Questions")
+			before := admin.status(t, "Questions")
+			const rounds = 50
+			for range rounds {
+				r := request("cost")
+				acquire(t, d, r)
+				release(t, d, r)
+			}
+			if n := admin.status(t, "Questions") - before - 1; n != 2*rounds {
+				t.Errorf("%d requests for %d times acquire and release", n, rounds)
+			}
+		})
+		t.Run(m.name+", holding 1000", func(t *testing.T) {
+			server := testbed.MariaDB(t)
+			admin := open(t, server.URL())
+			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: 6 * time.Second})
+			first := request("0")
+			renewed := make(chan struct{}, 100)
+			first.Events.Renewed = func(_ time.Duration, err error) {
+				if err == nil {
+					renewed <- struct{}{}
+				}
+			}
+			acquire(t, d, first)
+			goroutines := runtime.NumGoroutine()
+			grants := make([]driver.Grant, 1000)
+			for i := range grants {
+				grants[i] = acquire(t, d, request(fmt.Sprint("n", i)))
+			}
+			if n := runtime.NumGoroutine() - goroutines; n > 5 {
+				t.Errorf("%d goroutines more", n)
+			}
+			if n := admin.status(t, "Threads_connected"); n > 4 {
+				t.Errorf("%d connections", n)
+			}
+			<-renewed
+			for len(renewed) > 0 {
+				<-renewed
+			}
+			before, begun := admin.status(t, "Questions"), time.Now()
+			<-renewed
+			<-renewed
+			n := admin.status(t, "Questions") - before - 1
+			t.Logf("%d requests in %v", n, time.Since(begun).Round(time.Millisecond))
+			if n > 30 {
+				t.Errorf("%d requests for two rounds of renewal", n)
+			}
+			for i, g := range grants {
+				if g.Lease.Remaining() <= 0 {
+					t.Fatalf("number %d has ended", i)
+				}
+			}
+		})
+	}
+}
+
+// TestOpenRefuses what cannot work.
+func TestOpenRefuses(t *testing.T) {
+	server := testbed.MariaDB(t)
+	readOnly := testbed.MariaDB(t, "--read-only")
+	gone := testbed.NewProxy(t, server.Addr())
+	gone.Cut()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, m := range modes {
+		for what, tt := range map[string]struct {
+			ctx     context.Context
+			dsn     string
+			options *mysql.Options
+			kind    interlock.ErrorKind
+		}{
+			"short TTL":           {t.Context(), server.URL(), &mysql.Options{TTL: time.Millisecond}, interlock.Bug},
+			"namespace":           {t.Context(), server.URL(), &mysql.Options{Namespace: "a`b"}, interlock.Bug},
+			"poll":                {t.Context(), server.URL(), &mysql.Options{TTL: time.Second, Poll: time.Minute}, interlock.Bug},
+			"read-only":           {t.Context(), readOnly.URL(), nil, interlock.Definite},
+			"no such database":    {t.Context(), strings.TrimSuffix(server.URL(), "test") + "nowhere", nil, interlock.Definite},
+			"no database":         {t.Context(), strings.TrimSuffix(server.URL(), "test"), nil, interlock.Definite},
+			"nobody there":        {t.Context(), behind(server, gone), nil, interlock.Retryable},
+			"a context at an end": {ended, server.URL(), nil, interlock.Definite},
+		} {
+			d, err := m.open(tt.ctx, t, tt.dsn, tt.options)
+			if err == nil || interlock.Kind(err) != tt.kind {
+				t.Errorf("%s, %s: %v (%v), want %v", m.name, what, err, interlock.Kind(err), tt.kind)
+			}
+			if d != nil {
+				t.Errorf("%s, %s: a driver", m.name, what)
+			}
+		}
+	}
+	if _, err := mysql.Open(t.Context(), nil, nil); interlock.Kind(err) != interlock.Bug {
+		t.Error(err)
+	}
+	if _, err := mysql.OpenTable(t.Context(), nil, nil); interlock.Kind(err) != interlock.Bug {
+		t.Error(err)
+	}
+}
+
+// TestDurability: what a crash of the server may cost is read from its settings.
+func TestDurability(t *testing.T) {
+	for settings, durable := range map[string]bool{
+		"--innodb-flush-log-at-trx-commit=1": true,
+		"--innodb-flush-log-at-trx-commit=2": false,
+		"--log-bin=log --sync-binlog=0":      false,
+		"--log-bin=log --sync-binlog=1":      true,
+	} {
+		server := testbed.MariaDB(t, strings.Fields(settings)...)
+		for _, m := range modes {
+			g := m.mustOpen(t, server.URL(), nil).Guarantees()
+			if g.TokensSurvive.Has(interlock.ServerCrash) != durable {
+				t.Errorf("%s, %s: tokens survive %v", m.name, settings, g.TokensSurvive)
+			}
+			if want := durable && m.name == "table"; g.ExclusionSurvives.Has(interlock.ServerCrash) != want {
+				t.Errorf("%s, %s: exclusion survives %v", m.name, settings, g.ExclusionSurvives)
+			}
+		}
+	}
+}
+
+// TestServerCrash shows what session mode disclaims: two believe at once to hold
+// a name, when its server forgot the first and could not tell it.
+func TestServerCrash(t *testing.T) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			server := testbed.MariaDB(t)
+			proxy := testbed.NewProxy(t, server.Addr())
+			o := &mysql.Options{TTL: 10 * time.Second}
+			holder := acquire(t, m.mustOpen(t, behind(server, proxy), o), request("x"))
+			proxy.Cut()
+			server.Kill()
+			server.Restart()
+			r := request("x")
+			r.NoWait = true
+			other, err := m.mustOpen(t, server.URL(), o).Acquire(t.Context(), r)
+			if holder.Lease.Remaining() <= 0 {
+				t.Skip("too slow a machine to tell")
+			}
+			if m.name == "table" {
+				if !errors.Is(err, interlock.ErrHeld) {
+					t.Errorf("another was granted: %v", err)
+				}
+				return
+			}
+			if err != nil || other.Token <= holder.Token {
+				t.Errorf("token %d after %d, %v: the documentation is wrong", other.Token, holder.Token, err)
+			}
+		})
+	}
+}
+
+// TestEndOfSessionIsToldAtOnce, and not with the next sign of life.
+func TestEndOfSessionIsToldAtOnce(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Hour})
+	lost := make(chan error, 2)
+	var grants []driver.Grant
+	for _, name := range []string{"a", "b"} {
+		r := request(name)
+		r.Events.Lost = func(cause error) { lost <- cause }
+		grants = append(grants, acquire(t, d, r))
+	}
+	admin.do(t, "kill "+admin.text(t, "select is_used_lock(?)", mysql.LockName("test", "interlock", "a")))
+	for range grants {
+		select {
+		case cause := <-lost:
+			if !errors.Is(cause, interlock.ErrSessionEnded) {
+				t.Error(cause)
+			}
+		case <-time.After(bound):
+			t.Fatal("nothing was told")
+		}
+	}
+	for _, g := range grants {
+		if left := g.Lease.Remaining(); left > 0 {
+			t.Errorf("%v remain", left)
+		}
+	}
+	next := acquire(t, d, request("a"))
+	if next.Token <= grants[0].Token {
+		t.Errorf("token %d after %d", next.Token, grants[0].Token)
+	}
+}
+
+// TestRefusedRowGivesTheLockBack: GET_LOCK was granted by then.
+func TestRefusedRowGivesTheLockBack(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[0].mustOpen(t, server.URL(), nil)
+	admin.do(t, "alter table interlock_holder add constraint check (owner <> 'unwanted')")
+	_, err := d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "unwanted"})
+	if interlock.Kind(err) != interlock.Definite {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
+	if user := admin.text(t, "select coalesce(is_used_lock(?), 0)", mysql.LockName("test", "interlock", "x")); user != "0" {
+		t.Errorf("connection %s has the lock", user)
+	}
+	acquire(t, d, request("x"))
+}
+
+// TestReleaseComesAfterAnAbandonedAcquire that the server carries out late.
+func TestReleaseComesAfterAnAbandonedAcquire(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: 20 * time.Second})
+	before := request("x")
+	acquire(t, d, before)
+	release(t, d, before)
+	operator := admin.mustBegin(t)
+	mustExec(t, operator, "select * from interlock_lease for update")
+	r := request("x")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := d.Acquire(ctx, r); interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
+	released := make(chan error, 1)
+	go func() { released <- d.Release(context.Background(), r.Name, r.Owner) }()
+	select {
+	case err := <-released:
+		t.Fatalf("released before the acquire was over: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := operator.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	r = request("x")
+	r.NoWait = true
+	acquire(t, d, r)
+}
+
+// TestSweep removes rows, and no token falls, whatever the clock says.
+func TestSweep(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d, err := mysql.OpenTable(t.Context(), admin.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	held := request("held")
+	acquire(t, d, held)
+	r := request("swept")
+	acquire(t, d, r)
+	admin.do(t, "update interlock_lease set counter = counter + 3600000000 where name = 'swept'") // the clock was an hour ahead
+	release(t, d, r)
+	ahead := admin.text(t, "select concat(counter) from interlock_lease where name = 'swept'")
+	if err := d.Sweep(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if n := admin.text(t, "select count(*) from interlock_lease"); n != "2" {
+		t.Errorf("%s rows, and nothing is an hour old", n)
+	}
+	if err := d.Sweep(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := admin.text(t, "select count(*) from interlock_lease"); n != "1" {
+		t.Errorf("%s rows, one is held", n)
+	}
+	next := acquire(t, d, request("swept"))
+	if fmt.Sprint(next.Token.Counter()) <= ahead {
+		t.Errorf("counter %d after %s", next.Token.Counter(), ahead)
+	}
+}
+
+// TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on.
+func TestTokensDoNotFollowTheClockBack(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	for table, m := range map[string]mode{"interlock_holder": modes[0], "interlock_lease": modes[1]} {
+		d := m.mustOpen(t, server.URL(), nil)
+		r := request("x")
+		counter := acquire(t, d, r).Token.Counter()
+		release(t, d, r)
+		const hour = 3600_000_000
+		admin.do(t, fmt.Sprintf("update %s set counter = counter + %d", table, hour))
+		if next := acquire(t, d, request("x")).Token.Counter(); next != counter+hour+1 {
+			t.Errorf("%s: counter %d after %d", m.name, next, counter+hour)
+		}
+	}
+}
+
+// TestTablesAreMadeAgain when somebody has dropped them.
+func TestTablesAreMadeAgain(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[1].mustOpen(t, server.URL(), nil)
+	admin.do(t, "drop table interlock_lease")
+	_, err := d.Acquire(t.Context(), request("x"))
+	if interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
+	acquire(t, d, request("x"))
+}
+
+// TestWithoutRights: whoever only uses the tables need not be allowed to make any.
+func TestWithoutRights(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	for _, m := range modes {
+		m.mustOpen(t, server.URL(), nil)
+	}
+	admin.do(t, "create user app@127.0.0.1", "grant select, insert, update, delete on test.* to app@127.0.0.1")
+	for _, m := range modes {
+		d := m.mustOpen(t, strings.Replace(server.URL(), "root@", "app@", 1), nil)
+		r := request("x")
+		acquire(t, d, r)
+		release(t, d, r)
+	}
+}
+
+// numbering is a proxy that gives connections numbers of its own.
+func numbering(t *testing.T, target string) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() { listener.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp4", target)
+			if err != nil {
+				conn.Close()
+				return
+			}
+			all.Go(func() { io.Copy(server, conn); server.Close() })
+			all.Go(func() { renumber(conn, server); conn.Close() })
+		}
+	})
+	return listener.Addr().String()
+}
+
+// renumber passes on what the server says, its greeting with another number.
+func renumber(to io.Writer, from io.Reader) {
+	hello := make([]byte, 4<<10)
+	n, err := from.Read(hello)
+	if err != nil {
+		return
+	}
+	at := 5 + strings.IndexByte(string(hello[5:n]), 0) + 1
+	hello[at] ^= 0x55
+	if _, err := to.Write(hello[:n]); err == nil {
+		io.Copy(to, from)
+	}
+}
+
+func TestProxyIsRefused(t *testing.T) {
+	server := testbed.MariaDB(t)
+	dsn := strings.Replace(server.URL(), server.Addr(), numbering(t, server.Addr()), 1)
+	_, err := mysql.Open(t.Context(), config(t, dsn), nil)
+	var proxy *mysql.ProxyError
+	if !errors.As(err, &proxy) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "OpenTable") {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
+	acquire(t, modes[1].mustOpen(t, dsn, nil), request("x"))
+}
+
+// TestAnotherNamespace, and another database, are other locks.
+func TestAnotherNamespace(t *testing.T) {
+	server := testbed.MariaDB(t)
+	open(t, server.URL()).do(t, "create database other")
+	for _, m := range modes {
+		for _, d := range []driver.Fenced{
+			m.mustOpen(t, server.URL(), nil),
+			m.mustOpen(t, server.URL(), &mysql.Options{Namespace: "n2"}),
+			m.mustOpen(t, strings.TrimSuffix(server.URL(), "test")+"other", nil),
+		} {
+			r := request("x")
+			r.NoWait = true
+			acquire(t, d, r)
+		}
+	}
+}
