@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/interlock-dev/interlock"
@@ -121,42 +122,41 @@ func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver
 	if err := d.clear(ctx, c.name, c.object); err != nil {
 		return driver.Grant{}, err
 	}
-	fresh := false
+	q := &queue{d: d, c: c, noWait: noWait}
+	defer q.leave()
 	if c.doubtful {
 		if err := d.settle(ctx, c); err != nil {
 			return driver.Grant{}, err
 		}
-		fresh = true
+		q.fresh = true
 	}
-	q := queue{d: d, c: c, told: "\x00"}
-	defer q.leave()
-	for n := 0; noWait && n < attempts || !noWait; n++ {
-		s := q.look()
-		v := s.judge(c.owner, boottime.Now(), d.options.TTL)
-		var err error
-		switch {
-		case v.state == held && noWait && fresh:
-			return driver.Grant{}, &interlock.HeldError{Name: c.name, Owner: v.holder}
-		case v.state == held && noWait:
-			fresh = true
-			_, _, err = d.read(ctx, "acquire", c.name, c.object)
-		case v.state == held:
-			err = q.wait(ctx, v)
-		default:
-			var grant driver.Grant
-			if grant, err = d.take(ctx, c, s, v); err == nil {
-				return grant, nil
-			}
-			if errors.Is(err, errMoved) {
-				err = q.yield(ctx, s.rev, noWait)
-				fresh = noWait
-			}
-		}
-		if err != nil {
-			return driver.Grant{}, err
+	for range q.rounds() {
+		grant, err := d.round(ctx, q)
+		if err != nil || grant.Lease != nil {
+			return grant, err
 		}
 	}
 	return driver.Grant{}, problem("acquire", c.name, interlock.Retryable, errOthers)
+}
+
+// round looks at the Lease once and does what is to be done. No grant and no error
+// mean that it is worth looking again.
+func (d *Driver) round(ctx context.Context, q *queue) (driver.Grant, error) {
+	s := q.look()
+	v := s.judge(q.c.owner, boottime.Now(), d.options.TTL)
+	switch {
+	case v.state == held && !q.noWait:
+		return driver.Grant{}, q.wait(ctx, v)
+	case v.state == held && q.fresh:
+		return driver.Grant{}, &interlock.HeldError{Name: q.c.name, Owner: v.holder}
+	case v.state == held:
+		return driver.Grant{}, q.read(ctx)
+	}
+	grant, err := d.take(ctx, q.c, s, v)
+	if errors.Is(err, errMoved) {
+		return driver.Grant{}, q.yield(ctx, s)
+	}
+	return grant, err
 }
 
 // granted is the grant that an earlier call got.
@@ -176,21 +176,9 @@ func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (dr
 		return driver.Grant{}, problem("acquire", c.name, interlock.Definite,
 			errors.New("the Lease is assigned by coordinated leader election, and cannot be taken"))
 	}
-	draft := s.draft(d.options.Namespace, c.object)
-	seconds := int32(d.options.TTL / time.Second)
-	if v.state == mine {
-		if err := d.pin(c, s.object); err != nil {
-			return driver.Grant{}, err
-		}
-		prolong(draft, c.owner, c.base, c.grant.Token, seconds, d.nextStamp(c, s.object))
-	} else {
-		base, err := d.baseFor(ctx, c.name, s.object)
-		if err != nil {
-			return driver.Grant{}, err
-		}
-		c.base, c.grant.Token, c.stamp = base, 0, d.options.Now()
-		begin(draft, c.owner, base, seconds, c.stamp)
-		label(draft, d.layout.prefix, c.name)
+	draft, err := d.draft(ctx, c, s, v)
+	if err != nil {
+		return driver.Grant{}, err
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -200,11 +188,36 @@ func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (dr
 		return driver.Grant{}, d.untaken(rctx, c, s, err)
 	}
 	d.learn(c.object, o)
-	if err := d.pin(c, o); err != nil {
-		return driver.Grant{}, err
+	if c.grant.Token == 0 {
+		if err := d.pin(c, o); err != nil {
+			return driver.Grant{}, err
+		}
 	}
 	return d.hold(c, o, sent), nil
 }
+
+// draft is the Lease to be written.
+func (d *Driver) draft(ctx context.Context, c *contender, s sight, v verdict) (*coordination.Lease, error) {
+	draft := s.draft(d.options.Namespace, c.object)
+	base, err := d.baseFor(ctx, c.name, s.object)
+	if err != nil {
+		return nil, err
+	}
+	if v.state == mine {
+		if c.base = max(c.base, base); c.grant.Token == 0 {
+			err = d.pin(c, s.object)
+		}
+		prolong(draft, c.owner, c.base, c.grant.Token, d.seconds(), d.nextStamp(c, s.object))
+		return draft, err
+	}
+	c.base, c.grant.Token, c.stamp = base, 0, d.options.Now()
+	begin(draft, c.owner, base, d.seconds(), c.stamp)
+	label(draft, d.layout.prefix, c.name)
+	return draft, nil
+}
+
+// seconds is the TTL as a Lease has it.
+func (d *Driver) seconds() int32 { return int32(d.options.TTL / time.Second) }
 
 // untaken judges a write that failed.
 func (d *Driver) untaken(ctx context.Context, c *contender, s sight, err error) error {
@@ -229,9 +242,6 @@ func (d *Driver) untaken(ctx context.Context, c *contender, s sight, err error) 
 // pin fixes the token of the term: by the first revision that we read while the
 // Lease names the owner, which is unique to this attempt.
 func (d *Driver) pin(c *contender, o object) error {
-	if c.grant.Token != 0 {
-		return nil
-	}
 	if token := o.token(); token.Valid() {
 		c.grant.Token = token
 		return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/interlock-dev/interlock"
@@ -53,24 +54,26 @@ func (d *Driver) renewDue() time.Duration {
 	}
 	slices.SortFunc(due, func(a, b *contender) int { return cmp.Compare(a.due, b.due) })
 	for _, c := range due[:min(len(due), maxRenewals-d.renewals)] {
+		term := c.term
 		c.renewal = true
 		d.renewals++
-		d.tasks.Go(func() { d.renew(c) })
+		d.tasks.Go(func() { d.renew(c, term) })
 	}
 	return max(next.Sub(now), 0) // each renewal that ends has us look again
 }
 
-// renew is one renewal, with what follows from its outcome.
-func (d *Driver) renew(c *contender) {
+// renew is one renewal of a term, with what follows from its outcome. A term that
+// is over meanwhile is left alone, and so is one that followed it.
+func (d *Driver) renew(c *contender, term *boottime.Lease) {
 	began := boottime.Now()
-	sent, o, err := d.prolong(c)
+	sent, o, err := d.prolong(c, term)
 	took := boottime.Now().Sub(began)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.renewal = false
 	d.renewals--
 	nudge(d.tendNow)
-	if c.stage != holding || d.closed {
+	if c.stage != holding || c.term != term || d.closed {
 		return
 	}
 	switch {
@@ -105,21 +108,14 @@ func (c *contender) lose(cause error) {
 
 // prolong writes the renewal. It was sent at sent, and o is the Lease afterwards.
 // With errMoved nothing was written, and o is the Lease as it is, still ours.
-func (d *Driver) prolong(c *contender) (sent boottime.Instant, o object, err error) {
-	d.mu.Lock()
-	o = c.now
-	token, left := c.grant.Token, c.term.Remaining()
-	at := d.nextStamp(c, o)
-	d.mu.Unlock()
-	draft := o.draft(d.options.Namespace, c.object)
-	base, err := o.base()
-	if err != nil {
-		base = 0
+func (d *Driver) prolong(c *contender, term *boottime.Lease) (sent boottime.Instant, o object, err error) {
+	draft := d.renewal(c, term)
+	if draft == nil {
+		return 0, object{}, errOver
 	}
-	prolong(draft, c.owner, max(base, c.base), token, int32(d.options.TTL/time.Second), at)
 	ctx, cancel := d.bounded(d.ctx)
 	defer cancel()
-	ctx, stop := context.WithTimeoutCause(ctx, max(left, 0), errSlow)
+	ctx, stop := context.WithTimeoutCause(ctx, max(term.Remaining(), 0), errSlow)
 	defer stop()
 	sent = boottime.Now()
 	o, err = d.client.update(ctx, draft)
@@ -134,7 +130,25 @@ func (d *Driver) prolong(c *contender) (sent boottime.Instant, o object, err err
 	return sent, o, failed(ctx, "renew", c.name, err)
 }
 
-// nextStamp is the time to write into a renewal of o. The mutex may be held.
+var errOver = errors.New("the term is over")
+
+// renewal is the Lease to be written; nil if the term is over.
+func (d *Driver) renewal(c *contender, term *boottime.Lease) *coordination.Lease {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.stage != holding || c.term != term {
+		return nil
+	}
+	base, err := c.now.base()
+	if err != nil {
+		base = 0 // ours is the better one
+	}
+	draft := c.now.draft(d.options.Namespace, c.object)
+	prolong(draft, c.owner, max(base, c.base), c.grant.Token, d.seconds(), d.nextStamp(c, c.now))
+	return draft
+}
+
+// nextStamp is the time to write into a renewal of o.
 func (d *Driver) nextStamp(c *contender, o object) time.Time {
 	last := c.stamp
 	if o.exists() && o.lease.Spec.RenewTime != nil && o.lease.Spec.RenewTime.After(last) {

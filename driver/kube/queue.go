@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -15,9 +16,27 @@ import (
 type queue struct {
 	d      *Driver
 	c      *contender
-	woken  chan struct{} // nil until it first looked
-	told   string        // the holder that was told last
-	silent boottime.Instant
+	noWait bool
+	fresh  bool             // the Lease was read during the call
+	woken  chan struct{}    // nil until it first looked
+	told   bool             // that it waits
+	holder string           // for whom, as it was told last
+	silent boottime.Instant // when it last asked
+}
+
+// rounds is how often a call may look.
+func (q *queue) rounds() int {
+	if q.noWait {
+		return attempts
+	}
+	return math.MaxInt
+}
+
+// read looks at the Lease itself, for a call that does not wait.
+func (q *queue) read(ctx context.Context) error {
+	q.fresh = true
+	_, _, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
+	return err
 }
 
 // look is what is known of the Lease. What changes afterwards wakes the queue.
@@ -51,16 +70,15 @@ func (q *queue) wait(ctx context.Context, v verdict) error {
 	return q.sleep(ctx, v.until)
 }
 
-// yield waits until the view has caught up with what a write at revision rev ran
-// into; without waiting it reads that.
-func (q *queue) yield(ctx context.Context, rev int64, noWait bool) error {
-	if noWait {
-		_, _, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
-		return err
+// yield waits until the view has caught up with what a write over tried ran into;
+// without waiting it reads that.
+func (q *queue) yield(ctx context.Context, tried sight) error {
+	if q.noWait {
+		return q.read(ctx)
 	}
 	q.tell("")
 	for {
-		if s := q.look(); s.rev != rev {
+		if s := q.look(); s.rev != tried.rev || s.exists() != tried.exists() {
 			return nil
 		}
 		if err := q.sleep(ctx, boottime.Now().Add(q.d.pace.quiet)); err != nil {
@@ -71,10 +89,10 @@ func (q *queue) yield(ctx context.Context, rev int64, noWait bool) error {
 
 // tell says that it waits, and for whom once that is known.
 func (q *queue) tell(holder string) {
-	if q.told == holder || holder == "" && q.told != "\x00" {
+	if q.told && (holder == "" || holder == q.holder) {
 		return
 	}
-	q.told = holder
+	q.told, q.holder = true, holder
 	if waiting := q.c.events.Waiting; waiting != nil {
 		waiting(driver.Place{Ahead: -1, Holder: holder})
 	}

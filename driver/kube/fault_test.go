@@ -1,0 +1,393 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func (s *scene) mustBe(err error, kind interlock.ErrorKind, says string) {
+	s.Helper()
+	if err == nil || interlock.Kind(err) != kind || !strings.Contains(err.Error(), says) {
+		s.Fatalf("error of kind %v, want %v that says %q: %v", interlock.Kind(err), kind, says, err)
+	}
+}
+
+func (s *scene) try(d *Driver, name, owner string) (driver.Grant, error) {
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	return d.Acquire(ctx, driver.Request{Name: name, Owner: owner, NoWait: true})
+}
+
+// testLegacyLocksAreRefused, whether a Lease stands beside them, as with a
+// MultiLock, or not, with the way to migrate.
+func testLegacyLocksAreRefused(s *scene) {
+	annotations := map[string]string{legacyKey: `{"holderIdentity":"old-pod","leaseDurationSeconds":15}`}
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Annotations: annotations} }
+	if _, err := s.operator.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: meta("cm")}, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	//lint:ignore SA1019 this is what old clients use
+	if _, err := s.operator.CoreV1().Endpoints(s.namespace).Create(s.Context(), &core.Endpoints{ObjectMeta: meta("ep")}, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	if _, err := s.operator.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "data"}}, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	d := s.open(Options{})
+	for name, resource := range map[string]string{"cm": "configmaps", "ep": "endpoints"} {
+		_, err := s.try(d, name, "ours")
+		s.mustBe(err, interlock.Definite, "remove its annotation "+legacyKey)
+		var old *LegacyLockError
+		if !errors.As(err, &old) || old.Resource != resource || old.Holder != "old-pod" || old.Name != name {
+			s.Fatalf("%+v", old)
+		}
+		if left := s.Residue(s.T, name); len(left) > 0 {
+			s.Fatalf("it took the Lease: %q", left)
+		}
+	}
+	s.acquire(d, "data", "ours") // an object that is no lock
+	if err := s.operator.CoreV1().ConfigMaps(s.namespace).Delete(s.Context(), "cm", metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.acquire(d, "cm", "ours") // migrated
+}
+
+// allow gives the user without rights some in the namespace.
+func (s *scene) allow(verbs ...string) {
+	s.Helper()
+	role := &rbac.Role{ObjectMeta: metav1.ObjectMeta{Name: "locks"}, Rules: []rbac.PolicyRule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}}}
+	if _, err := s.operator.RbacV1().Roles(s.namespace).Create(s.Context(), role, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	binding := &rbac.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "locks"},
+		Subjects: []rbac.Subject{{Kind: "User", Name: "user", APIGroup: "rbac.authorization.k8s.io"}},
+		RoleRef:  rbac.RoleRef{Kind: "Role", Name: "locks", APIGroup: "rbac.authorization.k8s.io"}}
+	if _, err := s.operator.RbacV1().RoleBindings(s.namespace).Create(s.Context(), binding, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// testLeasesAloneSuffice: without the right to read ConfigMaps and Endpoints it
+// works, and does not look for old locks.
+func testLeasesAloneSuffice(s *scene) {
+	s.allow("get", "list", "watch", "create", "update")
+	config := s.config()
+	config.BearerToken = testbed.KubeUser
+	var d *Driver
+	testbed.Eventually(s, "the rights have reached the API server", patience, func() (ok bool) {
+		var err error
+		d, err = Open(s.Context(), config, &Options{Namespace: s.namespace})
+		return err == nil
+	})
+	defer d.Close(context.Background())
+	s.acquire(d, "n", "ours")
+	s.release(d, "n", "ours")
+}
+
+func testNoRights(s *scene) {
+	config := s.config()
+	config.BearerToken = testbed.KubeUser
+	_, err := Open(s.Context(), config, &Options{Namespace: s.namespace})
+	s.mustBe(err, interlock.Definite, "the rights to get, list, watch, create and update Leases")
+}
+
+// testOldServerIsRefused: the real server, with another word about its version.
+func testOldServerIsRefused(s *scene) {
+	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil && r.URL.Path == "/version" {
+			answer.Body.Close()
+			answer.Body = io.NopCloser(strings.NewReader(`{"major":"1","minor":"34"}`))
+		}
+		return answer, err
+	})
+	_, err := Open(s.Context(), s.config(), &Options{Namespace: s.namespace})
+	s.mustBe(err, interlock.Definite, "this is Kubernetes 1.34")
+}
+
+func testNoNamespace(s *scene) {
+	d, err := Open(s.Context(), s.config(), &Options{Namespace: "no-such"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	_, err = s.try(d, "n", "ours")
+	s.mustBe(err, interlock.Definite, "namespace no-such")
+}
+
+func strip(l *coordination.Lease) { l.Annotations = nil }
+
+// testAnnotationsRemoved from under a holder, and from a free Lease.
+func testAnnotationsRemoved(s *scene) {
+	d := s.open(Options{TTL: suiteTTL})
+	g := s.acquire(d, "n", "ours")
+	s.edit("n", strip)
+	testbed.Eventually(s, "the next renewal puts the base and the token back", patience, func() bool {
+		token, ok := TokenOf(s.lease("n"))
+		return ok && token == g.Token
+	})
+	if g.Lease.Remaining() <= 0 {
+		s.Fatal("the term is over")
+	}
+	s.release(d, "n", "ours")
+	s.edit("n", strip)
+	other := s.open(Options{})
+	if next := s.acquire(other, "n", "next"); next.Token <= g.Token {
+		s.Fatalf("token %d came after %d", next.Token, g.Token)
+	}
+}
+
+// testTokensOverDeletion: the one who takes the new Lease connected long before the
+// old one was made, and hears nothing of it.
+func testTokensOverDeletion(s *scene) {
+	deaf := &ear{}
+	config := s.config()
+	config.Wrap(deaf.wrap)
+	early := s.openWith(config, Options{})
+	deaf.deaf.Store(true)
+	first := s.acquire(s.open(Options{}), "n", "first")
+	s.remove("n")
+	if next := s.acquire(early, "n", "next"); next.Token <= first.Token {
+		s.Fatalf("token %d came after %d", next.Token, first.Token)
+	}
+}
+
+// testBasesOutOfTheQuestion are refused, and said how to mend; other locks are not
+// concerned.
+func testBasesOutOfTheQuestion(s *scene) {
+	d := s.open(Options{})
+	ahead := interlock.CounterAt(time.Now().Add(interlock.MaxAhead + time.Hour))
+	for _, base := range []string{"x", "-1", strconv.FormatInt(ahead, 10), strconv.FormatInt(interlock.MaxCounter, 10), "9223372036854775807"} {
+		s.acquire(d, "n", "former "+base)
+		s.release(d, "n", "former "+base)
+		s.edit("n", func(l *coordination.Lease) { l.Annotations[baseKey] = base })
+		s.sees(d, "n", "the edit is seen", func(now sight) bool { return now.lease.Annotations[baseKey] == base })
+		_, err := s.try(d, "n", "ours")
+		s.mustBe(err, interlock.Definite, "remove")
+		s.edit("n", func(l *coordination.Lease) { delete(l.Annotations, baseKey) })
+		s.sees(d, "n", "the edit is seen", func(now sight) bool { return now.lease.Annotations[baseKey] == "" })
+	}
+	if g := s.acquire(d, "other", "ours"); g.Token.Counter() > interlock.CounterAt(time.Now()) {
+		s.Fatalf("token %d is ahead of the clock", g.Token)
+	}
+}
+
+// testTokenIsFixedForTheTerm, for its holder and for those who look.
+func testTokenIsFixedForTheTerm(s *scene) {
+	d, other := s.open(Options{TTL: suiteTTL}), s.open(Options{})
+	g := s.acquire(d, "n", "ours")
+	rev := s.lease("n").ResourceVersion
+	testbed.Eventually(s, "two renewals", patience, func() bool {
+		l := s.lease("n")
+		again := l.ResourceVersion != rev
+		rev = l.ResourceVersion
+		return again && l.Annotations[tokenKey] != ""
+	})
+	state, err := other.Lock(s.Context(), "n")
+	if err != nil || state.Holder == nil || state.Holder.Token != g.Token || state.Holder.Foreign {
+		s.Fatalf("%+v, %v, want token %d", state.Holder, err, g.Token)
+	}
+	if again := s.acquire(d, "n", "ours"); again.Token != g.Token {
+		s.Fatalf("token %d became %d", g.Token, again.Token)
+	}
+}
+
+// testOldBase: a Lease with a base of long ago, as after a restore, is taken by a
+// process that comes now.
+func testOldBase(s *scene) {
+	long := time.Now().Add(-1000 * time.Hour)
+	d := s.open(Options{Now: func() time.Time { return long }})
+	old := s.acquire(d, "n", "then")
+	s.release(d, "n", "then")
+	if ceiling := interlock.CounterAt(long.Add(time.Hour)); old.Token.Counter() > ceiling {
+		s.Fatalf("counter %d of a clock that stands at %d", old.Token.Counter(), ceiling)
+	}
+	floor := interlock.CounterAt(time.Now())
+	if g := s.acquire(s.open(Options{}), "n", "now"); g.Token.Counter() < floor {
+		s.Fatalf("counter %d is below the clock, %d", g.Token.Counter(), floor)
+	}
+}
+
+// testNotReleasedBeforeTheWork has ended, however early its context did.
+func testNotReleasedBeforeTheWork(s *scene) {
+	d, other := s.open(Options{}), s.open(Options{})
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer locks.Close(context.Background())
+	ctx, cancel := context.WithCancel(s.Context())
+	works, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- locks.Do(ctx, "n", func(ctx context.Context, c interlock.Claim) error {
+			close(works)
+			<-ctx.Done()
+			<-end // the work takes its time to stop
+			return nil
+		})
+	}()
+	s.receive(func() { <-works }, "the work")
+	cancel()
+	next := s.queue(other, "n", "next")
+	for range 20 {
+		if holder := s.lease("n").Spec.HolderIdentity; holder == nil || *holder == "" || *holder == "next" {
+			s.Fatal("the Lease was given up while the work went on")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	close(end)
+	s.receive(func() { <-done }, "the end of Do")
+	s.receive(func() { <-next }, "the next holder")
+}
+
+// late has the next write of a Lease fail for its caller, and sends it when told.
+func (s *scene) late(method string) (send func() int) {
+	held := make(chan func() int, 1)
+	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if r.Method != method {
+			return next.RoundTrip(r)
+		}
+		s.leases.replace(nil)
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		held <- func() int {
+			again := r.Clone(context.Background())
+			again.Body = io.NopCloser(strings.NewReader(string(body)))
+			answer, err := next.RoundTrip(again)
+			if err != nil {
+				s.Errorf("the late write: %v", err)
+				return 0
+			}
+			answer.Body.Close()
+			return answer.StatusCode
+		}
+		return nil, errors.New("the connection broke")
+	})
+	return func() int {
+		var status int
+		s.receive(func() { status = (<-held)() }, "the late write")
+		return status
+	}
+}
+
+func (s *scene) lateWrite(method string) {
+	s.Helper()
+	d := s.open(Options{})
+	if method == http.MethodPut {
+		s.acquire(d, "n", "former")
+		s.release(d, "n", "former")
+	}
+	send := s.late(method)
+	_, err := s.try(d, "n", "ours")
+	s.mustBe(err, interlock.Uncertain, "the connection broke")
+	s.release(d, "n", "ours")
+	if status := send(); status != http.StatusConflict {
+		s.Fatalf("the late write is answered with %d", status)
+	}
+	if left := s.Residue(s.T, "n"); len(left) > 0 {
+		s.Fatalf("the Lease names %q, who released", left)
+	}
+}
+
+// testLateTake: a write that arrives after its owner has given up takes nothing.
+func testLateTake(s *scene) { s.lateWrite(http.MethodPut) }
+
+// testLateCreate: the same for a Lease that there was not.
+func testLateCreate(s *scene) { s.lateWrite(http.MethodPost) }
+
+func testCoordinatedElection(s *scene) {
+	d := s.open(Options{})
+	strategy := coordination.OldestEmulationVersion
+	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: coordination.LeaseSpec{Strategy: &strategy}}
+	if _, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.sees(d, "n", "it is seen", func(now sight) bool { return now.exists() })
+	_, err := s.try(d, "n", "ours")
+	s.mustBe(err, interlock.Definite, "coordinated leader election")
+}
+
+// testRenewalsShowInWholeSeconds, in which client-go compares them.
+func testRenewalsShowInWholeSeconds(s *scene) {
+	d := s.open(Options{TTL: suiteTTL})
+	s.acquire(d, "n", "ours")
+	seen := map[string]int64{} // the second of each revision
+	testbed.Eventually(s, "four revisions", patience, func() bool {
+		l := s.lease("n")
+		seen[l.ResourceVersion] = l.Spec.RenewTime.Unix()
+		return len(seen) == 4
+	})
+	seconds := map[int64]bool{}
+	for _, second := range seen {
+		seconds[second] = true
+	}
+	if len(seconds) != len(seen) {
+		s.Fatalf("two revisions share a second: %v", seen)
+	}
+}
+
+// testOthersMetadataIsKept, also what comes while we hold.
+func testOthersMetadataIsKept(s *scene) {
+	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "1"}}}
+	if _, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	d := s.open(Options{TTL: suiteTTL})
+	s.acquire(d, "n", "ours")
+	s.edit("n", func(l *coordination.Lease) { l.Annotations["later"] = "2" })
+	s.release(d, "n", "ours")
+	if l := s.lease("n"); l.Labels["team"] != "a" || l.Annotations["note"] != "1" || l.Annotations["later"] != "2" {
+		s.Fatalf("labels %v, annotations %v", l.Labels, l.Annotations)
+	}
+}
+
+// testLossIsToldAtOnce, by the watch, and not when the next renewal would be due
+// ten seconds later.
+func testLossIsToldAtOnce(s *scene) {
+	d := s.open(Options{})
+	for what, do := range map[string]func(){
+		"deletion": func() { s.remove("n") },
+		"another holder": func() {
+			s.edit("n", func(l *coordination.Lease) { l.Spec.HolderIdentity = new("someone") })
+		},
+	} {
+		lost := make(chan error, 1)
+		r := driver.Request{Name: "n", Owner: what, Events: driver.Events{Lost: func(cause error) { lost <- cause }}}
+		if _, err := d.Acquire(s.Context(), r); err != nil {
+			s.Fatal(err)
+		}
+		began := time.Now()
+		do()
+		select {
+		case cause := <-lost:
+			if !errors.Is(cause, interlock.ErrLost) {
+				s.Fatalf("%s: %v", what, cause)
+			}
+		case <-time.After(d.pace.renew / 2):
+			s.Fatalf("%s: no word of it after %v", what, time.Since(began))
+		}
+		s.release(d, "n", what)
+		if what == "another holder" {
+			s.remove("n")
+		}
+		s.sees(d, "n", "it is free", func(now sight) bool { return now.holder() == "" })
+	}
+}

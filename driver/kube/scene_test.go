@@ -1,0 +1,197 @@
+package kube
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestDriver runs the driver's own tests with one API server, each in a namespace
+// of its own.
+func TestDriver(t *testing.T) {
+	shared := testbed.KubeAPIServer(t, "--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true")
+	for name, test := range map[string]func(*scene){
+		"UncontendedCostsTwoRequests":      testUncontendedCostsTwoRequests,
+		"FirstContactCostsALittleMore":     testFirstContactCosts,
+		"HeldLocksHaveNoGoroutines":        testHeldLocksHaveNoGoroutines,
+		"RefusalCostsOneRequest":           testRefusalCostsOneRequest,
+		"WaitersCostNoRequests":            testWaitersCostNoRequests,
+		"HandOverIsPushed":                 testHandOverIsPushed,
+		"LegacyLocksAreRefused":            testLegacyLocksAreRefused,
+		"LeasesAloneSuffice":               testLeasesAloneSuffice,
+		"NoRights":                         testNoRights,
+		"OldServerIsRefused":               testOldServerIsRefused,
+		"NoNamespace":                      testNoNamespace,
+		"AnnotationsRemoved":               testAnnotationsRemoved,
+		"TokensOverDeletionBehindOurBack":  testTokensOverDeletion,
+		"BasesOutOfTheQuestion":            testBasesOutOfTheQuestion,
+		"TokenIsFixedForTheTerm":           testTokenIsFixedForTheTerm,
+		"AnOldBaseIsRaised":                testOldBase,
+		"NotReleasedBeforeTheWorkHasEnded": testNotReleasedBeforeTheWork,
+		"LateTakeCannotFollowARelease":     testLateTake,
+		"LateCreateCannotFollowARelease":   testLateCreate,
+		"CoordinatedElectionIsLeftAlone":   testCoordinatedElection,
+		"RenewalsShowInWholeSeconds":       testRenewalsShowInWholeSeconds,
+		"OthersMetadataIsKept":             testOthersMetadataIsKept,
+		"LossIsToldAtOnce":                 testLossIsToldAtOnce,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t, shared, false)
+			test(&scene{T: t, backend: b, leases: &counted{}})
+		})
+	}
+}
+
+// scene is one namespace, and requests that are counted and can be held back.
+type scene struct {
+	*testing.T
+	*backend
+	leases *counted
+}
+
+// counted counts requests, but for those of the watch, and may replace them.
+type counted struct {
+	n       atomic.Int64
+	mu      sync.Mutex
+	instead func(*http.Request, http.RoundTripper) (*http.Response, error) // nil: sent as they are
+}
+
+func (c *counted) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Query().Get("watch") == "" {
+			c.n.Add(1)
+		}
+		c.mu.Lock()
+		instead := c.instead
+		c.mu.Unlock()
+		if instead != nil {
+			return instead(r, next)
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+func (c *counted) replace(by func(*http.Request, http.RoundTripper) (*http.Response, error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instead = by
+}
+
+// config reaches the server without a proxy, and is counted.
+func (s *scene) config() *rest.Config {
+	config := configFor(s.kube, s.kube.Addr())
+	config.Wrap(s.leases.wrap)
+	return config
+}
+
+func (s *scene) open(o Options) *Driver { return s.openWith(s.config(), o) }
+
+func (s *scene) openWith(config *rest.Config, o Options) *Driver {
+	s.Helper()
+	o.Namespace = s.namespace
+	d, err := Open(s.Context(), config, &o)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := d.Close(context.Background()); err != nil {
+			s.Error(err)
+		}
+	})
+	return d
+}
+
+func (s *scene) acquire(d *Driver, name, owner string) driver.Grant {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner})
+	if err != nil {
+		s.Fatalf("acquire %q as %s: %v", name, owner, err)
+	}
+	return g
+}
+
+func (s *scene) release(d *Driver, name, owner string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	if err := d.Release(ctx, name, owner); err != nil {
+		s.Fatalf("release %q as %s: %v", name, owner, err)
+	}
+}
+
+func (s *scene) lease(name string) *coordination.Lease {
+	s.Helper()
+	l, err := s.operator.CoordinationV1().Leases(s.namespace).Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+// edit changes a Lease as an operator would.
+func (s *scene) edit(name string, change func(*coordination.Lease)) {
+	s.Helper()
+	testbed.Eventually(s, "an operator's edit is not overtaken", patience, func() bool {
+		l := s.lease(name)
+		change(l)
+		_, err := s.operator.CoordinationV1().Leases(s.namespace).Update(s.Context(), l, metav1.UpdateOptions{})
+		return err == nil
+	})
+}
+
+func (s *scene) remove(name string) {
+	s.Helper()
+	if err := s.operator.CoordinationV1().Leases(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// sees waits until d's view of a Lease has what fits.
+func (s *scene) sees(d *Driver, name, what string, fits func(sight) bool) {
+	s.Helper()
+	testbed.Eventually(s, what, patience, func() bool { return fits(d.look(name)) })
+}
+
+// queue acquires in the background and returns when it waits.
+func (s *scene) queue(d *Driver, name, owner string) chan driver.Grant {
+	s.Helper()
+	waits, granted := make(chan driver.Place, 10), make(chan driver.Grant, 1)
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	s.Cleanup(cancel)
+	go func() {
+		g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner,
+			Events: driver.Events{Waiting: func(p driver.Place) { waits <- p }}})
+		if err == nil {
+			granted <- g
+		}
+	}()
+	s.receive(func() { <-waits }, "word of waiting")
+	return granted
+}
+
+func (s *scene) receive(get func(), what string) {
+	s.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		get()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		s.Fatalf("%s: nothing within %v", what, patience)
+	}
+}
