@@ -32,8 +32,8 @@ lint: ## gofmt, vet and staticcheck on every module
 vuln: ## Known vulnerabilities, from Go's database on the network
 	@scripts/vuln.sh
 
-soak-drivers: deps ## The conformance suite of every driver, ten times
-	go test -race -count=10 -timeout 60m -p 1 -parallel 8 -run '^Test(Fenced|Advisory|Plain|Fence)$$' ./driver/... ./driver/etcd/...
+soak-drivers: deps ## The conformance suites of every driver, ten times
+	go test -race -count=10 -timeout 120m -p 1 -parallel 8 -run '^Test(Table|Quorum)?(Suite|Fenced|Advisory|Plain|Fence|Watcher|Breaker|Values)$$' ./driver/... ./driver/etcd/... ./driver/kube/...
 
 soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli

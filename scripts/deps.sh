@@ -15,6 +15,8 @@ have() {
 	pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
 	mariadb) command -v mariadbd || ls /usr/sbin/mariadbd ;;
 	zookeeper) command -v java && ls /usr/share/java/zookeeper.jar ;;
+	maven) command -v mvn && command -v javac ;;
+	pip) python3 -m pip --version ;;
 	*) [ -x "bin/$1" ] || command -v "$1" ;;
 	esac >/dev/null 2>&1
 }
@@ -69,6 +71,8 @@ have redis || packages+=(redis-server)
 have postgres || packages+=(postgresql)
 have pgbouncer || packages+=(pgbouncer)
 have mariadb || packages+=(mariadb-server)
+have maven || packages+=(maven default-jdk-headless)
+have pip || packages+=(python3-pip)
 if [ ${#packages[@]} -gt 0 ] && may_install "${packages[@]}"; then
 	install_packages "${packages[@]}" || true
 fi
