@@ -3,11 +3,15 @@ package backend
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"time"
 
+	client "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -35,9 +39,20 @@ func (t Target) HasShedLock() bool { return t.kind == "postgres" || t.kind == "m
 // "schema.name", in byte order, as foreign holders; it changes nothing. ok is false
 // if there is no such table. Times are right if ShedLock uses the database's clock.
 func (t Target) ShedLock(ctx context.Context, table, prefix string, limit int) (locks []driver.LockState, ok bool, err error) {
+	list := t.shedLockPostgres
 	if t.kind == "mysql" {
-		return t.shedLockMySQL(ctx, table, prefix, limit)
+		list = t.shedLockMySQL
 	}
+	locks, ok, err = list(ctx, table, prefix, limit)
+	var pg *pgconn.PgError
+	var my *client.MySQLError
+	if errors.As(err, &pg) || errors.As(err, &my) {
+		err = &interlock.Error{Op: "list ShedLock's locks", Driver: t.kind, Kind: interlock.Definite, Err: err}
+	}
+	return locks, ok, err
+}
+
+func (t Target) shedLockPostgres(ctx context.Context, table, prefix string, limit int) (locks []driver.LockState, ok bool, err error) {
 	cfg, err := t.postgresConfig()
 	if err != nil {
 		return nil, false, err

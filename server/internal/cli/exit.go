@@ -37,7 +37,8 @@ const exitCodes = `  the command's own   interlock lock ran the command to its e
   69                  the backend cannot be reached, or has no quorum
   70                  a bug in interlock
   75                  not acquired: held by another with --no-wait, or --wait
-                      ran out (--conflict-exit-code)
+                      ran out (--conflict-exit-code); not released: held by
+                      another than was shown or named
   77                  the backend does not permit it
   78                  the backend is not what is needed: it promises too little,
                       or has no guard table

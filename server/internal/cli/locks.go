@@ -170,10 +170,16 @@ func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver
 	return locks[:min(len(locks), f.limit)], more, nil
 }
 
-// shedLock looks for ShedLock's table, and misses it only if it was named.
+// shedLock looks for ShedLock's table. One that was not asked for may be missing,
+// or belong to others.
 func (v *viewed) shedLock(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, error) {
 	locks, ok, err := v.target.ShedLock(ctx, cmp.Or(f.shedlock, backend.ShedLockTable), prefix, f.limit+1)
-	if err == nil && !ok && f.shedlock != "" {
+	switch {
+	case err != nil && f.shedlock == "" && ctx.Err() == nil:
+		v.app.say("warning: there is a table %s that cannot be read, if it is ShedLock's its locks are not shown: %v",
+			backend.ShedLockTable, err)
+		return nil, nil
+	case err == nil && !ok && f.shedlock != "":
 		return nil, fail(exitConfig, "there is no table %s in this database", plain(f.shedlock))
 	}
 	return locks, err

@@ -106,9 +106,7 @@ func (f *forced) holder(ctx context.Context, v *viewed) (driver.Contender, error
 // still so: the name of a foreign holder may be one that it always has.
 func (f *forced) confirm(ctx context.Context, v *viewed, shown driver.Contender) (driver.Contender, error) {
 	f.app.say("%s is held by %s%s", plain(f.name), describe(shown), kindOf(shown))
-	for _, consequence := range consequences(v, shown) {
-		f.app.say("%s", consequence)
-	}
+	f.warn(v, shown)
 	if !f.ask() {
 		return shown, fail(exitFailed, "not released")
 	}
@@ -126,16 +124,15 @@ func kindOf(c driver.Contender) string {
 	return ""
 }
 
-// consequences are what a forced release does and does not.
-func consequences(v *viewed, holder driver.Contender) []string {
-	list := []string{"its work is not stopped by this; only a guard refuses what it still writes"}
+// warn tells what a forced release does not do, and what it costs.
+func (f *forced) warn(v *viewed, holder driver.Contender) {
+	f.app.say("its work is not stopped by this; only a guard refuses what it still writes")
 	if holder.Foreign {
-		list = append(list, "the holder is another kind of client, which may not notice that its lock is gone")
+		f.app.say("the holder is another kind of client, which may not notice that its lock is gone")
 	}
 	if costs := v.target.BreakingCosts(); costs != "" {
-		list = append(list, costs)
+		f.app.say("%s", costs)
 	}
-	return list
 }
 
 func (f *forced) ask() bool {
@@ -159,8 +156,8 @@ func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) e
 	case !ok:
 		return fail(exitNotAcquired, "not released: %s is no longer held by %s", plain(f.name), plain(holder.Owner))
 	}
-	for _, consequence := range consequences(v, holder) {
-		f.app.say("%s", consequence)
+	if f.yes { // else it was told before
+		f.warn(v, holder)
 	}
 	return f.app.print(viewBroken(record), releasedText(record))
 }

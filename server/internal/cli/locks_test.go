@@ -26,9 +26,13 @@ func mariadbURL(s *testbed.Server) string { return "mariadb://root@" + s.Addr() 
 // tabled is a database's URL with the lease table for locks.
 func tabled(url string) string { return url + "&mode=table" }
 
-// kubeURL starts an API server and writes the kubeconfig of its administrator.
+// kubeURL starts an API server.
 func kubeURL(t *testing.T) string {
-	k := testbed.KubeAPIServer(t)
+	return kubeConfigFor(t, testbed.KubeAPIServer(t), testbed.KubeAdmin)
+}
+
+// kubeConfigFor writes a kubeconfig and names it in a URL.
+func kubeConfigFor(t *testing.T, k *testbed.Kube, token string) string {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -36,7 +40,7 @@ current-context: test
 clusters: [{name: test, cluster: {server: "%s", certificate-authority-data: %s}}]
 users: [{name: admin, user: {token: %s}}]
 contexts: [{name: test, context: {cluster: test, user: admin, namespace: default}}]
-`, k.URL(), base64.StdEncoding.EncodeToString(k.CA), testbed.KubeAdmin)
+`, k.URL(), base64.StdEncoding.EncodeToString(k.CA), token)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

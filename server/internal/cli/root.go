@@ -84,8 +84,8 @@ func (a *app) root() *cobra.Command {
 
 func (a *app) globals(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&a.backend, "backend", "", "`URL`: etcd://host:port[,host:port…], redis://host:port, for guards also postgres:// "+
-		"(INTERLOCK_BACKEND; default: what interlock dev started)")
+	f.StringVar(&a.backend, "backend", "", "`URL`: etcd://host:port[,host:port…], redis://host:port, postgres://host/database, mysql://host/database, "+
+		"zookeeper://host:port[,host:port…]/root or kube://namespace (INTERLOCK_BACKEND; default: what interlock dev started)")
 	f.StringVar(&a.prefix, "prefix", "", "in front of every key, to share a backend (INTERLOCK_PREFIX)")
 	f.StringVarP(&a.output, "output", "o", "text", "text or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long to try to reach the backend")

@@ -1,0 +1,294 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	"github.com/go-zookeeper/zk"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/rueidis"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// run runs a command line that ends by itself, and returns what it printed.
+func run(t *testing.T, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	cmd := exec.Command(program(t), args...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("%v: exit code %d (%v), want %d\n%s%s", args, got, err, code, &out, &said)
+	}
+	return out.String(), said.String()
+}
+
+// wantLines wants lines of a list, in order.
+func wantLines(t *testing.T, list string, patterns ...string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(list), "\n")
+	if len(lines) != len(patterns)+1 {
+		t.Fatalf("%d locks, want %d:\n%s", len(lines)-1, len(patterns), list)
+	}
+	for i, pattern := range patterns {
+		if !regexp.MustCompile("^" + pattern + "$").MatchString(lines[i+1]) {
+			t.Errorf("%q is not %q", lines[i+1], pattern)
+		}
+	}
+}
+
+// What other clients write is told from our own, and by whom it was written
+// where that can be seen. Each is written here byte by byte as that client does.
+func TestForeignLocksOnRedis(t *testing.T) {
+	program(t)
+	server := testbed.Redis(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, command := range [][]string{
+		{"SET", "jobs/a", "0123456789abcdef0123456789abcdef", "NX", "PX", "60000"},
+		{"SET", "jobs/b", "QUJDREVGR0hJSktMTU5PUA==", "NX", "PX", "60000"},
+		{"HSET", "jobs/c", "9f1c2d3e-0000-4abc-8def-0123456789ab:47", "1"},
+		{"PEXPIRE", "jobs/c", "60000"},
+	} {
+		if err := client.Do(t.Context(), client.B().Arbitrary(command...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url := "redis://" + server.Addr()
+	holding(t, url, "jobs/ours")
+	list, _ := run(t, 0, "locks", "ls", "jobs/", "--foreign", "--backend", url)
+	wantLines(t, list,
+		`jobs/a +redis-py 0123456789abcdef0123456789abcdef \(foreign\) +- +- +in [0-9.ms]+ +0`,
+		`jobs/b +redsync QUJDREVGR0hJSktMTU5PUA== \(foreign\) +- +- +in [0-9.ms]+ +0`,
+		`jobs/c +Redisson 9f1c2d3e-0000-4abc-8def-0123456789ab:47 \(foreign\) +- +- +in [0-9.ms]+ +0`)
+	list, _ = run(t, 0, "locks", "ls", "jobs/", "-o", "json", "--backend", url)
+	if n := strings.Count(list, `"foreign":true`); n != 3 || !strings.Contains(list, `"jobs/ours"`) {
+		t.Errorf("%d are foreign: %s", n, list)
+	}
+	released, said := run(t, 0, "locks", "release", "jobs/a", "--reason", "host is gone", "--yes", "--backend", url)
+	if !strings.HasPrefix(released, "jobs/a: taken from redis-py ") || !strings.Contains(said, "another kind of client") {
+		t.Errorf("%q, %q", released, said)
+	}
+
+	// Plain locks are looked at and taken away, not taken.
+	plain := url + "?mode=plain"
+	shown, _ := run(t, 0, "locks", "show", "jobs/b", "--backend", plain)
+	if !strings.Contains(shown, "redsync QUJDREVGR0hJSktMTU5PUA== (foreign)") {
+		t.Error(shown)
+	}
+	_, said = run(t, 78, "locks", "ls", "--backend", plain)
+	if !strings.Contains(said, "cannot be told from other strings") {
+		t.Error(said)
+	}
+	run(t, 64, "locks", "hold", "jobs/b", "--backend", plain)
+}
+
+// The lock of package concurrency is a key below the name with a lease.
+func TestForeignLocksOnEtcd(t *testing.T) {
+	program(t)
+	url := backends["etcd"](t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{strings.TrimPrefix(url, "etcd://")}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	lease, err := client.Grant(t.Context(), 60)
+	if err == nil {
+		_, err = client.Put(t.Context(), fmt.Sprintf("nightly/%x", lease.ID), "", clientv3.WithLease(lease.ID))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, _ := run(t, 0, "locks", "ls", "--backend", url)
+	wantLines(t, list, fmt.Sprintf(`nightly +foreign lease %x \(foreign\) +.* in [0-9ms]+ +0`, lease.ID))
+}
+
+// Curator and the Go client write protected sequential nodes, kazoo its own kind.
+func TestForeignLocksOnZooKeeper(t *testing.T) {
+	program(t)
+	server := testbed.ZooKeeper(t)
+	conn, _, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogger(hush{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, node := range []struct {
+		path, data string
+		flags      int32
+	}{
+		{"/locks", "", 0}, {"/locks/a", "", 0}, {"/locks/b", "", 0}, {"/locks/c", "", 0},
+		{"/locks/a/_c_9f1c2d3e-0000-4abc-8def-0123456789ab-lock-", "10.0.0.1", zk.FlagEphemeral | zk.FlagSequence},
+		{"/locks/b/0123456789abcdef0123456789abcdef__lock__", "worker-7", zk.FlagEphemeral | zk.FlagSequence},
+		{"/locks/c/_c_0123456789abcdef0123456789abcdef-lock-", "", zk.FlagEphemeral | zk.FlagSequence},
+	} {
+		if _, err := conn.Create(node.path, []byte(node.data), node.flags, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(node.path, err)
+		}
+	}
+	list, _ := run(t, 0, "locks", "ls", "--backend", "zookeeper://"+server.Addr()+"/locks")
+	wantLines(t, list,
+		`a +curator _c_9f1c.+-lock-0000000000 \(10.0.0.1\) \(foreign\) .*`,
+		`b +kazoo 0123.+__lock__0000000000 \(worker-7\) \(foreign\) .*`,
+		`c +go-zookeeper _c_0123.+-lock-0000000000 \(foreign\) .*`)
+}
+
+type hush struct{}
+
+func (hush) Printf(string, ...any) {}
+
+// A Lease of client-go's leaderelection.
+func TestForeignLocksInKubernetes(t *testing.T) {
+	program(t)
+	k := testbed.KubeAPIServer(t)
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+	postLease(t, k, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"controller"},"spec":{
+		"holderIdentity":"pod-7_9f1c","leaseDurationSeconds":60,"acquireTime":"`+now+`","renewTime":"`+now+`","leaseTransitions":3}}`)
+	list, _ := run(t, 0, "locks", "ls", "--backend", kubeConfigFor(t, k, testbed.KubeAdmin))
+	wantLines(t, list, `controller +pod-7_9f1c \(foreign\) +- +.+ in [0-9ms.]+ +0`)
+	shown, _ := run(t, 0, "locks", "show", "controller", "-o", "json", "--backend", kubeConfigFor(t, k, testbed.KubeAdmin))
+	if !strings.Contains(shown, `"owner":"pod-7_9f1c"`) || !strings.Contains(shown, `"foreign":true`) {
+		t.Error(shown)
+	}
+}
+
+func postLease(t *testing.T, k *testbed.Kube, lease string) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(k.CA)
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		k.URL()+"/apis/coordination.k8s.io/v1/namespaces/default/leases", strings.NewReader(lease))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+testbed.KubeAdmin)
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := (&http.Client{Transport: transport, Timeout: patience}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusCreated {
+		t.Fatal(answer.Status)
+	}
+}
+
+const shedLockTable = `create table shedlock (name varchar(64) not null primary key, lock_until timestamp(3) not null,
+	locked_at timestamp(3) not null, locked_by varchar(255) not null)`
+
+// A table of ShedLock is found by its usual name, and by another that is given.
+// What has run out is not held.
+func TestShedLockOnPostgres(t *testing.T) {
+	program(t)
+	url := testbed.Postgres(t).URL()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	fill := func(table string) {
+		t.Helper()
+		for _, statement := range []string{
+			strings.Replace(shedLockTable, "shedlock", table, 1),
+			`insert into ` + table + ` select n, timezone('utc', now()) + i, timezone('utc', now()) - interval '10 s', 'host-7'
+				from (values ('nightly', interval '10 min'), ('over', interval '-1 s'), ('weekly_a', interval '1 h')) v(n, i)`,
+		} {
+			if _, err := conn.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	shedLocksAreListed(t, url, tabled(url), fill)
+}
+
+func TestShedLockOnMariaDB(t *testing.T) {
+	program(t)
+	server := testbed.MariaDB(t)
+	db, err := sql.Open("mysql", server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	fill := func(table string) {
+		t.Helper()
+		for _, statement := range []string{
+			strings.Replace(shedLockTable, "shedlock", table, 1),
+			`insert into ` + table + ` values ('nightly', utc_timestamp(3) + interval 10 minute, utc_timestamp(3) - interval 10 second, 'host-7'),
+				('over', utc_timestamp(3) - interval 1 second, utc_timestamp(3), 'host-7'),
+				('weekly_a', utc_timestamp(3) + interval 1 hour, utc_timestamp(3) - interval 10 second, 'host-7')`,
+		} {
+			if _, err := db.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	url := mariadbURL(server)
+	shedLocksAreListed(t, url, url+"?mode=table", fill)
+}
+
+// A table that only has the name of ShedLock's does not hide the other locks.
+func TestATableThatIsNotShedLocks(t *testing.T) {
+	program(t)
+	url := testbed.Postgres(t).URL()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), `create table shedlock (x int)`); err != nil {
+		t.Fatal(err)
+	}
+	holding(t, url, "nightly")
+	list, said := run(t, 0, "locks", "ls", "--backend", url)
+	if wantLines(t, list, "nightly .*"); !strings.Contains(said, "warning: there is a table shedlock that cannot be read") {
+		t.Errorf("it said %q", said)
+	}
+	run(t, 78, "locks", "ls", "--backend", url, "--shedlock", "shedlock")
+}
+
+func shedLocksAreListed(t *testing.T, sessions, table string, fill func(table string)) {
+	t.Helper()
+	run(t, 0, "lock", "ours", "--backend", sessions, "--", "true") // the tables are there
+	for _, url := range []string{sessions, table} {
+		if list, _ := run(t, 0, "locks", "ls", "--backend", url); list != "" {
+			t.Errorf("without a table of ShedLock there is %s", list)
+		}
+	}
+	fill("shedlock")
+	fill("other_locks")
+	for _, url := range []string{sessions, table} {
+		for _, flags := range [][]string{nil, {"--shedlock", "other_locks", "--foreign"}} {
+			list, _ := run(t, 0, append([]string{"locks", "ls", "--backend", url}, flags...)...)
+			wantLines(t, list,
+				`nightly +ShedLock host-7 \(foreign\) +- +[0-9: -]+ +in (9m5|10m)[0-9.ms]+ +0`,
+				`weekly_a +ShedLock host-7 \(foreign\) +- +[0-9: -]+ +in (59m5|1h)[0-9.ms]+ +0`)
+		}
+		list, _ := run(t, 0, "locks", "ls", "weekly_", "--backend", url)
+		wantLines(t, list, `weekly_a .*`)
+		list, said := run(t, 0, "locks", "ls", "--limit", "1", "--backend", url)
+		if wantLines(t, list, `nightly .*`); !strings.Contains(said, "there are more") {
+			t.Errorf("it said %q", said)
+		}
+		_, said = run(t, 78, "locks", "ls", "--shedlock", `no"such`+"`table", "--backend", url)
+		if !strings.Contains(said, "there is no table") {
+			t.Errorf("it said %q", said)
+		}
+	}
+}
