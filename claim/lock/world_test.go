@@ -42,7 +42,6 @@ func inBubble(t *testing.T, test func(*bench)) {
 func (b *bench) process(o *lock.Options) (*lock.Fenced, *faulty) {
 	b.Helper()
 	d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
-	_ = d.Driver.Release(b.Context(), name, "nobody") // it answers
 	locks, err := lock.NewFenced(d, o)
 	if err != nil {
 		b.Fatal(err)

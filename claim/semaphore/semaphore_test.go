@@ -94,7 +94,6 @@ func (c *counting) Watch(ctx context.Context, prefix string, changed func(string
 func (b *bench) process(permits int, o *semaphore.Options) (*semaphore.Semaphore, *counting) {
 	b.Helper()
 	d := &counting{Driver: b.space.Open(&memory.Options{TTL: ttl})}
-	_ = d.Driver.Release(b.Context(), name, "nobody") // it answers
 	s, err := semaphore.New(d, permits, o)
 	if err != nil {
 		b.Fatal(err)

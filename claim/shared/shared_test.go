@@ -39,12 +39,7 @@ func inBubble(t *testing.T, test func(*bench)) {
 	})
 }
 
-// open opens a driver, and has it answer once.
-func (b *bench) open() *memory.Driver {
-	d := b.space.Open(&memory.Options{TTL: ttl})
-	_ = d.Release(b.Context(), name, "nobody")
-	return d
-}
+func (b *bench) open() *memory.Driver { return b.space.Open(&memory.Options{TTL: ttl}) }
 
 // process opens a driver with a lock on it, both closed at the end.
 func (b *bench) process(o *shared.Options) (*shared.Lock, *memory.Driver) {

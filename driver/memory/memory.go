@@ -89,6 +89,8 @@ func (s *Space) Open(o *Options) *Driver {
 		ttl = o.TTL
 	}
 	d := &Driver{space: s, ttl: ttl, calls: make(map[string]*call), done: make(chan struct{})}
+	d.mu.Lock() // the first renewal may be due before renewal is set
+	defer d.mu.Unlock()
 	d.renewal = time.AfterFunc(ttl/3, d.renew)
 	return d
 }
