@@ -12,7 +12,10 @@ import (
 // no lock and changes nothing.
 type Inspector interface {
 	// Locks lists up to limit held or awaited names that start with prefix, in
-	// byte order; more reports that there are others.
+	// byte order; more reports that there are others. A grant that an Acquire,
+	// of any process, had returned before the call and that still stands is
+	// shown, for Lock likewise: who has just acquired sees itself and everyone
+	// before it.
 	Locks(ctx context.Context, prefix string, limit int) (locks []LockState, more bool, err error)
 	// Lock shows one name. A name that nobody holds or awaits has a nil Holder
 	// and no waiters, and is not an error.

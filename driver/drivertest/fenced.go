@@ -17,6 +17,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"Names", 0, testNames},
 		{"ManyNames", 0, testManyNames},
 		{"Inspect", Inspection, testInspect},
+		{"InspectShowsEveryGrant", Inspection, testInspectShowsEveryGrant},
 		// Tokens.
 		{"TokensOverHandOvers", Tokens, testTokensOverHandOvers},
 		{"TokensOverRestart", Tokens | Servers, testTokensOverRestart},

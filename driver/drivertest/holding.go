@@ -182,6 +182,37 @@ func testInspect(s *scene) {
 	second.release()
 }
 
+// testInspectShowsEveryGrant: as soon as an Acquire has returned, whoever looks
+// sees that it holds, and those before it, also by way of another process.
+func testInspectShowsEveryGrant(s *scene) {
+	drivers, observer := []driver.Fenced{s.open(), s.open()}, s.open()
+	inspector, ok := observer.(driver.Inspector)
+	if !ok {
+		s.Fatal("the driver is no Inspector, and Without does not say so")
+	}
+	var holders []*contender
+	for i := range 10 {
+		c := s.contender(drivers[i%2], fmt.Sprintf("accounts/%d", i)).acquire()
+		holders = append(holders, c)
+		locks, _, err := inspector.Locks(s.Context(), "accounts/", 20)
+		if err != nil || len(locks) != len(holders) {
+			s.Fatalf("%d grants, %d locks are listed (%v)", len(holders), len(locks), err)
+		}
+		for at, state := range locks { // the names sort as they were taken
+			if state.Holder == nil || state.Holder.Owner != holders[at].req.Owner {
+				s.Fatalf("%q is shown with holder %+v, want %s", state.Name, state.Holder, holders[at].req.Owner)
+			}
+		}
+		state, err := inspector.Lock(s.Context(), c.req.Name)
+		if err != nil || state.Holder == nil || state.Holder.Owner != c.req.Owner {
+			s.Fatalf("the grant that was just returned: %+v, %v", state, err)
+		}
+	}
+	for _, c := range holders {
+		c.release()
+	}
+}
+
 // testReleaseIsIdempotent: also for what was never acquired.
 func testReleaseIsIdempotent(s *scene) {
 	d := s.open()
