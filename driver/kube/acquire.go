@@ -267,7 +267,7 @@ func (d *Driver) hold(c *contender, o object, sent boottime.Instant) driver.Gran
 func (d *Driver) settle(ctx context.Context, c *contender) error {
 	o, _, err := d.read(ctx, "acquire", c.name, c.object)
 	if err != nil {
-		return err
+		return doubtful("acquire", c.name, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

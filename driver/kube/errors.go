@@ -47,6 +47,12 @@ func unread(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, interlock.Retryable, errors.Unwrap(err))
 }
 
+// doubtful is an error of reading, for a call of which an earlier write has an
+// unknown outcome.
+func doubtful(op, name string, err error) error {
+	return problem(op, name, interlock.Uncertain, errors.Unwrap(err))
+}
+
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
 }

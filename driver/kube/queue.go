@@ -51,7 +51,7 @@ func (q *queue) look() sight {
 		}
 		d.view.waiting[q.c.object][q.woken] = true
 	}
-	return *d.view.at(q.c.object)
+	return d.view.now(q.c.object)
 }
 
 func (q *queue) leave() {

@@ -28,7 +28,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	for range attempts {
 		if !known {
 			if c.now, _, err = d.read(ctx, "release", name, c.object); err != nil {
-				return problem("release", name, interlock.Uncertain, err)
+				return doubtful("release", name, err)
 			}
 		}
 		done, err := d.leave(ctx, c)

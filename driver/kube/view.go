@@ -20,6 +20,7 @@ func newView() view {
 	return view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*mailbox]bool{}}
 }
 
+// at is what is known of an object, to be changed.
 func (v *view) at(object string) *sight {
 	s := v.sights[object]
 	if s == nil {
@@ -27,6 +28,14 @@ func (v *view) at(object string) *sight {
 		v.sights[object] = s
 	}
 	return s
+}
+
+// now is a copy of what is known, and leaves nothing behind.
+func (v *view) now(object string) sight {
+	if s := v.sights[object]; s != nil {
+		return *s
+	}
+	return sight{}
 }
 
 func (v *view) wake(object string) {
@@ -39,7 +48,7 @@ func (v *view) wake(object string) {
 func (d *Driver) look(object string) sight {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return *d.view.at(object)
+	return d.view.now(object)
 }
 
 // learn takes an object that was read or written; news are what the watch has not
@@ -94,7 +103,7 @@ func (d *Driver) adopt(all snapshot) {
 	}
 	d.view.sights = listed
 	for _, c := range d.contenders {
-		if c.stage == holding && d.view.at(c.object).holder() != c.owner {
+		if s := d.view.now(c.object); c.stage == holding && s.holder() != c.owner {
 			c.due = 0
 		}
 	}
