@@ -7,6 +7,7 @@ require github.com/interlock-dev/interlock v0.0.0
 replace github.com/interlock-dev/interlock => ../..
 
 require (
+	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/client-go v0.36.3
