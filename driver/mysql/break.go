@@ -44,10 +44,13 @@ type recordedBreak struct {
 	id int64
 }
 
-// insertBreak records a forced release if owner holds name, in one statement.
-const insertBreak = `insert into {ns}_break (name, owner, reason, who, counter, at, request)
-select name, owner, ?, ?, counter, {now}, ? from {ns}_holder where name = ? and owner = ? and connection = is_used_lock(lock_name)
-returning counter, timestampdiff(microsecond, '2020-01-01', at), (select connection from {ns}_holder h where h.name = ?)`
+// insertBreak records a forced release if owner holds name, in one statement,
+// and with it whose connection that is: the next holder may have another by the
+// time that anybody looks again.
+const insertBreak = `insert into {ns}_break (name, owner, reason, who, counter, at, request, connection)
+select name, owner, ?, ?, counter, {now}, ?, connection from {ns}_holder
+where name = ? and owner = ? and connection = is_used_lock(lock_name)
+returning counter, timestampdiff(microsecond, '2020-01-01', at), connection`
 
 // record records b, if its owner holds. The session may be the very one that
 // another operator ends meanwhile: then it is found out what became of it.
@@ -57,7 +60,7 @@ func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, err
 	err := d.statement(ctx, func(s *session) (err error) {
 		used = s.id
 		return one(ctx, s.conn, d.options.sql(insertBreak), []any{[]byte(b.Reason), []byte(b.By), request,
-			[]byte(b.Name), []byte(b.Owner), []byte(b.Name)}, &counter, &at, &id)
+			[]byte(b.Name), []byte(b.Owner)}, &counter, &at, &id)
 	})
 	if err != nil && d.session == nil && ctx.Err() == nil {
 		counter, at, id, err = d.recall(ctx, request, used, b, err)
@@ -77,9 +80,8 @@ func (d *Driver) recall(ctx context.Context, request string, used int64, b drive
 		if err != nil {
 			return err
 		}
-		return one(ctx, s.conn, d.options.sql(`select counter, timestampdiff(microsecond, '2020-01-01', at),
-			(select connection from {ns}_holder h where h.name = ?) from {ns}_break where request = ?`),
-			[]any{[]byte(b.Name), request}, &counter, &at, &id)
+		return one(ctx, s.conn, d.options.sql(`select counter, timestampdiff(microsecond, '2020-01-01', at), connection
+			from {ns}_break where name = ? and request = ?`), []any{[]byte(b.Name), request}, &counter, &at, &id)
 	})
 	switch {
 	case err != nil || id == 0 && there != 0:
@@ -102,14 +104,13 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 				d.over(errBroken)
 			}
 			return d.statement(ctx, func(s *session) error {
-				if !told {
-					_, err := s.conn.ExecContext(ctx, fmt.Sprintf("kill connection %d", id))
-					if err != nil && !isNumber(err, noSuchThread) {
-						return err
-					}
-				}
 				var user int64
 				err := one(ctx, s.conn, `select coalesce(is_used_lock(?), 0)`, []any{s.lockName(d.options, name)}, &user)
+				if err == nil && user == id && !told {
+					if _, err = s.conn.ExecContext(ctx, fmt.Sprintf("kill connection %d", id)); isNumber(err, noSuchThread) {
+						err = nil
+					}
+				}
 				gone.add(user != id)
 				return err
 			})

@@ -66,6 +66,7 @@ const breakColumns = `(
 		counter bigint not null,
 		at datetime(6) not null,
 		request char(26) character set latin1,
+		connection bigint,
 		key (name, id)) engine = InnoDB`
 
 // OpenTable makes the tables if they are missing, and computes the guarantees.
