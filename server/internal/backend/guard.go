@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 
 	"github.com/jackc/pgx/v5"
@@ -10,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/fence"
@@ -18,7 +20,7 @@ import (
 // GuardOptions says which guard of a backend is meant.
 type GuardOptions struct {
 	Prefix string // etcd: the prefix of the fence's keys
-	Table  string // postgres: the guard table; empty means interlock_fence
+	Table  string // databases: the guard table; empty means interlock_fence
 }
 
 // Guard raises, shows and corrects the marks of resources.
@@ -48,20 +50,54 @@ func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect 
 		}
 		return redis.NewFence(client), client.Close, nil
 	}
-	if t.kind != "postgres" {
-		return nil, nil, &URLError{"there are no guards on " + t.kind + " here; use an etcd://, redis:// or postgres:// URL"}
+	return t.guardTable(ctx, fence.Table{Name: o.Table})
+}
+
+func (t Target) guardTable(ctx context.Context, f fence.Table) (Guard, func(), error) {
+	switch t.kind {
+	case "postgres":
+		pool, err := t.dialPostgres(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return &table{inPostgres(pool), f}, pool.Close, nil
+	case "mysql":
+		db, err := t.dialMySQL()
+		if err != nil {
+			return nil, nil, err
+		}
+		return &table{inMySQL(db), f}, func() { _ = db.Close() }, nil
 	}
-	pool, err := t.dialPostgres(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &table{pool: pool, fence: fence.Table{Name: o.Table}}, pool.Close, nil
+	return nil, nil, &URLError{t.kind + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
 }
 
 // table is a guard table in a database.
 type table struct {
-	pool  *pgxpool.Pool
+	in    transact
 	fence fence.Table
+}
+
+// transact runs something in a transaction of its own.
+type transact func(context.Context, func(driver.SQL) error) error
+
+func inPostgres(pool *pgxpool.Pool) transact {
+	return func(ctx context.Context, do func(driver.SQL) error) error {
+		return onOneLine(pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return do(postgres.Tx(tx)) }))
+	}
+}
+
+func inMySQL(db *sql.DB) transact {
+	return func(ctx context.Context, do func(driver.SQL) error) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if err := do(mysql.Tx(tx)); err != nil {
+			_ = tx.Rollback() // the first error says more
+			return err
+		}
+		return tx.Commit()
+	}
 }
 
 func (t *table) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
@@ -88,8 +124,4 @@ func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token,
 		return err
 	})
 	return m, err
-}
-
-func (t *table) in(ctx context.Context, do func(driver.SQL) error) error {
-	return onOneLine(pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error { return do(postgres.Tx(tx)) }))
 }

@@ -24,7 +24,7 @@ func (a *app) guardCommand() *cobra.Command {
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.PersistentFlags().StringVar(&table, "table", "", "the guard table, for postgres (default: interlock_fence)")
+	c.PersistentFlags().StringVar(&table, "table", "", "the guard table, in a database (default: interlock_fence)")
 	c.AddCommand(a.guardEnterCommand(&table), a.guardShowCommand(&table), a.guardRebaseCommand(&table))
 	return c
 }
@@ -35,8 +35,8 @@ func (a *app) guard(ctx context.Context, table string, use func(context.Context,
 	if err != nil {
 		return err
 	}
-	if table != "" && target.Kind() != "postgres" {
-		return usage("--table is for postgres; %s keeps its marks in keys", target.Kind())
+	if kind := target.Kind(); table != "" && kind != "postgres" && kind != "mysql" {
+		return usage("--table is for databases; %s has none", kind)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()

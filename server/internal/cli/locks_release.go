@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -65,10 +65,7 @@ func (f *forced) check() error {
 }
 
 // canAsk reports whether the standard input is a terminal.
-func (f *forced) canAsk() bool {
-	_, err := unix.IoctlGetInt(int(f.app.in.Fd()), unix.TIOCGPGRP)
-	return err == nil
-}
+func (f *forced) canAsk() bool { return term.IsTerminal(int(f.app.in.Fd())) }
 
 func (f *forced) run(ctx context.Context) error {
 	v, err := f.app.view(ctx)

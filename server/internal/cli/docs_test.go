@@ -1,0 +1,123 @@
+package cli_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// example is one command of docs/cli.md and what it is said to print.
+type example struct {
+	command string
+	prints  []string
+}
+
+// examples reads the console blocks of a page.
+func examples(t *testing.T, page string) (list []example) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range regexp.MustCompile("(?ms)^```console\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		for line := range strings.Lines(block[1]) {
+			line = strings.TrimRight(line, "\n")
+			if command, ok := strings.CutPrefix(line, "$ "); ok {
+				list = append(list, example{command: command})
+			} else {
+				last := &list[len(list)-1]
+				last.prints = append(last.prints, line)
+			}
+		}
+	}
+	return list
+}
+
+// printed says whether lines are as promised: … stands for anything, and any space
+// for any other.
+func printed(lines, promised []string) bool {
+	return slices.EqualFunc(lines, promised, func(line, promise string) bool {
+		pattern := regexp.QuoteMeta(strings.Join(strings.Fields(promise), " "))
+		pattern = strings.ReplaceAll(pattern, "…", ".+")
+		return regexp.MustCompile("^" + pattern + "$").MatchString(strings.Join(strings.Fields(line), " "))
+	})
+}
+
+// Every command has an example in docs/cli.md, and every example there does what it
+// says.
+func TestTheExamplesOfTheDocs(t *testing.T) {
+	path := program(t)
+	t.Setenv("PATH", filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	t.Setenv("INTERLOCK_BACKEND", backends["etcd"](t))
+	list := examples(t, "../../../docs/cli.md")
+	for _, e := range list {
+		if command, ok := strings.CutSuffix(e.command, " &"); ok {
+			p := testbed.Command(t, "sh", "-c", "exec "+command)
+			for _, promise := range e.prints {
+				if line := p.Line(patience); !printed([]string{line}, []string{promise}) {
+					t.Errorf("%s\nprints\n%s\nnot\n%s", e.command, line, promise)
+				}
+			}
+			continue
+		}
+		if lines := play(e.command); !printed(lines, e.prints) {
+			t.Errorf("%s\nprints\n%s\nnot\n%s", e.command, strings.Join(lines, "\n"), strings.Join(e.prints, "\n"))
+		}
+	}
+	for _, command := range commands(t) {
+		if !slices.ContainsFunc(list, func(e example) bool { return strings.Contains(e.command, command) }) {
+			t.Errorf("docs/cli.md has no example of %s", command)
+		}
+	}
+}
+
+// play runs a command to its end. What it says is shown only if it fails, as in
+// the page.
+func play(command string) []string {
+	cmd := exec.Command("sh", "-c", command)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	text := ""
+	if err := cmd.Run(); err != nil {
+		text = said.String() + fmt.Sprintf("[exit code %d]", cmd.ProcessState.ExitCode())
+	}
+	return strings.Split(strings.TrimRight(out.String()+text, "\n"), "\n")
+}
+
+// commands are all that can be typed, as the shell is offered them.
+func commands(t *testing.T) (list []string) {
+	t.Helper()
+	offered := func(words ...string) (names []string) {
+		text, _ := run(t, 0, append(append([]string{"__completeNoDesc"}, words...), "")...)
+		for name := range strings.Lines(text) {
+			if name = strings.TrimSpace(name); name != "" && name[0] != ':' && name[0] != '-' {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	groups := []string{"locks", "guard"}
+	for _, name := range offered() {
+		if !slices.Contains(groups, name) {
+			list = append(list, "interlock "+name)
+		}
+	}
+	for _, group := range groups {
+		for _, name := range offered(group) {
+			list = append(list, "interlock "+group+" "+name)
+		}
+	}
+	if len(list) < 15 {
+		t.Errorf("only these commands are offered: %v", list)
+	}
+	return list
+}
