@@ -12,9 +12,9 @@ import (
 )
 
 // Binary is the path of a program that `make deps` builds into bin/, such as
-// "etcd" or "etcdctl". INTERLOCK_<NAME> in the environment overrides it, and a
-// program on the PATH does where bin/ has none. Without one the test is
-// skipped, or fails if INTERLOCK_REQUIRE names it.
+// "etcd" or "kube-apiserver". INTERLOCK_<NAME> in the environment overrides it
+// (INTERLOCK_KUBE_APISERVER), and a program on the PATH does where bin/ has none.
+// Without one the test is skipped, or fails if INTERLOCK_REQUIRE names it.
 func Binary(tb testing.TB, name string) string {
 	tb.Helper()
 	skipShort(tb, name)
@@ -26,7 +26,7 @@ func Binary(tb testing.TB, name string) string {
 }
 
 func findBinary(name string) (string, error) {
-	variable := "INTERLOCK_" + strings.ToUpper(name)
+	variable := "INTERLOCK_" + strings.ReplaceAll(strings.ToUpper(name), "-", "_")
 	if path := os.Getenv(variable); path != "" {
 		if _, err := os.Stat(path); err != nil {
 			return "", fmt.Errorf("%s: %w", variable, err)

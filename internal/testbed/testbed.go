@@ -1,6 +1,6 @@
-// Package testbed runs real servers for tests: Redis, etcd and PostgreSQL as
-// child processes on loopback, in directories of their own, and a TCP proxy
-// that breaks the path to them. It does not isolate a test from the machine:
+// Package testbed runs real servers for tests: Redis, etcd, PostgreSQL, PgBouncer,
+// MariaDB, ZooKeeper and kube-apiserver as child processes on loopback, in
+// directories of their own, and a TCP proxy that breaks the path to them. It does not isolate a test from the machine:
 // a slow disk or a busy processor shows. It never simulates a server.
 //
 //	func TestAgainstRedis(t *testing.T) {
@@ -15,8 +15,9 @@
 //
 // A server whose program is missing skips the test, with one line on how to
 // get it; it fails the test if the environment variable INTERLOCK_REQUIRE
-// (a comma list of redis, etcd, postgres, mariadb, etcdctl) names it. Under -short
-// every test that needs a server or a tool is skipped.
+// names it: a comma list of redis, etcd, etcdctl, postgres, pgbouncer, mariadb,
+// zookeeper, kube-apiserver, and of the peers redis-py, kazoo and curator. Under
+// -short every test that needs a server or a tool is skipped.
 //
 // Nothing is left behind, not even when the test process is killed. Three
 // things see to that: tb.Cleanup; on Linux the kernel, which kills a child when
