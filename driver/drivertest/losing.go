@@ -93,6 +93,7 @@ func testLossByDeletion(s *scene) {
 	s.mustHearNothing(c, "told twice")
 	c.release()
 	released := s.contender(d, lockName).persist()
+	s.mustIncrease([]interlock.Token{c.grant.Token, released.grant.Token})
 	released.release()
 	s.backend.Delete(s.T, lockName)
 	s.mustHearNothing(released, "told of a loss after the release")
