@@ -1,0 +1,172 @@
+package guarantees
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+const (
+	// long is a lease that outlives the restart of any server.
+	long     = 30 * time.Second
+	patience = 20 * time.Second
+)
+
+// kept is what becomes of a lock when its holder is cut off and the server breaks.
+type kept int
+
+const (
+	stays kept = iota
+	goes
+	hidden // it goes only if the machine itself fails
+)
+
+// TestServerCrash shows what is promised of exclusion over a crash, and what is
+// disclaimed: another is granted the lock while the first still believes in it.
+func TestServerCrash(t *testing.T) {
+	for id, want := range map[string]struct{ found, set kept }{
+		"redis": {goes, stays}, "redis-plain": {goes, stays}, "etcd": {stays, stays}, "zookeeper": {stays, stays},
+		"postgres": {goes, goes}, "postgres-table": {hidden, stays}, "mysql": {goes, goes}, "mysql-table": {hidden, stays},
+	} {
+		s := systems[id]
+		for name, c := range map[string]struct {
+			args []string
+			want kept
+		}{"found": {s.found, want.found}, "set": {s.set, want.set}} {
+			t.Run(id+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				if c.want == hidden {
+					t.Skip("a killed process does not show it: the machine would have to fail")
+				}
+				s.mustEndUp(t, s.server(t, c.args...), interlock.ServerCrash, c.want, func(server *testbed.Server) {
+					server.Kill()
+					server.Restart()
+				})
+			})
+		}
+	}
+	t.Run("kube", func(t *testing.T) {
+		t.Parallel()
+		k := testbed.KubeAPIServer(t)
+		onKube(k).mustEndUp(t, k.Server, interlock.ServerCrash, stays, func(server *testbed.Server) {
+			server.Kill()
+			server.Restart()
+		})
+	})
+}
+
+// TestDataLoss shows what nobody promises, and that tokens rise all the same.
+func TestDataLoss(t *testing.T) {
+	for id, s := range systems {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			s.mustEndUp(t, s.server(t, s.set...), interlock.DataLoss, goes, (*testbed.Server).Wipe)
+		})
+	}
+	t.Run("kube", func(t *testing.T) {
+		t.Parallel()
+		k := testbed.KubeAPIServer(t)
+		onKube(k).mustEndUp(t, k.Server, interlock.DataLoss, goes, (*testbed.Server).Wipe)
+	})
+}
+
+// TestFailover to a replica that has not heard of the grant.
+func TestFailover(t *testing.T) {
+	for _, id := range []string{"redis", "redis-plain"} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			s := systems[id]
+			primary := s.server(t, slices.Concat(s.set, []string{"--repl-diskless-sync-delay", "0"})...)
+			between := testbed.NewProxy(t, primary.Addr())
+			replica := replicaOf(t, between.Addr())
+			s.mustMeet(t, primary, replica.Addr(), interlock.AsyncFailover, goes, func(*testbed.Server) {
+				primary.Kill()
+				promote(t, replica)
+			}, between.Cut)
+		})
+	}
+}
+
+func onKube(k *testbed.Kube) system {
+	return system{open: func(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
+		return openKube(t, k, addr, ttl)
+	}}
+}
+
+// mustEndUp is mustMeet on the server that broke.
+func (s system) mustEndUp(t *testing.T, server *testbed.Server, f interlock.Faults, want kept, fault func(*testbed.Server)) {
+	t.Helper()
+	s.mustMeet(t, server, server.Addr(), f, want, fault, func() {})
+}
+
+var owners atomic.Int64
+
+// mustMeet has one holder cut off and the server broken, before its last moment
+// comes has another one ask elsewhere, and compares what became of it with what is
+// wanted and with what the driver says.
+func (s system) mustMeet(t *testing.T, server *testbed.Server, elsewhere string, f interlock.Faults, want kept,
+	fault func(*testbed.Server), before func()) {
+	t.Helper()
+	path := testbed.NewProxy(t, server.Addr())
+	d := mustOpen(t, func() (driver.Fenced, error) { return s.open(t, path.Addr(), long) })
+	before()
+	first, err := ask(t, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path.Cut()
+	fault(server)
+	var second driver.Grant
+	testbed.Eventually(t, "an answer of the broken server", patience, func() bool {
+		other, e := s.open(t, elsewhere, long)
+		if e != nil {
+			err = e
+			return false
+		}
+		closed(t, other)
+		second, err = ask(t, other)
+		return err == nil || errors.Is(err, interlock.ErrHeld)
+	})
+	left := first.Lease.Remaining()
+	switch {
+	case left <= 0:
+		t.Skip("too slow a machine: the first lease has ended")
+	case (want == stays) != errors.Is(err, interlock.ErrHeld):
+		t.Errorf("while the first has %v left another is told %v", left, err)
+	case (want == stays) != d.Guarantees().ExclusionSurvives.Has(f):
+		t.Errorf("the driver says that exclusion survives: %v", d.Guarantees().ExclusionSurvives)
+	case err == nil && first.Token > 0 && d.Guarantees().TokensSurvive.Has(f) && second.Token <= first.Token:
+		t.Errorf("token %d after %d", second.Token, first.Token)
+	}
+}
+
+func ask(t *testing.T, d driver.Fenced) (driver.Grant, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	return d.Acquire(ctx, driver.Request{Name: "scenario", Owner: fmt.Sprint("one/", owners.Add(1)), NoWait: true})
+}
+
+// replicaOf starts a replica and waits until it follows.
+func replicaOf(t *testing.T, primary string) *testbed.Server {
+	t.Helper()
+	host, port, err := net.SplitHostPort(primary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica := testbed.Redis(t, "--replicaof", host, port)
+	c := dialRedis(t, replica.Addr())
+	testbed.Eventually(t, "the replica follows", patience, func() bool {
+		text, err := c.Do(t.Context(), c.B().Info().Section("replication").Build()).ToString()
+		return err == nil && containsLine(text, "master_link_status:up")
+	})
+	return replica
+}

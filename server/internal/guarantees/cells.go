@@ -1,0 +1,57 @@
+package guarantees
+
+import (
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// What a cell says of a promise that can be kept or not.
+const (
+	yes       = "yes"
+	no        = "no"
+	sometimes = "if"
+)
+
+// Abilities are what can be built on a driver, by the id of the promise.
+type Abilities map[string]bool
+
+// CellsOf compares what a driver says on a server as it may be found with what
+// it says on one that is set to keep what it was told.
+func CellsOf(found, set interlock.Guarantees, can Abilities) Cells {
+	cells := Cells{
+		"token":         either(found.Class == interlock.Fenced, set.Class == interlock.Fenced),
+		"guard":         either(found.Class == interlock.Fenced, set.Class == interlock.Fenced),
+		"cross-process": either(found.CrossProcess, set.CrossProcess),
+		"order":         found.Order.String(),
+		"wait":          found.Wait.String(),
+		"liveness":      found.Liveness.String() + ", " + found.Clock.String(),
+		"blind":         round(found.Blind),
+	}
+	for f := interlock.HolderPause; f <= interlock.OperatorDelete; f <<= 1 {
+		id := strings.ReplaceAll(f.String(), " ", "-")
+		cells["exclusion "+id] = either(found.ExclusionSurvives.Has(f), set.ExclusionSurvives.Has(f))
+		cells["tokens "+id] = either(found.TokensSurvive.Has(f), set.TokensSurvive.Has(f))
+		if set.Class != interlock.Fenced {
+			cells["tokens "+id] = "none"
+		}
+	}
+	for id, ok := range can {
+		cells[id] = either(ok, ok)
+	}
+	return cells
+}
+
+func either(found, set bool) string {
+	switch {
+	case found && set:
+		return yes
+	case set:
+		return sometimes
+	}
+	return no
+}
+
+// round leaves out what is below a tenth of a second.
+func round(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }

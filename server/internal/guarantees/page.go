@@ -1,0 +1,104 @@
+package guarantees
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+const head = `# What each backend promises
+
+Made from what the drivers say of themselves (` + "`Guarantees`" + `) on real servers, and from
+` + "`server/internal/guarantees/proofs.yaml`" + `, which names for every cell the test that proves it or
+the scenario that breaks it. To make it anew: ` + "`go test ./server/internal/guarantees -update`" + `.
+
+No row says that only one process acts: a holder that stopped and goes on does not know better.
+What is promised is that **a guarded store never accepts a lower token after a higher one has
+entered**. TTLs are the default of 30 s. **no** is written where the truth is no.
+
+`
+
+// Markdown is the page.
+func (t *Table) Markdown() string {
+	var b strings.Builder
+	b.WriteString(head)
+	t.grid(&b)
+	b.WriteString("\n**if** depends on the server's settings, which the driver reads when it opens:\n\n")
+	for _, backend := range t.Backends {
+		if backend.If != "" {
+			fmt.Fprintf(&b, "- %s: %s\n", backend.Title, backend.If)
+		}
+	}
+	b.WriteString("\n# What proves it\n\nTests are named by the directory and the function, those of the conformance suites " +
+		"([driver/drivertest](../driver/drivertest)) by their case: each backend runs them against the real server:\n\n")
+	t.suites(&b)
+	for _, p := range t.Promises {
+		t.evidence(&b, p)
+	}
+	return b.String()
+}
+
+// grid is the table itself.
+func (t *Table) grid(b *strings.Builder) {
+	b.WriteString("| |")
+	for _, backend := range t.Backends {
+		b.WriteString(" " + backend.Title + " |")
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(t.Backends)) + "\n")
+	for _, p := range t.Promises {
+		b.WriteString("| " + cmp.Or(p.Short, p.Title) + " |")
+		for _, backend := range t.Backends {
+			cell := t.Cell(backend, p)
+			if cell == no || cell == sometimes {
+				cell = "**" + cell + "**"
+			}
+			b.WriteString(" " + cell + " |")
+		}
+		b.WriteString("\n")
+	}
+}
+
+// evidence lists the proofs of a row, backends with the same ones together.
+func (t *Table) evidence(b *strings.Builder, p Promise) {
+	fmt.Fprintf(b, "\n## %s%s\n\n", strings.ToUpper(p.Title[:1]), p.Title[1:])
+	type group struct{ cell, proof string }
+	var order []group
+	by := map[group][]string{}
+	for _, backend := range t.Backends {
+		g := group{t.Cell(backend, p), shown(t.Proof(backend, p))}
+		if by[g] == nil {
+			order = append(order, g)
+		}
+		by[g] = append(by[g], backend.Title)
+	}
+	for _, g := range order {
+		fmt.Fprintf(b, "- **%s** (%s): %s\n", g.cell, strings.Join(by[g], ", "), g.proof)
+	}
+}
+
+// shown is a list of proofs as people read it.
+func shown(proofs []string) string {
+	var all []string
+	for _, proof := range proofs {
+		first, rest, _ := strings.Cut(proof, " ")
+		if first == untested {
+			all = append(all, "not tested: "+rest)
+			continue
+		}
+		all = append(all, fmt.Sprintf("%s `%s`", first, rest))
+	}
+	return strings.Join(slices.Compact(all), ", ")
+}
+
+// suites says which tests run the conformance suites.
+func (t *Table) suites(b *strings.Builder) {
+	for _, backend := range t.Backends {
+		var all []string
+		for _, suite := range slices.Sorted(maps.Keys(backend.Suites)) {
+			all = append(all, suite+" by "+shown([]string{backend.Suites[suite]}))
+		}
+		fmt.Fprintf(b, "- %s: %s\n", backend.Title, strings.Join(all, ", "))
+	}
+}
