@@ -2,8 +2,8 @@
 // driver claims in its interlock.Guarantees, and what a fence owes, and only
 // that; it says nothing about what user code does with a claim. A driver's own
 // test opens the real system, fills in a harness and calls [RunFenced] or
-// [RunAdvisory], then [RunWatcher] and [RunBreaker], and [RunFence] and
-// [RunValues] for what its store can do.
+// [RunAdvisory], then [RunWatcher], [RunBreaker] and, if it can, [RunBatch], and
+// [RunFence] and [RunValues] for what its store can do.
 package drivertest
 
 import (

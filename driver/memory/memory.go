@@ -99,8 +99,8 @@ func (s *Space) Open(o *Options) *Driver {
 // ones of the same name.
 func (s *Space) OpenPlain(o *Options) *Plain { return &Plain{s.Open(o)} }
 
-// Driver is one process of a [Space]. It is a driver.Fenced, driver.Inspector,
-// driver.Watcher and driver.Breaker.
+// Driver is one process of a [Space]. It is a driver.Fenced, driver.Batch,
+// driver.Inspector, driver.Watcher and driver.Breaker.
 type Driver struct {
 	space   *Space
 	ttl     time.Duration

@@ -28,6 +28,8 @@ func fenced() drivertest.Harness {
 
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, fenced()) }
 
+func TestBatch(t *testing.T) { drivertest.RunBatch(t, fenced()) }
+
 func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, fenced()) }
 
 func TestPlain(t *testing.T) {

@@ -19,9 +19,7 @@ func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.
 	now, name, owner := boottime.Now(), c.req.Name, c.req.Owner
 	s.tell(s.table.expire(now))
 	if queue := s.table.names[name]; c.req.NoWait && len(queue) > 0 && s.table.find(name, owner) == nil {
-		h := queue[0]
-		return 0, place, &interlock.HeldError{Name: name, Owner: h.owner,
-			Since: wall(now, h.since), Until: wall(now, h.expires)}
+		return 0, place, heldBy(now, queue[0])
 	}
 	who, effects := s.table.arrive(now, name, owner, now.Add(ttl))
 	s.tell(effects)

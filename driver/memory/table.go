@@ -46,6 +46,31 @@ func (t *table) arrive(now boottime.Instant, name, owner string, expires boottim
 	return c, append(effects, t.promote(now, name)...)
 }
 
+// claimant is who wants what.
+type claimant struct{ name, owner string }
+
+// arriveAll makes each of wanted the holder of its name, and keeps it alive until
+// expires. If anybody else is at the head of one of the queues it takes all of
+// wanted out instead, and returns who that is.
+func (t *table) arriveAll(now boottime.Instant, wanted []claimant, expires boottime.Instant) (counters []int64, barrier *contender, effects []granted) {
+	effects = t.expire(now)
+	for _, w := range wanted {
+		if queue := t.names[w.name]; len(queue) > 0 && queue[0].owner != w.owner {
+			barrier = queue[0]
+			break
+		}
+	}
+	for _, w := range wanted {
+		if barrier != nil {
+			effects = append(effects, t.leave(now, w.name, w.owner)...)
+			continue
+		}
+		c, more := t.arrive(now, w.name, w.owner, expires)
+		counters, effects = append(counters, c.counter), append(effects, more...)
+	}
+	return counters, barrier, effects
+}
+
 // renew keeps owner alive until expires. It returns nil if owner is not there:
 // what has expired is never revived.
 func (t *table) renew(now boottime.Instant, name, owner string, expires boottime.Instant) (*contender, []granted) {

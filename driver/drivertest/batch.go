@@ -1,0 +1,388 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// RunBatch runs the suite on a driver that is a driver.Batch as well.
+func RunBatch(t *testing.T, h Harness) {
+	h.runAll(t, []lockTest{
+		{"TakesAll", 0, testBatchTakesAll},
+		{"AllOrNothing", 0, testBatchAllOrNothing},
+		{"WaiterGoesFirst", 0, testBatchWaiterGoesFirst},
+		{"ManyAtOnce", 0, testBatchManyAtOnce},
+		{"TooMany", 0, testBatchTooMany},
+		{"Renewal", 0, testBatchRenewal},
+		{"LossOfOne", 0, testBatchLossOfOne},
+		{"RepeatConverges", 0, testBatchRepeatConverges},
+		{"RepeatTakesWhatIsGone", 0, testBatchRepeatTakesWhatIsGone},
+		{"RepeatGivesBack", 0, testBatchRepeatGivesBack},
+		{"LostReply", Servers | LostReplies | onPaths, testBatchLostReply},
+		{"CrashedHolder", 0, testBatchCrashedHolder},
+		{"Contract", 0, testBatchContract},
+	})
+}
+
+// party is several names that are taken together, for the tests to read like
+// sentences.
+type party struct {
+	s       *scene
+	d       driver.Fenced
+	members []*contender
+}
+
+func (s *scene) party(d driver.Fenced, names ...string) *party {
+	p := &party{s: s, d: d}
+	for _, name := range names {
+		p.members = append(p.members, s.contender(d, name))
+	}
+	return p
+}
+
+func (p *party) requests() (all []driver.Request) {
+	for _, c := range p.members {
+		all = append(all, c.req)
+	}
+	return all
+}
+
+func (p *party) try(ctx context.Context) error {
+	p.s.Helper()
+	b, ok := p.d.(driver.Batch)
+	if !ok {
+		p.s.Fatal("the driver is no Batch")
+	}
+	grants, err := b.AcquireAll(ctx, p.requests())
+	if err == nil && len(grants) != len(p.members) || err != nil && grants != nil {
+		p.s.Fatalf("%d grants for %d names, error %v", len(grants), len(p.members), err)
+	}
+	for i, g := range grants {
+		p.members[i].grant = g
+	}
+	return err
+}
+
+func (p *party) acquire() *party {
+	p.s.Helper()
+	ctx, cancel := context.WithTimeout(p.s.Context(), patience)
+	defer cancel()
+	if err := p.try(ctx); err != nil {
+		p.s.Fatalf("acquire all: %v", err)
+	}
+	return p
+}
+
+// mustBeRefused requires that holder is named as the one in the way.
+func (p *party) mustBeRefused(name, holder string) {
+	p.s.Helper()
+	var held *interlock.HeldError
+	err := p.try(p.s.Context())
+	if !errors.As(err, &held) || held.Name != name || held.Owner != holder {
+		p.s.Fatalf("got %v, want that %q is held by %s", err, name, holder)
+	}
+	p.s.mustBeKind(err, interlock.Retryable)
+}
+
+// mustHold requires that each is held, and by its owner.
+func (p *party) mustHold() {
+	p.s.Helper()
+	for _, c := range p.members {
+		if !c.valid() {
+			p.s.Fatalf("the lease of %q has ended", c.req.Name)
+		}
+		p.s.mustHold(c)
+	}
+}
+
+func (p *party) release() {
+	p.s.Helper()
+	for _, c := range p.members {
+		c.release()
+	}
+}
+
+func (s *scene) mustAllBeEmpty(names ...string) {
+	s.Helper()
+	for _, name := range names {
+		s.mustBeEmpty(name)
+	}
+}
+
+func testBatchTakesAll(s *scene) {
+	d, other := s.open(), s.open()
+	var before []interlock.Token
+	for range 3 {
+		p := s.party(d, "a", "b", "c/d").acquire()
+		p.mustHold()
+		for i, c := range p.members {
+			if before != nil {
+				s.mustIncrease([]interlock.Token{before[i], c.grant.Token})
+			}
+			s.mustIncrease([]interlock.Token{c.grant.Token})
+		}
+		p.release()
+		s.mustAllBeEmpty("a", "b", "c/d")
+		before = nil
+		for _, c := range p.members { // the next one by itself is above it, and below the next party
+			single := s.contender(other, c.req.Name).acquire()
+			s.mustIncrease([]interlock.Token{c.grant.Token, single.grant.Token})
+			before = append(before, single.grant.Token)
+			single.release()
+		}
+	}
+}
+
+// testBatchAllOrNothing: whichever of the names is held, nothing is taken.
+func testBatchAllOrNothing(s *scene) {
+	names := []string{"a", "b", "c"}
+	d, other := s.open(), s.open()
+	for _, by := range []driver.Fenced{d, other} {
+		for _, name := range names {
+			holder := s.contender(by, name).acquire()
+			s.party(d, names...).mustBeRefused(name, holder.req.Owner)
+			for _, free := range names {
+				if free != name {
+					s.mustBeEmpty(free)
+				}
+			}
+			holder.release()
+			s.mustBeEmpty(name)
+		}
+	}
+	s.party(d, names...).acquire().release()
+}
+
+// testBatchWaiterGoesFirst: a name is not to be had while somebody waits for it,
+// and a refused party does not hold anybody up.
+func testBatchWaiterGoesFirst(s *scene) {
+	if s.Without&FIFO != 0 {
+		s.Skip("the driver promises waiters no order")
+	}
+	d := s.open()
+	holder := s.contender(s.open(), "b").acquire()
+	waiter := s.contender(s.open(), "b")
+	done := waiter.start(s.Context())
+	s.backend.Delete(s.T, "b") // past the drivers, so that the lock may be free with a waiter
+	if err := s.party(d, "a", "b").try(s.Context()); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("a waiter was there, but: %v", err)
+	}
+	s.mustBeEmpty("a")
+	if err := s.wait(done, patience, "the waiter"); err != nil {
+		s.Fatal(err)
+	}
+	waiter.release()
+	holder.release()
+	s.mustBeEmpty("b")
+}
+
+// testBatchManyAtOnce: parties that name the same names in different orders, and
+// single ones between. Nobody waits, so somebody always gets on.
+func testBatchManyAtOnce(s *scene) {
+	const rounds = 10
+	names := []string{"a", "b", "c"}
+	orders := [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c"}, {"a"}}
+	var mu sync.Mutex
+	inside, tokens := map[string]int{}, map[string][]interlock.Token{}
+	enter := func(p *party, by int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range p.members {
+			if inside[c.req.Name] += by; inside[c.req.Name] > 1 {
+				s.Errorf("%q is held twice", c.req.Name)
+			}
+			if by > 0 {
+				tokens[c.req.Name] = append(tokens[c.req.Name], c.grant.Token)
+			}
+		}
+	}
+	var all sync.WaitGroup
+	end := time.Now().Add(patience)
+	for _, mine := range orders {
+		d := s.open()
+		all.Go(func() {
+			for done := 0; done < rounds; time.Sleep(time.Millisecond) {
+				p := s.party(d, mine...)
+				err := p.try(s.Context())
+				switch {
+				case errors.Is(err, interlock.ErrHeld) && time.Now().Before(end):
+					continue
+				case err != nil:
+					s.Errorf("%v: %v", mine, err)
+					return
+				}
+				enter(p, 1)
+				time.Sleep(time.Millisecond) // the work, so that an overlap can be seen
+				enter(p, -1)
+				for _, c := range p.members {
+					if err := c.tryRelease(patience); err != nil {
+						s.Error(err)
+					}
+				}
+				done++
+			}
+		})
+	}
+	all.Wait()
+	for _, name := range names {
+		if len(tokens[name]) == 0 {
+			s.Fatalf("nobody had %q", name)
+		}
+		s.mustIncrease(tokens[name])
+	}
+	s.mustAllBeEmpty(names...)
+}
+
+// testBatchTooMany: all of them, or a clear refusal that leaves nothing.
+func testBatchTooMany(s *scene) {
+	var names []string
+	for i := range 300 {
+		names = append(names, fmt.Sprintf("n/%03d", i))
+	}
+	d := s.open()
+	p := s.party(d, names...)
+	err := p.try(s.Context())
+	switch {
+	case errors.Is(err, driver.ErrNotInOneStep):
+		s.mustBeKind(err, interlock.Definite)
+	case err != nil:
+		s.Fatal(err)
+	default:
+		p.mustHold()
+		p.release()
+	}
+	s.mustAllBeEmpty(names[0], names[299])
+	s.party(d, names[:32]...).acquire().release() // so many at least
+	s.mustAllBeEmpty(names[0], names[31])
+}
+
+func testBatchRenewal(s *scene) {
+	p := s.party(s.open(), "a", "b").acquire()
+	time.Sleep(2 * s.TTL)
+	p.mustHold()
+	p.release()
+	s.mustAllBeEmpty("a", "b")
+}
+
+// testBatchLossOfOne: it is told to that one, and the others go on.
+func testBatchLossOfOne(s *scene) {
+	p := s.party(s.open(), "a", "b", "c").acquire()
+	s.backend.Delete(s.T, "b")
+	if cause := s.wait(p.members[1].lost, s.TTL+patience, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+		s.Fatalf("lost with %v", cause)
+	}
+	for _, i := range []int{0, 2} {
+		if s.mustHold(p.members[i]); len(p.members[i].lost) > 0 || !p.members[i].valid() {
+			s.Fatalf("%q went with it", p.members[i].req.Name)
+		}
+	}
+	p.release()
+	s.mustAllBeEmpty("a", "b", "c")
+}
+
+func testBatchRepeatConverges(s *scene) {
+	p := s.party(s.open(), "a", "b").acquire()
+	first := []interlock.Token{p.members[0].grant.Token, p.members[1].grant.Token}
+	p.acquire()
+	if p.members[0].grant.Token != first[0] || p.members[1].grant.Token != first[1] {
+		s.Fatalf("tokens %v became those of %+v", first, p.members)
+	}
+	p.mustHold()
+	p.release()
+	p.release()
+	s.mustAllBeEmpty("a", "b")
+}
+
+// testBatchRepeatTakesWhatIsGone: an operator deleted one of them meanwhile.
+func testBatchRepeatTakesWhatIsGone(s *scene) {
+	p := s.party(s.open(), "a", "b").acquire()
+	lost := p.members[1].grant.Token
+	s.backend.Delete(s.T, "b")
+	s.eventually("they are held again", patience, func() bool { return p.try(s.Context()) == nil })
+	p.mustHold()
+	s.mustIncrease([]interlock.Token{lost, p.members[1].grant.Token})
+	p.release()
+	s.mustAllBeEmpty("a", "b")
+}
+
+// testBatchRepeatGivesBack: one of them has gone to somebody else meanwhile.
+func testBatchRepeatGivesBack(s *scene) {
+	p := s.party(s.open(), "a", "b", "c").acquire()
+	s.backend.Delete(s.T, "b")
+	thief := s.contender(s.open(), "b").acquire()
+	s.eventually("the refusal is definite", patience, func() bool {
+		err := p.try(s.Context())
+		if err == nil {
+			s.Fatal("granted what another holds")
+		}
+		return errors.Is(err, interlock.ErrHeld)
+	})
+	s.mustAllBeEmpty("a", "c")
+	s.mustHold(thief)
+	thief.release()
+}
+
+// testBatchLostReply: repeated, and given up.
+func testBatchLostReply(s *scene) {
+	d := s.open()
+	for _, repeat := range []bool{true, false} {
+		p := s.party(d, "a", "b")
+		s.faults.(ReplyDropper).DropReplies()
+		ctx, cancel := context.WithTimeout(s.Context(), s.TTL/4)
+		err := p.try(ctx)
+		cancel()
+		s.faults.Heal()
+		s.mustBeKind(err, interlock.Uncertain)
+		if repeat {
+			s.eventually("the repetition is granted", patience, func() bool { return p.try(s.Context()) == nil })
+			p.mustHold()
+		}
+		for _, c := range p.members {
+			c.persistRelease()
+		}
+		s.mustAllBeEmpty("a", "b")
+	}
+}
+
+func testBatchCrashedHolder(s *scene) {
+	d := s.open()
+	s.party(d, "a", "b").acquire()
+	s.backend.Crash(s.T, d)
+	next := s.party(s.open(), "b", "a")
+	s.eventually("the names are free again", 3*s.TTL+patience, func() bool { return next.try(s.Context()) == nil })
+	next.release()
+}
+
+func testBatchContract(s *scene) {
+	d := s.open()
+	ended, cancel := context.WithCancelCause(s.Context())
+	cancel(errors.New("enough"))
+	err := s.party(d, "a", "b").try(ended)
+	if s.mustBeKind(err, interlock.Definite); !errors.Is(err, context.Cause(ended)) {
+		s.Fatalf("a context that had ended: %v", err)
+	}
+	twice := s.party(d, "a", "b")
+	twice.members[1].req.Owner = twice.members[0].req.Owner
+	for what, p := range map[string]*party{
+		"no names": s.party(d), "a name that comes twice": s.party(d, "a", "b", "a"),
+		"an owner that comes twice": twice, "an empty name": s.party(d, "a", ""),
+	} {
+		if err := p.try(s.Context()); interlock.Kind(err) != interlock.Bug || err == nil {
+			s.Fatalf("%s: %v", what, err)
+		}
+	}
+	s.mustAllBeEmpty("a", "b")
+	if err := d.Close(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.party(d, "a", "b").try(s.Context()); !errors.Is(err, interlock.ErrClosed) {
+		s.Fatalf("after Close: %v", err)
+	}
+}
