@@ -43,7 +43,6 @@ observe                 -> .
 history                 -> .
 internal/backoff        ->
 internal/sqltext        -> . driver
-internal/txlimit        -> . driver
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed

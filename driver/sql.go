@@ -1,6 +1,9 @@
 package driver
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Dialect names a database's SQL.
 type Dialect string
@@ -39,6 +42,12 @@ type Tx[T any] interface {
 	// Classify gives an error that the user's code had from Native the kind
 	// that SQL would have given it. An error of no database comes back as it is.
 	Classify(err error) error
+	// Bound makes the server end the transaction if it hears nothing for idle,
+	// and end a statement that runs, or waits, for longer than statement; 0
+	// leaves that one alone. It only ever shortens what the session allows, and
+	// the session is as before once the transaction has ended. A database that
+	// counts in whole seconds rounds idle down, to one at least.
+	Bound(ctx context.Context, idle, statement time.Duration) error
 	// Commit ends it. An Uncertain error means that it may have committed.
 	Commit(ctx context.Context) error
 	// Rollback ends it without effect; after a Commit it does nothing.

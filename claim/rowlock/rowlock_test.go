@@ -285,4 +285,3 @@ func testTooMany(t *testing.T, w world) {
 		}
 	})
 }
-

@@ -10,7 +10,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/txlimit"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -66,9 +65,9 @@ func Tx[K Key, T any](ctx context.Context, db driver.Beginner[T], r Rows, keys [
 }
 
 // begin bounds the transaction and locks its rows.
-func begin[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, o Options) ([]K, error) {
+func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K, o Options) ([]K, error) {
 	asked := boottime.Now()
-	if err := txlimit.Idle(ctx, tx, o.MaxHold); err != nil {
+	if err := tx.Bound(ctx, o.MaxHold, 0); err != nil {
 		return nil, r.about(err)
 	}
 	locked, err := Lock(ctx, tx, r, keys...)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -62,7 +63,7 @@ func TestPostgres(t *testing.T) {
 	for name, open := range map[string]func(*testing.T, string) client{"pgx": openPgx, "database-sql": openStd} {
 		runAll(t, name, func(t *testing.T) world {
 			database := fmt.Sprintf("test%d", databases.Add(1))
-			createDatabase(t, server.URL(), database)
+			createDatabase(t, "pgx", server.URL(), database)
 			var w world
 			w.address = server.Addr()
 			w.through = func(t *testing.T, address string) world {
@@ -74,6 +75,32 @@ func TestPostgres(t *testing.T) {
 			return w.through(t, server.Addr())
 		})
 	}
+}
+
+func TestMariaDB(t *testing.T) {
+	server := testbed.MariaDB(t)
+	runAll(t, "database-sql", func(t *testing.T) world {
+		database := fmt.Sprintf("test%d", databases.Add(1))
+		createDatabase(t, "mysql", server.URL(), database)
+		var w world
+		w.address = server.Addr()
+		w.through = func(t *testing.T, address string) world {
+			far := w
+			far.client = openMySQL(t, "root@tcp("+address+")/"+database)
+			return far
+		}
+		return w.through(t, server.Addr())
+	})
+}
+
+func openMySQL(t *testing.T, dsn string) client {
+	t.Helper()
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return over(mysql.DB(db), mysql.Tx)
 }
 
 func runAll(t *testing.T, name string, open func(*testing.T) world) {
@@ -124,9 +151,9 @@ func openStd(t *testing.T, url string) client {
 	return over(postgres.DB(db), postgres.StdTx)
 }
 
-func createDatabase(t *testing.T, url, name string) {
+func createDatabase(t *testing.T, client, url, name string) {
 	t.Helper()
-	db, err := sql.Open("pgx", url)
+	db, err := sql.Open(client, url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,6 @@ func Tx(tx *sql.Tx) driver.SQL { return &lent{tx: tx} }
 // DB begins transactions on the user's database, with its own settings. Each of
 // them has to be ended by its own Commit or Rollback; the end of the context
 // given to Begin does not do it.
-//
-// The transactions have a method Bound, by which guard/fence limits how long
-// they may stand still.
 func DB(db *sql.DB) driver.Beginner[*sql.Tx] { return pool{db} }
 
 // lent is driver.SQL. It remembers that the transaction has failed, because the
@@ -140,8 +137,10 @@ end`
 const limit = `set session
 	idle_transaction_timeout = if(@interlock_idle = 0, %[1]d, least(@interlock_idle, %[1]d)),
 	idle_write_transaction_timeout = if(@interlock_idle_write = 0, %[1]d, least(@interlock_idle_write, %[1]d)),
-	idle_readonly_transaction_timeout = if(@interlock_idle_read = 0, %[1]d, least(@interlock_idle_read, %[1]d)),
-	max_statement_time = if(@interlock_statement = 0, %[2]s, least(@interlock_statement, %[2]s))`
+	idle_readonly_transaction_timeout = if(@interlock_idle_read = 0, %[1]d, least(@interlock_idle_read, %[1]d))`
+
+const limitStatement = `,
+	max_statement_time = if(@interlock_statement = 0, %[1]s, least(@interlock_statement, %[1]s))`
 
 // unbind gives the session back as it was.
 const unbind = `set session idle_transaction_timeout = @interlock_idle, idle_write_transaction_timeout = @interlock_idle_write,
@@ -155,10 +154,8 @@ const (
 	rollbackBound = "begin not atomic\n\trollback;\n\t" + unbind + ";\nend"
 )
 
-// Bound makes the server end the session if it sends nothing for idle, and a
-// statement that runs for longer than statement. It never allows more than the
-// session's own settings do, and those are back after Commit and Rollback. idle
-// is rounded down to whole seconds, and is at least one.
+// Bound makes the server end the session if it sends nothing for idle, in whole
+// seconds, and a statement that runs for longer than statement; see driver.Tx.
 func (t *begun) Bound(ctx context.Context, idle, statement time.Duration) error {
 	if !t.bound {
 		t.bound = true
@@ -167,7 +164,11 @@ func (t *begun) Bound(ctx context.Context, idle, statement time.Duration) error 
 		}
 	}
 	seconds := min(max(1, int64(idle/time.Second)), math.MaxInt32)
-	_, err := t.Exec(ctx, fmt.Sprintf(limit, seconds, fraction(statement)))
+	query := fmt.Sprintf(limit, seconds)
+	if statement > 0 {
+		query += fmt.Sprintf(limitStatement, fraction(statement))
+	}
+	_, err := t.Exec(ctx, query)
 	return err
 }
 

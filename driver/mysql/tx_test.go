@@ -106,11 +106,6 @@ func wantKind(t *testing.T, err error, kind interlock.ErrorKind, number uint16) 
 	}
 }
 
-// bounder is what guard/fence asks of a transaction.
-type bounder interface {
-	Bound(ctx context.Context, idle, statement time.Duration) error
-}
-
 // TestTransactions runs every test against one server, each in a database of its
 // own.
 func TestTransactions(t *testing.T) {
@@ -423,7 +418,7 @@ func testClassify(t *testing.T, w world) {
 
 func mustBound(t *testing.T, x tx, d time.Duration) {
 	t.Helper()
-	if err := x.(bounder).Bound(t.Context(), d, d); err != nil {
+	if err := x.Bound(t.Context(), d, d); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -521,7 +516,7 @@ func testUndone(t *testing.T, w world) {
 
 func testLongStatement(t *testing.T, w world) {
 	x := w.mustBegin(t)
-	if err := x.(bounder).Bound(t.Context(), bound, 100*time.Millisecond); err != nil {
+	if err := x.Bound(t.Context(), bound, 100*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	_, err := x.Exec(t.Context(), "select sleep(30)")

@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -22,8 +21,6 @@ type dialect interface {
 	show(ctx context.Context, db driver.SQL, table, resource string) (driver.Mark, error)
 	// rebase sets the mark to r's token, and records that, unless it is not plausible.
 	rebase(ctx context.Context, db driver.SQL, marks, audit string, r rebase) (old driver.Mark, plausible bool, err error)
-	// bound limits how long the transaction may stand still and a statement run.
-	bound(ctx context.Context, tx driver.SQL, idle, statement time.Duration) error
 }
 
 // entry is a wish to enter.

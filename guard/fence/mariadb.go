@@ -174,16 +174,3 @@ func (mariadb) rebase(ctx context.Context, db driver.SQL, marks, audit string, r
 		values (?, ?, ?, ?, ?, utc_timestamp(6))`, r.resource, int64(was.mark.Token), int64(r.to), label(r.reason), label(r.by))
 	return was.mark, true, err
 }
-
-// bounder is a transaction of a database that has settings for the session only,
-// and gives them back at the end.
-type bounder interface {
-	Bound(ctx context.Context, idle, statement time.Duration) error
-}
-
-func (mariadb) bound(ctx context.Context, tx driver.SQL, idle, statement time.Duration) error {
-	if b, ok := tx.(bounder); ok {
-		return b.Bound(ctx, idle, statement)
-	}
-	return bug("bound transaction", "", "only a transaction of mysql.DB gives its settings back")
-}

@@ -3,7 +3,6 @@ package fence
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/bits"
 	"time"
 
@@ -114,19 +113,4 @@ func (postgres) rebase(ctx context.Context, db driver.SQL, marks, audit string, 
 		[]any{r.resource, int64(r.to), label(driver.RebaseSource(r.by, r.reason)), label(r.reason), label(r.by)},
 		(*int64)(&old.Token))
 	return old, plausible, err
-}
-
-// boundTx changes settings for the rest of the transaction, and only to less.
-const boundTx = `
-select set_config(name, least(ms, nullif((extract(epoch from current_setting(name)::interval) * 1000)::bigint, 0))::text, true)
-from (values ('idle_in_transaction_session_timeout', $1::bigint), ('lock_timeout', $2::bigint), ('statement_timeout', $2::bigint)) as b (name, ms)`
-
-func (postgres) bound(ctx context.Context, tx driver.SQL, idle, statement time.Duration) error {
-	_, err := tx.Exec(ctx, boundTx, milliseconds(idle), milliseconds(statement))
-	return err
-}
-
-// milliseconds is d as a time-out of the server: at least 1, since 0 is none.
-func milliseconds(d time.Duration) int64 {
-	return min(max(1, d.Milliseconds()), math.MaxInt32)
 }

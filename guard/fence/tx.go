@@ -89,12 +89,11 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 }
 
 // enter bounds the transaction and raises the mark.
-func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, resource string) error {
-	d, err := usable("bound transaction", tx, resource)
-	if err != nil {
+func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string) error {
+	if _, err := usable("bound transaction", tx, resource); err != nil {
 		return err
 	}
-	idle, err := bound(ctx, d, tx, c.Remaining())
+	idle, err := bound(ctx, tx, c.Remaining())
 	if err != nil {
 		return about("bound transaction", resource, err)
 	}
@@ -106,7 +105,7 @@ func enter(ctx context.Context, tx driver.SQL, marks Marks, c interlock.Claim, r
 	}
 	// It waited so long for its turn that it might now stand still for longer
 	// than the claim lasts.
-	if _, err := bound(ctx, d, tx, c.Remaining()); err != nil {
+	if _, err := bound(ctx, tx, c.Remaining()); err != nil {
 		return about("bound transaction", resource, err)
 	}
 	return nil
@@ -129,9 +128,9 @@ func cancelled(state string) bool { return state == "57014" || state == "70100" 
 
 // bound keeps the transaction from standing still, or a statement from running,
 // for longer than remaining allows; see the package's comment.
-func bound(ctx context.Context, d dialect, tx driver.SQL, remaining time.Duration) (idle time.Duration, err error) {
+func bound[T any](ctx context.Context, tx driver.Tx[T], remaining time.Duration) (idle time.Duration, err error) {
 	idle = remaining * 2 / 3
-	return idle, d.bound(ctx, tx, idle, remaining)
+	return idle, tx.Bound(ctx, idle, remaining)
 }
 
 // within is ctx, ended also when c ends, with the same cause.

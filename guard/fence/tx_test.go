@@ -410,19 +410,3 @@ func TestRawErrorsOfMariaDB(t *testing.T) {
 		t.Errorf("%s items", got)
 	}
 }
-
-// TestUnboundedMariaDB begins a transaction that cannot be kept from standing still.
-func TestUnboundedMariaDB(t *testing.T) {
-	err := fence.Tx(t.Context(), plain{}, fence.Table{}, grant(1, bound), "r", func(context.Context, *sql.Tx) error {
-		t.Error("it ran")
-		return nil
-	})
-	wantKind(t, err, interlock.Bug, nil)
-}
-
-// plain begins transactions that are not those of mysql.DB.
-type plain struct{ driver.Tx[*sql.Tx] }
-
-func (p plain) Begin(context.Context) (driver.Tx[*sql.Tx], error) { return p, nil }
-func (plain) Dialect() driver.Dialect                             { return driver.MariaDB }
-func (plain) Rollback(context.Context) error                      { return nil }
