@@ -10,6 +10,7 @@ import (
 // nil. Hooks must return at once and must not call the group that reports.
 type Own struct {
 	Acquired func(OwnAcquired)
+	Draining func(OwnDraining)
 	Released func(OwnReleased)
 	Failed   func(OwnFailed)
 	Refused  func(OwnRefused)
@@ -19,6 +20,16 @@ type Own struct {
 type OwnAcquired struct {
 	Partition int
 	Epoch     interlock.Token
+}
+
+// OwnDraining: a partition that this member is to give up, or has lost, waits for
+// work that has not returned. It is told once for every TTL that this lasts:
+// meanwhile nobody can own the partition, nor can the layout change.
+type OwnDraining struct {
+	Partition int
+	Epoch     interlock.Token
+	Inside    int           // how many callers have not returned
+	For       time.Duration // since it should have moved
 }
 
 // OwnReleased: this member gave a partition up, or lost it.
@@ -31,9 +42,10 @@ type OwnReleased struct {
 	Err       error         // of the release
 }
 
-// OwnFailed: a partition could not be had, or its work failed; it is tried again.
+// OwnFailed: a partition could not be had, or its work failed; or the group could
+// not be looked at, or the membership not be kept. It is tried again.
 type OwnFailed struct {
-	Partition int
+	Partition int // -1 if it concerns none in particular
 	Err       error
 }
 

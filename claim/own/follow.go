@@ -2,6 +2,8 @@ package own
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,21 +12,31 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // retries is how long to wait before the next attempt when the service failed.
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
-// maxLocks is how many locks of a group are looked at: partitions and members.
-const maxLocks = 2 * MaxPartitions
+// maxLocks is how many locks of a group are looked at: partitions of two
+// generations, and members.
+const maxLocks = 4 * MaxPartitions
+
+// few is how many partitions are looked at one by one when they are hinted at. If
+// there are more, everything is looked at at once.
+const few = 16
+
+// pace is between two looks, so that hints that come in numbers are taken together.
+const pace = 5 * time.Millisecond
 
 // A picture is a group as the service showed it at one time.
 type picture struct {
 	record  record
 	stored  bool // the group has a layout
 	members []Member
-	owners  map[int]Location // of the record's generation
+	owners  map[int]Location // of the record's generation; empty while it changes
+	due     boottime.Instant // when to look at everything again, whatever is told
 }
 
 // locate is where a key is, by this picture.
@@ -42,23 +54,30 @@ type Map struct {
 	d      service
 	values driver.Values
 	names  names
-	fresh  func(picture) // told of each picture, from one goroutine; may be nil
+	tell   listener
 
+	ctx    context.Context // ends at Close
 	cancel context.CancelCauseFunc
 	done   sync.WaitGroup
-	poke   chan struct{} // capacity 1: look again
+	poke   chan struct{} // capacity 1: look at what hints name
 
 	mu      sync.Mutex
 	now     picture
-	changed chan struct{} // closed when now is replaced
-	soon    time.Duration // after which something may expire
-	failed  error         // why the last look failed
+	changed chan struct{}   // closed when now is replaced
+	hints   map[string]bool // names that may have changed; "" is any
+	failed  error           // why the last look failed
+}
+
+// listener is who is told what a Map sees, by its goroutines.
+type listener struct {
+	fresh  func(picture) // of each picture, by one goroutine
+	failed func(error)   // of what cannot be seen
 }
 
 // Follow keeps a map of a group until it is closed. It blocks until it has seen
 // the group once or ctx ends; a group that nobody has joined yet is waited for.
 func Follow(ctx context.Context, d driver.Fenced, values driver.Values, group string) (*Map, error) {
-	m, err := follow(d, values, group, nil)
+	m, err := follow(d, values, group, listener{func(picture) {}, func(error) {}})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +88,7 @@ func Follow(ctx context.Context, d driver.Fenced, values driver.Values, group st
 	return m, nil
 }
 
-func follow(d driver.Fenced, values driver.Values, group string, fresh func(picture)) (*Map, error) {
+func follow(d driver.Fenced, values driver.Values, group string, tell listener) (*Map, error) {
 	s, err := needs(d)
 	if err != nil {
 		return nil, err
@@ -78,15 +97,15 @@ func follow(d driver.Fenced, values driver.Values, group string, fresh func(pict
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	m := &Map{d: s, values: values, names: n, fresh: fresh, cancel: cancel,
-		poke: make(chan struct{}, 1), changed: make(chan struct{})}
-	m.done.Go(func() { m.run(ctx) })
+	m := &Map{d: s, values: values, names: n, tell: tell,
+		poke: make(chan struct{}, 1), changed: make(chan struct{}), hints: map[string]bool{}}
+	m.ctx, m.cancel = context.WithCancelCause(context.Background())
+	m.done.Go(m.run)
 	m.done.Go(func() {
-		m.keep(ctx, func() error { return s.Watch(ctx, n.all(), func(string) { m.look() }) })
+		m.keep(func() error { return s.Watch(m.ctx, n.all(), m.hint) })
 	})
 	m.done.Go(func() {
-		m.keep(ctx, func() error { return values.Watch(ctx, n.layout(), func(driver.Value) { m.look() }) })
+		m.keep(func() error { return values.Watch(m.ctx, n.layout(), func(driver.Value) { m.look() }) })
 	})
 	return m, nil
 }
@@ -112,8 +131,9 @@ func (m *Map) Members() []Member {
 	return slices.Clone(m.now.members)
 }
 
-// Await blocks until some member other than the one that owned it under epoch
-// `after` owns key's partition, or ctx ends. After 0 any owner will do.
+// Await blocks until key's partition is owned under an epoch after `after`, or
+// ctx ends, or m was closed. After 0 any owner will do. An owner that is found
+// may refuse for a moment: it has the lock, and lets callers in a round trip later.
 func (m *Map) Await(ctx context.Context, key string, after interlock.Token) (Location, error) {
 	var at Location
 	err := m.until(ctx, func(p picture) bool {
@@ -138,115 +158,180 @@ func (m *Map) until(ctx context.Context, is func(picture) bool) error {
 		if is(now) {
 			return nil
 		}
+		var err error
 		select {
 		case <-changed:
+			continue
 		case <-ctx.Done():
-			err := context.Cause(ctx)
-			if failed != nil {
-				err = failed
+			if err = failed; err == nil {
+				err = context.Cause(ctx)
 			}
-			return &interlock.Error{Op: "look at group", Driver: m.d.Guarantees().Driver, Name: m.names.group,
-				Kind: interlock.Retryable, Err: err}
+		case <-m.ctx.Done():
+			err = context.Cause(m.ctx)
 		}
+		return &interlock.Error{Op: "look at group", Driver: m.d.Guarantees().Driver, Name: m.names.group,
+			Kind: interlock.Retryable, Err: err}
 	}
 }
 
-// look makes run look again; it does not block.
-func (m *Map) look() {
+// look makes run look at everything; it does not block.
+func (m *Map) look() { m.hint("") }
+
+// hint makes run look at a name; it does not block.
+func (m *Map) hint(name string) {
+	m.mu.Lock()
+	if len(m.hints) <= few { // more of them make no difference
+		m.hints[name] = true
+	}
+	m.mu.Unlock()
 	select {
 	case m.poke <- struct{}{}:
 	default: // it is going to
 	}
 }
 
-// run looks whenever it is told to, when something may have expired, and at
-// least every third of the TTL.
-func (m *Map) run(ctx context.Context) {
-	for failures := 0; ctx.Err() == nil; {
-		p, soon, err := m.ask(ctx)
-		if err == nil {
+// hinted takes the names that were hinted at.
+func (m *Map) hinted() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := m.hints
+	m.hints = map[string]bool{}
+	return names
+}
+
+// run looks at what it is told of, and at everything when something may have
+// expired, and at least every third of the TTL.
+func (m *Map) run() {
+	var p picture
+	for failures := 0; m.ctx.Err() == nil; {
+		var err error
+		if p, err = m.draw(p); err == nil {
 			failures = 0
-			m.publish(p, soon)
+			m.publish(p)
 		} else {
 			failures++
 			m.fail(err)
-			soon = retries.Delay(failures, rand.Float64())
+			p = picture{due: boottime.Now().Add(retries.Delay(failures, rand.Float64()))}
 		}
-		m.wait(ctx, soon)
+		m.wait(pace, nil)
+		m.wait(p.due.Sub(boottime.Now()), m.poke)
 	}
 }
 
-func (m *Map) wait(ctx context.Context, longest time.Duration) {
+// wait waits for that long at most.
+func (m *Map) wait(longest time.Duration, told <-chan struct{}) {
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	select {
-	case <-m.poke:
+	case <-told:
 	case <-timer.C:
-	case <-ctx.Done():
+	case <-m.ctx.Done():
 	}
 }
 
-func (m *Map) publish(p picture, soon time.Duration) {
+func (m *Map) publish(p picture) {
 	m.mu.Lock()
-	m.now, m.soon, m.failed = p, soon, nil
+	m.now, m.failed = p, nil
 	close(m.changed)
 	m.changed = make(chan struct{})
 	m.mu.Unlock()
-	if m.fresh != nil {
-		m.fresh(p)
-	}
+	m.tell.fresh(p)
 }
 
 func (m *Map) fail(err error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.failed = err
-}
-
-// keep repeats a watch that ended, until ctx does.
-func (m *Map) keep(ctx context.Context, watch func() error) {
-	for failures := 1; ctx.Err() == nil; failures++ {
-		_ = watch() // whatever it was, looking by the clock goes on meanwhile
-		m.wait(ctx, retries.Delay(failures, rand.Float64()))
+	m.mu.Unlock()
+	if m.ctx.Err() == nil {
+		m.tell.failed(err)
 	}
 }
 
-// ask draws a picture. The layout is read first: owners that are found by a
-// newer one are left out, and the next look has both.
-func (m *Map) ask(ctx context.Context) (p picture, soon time.Duration, err error) {
-	if p.record, p.stored, err = m.read(ctx); err != nil {
-		return p, 0, err
+// keep repeats a watch that ended, until m is closed.
+func (m *Map) keep(watch func() error) {
+	for failures := 1; m.ctx.Err() == nil; failures++ {
+		if err := watch(); err != nil && m.ctx.Err() == nil {
+			m.tell.failed(err) // looking by the clock goes on meanwhile
+		}
+		m.wait(retries.Delay(failures, rand.Float64()), nil)
 	}
-	locks, _, err := m.d.Locks(ctx, m.names.all(), maxLocks)
-	if err != nil {
-		return p, 0, err
+}
+
+// draw draws the picture that follows last: a few partitions that are hinted at
+// are drawn anew, anything else takes a look at everything.
+func (m *Map) draw(last picture) (picture, error) {
+	ctx, cancel := context.WithTimeout(m.ctx, patience(m.d.Guarantees()))
+	defer cancel()
+	names := m.hinted()
+	if !last.stored || len(names) > few || last.due.Sub(boottime.Now()) <= 0 {
+		return m.ask(ctx)
 	}
-	p.owners = make(map[int]Location)
-	soon = look(m.d.Guarantees())
-	for _, l := range locks {
-		if l.Holder == nil {
+	p := last
+	p.owners = maps.Clone(last.owners)
+	for name := range names {
+		_, _, one := m.names.isPartition(name)
+		switch {
+		case name == m.names.layout(): // that lock is nobody's concern here; its value is
 			continue
+		case !one:
+			return m.ask(ctx)
 		}
-		if e := l.Holder.Expires; e > 0 {
-			soon = min(soon, e+time.Millisecond)
+		l, err := m.d.Lock(ctx, name)
+		if err != nil {
+			return p, err
 		}
+		m.erase(&p, name)
 		m.place(&p, l)
 	}
-	slices.SortFunc(p.members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
-	for i, at := range p.owners {
-		at.Address = p.address(at.Identity)
-		p.owners[i] = at
-	}
-	return p, soon, nil
+	return p, nil
 }
 
-// place puts a held lock into the picture.
-func (m *Map) place(p *picture, l driver.LockState) {
-	if member, ok := m.names.isMember(l.Name); ok {
-		p.members = append(p.members, member)
+// ask draws a picture of everything. The layout is read first: owners that are
+// found by a newer one are left out, and the next look has both.
+func (m *Map) ask(ctx context.Context) (p picture, err error) {
+	if p.record, p.stored, err = m.read(ctx); err != nil {
+		return p, err
 	}
-	if generation, i, ok := m.names.isPartition(l.Name); ok && generation == p.record.Generation {
-		p.owners[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{Identity: identityOf(l.Holder.Owner)}}
+	locks, more, err := m.d.Locks(ctx, m.names.all(), maxLocks)
+	if err == nil && more {
+		err = fmt.Errorf("the group has more than %d locks", maxLocks)
+	}
+	if err != nil {
+		return p, err
+	}
+	p.owners = make(map[int]Location)
+	soon := look(m.d.Guarantees())
+	for _, l := range locks {
+		if member, ok := m.names.isMember(l.Name); ok && l.Holder != nil {
+			p.members = append(p.members, member)
+		}
+		if l.Holder != nil && l.Holder.Expires > 0 {
+			soon = min(soon, l.Holder.Expires+time.Millisecond)
+		}
+	}
+	p.due = boottime.Now().Add(soon)
+	slices.SortFunc(p.members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
+	for _, l := range locks {
+		m.place(&p, l)
+	}
+	return p, nil
+}
+
+// place puts the owner of a partition into the picture. While the layout changes
+// nobody owns one: whoever has the lock is the one who changes it, or about to go.
+func (m *Map) place(p *picture, l driver.LockState) {
+	generation, i, ok := m.names.isPartition(l.Name)
+	if !ok || l.Holder == nil || generation != p.record.Generation || p.record.Next != nil {
+		return
+	}
+	identity := identityOf(l.Holder.Owner)
+	p.owners[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{identity, p.address(identity)}}
+}
+
+// erase takes the owner of a partition out of the picture.
+func (m *Map) erase(p *picture, name string) {
+	if generation, i, ok := m.names.isPartition(name); ok && generation == p.record.Generation {
+		delete(p.owners, i)
 	}
 }
 
@@ -259,8 +344,10 @@ func (p picture) address(identity string) string {
 	return ""
 }
 
-// read reads the group's record.
+// read reads the group's record; stored if it has a layout.
 func (m *Map) read(ctx context.Context) (r record, stored bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience(m.d.Guarantees()))
+	defer cancel()
 	v, err := m.values.Get(ctx, m.names.layout())
 	if err != nil || v.Token == 0 {
 		return r, false, err
@@ -269,5 +356,5 @@ func (m *Map) read(ctx context.Context) (r record, stored bool, err error) {
 	if err != nil {
 		return r, false, bug("read layout", m.names.group, "it is not one of ours: %w", err)
 	}
-	return r, true, nil
+	return r, r.Generation > 0, nil
 }

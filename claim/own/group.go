@@ -2,7 +2,7 @@ package own
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -24,6 +24,8 @@ type Group struct {
 	ctx     context.Context // ends when the member leaves
 	cancel  context.CancelCauseFunc
 	workers sync.WaitGroup
+	goodbye sync.Once
+	gone    chan struct{} // closed when everything of ours has ended
 
 	mu         sync.Mutex
 	leaving    bool
@@ -52,14 +54,15 @@ func Join(ctx context.Context, d driver.Fenced, values driver.Values, group stri
 		return nil, err
 	}
 	g := &Group{self: Member{options.Identity, options.Address}, locks: locks, options: options,
-		partitions: make(map[int]*partition)}
+		partitions: make(map[int]*partition), gone: make(chan struct{})}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
-	if g.view, err = follow(d, values, group, g.reconcile); err != nil {
+	if g.view, err = follow(d, values, group, listener{g.reconcile, g.failed}); err != nil {
 		g.cancel(err)
 		return nil, err
 	}
 	if err := g.join(ctx, l); err != nil {
-		return nil, errors.Join(err, g.Leave(ctx))
+		_ = g.Leave(ctx) // if ctx has ended, it goes on in the background
+		return nil, err
 	}
 	return g, nil
 }
@@ -93,11 +96,19 @@ func (g *Group) belong(claim *lock.Claim) {
 		}
 		var err error
 		if claim, err = g.locks.Acquire(g.ctx, g.view.names.member(g.self)); err != nil {
+			g.failed(err)
 			failures++
 			if !g.pause(failures) {
 				return
 			}
 		}
+	}
+}
+
+// failed tells of trouble that concerns no single partition.
+func (g *Group) failed(err error) {
+	if f := g.options.Hooks.Failed; f != nil && g.ctx.Err() == nil {
+		f(observe.OwnFailed{Partition: -1, Err: err})
 	}
 }
 
@@ -171,7 +182,7 @@ func (g *Group) start(generation int64, i int) {
 		g.mu.Lock()
 		delete(g.partitions, i)
 		g.mu.Unlock()
-		g.view.look() // the plan may want it again
+		g.view.hint(g.view.names.partition(generation, i)) // the plan may want it again
 	})
 }
 
@@ -181,7 +192,7 @@ func (g *Group) Owned() []int {
 	defer g.mu.Unlock()
 	var owned []int
 	for i, p := range g.partitions {
-		if p.open() {
+		if p.isOpen() {
 			owned = append(owned, i)
 		}
 	}
@@ -213,7 +224,7 @@ func (g *Group) Do(ctx context.Context, key string, fn func(ctx context.Context,
 	inside, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.claim.Context(), func() { cancel(context.Cause(p.claim.Context())) })()
-	return fn(inside, p.claim)
+	return p.orLost(fn(inside, p.claim))
 }
 
 // Claim is the claim of key's partition if this member owns it. Unlike with
@@ -247,8 +258,21 @@ func (g *Group) enter(key string) *partition {
 // Leave drains what this member owns, gives it up, and ends the membership. The
 // others are told first, so that they stand by. It waits until all work has
 // returned or ctx ends; what is still running then goes on under its claim, and
-// Leave may be called again.
+// is given up when it has returned. Leave may be called again to wait for that.
 func (g *Group) Leave(ctx context.Context) error {
+	g.goodbye.Do(g.leave)
+	select {
+	case <-g.gone:
+		return nil
+	case <-ctx.Done():
+	}
+	return &interlock.Error{Op: "leave group", Name: g.view.names.group, Kind: interlock.Retryable,
+		Err: fmt.Errorf("%w; work is still running in partitions %v", context.Cause(ctx), g.busy())}
+}
+
+// leave begins the end, and sees it through in the background: user code may take
+// any time.
+func (g *Group) leave() {
 	g.mu.Lock()
 	g.leaving = true
 	for _, p := range g.partitions {
@@ -256,17 +280,24 @@ func (g *Group) Leave(ctx context.Context) error {
 	}
 	g.mu.Unlock()
 	g.cancel(interlock.ErrClosed)
-	gone := make(chan struct{})
 	go func() { // ends when the work does
 		g.workers.Wait()
-		close(gone)
+		g.view.Close()
+		_ = g.locks.Close(context.Background()) // releases are bounded
+		close(g.gone)
 	}()
-	select {
-	case <-gone:
-	case <-ctx.Done():
-		return &interlock.Error{Op: "leave group", Name: g.view.names.group, Kind: interlock.Retryable,
-			Err: errors.Join(context.Cause(ctx), errors.New("work is still running"))}
+}
+
+// busy lists the partitions in which somebody works.
+func (g *Group) busy() []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var busy []int
+	for i, p := range g.partitions {
+		if p.inside > 0 {
+			busy = append(busy, i)
+		}
 	}
-	g.view.Close()
-	return g.locks.Close(ctx)
+	slices.Sort(busy)
+	return busy
 }

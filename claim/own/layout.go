@@ -96,7 +96,7 @@ func score(a, b uint64) uint64 {
 // record is what is kept of a group: its layout, and the one to come while it
 // changes.
 type record struct {
-	Generation int64   `json:"generation"` // counts the layouts
+	Generation int64   `json:"generation"` // counts the layouts; 0 before the first one
 	Layout     Layout  `json:"layout"`
 	Next       *Layout `json:"next,omitempty"`
 }
@@ -110,11 +110,14 @@ func (r record) encode() []byte {
 }
 
 func decode(data []byte) (r record, err error) {
-	if err = json.Unmarshal(data, &r); err == nil {
+	if err = json.Unmarshal(data, &r); err == nil && r.Generation > 0 {
 		err = r.Layout.Validate()
 	}
 	if err == nil && r.Next != nil {
 		err = r.Next.Validate()
+	}
+	if err == nil && (r.Generation < 0 || r.Generation == 0 && r.Next == nil) {
+		err = bug("use layout", "", "generation %d has no layout", r.Generation)
 	}
 	return r, err
 }

@@ -170,6 +170,7 @@ func newNames(group string) (names, error) {
 
 func (n names) all() string    { return n.group + "/" }
 func (n names) layout() string { return n.group + "/layout" }
+func (n names) turn() string   { return n.group + "/turn" }
 func (n names) member(m Member) string {
 	return n.group + "/member/" + url.QueryEscape(m.Identity) + "/" + url.QueryEscape(m.Address)
 }
@@ -213,9 +214,11 @@ func locksOf(d driver.Fenced, identity string) (*lock.Fenced, error) {
 }
 
 // look is how often a member looks at the service although nothing was told.
-func look(g interlock.Guarantees) time.Duration {
-	return max(time.Second/4, cmp.Or(g.TTL, 30*time.Second)/3)
-}
+func look(g interlock.Guarantees) time.Duration { return max(time.Second/4, patience(g)/3) }
+
+// patience is how long a question to the service may take: whoever has no answer
+// for a TTL is about to lose what it has.
+func patience(g interlock.Guarantees) time.Duration { return cmp.Or(g.TTL, 30*time.Second) }
 
 func bug(op, name, format string, args ...any) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}

@@ -3,6 +3,7 @@ package own
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -84,14 +85,14 @@ func (p *partition) own() error {
 		return errors.Join(err, claim.Release(context.WithoutCancel(g.ctx)))
 	}
 	since := boottime.Now()
-	p.opened(claim, layout)
-	err = p.work(claim, layout)
-	wait := boottime.Now()
-	<-p.shut()
+	err = p.open(claim, layout)
+	ending := boottime.Now()
+	p.drain(ending)
+	over := boottime.Now()
 	release := claim.Release(context.WithoutCancel(g.ctx))
 	if f := g.options.Hooks.Released; f != nil {
-		f(observe.OwnReleased{Partition: p.index, Epoch: claim.Token(), Owned: boottime.Now().Sub(since),
-			Drained: boottime.Now().Sub(wait), Cause: context.Cause(p.wanted), Err: release})
+		f(observe.OwnReleased{Partition: p.index, Epoch: claim.Token(), Owned: over.Sub(since),
+			Drained: over.Sub(ending), Cause: context.Cause(p.wanted), Err: release})
 	}
 	return err
 }
@@ -112,31 +113,64 @@ func (p *partition) confirm() (Layout, error) {
 	return r.Layout, nil
 }
 
-// work runs the user's work until the partition is to be given up: it is not
-// wanted here any more, its claim ended, or the work failed.
-func (p *partition) work(claim *lock.Claim, layout Layout) error {
+// open lets callers in and runs the user's work until the partition is to be given
+// up: it is not wanted here any more, its claim ended, or the work failed.
+func (p *partition) open(claim *lock.Claim, layout Layout) error {
 	ctx, cancel := context.WithCancelCause(claim.Context())
-	defer cancel(nil)
-	defer context.AfterFunc(p.wanted, func() { cancel(ErrDraining) })()
+	stop := context.AfterFunc(p.wanted, func() { cancel(ErrDraining) })
+	defer stop()
+	defer cancel(ErrDraining) // the work has been told, or failed
+	p.opened(claim, layout)
+	failed := make(chan error, 1)
 	if f := p.group.options.Work; f != nil {
-		if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: claim}); err != nil && ctx.Err() == nil {
-			return err
-		}
+		p.group.workers.Go(func() {
+			defer p.leave()
+			if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: claim}); err != nil && ctx.Err() == nil {
+				failed <- err
+			}
+		})
 	}
-	<-ctx.Done()
-	return nil
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
-// opened lets callers in.
+// opened lets callers in, of whom the user's work is one.
 func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	g := p.group
 	g.mu.Lock()
 	p.claim, p.layout = claim, layout
 	p.closed, p.drained = false, make(chan struct{})
+	if g.options.Work != nil {
+		p.inside++
+	}
 	g.mu.Unlock()
-	g.view.look() // the others' pictures are told by the service; ours at once
+	g.view.hint(claim.Name()) // the others' pictures are told by the service; ours at once
 	if f := g.options.Hooks.Acquired; f != nil {
 		f(observe.OwnAcquired{Partition: p.index, Epoch: claim.Token()})
+	}
+}
+
+// drain waits until nobody is inside, and tells every TTL who makes it wait.
+func (p *partition) drain(since boottime.Instant) {
+	drained, g := p.shut(), p.group
+	ticker := time.NewTicker(patience(g.view.d.Guarantees()))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-drained:
+			return
+		case <-ticker.C:
+		}
+		if f := g.options.Hooks.Draining; f != nil {
+			g.mu.Lock()
+			inside := p.inside
+			g.mu.Unlock()
+			f(observe.OwnDraining{Partition: p.index, Epoch: p.claim.Token(), Inside: inside, For: boottime.Now().Sub(since)})
+		}
 	}
 }
 
@@ -151,14 +185,14 @@ func (p *partition) shut() <-chan struct{} {
 	return p.drained
 }
 
-// open reports whether callers are let in, with group.mu held.
-func (p *partition) open() bool {
+// isOpen reports whether callers are let in, with group.mu held.
+func (p *partition) isOpen() bool {
 	return p.claim != nil && !p.closed && p.wanted.Err() == nil && p.claim.Valid()
 }
 
 // let counts a caller in if it is open, with group.mu held.
 func (p *partition) let() bool {
-	if !p.open() {
+	if !p.isOpen() {
 		return false
 	}
 	p.inside++
@@ -177,4 +211,17 @@ func (p *partition) leave() {
 	p.group.mu.Lock()
 	defer p.group.mu.Unlock()
 	p.out()
+}
+
+// orLost adds to err, of work that has returned, that the claim did not last.
+func (p *partition) orLost(err error) error {
+	if p.claim.Valid() {
+		return err
+	}
+	cause := context.Cause(p.claim.Context())
+	if cause == nil {
+		cause = interlock.ErrExpired // nobody has looked yet
+	}
+	return errors.Join(err, &interlock.Error{Op: "own partition until the work was done", Name: p.claim.Name(),
+		Kind: interlock.Uncertain, Err: cause})
 }

@@ -262,6 +262,15 @@ func TestALongBodyIsSentOnce(t *testing.T) {
 	s.settled(a, b)
 	router := httptest.NewServer(route.Router(a.Map(), keyOf, &route.Options{Transport: s.http.Transport, MaxBody: 4}))
 	defer router.Close()
+	testbed.Eventually(t, "the route is not stale", 20*time.Second, func() bool {
+		at := a.Map().Locate("7")
+		for _, m := range []*member{a, b} {
+			if c, ok := m.Claim("7"); ok && c.Token() == at.Epoch {
+				return true
+			}
+		}
+		return false
+	})
 	if code, text := s.post(router.URL, "7", ""); code != http.StatusOK {
 		t.Errorf("to its owner: %d %s", code, text)
 	}
