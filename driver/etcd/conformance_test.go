@@ -25,6 +25,8 @@ func TestFenced(t *testing.T) { drivertest.RunFenced(t, harness()) }
 
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness()) }
 
+func TestBatch(t *testing.T) { drivertest.RunBatch(t, harness()) }
+
 func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness()) }
 
 func harness() drivertest.Harness {

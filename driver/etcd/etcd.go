@@ -131,7 +131,7 @@ func (o *Options) complete() (Options, error) {
 	return c, nil
 }
 
-// Driver keeps fenced locks in etcd. It implements driver.Fenced,
+// Driver keeps fenced locks in etcd. It implements driver.Fenced, driver.Batch,
 // driver.Inspector, driver.Watcher and driver.Breaker.
 type Driver struct {
 	client     *clientv3.Client

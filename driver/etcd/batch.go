@@ -1,0 +1,274 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// mostTogether is how many names one transaction takes: each is two operations,
+// and etcd allows 128 by default.
+const mostTogether = 60
+
+var _ driver.Batch = (*Driver)(nil)
+
+var errNotDistinct = errors.New("names and owners must be there, each once")
+
+// AcquireAll takes up to 60 names in one transaction, or nothing; see
+// driver.Batch. Their keys have one create revision, so that their tokens are
+// equal. With [Options].RawNames a name cannot be taken in one step with one that
+// lies inside it, nor more names than a server with a lower --max-txn-ops allows.
+func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
+	grants, err := d.acquireAll(ctx, requests)
+	if err != nil {
+		for _, r := range requests {
+			d.silence(identity{r.Name, r.Owner})
+		}
+	}
+	return grants, err
+}
+
+func (d *Driver) acquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
+	if err := d.checkAll(ctx, requests); err != nil {
+		return nil, err
+	}
+	s, err := d.current(ctx)
+	if err != nil {
+		return nil, prelude(err)
+	}
+	cs, err := d.enlistAll(ctx, s, requests)
+	if err != nil {
+		return nil, err
+	}
+	held, err := d.askAll(ctx, s, cs)
+	switch {
+	case err != nil:
+		return nil, err
+	case held != nil:
+		return nil, d.giveBack(ctx, cs, held)
+	}
+	return d.grants(cs)
+}
+
+func (d *Driver) checkAll(ctx context.Context, requests []driver.Request) error {
+	const op = "acquire all"
+	if !driver.Distinct(requests) {
+		return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: errNotDistinct}
+	}
+	for _, r := range requests {
+		if err := check(ctx, r); err != nil {
+			return err
+		}
+	}
+	if len(requests) > mostTogether {
+		return notInOneStep(fmt.Errorf("at most %d", mostTogether))
+	}
+	if outer, inner, yes := d.layout.nested(requests); yes {
+		return notInOneStep(fmt.Errorf("%q lies inside %q", inner, outer))
+	}
+	return nil
+}
+
+func notInOneStep(why error) error {
+	return &interlock.Error{Op: "acquire all", Driver: driverName, Kind: interlock.Definite,
+		Err: fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why)}
+}
+
+// nested finds two names of which one's contenders stand in the line of the other,
+// too. Keys written at one revision would have no order there.
+func (l layout) nested(requests []driver.Request) (outer, inner string, yes bool) {
+	for _, a := range requests {
+		for _, b := range requests {
+			if a.Name != b.Name && strings.HasPrefix(l.line(b.Name), l.line(a.Name)) {
+				return a.Name, b.Name, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// enlistAll finds or makes the contenders. What the owners left under sessions that
+// ran out is removed first, because it would bar their way.
+func (d *Driver) enlistAll(ctx context.Context, s *session, requests []driver.Request) ([]*contender, error) {
+	cs := make([]*contender, len(requests))
+	for i, r := range requests {
+		if err := d.clear(ctx, s, identity{r.Name, r.Owner}); err != nil {
+			return nil, err
+		}
+		c, err := d.enlist(s, r)
+		if err != nil {
+			return nil, err
+		}
+		if err := d.removeStale(ctx, c); err != nil {
+			return nil, err
+		}
+		cs[i] = c
+	}
+	return cs, nil
+}
+
+func (d *Driver) removeStale(ctx context.Context, c *contender) error {
+	d.mu.Lock()
+	stale := c.stale
+	d.mu.Unlock()
+	if len(stale) == 0 {
+		return nil
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	if _, err := d.delete(rctx, stale); err != nil {
+		return failed(rctx, "acquire all", c.name, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.stale = nil
+	return nil
+}
+
+// askAll puts all contenders in line, unless somebody is in the way of one of them.
+func (d *Driver) askAll(ctx context.Context, s *session, cs []*contender) (*interlock.HeldError, error) {
+	for range baseAttempts {
+		missing := d.allUnanswered(cs)
+		if len(missing) == 0 {
+			return d.barrier(cs), nil
+		}
+		base, err := s.currentBase(ctx)
+		if err != nil {
+			return nil, prelude(err)
+		}
+		if held, err := d.askAllOnce(ctx, s, missing, base); held != nil || err != nil {
+			return held, err
+		}
+	}
+	return nil, again(cs[0].name, errors.New("the base of tokens kept changing"))
+}
+
+func (d *Driver) allUnanswered(cs []*contender) (missing []*contender) {
+	for _, c := range cs {
+		if d.unanswered(c) {
+			missing = append(missing, c)
+		}
+	}
+	return missing
+}
+
+// barrier finds a contender that is in line, but behind somebody.
+func (d *Driver) barrier(cs []*contender) *interlock.HeldError {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range cs {
+		if c.state == waiting {
+			return &interlock.HeldError{Name: c.name, Owner: c.session.holder(d.layout.line(c.name))}
+		}
+	}
+	return nil
+}
+
+// askAllOnce sends one transaction, which writes everything if every line is empty
+// and the base is what is stored with it, and reads the lines in any case.
+func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, base base) (*interlock.HeldError, error) {
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(d.layout.base()), "=", base.mod)}
+	var writes, reads []clientv3.Op
+	for _, c := range cs {
+		conditions = append(conditions, d.conditions(c, base, true)[0])
+		writes = append(writes, d.entry(c, base)[0])
+		reads = append(reads, inOrder(d.layout.line(c.name)))
+	}
+	floor := s.floor()
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	reply, err := d.client.Txn(rctx).If(conditions...).
+		Then(append(writes, reads...)...).
+		Else(append(slices.Clone(reads), clientv3.OpGet(d.layout.base()))...).
+		Commit()
+	switch {
+	case leaseGone(err):
+		s.end(interlock.ErrSessionEnded)
+		return nil, again(cs[0].name, fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err))
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		d.forgetAll(cs)
+		return nil, notInOneStep(err)
+	case err != nil:
+		return nil, failed(rctx, "acquire all", cs[0].name, err)
+	}
+	if err := s.proceeds(floor, reply.Header.Revision); err != nil {
+		return nil, err
+	}
+	return d.answeredAll(s, cs, reply), nil
+}
+
+// answeredAll takes the lines from a reply, and finds who stands at the head of one
+// of them and is not ours. Contenders of whom the reply says nothing stay
+// unanswered: the base was another, or the reply is older than what a line needs
+// since the watch was opened anew.
+func (d *Driver) answeredAll(s *session, cs []*contender, reply *clientv3.TxnResponse) (held *interlock.HeldError) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lines := reply.Responses
+	if reply.Succeeded {
+		lines = lines[len(cs):]
+	} else {
+		s.seeBase(lines[len(cs)].GetResponseRange().Kvs)
+	}
+	for i, c := range cs {
+		places := placesOf(lines[i].GetResponseRange().Kvs)
+		s.list(d.layout.line(c.name), reply.Header.Revision, places)
+		switch entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key }); {
+		case s.ended:
+			c.state = outdated
+		case !entered && len(places) > 0, entered && places[0].key != c.key:
+			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
+		case entered && c.state == asking && !s.unlisted(d.layout.line(c.name)):
+			c.state = dropped // it came and went before this reply was read
+		}
+	}
+	return held
+}
+
+// giveBack removes what the contenders have, so that a refusal leaves nothing.
+func (d *Driver) giveBack(ctx context.Context, cs []*contender, held error) error {
+	for _, c := range cs {
+		if d.unanswered(c) {
+			d.forgetAll([]*contender{c})
+			continue
+		}
+		if err := d.Release(ctx, c.name, c.owner); err != nil {
+			return err
+		}
+	}
+	return held
+}
+
+func (d *Driver) forgetAll(cs []*contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range cs {
+		d.forget(c)
+	}
+}
+
+// grants tells of all grants, or of none.
+func (d *Driver) grants(cs []*contender) ([]driver.Grant, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	grants := make([]driver.Grant, len(cs))
+	for i, c := range cs {
+		g, done, err := d.outcome(c)
+		if err == nil && !done {
+			err = again(c.name, fmt.Errorf("it stands behind another: %w", interlock.ErrLost))
+		}
+		if err != nil {
+			return nil, err
+		}
+		grants[i] = g
+	}
+	return grants, nil
+}
