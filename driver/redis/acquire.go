@@ -13,6 +13,8 @@ const (
 	enqueue = "enqueue"
 	noWait  = "nowait"
 	refresh = "refresh"
+	// together is that of AcquireAll.
+	together = "together"
 )
 
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.

@@ -37,6 +37,12 @@ func TestWatcher(t *testing.T) {
 	}))
 }
 
+func TestBatch(t *testing.T) {
+	drivertest.RunBatch(t, harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
+		return Open(ctx, client, &Options{TTL: suiteTTL})
+	}))
+}
+
 // What is broken and what is kept must outlive a restart, so the server is durable.
 func TestBreaker(t *testing.T) {
 	open := func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {

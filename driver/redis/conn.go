@@ -29,7 +29,17 @@ func newConn(client rueidis.Client) *conn {
 
 // request says what is asked, for errors, and by whom. Requests without an
 // owner are in no order.
-type request struct{ op, name, owner string }
+type request struct {
+	op, name, owner string
+	owners          []string // instead of owner, if several ask at once
+}
+
+func (r request) asking() []string {
+	if r.owner == "" {
+		return r.owners
+	}
+	return []string{r.owner}
+}
 
 // undated hides a deadline from the client. With one in sight it may send
 // synchronously, and would not return when ctx is cancelled before it.
@@ -50,7 +60,7 @@ func start[T any](ctx context.Context, c *conn, r request, send func(context.Con
 	if ctx.Err() != nil {
 		return func() (T, error) { return zero, unsent(r, context.Cause(ctx)) }
 	}
-	before, end, open := c.begin(r.owner)
+	before, end, open := c.begin(r.asking())
 	if !open {
 		return func() (T, error) { return zero, closed(r) }
 	}
@@ -81,44 +91,46 @@ func start[T any](ctx context.Context, c *conn, r request, send func(context.Con
 	}
 }
 
-// begin counts a request, unless the driver was closed. It gives the end of the
-// owner's request before this one, nil if none is under way, and what to call
-// at the end of this one: a release must not overtake the acquire request that
-// was given up before it.
-func (c *conn) begin(owner string) (before <-chan struct{}, end func(), open bool) {
+// begin counts a request, unless the driver was closed. It gives the ends of the
+// owners' requests before this one, and what to call at the end of this one: a
+// release must not overtake the acquire request that was given up before it.
+func (c *conn) begin(owners []string) (before []<-chan struct{}, end func(), open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, nil, false
 	}
 	c.running.Add(1)
-	if owner == "" {
-		return nil, c.running.Done, true
-	}
 	this := make(chan struct{})
-	before, c.last[owner] = c.last[owner], this
+	for _, owner := range owners {
+		if last := c.last[owner]; last != nil {
+			before = append(before, last)
+		}
+		c.last[owner] = this
+	}
 	return before, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		close(this)
-		if c.last[owner] == this {
-			delete(c.last, owner)
+		for _, owner := range owners {
+			if c.last[owner] == this {
+				delete(c.last, owner)
+			}
 		}
 		c.running.Done()
 	}, true
 }
 
-// turn waits for the end of the request before; nil has ended.
-func turn(ctx context.Context, before <-chan struct{}) error {
-	if before == nil {
-		return nil
+// turn waits for the end of the requests before.
+func turn(ctx context.Context, before []<-chan struct{}) error {
+	for _, ended := range before {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	select {
-	case <-before:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return nil
 }
 
 // eval runs a script once.

@@ -46,7 +46,7 @@ func (o *Options) orDefault() (Options, error) {
 	return options, nil
 }
 
-// Driver is a fenced lock with a queue. It is safe for concurrent use, and
+// Driver is a fenced lock with a queue, and a driver.Batch. It is safe for concurrent use, and
 // keeps three goroutines, whatever the number of locks, and one for each request
 // under way.
 type Driver struct {

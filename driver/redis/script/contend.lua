@@ -3,6 +3,9 @@
 -- nowait   takes the lock, or nothing
 -- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
 --          that it cannot bring back who has left
+-- together takes all locks as nowait does, or nothing
+-- The answer is a reply for each name; that of together is the number of the name
+-- that is in the way, or 0, and then its reply, or those of all.
 local mode, ttl, alive, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local function stay(k, owner, since)
@@ -71,12 +74,57 @@ local function contend(k, owner)
 end
 
 -- One name whose keys are not what they should be must not fail the others.
-local replies = {}
-for i = 1, #ARGV - 4 do
+local function one(i)
   local k = keys_of(i)
   local ok, reply = pcall(contend, k, ARGV[i + 4])
   tell_watchers(k)
   if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
-  replies[i] = reply
+  return reply
 end
+
+-- barred is whether somebody else holds or awaits the lock. Keys that are not what
+-- they should be bar it, too.
+local function barred(i)
+  local k, owner = keys_of(i), ARGV[i + 4]
+  local holder = redis.call('GET', k.lock)
+  local first = holder or first_waiter(k)
+  tell_watchers(k)
+  return first and first ~= owner
+end
+
+-- give_back is the way out of a step that could not be finished.
+local function give_back(i)
+  local k, owner = keys_of(i), ARGV[i + 4]
+  if redis.pcall('GET', k.lock) ~= owner then return end
+  redis.call('DEL', k.lock, k.hold)
+  touched[k.lock] = true
+  local head = first_waiter(k)
+  if head then push(k, head) end
+  tell_watchers(k)
+end
+
+local function together(n)
+  local obstacle, answer = 0, { 0 }
+  for i = n, 1, -1 do
+    local ok, bar = pcall(barred, i)
+    if bar or not ok then obstacle = i end
+  end
+  for i = 1, n do
+    if obstacle > 0 then break end
+    answer[i + 1] = one(i)
+    if answer[i + 1][1] ~= 'granted' then obstacle = i end
+  end
+  if obstacle == 0 then return answer end
+  local reply = answer[obstacle + 1] or one(obstacle)
+  for i = 1, n do pcall(give_back, i) end
+  return { obstacle, reply }
+end
+
+local names = #ARGV - 4
+if mode == 'together' then
+  mode = 'nowait'
+  return together(names)
+end
+local replies = {}
+for i = 1, names do replies[i] = one(i) end
 return replies

@@ -1,0 +1,163 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func askFor(names ...string) (all []driver.Request) {
+	for _, name := range names {
+		all = append(all, driver.Request{Name: name, Owner: newOwner()})
+	}
+	return all
+}
+
+func releaseAll(t testing.TB, d *Driver, requests []driver.Request) {
+	t.Helper()
+	for _, r := range requests {
+		release(t, d, r.Name, r.Owner)
+	}
+}
+
+// One request for several names, one for each release, one for a refusal.
+func TestSeveralNamesCostOneRequest(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	const rounds = 25
+	before := calls(t, operator)
+	for range rounds {
+		all := askFor("a", "b", "c")
+		if _, err := d.AcquireAll(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		releaseAll(t, d, all)
+	}
+	spent := since(t, operator, before)
+	if got := spent["evalsha"] + spent["eval"]; got != 4*rounds {
+		t.Errorf("%d requests for %d times three names: %v", got, rounds, spent)
+	}
+	take(t, d, "c")
+	before = calls(t, operator)
+	if _, err := d.AcquireAll(t.Context(), askFor("a", "b", "c")); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatal(err)
+	}
+	if got := since(t, operator, before)["evalsha"]; got != 1 {
+		t.Errorf("%d requests for a refusal", got)
+	}
+}
+
+// A lock that an operator deleted goes to the one who waits for it.
+func TestSeveralNamesDoNotBarge(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	owner, _ := take(t, d, "b")
+	waiting := await(t, openOn(t, server.Addr(), nil), "b")
+	if err := raw(t, operator, "DEL", "b").Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AcquireAll(t.Context(), askFor("a", "b", "c")); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatal(err)
+	}
+	mustHaveNoKeys(t, d, "a", "c")
+	receive(t, waiting, bound)
+	release(t, d, "b", owner)
+}
+
+// Keys that are not what they should be: nothing is taken, and what was taken
+// before the server found out is given back.
+func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	names := []string{"a", "b", "c"}
+	for _, bad := range names {
+		for _, command := range [][]string{
+			{"HSET", bad, "field", "value"}, {"SET", keysOf(bad).counter, "x"}, {"SET", keysOf(bad).queue, "x"},
+		} {
+			if err := raw(t, operator, command...).Error(); err != nil {
+				t.Fatal(err)
+			}
+			var failed *interlock.Error
+			_, err := d.AcquireAll(t.Context(), askFor(names...))
+			if !errors.As(err, &failed) || failed.Name != bad || failed.Kind != interlock.Definite {
+				t.Errorf("%q: %v", command, err)
+			}
+			if err := raw(t, operator, "DEL", command[1]).Error(); err != nil {
+				t.Fatal(err)
+			}
+			mustHaveNoKeys(t, d, names...)
+		}
+	}
+	all := askFor(names...)
+	if _, err := d.AcquireAll(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	// the next step fails after it has confirmed what these owners hold
+	if err := raw(t, operator, "DEL", "b").Error(); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw(t, operator, "SET", keysOf("b").counter, "x").Error(); err != nil {
+		t.Fatal(err)
+	}
+	waiting := await(t, openOn(t, server.Addr(), nil), "a")
+	if _, err := d.AcquireAll(t.Context(), all); err == nil || errors.Is(err, interlock.ErrHeld) {
+		t.Fatal(err)
+	}
+	receive(t, waiting, bound) // it has what was given back
+	mustHaveNoKeys(t, d, "c")
+}
+
+func mustHaveNoKeys(t *testing.T, d *Driver, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		state, err := d.Lock(t.Context(), name)
+		if err != nil || state.Holder != nil || len(state.Waiters) > 0 {
+			t.Errorf("%q: %+v, %v", name, state, err)
+		}
+	}
+}
+
+// A release does not overtake a request for several names that was given up.
+func TestSeveralNamesGivenUpLate(t *testing.T) {
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	d := openOn(t, path.Addr(), nil)
+	path.Delay(50 * time.Millisecond)
+	for range 5 {
+		all := askFor("a", "b")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := d.AcquireAll(ctx, all)
+		cancel()
+		if interlock.Kind(err) != interlock.Uncertain {
+			t.Fatalf("%v (%v)", err, interlock.Kind(err))
+		}
+		releaseAll(t, d, all)
+		mustHaveNoKeys(t, d, "a", "b")
+	}
+}
+
+// What is refused is not renewed any more.
+func TestRefusedNamesAreNotKept(t *testing.T) {
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	all := askFor("a", "b")
+	if _, err := d.AcquireAll(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw(t, operator, "SET", "b", "foreigner").Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AcquireAll(t.Context(), all); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatal(err)
+	}
+	d.held.mu.Lock()
+	defer d.held.mu.Unlock()
+	if n := len(d.held.held); n != 0 {
+		t.Errorf("%d leases are kept", n)
+	}
+}
