@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -29,9 +30,12 @@ func (t Target) kubeConfig() (*rest.Config, string, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
 		&clientcmd.ConfigOverrides{CurrentContext: t.own.Get("context")})
 	config, err := loader.ClientConfig()
-	if err != nil {
+	if clientcmd.IsEmptyConfig(err) {
 		return nil, "", &URLError{"no cluster is known: neither KUBECONFIG nor ~/.kube/config nor a pod's service account " +
-			"tells one that can be used; name a file with kube://namespace?kubeconfig=FILE and, if need be, context=NAME"}
+			"tells of one; name a file with kube://namespace?kubeconfig=FILE and, if need be, context=NAME"}
+	}
+	if err != nil {
+		return nil, "", &URLError{"the kubeconfig cannot be used: " + strings.Join(strings.Fields(err.Error()), " ")}
 	}
 	if len(t.endpoints) == 1 {
 		return config, t.endpoints[0], nil

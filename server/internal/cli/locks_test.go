@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -31,8 +32,13 @@ func kubeURL(t *testing.T) string {
 	return kubeConfigFor(t, testbed.KubeAPIServer(t), testbed.KubeAdmin)
 }
 
-// kubeConfigFor writes a kubeconfig and names it in a URL.
 func kubeConfigFor(t *testing.T, k *testbed.Kube, token string) string {
+	return kubeConfig(t, k.URL(), k.CA, token)
+}
+
+// kubeConfig writes a kubeconfig and names it in a URL.
+func kubeConfig(t *testing.T, server string, ca []byte, token string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -40,7 +46,7 @@ current-context: test
 clusters: [{name: test, cluster: {server: "%s", certificate-authority-data: %s}}]
 users: [{name: admin, user: {token: %s}}]
 contexts: [{name: test, context: {cluster: test, user: admin, namespace: default}}]
-`, k.URL(), base64.StdEncoding.EncodeToString(k.CA), token)
+`, server, base64.StdEncoding.EncodeToString(ca), token)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -63,4 +69,25 @@ func TestLocks(t *testing.T) {
 	everywhere(t, func(t *testing.T, name, url string) {
 		scripts(t, "locks", map[string]string{"INTERLOCK_BACKEND": url, "KIND": name})
 	})
+}
+
+// A cluster that is not there is told on one line, without the noise of its client.
+func TestNoCluster(t *testing.T) {
+	program(t)
+	url := kubeConfig(t, "http://127.0.0.1:1", nil, "s3cret")
+	_, said := run(t, 69, "locks", "ls", "--backend", url)
+	if !strings.Contains(said, "cannot reach kube://") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
+		t.Errorf("it said %q", said)
+	}
+}
+
+// Where no values are kept, a leader has nothing to keep them in.
+func TestElectionsWithoutValues(t *testing.T) {
+	program(t)
+	url := mariadbURL(testbed.MariaDB(t))
+	led, _ := run(t, 0, "elect", "billing", "--backend", url, "--", "echo", "leads")
+	if led != "leads\n" {
+		t.Errorf("it printed %q", led)
+	}
+	run(t, 0, "elect", "observe", "billing", "--once", "--backend", url)
 }

@@ -115,6 +115,22 @@ func TestWatchSurvivesAnInterruption(t *testing.T) {
 	}
 }
 
+// What ended while the backend was away is seen as well.
+func TestWatchSeesTheEndAfterAnInterruption(t *testing.T) {
+	program(t)
+	server := testbed.Redis(t)
+	through := testbed.NewProxy(t, server.Addr())
+	holder := holding(t, "redis://"+server.Addr(), "nightly")
+	w := watching(t, "redis://"+through.Addr(), "-o", "json")
+	next(t, w, "nightly", "held")
+	through.Cut()
+	saysOf(t, w, `interrupted: `)
+	end(t, holder, syscall.SIGTERM, 143)
+	through.Heal()
+	next(t, w, "nightly", "free")
+	end(t, w, syscall.SIGINT, 0)
+}
+
 // saysOf waits for something on the standard error.
 func saysOf(t *testing.T, p *testbed.Process, pattern string) {
 	t.Helper()

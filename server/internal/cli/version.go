@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	etcd "go.etcd.io/etcd/api/v3/version"
 	"google.golang.org/grpc/grpclog"
+	"k8s.io/klog/v2"
 )
 
 // quietLibraries keeps other people's log lines away from the terminal: what
@@ -17,6 +18,8 @@ import (
 func quietLibraries() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	log.SetOutput(io.Discard)
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
 }
 
 func (a *app) versionCommand() *cobra.Command {
