@@ -170,16 +170,19 @@ func (m mutant) baseline(ctx context.Context, sound map[string]bool) error {
 	if sound[key] {
 		return nil
 	}
-	if out, err := goTest(ctx, m.test); err != nil {
+	if out, err := goTest(ctx, "", m.test); err != nil {
 		return fmt.Errorf("go test %s fails without any mutant:\n%s", key, out)
 	}
 	sound[key] = true
 	return nil
 }
 
-func goTest(ctx context.Context, args []string) (out []byte, err error) {
+// goTest runs go test, with flags for it and for the programs that tests build:
+// those find them in the environment.
+func goTest(ctx context.Context, flags string, args []string) (out []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-failfast", "-timeout=180s"}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+flags))
 	return cmd.CombinedOutput()
 }
 
@@ -195,7 +198,7 @@ func (m mutant) try(ctx context.Context, changed string) (caught bool, err error
 		return false, err
 	}
 	began := time.Now()
-	out, failure := goTest(ctx, append([]string{"-overlay=" + overlay}, m.test...))
+	out, failure := goTest(ctx, "-overlay="+overlay, m.test)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
