@@ -66,7 +66,9 @@ func Parse(raw string) (Target, error) {
 		account, hosts = hosts[:i+1], hosts[i+1:]
 	}
 	u, err := url.Parse(scheme + "://" + account + "host" + tail)
-	if err != nil || account == "" && strings.Contains(tail, "@") { // part of a password was taken for a path
+	// An @ behind the hosts: part of a password was taken for a path. Names of
+	// Kubernetes' contexts have one.
+	if err != nil || account == "" && kind != "kube" && strings.Contains(tail, "@") {
 		return Target{}, &URLError{"the " + kind + " URL has a user name, a password or a path that must be escaped with %"}
 	}
 	t.user, t.path = u.User, strings.TrimSuffix(u.Path, "/")

@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 		{"mariadb://u@h:1/db?mode=session", "mysql", "mariadb://h:1/db?mode=session", []string{"h:1"}},
 		{"zookeeper://u:s3cret@a,b:1/x/y?names=raw", "zookeeper", "zookeeper://a:2181,b:1/x/y?names=raw", []string{"a:2181", "b:1"}},
 		{"kube://", "kube", "kube://", nil},
-		{"kube://jobs?context=c", "kube", "kube://jobs?context=c", []string{"jobs"}},
+		{"kube://jobs?context=admin@c", "kube", "kube://jobs?context=admin%40c", []string{"jobs"}},
 	} {
 		got, err := Parse(c.give)
 		if err != nil || got.Kind() != c.kind || got.Public() != c.public || !slices.Equal(got.endpoints, c.endpoints) {
