@@ -114,7 +114,7 @@ func (o Options) validate() error {
 	case o.StandBack < 0:
 		return errors.New("StandBack must not be negative")
 	case !Required.Has(o.Accept):
-		return fmt.Errorf("Accept names what nobody requires: %v", o.Accept&^Required)
+		return fmt.Errorf("what Accept names, nobody requires: %v", o.Accept&^Required)
 	}
 	return nil
 }

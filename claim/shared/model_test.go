@@ -175,7 +175,7 @@ func (w *world) turn(random *rand.Rand) {
 }
 
 // stoppedWriter is a writer whose time is over, and a reader after it.
-func stoppedWriter(w *world) (late error, first, second string) {
+func stoppedWriter(w *world) (first, second string, late error) {
 	l, dies, end := w.process()
 	defer end()
 	c, err := l.AcquireWrite(w.Context(), name)
@@ -195,12 +195,12 @@ func stoppedWriter(w *world) (late error, first, second string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return late, first, second
+	return first, second, late
 }
 
 func TestSealKeepsAStoppedWriterOut(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		late, first, second := stoppedWriter(newWorld(b, true))
+		first, second, late := stoppedWriter(newWorld(b, true))
 		if !errors.Is(late, interlock.ErrStaleToken) || first != second {
 			b.Fatalf("the late write: %v; the reader saw %s, then %s", late, first, second)
 		}
@@ -210,7 +210,7 @@ func TestSealKeepsAStoppedWriterOut(t *testing.T) {
 // What is not promised without it.
 func TestWithoutSealAStoppedWriterWritesWhileOthersRead(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		late, first, second := stoppedWriter(newWorld(b, false))
+		first, second, late := stoppedWriter(newWorld(b, false))
 		if late != nil || first == second {
 			b.Fatalf("the late write: %v; the reader saw %s, then %s: promise more", late, first, second)
 		}

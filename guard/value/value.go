@@ -76,7 +76,7 @@ func New(v driver.Values, o *Options) (*Store, error) {
 		s.options = *o
 	}
 	if s.options.Attempts < 0 {
-		return nil, &interlock.Error{Op: "make store of values", Kind: interlock.Bug, Err: errors.New("Attempts must not be negative")}
+		return nil, &interlock.Error{Op: "make store of values", Kind: interlock.Bug, Err: errors.New("a negative number of Attempts")}
 	}
 	s.options.Attempts = cmp.Or(s.options.Attempts, DefaultAttempts)
 	var seed [16]byte

@@ -115,11 +115,11 @@ func (o Options) validate() error {
 	e, fixed := o.Times.(every)
 	switch {
 	case o.Times == nil:
-		return errors.New("Times is required")
+		return errors.New("no Times are given, which are required")
 	case fixed && e <= 0:
 		return fmt.Errorf("a job cannot be due every %v", time.Duration(e))
 	case o.Missed < Skip || o.Missed > Report:
-		return fmt.Errorf("Missed is %d, which is not known", o.Missed)
+		return fmt.Errorf("no value of Missed is %d", o.Missed)
 	case o.Missed == Report && o.Report == nil:
 		return errors.New("there is no Report to report missed ticks to")
 	case o.Tolerance < 0:

@@ -72,7 +72,6 @@ func key(i int) string { return fmt.Sprint("order/", i) }
 type scene struct {
 	*testing.T
 	World
-	values driver.Values // past the members
 	ledger *ledger
 }
 
