@@ -46,6 +46,8 @@ const exitCodes = `  the command's own   interlock lock ran the command to its e
                       over; the command was ended (--lost-exit-code)
   126                 the command cannot be executed
   127                 the command was not found
+  0, 1, 2, 3          of interlock doctor: ok, warnings, critical findings, not
+                      examined; as monitoring expects
 
 A command may return any of these itself. What really happened is in the file
 that --report names.`

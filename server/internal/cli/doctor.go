@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/server/internal/doctor"
+)
+
+// exitUnknown is what monitoring understands as "could not be examined". The
+// codes below it are the severities: 0 ok, 1 warning, 2 critical.
+const exitUnknown = 3
+
+func (a *app) doctorCommand() *cobra.Command {
+	var o doctor.Options
+	var all bool
+	c := &cobra.Command{
+		Use: "doctor", Short: "Look for what weakens the promises of a backend",
+		Long: `Asks the server for its settings and its state, measures how long requests take
+and how long this process was stopped, and says what weakens the promises of
+locks and what to do about it. It only reads: no lock is taken and nothing on
+the server is changed. "ok" says that nothing was found, not that nothing is
+there.
+
+With --watch it measures for that long; the TTL should outlive the longest pause
+by far. The exit code is for monitoring: 0 if all is ok, 1 with warnings, 2 with
+something critical, 3 if the backend could not be examined.`,
+		Example: `  interlock doctor --backend redis://localhost
+  interlock doctor --backend postgres://localhost/bank --ttl 10s --watch 1m
+  interlock doctor -o json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.TTL < 0 || o.Watch < 0 {
+				return usage("--ttl and --watch are not below nothing")
+			}
+			return a.doctor(c.Context(), o, all)
+		},
+	}
+	c.Flags().DurationVar(&o.TTL, "ttl", 0, "what locks are taken with (default 30s)")
+	c.Flags().DurationVar(&o.Watch, "watch", 0, "how long to measure pauses and latency (default: a few requests)")
+	c.Flags().BoolVar(&all, "all", false, "show also what is ok")
+	return c
+}
+
+func (a *app) doctor(ctx context.Context, o doctor.Options, all bool) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout+o.Watch)
+	defer cancel()
+	r, err := doctor.Examine(ctx, a.url(), o)
+	var url *backend.URLError
+	var ttl *backend.TTLError
+	switch {
+	case errors.As(err, &url), errors.As(err, &ttl):
+		return err
+	case err != nil:
+		return fail(exitUnknown, "%w", a.unreached(target, err))
+	}
+	a.code = int(max(r.Status-1, 0)) // info is fine for monitoring
+	return a.print(r, findings(r, all))
+}
+
+// url is the text of [app.target].
+func (a *app) url() string {
+	return cmp.Or(a.backend, os.Getenv("INTERLOCK_BACKEND"), "etcd://"+devEndpoint())
+}
+
+// findings are a line for each, the worst first, and what to do below.
+func findings(r doctor.Report, all bool) string {
+	var b strings.Builder
+	for severity := doctor.Critical; severity >= doctor.OK; severity-- {
+		for _, f := range r.Findings {
+			if f.Severity != severity || severity == doctor.OK && !all {
+				continue
+			}
+			b.WriteString(pad(severity.String(), 9) + pad(f.ID, 21) + plain(f.Seen) + "\n")
+			if severity != doctor.OK {
+				b.WriteString(pad("", 9) + "why  " + f.Why + "\n" + pad("", 9) + "do   " + f.Do + "\n")
+			}
+		}
+	}
+	b.WriteString(r.Status.String() + ": " + r.Backend + "\n")
+	return b.String()
+}
+
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-len(s), 1)) }

@@ -1,0 +1,17 @@
+package cli_test
+
+import (
+	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestDoctor(t *testing.T) {
+	program(t)
+	scripts(t, "doctor", map[string]string{
+		"INTERLOCK_BACKEND": "redis://" + testbed.Redis(t).Addr(),
+		"DURABLE":           "redis://" + testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always").Addr(),
+		"EVICTING": "redis://" + testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always",
+			"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru").Addr(),
+	})
+}

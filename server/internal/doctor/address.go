@@ -1,0 +1,60 @@
+package doctor
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// address is a URL that [backend.Parse] has accepted, in parts.
+type address struct {
+	scheme string
+	hosts  []string
+	path   string // with its slash
+	user   *url.Userinfo
+	query  url.Values // the client's options
+	own    url.Values // ours
+}
+
+// addressOf takes what is public from the target and the rest from its text.
+func addressOf(t backend.Target, raw string) address {
+	scheme, rest, _ := strings.Cut(t.Public(), "://")
+	hosts, _, _ := strings.Cut(strings.SplitN(rest, "?", 2)[0], "/")
+	a := address{scheme: scheme, hosts: strings.FieldsFunc(hosts, func(r rune) bool { return r == ',' })}
+	_, own, _ := strings.Cut(t.Public(), "?")
+	a.own, _ = url.ParseQuery(own) // it was made by Encode
+	_, rest, _ = strings.Cut(raw, "://")
+	head, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		head, tail = rest[:i], rest[i:]
+	}
+	account := ""
+	if i := strings.LastIndexByte(head, '@'); i >= 0 {
+		account = head[:i+1]
+	}
+	u, err := url.Parse(scheme + "://" + account + "host" + tail)
+	if err != nil {
+		return a // Parse has accepted it
+	}
+	a.user, a.path, a.query = u.User, strings.TrimSuffix(u.Path, "/"), u.Query()
+	for name := range a.own {
+		a.query.Del(name)
+	}
+	return a
+}
+
+// client is the URL as the backend's own client wants it.
+func (a address) client() string {
+	u := url.URL{Scheme: a.scheme, User: a.user, Host: strings.Join(a.hosts, ","), Path: a.path, RawQuery: a.query.Encode()}
+	return u.String()
+}
+
+// account is user and password; empty if there is none.
+func (a address) account() (user, password string) {
+	if a.user == nil {
+		return "", ""
+	}
+	password, _ = a.user.Password()
+	return a.user.Username(), password
+}

@@ -1,0 +1,128 @@
+// Package doctor looks for what weakens the promises of a lock service. It finds
+// what the server tells about itself, and no more: "ok" is not a proof. It only
+// reads: no lock is taken, no table made and no setting changed.
+//
+//	report, err := doctor.Examine(ctx, "redis://127.0.0.1:6379", doctor.Options{})
+//	if report.Status >= doctor.Warning { … }
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// Severity says how bad a finding is. The numbers rise with it.
+type Severity int
+
+const (
+	// OK is as it should be.
+	OK Severity = iota
+	// Info is worth knowing, or could not be seen.
+	Info
+	// Warning weakens a promise under some fault.
+	Warning
+	// Critical breaks a promise without a fault, or locks cannot be had.
+	Critical
+)
+
+// String is the severity in lower case.
+func (s Severity) String() string { return [...]string{"ok", "info", "warning", "critical"}[s] }
+
+// MarshalText makes it a word in JSON.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// A Finding is one thing that was looked at.
+type Finding struct {
+	ID       string   `json:"id"` // stable, such as redis.durability
+	Severity Severity `json:"severity"`
+	Seen     string   `json:"seen"` // what the server said or what was measured
+	Why      string   `json:"why"`  // it matters for locks
+	Do       string   `json:"do"`   // about it; empty if it is ok
+}
+
+// Report is everything that was looked at, in the order of looking.
+type Report struct {
+	Backend  string    `json:"backend"` // without secrets
+	Kind     string    `json:"kind"`
+	Status   Severity  `json:"status"` // of the worst finding
+	Findings []Finding `json:"findings"`
+}
+
+// DefaultTTL is that of every driver.
+const DefaultTTL = 30 * time.Second
+
+// Options of an examination; the zero value works.
+type Options struct {
+	TTL   time.Duration // of the locks; 0 means [DefaultTTL]
+	Watch time.Duration // how long to measure pauses and latency; 0 means a few requests
+}
+
+// patient is what examines one kind of backend.
+type patient interface {
+	// look adds findings. An error means that nothing can be said.
+	look(ctx context.Context, r *Report) error
+	// ping sends the smallest request.
+	ping(ctx context.Context) error
+	close()
+}
+
+// kinds connect to a backend.
+var kinds = map[string]func(context.Context, address, Options) (patient, error){
+	"redis": dialRedis, "etcd": dialEtcd, "postgres": dialPostgres, "mysql": dialMySQL, "zookeeper": dialZooKeeper, "kube": dialKube,
+}
+
+// Examine connects to the backend of a URL and looks at it. It blocks for a few
+// requests, and for o.Watch. An error means that it could not be examined, such
+// as a [*backend.URLError] or that of a server that does not answer.
+func Examine(ctx context.Context, url string, o Options) (Report, error) {
+	target, err := backend.Parse(url)
+	if err != nil {
+		return Report{}, err
+	}
+	if o.TTL == 0 {
+		o.TTL = DefaultTTL
+	}
+	if err := target.CheckTTL(o.TTL); err != nil {
+		return Report{}, err
+	}
+	r := Report{Backend: target.Public(), Kind: target.Kind()}
+	dial := kinds[target.Kind()]
+	if dial == nil {
+		return r, fmt.Errorf("there is nothing to look at on %s", target.Kind())
+	}
+	p, err := dial(ctx, addressOf(target, url), o)
+	if err != nil {
+		return r, err
+	}
+	defer p.close()
+	if err := p.look(ctx, &r); err != nil {
+		return r, err
+	}
+	m, err := measure(ctx, p.ping, o.Watch)
+	if err != nil {
+		return r, err
+	}
+	r.judge(m, o)
+	return r, nil
+}
+
+// add appends a finding, with the texts for its id.
+func (r *Report) add(id string, s Severity, format string, args ...any) {
+	f := Finding{ID: id, Severity: s, Seen: fmt.Sprintf(format, args...), Why: texts[id].why}
+	if s != OK {
+		f.Do = texts[id].do
+	}
+	r.Findings = append(r.Findings, f)
+	r.Status = max(r.Status, s)
+}
+
+// addIf adds a finding that is bad only if something is so.
+func (r *Report) addIf(bad bool, id string, s Severity, format string, args ...any) {
+	if !bad {
+		s = OK
+	}
+	r.add(id, s, format, args...)
+}

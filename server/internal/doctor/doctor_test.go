@@ -1,0 +1,300 @@
+package doctor
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// examine looks at a backend and leaves out what a busy machine measures.
+func examine(t *testing.T, url string, o Options) Report {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := Examine(ctx, url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// mustFind compares the severities of what is named, "ID=SEVERITY …"; all else is
+// at most worth knowing.
+func mustFind(t *testing.T, r Report, want string) {
+	t.Helper()
+	left := map[string]string{}
+	for _, pair := range strings.Fields(want) {
+		id, severity, _ := strings.Cut(pair, "=")
+		left[id] = severity
+	}
+	for _, f := range r.Findings {
+		if f.ID == "latency" || f.ID == "pause" {
+			continue // of the machine
+		}
+		severity, named := left[f.ID]
+		delete(left, f.ID)
+		if named && severity != f.Severity.String() || !named && f.Severity > Info {
+			t.Errorf("%+v, want %q", f, severity)
+		}
+		if f.Why == "" || f.Seen == "" || (f.Do == "") != (f.Severity == OK) {
+			t.Errorf("a finding without its texts: %+v", f)
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("not looked at: %v", left)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	for name, c := range map[string]struct{ args, want string }{
+		"as it comes": {"", "redis.durability=warning redis.replicas=ok redis.eviction=ok clock=ok"},
+		"durable":     {"--appendonly yes --appendfsync always", "redis.durability=ok redis.mode=ok redis.version=ok redis.disk=ok"},
+		"a second":    {"--appendonly yes --appendfsync everysec", "redis.durability=warning"},
+		"secretive":   {"--appendonly yes --appendfsync always --rename-command CONFIG NONE", "redis.durability=warning"},
+		"evicting": {"--maxmemory 64mb --maxmemory-policy allkeys-lru",
+			"redis.eviction=critical redis.memory=ok redis.durability=warning"},
+		"full":         {"--maxmemory 1", "redis.memory=warning redis.eviction=ok redis.durability=warning"},
+		"in a cluster": {"--cluster-enabled yes", "redis.mode=critical redis.durability=warning"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mustFind(t, examine(t, "redis://"+testbed.Redis(t, strings.Fields(c.args)...).Addr(), Options{}), c.want)
+		})
+	}
+}
+
+func TestRedisReplica(t *testing.T) {
+	t.Parallel()
+	primary := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0")
+	replica := testbed.Redis(t, append([]string{"--replicaof"}, strings.Split(primary.Addr(), ":")...)...)
+	testbed.Eventually(t, "the replica follows", patience, func() bool {
+		for _, f := range examine(t, "redis://"+primary.Addr(), Options{}).Findings {
+			if f.ID == "redis.replicas" {
+				return f.Severity == Warning
+			}
+		}
+		return false
+	})
+	mustFind(t, examine(t, "redis://"+primary.Addr(), Options{}), "redis.replicas=warning redis.role=ok redis.durability=ok")
+	mustFind(t, examine(t, "redis://"+replica.Addr(), Options{}), "redis.role=critical redis.durability=warning")
+}
+
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	server := testbed.Etcd(t, "--unsafe-no-fsync", "--quota-backend-bytes=1048576")
+	url := "etcd://" + server.Addr()
+	fine := "etcd.members=warning etcd.health=ok etcd.leader=ok etcd.version=ok etcd.apply=ok etcd.alarms=ok etcd.auth=info"
+	mustFind(t, examine(t, url, Options{}), fine)
+	c := etcdClient(t, server)
+	testbed.Eventually(t, "the quota is used up", patience, func() bool {
+		_, err := c.Put(t.Context(), "k", strings.Repeat("x", 1<<18))
+		return err != nil
+	})
+	mustFind(t, examine(t, url, Options{}), strings.Replace(fine, "etcd.alarms=ok", "etcd.alarms=critical", 1)+" etcd.quota=warning")
+}
+
+func etcdClient(t *testing.T, server *testbed.Server) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestPostgres(t *testing.T) {
+	for name, c := range map[string]struct{ args, query, want string }{
+		"as tests run it": {"", "", "postgres.durability=warning clock=ok"},
+		"durable": {"-c fsync=on", "", "postgres.durability=ok postgres.version=ok postgres.role=ok postgres.encoding=ok " +
+			"postgres.standbys=ok postgres.pooler=ok postgres.idle=ok postgres.connections=ok"},
+		"late commits":         {"-c fsync=on -c synchronous_commit=off", "", "postgres.durability=ok"},
+		"late commits of rows": {"-c fsync=on -c synchronous_commit=off", "&mode=table", "postgres.durability=warning"},
+		"read-only":            {"-c fsync=on -c default_transaction_read_only=on", "", "postgres.role=critical"},
+		"impatient":            {"-c fsync=on -c idle_session_timeout=900", "", "postgres.idle=warning"},
+		"crowded":              {"-c fsync=on -c max_connections=4 -c superuser_reserved_connections=3", "", "postgres.connections=warning"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testbed.Postgres(t, strings.Fields(c.args)...)
+			mustFind(t, examine(t, server.URL()+c.query, Options{}), c.want)
+		})
+	}
+}
+
+func TestPostgresPooler(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t, "-c", "fsync=on")
+	pooler := testbed.PgBouncer(t, server, "transaction")
+	url := "postgres://postgres@" + pooler.Addr() + "/postgres?sslmode=disable"
+	mustFind(t, examine(t, url, Options{}), "postgres.pooler=warning postgres.durability=ok")
+	mustFind(t, examine(t, url+"&mode=table", Options{}), "postgres.pooler=ok")
+}
+
+func TestMariaDB(t *testing.T) {
+	for name, c := range map[string]struct{ args, want string }{
+		"durable":          {"", "mysql.durability=ok mysql.version=ok mysql.role=ok mysql.galera=ok mysql.replicas=ok mysql.wait=ok mysql.connections=ok clock=ok"},
+		"late log":         {"--innodb-flush-log-at-trx-commit=2", "mysql.durability=warning"},
+		"late binary log":  {"--log-bin=log --sync-binlog=0", "mysql.durability=warning"},
+		"read-only":        {"--read-only=1", "mysql.role=critical"},
+		"impatient":        {"--wait-timeout=30", "mysql.wait=info"},
+		"synchronous logs": {"--log-bin=log --sync-binlog=1", "mysql.durability=ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testbed.MariaDB(t, strings.Fields(c.args)...)
+			mustFind(t, examine(t, "mysql://root@"+server.Addr()+"/test", Options{}), c.want)
+		})
+	}
+}
+
+func TestZooKeeper(t *testing.T) {
+	t.Parallel()
+	url := "zookeeper://" + testbed.ZooKeeper(t).Addr()
+	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}),
+		"zookeeper.ensemble=warning zookeeper.health=ok zookeeper.version=ok zookeeper.load=ok zookeeper.session=ok zookeeper.disk=info")
+	mustFind(t, examine(t, url, Options{TTL: 2 * time.Hour}), "zookeeper.ensemble=warning zookeeper.session=warning")
+}
+
+func TestZooKeeperEnsemble(t *testing.T) {
+	t.Parallel()
+	e := testbed.ZooKeeperEnsemble(t, 3)
+	url := "zookeeper://" + strings.Join(e.Addrs(), ",")
+	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}), "zookeeper.ensemble=ok zookeeper.session=ok")
+	e.Peers[0].Kill()
+	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}), "zookeeper.ensemble=ok zookeeper.health=warning")
+}
+
+func TestKube(t *testing.T) {
+	t.Parallel()
+	k := testbed.KubeAPIServer(t)
+	admin := kubeURL(t, k, testbed.KubeAdmin)
+	mustFind(t, examine(t, admin, Options{}), "kube.version=ok kube.rights=ok kube.legacy=ok clock=ok")
+	mustFind(t, examine(t, kubeURL(t, k, testbed.KubeUser), Options{}), "kube.rights=critical kube.legacy=info")
+	p, err := kubeFor(&rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin, TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old", Annotations: map[string]string{legacyKey: "{}"}}}
+	if _, err := p.core.ConfigMaps("default").Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	mustFind(t, examine(t, admin, Options{}), "kube.legacy=warning")
+}
+
+// kubeURL writes a kubeconfig for a user.
+func kubeURL(t *testing.T, k *testbed.Kube, token string) string {
+	t.Helper()
+	if block, _ := pem.Decode(k.CA); block == nil {
+		t.Fatal("the certificate is not PEM")
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: k.URL(), CertificateAuthorityData: k.CA}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return "kube://default?kubeconfig=" + file
+}
+
+// TestItOnlyReads: what servers count of changes stays as it is.
+func TestItOnlyReads(t *testing.T) {
+	cluster := testbed.Etcd(t, "--unsafe-no-fsync")
+	etcd := etcdClient(t, cluster)
+	database := testbed.Postgres(t)
+	store := testbed.Redis(t)
+	keeper := testbed.ZooKeeper(t)
+	for _, c := range []struct {
+		url     string
+		changes func() string
+	}{
+		{"etcd://" + cluster.Addr(), func() string {
+			reply, err := etcd.Get(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(reply.Header.Revision)
+		}},
+		{database.URL(), func() string { return nextTransaction(t, database) }},
+		{"redis://" + store.Addr(), func() string { return dirty(t, store) }},
+		{"zookeeper://" + keeper.Addr(), func() string {
+			text, err := testbed.FourLetterWord(keeper.Addr(), "srvr")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pairs(text, ":")["Zxid"]
+		}},
+	} {
+		before := c.changes()
+		examine(t, c.url, Options{TTL: 10 * time.Second})
+		if after := c.changes(); after != before || before == "" {
+			t.Errorf("%s: %q became %q", c.url, before, after)
+		}
+	}
+}
+
+func nextTransaction(t *testing.T, server *testbed.Server) (next string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if err := conn.QueryRow(t.Context(), "select pg_snapshot_xmax(pg_current_snapshot())::text").Scan(&next); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+func dirty(t *testing.T, server *testbed.Server) string {
+	t.Helper()
+	c, err := redis.Dial("redis://" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	text, err := c.Do(t.Context(), c.B().Info().Section("persistence").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return infoFields(text)["rdb_changes_since_last_save"]
+}
+
+// TestUnreachable: nothing is said of what does not answer.
+func TestUnreachable(t *testing.T) {
+	for _, url := range []string{"redis://127.0.0.1:1", "etcd://127.0.0.1:1", "postgres://u:s3cret@127.0.0.1:1/d", "mysql://u:s3cret@127.0.0.1:1/d",
+		"zookeeper://127.0.0.1:1", "nonsense", "kube://default?kubeconfig=" + os.DevNull} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		r, err := Examine(ctx, url, Options{})
+		cancel()
+		if err == nil || len(r.Findings) > 0 || strings.Contains(fmt.Sprint(err, r), "s3cret") {
+			t.Errorf("%s: %+v, %v", url, r, err)
+		}
+	}
+}

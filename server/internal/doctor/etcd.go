@@ -1,0 +1,170 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+type etcdPatient struct{ client *clientv3.Client }
+
+func dialEtcd(ctx context.Context, a address, _ Options) (patient, error) {
+	if err := answers(ctx, a.hosts); err != nil {
+		return nil, err // the client would go on trying
+	}
+	cfg := clientv3.Config{Endpoints: a.hosts, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx)}
+	cfg.Username, cfg.Password = a.account()
+	if deadline, ok := ctx.Deadline(); ok {
+		cfg.DialTimeout = time.Until(deadline)
+	}
+	c, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &etcdPatient{c}, nil
+}
+
+// answers is nil if one of the addresses accepts a connection.
+func answers(ctx context.Context, hosts []string) (first error) {
+	for _, host := range hosts {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+		if err == nil {
+			return conn.Close()
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (p *etcdPatient) close() { _ = p.client.Close() }
+
+// ping reads a key that is not there by way of the leader, as a grant would.
+func (p *etcdPatient) ping(ctx context.Context) error {
+	_, err := p.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+	return err
+}
+
+// etcdFacts are what the members say of themselves.
+type etcdFacts struct {
+	voters, learners int
+	silent           []string // members that did not answer
+	states           []*clientv3.StatusResponse
+	alarms           []string
+	auth, denied     bool
+}
+
+func (p *etcdPatient) look(ctx context.Context, r *Report) error {
+	members, err := p.client.MemberList(ctx)
+	if err != nil {
+		return err
+	}
+	f := etcdFacts{}
+	for _, m := range members.Members {
+		if m.IsLearner {
+			f.learners++
+		} else {
+			f.voters++
+		}
+		p.ask(ctx, &f, m)
+	}
+	if err := p.admin(ctx, &f); err != nil {
+		return err
+	}
+	etcdFindings(r, f)
+	return nil
+}
+
+// ask wants to know how a member is, by the first of its addresses that answers.
+func (p *etcdPatient) ask(ctx context.Context, f *etcdFacts, m *pb.Member) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, url := range m.ClientURLs {
+		if s, err := p.client.Status(ctx, url); err == nil {
+			f.states = append(f.states, s)
+			return
+		}
+	}
+	f.silent = append(f.silent, fmt.Sprintf("%s (%s)", m.Name, strings.Join(m.ClientURLs, ", ")))
+}
+
+// admin asks what may need a right that lock clients do not have.
+func (p *etcdPatient) admin(ctx context.Context, f *etcdFacts) error {
+	alarms, err := p.client.AlarmList(ctx)
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		f.auth, f.denied = true, true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, a := range alarms.Alarms {
+		f.alarms = append(f.alarms, a.Alarm.String())
+	}
+	status, err := p.client.AuthStatus(ctx)
+	if err == nil {
+		f.auth = status.Enabled
+	}
+	return err
+}
+
+func etcdFindings(r *Report, f etcdFacts) {
+	size := OK
+	switch {
+	case f.voters < 3:
+		size = Warning
+	case f.voters%2 == 0:
+		size = Info
+	}
+	r.add("etcd.members", size, "%d voting members, %d learners", f.voters, f.learners)
+	r.addIf(len(f.silent) > 0, "etcd.health", Warning, "%d members answer; silent: %s", len(f.states), listed(f.silent))
+	etcdStates(r, f.states)
+	if f.denied {
+		r.add("etcd.alarms", Info, "alarms may not be read")
+	} else {
+		r.addIf(len(f.alarms) > 0, "etcd.alarms", Critical, "alarms: %s", listed(f.alarms))
+	}
+	r.addIf(!f.auth, "etcd.auth", Info, "authentication is on: %v", f.auth)
+}
+
+// etcdStates judges what the members say that answer.
+func etcdStates(r *Report, states []*clientv3.StatusResponse) {
+	leader, old, behind, full := len(states) > 0, false, uint64(0), 0.0
+	var versions []string
+	for _, s := range states {
+		leader = leader && s.Leader != 0
+		old = old || tooOld(s.Version, 3, 4)
+		versions = append(versions, s.Version)
+		behind = max(behind, s.RaftIndex-min(s.RaftIndex, s.RaftAppliedIndex))
+		if s.DbSizeQuota > 0 {
+			full = max(full, float64(s.DbSize)/float64(s.DbSizeQuota))
+		}
+	}
+	slices.Sort(versions)
+	versions = slices.Compact(versions)
+	r.addIf(!leader, "etcd.leader", Critical, "every member that answers knows a leader: %v", leader)
+	severity := Info // of different ones
+	if old {
+		severity = Critical
+	}
+	r.addIf(old || len(versions) > 1, "etcd.version", severity, "version %s", listed(versions))
+	r.addIf(behind > 1000, "etcd.apply", Warning, "%d entries are agreed on and not applied", behind)
+	r.addIf(full > 0.8, "etcd.quota", Warning, "%.0f %% of the quota are in use", 100*full)
+}
+
+func listed(all []string) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}

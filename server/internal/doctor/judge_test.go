@@ -1,0 +1,207 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// severityOf is what a report says of an id.
+func severityOf(r Report, id string) string {
+	for _, f := range r.Findings {
+		if f.ID == id {
+			return f.Severity.String()
+		}
+	}
+	return "nothing"
+}
+
+func TestPausesAndTheTTL(t *testing.T) {
+	const ttl = 30 * time.Second
+	for _, c := range []struct {
+		pause, latency     time.Duration
+		wantPause, wantLat string
+	}{
+		{time.Millisecond, time.Millisecond, "ok", "ok"},
+		{4999 * time.Millisecond, 0, "ok", "ok"},
+		{5 * time.Second, 0, "warning", "ok"},
+		{4500 * time.Millisecond, 500 * time.Millisecond, "warning", "ok"},
+		{20 * time.Second, 0, "critical", "ok"},
+		{0, time.Second, "ok", "warning"},
+		{0, 10 * time.Second, "warning", "critical"},
+	} {
+		var r Report
+		r.judge(measured{pause: c.pause, latency: c.latency}, Options{TTL: ttl})
+		if p, l := severityOf(r, "pause"), severityOf(r, "latency"); p != c.wantPause || l != c.wantLat {
+			t.Errorf("a pause of %v is %s, want %s; a latency of %v is %s, want %s", c.pause, p, c.wantPause, c.latency, l, c.wantLat)
+		}
+	}
+}
+
+func TestClockSkew(t *testing.T) {
+	sent := time.Unix(1_800_000_000, 0)
+	received := sent.Add(time.Second)
+	for off, want := range map[time.Duration]string{
+		500 * time.Millisecond: "ok", 2900 * time.Millisecond: "ok", 3100 * time.Millisecond: "warning", -2100 * time.Millisecond: "warning",
+		time.Hour: "critical", -time.Hour: "critical",
+	} {
+		var r Report
+		r.skew(sent.Add(off), sent, received, 0)
+		if got := severityOf(r, "clock"); got != want {
+			t.Errorf("%v: %s, want %s", off, got, want)
+		}
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	var values []time.Duration
+	for i := range 2000 {
+		values = append(values, time.Duration(2000-i))
+	}
+	for part, want := range map[float64]time.Duration{0.999: 1998, 1: 2000, 0.5: 1000, 0: 1} {
+		if got := percentile(values, part); got != want {
+			t.Errorf("%v: %v, want %v", part, got, want)
+		}
+	}
+	if got := percentile([]time.Duration{7}, 0.999); got != 7 {
+		t.Errorf("of one: %v", got)
+	}
+}
+
+// TestMeasuring: for as long as asked, and no longer than the server answers.
+func TestMeasuring(t *testing.T) {
+	m, err := measure(t.Context(), func(context.Context) error { return nil }, 100*time.Millisecond)
+	if err != nil || m.watched < 100*time.Millisecond || m.requests < 2 || m.slowest < m.latency {
+		t.Errorf("%+v, %v", m, err)
+	}
+	gone := errors.New("gone")
+	if m, err := measure(t.Context(), func(context.Context) error { return gone }, time.Hour); !errors.Is(err, gone) || m.requests != 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := measure(ctx, func(context.Context) error { return nil }, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestWhatIsNotProvoked on real servers is judged from what they would say.
+func TestWhatIsNotProvoked(t *testing.T) {
+	fine := postgresFacts{version: 150000, limit: 100, encoding: "UTF8", fsync: "on", pages: "on", commit: "on"}
+	state := func(version string, leader, index, applied uint64) *clientv3.StatusResponse {
+		return (*clientv3.StatusResponse)(&pb.StatusResponse{Version: version, Leader: leader, RaftIndex: index, RaftAppliedIndex: applied})
+	}
+	maria := mysqlFacts{version: "10.11.6-MariaDB", flush: 1, wait: 28800, limit: 100}
+	for name, c := range map[string]struct {
+		look func(*Report)
+		want string
+	}{
+		"redis, old":                 {func(r *Report) { redisFindings(r, map[string]string{"redis_version": "5.0.14"}, "") }, "redis.version=critical"},
+		"redis, full disk":           {func(r *Report) { redisFindings(r, map[string]string{"aof_last_write_status": "err"}, "") }, "redis.disk=critical"},
+		"postgres, old":              {func(r *Report) { f := fine; f.version = 130000; postgresFindings(r, f, false) }, "postgres.version=critical"},
+		"postgres, standby":          {func(r *Report) { f := fine; f.standby = true; postgresFindings(r, f, false) }, "postgres.role=critical"},
+		"postgres, followed":         {func(r *Report) { f := fine; f.async = 1; postgresFindings(r, f, false) }, "postgres.standbys=warning"},
+		"postgres, followed at once": {func(r *Report) { f := fine; f.sync = 1; postgresFindings(r, f, false) }, "postgres.standbys=ok"},
+		"postgres, Latin":            {func(r *Report) { f := fine; f.encoding = "LATIN1"; postgresFindings(r, f, false) }, "postgres.encoding=critical"},
+		"postgres, torn pages":       {func(r *Report) { f := fine; f.pages = "off"; postgresFindings(r, f, false) }, "postgres.durability=warning"},
+		"mysql itself":               {func(r *Report) { f := maria; f.version = "8.4.0"; mysqlFindings(r, f, false) }, "mysql.version=critical"},
+		"mariadb, old":               {func(r *Report) { f := maria; f.version = "10.4.1-MariaDB"; mysqlFindings(r, f, false) }, "mysql.version=critical"},
+		"galera":                     {func(r *Report) { f := maria; f.galera = "ON"; mysqlFindings(r, f, false) }, "mysql.galera=critical"},
+		"galera, rows":               {func(r *Report) { f := maria; f.galera = "ON"; mysqlFindings(r, f, true) }, "mysql.galera=warning"},
+		"mariadb, followed":          {func(r *Report) { f := maria; f.replicas = 1; mysqlFindings(r, f, false) }, "mysql.replicas=warning"},
+		"mariadb, crowded":           {func(r *Report) { f := maria; f.connections = 81; mysqlFindings(r, f, false) }, "mysql.connections=warning"},
+		"three members":              {func(r *Report) { etcdFindings(r, etcdFacts{voters: 3}) }, "etcd.members=ok etcd.leader=critical"},
+		"four members":               {func(r *Report) { etcdFindings(r, etcdFacts{voters: 4}) }, "etcd.members=info"},
+		"a silent member":            {func(r *Report) { etcdFindings(r, etcdFacts{voters: 3, silent: []string{"c"}}) }, "etcd.health=warning"},
+		"secret alarms":              {func(r *Report) { etcdFindings(r, etcdFacts{voters: 3, denied: true, auth: true}) }, "etcd.alarms=info etcd.auth=ok"},
+		"no leader":                  {func(r *Report) { etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 0, 5, 5)}) }, "etcd.leader=critical etcd.version=ok"},
+		"an old member": {func(r *Report) {
+			etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5, 5), state("3.3.9", 1, 5, 5)})
+		}, "etcd.version=critical etcd.leader=ok"},
+		"an upgrade": {func(r *Report) {
+			etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5, 5), state("3.5.9", 1, 5, 5)})
+		}, "etcd.version=info"},
+		"a laggard": {func(r *Report) { etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5000, 5)}) }, "etcd.apply=warning"},
+		"two servers": {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 2, synced: 1}) },
+			"zookeeper.ensemble=warning zookeeper.session=info zookeeper.health=ok"},
+		"a lost follower": {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 3, synced: 1}) }, "zookeeper.health=warning"},
+		"an old keeper":   {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.4.14", members: 3, synced: 2}) }, "zookeeper.version=critical zookeeper.health=ok"},
+		"a busy keeper": {func(r *Report) {
+			zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 3, synced: 2, waiting: 101})
+		}, "zookeeper.load=warning"},
+	} {
+		var r Report
+		c.look(&r)
+		for _, pair := range strings.Fields(c.want) {
+			if id, want, _ := strings.Cut(pair, "="); severityOf(r, id) != want {
+				t.Errorf("%s: %s is %s, want %s", name, id, severityOf(r, id), want)
+			}
+		}
+	}
+}
+
+// TestEveryFindingHasItsTexts, and every text a finding.
+func TestEveryFindingHasItsTexts(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{"clock": true, "latency": true, "pause": true}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file == "texts.go" || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, id := range regexp.MustCompile(`"([a-z]+\.[a-z]+)"`).FindAllStringSubmatch(string(source), -1) {
+			if used[id[1]] = true; texts[id[1]].why == "" && kinds[strings.Split(id[1], ".")[0]] != nil {
+				t.Errorf("%s: %s has no text", file, id[1])
+			}
+		}
+	}
+	for id, text := range texts {
+		if !used[id] || text.why == "" || text.do == "" {
+			t.Errorf("%s: used %v, %+v", id, used[id], text)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for raw, want := range map[string]string{
+		"redis://:p%40ss@h:1/2?mode=plain":              "redis://:p%40ss@h:1/2",
+		"postgres://u:s@h/d?mode=table&sslmode=disable": "postgres://u:s@h:5432/d?sslmode=disable",
+		"etcd://u:s@a:1,b":                              "etcd://u:s@a:1,b:2379",
+		"zookeeper://a,b:1/root?names=raw":              "zookeeper://a:2181,b:1/root",
+		"mysql://u@h/d?namespace=n&timeout=1s":          "mysql://u@h:3306/d?timeout=1s",
+	} {
+		target, err := backend.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := url.QueryUnescape(addressOf(target, raw).client()); got != mustUnescape(t, want) {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+	}
+}
+
+func mustUnescape(t *testing.T, s string) string {
+	t.Helper()
+	u, err := url.QueryUnescape(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}

@@ -1,0 +1,154 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	authorization "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+type kubePatient struct {
+	http      *http.Client
+	host      string
+	namespace string
+	reviews   authorizationclient.AuthorizationV1Interface
+	core      coreclient.CoreV1Interface
+}
+
+func dialKube(_ context.Context, a address, _ Options) (patient, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath, rules.WarnIfAllMissing = a.own.Get("kubeconfig"), false
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.own.Get("context")})
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace, _, err := loader.Namespace()
+	if len(a.hosts) == 1 {
+		namespace, err = a.hosts[0], nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kubeFor(config, namespace)
+}
+
+func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	reviews, err := authorizationclient.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
+	core, err := coreclient.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
+	url, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	return &kubePatient{client, url.String(), namespace, reviews, core}, nil
+}
+
+func (p *kubePatient) close() { p.http.CloseIdleConnections() }
+
+func (p *kubePatient) ping(ctx context.Context) error {
+	_, _, err := p.version(ctx)
+	return err
+}
+
+// version also has the time of the answer, to a second.
+func (p *kubePatient) version(ctx context.Context) (v version.Info, at time.Time, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.host+"/version", nil)
+	if err != nil {
+		return v, at, err
+	}
+	answer, err := p.http.Do(request)
+	if err != nil {
+		return v, at, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return v, at, fmt.Errorf("/version: %s", answer.Status)
+	}
+	at, _ = http.ParseTime(answer.Header.Get("Date")) // zero if it tells none
+	return v, at, json.NewDecoder(answer.Body).Decode(&v)
+}
+
+// verbs are what locks need on Leases.
+var verbs = []string{"get", "list", "watch", "create", "update"}
+
+func (p *kubePatient) look(ctx context.Context, r *Report) error {
+	sent := time.Now()
+	v, at, err := p.version(ctx)
+	received := time.Now()
+	if err != nil {
+		return err
+	}
+	r.addIf(tooOld(v.Major+"."+v.Minor, 1, 35), "kube.version", Critical, "Kubernetes %s.%s", v.Major, v.Minor)
+	var denied []string
+	for _, verb := range verbs {
+		ok, err := p.may(ctx, verb)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			denied = append(denied, verb)
+		}
+	}
+	r.addIf(len(denied) > 0, "kube.rights", Critical, "rights on Leases in %s that are missing: %s", p.namespace, listed(denied))
+	if err := p.legacy(ctx, r); err != nil {
+		return err
+	}
+	if !at.IsZero() {
+		r.skew(at.Add(500*time.Millisecond), sent, received, 500*time.Millisecond)
+	}
+	return nil
+}
+
+// may asks what we may do; the server keeps nothing of it.
+func (p *kubePatient) may(ctx context.Context, verb string) (bool, error) {
+	answer, err := p.reviews.SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
+		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{
+			Namespace: p.namespace, Verb: verb, Group: "coordination.k8s.io", Resource: "leases"}}}, metav1.CreateOptions{})
+	return err == nil && answer.Status.Allowed, err
+}
+
+// legacyKey is where client-go kept locks before there were Leases.
+const legacyKey = "control-plane.alpha.kubernetes.io/leader"
+
+// legacy looks for locks that nobody sees who takes Leases.
+func (p *kubePatient) legacy(ctx context.Context, r *Report) error {
+	const id = "kube.legacy"
+	maps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
+		r.add(id, Info, "ConfigMaps may not be listed")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var found []string
+	for _, m := range maps.Items {
+		if _, ok := m.Annotations[legacyKey]; ok {
+			found = append(found, "configmaps/"+m.Name)
+		}
+	}
+	r.addIf(len(found) > 0, id, Warning, "locks of the kind before Leases: %s", listed(found))
+	return nil
+}

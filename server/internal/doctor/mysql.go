@@ -1,0 +1,87 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+)
+
+type mysqlPatient struct {
+	db    *sql.DB
+	table bool // locks are rows
+}
+
+func dialMySQL(_ context.Context, a address, _ Options) (patient, error) {
+	cfg, err := client.ParseDSN("tcp(" + a.hosts[0] + ")/?" + a.query.Encode())
+	if err != nil {
+		return nil, errors.New("the mysql URL is not understood: check its options")
+	}
+	cfg.User, cfg.Passwd = a.account()
+	cfg.DBName, cfg.InterpolateParams, cfg.Logger = strings.TrimPrefix(a.path, "/"), true, &client.NopLogger{}
+	connector, err := client.NewConnector(cfg)
+	if err != nil {
+		return nil, errors.New("the mysql URL is not understood: check its options")
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(1)
+	return &mysqlPatient{db, a.own.Get("mode") == "table"}, nil
+}
+
+func (p *mysqlPatient) close() { _ = p.db.Close() }
+
+func (p *mysqlPatient) ping(ctx context.Context) error { return p.db.PingContext(ctx) }
+
+// mysqlFacts are what the server says of itself.
+type mysqlFacts struct {
+	version                                              string
+	flush, binlog, sync, readOnly, wait, limit, replicas int
+	galera                                               string
+	connections                                          int
+}
+
+func (p *mysqlPatient) look(ctx context.Context, r *Report) error {
+	var f mysqlFacts
+	var micros int64
+	sent := time.Now()
+	err := p.db.QueryRowContext(ctx, `select cast(unix_timestamp(now(6)) * 1000000 as signed), @@version, @@innodb_flush_log_at_trx_commit,
+		@@log_bin, @@sync_binlog, @@read_only, @@global.wait_timeout, @@max_connections,
+		(select count(*) from information_schema.processlist where command like 'Binlog Dump%'),
+		(select count(*) from information_schema.processlist)`).
+		Scan(&micros, &f.version, &f.flush, &f.binlog, &f.sync, &f.readOnly, &f.wait, &f.limit, &f.replicas, &f.connections)
+	if err != nil {
+		return err
+	}
+	received := time.Now()
+	var name string
+	err = p.db.QueryRowContext(ctx, `show variables like 'wsrep_on'`).Scan(&name, &f.galera)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	mysqlFindings(r, f, p.table)
+	r.skew(time.UnixMicro(micros), sent, received, 0)
+	return nil
+}
+
+func mysqlFindings(r *Report, f mysqlFacts, table bool) {
+	var major, minor int
+	_, err := fmt.Sscanf(f.version, "%d.%d", &major, &minor)
+	old := err != nil || !strings.Contains(f.version, "MariaDB") || major < 10 || major == 10 && minor < 5
+	r.addIf(old, "mysql.version", Critical, "version %s", f.version)
+	r.addIf(f.readOnly != 0, "mysql.role", Critical, "read_only %d", f.readOnly)
+	durable := (f.flush == 1 || f.flush == 3) && (f.binlog == 0 || f.sync == 1)
+	r.addIf(!durable, "mysql.durability", Warning, "innodb_flush_log_at_trx_commit %d, log_bin %d, sync_binlog %d", f.flush, f.binlog, f.sync)
+	galera := Critical
+	if table {
+		galera = Warning
+	}
+	r.addIf(f.galera == "ON", "mysql.galera", galera, "wsrep_on %q", f.galera)
+	r.addIf(f.replicas > 0, "mysql.replicas", Warning, "%d replicas, which follow asynchronously", f.replicas)
+	r.addIf(f.wait < 60, "mysql.wait", Info, "wait_timeout %d s", f.wait)
+	r.addIf(f.connections*10 > f.limit*8, "mysql.connections", Warning, "%d of %d connections are in use, as far as we may see",
+		f.connections, f.limit)
+}

@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/driver/redis"
+)
+
+type redisPatient struct{ client rueidis.Client }
+
+func dialRedis(_ context.Context, a address, _ Options) (patient, error) {
+	c, err := redis.Dial(a.client())
+	if err != nil {
+		return nil, err
+	}
+	return &redisPatient{c}, nil
+}
+
+func (p *redisPatient) close() { p.client.Close() }
+
+func (p *redisPatient) ping(ctx context.Context) error {
+	return p.client.Do(ctx, p.client.B().Ping().Build()).Error()
+}
+
+func (p *redisPatient) look(ctx context.Context, r *Report) error {
+	text, err := p.client.Do(ctx, p.client.B().Info().Build()).ToString()
+	if err != nil {
+		return err
+	}
+	config, err := p.client.Do(ctx, p.client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+	if err != nil && ctx.Err() != nil {
+		return err // otherwise it is only not permitted
+	}
+	redisFindings(r, infoFields(text), config["appendfsync"])
+	return p.clock(ctx, r)
+}
+
+func (p *redisPatient) clock(ctx context.Context, r *Report) error {
+	sent := time.Now()
+	parts, err := p.client.Do(ctx, p.client.B().Time().Build()).AsIntSlice()
+	received := time.Now()
+	if err != nil || len(parts) != 2 {
+		return fmt.Errorf("the server does not tell the time: %v, %w", parts, err)
+	}
+	r.skew(time.Unix(parts[0], parts[1]*1000), sent, received, 0)
+	return nil
+}
+
+// infoFields reads the answer to INFO.
+func infoFields(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[key] = value
+		}
+	}
+	return fields
+}
+
+// redisFindings judges INFO and appendfsync, which is empty if it is not known.
+func redisFindings(r *Report, info map[string]string, fsync string) {
+	major, _ := strconv.Atoi(strings.SplitN(info["redis_version"], ".", 2)[0])
+	r.addIf(major < 6, "redis.version", Critical, "version %s", info["redis_version"])
+	r.addIf(info["redis_mode"] != "standalone", "redis.mode", Critical, "mode %s", info["redis_mode"])
+	r.addIf(info["role"] != "master", "redis.role", Critical, "role %s", info["role"])
+	redisDurability(r, info, fsync)
+	r.addIf(info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err", "redis.disk", Critical,
+		"last write of the log %s, last snapshot %s", info["aof_last_write_status"], info["rdb_last_bgsave_status"])
+	r.addIf(info["connected_slaves"] != "0", "redis.replicas", Warning, "%s replicas, which follow asynchronously", info["connected_slaves"])
+	redisMemory(r, info)
+}
+
+func redisDurability(r *Report, info map[string]string, fsync string) {
+	const id = "redis.durability"
+	switch {
+	case info["aof_enabled"] != "1":
+		r.add(id, Warning, "appendonly no: a crash forgets every lock")
+	case fsync == "always":
+		r.add(id, OK, "appendonly yes, appendfsync always")
+	case fsync == "":
+		r.add(id, Warning, "appendonly yes, and appendfsync may not be read: it is taken for everysec")
+	default:
+		r.add(id, Warning, "appendonly yes, appendfsync %s: a crash may forget the last second", fsync)
+	}
+}
+
+func redisMemory(r *Report, info map[string]string) {
+	limit, _ := strconv.ParseFloat(info["maxmemory"], 64)
+	used, _ := strconv.ParseFloat(info["used_memory"], 64)
+	policy := info["maxmemory_policy"]
+	r.addIf(limit > 0 && policy != "noeviction", "redis.eviction", Critical, "maxmemory %s, maxmemory-policy %s", info["maxmemory"], policy)
+	if limit > 0 {
+		r.addIf(used > limit*9/10, "redis.memory", Warning, "%.0f %% of maxmemory are in use", 100*used/limit)
+	}
+}

@@ -1,0 +1,60 @@
+package doctor
+
+// text is what is always the same about a finding.
+type text struct {
+	why string // it matters for locks
+	do  string
+}
+
+// texts has every id.
+var texts = map[string]text{
+	"latency": {"a renewal that takes as long as the lease has left is a lock lost", "bring the process closer to the server, or raise the TTL"},
+	"pause":   {"a process that stops for longer than its lease loses the lock and does not know", "raise the TTL, give the process a CPU of its own, and guard what it writes"},
+	"clock":   {"tokens begin at the clock after a loss of data, and guards refuse what lies far ahead of it", "run a time service on both machines"},
+
+	"redis.version":    {"older servers lack commands that the locks need", "upgrade to 6.0 or later"},
+	"redis.mode":       {"locks and their queue are several keys, which must be on one server", "use one primary, with or without Sentinel beside it"},
+	"redis.role":       {"a replica takes no writes", "name the primary"},
+	"redis.durability": {"after a crash two holders may believe to hold one lock; tokens still rise", "set appendonly yes and appendfsync always, or guard every write"},
+	"redis.disk":       {"a server that cannot write refuses commands, or forgets them in a crash", "look at its log and its disk"},
+	"redis.replicas":   {"a replica that takes over may not have heard of the last grants: two holders", "guard every write, or use etcd or ZooKeeper where two holders must not be"},
+	"redis.eviction":   {"a lock that is evicted is granted to another while the first holds it", "set maxmemory-policy noeviction, or use a server of its own"},
+	"redis.memory":     {"a full server refuses locks", "raise maxmemory"},
+
+	"etcd.members": {"one or two members stop with the first that fails; an even number adds none that may", "run three or five"},
+	"etcd.health":  {"each member that is down is one less that may fail", "bring it back, or remove it"},
+	"etcd.leader":  {"without a leader nothing is granted or renewed", "bring back a majority of the members"},
+	"etcd.version": {"versions before 3.4 are not tested, and different ones are for upgrades only", "upgrade all members"},
+	"etcd.apply":   {"a member that lags grants late and tells losses late", "look at its disk and its load"},
+	"etcd.quota":   {"at the quota every write is refused, also renewals of who waits", "compact and defragment, or raise --quota-backend-bytes"},
+	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, mend the cause, then disarm it"},
+	"etcd.auth":    {"whoever reaches the server can delete locks", "turn authentication on, and TLS"},
+
+	"postgres.version":     {"older servers do not end idle sessions, by which dead holders are noticed", "upgrade to 14 or later"},
+	"postgres.role":        {"a standby takes no locks that others see", "name the primary"},
+	"postgres.encoding":    {"some names could not be kept", "use a database with UTF8"},
+	"postgres.durability":  {"after a crash tokens may fall, or a lease be forgotten while its holder believes in it", "turn fsync, full_page_writes and synchronous_commit on"},
+	"postgres.standbys":    {"an asynchronous standby that takes over knows neither locks nor the last tokens", "list it in synchronous_standby_names, and guard every write"},
+	"postgres.pooler":      {"behind a pooler that lends server processes to transactions, session locks stay with strangers", "connect past it, let it pool sessions, or use ?mode=table"},
+	"postgres.idle":        {"sessions are ended before they can say that they live", "raise idle_session_timeout, or leave it at 0"},
+	"postgres.connections": {"every process with locks needs a connection, and one more to listen", "raise max_connections, or use ?mode=table behind a pooler"},
+
+	"mysql.version":     {"the statements that draw tokens need MariaDB 10.5", "use MariaDB 10.5 or later"},
+	"mysql.role":        {"a replica takes no locks that others see", "name the primary"},
+	"mysql.durability":  {"after a crash tokens may fall, or a lease be forgotten while its holder believes in it", "set innodb_flush_log_at_trx_commit = 1 and sync_binlog = 1"},
+	"mysql.galera":      {"GET_LOCK is known to one node only; rows have not been tried on a cluster", "use one server, ?mode=table at most, or another backend"},
+	"mysql.replicas":    {"a replica that takes over knows neither locks nor the last tokens", "guard every write"},
+	"mysql.wait":        {"other sessions of this server end soon; those of locks set their own", "nothing for locks; look at your pool's idle time"},
+	"mysql.connections": {"every process with locks needs a connection", "raise max_connections"},
+
+	"zookeeper.ensemble": {"one server or two stop with the first that fails", "run three or five"},
+	"zookeeper.health":   {"each server that is down or behind is one less that may fail", "bring it back"},
+	"zookeeper.version":  {"versions before 3.5 have no containers, which empty locks leave behind", "upgrade"},
+	"zookeeper.load":     {"pings wait as requests do, and a session that is not heard ends", "take load off, or give it faster disks"},
+	"zookeeper.session":  {"a session outside of the bounds gets the nearest one: claims live longer or shorter than asked", "choose a TTL between, or change minSessionTimeout and maxSessionTimeout; allow conf in 4lw.commands.whitelist to have it checked"},
+	"zookeeper.disk":     {"without forceSync a crash of all servers may lose grants; without autopurge the disk fills", "see that zookeeper.forceSync is not no, and that autopurge.purgeInterval is above 0"},
+
+	"kube.version": {"before 1.35 resource versions have no order, so that there are no tokens", "upgrade, or use another backend"},
+	"kube.rights":  {"without them locks cannot be taken, renewed or awaited", "bind a Role with get, list, watch, create and update on leases in coordination.k8s.io"},
+	"kube.legacy":  {"their users do not see Leases: both may hold at once", "move them to Leases, then remove the annotation " + legacyKey},
+}

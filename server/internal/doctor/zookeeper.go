@@ -1,0 +1,153 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// zookeeperPatient is asked by four-letter words, which need no session.
+type zookeeperPatient struct {
+	hosts []string
+	ttl   time.Duration
+}
+
+func dialZooKeeper(ctx context.Context, a address, o Options) (patient, error) {
+	return &zookeeperPatient{a.hosts, o.TTL}, answers(ctx, a.hosts)
+}
+
+func (p *zookeeperPatient) close() {}
+
+func (p *zookeeperPatient) ping(ctx context.Context) error {
+	for _, host := range p.hosts {
+		if _, err := word(ctx, host, "srvr"); err == nil {
+			return nil
+		} else if ctx.Err() != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("none of %s answers", listed(p.hosts))
+}
+
+// word asks a server for one of its reports.
+func word(ctx context.Context, host, word string) (string, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline) // else the answer is waited for without
+	}
+	if _, err := io.WriteString(conn, word); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(bufio.NewReader(io.LimitReader(conn, 1<<20)))
+	return string(text), err
+}
+
+// zookeeperFacts are what the servers say of themselves.
+type zookeeperFacts struct {
+	silent      []string
+	modes       []string
+	version     string
+	waiting     int            // requests
+	conf        map[string]int // numbers of the configuration; nil if it may not be read
+	members     int            // of the configuration
+	synced      int            // followers, by the leader; -1 if not known
+	ttl         time.Duration
+	unreadables []string // words that are not allowed
+}
+
+func (p *zookeeperPatient) look(ctx context.Context, r *Report) error {
+	f := zookeeperFacts{ttl: p.ttl, synced: -1}
+	for _, host := range p.hosts {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		p.ask(ctx, host, &f)
+		cancel()
+	}
+	if len(f.silent) == len(p.hosts) {
+		return fmt.Errorf("none of %s answers", listed(p.hosts))
+	}
+	zookeeperFindings(r, f)
+	return nil
+}
+
+func (p *zookeeperPatient) ask(ctx context.Context, host string, f *zookeeperFacts) {
+	srvr, err := word(ctx, host, "srvr")
+	if err != nil {
+		f.silent = append(f.silent, host)
+		return
+	}
+	report := pairs(srvr, ":")
+	f.modes = append(f.modes, report["Mode"])
+	f.version, _, _ = strings.Cut(report["Zookeeper version"], "-")
+	waiting, _ := strconv.Atoi(report["Outstanding"])
+	f.waiting = max(f.waiting, waiting)
+	if conf, err := word(ctx, host, "conf"); err == nil && strings.Contains(conf, "tickTime") {
+		f.read(conf)
+	} else {
+		f.unreadables = append(f.unreadables, "conf")
+	}
+	if mntr, err := word(ctx, host, "mntr"); err == nil {
+		if n, err := strconv.Atoi(pairs(mntr, "\t")["zk_synced_followers"]); err == nil {
+			f.synced = n
+		}
+	}
+}
+
+func (f *zookeeperFacts) read(conf string) {
+	f.conf, f.members = map[string]int{}, 0
+	for key, value := range pairs(conf, "=") {
+		if n, err := strconv.Atoi(value); err == nil {
+			f.conf[key] = n
+		}
+		if strings.HasPrefix(key, "server.") {
+			f.members++
+		}
+	}
+}
+
+func pairs(text, sign string) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), sign); ok {
+			all[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	return all
+}
+
+func zookeeperFindings(r *Report, f zookeeperFacts) {
+	alone := slices.Contains(f.modes, "standalone")
+	r.addIf(alone || f.members == 2, "zookeeper.ensemble", Warning, "mode %s, %d servers are configured", listed(f.modes), max(f.members, 1))
+	lagging := f.synced >= 0 && f.members > 0 && f.synced < f.members-1
+	r.addIf(len(f.silent) > 0 || lagging && !alone, "zookeeper.health", Warning, "silent: %s; followers in step: %d (-1 is not known)",
+		listed(f.silent), f.synced)
+	r.addIf(tooOld(f.version, 3, 5), "zookeeper.version", Critical, "version %s", f.version)
+	r.addIf(f.waiting > 100, "zookeeper.load", Warning, "%d requests wait in the server", f.waiting)
+	zookeeperSession(r, f)
+	r.add("zookeeper.disk", Info, "forceSync and autopurge are not told by the server")
+}
+
+func zookeeperSession(r *Report, f zookeeperFacts) {
+	const id = "zookeeper.session"
+	if f.conf == nil {
+		r.add(id, Info, "%s may not be asked", listed(f.unreadables))
+		return
+	}
+	least, most := time.Duration(f.conf["minSessionTimeout"])*time.Millisecond, time.Duration(f.conf["maxSessionTimeout"])*time.Millisecond
+	r.addIf(f.ttl < least || f.ttl > most, id, Warning, "sessions last %v to %v, the TTL is %v", least, most, f.ttl)
+}
+
+func tooOld(version string, wantMajor, wantMinor int) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return err != nil || major < wantMajor || major == wantMajor && minor < wantMinor
+}
