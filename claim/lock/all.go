@@ -47,14 +47,16 @@ func (c Claims) Release(ctx context.Context) error {
 // runs fn, and releases all of them. The context that fn gets ends when any of
 // the claims does.
 //
-// Names are taken one after the other in the order of their bytes, each once, so
-// that callers of DoAll never wait for each other in a circle, whatever order
-// they write names in. A call inside fn for further names can: take all that is
+// If the backend can take several names in one step (driver.Batch) and all of them
+// are free, that is one request. Otherwise, and whenever one of them has to be
+// waited for, they are taken one after the other in the order of their bytes, each
+// once, so that callers of DoAll never wait for each other in a circle, whatever
+// order they write names in. A call inside fn for further names can: take all that is
 // needed in one call. While it waits for one name, the ones before it are held,
 // and Options.MaxHold counts for them.
 // If one is not to be had, what was taken is given back and the error is that of
 // the name which failed; if a claim ended while others were awaited, the error
-// is Retryable. It costs as much as the names one by one.
+// is Retryable.
 func (f *Fenced) DoAll(ctx context.Context, names []string, fn func(ctx context.Context, claims Claims) error) error {
 	claims, err := f.l.acquireAll(ctx, ctx, names, false)
 	if err != nil {
@@ -70,7 +72,7 @@ func (f *Fenced) AcquireAll(ctx context.Context, names []string) (Claims, error)
 }
 
 // TryAcquireAll takes all of names if nobody holds or awaits any of them, and
-// returns the [*interlock.HeldError] of the first that somebody does.
+// returns the [*interlock.HeldError] of one that somebody does.
 func (f *Fenced) TryAcquireAll(ctx context.Context, names []string) (Claims, error) {
 	return f.l.acquireAll(context.WithoutCancel(ctx), ctx, names, true)
 }
@@ -103,6 +105,9 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 		claims = nil
 	}()
 	began := boottime.Now()
+	if claims, done, err := l.atOnce(parent, wait, names, try); done {
+		return claims, err
+	}
 	for _, name := range names {
 		bound := l.options.Wait
 		if bound > 0 {

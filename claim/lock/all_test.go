@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // held is every name that the backend has.
@@ -25,9 +26,20 @@ func (b *bench) held() (names []string) {
 	return names
 }
 
+// eachWay runs a test on a driver that takes several names in one step, and on one
+// that refuses to.
+func eachWay(t *testing.T, test func(b *bench, refusal error)) {
+	for _, refusal := range []error{nil, errOneByOne} {
+		inBubble(t, func(b *bench) { test(b, refusal) })
+	}
+}
+
+var errOneByOne = &interlock.Error{Op: "test", Kind: interlock.Definite, Err: driver.ErrNotInOneStep}
+
 func TestAllAreHeldAtOnce(t *testing.T) {
-	inBubble(t, func(b *bench) {
+	eachWay(t, func(b *bench, refusal error) {
 		l, d := b.process(nil)
+		d.refuseAll = refusal
 		err := l.DoAll(b.Context(), []string{"c", "a", "b", "a"}, func(ctx context.Context, claims lock.Claims) error {
 			time.Sleep(3 * ttl) // renewed meanwhile
 			for i, want := range []string{"a", "b", "c"} {
@@ -44,16 +56,17 @@ func TestAllAreHeldAtOnce(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil || len(b.held()) != 0 || d.acquires != 3 || d.releases != 3 {
-			b.Fatalf("%v, left %v, %d acquires, %d releases", err, b.held(), d.acquires, d.releases)
+		if err != nil || len(b.held()) != 0 || d.batches != 1 || (d.acquires != 3) == (refusal != nil) || d.releases != 3 {
+			b.Fatalf("%v, left %v, %d batches, %d acquires, %d releases", err, b.held(), d.batches, d.acquires, d.releases)
 		}
 	})
 }
 
 func TestAllEndWithAnyOfThem(t *testing.T) {
 	for _, lost := range []string{"a", "b", "c"} {
-		inBubble(t, func(b *bench) {
-			l, _ := b.process(nil)
+		eachWay(t, func(b *bench, refusal error) {
+			l, d := b.process(nil)
+			d.refuseAll = refusal
 			err := l.DoAll(b.Context(), []string{"a", "b", "c"}, func(ctx context.Context, claims lock.Claims) error {
 				b.space.Revoke(lost)
 				<-ctx.Done()

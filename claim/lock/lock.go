@@ -139,6 +139,7 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.batch, _ = d.(driver.Batch)
 	return &Fenced{l}, nil
 }
 

@@ -51,7 +51,8 @@ func (b advisoryBackend) release(ctx context.Context, name, owner string) error 
 // locker is what Fenced and Advisory share: the gates, and the I/O for them.
 type locker struct {
 	backend backend
-	name    string // of the driver, for errors
+	batch   driver.Batch // nil if the driver takes names one by one only
+	name    string       // of the driver, for errors
 	options Options
 	ctx     context.Context // ends at close
 	cancel  context.CancelCauseFunc

@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -89,7 +90,10 @@ type faulty struct {
 	loseAcquires  int // this many answers to Acquire are lost
 	loseReleases  int
 	refuse        error // what every Acquire answers, if set
+	refuseAll     error // what every AcquireAll answers, if set
 	acquires      int
+	batches       int
+	during        func() // is called before AcquireAll asks
 	releases      int
 	owners        []string
 	stopped       bool          // leases say that their time is over, whatever the timers
@@ -122,6 +126,34 @@ func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		g.Lease = stoppable{g.Lease, f}
 	}
 	return g, err
+}
+
+// AcquireAll counts in batches, and as one of the acquires whose answers are lost.
+func (f *faulty) AcquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
+	f.mu.Lock()
+	f.batches++
+	refuse, during, lose := cmp.Or(f.refuseAll, f.refuse), f.during, f.loseAcquires > 0
+	if lose {
+		f.loseAcquires--
+	}
+	f.mu.Unlock()
+	if during != nil {
+		during()
+	}
+	if refuse != nil {
+		return nil, refuse
+	}
+	grants, err := f.Driver.AcquireAll(ctx, requests)
+	if err == nil && f.afterAcquired != nil {
+		f.afterAcquired()
+	}
+	if lose {
+		return nil, errReplyLost
+	}
+	for i, g := range grants {
+		grants[i].Lease = stoppable{g.Lease, f}
+	}
+	return grants, err
 }
 
 func (f *faulty) Release(ctx context.Context, name, owner string) error {
