@@ -212,7 +212,14 @@ func (g *Group) Self() Member { return g.self }
 // context ends with ctx or when the claim does. Otherwise it does not run fn and
 // returns a [*NotOwnerError] at once; Hooks.Refused counts those.
 func (g *Group) Do(ctx context.Context, key string, fn func(ctx context.Context, c interlock.Claim) error) error {
-	p := g.enter(key)
+	return g.DoUnder(ctx, 0, key, fn)
+}
+
+// DoUnder is [Group.Do] for what was brought here by a [Location]: it refuses also
+// if key is not owned under that very epoch, because the route is stale then. An
+// epoch of 0 is any.
+func (g *Group) DoUnder(ctx context.Context, epoch interlock.Token, key string, fn func(ctx context.Context, c interlock.Claim) error) error {
+	p := g.enter(key, epoch)
 	if p == nil {
 		err := &NotOwnerError{Key: key, At: g.view.Locate(key)}
 		if f := g.options.Hooks.Refused; f != nil {
@@ -230,7 +237,7 @@ func (g *Group) Do(ctx context.Context, key string, fn func(ctx context.Context,
 // Claim is the claim of key's partition if this member owns it. Unlike with
 // [Group.Do] the partition may move at any time.
 func (g *Group) Claim(key string) (interlock.Claim, bool) {
-	p := g.enter(key)
+	p := g.enter(key, 0)
 	if p == nil {
 		return nil, false
 	}
@@ -239,8 +246,8 @@ func (g *Group) Claim(key string) (interlock.Claim, bool) {
 }
 
 // enter finds key's partition, if it is owned here by the layout that we know to
-// be in force, and counts a caller in.
-func (g *Group) enter(key string) *partition {
+// be in force, under an epoch unless that is 0, and counts a caller in.
+func (g *Group) enter(key string, epoch interlock.Token) *partition {
 	at := g.view.Locate(key)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -248,7 +255,9 @@ func (g *Group) enter(key string) *partition {
 	if p == nil || !p.let() {
 		return nil
 	}
-	if p.layout.Of(key) != p.index { // it is owned by a layout that we have yet to see
+	stale := epoch != 0 && epoch != p.claim.Token()
+	unseen := p.layout.Of(key) != p.index // it is owned by a layout that we have yet to see
+	if stale || unseen {
 		p.out()
 		return nil
 	}

@@ -6,26 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // Router forwards every request to the owner of its key. It owns nothing itself.
 //
 // A request that its member refused, or to which no connection could be made, was
-// not carried out, and is tried again where the key is by then, Options.Attempts
-// times. One whose answer was lost is not: it is answered with 502, and may have
-// been carried out. A key that has no owner for Options.Wait is answered with 503.
+// not carried out, and is tried again where the key is by then. That may be at the
+// same member, which has the partition and is about to let callers in. One whose
+// answer was lost is not tried again here, though an http.Transport does so with
+// what is idempotent by its method: it is answered with 502, and may have been
+// carried out. A request that nobody takes for Options.Wait is answered with 503.
 func Router(m *own.Map, key Key, o *Options) http.Handler {
 	options := o.resolve()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetXForwarded() },
 		Transport:    forwarder{m, options},
-		ErrorHandler: failed,
+		ErrorHandler: options.failed,
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
@@ -33,7 +38,7 @@ func Router(m *own.Map, key Key, o *Options) http.Handler {
 			r, err = replayable(r, options.MaxBody)
 		}
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+			http.Error(w, err.Error(), codeOf(err))
 			return
 		}
 		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routedKey{}, k)))
@@ -75,22 +80,44 @@ type forwarder struct {
 	o Options
 }
 
+// codeOf is the answer to a request that cannot be read.
+func codeOf(err error) int {
+	var long *http.MaxBytesError
+	if errors.As(err, &long) {
+		return http.StatusRequestEntityTooLarge
+	}
+	return http.StatusBadRequest
+}
+
 var (
-	errNoOwner  = errors.New("nobody owns the key")
-	errGaveUp   = errors.New("every member that was asked refused")
+	errNoOwner  = errors.New("no owner took the request in time")
+	errGaveUp   = errors.New("every owner that was asked refused")
 	errNoWhere  = errors.New("the owner told no address")
-	errSentOnce = errors.New("the member refused, and the body is too long to be sent again")
+	errSentOnce = errors.New("the owner refused, and the body is too long to be sent again")
 )
+
+// again is how long to wait before the owner that refused is asked once more.
+var again = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 
 // RoundTrip tries where the key is, until a member takes it.
 func (f forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
 	k := r.Context().Value(routedKey{}).(string)
 	kept := r.Context().Value(bodyKey{}).(body)
+	waiting, cancel := context.WithTimeout(r.Context(), f.o.Wait)
+	defer cancel()
 	var tried interlock.Token
-	for attempt := 1; ; attempt++ {
-		at, err := f.find(r.Context(), k, tried)
+	var why error // the last one did not take it
+	for owners, refusals := 0, 0; ; refusals++ {
+		at, err := f.find(waiting, k, tried, refusals)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, why)
+		}
+		if at.Epoch != tried {
+			tried, refusals = at.Epoch, 0
+			owners++
+		}
+		if owners > f.o.Attempts {
+			return nil, errors.Join(errGaveUp, why)
 		}
 		resp, err := f.o.Transport.RoundTrip(f.to(r, at, kept))
 		switch {
@@ -98,24 +125,29 @@ func (f forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
 			return resp, nil
 		case err != nil && !unsent(err):
 			return nil, err
+		case err == nil:
+			discard(resp)
 		}
-		if err == nil {
-			_ = resp.Body.Close() // a refusal, read or not
-		}
-		if attempt >= f.o.Attempts {
-			return nil, errors.Join(errGaveUp, err)
-		}
-		if !kept.whole {
+		if why = err; !kept.whole {
 			return nil, errors.Join(errSentOnce, err)
 		}
-		tried = at.Epoch
 	}
 }
 
-// find waits for an owner under a later epoch than the one that was tried.
-func (f forwarder) find(ctx context.Context, k string, tried interlock.Token) (own.Location, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.o.Wait)
-	defer cancel()
+// find waits for an owner under a later epoch than the one that was tried, and for
+// that one again after a while.
+func (f forwarder) find(ctx context.Context, k string, tried interlock.Token, refusals int) (own.Location, error) {
+	if tried > 0 {
+		soon, cancel := context.WithTimeout(ctx, again.Delay(refusals, rand.Float64()))
+		_, err := f.m.Await(soon, k, tried)
+		cancel()
+		if err != nil {
+			tried--
+		}
+		if ctx.Err() != nil {
+			return own.Location{}, fmt.Errorf("%w: %w", errNoOwner, context.Cause(ctx))
+		}
+	}
 	at, err := f.m.Await(ctx, k, tried)
 	switch {
 	case err != nil:
@@ -124,6 +156,12 @@ func (f forwarder) find(ctx context.Context, k string, tried interlock.Token) (o
 		return at, fmt.Errorf("%w: %s", errNoWhere, at.Identity)
 	}
 	return at, nil
+}
+
+// discard reads a refusal, which is short, so that its connection can be kept.
+func discard(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
+	_ = resp.Body.Close()
 }
 
 // to is r addressed to a member.
@@ -151,12 +189,17 @@ func unsent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-func failed(w http.ResponseWriter, _ *http.Request, err error) {
-	code := http.StatusBadGateway
+// failed answers a request that was not brought to an owner, without telling what
+// the inside looks like.
+func (o Options) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if o.Failed != nil {
+		o.Failed(r, err)
+	}
 	for _, e := range []error{errNoOwner, errGaveUp, errNoWhere, errSentOnce} {
 		if errors.Is(err, e) {
-			code = http.StatusServiceUnavailable
+			http.Error(w, "route: "+e.Error(), http.StatusServiceUnavailable)
+			return
 		}
 	}
-	http.Error(w, "route: "+err.Error(), code)
+	http.Error(w, "route: the owner did not answer, and may have carried out the request", http.StatusBadGateway)
 }

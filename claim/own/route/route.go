@@ -19,7 +19,6 @@ package route
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -48,14 +47,19 @@ type Options struct {
 	Transport http.RoundTripper
 	// Scheme is that of the members' addresses; empty means http.
 	Scheme string
-	// Attempts is how many members are asked in turn; 0 means [DefaultAttempts].
+	// Attempts is how many owners, one after the other, are asked; 0 means
+	// [DefaultAttempts].
 	Attempts int
-	// Wait is how long a request waits, in all, for its key to have an owner; 0
-	// means [DefaultWait]. Then it is answered with 503.
+	// Wait is how long a request waits, in all, for its key to have an owner that
+	// takes it; 0 means [DefaultWait]. Then it is answered with 503.
 	Wait time.Duration
 	// MaxBody is the largest body, in bytes, that is kept to be sent again when
-	// a member refuses; 0 means [DefaultMaxBody]. A larger one is sent once.
+	// a member refuses; 0 means [DefaultMaxBody]. A larger one is sent once. A
+	// client that waits for an answer before it has sent so much waits for ever.
 	MaxBody int64
+	// Failed is told why a request was not brought to an owner, which its client is
+	// not told in full; nil means nobody is.
+	Failed func(r *http.Request, err error)
 }
 
 func (o *Options) resolve() Options {
@@ -88,7 +92,7 @@ func Handler(g *own.Group, key Key, next http.HandlerFunc, o *Options) http.Hand
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if !serve(g, k, 0, next, w, r) {
+		if _, ours := g.Claim(k); !ours || !serve(g, k, 0, next, w, r) {
 			router.ServeHTTP(w, r)
 		}
 	})
@@ -122,18 +126,15 @@ func epochOf(r *http.Request) (interlock.Token, error) {
 	return interlock.ParseToken(text)
 }
 
-var errOtherEpoch = errors.New("owned under another epoch")
-
-// serve runs next if k is owned here, and under epoch unless that is 0.
-func serve(g *own.Group, k string, epoch interlock.Token, next http.HandlerFunc, w http.ResponseWriter, r *http.Request) bool {
-	err := g.Do(r.Context(), k, func(ctx context.Context, c interlock.Claim) error {
-		if epoch != 0 && epoch != c.Token() {
-			return errOtherEpoch
-		}
+// serve runs next if k is owned here, and under epoch unless that is 0. That the
+// claim was lost meanwhile is told to next, by its context, and by the guard.
+func serve(g *own.Group, k string, epoch interlock.Token, next http.HandlerFunc, w http.ResponseWriter, r *http.Request) (served bool) {
+	_ = g.DoUnder(r.Context(), epoch, k, func(ctx context.Context, c interlock.Claim) error {
+		served = true
 		next(w, r.WithContext(context.WithValue(ctx, claimKey{}, c)))
 		return nil
 	})
-	return err == nil
+	return served
 }
 
 type claimKey struct{}
