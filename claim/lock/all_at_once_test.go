@@ -171,9 +171,9 @@ func TestARefusalAfterALostAnswerIsGivenUp(t *testing.T) {
 func TestABatchThatIsAbandoned(t *testing.T) {
 	for _, limited := range []bool{true, false} {
 		inBubble(t, func(b *bench) {
-			options, ctx, want := (*lock.Options)(nil), b.Context(), context.DeadlineExceeded
+			options, ctx, want := &lock.Options{Attempts: 100}, b.Context(), context.DeadlineExceeded
 			if limited {
-				options = &lock.Options{Wait: time.Second, Attempts: 100}
+				options.Wait = time.Second
 			} else {
 				limit, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
