@@ -57,7 +57,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	path := program(t)
 	t.Setenv("PATH", filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	t.Setenv("INTERLOCK_BACKEND", backends["etcd"](t))
+	t.Setenv("INTERLOCK_BACKEND", "etcd://"+testbed.Etcd(t).Addr())
 	list := examples(t, "../../../docs/cli.md")
 	for _, e := range list {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
