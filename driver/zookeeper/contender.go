@@ -91,9 +91,10 @@ func (c *contender) vanish() {
 	nudge(c.session.checkNow) // perhaps the whole session is gone
 }
 
-// outdate is for one whose session has ended. The driver's mutex is held.
-func (c *contender) outdate() {
-	if c.session.revoked {
+// outdate is for one whose session has ended; told has its holder told. The
+// driver's mutex is held.
+func (c *contender) outdate(told bool) {
+	if told {
 		c.lose(interlock.ErrSessionEnded)
 	}
 	if c.state != leaving {

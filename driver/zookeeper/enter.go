@@ -160,6 +160,7 @@ func (d *Driver) multi(conn *zk.Conn, s *session, c *contender, b base) ([]zk.Mu
 	data := encode(record{Owner: text(c.owner), Asked: d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale})
 	return conn.Multi(
 		&zk.CheckVersionRequest{Path: d.layout.base(), Version: b.version},
+		&zk.CheckVersionRequest{Path: d.layout.base() + "/" + b.mark, Version: -1},
 		&zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: d.options.ACL,
 			Flags: zk.FlagEphemeral | zk.FlagSequence},
 	)
@@ -177,7 +178,7 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 	close(over)
 	switch {
 	case err == nil:
-		c.stands(responses[1].String)
+		c.stands(responses[2].String)
 	case kindOf(err) == interlock.Uncertain:
 		c.unsure = true
 	}

@@ -56,9 +56,7 @@ func TestDamagedBase(t *testing.T) {
 	last := mustAcquire(t, d, demand("n", "before")).Token
 	mustRelease(t, d, demand("n", "before"))
 	const base = "/interlock/interlock.base"
-	if err := operator.Delete(base, -1); err != nil {
-		t.Fatal(err)
-	}
+	removeTree(t, operator, base)
 	if g := mustAcquire(t, d, demand("n", "deleted")); g.Token <= last {
 		t.Fatalf("token %d after %d", g.Token, last)
 	}

@@ -14,6 +14,7 @@ var (
 	errSlow         = errors.New("zookeeper did not answer in time")
 	errNotConnected = errors.New("no connection to zookeeper")
 	errTimeRanOut   = errors.New("no renewal was confirmed in time")
+	errShorter      = errors.New("a server lets the session go on for less time than was granted")
 )
 
 // ask sends one request of the session's client and waits for its answer, for
@@ -126,6 +127,19 @@ func notSent(ctx context.Context, op, name string) error {
 // next is at least as new as this call.
 func (s *session) sync(ctx context.Context, op, name string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (string, error) { return c.Sync(s.d.layout.root) })
+	return err
+}
+
+// confirm is a transaction that changes nothing: a majority has to agree to it,
+// and does not for a session that has ended. A read, or a sync, would be answered
+// by a leader that the others have left and who does not know it yet.
+func (s *session) confirm(ctx context.Context) error {
+	_, err := ask(ctx, s, "renew", "", func(c *zk.Conn) ([]zk.MultiResponse, error) {
+		return c.Multi(&zk.CheckVersionRequest{Path: s.d.layout.base(), Version: -1})
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil // they have agreed on that
+	}
 	return err
 }
 

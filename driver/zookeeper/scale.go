@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // scale makes counters of transaction ids: Base + (czxid − Anchor). It is good
@@ -66,6 +70,10 @@ type base struct {
 	mod     int64 // the transaction that wrote the node last; 0 if nothing is known
 	since   int64 // the transaction that wrote the scale
 	earlier []former
+	// mark is the name of a child, random and made once: while it is there, the
+	// node is the one that was read, and not one that was made anew and has come
+	// to the same version.
+	mark string
 }
 
 // former is a scale that was valid from a transaction on, until the next.
@@ -141,13 +149,15 @@ func (s *session) currentBase(ctx context.Context) (base, error) {
 // raiseBase makes sure that the next counter is at least floor, above all that
 // this session has seen, and can be given by the scale.
 func (s *session) raiseBase(ctx context.Context, floor int64) (base, error) {
-	for range attempts {
+	for n := range attempts {
 		b, err := s.raiseOnce(ctx, floor)
 		switch {
 		case err == nil:
 			s.adopt(b)
 			return b, nil
-		case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNodeExists), errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, zk.ErrBadVersion):
+			s.giveRoom(ctx, n+1)
+		case errors.Is(err, zk.ErrNodeExists), errors.Is(err, zk.ErrNoNode):
 		default:
 			return base{}, err
 		}
@@ -158,18 +168,32 @@ func (s *session) raiseBase(ctx context.Context, floor int64) (base, error) {
 
 const opRaise = "raise base of tokens"
 
+// crowd is how those keep out of each other's way who raise the base at once:
+// the first write of one undoes what another has begun.
+var crowd = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
+
+func (s *session) giveRoom(ctx context.Context, failed int) {
+	timer := time.NewTimer(crowd.Delay(failed, rand.Float64()))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
+}
+
 // raiseOnce reads the base and raises it if it is behind. Then it first writes
 // the node as it is, to learn the present transaction id, which becomes the
 // anchor; whoever comes in between is refused by the version it relied on.
 func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	b, err := s.readBase(ctx)
-	if errors.Is(err, zk.ErrNoNode) {
+	if errors.Is(err, zk.ErrNoNode) || err == nil && b.mark == "" {
 		return base{}, s.createBase(ctx)
 	}
 	if err != nil || !s.isBehind(b, floor) {
 		return b, err
 	}
-	stat, err := s.writeBase(ctx, b.same(), b.version)
+	stat, err := s.writeBase(ctx, b, b.same())
 	if err != nil {
 		return base{}, err
 	}
@@ -181,20 +205,35 @@ func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	if out.Base > interlock.MaxCounter {
 		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: errExhausted}
 	}
-	stat, err = s.writeBase(ctx, encode(out), b.version)
+	stat, err = s.writeBase(ctx, b, encode(out))
 	if err != nil {
 		return base{}, err
 	}
-	return base{scale: out.scale, version: stat.Version, mod: stat.Mzxid, since: stat.Mzxid, earlier: out.Earlier}, nil
+	return base{scale: out.scale, version: stat.Version, mod: stat.Mzxid, since: stat.Mzxid, earlier: out.Earlier, mark: b.mark}, nil
 }
 
-func (s *session) writeBase(ctx context.Context, data []byte, version int32) (*zk.Stat, error) {
-	return ask(ctx, s, opRaise, "", func(c *zk.Conn) (*zk.Stat, error) {
-		return c.Set(s.d.layout.base(), data, version)
+// writeBase writes over b, and over no other.
+func (s *session) writeBase(ctx context.Context, b base, data []byte) (*zk.Stat, error) {
+	path := s.d.layout.base()
+	done, err := ask(ctx, s, opRaise, "", func(c *zk.Conn) ([]zk.MultiResponse, error) {
+		return c.Multi(
+			&zk.CheckVersionRequest{Path: path + "/" + b.mark, Version: -1},
+			&zk.SetDataRequest{Path: path, Data: data, Version: b.version},
+		)
 	})
+	if err != nil {
+		return nil, err
+	}
+	return done[1].Stat, nil
 }
 
+// readBase reads the mark first: if that is still there later, it is of the node
+// that is read second.
 func (s *session) readBase(ctx context.Context) (base, error) {
+	marks, err := s.children(ctx, opRaise, "", s.d.layout.base())
+	if err != nil {
+		return base{}, err
+	}
 	type reply struct {
 		data []byte
 		stat *zk.Stat
@@ -210,13 +249,17 @@ func (s *session) readBase(ctx context.Context) (base, error) {
 	if err != nil {
 		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
 	}
+	if len(marks) > 0 {
+		b.mark = slices.Min(marks) // those who made the node at once may have made several
+	}
 	return b, nil
 }
 
 // createBase makes the node, empty: what it must hold depends on when that was.
+// It also gives one a mark that has none.
 func (s *session) createBase(ctx context.Context) error {
 	path := s.d.layout.base()
-	for _, p := range append(parents(path), path) {
+	for _, p := range append(parents(path), path, path+"/"+newID()) {
 		_, err := ask(ctx, s, opRaise, "", func(c *zk.Conn) (string, error) {
 			return c.Create(p, nil, zk.FlagPersistent, s.d.options.ACL)
 		})

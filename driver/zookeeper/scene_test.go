@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -102,4 +104,19 @@ func count(t testing.TB, server *testbed.Server, name string) int {
 	}
 	t.Fatalf("the server does not count %s", name)
 	return 0
+}
+
+// removeTree deletes a node and all below it, as an operator would.
+func removeTree(t testing.TB, conn *zk.Conn, path string) {
+	t.Helper()
+	list, _, err := conn.Children(path)
+	if err != nil {
+		t.Fatalf("list %s: %v", path, err)
+	}
+	for _, child := range list {
+		removeTree(t, conn, path+"/"+child)
+	}
+	if err := conn.Delete(path, -1); err != nil {
+		t.Fatalf("delete %s: %v", path, err)
+	}
 }

@@ -31,6 +31,7 @@ type session struct {
 	// mu is d.mu
 	stands    bool
 	connected bool
+	back      bool // over another connection, on which nothing was asked yet
 	ended     bool
 	revoked   bool // ZooKeeper said that the session is over, and its nodes with it
 	base      base
@@ -99,14 +100,14 @@ func (d *Driver) abandon(s *session) {
 // begin takes what the session was granted, prepares the namespace and keeps
 // the session alive from now on.
 func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
+	s.d.mu.Lock() // the client's goroutines tell events already
 	ttl := s.link.length()
+	s.id, s.ttl, s.pace, s.term = s.conn.SessionID(), ttl, paceOf(ttl), boottime.NewLease(sent, ttl)
+	s.d.mu.Unlock()
 	if ttl < minTTL {
 		return &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite,
 			Err: fmt.Errorf("the server granted a session of %v, and less than %v cannot be kept alive", ttl, minTTL)}
 	}
-	s.d.mu.Lock() // the client's goroutines tell events already
-	s.id, s.ttl, s.pace, s.term = s.conn.SessionID(), ttl, paceOf(ttl), boottime.NewLease(sent, ttl)
-	s.d.mu.Unlock()
 	for _, a := range s.d.options.Auth {
 		_, err := ask(ctx, s, "authenticate", "", func(c *zk.Conn) (struct{}, error) {
 			return struct{}{}, c.AddAuth(a.Scheme, a.Credentials)
@@ -135,13 +136,45 @@ func (s *session) renew() {
 		case <-s.checkNow:
 		case <-next.C:
 		}
+		s.resume()
 		next.Reset(s.renewOnce())
 	}
 }
 
-// renewOnce sends one renewal and says how long to wait for the next. It is a
-// sync, which the leader answers and only for a session that it knows: a server
-// that has lost the others would go on answering reads.
+// settling is how long a new connection is left to the client, which puts its
+// watches back. It reads the last transaction that it knows of unguarded: were
+// anything answered before, it could take what it missed for known.
+const settling = 20 * time.Millisecond
+
+// resume lets requests out again over a new connection, and has those look again
+// who may have missed something.
+func (s *session) resume() {
+	s.d.mu.Lock()
+	back := s.back
+	s.d.mu.Unlock()
+	if !back {
+		return
+	}
+	timer := time.NewTimer(settling)
+	defer timer.Stop()
+	select {
+	case <-s.ctx.Done():
+		return
+	case <-timer.C:
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if !s.back {
+		return // it broke again
+	}
+	s.back, s.connected = false, true
+	for sub := range s.hints {
+		sub.missed = true
+		sub.wake()
+	}
+}
+
+// renewOnce sends one renewal and says how long to wait for the next.
 func (s *session) renewOnce() time.Duration {
 	left := s.term.Remaining()
 	if left <= 0 {
@@ -151,7 +184,7 @@ func (s *session) renewOnce() time.Duration {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.pace.request, left), errSlow)
 	defer cancel()
 	sent := boottime.Now()
-	err := s.sync(ctx, "renew", "")
+	err := s.confirm(ctx)
 	took := boottime.Now().Sub(sent)
 	switch {
 	case s.ctx.Err() != nil:
@@ -192,24 +225,25 @@ func (s *session) end(cause error) {
 }
 
 // endLocked does it with the driver's mutex held. Running out of time is no news
-// to holders, who watch Remaining. The client is told to say goodbye, so that
+// to holders, who watch Remaining. The client is then told to say goodbye, so that
 // what is left in ZooKeeper goes at once if the servers can be reached.
 func (s *session) endLocked(cause error) {
 	if s.ended {
 		return
 	}
+	ranOut := cause == errTimeRanOut
 	s.ended, s.revoked = true, cause == interlock.ErrSessionEnded
 	if s.term != nil {
 		s.term.End()
 	}
 	if s.d.session == s {
 		s.d.session = nil
-		s.d.tasks.Go(func() { s.leave(!s.revoked) }) // the client's goroutines are tasks that still run
+		s.d.tasks.Go(func() { s.leave(ranOut) }) // the client's goroutines are tasks that still run
 	}
 	s.cancel()
 	for _, c := range s.d.contenders {
 		if c.session == s {
-			c.outdate()
+			c.outdate(!ranOut)
 		}
 	}
 	for sub := range s.hints {
@@ -244,13 +278,16 @@ func (s *session) heard(ev zk.Event) {
 func (s *session) sessionEvent(state zk.State) {
 	switch state {
 	case zk.StateHasSession:
-		s.connected = true
-		if s.stands {
+		switch {
+		case !s.stands:
+			s.stands, s.connected = true, true
+			close(s.up)
+		case s.link.length() < s.ttl: // it would end before our claims do
+			s.endLocked(errShorter)
+		default:
+			s.back = true
 			nudge(s.checkNow)
-			return
 		}
-		s.stands = true
-		close(s.up)
 	case zk.StateExpired:
 		// The client would open another session by itself, and send under it
 		// what was meant for this one. It is not let out again.
@@ -258,7 +295,7 @@ func (s *session) sessionEvent(state zk.State) {
 		s.link.sever()
 		s.endLocked(interlock.ErrSessionEnded)
 	case zk.StateDisconnected, zk.StateConnecting:
-		s.connected = false
+		s.connected, s.back = false, false
 	}
 }
 
@@ -267,7 +304,7 @@ func (s *session) nodeEvent(ev zk.Event) {
 	if c := s.own[ev.Path]; c != nil {
 		if ev.Type == zk.EventNodeDeleted {
 			c.vanish()
-		} else if c.state == holding {
+		} else {
 			c.unwatched = true // somebody wrote into it: tend watches it again
 			nudge(s.d.tendNow)
 		}

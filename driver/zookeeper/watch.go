@@ -18,7 +18,8 @@ const opWatch = "watch"
 // Watch implements driver.Watcher, by one watch of ZooKeeper on the root and one
 // on each lock's node with the prefix, for as long as that node is there. After
 // each change the node is read once, which sets the watch again. The end of a
-// session ends it with a Retryable error; a broken connection does not.
+// session ends it with a Retryable error; after a broken connection it says that
+// something may have been missed, and goes on.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	if ctx.Err() != nil {
 		return notSent(ctx, opWatch, prefix)
@@ -43,16 +44,32 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 			return notSent(ctx, opWatch, prefix)
 		case <-sub.signal:
 		}
-		paths, err := d.news(s, sub)
-		if err != nil {
-			return err
-		}
-		for _, path := range paths {
-			if err := sub.look(ctx, path); err != nil {
-				return prelude(err)
-			}
+		if err := sub.tell(ctx); err != nil {
+			return prelude(err)
 		}
 	}
+}
+
+// tell follows up all that was noted.
+func (sub *subscription) tell(ctx context.Context) error {
+	d := sub.s.d
+	paths, missed, err := d.news(sub.s, sub)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if err := sub.look(ctx, path); err != nil {
+			return err
+		}
+	}
+	if !missed {
+		return nil
+	}
+	if err := sub.arm(ctx, d.layout.root, false); err != nil {
+		return err
+	}
+	sub.changed("")
+	return nil
 }
 
 func (d *Driver) subscribe(s *session, sub *subscription) error {
@@ -75,21 +92,22 @@ func (d *Driver) unsubscribe(s *session, sub *subscription) {
 }
 
 // news takes the paths that have changed, or tells why there will be no more.
-func (d *Driver) news(s *session, sub *subscription) ([]string, error) {
+// missed: there was an interruption.
+func (d *Driver) news(s *session, sub *subscription) (paths []string, missed bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		return nil, errClosed(opWatch, sub.prefix)
+		return nil, false, errClosed(opWatch, sub.prefix)
 	case s.ended:
-		return nil, interrupted(sub.prefix)
+		return nil, false, interrupted(sub.prefix)
 	}
-	var paths []string
 	for path := range sub.dirty {
 		paths = append(paths, path)
 	}
 	clear(sub.dirty)
-	return paths, nil
+	missed, sub.missed = sub.missed, false
+	return paths, missed, nil
 }
 
 func interrupted(prefix string) error {
@@ -102,9 +120,10 @@ type subscription struct {
 	prefix  string
 	changed func(name string)
 	armed   map[string]bool // paths that are watched
-	// dirty and signal are what the client's goroutines tell; dirty is guarded
-	// by the driver's mutex.
+	// dirty and signal are what the client's goroutines tell. The driver's mutex
+	// guards dirty, and missed, which is set when a connection was replaced.
 	dirty  map[string]bool
+	missed bool
 	signal chan struct{}
 }
 

@@ -1,0 +1,195 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestBaseThatWasMadeAnew has the versions of the one before, and is told from
+// it: whoever relied on the old one reads the new one first.
+func TestBaseThatWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	operator := dial(t, server.Addr())
+	old := open(t, &Options{Servers: []string{server.Addr()}})
+	mustAcquire(t, old, demand("n", "before"))
+	mustRelease(t, old, demand("n", "before"))
+	removeTree(t, operator, "/interlock/interlock.base")
+	next := open(t, &Options{Servers: []string{server.Addr()}})
+	first := mustAcquire(t, next, demand("n", "next"))
+	mustRelease(t, next, demand("n", "next"))
+	if g := mustAcquire(t, old, demand("n", "old")); g.Token <= first.Token {
+		t.Fatalf("token %d after %d", g.Token, first.Token)
+	}
+}
+
+// TestManyOpenAtOnce: each raises the base, and none keeps the others from it.
+func TestManyOpenAtOnce(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	const processes = 40
+	failed := make(chan error, processes)
+	var all sync.WaitGroup
+	for i := range processes {
+		all.Go(func() {
+			d, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}})
+			if err != nil {
+				failed <- fmt.Errorf("%d: %w", i, err)
+				return
+			}
+			_ = d.Close(t.Context())
+		})
+	}
+	all.Wait()
+	close(failed)
+	for err := range failed {
+		t.Error(err)
+	}
+}
+
+// TestNoMajorityNoRenewal: a leader that the others have left does not know that
+// at once, and its word is not enough.
+func TestNoMajorityNoRenewal(t *testing.T) {
+	t.Parallel()
+	e := testbed.ZooKeeperEnsemble(t, 3)
+	leader := e.Leader()
+	d := open(t, &Options{Servers: []string{leader.Addr()}, TTL: 20 * time.Second})
+	r := demand("n", "me")
+	renewed := make(chan error, 100)
+	r.Events.Renewed = func(_ time.Duration, err error) { renewed <- err }
+	mustAcquire(t, d, r)
+	for _, s := range e.Peers {
+		if s != leader {
+			s.Pause()
+			defer s.Resume()
+		}
+	}
+	s, err := d.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nudge(s.checkNow)
+	if err := receive(t, renewed, "an attempt to renew"); err == nil {
+		t.Fatal("renewed by a leader without followers")
+	}
+}
+
+// TestWaiterWhoseNodeWasWritten is told of its end if somebody wrote into
+// it while it waited.
+func TestWaiterWhoseNodeWasWritten(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	operator := dial(t, server.Addr())
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	holder, waiter := demand("n", "holder"), demand("n", "waiter")
+	mustAcquire(t, d, holder)
+	done := enqueue(t, d, waiter)
+	d.mu.Lock()
+	node := d.contenders[waiter.identity()].node
+	d.mu.Unlock()
+	if _, err := operator.Set(node, []byte("x"), -1); err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, d, holder)
+	if o := receive(t, done, "the waiter"); o.err != nil {
+		t.Fatal(o.err)
+	}
+	if err := operator.Delete(node, -1); err != nil {
+		t.Fatal(err)
+	}
+	if cause := receive(t, waiter.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+		t.Fatalf("cause %v", cause)
+	}
+}
+
+func (r request) identity() identity { return identity{r.Name, r.Owner} }
+
+// TestShorterSessionEndsClaims: a server that lets a session go on only for less
+// than the claims were promised ends them.
+func TestShorterSessionEndsClaims(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	path := testbed.NewProxy(t, server.Addr())
+	var k stingy
+	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 20 * time.Second, Dial: k.dial})
+	grant := mustAcquire(t, d, demand("n", "me"))
+	k.grants.Store(2000)
+	path.CutAfter(0)
+	_, _ = d.Lock(bounded(t), "n") // its answer is what is cut
+	testbed.Eventually(t, "the claim ends", patience/4, func() bool { return grant.Lease.Remaining() <= 0 })
+	next := mustAcquire(t, d, demand("m", "me"))
+	if left := next.Lease.Remaining(); left > 2*time.Second {
+		t.Fatalf("the next lasts for %v", left)
+	}
+}
+
+// stingy is a dialer whose servers grant sessions of so many milliseconds, if
+// that is set.
+type stingy struct{ grants atomic.Uint32 }
+
+func (k *stingy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	return &stingyConn{Conn: conn, k: k}, err
+}
+
+type stingyConn struct {
+	net.Conn
+	k    *stingy
+	rest []byte
+	met  bool
+}
+
+func (c *stingyConn) Read(p []byte) (int, error) {
+	if !c.met {
+		c.met = true
+		greeting := make([]byte, 12) // length, version, milliseconds
+		if _, err := io.ReadFull(c.Conn, greeting); err != nil {
+			return 0, err
+		}
+		if ms := c.k.grants.Load(); ms > 0 {
+			binary.BigEndian.PutUint32(greeting[8:], ms)
+		}
+		c.rest = greeting
+	}
+	if len(c.rest) > 0 {
+		n := copy(p, c.rest)
+		c.rest = c.rest[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// TestWatchSaysThatItWasInterrupted, after the connection was replaced.
+func TestWatchSaysThatItWasInterrupted(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	path := testbed.NewProxy(t, server.Addr())
+	var k keyhole
+	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second, Dial: k.dial})
+	told := make(chan string, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Watch(ctx, "", func(name string) { told <- name }) }()
+	if name := receive(t, told, "the beginning"); name != "" {
+		t.Fatalf("first %q", name)
+	}
+	k.reconnect(t, path, d)
+	if name := receive(t, told, "word of the interruption"); name != "" {
+		t.Fatalf("after an interruption %q", name)
+	}
+	cancel()
+	if err := receive(t, done, "the end"); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
