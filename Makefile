@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast lint vuln soak-drivers soak-lock mutants story story-soak clean
+.PHONY: help run deps test test-fast lint vuln soak-drivers soak-lock mutants story story-soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ story: deps ## A worker is stopped past its lease and its stale write refused
 
 story-soak: deps ## The story, fifty times in a row
 	go test -race -count=50 -timeout 60m -run '^TestStory$$' ./examples/bank
+
+docs: deps ## Make docs/GUARANTEES.md and docs/choosing.md anew
+	go test ./server/internal/advise ./server/internal/guarantees -update
 
 clean: ## Remove what was built
 	rm -rf bin
