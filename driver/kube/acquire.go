@@ -27,8 +27,8 @@ type contender struct {
 	events driver.Events
 	stage  stage
 	base   int64 // of the last write that asked for it
-	// doubtful: the outcome of a write on revision risk is unknown. It can still
-	// arrive for as long as the Lease has that revision.
+	// doubtful: a write on revision risk, 0 if there was no Lease, is on its way or
+	// its outcome is unknown. It can arrive for as long as the Lease is so.
 	doubtful bool
 	risk     int64
 
@@ -51,10 +51,12 @@ const (
 )
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is
-// done; a single request is given up after half of the TTL, at most five seconds. Uncontended it is one request. The first time that this driver asks for
-// a name it also looks for locks of old kinds, in two requests, and refuses with a
+// done; a single request is given up after half of the TTL, at most five seconds.
+// Uncontended it is one request. The first time that this driver asks for a name it
+// also looks for locks of old kinds, in two requests, and refuses with a
 // [*LegacyLockError] if there is one; and if the Lease is new, one more request
-// sets the base of its tokens.
+// sets the base of its tokens. A Release of the same owner ends it with
+// interlock.ErrReleased.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	c, err := d.enlist(ctx, r)
 	if err != nil {
@@ -143,6 +145,9 @@ func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver
 // mean that it is worth looking again.
 func (d *Driver) round(ctx context.Context, q *queue) (driver.Grant, error) {
 	s := q.look()
+	if err := d.wanted(q.c); err != nil {
+		return driver.Grant{}, err
+	}
 	v := s.judge(q.c.owner, boottime.Now(), d.options.TTL)
 	switch {
 	case v.state == held && !q.noWait:
@@ -180,12 +185,20 @@ func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (dr
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	undo, err := d.risk(c, s)
+	if err != nil {
+		return driver.Grant{}, err
+	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	sent := boottime.Now()
 	o, err := d.client.write(rctx, draft)
 	if err != nil {
-		return driver.Grant{}, d.untaken(rctx, c, s, err)
+		err = d.untaken(rctx, c, s, err)
+		if errors.Is(err, errMoved) || interlock.Kind(err) != interlock.Uncertain {
+			undo()
+		}
+		return driver.Grant{}, err
 	}
 	d.learn(c.object, o)
 	if c.grant.Token == 0 {
@@ -193,7 +206,44 @@ func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (dr
 			return driver.Grant{}, err
 		}
 	}
-	return d.hold(c, o, sent), nil
+	return d.hold(c, o, sent)
+}
+
+// wanted is an error once the owner has released.
+func (d *Driver) wanted(c *contender) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.wanted()
+}
+
+// wanted is an error once the owner has released. The mutex is held.
+func (c *contender) wanted() error {
+	if c.stage == leaving {
+		return problem("acquire", c.name, interlock.Definite, interlock.ErrReleased)
+	}
+	return nil
+}
+
+// risk notes that a write over s is about to leave, so that a release reckons with
+// it; undo takes that back when it was not done.
+func (d *Driver) risk(c *contender, s sight) (undo func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := c.wanted(); err != nil {
+		return nil, err
+	}
+	doubtful, risk := c.doubtful, c.risk
+	c.doubtful, c.risk = true, 0
+	if s.exists() {
+		c.risk = s.rev
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if c.stage != leaving {
+			c.doubtful, c.risk = doubtful, risk
+		}
+	}, nil
 }
 
 // draft is the Lease to be written.
@@ -230,13 +280,7 @@ func (d *Driver) untaken(ctx context.Context, c *contender, s sight, err error) 
 	case apierrors.IsNotFound(err):
 		return problem("acquire", c.name, interlock.Definite, fmt.Errorf("namespace %s: %w (%w)", d.options.Namespace, errNoNamespace, err))
 	}
-	err = failed(ctx, "acquire", c.name, err)
-	if interlock.Kind(err) == interlock.Uncertain {
-		d.mu.Lock()
-		c.doubtful, c.risk = true, s.rev
-		d.mu.Unlock()
-	}
-	return err
+	return failed(ctx, "acquire", c.name, err)
 }
 
 // pin fixes the token of the term: by the first revision that we read while the
@@ -251,16 +295,20 @@ func (d *Driver) pin(c *contender, o object) error {
 	return err
 }
 
-// hold begins the term that was asked for at sent.
-func (d *Driver) hold(c *contender, o object, sent boottime.Instant) driver.Grant {
+// hold begins the term that was asked for at sent. If the owner has released
+// meanwhile, that takes it back.
+func (d *Driver) hold(c *contender, o object, sent boottime.Instant) (driver.Grant, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := c.wanted(); err != nil {
+		return driver.Grant{}, err
+	}
 	c.stage, c.doubtful, c.now = holding, false, o
 	c.term = boottime.NewLease(sent, d.options.TTL)
 	c.grant.Lease = c.term
 	c.due = sent.Add(d.pace.renew)
 	nudge(d.tendNow)
-	return c.grant
+	return c.grant, nil
 }
 
 // settle reads the Lease, of which an earlier write has an unknown outcome.
@@ -271,7 +319,7 @@ func (d *Driver) settle(ctx context.Context, c *contender) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if o.holder() != c.owner && o.rev != c.risk {
+	if c.stage != leaving && o.holder() != c.owner && o.rev != c.risk {
 		c.doubtful, c.risk = false, 0
 		c.grant.Token = 0
 	}

@@ -93,6 +93,8 @@ func (q *queue) tell(holder string) {
 		return
 	}
 	q.told, q.holder = true, holder
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock() // so that it does not follow a Release
 	if waiting := q.c.events.Waiting; waiting != nil {
 		waiting(driver.Place{Ahead: -1, Holder: holder})
 	}
@@ -111,7 +113,7 @@ func (q *queue) sleep(ctx context.Context, until boottime.Instant) error {
 	defer timer.Stop()
 	select {
 	case <-q.woken:
-		return nil
+		return q.d.wanted(q.c)
 	case <-ctx.Done():
 		return problem("acquire", q.c.name, interlock.Uncertain, context.Cause(ctx))
 	case <-q.d.ctx.Done():

@@ -56,11 +56,13 @@ func (d *Driver) renounce(name, owner string) (c *contender, known bool, err err
 	if c.term != nil {
 		c.term.End()
 	}
-	if c.stage == lost || c.stage == asking && !c.doubtful {
+	nothing := c.stage == lost || c.stage == asking && !c.doubtful
+	c.stage = leaving
+	d.view.wake(c.object) // an Acquire that waits
+	if nothing {
 		d.forget(c)
 		return nil, false, nil
 	}
-	c.stage = leaving
 	return c, known, nil
 }
 

@@ -1,0 +1,79 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testLateCreateAfterADeletion: as testLateCreate, where the driver has seen a
+// Lease go.
+func testLateCreateAfterADeletion(s *scene) {
+	d := s.open(Options{})
+	s.acquire(d, "n", "former")
+	s.release(d, "n", "former")
+	s.remove("n")
+	s.sees(d, "n", "it is gone", func(now sight) bool { return !now.exists() })
+	send := s.late(http.MethodPost)
+	_, err := s.try(d, "n", "ours")
+	s.mustBe(err, interlock.Uncertain, "the connection broke")
+	s.release(d, "n", "ours")
+	if status := send(); status != http.StatusConflict {
+		s.Fatalf("the late write is answered with %d", status)
+	}
+	if left := s.Residue(s.T, "n"); len(left) > 0 {
+		s.Fatalf("the Lease names %q, who released", left)
+	}
+}
+
+// testReleaseOvertakesATake: a write that is on its way while its owner gives up
+// takes nothing, and Acquire says so.
+func testReleaseOvertakesATake(s *scene) {
+	d := s.open(Options{})
+	underWay, goOn := make(chan struct{}), make(chan struct{})
+	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if r.Method == http.MethodPost {
+			s.leases.replace(nil)
+			close(underWay)
+			<-goOn
+		}
+		return next.RoundTrip(r)
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(s.Context(), driver.Request{Name: "n", Owner: "ours"})
+		done <- err
+	}()
+	s.receive(func() { <-underWay }, "the write")
+	s.release(d, "n", "ours")
+	close(goOn)
+	s.receive(func() {
+		if err := <-done; !errors.Is(err, interlock.ErrReleased) {
+			s.Errorf("after a release: %v", err)
+		}
+	}, "the end of Acquire")
+	if left := s.Residue(s.T, "n"); len(left) > 0 {
+		s.Fatalf("the Lease names %q, who released", left)
+	}
+}
+
+// testReleaseEndsAWait, and what was waited for is not taken later.
+func testReleaseEndsAWait(s *scene) {
+	d := s.open(Options{})
+	s.acquire(d, "n", "holder")
+	waits, done := make(chan driver.Place, 10), make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(s.Context(), driver.Request{Name: "n", Owner: "ours",
+			Events: driver.Events{Waiting: func(p driver.Place) { waits <- p }}})
+		done <- err
+	}()
+	s.receive(func() { <-waits }, "word of waiting")
+	s.release(d, "n", "ours")
+	s.receive(func() {
+		if err := <-done; !errors.Is(err, interlock.ErrReleased) {
+			s.Errorf("after a release: %v", err)
+		}
+	}, "the end of Acquire")
+}
