@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
@@ -15,9 +16,14 @@ func (t Target) valueTable() string {
 	return cmp.Or(t.own.Get("namespace"), postgres.DefaultNamespace) + "_value"
 }
 
+// KeepsValues reports whether a lock service keeps small values under tokens.
+func (t Target) KeepsValues() bool {
+	return slices.Contains([]string{"etcd", "redis", "postgres", "zookeeper"}, t.kind)
+}
+
 // Values connects to the small values that a lock service keeps under tokens,
-// behind a prefix; disconnect ends that. MariaDB and Kubernetes keep none: v is
-// then nil. The context bounds the opening only.
+// behind a prefix; disconnect ends that. Where there are none, v
+// is nil. The context bounds the opening only.
 func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, disconnect func(), err error) {
 	switch t.kind {
 	case "etcd":
