@@ -193,8 +193,13 @@ func (o *observer) lookAgain(state driver.LockState, failed *int, err error) tim
 		return retries.Delay(*failed, 0.5)
 	}
 	*failed = 0
-	if state.Holder != nil && state.Holder.Expires > 0 {
+	switch ttl := o.election.driver.Guarantees().TTL; {
+	case state.Holder == nil:
+		return idle
+	case state.Holder.Expires > 0:
 		return state.Holder.Expires + 5*time.Millisecond
+	case ttl > 0: // the last moment of a lease may be shown as none
+		return min(ttl, idle)
 	}
 	return idle
 }

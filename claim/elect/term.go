@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -193,7 +194,7 @@ func (t *Term) publish(ctx context.Context, change func(*record)) error {
 func (t *Term) put(ctx context.Context, name string, data []byte) error {
 	e, v := t.election, driver.Value{Data: data, Token: t.token, Source: t.Owner()}
 	for failed := 1; ; failed++ {
-		err := e.options.Values.Put(ctx, name, v)
+		err := e.ask(ctx, "write value", name, func(ctx context.Context) error { return e.options.Values.Put(ctx, name, v) })
 		if err != nil && interlock.Kind(err) == interlock.Uncertain && v.Token == t.token {
 			next, ok := t.token.Next()
 			if !ok {
@@ -208,13 +209,31 @@ func (t *Term) put(ctx context.Context, name string, data []byte) error {
 }
 
 // get reads a value and retries.
-func (e *Election) get(ctx context.Context, name string) (driver.Value, error) {
+func (e *Election) get(ctx context.Context, name string) (v driver.Value, err error) {
 	for failed := 1; ; failed++ {
-		v, err := e.options.Values.Get(ctx, name)
+		err = e.ask(ctx, "read value", name, func(ctx context.Context) error {
+			v, err = e.options.Values.Get(ctx, name)
+			return err
+		})
 		if err == nil || !worthRepeating(err) || failed == attempts || !e.pause(ctx, retries, failed) {
 			return v, err
 		}
 	}
+}
+
+// answer is how long one request to the values may take. They need not live where
+// the lock lives, and a leader that waits for them is renewed meanwhile.
+const answer = 30 * time.Second
+
+// ask makes one request, which is in doubt if it is not answered in time.
+func (e *Election) ask(ctx context.Context, op, name string, request func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	err := request(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = e.fail(op, name, interlock.Uncertain, err)
+	}
+	return err
 }
 
 func first(errs ...error) error {

@@ -33,6 +33,8 @@ func (c changer) enter(ctx context.Context) error {
 }
 
 func (c changer) put(ctx context.Context, name string, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, patience(c.view.d.Guarantees()))
+	defer cancel()
 	return c.view.values.Put(ctx, name, driver.Value{Data: data, Token: c.claim.Token(), Source: c.claim.Owner()})
 }
 

@@ -1,0 +1,144 @@
+package elect_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// silent are values that do not answer while they are hushed.
+type silent struct {
+	driver.Values
+	hushed atomic.Bool
+}
+
+func (s *silent) wait(ctx context.Context) error {
+	if s.hushed.Load() {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+func (s *silent) Get(ctx context.Context, name string) (driver.Value, error) {
+	if err := s.wait(ctx); err != nil {
+		return driver.Value{}, err
+	}
+	return s.Values.Get(ctx, name)
+}
+
+func (s *silent) Put(ctx context.Context, name string, v driver.Value) error {
+	if err := s.wait(ctx); err != nil {
+		return err
+	}
+	return s.Values.Put(ctx, name, v)
+}
+
+// TestSilentValuesDoNotKeepTheLeadership: a candidate that cannot take office
+// because its values do not answer, while its lock is renewed, gives it up.
+func TestSilentValuesDoNotKeepTheLeadership(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		values := &silent{Values: b.space.Values()}
+		values.hushed.Store(true)
+		a, _ := b.candidate("a", func(o *elect.Options) { o.Values = values })
+		failed := make(chan error, 1)
+		go func() {
+			failed <- a.Run(b.Context(), name, func(context.Context, *elect.Term) error { return nil })
+		}()
+		synctest.Wait()
+		healthy, _ := b.candidate("b")
+		o := b.run(b.Context(), healthy)
+		select {
+		case err := <-failed:
+			if kind := interlock.Kind(err); kind != interlock.Uncertain {
+				t.Errorf("%v: %v", kind, err)
+			}
+		case <-time.After(5 * time.Minute):
+			t.Error("it keeps the leadership and does not lead")
+		}
+		values.hushed.Store(false)
+		o.leads(time.Minute)
+	})
+}
+
+// TestAWriteThatIsNotAnsweredIsInDoubt: it may arrive later, so what follows it
+// has a higher token.
+func TestAWriteThatIsNotAnsweredIsInDoubt(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		values := &silent{Values: b.space.Values()}
+		a, _ := b.candidate("a", func(o *elect.Options) { o.Values = values })
+		o := b.run(b.Context(), a)
+		values.hushed.Store(true)
+		time.AfterFunc(40*time.Second, func() { values.hushed.Store(false) })
+		if err := o.term.Proclaim(b.Context(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.term.Proclaim(b.Context(), []byte("y")); err != nil {
+			t.Fatal(err)
+		}
+		v, err := b.space.Values().Get(b.Context(), "term/"+name)
+		if err != nil || v.Token <= o.term.Token() {
+			t.Errorf("written under %d by the term of %d, %v", v.Token, o.term.Token(), err)
+		}
+		o.resign(nil)
+	})
+}
+
+// vague is a driver that shows, for a moment, a holder without the time that is
+// left to it, and tells nothing of its end.
+type vague struct {
+	*memory.Driver
+	vague, deaf atomic.Bool
+}
+
+func (v *vague) Lock(ctx context.Context, name string) (driver.LockState, error) {
+	s, err := v.Driver.Lock(ctx, name)
+	if s.Holder != nil && v.vague.Load() {
+		s.Holder.Expires = 0
+	}
+	return s, err
+}
+
+func (v *vague) Watch(ctx context.Context, prefix string, changed func(string)) error {
+	return v.Driver.Watch(ctx, prefix, func(name string) {
+		if !v.deaf.Load() {
+			changed(name)
+		}
+	})
+}
+
+// TestAnEndIsSeenThoughItsTimeWasNotShown: what is left may be shown as nothing,
+// rounded in the last moment of a lease, and nobody tells of an expiry.
+func TestAnEndIsSeenThoughItsTimeWasNotShown(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a, d := b.candidate("a")
+		b.run(b.Context(), a)
+		v := &vague{Driver: b.space.Open(&memory.Options{TTL: ttl})}
+		v.vague.Store(true)
+		ctx, cancel := context.WithCancel(b.Context())
+		defer cancel()
+		seen := make(chan elect.Leader, 10)
+		watching := b.on(v, "w")
+		go func() { _ = watching.Observe(ctx, name, func(l elect.Leader) { seen <- l }) }()
+		if l := <-seen; l.Identity != "a" {
+			t.Fatalf("%+v leads", l)
+		}
+		synctest.Wait()
+		v.deaf.Store(true)
+		v.vague.Store(false)
+		if err := d.Close(b.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if l := <-seen; l.Token != 0 || time.Since(began) > 3*ttl {
+			t.Errorf("after %v it is %+v", time.Since(began), l)
+		}
+	})
+}
