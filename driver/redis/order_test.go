@@ -18,6 +18,12 @@ import (
 // An acquire request that was given up may still be on its way into the client.
 // The release after it must not overtake it.
 func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
+	testOrder(t, request{op: "acquire", owner: "me"})
+	testOrder(t, request{op: "acquire all", owners: []string{"you", "me"}})
+}
+
+func testOrder(t *testing.T, acquire request) {
+	t.Helper()
 	c := newConn(nil)
 	var mu sync.Mutex
 	var order []string
@@ -30,7 +36,7 @@ func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
 	given, giveUp := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() {
-		_, err := do(given, c, request{op: "acquire", owner: "me"}, func(context.Context) (int, error) {
+		_, err := do(given, c, acquire, func(context.Context) (int, error) {
 			close(entered)
 			<-leave
 			note("acquire")

@@ -103,6 +103,7 @@ local function give_back(i)
   tell_watchers(k)
 end
 
+-- together looks before it takes, so that a refusal writes nothing.
 local function together(n)
   local obstacle, answer = 0, { 0 }
   for i = n, 1, -1 do
