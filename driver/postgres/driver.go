@@ -224,9 +224,13 @@ func (d *Driver) send(s *session, done func(answer), steps ...step) {
 	}})
 }
 
-// heard takes every answer as a sign of life of the session.
+// heard takes every answer as a sign of life of the session, unless it shows
+// that the session is of no use.
 func (d *Driver) heard(s *session, a answer) {
-	if !s.lease.Renew(a.sent, d.ttl) {
+	switch {
+	case isSpoilt(a.err):
+		s.pipe.end(a.err)
+	case !s.lease.Renew(a.sent, d.ttl):
 		s.pipe.end(interlock.ErrExpired)
 	}
 }

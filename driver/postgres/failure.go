@@ -27,12 +27,22 @@ func ofAnswer(op, name string, a answer) error {
 		kind = interlock.Retryable
 	case !a.over && errors.As(a.err, &native):
 		kind = kindOfState(inBegin, native.Code)
-		if native.Code == "57014" { // query_canceled: it took too long
+		if native.Code == "57014" || isSpoilt(native) { // query_canceled: it took too long
 			kind = interlock.Retryable
 		}
 	}
 	return problem(op, name, kind, a.err)
 }
+
+// isSpoilt reports whether the server does not know the tables of a session, or
+// its prepared statements: then somebody has removed them, or another process of
+// the server answers. The next session makes them anew.
+func isSpoilt(err error) bool {
+	var native *pgconn.PgError
+	return errors.As(err, &native) && (native.Code == undefinedTable || native.Code == "26000")
+}
+
+const undefinedTable = "42P01"
 
 // ofOpening gives the reason why there is no session its kind: nothing that was
 // asked for has been sent.

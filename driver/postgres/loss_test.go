@@ -361,3 +361,70 @@ func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
 		give(t, b, "x", receive(t, waiting, "the one behind the dead").owner)
 	}
 }
+
+// Two schemas have two sequences, whose tokens do not compare, and one key.
+func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	if _, err := o.Exec(t.Context(), `create schema a; create schema b`); err != nil {
+		t.Fatal(err)
+	}
+	in := func(schema string) (*Driver, error) {
+		return Open(t.Context(), configOf(t, server.URL()+"&search_path="+schema), &Options{TTL: suiteTTL})
+	}
+	first, err := in("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := in("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, second)
+	if _, err := in("b"); err == nil || interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("opened in another schema: %v", err)
+	}
+	for _, d := range []*Driver{first, second} {
+		if err := d.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testbed.Eventually(t, "a driver of another schema opens when the others are gone", bound, func() bool {
+		d, err := in("b")
+		if err == nil {
+			closeAfter(t, d)
+		}
+		return err == nil
+	})
+}
+
+// A session whose tables or statements are gone ends: the next one makes them
+// anew. Statements are gone where another server process answers.
+func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), time.Minute)
+	for what, spoil := range map[string]func(*session){
+		"the tables are gone": func(*session) {
+			if _, err := o.Exec(t.Context(), `drop table interlock_contender; drop sequence interlock_token`); err != nil {
+				t.Fatal(err)
+			}
+			if g := attempt(t.Context(), d, "other", driver.Request{}); interlock.Kind(g.err) != interlock.Retryable {
+				t.Errorf("without tables: %v (%v)", g.err, interlock.Kind(g.err))
+			}
+		},
+		"another process answers a ping": func(s *session) { d.send(s, nil, step{"interlock_unheard_of", nil}) },
+	} {
+		g := hold(t, d, what)
+		d.mu.Lock()
+		s := d.session
+		d.mu.Unlock()
+		spoil(s)
+		if err := receive(t, g.lost, what); !errors.Is(err, interlock.ErrSessionEnded) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if again := hold(t, d, what+" again"); again.grant.Token <= g.grant.Token {
+			t.Errorf("%s: token %v after %v", what, again.grant.Token, g.grant.Token)
+		}
+	}
+}

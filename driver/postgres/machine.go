@@ -34,9 +34,11 @@ type contender struct {
 	counter    int64            // of its grant; 0 while there is none
 }
 
-// slot is one key. asking is whose try has not been answered.
+// slot is one key. asking is whose try has not been answered; woken says that our
+// turn was told meanwhile.
 type slot struct {
 	holder, asking *contender
+	woken          bool
 	queue          []*contender
 }
 
@@ -102,8 +104,7 @@ func (t *table) abandon(id identity) {
 // tried takes the answer to a try.
 func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) []effect {
 	s := t.slot(key)
-	c := s.asking
-	s.asking = nil
+	c, woken := s.answered()
 	var effects []effect
 	switch {
 	case c == nil || t.contenders[id] != c: // released meanwhile, which gave up everything
@@ -117,7 +118,17 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 	default:
 		effects = t.refuse(now, c, o)
 	}
+	if woken && s.holder == nil {
+		effects = append(effects, t.wake(now, key)...)
+	}
 	return append(effects, t.advance(now, key)...)
+}
+
+// answered ends the try that is under way.
+func (s *slot) answered() (c *contender, woken bool) {
+	c, woken = s.asking, s.woken
+	s.asking, s.woken = nil, false
+	return c, woken
 }
 
 // refuse notes that another has it. The first refusal of one who waits is
@@ -144,8 +155,7 @@ func (t *table) refuse(now boottime.Instant, c *contender, o outcome) []effect {
 // before that: a session keeps it even if its transaction failed.
 func (t *table) failed(now boottime.Instant, id identity, key int64) []effect {
 	s := t.slot(key)
-	c := s.asking
-	s.asking = nil
+	c, _ := s.answered() // the unlock wakes whoever is next
 	if c == nil || t.contenders[id] != c {
 		return t.advance(now, key)
 	}
@@ -194,7 +204,8 @@ func (t *table) wake(now boottime.Instant, key int64) []effect {
 	case s.holder != nil:
 		return nil // its release will wake the next
 	case s.asking != nil:
-		return nil // the server sent this before it executed the try
+		s.woken = true // it may be later than the refusal that is on its way
+		return nil
 	}
 	var effects []effect
 	for _, c := range slices.Clone(s.queue) {

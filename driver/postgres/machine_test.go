@@ -230,3 +230,19 @@ func TestAbandonedPlacePassesItsTurnOn(t *testing.T) {
 		t.Errorf("effects %v", kinds)
 	}
 }
+
+// The server tells a session of its turn before it says that the try was
+// refused, if the lock was given up between the two.
+func TestTurnThatComesDuringATryIsTaken(t *testing.T) {
+	m := newTable(func() time.Duration { return time.Hour })
+	m.ask(now, identity{"x", "o"}, modelKey, false)
+	m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"})
+	m.wake(now, modelKey)
+	effects := m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"})
+	if len(effects) != 2 || effects[0].kind != tellWaiting || effects[1].kind != sendTry {
+		t.Errorf("effects %+v", effects)
+	}
+	if effects = m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"}); len(effects) != 0 {
+		t.Errorf("without another turn: %+v", effects)
+	}
+}

@@ -35,7 +35,8 @@ type Options struct {
 	// Namespace begins the names of the tables, the sequence and the channels,
 	// and is part of every lock's key; empty means [DefaultNamespace]. At most
 	// 20 lower-case letters, digits and underscores, with a letter first.
-	// Tables are looked for along the connection's search_path.
+	// Tables are looked for along the connection's search_path; [Open] refuses
+	// to use those of another schema than the sessions that are there.
 	Namespace string
 }
 
@@ -74,6 +75,10 @@ func Key(namespace, name string) int64 {
 // sessionClass is the first of the two numbers under which a session locks its
 // own id. Locks by two numbers never meet those by one.
 func sessionClass(namespace string) int32 { return int32(Key(namespace, "")) }
+
+// schemaClass is the first of the two numbers under which a session locks the
+// schema of its tables.
+func schemaClass(namespace string) int32 { return int32(Key(namespace, "") >> 32) }
 
 // text refuses what a text column cannot hold.
 func text(op, name, owner string) error {

@@ -65,7 +65,7 @@ func (d *dialer) open(ctx context.Context, former []int32) (_ *session, _ *pgx.C
 	for _, step := range []func(context.Context, *pgx.Conn) error{
 		d.configure, d.create,
 		func(ctx context.Context, conn *pgx.Conn) error { return d.bury(ctx, conn, former) },
-		func(ctx context.Context, conn *pgx.Conn) error { return d.raise(ctx, conn) },
+		d.enter,
 		func(ctx context.Context, conn *pgx.Conn) error { s.id, err = d.identify(ctx, conn); return err },
 		d.prepare,
 	} {
@@ -134,16 +134,45 @@ func (d *dialer) alone(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) erro
 	})
 }
 
+// enter joins the other sessions of the namespace. They must all use the tables
+// of one schema: the key of a lock does not tell schemas apart, and tokens from
+// two sequences do not compare. So each session locks its schema's number, by
+// which the others know it, for as long as it lives.
+func (d *dialer) enter(ctx context.Context, conn *pgx.Conn) error {
+	return d.alone(ctx, conn, func(tx pgx.Tx) error {
+		class, schema, other := schemaClass(d.namespace), int32(0), false
+		err := tx.QueryRow(ctx, d.sql(`select hashtext(n.nspname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+			where c.oid = '{ns}_token'::regclass`), pgx.QueryExecModeExec).Scan(&schema)
+		if err != nil {
+			return err
+		}
+		err = tx.QueryRow(ctx, otherSchema, pgx.QueryExecModeExec, class, schema).Scan(&other)
+		switch {
+		case err != nil:
+			return err
+		case other:
+			return &refusal{fmt.Errorf("sessions of namespace %q use the tables of another schema: all need the same search_path", d.namespace)}
+		}
+		if _, err := tx.Exec(ctx, `select pg_advisory_lock_shared($1::int, $2::int)`, pgx.QueryExecModeExec, class, schema); err != nil {
+			return err
+		}
+		return d.raise(ctx, tx)
+	})
+}
+
+// otherSchema: class, schema. Whether a session of the namespace has another one.
+const otherSchema = `select exists (select from pg_locks where locktype = 'advisory' and objsubid = 2 and granted
+	and database = (select oid from pg_database where datname = current_database())
+	and classid = ($1::int::bigint & 4294967295)::oid and objid <> ($2::int::bigint & 4294967295)::oid)`
+
 // raise lifts the counter to the server's clock, and a second beyond. Tokens may
 // be drawn between the look and the raise: a million of them would be needed to
 // overtake it.
-func (d *dialer) raise(ctx context.Context, conn *pgx.Conn) error {
-	return d.alone(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, d.sql(`select setval('{ns}_token', now.micros + 1000000) from {ns}_token,
+func (d *dialer) raise(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, d.sql(`select setval('{ns}_token', now.micros + 1000000) from {ns}_token,
 			(select floor(extract(epoch from clock_timestamp()) * 1000000)::bigint - `+epochMicros+` as micros) now
 			where last_value < now.micros`), pgx.QueryExecModeExec)
-		return err
-	})
+	return err
 }
 
 // identify takes an id that no living session has, and removes what dead ones

@@ -248,7 +248,7 @@ func (t *Table) failed(ctx context.Context, op, name string, err error, before b
 		kind = known.ErrorKind()
 	case errors.As(err, &native):
 		kind = kindOfState(inCommit, native.Code)
-		if native.Code == "42P01" { // undefined_table: the data is gone
+		if native.Code == undefinedTable { // the data is gone
 			t.mu.Lock()
 			t.missing = true
 			t.mu.Unlock()

@@ -125,7 +125,7 @@ func (v *Values) row(ctx context.Context, text string, args []any, dest ...any) 
 // undefined reports that the table is not there, so that nothing was done.
 func undefined(err error) bool {
 	var native *pgconn.PgError
-	return errors.As(err, &native) && native.Code == "42P01"
+	return errors.As(err, &native) && native.Code == undefinedTable
 }
 
 func (v *Values) create(ctx context.Context) error {
