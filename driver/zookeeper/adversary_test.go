@@ -193,3 +193,76 @@ func TestWatchSaysThatItWasInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestBaseIsMadeAnewByTheClock: who makes it anew knows nothing of one that came
+// after its own, and nobody else is left to say so.
+func TestBaseIsMadeAnewByTheClock(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	operator := dial(t, server.Addr())
+	old := open(t, &Options{Servers: []string{server.Addr()}})
+	mustAcquire(t, old, demand("n", "before"))
+	mustRelease(t, old, demand("n", "before"))
+	later, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := mustAcquire(t, later, demand("n", "later"))
+	mustRelease(t, later, demand("n", "later"))
+	if err := later.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	removeTree(t, operator, "/interlock/interlock.base")
+	if g := mustAcquire(t, old, demand("n", "old")); g.Token <= last.Token {
+		t.Fatalf("token %d after %d", g.Token, last.Token)
+	}
+}
+
+// TestTokensRiseWhateverBecomesOfTheBase, which an operator deletes again and
+// again, while processes come and go.
+func TestTokensRiseWhateverBecomesOfTheBase(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	operator := dial(t, server.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	var inside atomic.Int32
+	var last, grants atomic.Int64
+	var all sync.WaitGroup
+	for i := range 5 {
+		all.Go(func() {
+			d := open(t, &Options{Servers: []string{server.Addr()}})
+			for n := 0; ctx.Err() == nil; n++ {
+				if i == 0 && n%20 == 19 { // this one comes and goes
+					_ = d.Close(t.Context())
+					d = open(t, &Options{Servers: []string{server.Addr()}})
+				}
+				r := demand("n", fmt.Sprintf("%d/%d", i, n))
+				g, err := d.Acquire(ctx, r.Request)
+				if err == nil {
+					if inside.Add(1) != 1 {
+						t.Error("two hold it")
+					}
+					if former := last.Swap(int64(g.Token)); former >= int64(g.Token) {
+						t.Errorf("token %d after %d", g.Token, former)
+					}
+					grants.Add(1)
+					inside.Add(-1)
+				}
+				mustRelease(t, d, r)
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		time.Sleep(50 * time.Millisecond)
+		list, _, _ := operator.Children("/interlock/interlock.base")
+		for _, mark := range list {
+			_ = operator.Delete("/interlock/interlock.base/"+mark, -1)
+		}
+		_ = operator.Delete("/interlock/interlock.base", -1)
+	}
+	all.Wait()
+	if grants.Load() < 50 {
+		t.Fatalf("only %d grants", grants.Load())
+	}
+}

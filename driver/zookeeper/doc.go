@@ -28,28 +28,30 @@
 // The counter is base + (czxid − anchor), where czxid is the transaction that
 // created the contender's node. Waiters are served in the order of these, so it
 // rises with every grant; the number at the end of the node's name starts anew
-// when the lock's node is removed, and is never used. Base and anchor are in the
-// node ROOT/interlock.base. Every session raises them so that the counter is at
-// least the microseconds since 2020, and therefore tokens rise over an empty
-// data directory too, given sane clocks. A contender's node is created in one
-// transaction with a check that the base is still the one it relies on, and not
-// one that was deleted and made anew, which a child of it tells. A counter that
-// is out of range is refused. A base is good for 2^24 transactions
-// and not beyond an election, which moves czxids by 2^32; who comes then raises
-// it first, by at most 17 seconds more than the clock asks for. [Driver.Token]
-// and [Driver.Zxid] convert for writers that know only czxids.
+// when the lock's node is removed, and is never used. Base and anchor are in
+// the node ROOT/interlock.base. Every session raises them so that the counter
+// is at least the microseconds since 2020, and therefore tokens rise over an
+// empty data directory too, given sane clocks. A contender's node is created in
+// one transaction with a check that the base is still the one it relies on, and
+// not one that was deleted and made anew, which a child of it tells; that is
+// done by the clock of the moment. A counter that is out of range is refused. A
+// base is good for 2^24 transactions and not beyond an election, which moves
+// czxids by 2^32; who comes then raises it first, by at most 17 seconds more
+// than the clock asks for. [Driver.Token] and [Driver.Zxid] convert for writers
+// that know only czxids.
 //
 // # Liveness
 //
 // A driver has one session, over one connection at a time. It is renewed every
-// third of the TTL, and after a failure every tenth of it, by a transaction that
-// changes nothing, to which a majority of the servers has to agree: a leader that
-// the others have left cannot renew it. The deadline runs from the moment before the last good one was
-// sent. A broken connection is replaced, and claims go on within their session,
-// unless the next server lets it go on only for less time than was granted.
-// When the session is gone every claim is gone with it, and the next Acquire
-// opens a new one under which nothing old is adopted: a node is believed only if
-// its ephemeral owner is the present session.
+// third of the TTL, and after a failure every tenth of it, by a transaction
+// that changes nothing, to which a majority of the servers has to agree: a
+// leader that the others have left cannot renew it. The deadline runs from the
+// moment before the last good one was sent. A broken connection is replaced,
+// and claims go on within their session, unless the next server lets it go on
+// only for less time than was granted. When the session is gone every claim is
+// gone with it, and the next Acquire opens a new one under which nothing old is
+// adopted: a node is believed only if its ephemeral owner is the present
+// session.
 //
 // # Waiting
 //

@@ -65,8 +65,8 @@ func (d *Driver) hasNode(c *contender) bool {
 }
 
 // settle finds out what became of a request to create c's node whose answer is
-// not known. Its random part tells; the client sends in order, and the server
-// catches up with the leader first, so what is not seen then will not come.
+// not known. Its random part tells; the client sends in order, and a majority
+// has agreed to a later request first, so what is not seen then will not come.
 func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
 	if err := d.created(ctx, s, c); err != nil {
 		return err
@@ -108,9 +108,10 @@ func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
 	}
 }
 
-// line reads the line as it is now, and not as a server that lags behind has it.
+// line reads the line as it is now, and not as a server that lags behind has it:
+// all that was sent before this is in it, or will never be carried out.
 func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, error) {
-	if err := s.sync(ctx, opAcquire, c.name); err != nil {
+	if err := s.confirm(ctx, opAcquire, c.name); err != nil {
 		return nil, err
 	}
 	list, err := s.children(ctx, opAcquire, c.name, c.lock)

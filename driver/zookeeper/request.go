@@ -123,8 +123,8 @@ func notSent(ctx context.Context, op, name string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 }
 
-// sync has the server that answers us catch up with the others: what is read
-// next is at least as new as this call.
+// sync has the server that answers us catch up with its leader. It writes nothing,
+// which is right for those who only show what they find.
 func (s *session) sync(ctx context.Context, op, name string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (string, error) { return c.Sync(s.d.layout.root) })
 	return err
@@ -132,9 +132,10 @@ func (s *session) sync(ctx context.Context, op, name string) error {
 
 // confirm is a transaction that changes nothing: a majority has to agree to it,
 // and does not for a session that has ended. A read, or a sync, would be answered
-// by a leader that the others have left and who does not know it yet.
-func (s *session) confirm(ctx context.Context) error {
-	_, err := ask(ctx, s, "renew", "", func(c *zk.Conn) ([]zk.MultiResponse, error) {
+// by a leader that the others have left and who does not know it yet. What is read
+// next is at least as new as this call.
+func (s *session) confirm(ctx context.Context, op, name string) error {
+	_, err := ask(ctx, s, op, name, func(c *zk.Conn) ([]zk.MultiResponse, error) {
 		return c.Multi(&zk.CheckVersionRequest{Path: s.d.layout.base(), Version: -1})
 	})
 	if errors.Is(err, zk.ErrNoNode) {

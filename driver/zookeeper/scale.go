@@ -201,7 +201,8 @@ func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	if !s.isBehind(b, floor) {
 		return b, nil
 	}
-	out := b.next(s.wanted(b, floor))
+	// by the clock as well: another session may have raised it, and then it was lost
+	out := b.next(s.wanted(b, max(floor, interlock.CounterAt(s.d.options.Now()))))
 	if out.Base > interlock.MaxCounter {
 		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: errExhausted}
 	}

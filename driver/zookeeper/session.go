@@ -184,7 +184,7 @@ func (s *session) renewOnce() time.Duration {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.pace.request, left), errSlow)
 	defer cancel()
 	sent := boottime.Now()
-	err := s.confirm(ctx)
+	err := s.confirm(ctx, "renew", "")
 	took := boottime.Now().Sub(sent)
 	switch {
 	case s.ctx.Err() != nil:
