@@ -53,10 +53,12 @@ func (h *holding) lost(ranOut bool, cause error) {
 	}
 }
 
-// isAnswer reports whether err came from a server whose session goes on.
+// isAnswer reports whether err came from a server whose session goes on. It does
+// not when the server has become read-only, since others take their locks on its
+// successor, nor without its tables, which the next session makes.
 func isAnswer(err error) bool {
 	var native *client.MySQLError
-	return errors.As(err, &native) && !endsSession(native.Number)
+	return errors.As(err, &native) && !endsSession(native.Number) && !isReadOnly(native.Number) && native.Number != noTable
 }
 
 // outcome is what came of a try.
@@ -108,15 +110,19 @@ func (d *Driver) pause(ctx context.Context, name string, woken <-chan struct{}, 
 // try asks once. curious asks also who holds.
 func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outcome, error) {
 	results := make(chan outcome, 1) // the task may outlast this call
+	h := &holding{Request: r}
 	err := d.ask(ctx, "acquire", r.Name, func(work context.Context) error {
 		if ctx.Err() != nil {
 			return nil // nobody waits: nothing is sent
 		}
-		o, err := d.take(work, r, curious)
+		o, err := d.take(work, h, curious)
 		results <- o
 		return err
 	})
 	if err != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		h.quiet = true // it may be granted yet
 		return outcome{}, err
 	}
 	select {
@@ -128,8 +134,8 @@ func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outco
 }
 
 // take takes the lock if this process does not have it.
-func (d *Driver) take(ctx context.Context, r driver.Request, curious bool) (outcome, error) {
-	if o, here := d.here(r); here {
+func (d *Driver) take(ctx context.Context, h *holding, curious bool) (outcome, error) {
+	if o, here := d.here(h); here {
 		return o, nil
 	}
 	var counter, connection int64
@@ -137,51 +143,63 @@ func (d *Driver) take(ctx context.Context, r driver.Request, curious bool) (outc
 	var s *session
 	err := d.statement(ctx, func(used *session) (err error) {
 		s = used
-		lock := s.lockName(d.options, r.Name)
+		lock := s.lockName(d.options, h.Name)
 		got, err = maybe(ctx, s.conn, d.options.sql(takeLock),
-			[]any{[]byte(r.Name), lock, []byte(r.Owner), lock}, &counter, &connection)
+			[]any{[]byte(h.Name), lock, []byte(h.Owner), lock}, &counter, &connection)
 		if err == nil && got {
 			err = s.sameAs(connection)
 		}
 		return err
 	})
+	o := outcome{held: true}
+	if got {
+		o, err = d.granted(s, h, counter)
+	}
 	switch {
-	case err != nil && isAnswer(err): // it may have been taken before the row was refused
-		return outcome{}, errors.Join(err, d.drop(ctx, r.Name))
+	case err != nil && (got || isAnswer(err)): // it may have been taken before the row was refused
+		d.undo(ctx, h.Name)
+		return outcome{}, err
 	case err != nil:
 		return outcome{}, err
-	case got:
-		return d.granted(s, r, counter)
-	case !curious:
-		return outcome{held: true}, nil
+	case o.held && curious:
+		return d.holderOf(ctx, h.Name)
 	}
-	return d.holderOf(ctx, r.Name)
+	return o, nil
+}
+
+// undo gives back a lock that nobody was given. If that fails the session ends:
+// it would take the lock once more, and then give it up only once.
+func (d *Driver) undo(ctx context.Context, name string) {
+	if err := d.drop(ctx, name); err != nil {
+		d.over(err)
+	}
 }
 
 // here is for a name that this process has.
-func (d *Driver) here(r driver.Request) (o outcome, here bool) {
+func (d *Driver) here(h *holding) (o outcome, here bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h := d.holdings[r.Name]
+	before := d.holdings[h.Name]
 	switch {
-	case h == nil:
+	case before == nil:
 		return o, false
-	case h.Owner != r.Owner:
-		return outcome{held: true, holder: h.Owner}, true
+	case before.Owner != h.Owner:
+		return outcome{held: true, holder: before.Owner}, true
 	}
-	h.Request, h.quiet = r, false
+	h.token, h.claim = before.token, before.claim
+	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: h.token}}, true
 }
 
-func (d *Driver) granted(s *session, r driver.Request, counter int64) (o outcome, err error) {
+func (d *Driver) granted(s *session, h *holding, counter int64) (o outcome, err error) {
 	token, err := interlock.NewToken(counter, 0)
 	if err != nil {
 		return o, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h := &holding{Request: r, token: token, claim: &claim{session: s.lease}}
-	d.holdings[r.Name] = h
+	h.token, h.claim = token, &claim{session: s.lease}
+	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: token}}, nil
 }
 

@@ -146,16 +146,20 @@ func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 	switch number {
 	case checkRead, lockWaitTimeout, lockNoWait, deadlock, tooMany, tooManyOfUser, limitOfUser, unknownCommand:
 		return interlock.Retryable
-	case readOnly, readOnlyTransaction, readOnlyMode:
-		return interlock.Definite
 	}
 	switch {
+	case isReadOnly(number):
+		return interlock.Definite
 	case at == inCommit, at == inRollback:
 		return interlock.Uncertain
 	case endsSession(number):
 		return interlock.Retryable
 	}
 	return interlock.Definite
+}
+
+func isReadOnly(number uint16) bool {
+	return number == readOnly || number == readOnlyTransaction || number == readOnlyMode
 }
 
 // endsSession reports whether number tells that the server ended the session, or

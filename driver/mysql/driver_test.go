@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	client "github.com/go-sql-driver/mysql"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -395,13 +397,15 @@ func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 func TestTablesAreMadeAgain(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin := open(t, server.URL())
-	d := modes[1].mustOpen(t, server.URL(), nil)
-	admin.do(t, "drop table interlock_lease")
-	_, err := d.Acquire(t.Context(), request("x"))
-	if interlock.Kind(err) != interlock.Retryable {
-		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	for table, m := range map[string]mode{"interlock_holder": modes[0], "interlock_lease": modes[1]} {
+		d := m.mustOpen(t, server.URL(), nil)
+		admin.do(t, "drop table "+table)
+		_, err := d.Acquire(t.Context(), request("x"))
+		if interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%s: %v (%v)", m.name, err, interlock.Kind(err))
+		}
+		acquire(t, d, request("x"))
 	}
-	acquire(t, d, request("x"))
 }
 
 // TestWithoutRights: whoever only uses the tables need not be allowed to make any.
@@ -486,5 +490,146 @@ func TestAnotherNamespace(t *testing.T) {
 			r.NoWait = true
 			acquire(t, d, r)
 		}
+	}
+}
+
+// TestNoWordAfterAnAbandonedAcquire: the server grants it when nobody waits for
+// the answer any more, and its events are told to nobody.
+func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Second})
+	before := request("x")
+	acquire(t, d, before)
+	release(t, d, before)
+	operator := admin.mustBegin(t)
+	mustExec(t, operator, "select * from interlock_holder for update")
+	r := request("x")
+	var over atomic.Bool
+	told := make(chan string, 100)
+	tell := func(what string) {
+		if over.Load() {
+			told <- what
+		}
+	}
+	r.Events.Renewed = func(time.Duration, error) { tell("renewed") }
+	r.Events.Lost = func(cause error) { tell("lost") }
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := d.Acquire(ctx, r); interlock.Kind(err) != interlock.Uncertain {
+		t.Fatalf("%v (%v)", err, interlock.Kind(err))
+	}
+	over.Store(true)
+	if err := operator.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	user := func() string {
+		return admin.text(t, "select coalesce(is_used_lock(?), 0)", mysql.LockName("test", "interlock", "x"))
+	}
+	testbed.Eventually(t, "it is granted", bound, func() bool { return user() != "0" })
+	pinged := admin.status(t, "Com_select")
+	testbed.Eventually(t, "the session is kept alive", bound, func() bool { return admin.status(t, "Com_select") > pinged+3 })
+	admin.do(t, "kill "+user())
+	release(t, d, r)
+	if len(told) > 0 {
+		t.Errorf("it was told %q", <-told)
+	}
+}
+
+// TestReadOnlyServerEndsTheSession: others take their locks on its successor.
+func TestReadOnlyServerEndsTheSession(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
+	r := request("x")
+	lost := make(chan error, 10)
+	r.Events.Lost = func(cause error) { lost <- cause }
+	acquire(t, d, r)
+	admin.do(t, "set global read_only = 1")
+	select {
+	case err := <-lost:
+		if !errors.Is(err, interlock.ErrSessionEnded) {
+			t.Error(err)
+		}
+	case <-time.After(bound):
+		t.Fatal("it still holds on a server that was made a replica")
+	}
+	admin.do(t, "set global read_only = 0")
+	release(t, d, r)
+}
+
+// TestEmptiedTables are used on, and tokens stay above the clock.
+func TestEmptiedTables(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d, err := mysql.OpenTable(t.Context(), admin.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	r := request("x")
+	token := acquire(t, d, r).Token
+	admin.do(t, "truncate interlock_lease", "truncate interlock_lease_swept")
+	again := request("x")
+	if next := acquire(t, d, again).Token; next <= token {
+		t.Errorf("token %v after %v", next, token)
+	}
+	release(t, d, again)
+	if err := d.Sweep(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := admin.text(t, "select count(*) from interlock_lease"); n != "0" {
+		t.Errorf("%s rows are left", n)
+	}
+	if n := admin.text(t, "select count(*) from interlock_lease_swept where counter > 0"); n != "1" {
+		t.Error("the highest counter is not kept")
+	}
+}
+
+// TestFailedUndoEndsTheSession, which would take the lock once more. The user may
+// ask only so much, and in one of the cases nothing more once the lock is taken.
+func TestFailedUndoEndsTheSession(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	release(t, modes[0].mustOpen(t, server.URL(), nil), request("x")) // makes the tables
+	admin.do(t, "alter table interlock_holder add constraint check (owner <> 'unwanted')")
+	refused := map[bool]bool{}
+	for queries := 1; queries < 20 && len(refused) < 2; queries++ {
+		user := fmt.Sprint("app", queries)
+		admin.do(t, fmt.Sprintf("create user %s@127.0.0.1", user),
+			fmt.Sprintf("grant all on test.* to %s@127.0.0.1 with max_queries_per_hour %d", user, queries))
+		d, err := modes[0].open(t.Context(), t, strings.Replace(server.URL(), "root@", user+"@", 1), nil)
+		if err != nil {
+			continue
+		}
+		_, err = d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "unwanted"})
+		var native *client.MySQLError
+		refused[errors.As(err, &native) && native.Number != 1226] = true
+		testbed.Eventually(t, "nobody has the lock", bound, func() bool {
+			return admin.text(t, "select coalesce(is_used_lock(?), 0)", mysql.LockName("test", "interlock", "x")) == "0"
+		})
+		if err := d.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(refused) < 2 {
+		t.Errorf("not both of the limit and the row refused: %v", refused)
+	}
+}
+
+// TestTokenThatIsNoneGivesTheLockBack: somebody has written nonsense.
+func TestTokenThatIsNoneGivesTheLockBack(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d := modes[0].mustOpen(t, server.URL(), nil)
+	r := request("x")
+	acquire(t, d, r)
+	release(t, d, r)
+	admin.do(t, "update interlock_holder set counter = 9000000000000000000")
+	if g, err := d.Acquire(t.Context(), request("x")); err == nil {
+		t.Errorf("granted with %v", g.Token)
+	}
+	if user := admin.text(t, "select coalesce(is_used_lock(?), 0)", mysql.LockName("test", "interlock", "x")); user != "0" {
+		t.Errorf("connection %s has the lock", user)
 	}
 }

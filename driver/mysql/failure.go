@@ -39,7 +39,7 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 	switch {
 	case errors.As(err, &known):
 		return err
-	case errors.As(err, &native) && (native.Number == statementTime || native.Number == interrupted):
+	case errors.As(err, &native) && (native.Number == statementTime || native.Number == interrupted || native.Number == noTable):
 		kind = interlock.Retryable
 	case errors.As(err, &native) && endsSession(native.Number):
 		kind = interlock.Uncertain // it may have been done before

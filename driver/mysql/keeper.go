@@ -246,8 +246,9 @@ func (t *Table) sweep(ctx context.Context, after time.Duration) error {
 	}
 	defer tx.Rollback()
 	for _, query := range []string{
-		`update {ns}_lease_swept set counter = greatest(counter, (select coalesce(max(counter), 0) from {ns}_lease
-			where expires < {now} - interval ? microsecond)) where id = 1`,
+		`insert into {ns}_lease_swept (id, counter) select 1, coalesce(max(counter), 0) from {ns}_lease
+			where expires < {now} - interval ? microsecond
+			on duplicate key update counter = greatest({ns}_lease_swept.counter, values(counter))`,
 		`delete from {ns}_lease where expires < {now} - interval ? microsecond
 			and counter <= (select counter from {ns}_lease_swept where id = 1)`,
 	} {

@@ -57,7 +57,7 @@ func (f facts) refusal() error {
 	case err == nil && (major < 10 || major == 10 && minor < 5):
 		return fmt.Errorf("the server is %s: 10.5 or later is needed", f.version)
 	case f.readOnly:
-		return errors.New("the server is read-only, as replicas are")
+		return errReadOnly
 	}
 	return nil
 }

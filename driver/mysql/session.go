@@ -135,14 +135,22 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	return create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_break")
 }
 
-// check asks which connection of the server answers.
+// check asks which connection of the server answers, and whether that is a
+// primary still: locks are taken on its successor otherwise, while it keeps ours.
 func (s *session) check(ctx context.Context) error {
 	var id int64
-	if err := one(ctx, s.conn, `select connection_id()`, nil, &id); err != nil {
+	var readOnly int
+	err := one(ctx, s.conn, `select connection_id(), @@global.read_only`, nil, &id, &readOnly)
+	switch {
+	case err != nil:
 		return err
+	case readOnly != 0:
+		return errReadOnly
 	}
 	return s.sameAs(id)
 }
+
+var errReadOnly = errors.New("the server is read-only, as replicas are")
 
 func (s *session) sameAs(id int64) error {
 	if s.id == 0 && uint32(id) == s.socket.number() { // the server begins with the lower half

@@ -54,7 +54,6 @@ var tableSchema = []string{
 		id int not null primary key,
 		counter bigint not null) engine = InnoDB`,
 	`create table if not exists {ns}_lease_break ` + breakColumns,
-	`insert ignore into {ns}_lease_swept (id, counter) values (1, 0)`,
 }
 
 const breakColumns = `(
@@ -172,7 +171,7 @@ func (t *Table) run(ctx context.Context, op, name, owner string, send func(conte
 // for the answer.
 const lockRow = `set statement max_statement_time = {limit} for
 insert into {ns}_lease (name, owner, counter, since, expires)
-values (?, ?, greatest({floor}, 1 + (select counter from {ns}_lease_swept where id = 1)), {now}, {now} + interval ? microsecond)
+values (?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval ? microsecond)
 on duplicate key update
 	counter = if(expires <= {now}, greatest(counter + 1, {floor}), counter),
 	since = if(expires <= {now}, values(since), since),
