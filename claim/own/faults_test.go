@@ -469,3 +469,53 @@ func TestDrainingIsMeasured(t *testing.T) {
 		}
 	})
 }
+
+// mute is a store of values that does not answer while it is hushed.
+type mute struct {
+	*memory.Values
+	hushed atomic.Bool
+}
+
+func (m *mute) Get(ctx context.Context, name string) (driver.Value, error) {
+	if m.hushed.Load() {
+		<-ctx.Done()
+		return driver.Value{}, context.Cause(ctx)
+	}
+	return m.Values.Get(ctx, name)
+}
+
+// TestSilentValuesAreTold: a member that has locks and cannot read the layout owns
+// nothing, does not wait for the answer for ever, and says so.
+func TestSilentValuesAreTold(t *testing.T) {
+	inTown(t, func(t *town) {
+		a := t.join("a", t.driver(), t.space.Values(), nil)
+		goOn, failed := make(chan struct{}), make(chan int, 1000)
+		var work sync.WaitGroup
+		for i := range 20 {
+			work.Go(func() {
+				_ = a.Do(t.Context(), fmt.Sprint(i), func(context.Context, interlock.Claim) error { <-goOn; return nil })
+			})
+		}
+		values := &mute{Values: t.space.Values()}
+		b := t.join("b", t.driver(), values, &observe.Own{Failed: func(e observe.OwnFailed) { failed <- e.Partition }})
+		values.hushed.Store(true) // it stands in line for its half
+		close(goOn)
+		work.Wait()
+		time.Sleep(2 * time.Minute)
+		if owned := b.Owned(); len(owned) > 0 {
+			t.Errorf("it owns %v", owned)
+		}
+		told := map[int]bool{}
+		for range len(failed) {
+			told[<-failed] = true
+		}
+		if len(told) != 3 || !told[-1] {
+			t.Errorf("told of %v", told)
+		}
+		values.hushed.Store(false)
+		time.Sleep(2 * time.Minute)
+		if n := len(b.Owned()); n != 2 {
+			t.Errorf("it owns %d when it is over", n)
+		}
+	})
+}
