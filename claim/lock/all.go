@@ -51,9 +51,10 @@ func (c Claims) Release(ctx context.Context) error {
 // are free, that is one request. Otherwise, and whenever one of them has to be
 // waited for, they are taken one after the other in the order of their bytes, each
 // once, so that callers of DoAll never wait for each other in a circle, whatever
-// order they write names in. A call inside fn for further names can: take all that is
-// needed in one call. While it waits for one name, the ones before it are held,
+// order they write names in. A call inside fn for further names can: take all that
+// is needed in one call. While it waits for one name, the ones before it are held,
 // and Options.MaxHold counts for them.
+//
 // If one is not to be had, what was taken is given back and the error is that of
 // the name which failed; if a claim ended while others were awaited, the error
 // is Retryable.

@@ -46,9 +46,9 @@ func (o *Options) orDefault() (Options, error) {
 	return options, nil
 }
 
-// Driver is a fenced lock with a queue, and a driver.Batch. It is safe for concurrent use, and
-// keeps three goroutines, whatever the number of locks, and one for each request
-// under way.
+// Driver is a fenced lock with a queue, and a driver.Batch. It is safe for
+// concurrent use, and keeps three goroutines, whatever the number of locks, and
+// one for each request under way.
 type Driver struct {
 	conn       *conn
 	layout     layout
