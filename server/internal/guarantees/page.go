@@ -40,6 +40,23 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
+// inShort are the rows that the README shows.
+var inShort = []string{"token", "guard", "exclusion holder-pause", "exclusion server-crash", "exclusion async-failover", "order", "wait"}
+
+// Summary is what the README shows of the table.
+func (t *Table) Summary() string {
+	var b strings.Builder
+	short := *t
+	short.Promises = nil
+	for _, p := range t.Promises {
+		if slices.Contains(inShort, p.ID) {
+			short.Promises = append(short.Promises, p)
+		}
+	}
+	short.grid(&b)
+	return b.String()
+}
+
 // grid is the table itself.
 func (t *Table) grid(b *strings.Builder) {
 	b.WriteString("| |")

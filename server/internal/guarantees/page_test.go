@@ -25,6 +25,22 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestReadme: where the README shows a part of the table, between two comments, it
+// shows what the table says.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile(top + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "<!-- guarantees -->\n")
+	if !ok {
+		t.Skip("the README has no such part")
+	}
+	if part, _, _ := strings.Cut(rest, "<!-- /guarantees -->"); part != load(t).Summary() {
+		t.Errorf("between its comments README.md should have:\n%s", load(t).Summary())
+	}
+}
+
 // TestEveryCellHasAProof that exists: a case of a suite that the backend runs, a
 // test, or the reason why there is none.
 func TestEveryCellHasAProof(t *testing.T) {

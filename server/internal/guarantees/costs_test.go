@@ -1,0 +1,344 @@
+package guarantees
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+var costs = flag.Bool("costs", false, "measure what locks cost, and write docs/performance.md; takes minutes")
+
+// A priced system tells how much it was asked.
+type priced struct {
+	title, unit, from string
+	args              []string
+	system            system
+	held              int // how many claims are held at once
+	count             func(t *testing.T, addr string) float64
+}
+
+var pricedSystems = []priced{
+	{title: "Redis", unit: "scripts", from: "`INFO commandstats`, `evalsha`", system: systems["redis"], held: 1000, count: redisScripts},
+	{title: "plain Redis", unit: "scripts", from: "the same", system: systems["redis-plain"], held: 1000, count: redisScripts},
+	{title: "etcd", unit: "messages", from: "`grpc_server_msg_received_total`", args: fastEtcd, system: systems["etcd"], held: 1000, count: etcdMessages},
+	{title: "ZooKeeper", unit: "packets", from: "`zk_packets_received`, which counts pings too", system: systems["zookeeper"], held: 1000, count: zookeeperPackets},
+	{title: "Postgres sessions", unit: "statements", from: "`pg_stat_statements`; a request may have several", args: statements,
+		system: systems["postgres"], held: 1000, count: postgresStatements},
+	{title: "Postgres table", unit: "statements", from: "the same", args: statements, system: systems["postgres-table"], held: 1000, count: postgresStatements},
+	{title: "MariaDB sessions", unit: "statements", from: "`Questions`", system: systems["mysql"], held: 1000, count: mysqlQuestions},
+	{title: "MariaDB table", unit: "statements", from: "the same", system: systems["mysql-table"], held: 1000, count: mysqlQuestions},
+}
+
+var statements = []string{"-c", "shared_preload_libraries=pg_stat_statements"}
+
+// A price is what was measured on one system.
+type price struct {
+	priced
+	cycle, handOver, renewal float64 // requests
+	cycleTook, handOverTook  time.Duration
+	goroutines               int
+}
+
+// TestCosts measures one system after the other and writes the page. The exact
+// figures are asserted in the drivers' own tests; this only reports.
+func TestCosts(t *testing.T) {
+	if !*costs {
+		t.Skip("measures for minutes: with -costs")
+	}
+	var all []price
+	for _, p := range pricedSystems {
+		server := p.system.server(t, p.args...)
+		all = append(all, p.measure(t, server.Addr()))
+	}
+	k := testbed.KubeAPIServer(t)
+	all = append(all, priced{title: "Kubernetes", unit: "requests", from: "`apiserver_request_total` for Leases, without watches", system: onKube(k),
+		held: 100, count: func(t *testing.T, addr string) float64 { return kubeRequests(t, k) }}.measure(t, k.Addr()))
+	if err := os.WriteFile(top+"docs/performance.md", []byte(costPage(all)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p priced) measure(t *testing.T, addr string) price {
+	t.Helper()
+	m := price{priced: p}
+	open := func(ttl time.Duration) driver.Fenced {
+		return mustOpen(t, func() (driver.Fenced, error) { return p.system.open(t, addr, ttl) })
+	}
+	a, b := open(time.Minute), open(time.Minute)
+	m.cycle, m.cycleTook = p.cycles(t, addr, a)
+	m.handOver, m.handOverTook = p.handOvers(t, addr, a, b)
+	m.renewal, m.goroutines = p.holds(t, addr, open(heldTTL))
+	t.Logf("%s: %.2f, %.2f, %.1f", p.title, m.cycle, m.handOver, m.renewal)
+	return m
+}
+
+const (
+	cycles    = 200
+	handOvers = 50
+	heldTTL   = 15 * time.Second
+)
+
+// cycles takes and gives up a lock that nobody else wants.
+func (p priced) cycles(t *testing.T, addr string, d driver.Fenced) (requests float64, took time.Duration) {
+	acquire(t, d, "free", "warm")
+	release(t, d, "free", "warm")
+	before := p.count(t, addr)
+	var each []time.Duration
+	for i := range cycles {
+		began := time.Now()
+		acquire(t, d, "free", fmt.Sprint("c", i))
+		release(t, d, "free", fmt.Sprint("c", i))
+		each = append(each, time.Since(began))
+	}
+	return (p.count(t, addr) - before) / cycles, median(each)
+}
+
+// handOvers gives a lock back and forth between two processes. It looks for the
+// moment at which the next one waits in none: where a place in the queue is told it
+// is awaited, elsewhere a little time has to do.
+func (p priced) handOvers(t *testing.T, addr string, a, b driver.Fenced) (requests float64, took time.Duration) {
+	acquire(t, a, "hot", "h")
+	last := "h"
+	before := p.count(t, addr)
+	var each []time.Duration
+	for i := range handOvers {
+		next, waits, granted := fmt.Sprint("h", i), make(chan struct{}, 10), make(chan error, 1)
+		a, b = b, a
+		go func() {
+			_, err := a.Acquire(t.Context(), driver.Request{Name: "hot", Owner: next,
+				Events: driver.Events{Waiting: func(driver.Place) { waits <- struct{}{} }}})
+			granted <- err
+		}()
+		<-waits
+		began := time.Now()
+		release(t, b, "hot", last)
+		if err := <-granted; err != nil {
+			t.Fatal(err)
+		}
+		each, last = append(each, time.Since(began)), next
+	}
+	after := p.count(t, addr)
+	release(t, a, "hot", last)
+	return (after - before) / handOvers, median(each)
+}
+
+// holds keeps many claims for three renewals.
+func (p priced) holds(t *testing.T, addr string, d driver.Fenced) (requests float64, goroutines int) {
+	acquire(t, d, "held", "first")
+	before := runtime.NumGoroutine()
+	for i := range p.held {
+		acquire(t, d, fmt.Sprint("held-", i), fmt.Sprint("m", i))
+	}
+	goroutines = runtime.NumGoroutine() - before
+	const renewals = 3
+	counted := p.count(t, addr)
+	time.Sleep(renewals * heldTTL / 3) // it is a time that is measured
+	return (p.count(t, addr) - counted) / renewals, max(goroutines, 0)
+}
+
+func acquire(t *testing.T, d driver.Fenced, name, owner string) {
+	t.Helper()
+	if _, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: owner}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func release(t *testing.T, d driver.Fenced, name, owner string) {
+	t.Helper()
+	if err := d.Release(t.Context(), name, owner); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func redisScripts(t *testing.T, addr string) float64 {
+	c := dialRedis(t, addr)
+	text, err := c.Do(t.Context(), c.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
+			return number(t, strings.SplitN(rest, ",", 2)[0])
+		}
+	}
+	return 0
+}
+
+func etcdMessages(t *testing.T, addr string) float64 {
+	return metric(t, http.DefaultClient, "http://"+addr+"/metrics", "", "grpc_server_msg_received_total", "")
+}
+
+func kubeRequests(t *testing.T, k *testbed.Kube) float64 {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(k.CA)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	defer transport.CloseIdleConnections()
+	return metric(t, &http.Client{Transport: transport}, k.URL()+"/metrics", testbed.KubeAdmin, "apiserver_request_total", `resource="leases"`)
+}
+
+// metric sums a counter over its labels, without watches.
+func metric(t *testing.T, client *http.Client, url, token, name, with string) (sum float64) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	defer client.CloseIdleConnections()
+	for lines := bufio.NewScanner(io.LimitReader(answer.Body, 64<<20)); lines.Scan(); {
+		line := lines.Text()
+		if strings.HasPrefix(line, name+"{") && strings.Contains(line, with) && !strings.Contains(line, `verb="WATCH"`) {
+			sum += number(t, line[strings.LastIndexByte(line, ' ')+1:])
+		}
+	}
+	return sum
+}
+
+func zookeeperPackets(t *testing.T, addr string) float64 {
+	text, err := testbed.FourLetterWord(addr, "mntr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "zk_packets_received\t"); ok {
+			return number(t, strings.TrimSpace(rest))
+		}
+	}
+	t.Fatal("the server does not count packets")
+	return 0
+}
+
+func postgresStatements(t *testing.T, addr string) (n float64) {
+	conn, err := pgx.Connect(t.Context(), postgresAt(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if _, err := conn.Exec(t.Context(), "create extension if not exists pg_stat_statements"); err != nil {
+		t.Fatal(err)
+	}
+	err = conn.QueryRow(t.Context(), `select coalesce(sum(calls), 0)::float from pg_stat_statements
+		where query not like '%pg_stat_statements%'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// mysqlQuestions leaves out its own: one for each time it was called before.
+func mysqlQuestions(t *testing.T, addr string) float64 {
+	db, err := sql.Open("mysql", mysqlAt(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var name, value string
+	if err := db.QueryRow("show global status like 'Questions'").Scan(&name, &value); err != nil {
+		t.Fatal(err)
+	}
+	mysqlAsked++
+	return number(t, value) - mysqlAsked
+}
+
+var mysqlAsked float64
+
+func number(t *testing.T, text string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func costPage(all []price) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# What locks cost
+
+Measured on %s, on one machine with %d processors (%s/%s, %s) that also ran the servers, without a replica and
+without a network between. The servers did not wait for a disk (no append-only file, no fsync), so that each write of a
+durable server comes on top. Times are medians, and hints; what was asked is what the servers counted. To measure anew:
+`+"`go test ./server/internal/guarantees -run '^TestCosts$' -costs -v`"+`. It only reports; what must not grow is asserted
+by the drivers' own tests against the same counters.
+
+| | counted | acquire and release, uncontended | time | hand-over to another process | time | one renewal of many claims | goroutines for them |
+|---|---|---|---|---|---|---|---|
+`, time.Now().UTC().Format("2 January 2006"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	for _, p := range all {
+		fmt.Fprintf(&b, "| %s | %s | %.2f | %v | %.2f | %v | %.1f for %d | %d |\n", p.title, p.unit, p.cycle, short(p.cycleTook),
+			p.handOver, short(p.handOverTook), p.renewal, p.held, p.goroutines)
+	}
+	b.WriteString("\nA renewal is due every third of the TTL, here 15 s. Figures that are not whole have heartbeats, pings and tries in them:\n" +
+		"a hand-over is a release and the acquire that waited for it.\n\nThe counters:\n\n")
+	for _, p := range all {
+		fmt.Fprintf(&b, "- %s: %s\n", p.title, p.from)
+	}
+	b.WriteString(assertedBy())
+	return b.String()
+}
+
+// asserted are the tests that fail when a lock asks more than it should.
+var asserted = []string{"driver/redis TestUncontendedCostsTwoRequests", "driver/redis TestHandOverCostsThreeRequests",
+	"driver/redis TestThousandLocksRenewInFewRequests", "driver/redis TestQuorumCost", "driver/etcd TestUncontendedCostsTwoRequests",
+	"driver/zookeeper TestUncontendedCostsFourRequests", "driver/postgres TestCostOfAnUncontendedLock",
+	"driver/postgres TestCostOfManyLocks", "driver/postgres TestCostOfAHerd", "driver/mysql TestCost",
+	"driver/kube testUncontendedCostsTwoRequests", "driver/kube testWaitersCostNoRequests"}
+
+// TestCostsAreAsserted where the page says so, and the page is of this list.
+func TestCostsAreAsserted(t *testing.T) {
+	tree := &tree{t: t, tests: map[string]map[string]string{}}
+	for _, name := range asserted {
+		if why := tree.refuses(Backend{}, name); why != "" {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+	if text, err := os.ReadFile(top + "docs/performance.md"); err != nil || !strings.HasSuffix(string(text), assertedBy()) {
+		t.Errorf("docs/performance.md does not end with the tests that assert it (%v): %s", err, assertedBy())
+	}
+}
+
+func assertedBy() string {
+	var b strings.Builder
+	b.WriteString("\nThe figures that must not grow are asserted by\n\n")
+	for _, name := range asserted {
+		b.WriteString("- " + shown([]string{name}) + "\n")
+	}
+	return b.String()
+}
+
+func short(d time.Duration) time.Duration {
+	if d > 10*time.Millisecond {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(10 * time.Microsecond)
+}
