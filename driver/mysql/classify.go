@@ -108,7 +108,7 @@ func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 		return interlock.Definite
 	case unsent, at == inAbandoned:
 		return interlock.Retryable
-	case errors.Is(err, errFailedBefore), errors.Is(err, errReplaced):
+	case errors.Is(err, errFailedBefore):
 		return interlock.Definite
 	case at == inStatement && errors.Is(err, sql.ErrTxDone), errors.Is(err, client.ErrPktTooLarge):
 		return interlock.Definite
@@ -186,8 +186,10 @@ func dooms(err error) bool {
 var (
 	// errFailedBefore: a transaction that failed must be rolled back.
 	errFailedBefore = errors.New("the transaction failed before, and can only be rolled back")
-	// errReplaced: the server has undone the transaction meanwhile.
-	errReplaced = errors.New("the server undid the transaction after an error that was not heeded")
+	// errReplaced: the server has ended the transaction meanwhile, and nothing that
+	// came after was committed.
+	errReplaced = errors.New("the transaction had ended before: the server undid it after an error that was not heeded, " +
+		"or committed it because of a statement such as CREATE")
 )
 
 func isNumber(err error, number uint16) bool {

@@ -51,7 +51,8 @@
 // seconds, makes the server end a session that it has not heard for so long, and
 // with it all its locks. Every statement counts as a sign of life, and one is sent
 // each third of the TTL. A session that the server closed is noticed at once, all
-// its claims are lost, and the next request opens another one. Of a lease: one
+// its claims are lost, and the next request opens another one. So it is, within a
+// third of the TTL, when the server was made read-only, because it was replaced. Of a lease: one
 // statement each third of the TTL renews up to 200.
 //
 // # Waiting

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"runtime"
 	"strconv"
 	"strings"
@@ -376,6 +377,25 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestSweepEndsSoon if somebody has locked an old row: a sweep keeps others from
+// making rows.
+func TestSweepEndsSoon(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	d, err := mysql.OpenTable(t.Context(), admin.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	admin.do(t, "insert into interlock_lease values ('old', '', 1, '2021-01-01', '2021-01-01')")
+	mustExec(t, admin.mustBegin(t), "select * from interlock_lease for update")
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if err := d.Sweep(ctx, time.Hour); err == nil || ctx.Err() != nil {
+		t.Errorf("swept with %v, ended by us: %v", err, ctx.Err())
+	}
+}
+
 // TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on.
 func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 	server := testbed.MariaDB(t)
@@ -389,6 +409,31 @@ func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 		admin.do(t, fmt.Sprintf("update %s set counter = counter + %d", table, hour))
 		if next := acquire(t, d, request("x")).Token.Counter(); next != counter+hour+1 {
 			t.Errorf("%s: counter %d after %d", m.name, next, counter+hour)
+		}
+	}
+}
+
+// TestModes: the user's pool may have any sql_mode and time zone, and names any
+// bytes.
+func TestModes(t *testing.T) {
+	server := testbed.MariaDB(t)
+	for _, sqlMode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT", "ANSI,NO_BACKSLASH_ESCAPES", ""} {
+		db := open(t, server.URL()+"?interpolateParams=true&time_zone=%27%2B05:30%27&sql_mode="+url.QueryEscape("'"+sqlMode+"'"))
+		d, err := mysql.OpenTable(t.Context(), db.DB, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close(context.Background())
+		for _, name := range []string{`it's "\`, "\U0001f512", "\xff'"} {
+			r := request(name)
+			acquire(t, d, r)
+			if state, err := d.Lock(t.Context(), name); err != nil || state.Holder == nil || state.Holder.Owner != r.Owner {
+				t.Errorf("%s: %q is shown as %+v, %v", sqlMode, name, state, err)
+			}
+			release(t, d, r)
+			if state, err := d.Lock(t.Context(), name); err != nil || state.Holder != nil {
+				t.Errorf("%s: %q is released and shown as %+v, %v", sqlMode, name, state, err)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -232,13 +233,17 @@ func (k *keeper) sweep(now boottime.Instant) {
 	}
 	k.swept = now
 	t := k.table
-	ctx, cancel := context.WithTimeout(t.life, t.options.statementTimeout())
+	ctx, cancel := context.WithTimeout(t.life, t.options.TTL/4) // what is held must be renewed
 	defer cancel()
 	_ = t.run(ctx, "sweep", "", "", func(ctx context.Context) error { return t.sweep(ctx, sweepAfter) })
 }
 
+// sweepSize is how many rows one sweep removes at most.
+const sweepSize = 10000
+
 // sweep keeps the highest counter of what it removes, so that a name that comes
-// again goes on above it whatever the clock says.
+// again goes on above it whatever the clock says. Whoever makes a row has to wait
+// meanwhile, so that the server ends it soon.
 func (t *Table) sweep(ctx context.Context, after time.Duration) error {
 	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
@@ -246,11 +251,13 @@ func (t *Table) sweep(ctx context.Context, after time.Duration) error {
 	}
 	defer tx.Rollback()
 	for _, query := range []string{
-		`insert into {ns}_lease_swept (id, counter) select 1, coalesce(max(counter), 0) from {ns}_lease
+		`set statement max_statement_time = 1 for
+			insert into {ns}_lease_swept (id, counter) select 1, coalesce(max(counter), 0) from {ns}_lease
 			where expires < {now} - interval ? microsecond
 			on duplicate key update counter = greatest({ns}_lease_swept.counter, values(counter))`,
-		`delete from {ns}_lease where expires < {now} - interval ? microsecond
-			and counter <= (select counter from {ns}_lease_swept where id = 1)`,
+		`set statement max_statement_time = 1 for
+			delete from {ns}_lease where expires < {now} - interval ? microsecond
+			and counter <= (select counter from {ns}_lease_swept where id = 1) order by name limit ` + strconv.Itoa(sweepSize),
 	} {
 		if _, err := tx.ExecContext(ctx, t.options.sql(query), after.Microseconds()); err != nil {
 			return err

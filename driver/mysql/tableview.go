@@ -28,7 +28,7 @@ func (t *Table) rows(ctx context.Context, op, name string, query string, args []
 }
 
 const showRows = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)
-from {ns}_lease where owner <> '' and expires > {now} and `
+from {ns}_lease where owner <> x'' and expires > {now} and `
 
 // stateOf reads a row of showRows.
 func stateOf(rows *sql.Rows) (driver.LockState, error) {
@@ -145,7 +145,7 @@ func differing(before, now map[string]string) []string {
 func (t *Table) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	where, args := within(prefix)
 	return watch(ctx, t.life, prefix, func() (map[string]string, error) {
-		return t.states(ctx, prefix, `select name, concat(counter, ' ', owner <> '' and expires > {now}) from {ns}_lease where `+where, args)
+		return t.states(ctx, prefix, `select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `+where, args)
 	}, changed)
 }
 

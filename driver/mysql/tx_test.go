@@ -128,6 +128,7 @@ func TestTransactions(t *testing.T) {
 		{"settings are given back", testSettings},
 		{"an idle transaction is ended", testIdle},
 		{"what follows an undone transaction is not committed", testUndone},
+		{"what follows an implicit commit is not committed", testImplicitCommit},
 		{"a long statement is ended", testLongStatement},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -507,10 +508,23 @@ func testUndone(t *testing.T, w world) {
 	if _, err := x.Native().Exec("insert into u values (3, 0)"); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, x.Commit(t.Context()), interlock.Definite, 0)
+	wantKind(t, x.Commit(t.Context()), interlock.Uncertain, 0)
 	_ = y.Rollback(t.Context())
 	if n := w.text(t, "select count(*) from u"); n != "2" {
 		t.Errorf("%s rows: what followed was committed", n)
+	}
+}
+
+// testImplicitCommit: what came before a statement that commits stays, and what
+// came after does not.
+func testImplicitCommit(t *testing.T, w world) {
+	w.do(t, "create table ic (k int primary key)")
+	x := w.mustBegin(t)
+	mustBound(t, x, bound)
+	mustExec(t, x, "insert into ic values (1)", "create table ic2 (k int primary key)", "insert into ic values (2)")
+	wantKind(t, x.Commit(t.Context()), interlock.Uncertain, 0)
+	if k := w.text(t, "select group_concat(k) from ic"); k != "1" {
+		t.Errorf("rows %s", k)
 	}
 }
 

@@ -182,8 +182,8 @@ func (k *keeper) sweep() {
 		return
 	}
 	k.swept = now
-	ctx, cancel := context.WithTimeout(k.table.life, k.table.statementTimeout())
+	ctx, cancel := context.WithTimeout(k.table.life, k.table.ttl/4) // what is held must be renewed
 	defer cancel()
 	// If it fails there is a next time.
-	_ = k.table.rows(ctx, "sweep", "", func(pgx.Rows) error { return nil }, sweepRows)
+	_ = k.table.rows(ctx, "sweep", "", func(pgx.Rows) error { return nil }, sweepRows, sweepSize)
 }

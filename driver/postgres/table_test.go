@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -70,5 +71,38 @@ func (b *tableBackend) Delete(t *testing.T, name string) {
 	t.Helper()
 	if _, err := b.operator.Exec(context.Background(), `delete from `+b.namespace+`_lease where name = $1`, name); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An old row that somebody has locked does not keep leases from being renewed.
+func TestSweepDoesNotDelayRenewals(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	openTableAt(t, server.URL(), DefaultNamespace) // makes the table
+	tx, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	_, err = o.Exec(t.Context(), `insert into interlock_lease (name, counter, since, expires) values ('old', 1, '2020-01-01', '2020-01-01')`)
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `select from interlock_lease for update`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := OpenTable(t.Context(), o, &TableOptions{TTL: MinTTL}) // sweeps at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, d)
+	var r driver.Request
+	renewed := make(chan error, 100)
+	r.Events.Renewed = func(_ time.Duration, err error) { renewed <- err }
+	g := attempt(t.Context(), d, "x", r)
+	for range 3 {
+		if err := receive(t, renewed, "a renewal"); err != nil || g.grant.Lease.Remaining() <= 0 {
+			t.Fatalf("renewed with %v, %v left", err, g.grant.Lease.Remaining())
+		}
 	}
 }

@@ -53,9 +53,14 @@ const keepRows = `update {ns}_lease l set expires = clock_timestamp() + $3::bigi
 from unnest($1::text[], $2::text[]) as h (name, owner)
 where l.name = h.name and l.owner = h.owner and l.expires > clock_timestamp() returning l.owner`
 
-// sweepRows removes what nobody has wanted for a day.
-const sweepRows = `with gone as (
-	delete from {ns}_lease where name <> '' and expires < clock_timestamp() - interval '1 day' returning counter
+// sweepSize is how many rows one sweep removes at most.
+const sweepSize = 10000
+
+// sweepRows removes what nobody has wanted for a day: limit.
+const sweepRows = `with old as (
+	select name from {ns}_lease where name <> '' and expires < clock_timestamp() - interval '1 day' limit $1::bigint for update skip locked
+), gone as (
+	delete from {ns}_lease l using old where l.name = old.name returning counter
 )
 insert into {ns}_lease (name, counter, since, expires)
 select '', max(counter), clock_timestamp(), clock_timestamp() from gone having count(*) > 0
