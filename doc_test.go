@@ -5,7 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -200,32 +199,4 @@ func (d *documentation) need(id *ast.Ident, name string, comments ...*ast.Commen
 	}
 	at := d.fset.Position(id.Pos())
 	d.missing = append(d.missing, fmt.Sprintf("%s:%d: %s is exported and not documented", at.Filename, at.Line, name))
-}
-
-// TestReadmePromisesWhatTheGuaranteesDo: the rows of the table are those of
-// docs/GUARANTEES.md, word for word.
-func TestReadmePromisesWhatTheGuaranteesDo(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("docs/GUARANTEES.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(readme), "## What each backend promises")
-	section, _, _ = strings.Cut(section, "\n## ")
-	rows := 0
-	for line := range strings.Lines(section) {
-		if !strings.HasPrefix(line, "|") {
-			continue
-		}
-		rows++
-		if !strings.Contains(string(page), line) {
-			t.Errorf("docs/GUARANTEES.md has no row %q", strings.TrimSpace(line))
-		}
-	}
-	if rows < 5 {
-		t.Errorf("the table has %d rows", rows)
-	}
 }

@@ -35,15 +35,21 @@ func quorumOn(t testing.TB, servers five, o QuorumOptions) *Quorum {
 	return q
 }
 
+// takeQuorum repeats what may be repeated, as package lock does: on a busy machine
+// nodes answer too late.
 func takeQuorum(t testing.TB, q *Quorum, r driver.Request) driver.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	lease, err := q.Acquire(ctx, r)
-	if err != nil {
-		t.Fatalf("acquire %q: %v", r.Name, err)
+	for {
+		lease, err := q.Acquire(ctx, r)
+		switch kind := interlock.Kind(err); {
+		case err == nil:
+			return lease
+		case ctx.Err() != nil, kind != interlock.Retryable && kind != interlock.Uncertain:
+			t.Fatalf("acquire %q: %v", r.Name, err)
+		}
 	}
-	return lease
 }
 
 func (f five) holders(t testing.TB, key string) []string {
@@ -235,9 +241,7 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	if took := time.Since(restarted); took < delay {
 		t.Errorf("granted %v after the restart, the delay is %v", took, delay)
 	}
-	if second.Nodes()[0].Young != 0 {
-		t.Errorf("%+v", second.Nodes()[0])
-	}
+	testbed.Eventually(t, "the node is told to be old enough", bound, func() bool { return second.Nodes()[0].Young == 0 })
 }
 
 // What comes too late to be worked with is given back.
@@ -277,7 +281,7 @@ func TestQuorumNeedsTimeToWork(t *testing.T) {
 func TestQuorumCost(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	q := quorumOn(t, servers, QuorumOptions{})
+	q := quorumOn(t, servers, QuorumOptions{NodeTimeout: 5 * time.Second}) // none is given up
 	var before [quorumNodes]map[string]int
 	for i, s := range servers {
 		before[i] = calls(t, dial(t, s.Addr()))
