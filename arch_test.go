@@ -42,6 +42,7 @@ const policy = `
 observe                 -> .
 history                 -> .
 internal/backoff        ->
+internal/join           ->
 internal/sqltext        -> . driver
 internal/testbed        ->
 internal/testbed/...    ->

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 type claim = interlock.Claim
@@ -138,9 +139,7 @@ func (t *Term) check(op string) error {
 
 // during is ctx, ended with the term.
 func (t *Term) during(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(t.Context(), func() { cancel(context.Cause(t.Context())) })
-	return ctx, func() { unhook(); cancel(nil) }
+	return join.Context(ctx, t.Context())
 }
 
 func (t *Term) fail(op string, kind interlock.ErrorKind, err error) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // Claims are several names held at once, each with a token of its own, sorted by
@@ -114,7 +115,7 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 		if bound > 0 {
 			bound = max(1, bound-boottime.Now().Sub(began))
 		}
-		waiting, stop := endWith(wait, claims.Context())
+		waiting, stop := join.Context(wait, claims.Context())
 		h, err := l.acquireWithin(bound, parent, waiting, name, try)
 		stop()
 		if err != nil {
@@ -168,11 +169,4 @@ func (l *locker) outOfAll(held Claims, name string, err error) error {
 		}
 	}
 	return err
-}
-
-// endWith is ctx, but ends with other as well, with the cause of either.
-func endWith(ctx, other context.Context) (joined context.Context, stop func()) {
-	joined, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
-	return joined, func() { unhook(); cancel(nil) }
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 const (
@@ -56,7 +57,7 @@ type Look func(ctx context.Context, changed []string) (done bool, expires time.D
 // done. A look whose error is Retryable or Uncertain is repeated as requests for
 // locks are. It blocks until ctx ends, whose cause it returns, or f is closed.
 func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Look) error {
-	ctx, stop := endWith(ctx, f.l.ctx)
+	ctx, stop := join.Context(ctx, f.l.ctx)
 	defer stop()
 	w := &wait{locker: f.l, look: look, hinted: make(chan struct{}, 1)}
 	if done, err := w.again(ctx, nil); done || err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -228,9 +229,8 @@ func (g *Group) DoUnder(ctx context.Context, epoch interlock.Token, key string, 
 		return err
 	}
 	defer p.leave()
-	inside, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(p.claim.Context(), func() { cancel(context.Cause(p.claim.Context())) })()
+	inside, stop := join.Context(ctx, p.claim.Context())
+	defer stop()
 	return p.orLost(fn(inside, p.claim))
 }
 

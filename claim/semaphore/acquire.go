@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // Do waits for a permit of name, runs fn, and gives the permit up when fn has
@@ -21,7 +22,7 @@ func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Con
 	if err != nil {
 		return err
 	}
-	working, stop := within(ctx, p.Context())
+	working, stop := join.Context(ctx, p.Context())
 	defer func() {
 		stop()
 		_ = p.Release(ctx) // Hooks.ReleaseFailed tells
@@ -89,20 +90,13 @@ func inDoor(ctx context.Context, n names, take take, choose choose) (*Permit, er
 		return nil, err
 	}
 	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed tells
-	waiting, stop := within(ctx, door.Context())
+	waiting, stop := join.Context(ctx, door.Context())
 	defer stop()
 	p, err := choose(waiting, n)
 	if err != nil && !door.Valid() && ctx.Err() == nil {
 		err = errTurnOver
 	}
 	return p, err
-}
-
-// within is ctx that ends with a claim's context as well, with its cause.
-func within(ctx, claim context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(claim, func() { cancel(context.Cause(claim)) })
-	return ctx, func() { unhook(); cancel(nil) }
 }
 
 // once takes a slot if one is free now.

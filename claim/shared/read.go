@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // ReadClaim is a share in a name. It has no token, is no interlock.Claim and no
@@ -50,7 +51,7 @@ func (l *Lock) Read(ctx context.Context, name string, fn func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	working, stop := within(l.holding(ctx, name, r.own), r.Context())
+	working, stop := join.Context(l.holding(ctx, name, r.own), r.Context())
 	defer func() {
 		stop()
 		err = l.finish(ctx, r.name, r.own, err)
@@ -117,16 +118,9 @@ func (l *Lock) share(ctx context.Context, name string, n names, take take) (*loc
 
 // sealed keeps out the writers from before.
 func (l *Lock) sealed(ctx context.Context, name string, door *lock.Claim) error {
-	ctx, stop := within(ctx, door.Context())
+	ctx, stop := join.Context(ctx, door.Context())
 	defer stop()
 	return l.seal(ctx, name, door)
-}
-
-// within is ctx that ends with a claim's context as well, with its cause.
-func within(ctx, claim context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(claim, func() { cancel(context.Cause(claim)) })
-	return ctx, func() { unhook(); cancel(nil) }
 }
 
 // finish gives a claim up after the work, and adds to err if it ended early.

@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // WriteClaim is a name held alone, with a token that orders its writers. It is
@@ -33,7 +34,7 @@ func (l *Lock) Write(ctx context.Context, name string, fn func(ctx context.Conte
 	if err != nil {
 		return err
 	}
-	working, stop := within(l.holding(ctx, name, w.Claim), w.Context())
+	working, stop := join.Context(l.holding(ctx, name, w.Claim), w.Context())
 	defer func() {
 		stop()
 		err = l.finish(ctx, name, w.Claim, err)
@@ -75,7 +76,7 @@ func alone(ctx context.Context, n names, take take, clear clear) (*lock.Claim, e
 	if err != nil {
 		return nil, err
 	}
-	waiting, stop := within(ctx, door.Context())
+	waiting, stop := join.Context(ctx, door.Context())
 	err = clear(waiting, n.prefix)
 	stop()
 	if !door.Valid() && ctx.Err() == nil {

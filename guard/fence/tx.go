@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // Tx runs fn in a transaction that has entered resource under the token of c
@@ -36,7 +37,7 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interl
 	if !c.Valid() {
 		return over(c, resource, nil)
 	}
-	inside, leave := within(ctx, c)
+	inside, leave := join.Context(ctx, c.Context())
 	defer leave()
 	tx, err := db.Begin(inside)
 	if err != nil {
@@ -131,13 +132,6 @@ func cancelled(state string) bool { return state == "57014" || state == "70100" 
 func bound[T any](ctx context.Context, tx driver.Tx[T], remaining time.Duration) (idle time.Duration, err error) {
 	idle = remaining * 2 / 3
 	return idle, tx.Bound(ctx, idle, remaining)
-}
-
-// within is ctx, ended also when c ends, with the same cause.
-func within(ctx context.Context, c interlock.Claim) (context.Context, func()) {
-	inside, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
-	return inside, func() { stop(); cancel(nil) }
 }
 
 // over is the refusal of a claim that has ended; because is nil or what came of it.
