@@ -26,16 +26,20 @@
 // is refused, because the other nodes do not know its locks. Rows with a lease
 // survive a crash if commits are on disk (innodb_flush_log_at_trx_commit 1 or 3,
 // and sync_binlog 1 where there is a binary log; read at Open), and not a step of
-// the server's clock, by which leases end. They have not been tried on Galera.
+// the server's clock, by which leases end. They have not been tried on Galera. An
+// attempt that was not answered within a third of the TTL, 1 s to 10 s, may reach
+// the server late, also after its Release: its lease then lapses unused.
 //
 // In a user's transaction, a deadlock (1213), a lock that was not to be had in
 // time (1205), a row that changed since the snapshot (1020) and a session that the
 // server ended (1927, 1053) are Retryable. MariaDB undoes all of the transaction
 // after the first of these, and after a time-out only the statement: in both cases
 // nothing more is run by way of [Tx] or [DB], and a transaction of DB is not
-// committed any more. A connection that broke is Uncertain, unless it is certain
-// that nothing was sent. Once COMMIT may have been sent, few errors tell that it
-// was not done; all others are Uncertain.
+// committed any more. After a statement that commits by itself, such as CREATE, a
+// bounded transaction commits nothing more either, and its Commit is Uncertain. A
+// connection that broke is Uncertain, unless it is certain that nothing was sent.
+// Once COMMIT may have been sent, few errors tell that it was not done; all others
+// are Uncertain.
 //
 // # Token
 //
@@ -51,9 +55,13 @@
 // seconds, makes the server end a session that it has not heard for so long, and
 // with it all its locks. Every statement counts as a sign of life, and one is sent
 // each third of the TTL. A session that the server closed is noticed at once, all
-// its claims are lost, and the next request opens another one. So it is, within a
-// third of the TTL, when the server was made read-only, because it was replaced. Of a lease: one
-// statement each third of the TTL renews up to 200.
+// its claims are lost, and the next request opens another one. A server that was
+// made read-only, as one that is replaced, ends the session within a third of the
+// TTL.
+//
+// Of a lease: one statement each third of the TTL renews up to 200, over the user's
+// pool: if that has no connection to spare for so long that the TTL ends, claims
+// are lost.
 //
 // # Waiting
 //

@@ -127,7 +127,7 @@ func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Conte
 	}
 }
 
-// run does the tasks, and pings when there was none for a third of the TTL.
+// run does the tasks, and pings each third of the TTL.
 func (d *Driver) run() {
 	timer := time.NewTimer(d.options.TTL)
 	defer timer.Stop()
@@ -227,8 +227,6 @@ func (d *Driver) statement(ctx context.Context, send func(*session) error) error
 		if err == nil {
 			err = problem("run statement", "", interlock.Uncertain, interlock.ErrSessionEnded)
 		}
-	default:
-		s.heard = sent
 	}
 	return err
 }
@@ -253,8 +251,9 @@ func (d *Driver) over(cause error) {
 	s.close()
 }
 
-// ping keeps the session alive, and with it whatever it holds, if nothing else
-// was sent for a third of the TTL.
+// ping keeps the session alive, and with it whatever it holds. It is sent each
+// third of the TTL, whatever else is, since it also finds out what the server has
+// become.
 func (d *Driver) ping() {
 	if d.session == nil || d.untilPing() > 0 {
 		return
@@ -262,6 +261,7 @@ func (d *Driver) ping() {
 	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
 	defer cancel()
 	sent := boottime.Now()
+	d.session.checked = sent
 	err := d.statement(ctx, func(s *session) error { return s.check(ctx) })
 	if err != nil {
 		err = ofLook(ctx, "renew", "", err)
@@ -280,7 +280,7 @@ func (d *Driver) untilPing() time.Duration {
 	if d.session == nil {
 		return time.Hour
 	}
-	return d.session.heard.Add(d.options.TTL / 3).Sub(boottime.Now())
+	return d.session.checked.Add(d.options.TTL / 3).Sub(boottime.Now())
 }
 
 // Close ends the goroutine. A session that holds something is left to the server,

@@ -590,6 +590,10 @@ func TestReadOnlyServerEndsTheSession(t *testing.T) {
 	lost := make(chan error, 10)
 	r.Events.Lost = func(cause error) { lost <- cause }
 	acquire(t, d, r)
+	watching, unwatch := context.WithCancel(t.Context())
+	watched := make(chan error, 1)
+	go func() { watched <- d.(driver.Watcher).Watch(watching, "", func(string) {}) }() // it is never idle
+	defer func() { unwatch(); <-watched }()
 	admin.do(t, "set global read_only = 1")
 	select {
 	case err := <-lost:

@@ -53,7 +53,7 @@ type session struct {
 	database string
 	facts    facts
 	lease    *boottime.Lease
-	heard    boottime.Instant // when the last answered statement left
+	checked  boottime.Instant // when it was last asked who it is
 }
 
 // dialTimeout bounds the opening of a session.
@@ -100,7 +100,7 @@ func dial(ctx context.Context, config *client.Config, o Options, d *sockets) (_ 
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	s.lease, s.heard = boottime.NewLease(sent, o.TTL), sent
+	s.lease, s.checked = boottime.NewLease(sent, o.TTL), sent
 	return s, nil
 }
 

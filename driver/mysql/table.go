@@ -179,7 +179,8 @@ on duplicate key update
 	expires = if(expires <= {now} or owner = values(owner), values(expires), expires)
 returning owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
 
-// freeRow: name, owner. Nobody is x”, which no sql_mode makes NULL.
+// freeRow: name, owner. Nobody is an empty text in hexadecimal digits, which no
+// sql_mode makes NULL.
 const freeRow = `set statement max_statement_time = {limit} for
 update {ns}_lease set owner = x'', expires = {now} where name = ? and owner = ?`
 

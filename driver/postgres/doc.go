@@ -23,8 +23,9 @@
 //
 // # Guarantees
 //
-// Locks are Fenced, between processes that use one database and one namespace.
-// Two names whose keys are equal, one pair in 2^64, exclude each other; that is
+// Locks are Fenced, between processes that use one database and one namespace,
+// with its tables in one schema: Open refuses to draw tokens from a second one
+// while sessions use the first; rows in two schemas exclude nobody. Two names whose keys are equal, one pair in 2^64, exclude each other; that is
 // safe. Exclusion survives a partition, since the holder gives up before the
 // server does. It does not survive a crash of the server's machine, which frees
 // every session lock at once while a holder may still wait for an answer, nor a
@@ -53,13 +54,15 @@
 // Session locks live with their connection, and that is bounded: the server is
 // told (idle_session_timeout) to end the session when it has heard nothing for
 // the TTL, so that a half-open connection or a stopped process keeps its locks
-// no longer, or 5 s longer if it vanished during a statement that waits. A statement is sent every third of the TTL, whatever the number of
-// locks. When the connection ends, every claim on it is told ErrSessionEnded at
+// no longer, or 5 s longer if it vanished during a statement that waits. A
+// statement is sent every third of the TTL, whatever the number of locks. When the connection ends, every claim on it is told ErrSessionEnded at
 // once; a new session never revives what the former one held, and ends it first
 // if the server still has it.
 //
 // A row's lease lives for the TTL by the server's clock, and all are renewed in
-// one statement.
+// one statement, over the user's pool: if that has no connection to spare for so
+// long that the TTL ends, claims are lost. An attempt that was given up may reach
+// the server late, also after its Release: its lease then lapses unused.
 //
 // A transaction lives as long as its connection. A stopped client keeps its row
 // locks until the server ends the session; fence.Tx bounds that time.

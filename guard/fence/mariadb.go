@@ -20,7 +20,8 @@ import (
 // in its snapshot is not the one that was locked.
 //
 // No count of affected rows is relied on: whether it counts the rows that were
-// found or those that were changed is an option of the client.
+// found or those that were changed is an option of the client. An empty text is
+// written in hexadecimal digits: there is a sql_mode that makes it NULL.
 type mariadb struct{}
 
 // mariadbLimit is the highest plausible token, as postgresLimit.
@@ -52,7 +53,7 @@ func (mariadb) create(marks, audit string) []string {
 // it, so that token comes last. Column entries makes every entry a change.
 const enterMaria = `
 insert into %[1]s (resource, token, previous, entries, source, raised_at)
-select ?, ?, 0, 1, ?, utc_timestamp(6) from dual where ? <= %[2]s
+select ?, ?, 0, 1, coalesce(?, x''), utc_timestamp(6) from dual where ? <= %[2]s
 on duplicate key update
 	previous = token,
 	entries = entries + 1,
@@ -77,7 +78,7 @@ func (mariadb) enter(ctx context.Context, db driver.SQL, table string, e entry) 
 // keep each other from filling it.
 const touchMaria = `
 insert into %[1]s (resource, token, previous, entries, source, raised_at)
-select ?, 0, 0, 0, '', utc_timestamp(6) from dual where ? <= %[2]s
+select ?, 0, 0, 0, x'', utc_timestamp(6) from dual where ? <= %[2]s
 on duplicate key update resource = values(resource)
 returning entries, token, source, timestampdiff(microsecond, '1970-01-01', raised_at)`
 

@@ -2,15 +2,20 @@ package fence_test
 
 import (
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -138,4 +143,30 @@ func openMariaFound(t *testing.T, url string) client {
 func (w world) operator(t *testing.T, query string) {
 	t.Helper()
 	w.admin(t, w.url, query)
+}
+
+// TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
+func TestModesOfMariaDB(t *testing.T) {
+	url := testbed.MariaDB(t).URL()
+	for i, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
+		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH"} {
+		c := openMaria(t, url+"?interpolateParams=true&time_zone=%27-09:30%27&sql_mode=%27"+mode+"%27")
+		tx, err := c.begin(t.Context())
+		ok(t, err)
+		marks, resource := fence.Table{Name: fmt.Sprint("marks", i)}, `it's "\`
+		ok(t, marks.Create(t.Context(), tx))
+		_, err = tx.Exec(t.Context(), "select 1")
+		ok(t, err)
+		ok(t, marks.Enter(t.Context(), tx, resource, 7<<12, "alice"))
+		if err := marks.Enter(t.Context(), tx, resource, 6<<12, ""); !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("%s: %v", mode, err)
+		}
+		_, err = marks.Rebase(t.Context(), tx, "another", 5<<12, "why", "bob")
+		ok(t, err)
+		m, err := marks.Show(t.Context(), tx, resource)
+		if err != nil || m.Token != 7<<12 || m.Source != "alice" || time.Since(m.Raised).Abs() > time.Hour {
+			t.Errorf("%s: %+v, %v", mode, m, err)
+		}
+		ok(t, tx.Commit(t.Context()))
+	}
 }

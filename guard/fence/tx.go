@@ -24,7 +24,8 @@ import (
 //     that outlasted what had remained of a claim that was renewed meanwhile:
 //     nothing was committed, and Tx may be called again. It is not retried here;
 //   - an Uncertain error: COMMIT was sent and not answered by the end of ctx or
-//     the claim, nor within what remained of the claim when it was sent. Whether
+//     the claim, nor within what remained of the claim when it was sent; or, on
+//     MariaDB, fn ended the transaction, as CREATE and its like do there. Whether
 //     it was done can be told by calling Tx again and looking, while the claim
 //     lasts;
 //   - an error of fn, as it is, after a rollback. If it came from the database
