@@ -3,6 +3,7 @@ package cli_test
 import (
 	"encoding/json"
 	"os"
+	"os/signal"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -130,6 +131,9 @@ func TestTwoInterruptsKill(t *testing.T) {
 func TestASignalWhileWaitingLeavesTheQueue(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+			if signal.Ignored(s) { // by nohup, which the command respects
+				continue
+			}
 			j, report := newJournal(t), filepath.Join(t.TempDir(), "report")
 			holder := underLock(t, url, j.env(time.Minute, false))
 			began(j)

@@ -109,7 +109,7 @@ func TestEtcd(t *testing.T) {
 	mustFind(t, examine(t, url, Options{}), fine)
 	c := etcdClient(t, server)
 	testbed.Eventually(t, "the quota is used up", patience, func() bool {
-		_, err := c.Put(t.Context(), "k", strings.Repeat("x", 1<<18))
+		_, err := c.Put(t.Context(), "k", strings.Repeat("x", 1<<14))
 		return err != nil
 	})
 	mustFind(t, examine(t, url, Options{}), strings.Replace(fine, "etcd.alarms=ok", "etcd.alarms=critical", 1)+" etcd.quota=warning")
