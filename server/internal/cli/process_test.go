@@ -3,8 +3,8 @@ package cli_test
 import (
 	"encoding/json"
 	"os"
-	"os/signal"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
