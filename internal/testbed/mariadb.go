@@ -99,7 +99,7 @@ func install(bin string, cred *syscall.Credential) (string, error) {
 		}
 	}
 	cmd := exec.Command(script, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal",
-		"--skip-test-db", "--skip-name-resolve", "--innodb-flush-method=nosync", "--innodb-log-file-size=4M")
+		"--skip-test-db", "--skip-name-resolve", "--tmpdir="+dir, "--innodb-flush-method=nosync", "--innodb-log-file-size=4M")
 	cmd.Dir = dir
 	return data, run(cmd, dir, cred)
 }

@@ -123,7 +123,7 @@ func (o Options) validate() error {
 	case o.Missed == Report && o.Report == nil:
 		return errors.New("there is no Report to report missed ticks to")
 	case o.Tolerance < 0:
-		return errors.New("Tolerance must not be negative")
+		return errors.New("a negative Tolerance")
 	}
 	return nil
 }
