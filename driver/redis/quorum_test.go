@@ -296,7 +296,8 @@ func TestQuorumCost(t *testing.T) {
 	}
 	closeQuorum(t, q)
 	for i, s := range servers {
-		if n := since(t, dial(t, s.Addr()), before[i])["evalsha"]; n != 2*rounds {
+		// A straggler may be spared a request that has become useless.
+		if n := since(t, dial(t, s.Addr()), before[i])["evalsha"]; n > 2*rounds || n < rounds {
 			t.Errorf("node %d had %d requests for %d acquisitions and releases, want two each", i, n, rounds)
 		}
 	}

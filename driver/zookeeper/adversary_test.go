@@ -218,6 +218,19 @@ func TestBaseIsMadeAnewByTheClock(t *testing.T) {
 	}
 }
 
+// openAmidChanges opens a driver although its base may be changed meanwhile, which
+// Open bears only so many times. It is closed with the test.
+func openAmidChanges(t *testing.T, addr string) *Driver {
+	var d *Driver
+	testbed.Eventually(t, "a driver opens", 20*time.Second, func() (ok bool) {
+		var err error
+		d, err = Open(t.Context(), &Options{Servers: []string{addr}})
+		return err == nil
+	})
+	t.Cleanup(func() { _ = d.Close(context.Background()) }) // it may be closed already
+	return d
+}
+
 // TestTokensRiseWhateverBecomesOfTheBase, which an operator deletes again and
 // again, while processes come and go.
 func TestTokensRiseWhateverBecomesOfTheBase(t *testing.T) {
@@ -231,11 +244,11 @@ func TestTokensRiseWhateverBecomesOfTheBase(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 5 {
 		all.Go(func() {
-			d := open(t, &Options{Servers: []string{server.Addr()}})
+			d := openAmidChanges(t, server.Addr())
 			for n := 0; ctx.Err() == nil; n++ {
 				if i == 0 && n%20 == 19 { // this one comes and goes
 					_ = d.Close(t.Context())
-					d = open(t, &Options{Servers: []string{server.Addr()}})
+					d = openAmidChanges(t, server.Addr())
 				}
 				r := demand("n", fmt.Sprintf("%d/%d", i, n))
 				g, err := d.Acquire(ctx, r.Request)
