@@ -33,22 +33,35 @@ func (d *Driver) show(ctx context.Context, op, query string, args ...any) ([]dri
 // that they come again and again. A lock that was taken by hand has no record,
 // and is not shown.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
+	return lockOf(ctx, d.show, showHolders, name)
+}
+
+// Locks lists names; see driver.Inspector.
+func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	return locksOf(ctx, d.show, showHolders, prefix, limit)
+}
+
+// show runs a query about locks, for op.
+type show func(ctx context.Context, op, query string, args ...any) ([]driver.LockState, error)
+
+// lockOf shows one name by a query that lacks its condition.
+func lockOf(ctx context.Context, show show, query, name string) (driver.LockState, error) {
 	state := driver.LockState{Name: name}
 	if err := named("inspect", name, "-"); err != nil {
 		return state, err
 	}
-	found, err := d.show(ctx, "inspect", showHolders+"name = ?", []byte(name))
+	found, err := show(ctx, "inspect", query+"name = ?", []byte(name))
 	if err == nil && len(found) > 0 {
 		state = found[0]
 	}
 	return state, err
 }
 
-// Locks lists names; see driver.Inspector.
-func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+// locksOf lists names by a query that lacks its condition.
+func locksOf(ctx context.Context, show show, query, prefix string, limit int) (_ []driver.LockState, more bool, err error) {
 	limit = max(limit, 0)
 	where, args := within(prefix)
-	locks, err := d.show(ctx, "list", showHolders+where+" order by name limit ?", append(args, limit+1)...)
+	locks, err := show(ctx, "list", query+where+" order by name limit ?", append(args, limit+1)...)
 	if err != nil || len(locks) <= limit {
 		return locks, false, err
 	}

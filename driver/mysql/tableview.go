@@ -45,26 +45,12 @@ func stateOf(rows *sql.Rows) (driver.LockState, error) {
 
 // Lock shows one name; see driver.Inspector. The table does not know who waits.
 func (t *Table) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	state := driver.LockState{Name: name}
-	if err := named("inspect", name, "-"); err != nil {
-		return state, err
-	}
-	found, err := t.show(ctx, "inspect", showRows+"name = ?", []byte(name))
-	if err == nil && len(found) > 0 {
-		state = found[0]
-	}
-	return state, err
+	return lockOf(ctx, t.show, showRows, name)
 }
 
 // Locks lists names; see driver.Inspector.
 func (t *Table) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
-	limit = max(limit, 0)
-	where, args := within(prefix)
-	locks, err := t.show(ctx, "list", showRows+where+" order by name limit ?", append(args, limit+1)...)
-	if err != nil || len(locks) <= limit {
-		return locks, false, err
-	}
-	return locks[:limit], true, nil
+	return locksOf(ctx, t.show, showRows, prefix, limit)
 }
 
 func (t *Table) show(ctx context.Context, op, query string, args ...any) ([]driver.LockState, error) {
