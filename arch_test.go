@@ -47,6 +47,8 @@ internal/sqltext        -> . driver
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed
+internal/testbed/databases -> . driver driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
+internal/testbed/crash  -> . driver internal/testbed | go.uber.org/goleak
 
 # Drivers know their own client, and neither each other nor what is built on them.
 # The clock of claims is public, because drivers in modules of their own need it.
@@ -75,6 +77,19 @@ claim/own/route         -> . driver driver/boottime observe internal/... claim/l
 claim/own/owntest       -> . driver observe claim/own
 guard/fence             -> . driver observe internal/...
 guard/value             -> . driver observe internal/...
+guard/version           -> . driver observe internal/...
+guard/stock             -> . driver observe internal/...
+guard/isolation         -> . driver observe internal/...
+guard/once              -> . driver observe internal/...
+guard/idempotency       -> . driver observe internal/...
+guard/wire              -> . driver observe internal/... guard/fence
+guard/proxy             -> . driver observe internal/... guard/fence guard/wire
+guard/rpc               -> . driver observe guard/fence guard/wire guard/idempotency | google.golang.org/grpc google.golang.org/protobuf
+# What flows passes guards on its way.
+flow/keyed              -> . driver observe internal/...
+flow/sequence           -> . driver observe internal/...
+flow/outbox             -> . driver observe internal/... guard/fence
+flow/outbox/webhook     -> . driver observe internal/...
 
 # What is built from all of it.
 server/...              -> * | *
@@ -84,7 +99,8 @@ tools/...               ->
 `
 
 // testOnly serves tests.
-var testOnly = []string{"internal/testbed", "internal/testbed/paths", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest"}
+var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
+	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

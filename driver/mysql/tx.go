@@ -26,7 +26,7 @@ func Tx(tx *sql.Tx) driver.SQL { return &lent{tx: tx} }
 // DB begins transactions on the user's database, with its own settings. Each of
 // them has to be ended by its own Commit or Rollback; the end of the context
 // given to Begin does not do it.
-func DB(db *sql.DB) driver.Beginner[*sql.Tx] { return pool{db} }
+func DB(db *sql.DB) driver.BeginnerAt[*sql.Tx] { return pool{db} }
 
 // lent is driver.SQL. It remembers that the transaction has failed, because the
 // server does not.
@@ -93,11 +93,15 @@ func (s *lent) note(ctx context.Context, err error) error {
 type pool struct{ db *sql.DB }
 
 func (p pool) Begin(ctx context.Context) (driver.Tx[*sql.Tx], error) {
+	return p.BeginAt(ctx, driver.SessionIsolation)
+}
+
+func (p pool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*sql.Tx], error) {
 	// database/sql would roll back at the end of ctx by itself, and give the
 	// session back with the settings of Bound.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
-	tx, err := p.db.BeginTx(life, nil)
+	tx, err := p.db.BeginTx(life, &sql.TxOptions{Isolation: level.Standard()})
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}

@@ -20,7 +20,7 @@ const rollbackTimeout = 5 * time.Second
 func Tx(tx pgx.Tx) driver.SQL { return pgxSQL{tx} }
 
 // Pool begins transactions on the user's pool, with the pool's own settings.
-func Pool(pool *pgxpool.Pool) driver.Beginner[pgx.Tx] { return pgxPool{pool} }
+func Pool(pool *pgxpool.Pool) driver.BeginnerAt[pgx.Tx] { return pgxPool{pool} }
 
 type pgxSQL struct{ tx pgx.Tx }
 
@@ -62,7 +62,15 @@ func eachRow(ctx context.Context, r rows, each func(scan func(dest ...any) error
 type pgxPool struct{ pool *pgxpool.Pool }
 
 func (p pgxPool) Begin(ctx context.Context) (driver.Tx[pgx.Tx], error) {
-	tx, err := p.pool.Begin(ctx)
+	return p.BeginAt(ctx, driver.SessionIsolation)
+}
+
+func (p pgxPool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[pgx.Tx], error) {
+	var options pgx.TxOptions
+	if level != driver.SessionIsolation {
+		options.IsoLevel = pgx.TxIsoLevel(level.String())
+	}
+	tx, err := p.pool.BeginTx(ctx, options)
 	if err != nil {
 		return nil, failed(ctx, inBegin, err)
 	}

@@ -14,7 +14,7 @@ func StdTx(tx *sql.Tx) driver.SQL { return stdSQL{tx} }
 
 // DB begins transactions on the user's database, with its own settings. When
 // the context given to Begin ends, database/sql rolls the transaction back.
-func DB(db *sql.DB) driver.Beginner[*sql.Tx] { return stdDB{db} }
+func DB(db *sql.DB) driver.BeginnerAt[*sql.Tx] { return stdDB{db} }
 
 type stdSQL struct{ tx *sql.Tx }
 
@@ -41,8 +41,12 @@ func (s stdSQL) Query(ctx context.Context, query string, args []any, each func(s
 type stdDB struct{ db *sql.DB }
 
 func (d stdDB) Begin(ctx context.Context) (driver.Tx[*sql.Tx], error) {
+	return d.BeginAt(ctx, driver.SessionIsolation)
+}
+
+func (d stdDB) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*sql.Tx], error) {
 	life, end := context.WithCancel(ctx)
-	tx, err := d.db.BeginTx(life, nil)
+	tx, err := d.db.BeginTx(life, &sql.TxOptions{Isolation: level.Standard()})
 	if err != nil {
 		end()
 		return nil, failed(ctx, inBegin, err)

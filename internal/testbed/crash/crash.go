@@ -1,0 +1,201 @@
+// Package crash kills a process of the test's own between any two of its steps.
+// It does not choose what to look at afterwards: the test reads what is left in
+// the real server, and runs the same role again to see it recover.
+//
+// A role is what a process does; it passes points on its way, and ends by
+// SIGKILL at the one that was chosen:
+//
+//	var roles = map[string]crash.Role{"relay": relay}
+//
+//	func TestMain(m *testing.M) { crash.Main(m, roles) }
+//
+//	func relay(ctx context.Context, at *crash.Points, args []string) error {
+//		db, closed, err := databases.Connect(ctx, args[0], args[1])
+//		…
+//		return work(ctx, crash.Beginner(db, at))
+//	}
+//
+//	func TestCrashes(t *testing.T) {
+//		crash.Each(t, "relay", func(t *testing.T, at int) []string { return []string{client, url} }, check)
+//	}
+package crash
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// A Role is what a child process does. Its points must be passed in the same
+// order in every run.
+type Role func(ctx context.Context, at *Points, args []string) error
+
+// Points are the places of a process where it can be killed, numbered from 1 as
+// they are passed.
+type Points struct {
+	chosen int64 // 0 is none
+	passed atomic.Int64
+}
+
+// Pass is one of the points: if it is the chosen one, nothing after it happens.
+// The Points of nobody, nil, are passed.
+func (p *Points) Pass() {
+	if p == nil || p.passed.Add(1) != p.chosen {
+		return
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // the signal is on its way
+}
+
+// Environment of a child.
+const (
+	roleVariable  = "INTERLOCK_CRASH_ROLE"
+	pointVariable = "INTERLOCK_CRASH_POINT"
+)
+
+// donePrefix begins the line in which a child that was not killed says how many
+// points it has passed.
+const donePrefix = "crash: points passed: "
+
+// Main is the TestMain of a package whose processes crash: it plays the role in a
+// child, and elsewhere runs the tests and looks for goroutines that they left.
+func Main(m *testing.M, roles map[string]Role) {
+	name := os.Getenv(roleVariable)
+	if name == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	role, ok := roles[name]
+	if !ok {
+		exit("there is no role %q", name)
+	}
+	chosen, err := strconv.ParseInt(os.Getenv(pointVariable), 10, 64)
+	if err != nil {
+		exit("%v", err)
+	}
+	at := &Points{chosen: chosen}
+	if err := role(context.Background(), at, os.Args[1:]); err != nil {
+		exit("role %s: %v", name, err)
+	}
+	fmt.Println(donePrefix + strconv.FormatInt(at.passed.Load(), 10))
+	os.Exit(0)
+}
+
+func exit(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "crash: "+format+"\n", args...)
+	os.Exit(1)
+}
+
+// bound is how long a child may take.
+const bound = time.Minute
+
+// Run plays a role in a child that is killed at a point, counted from 1; 0 lets
+// it come to its end. It returns how many points were passed, or that it was
+// killed. A child that fails by itself fails the test.
+func Run(tb testing.TB, role string, point int, args ...string) (passed int, killed bool) {
+	tb.Helper()
+	p := Start(tb, role, point, args...)
+	state := p.Wait(bound)
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
+		return point, true
+	}
+	if !state.Success() {
+		tb.Fatalf("role %s, killed at %d: %v\n%s", role, point, state, p.Stderr())
+	}
+	for line := range p.Stdout() {
+		if text, ok := strings.CutPrefix(line, donePrefix); ok {
+			passed, _ = strconv.Atoi(text)
+		}
+	}
+	return passed, false
+}
+
+// Start is Run that does not wait for the end: the test may pause the process,
+// read what it prints, or kill it itself.
+func Start(tb testing.TB, role string, point int, args ...string) *testbed.Process {
+	tb.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return testbed.Start(tb, testbed.Program{Path: self, Args: args,
+		Env: []string{roleVariable + "=" + role, pointVariable + "=" + strconv.Itoa(point)}})
+}
+
+// A Scene is a world for one run of a role.
+type Scene struct {
+	Args []string         // of the role
+	Want func(testing.TB) // judges what is left once the role has come to an end
+}
+
+// Once kills a role at each of its points, lets it run again to its end, and asks
+// the scene whether all is as it should be. The scene of each point is its own.
+// It returns how many points there are, and fails the test if there are none.
+func Once(t *testing.T, role string, scene func(testing.TB) Scene) int {
+	t.Helper()
+	all := whole(t, role, scene)
+	for point := 1; point <= all; point++ {
+		t.Run(fmt.Sprintf("killed at %d of %d", point, all), func(t *testing.T) {
+			play(t, role, scene(t), point)
+		})
+	}
+	return all
+}
+
+// Twice is Once that kills the second run too, at each of its points.
+func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
+	t.Helper()
+	all := whole(t, role, scene)
+	for first := 1; first <= all; first++ {
+		t.Run(fmt.Sprintf("killed at %d of %d", first, all), func(t *testing.T) {
+			// How long the second run is depends on where the first one ended.
+			for second, killed := 1, true; killed; second++ {
+				s := scene(t)
+				if _, dead := Run(t, role, first, s.Args...); !dead {
+					t.Fatalf("it passed fewer than %d points this time", first)
+				}
+				_, killed = Run(t, role, second, s.Args...)
+				if killed {
+					finish(t, role, s)
+				} else {
+					s.Want(t)
+				}
+			}
+		})
+	}
+}
+
+func whole(t *testing.T, role string, scene func(testing.TB) Scene) int {
+	t.Helper()
+	s := scene(t)
+	all, _ := Run(t, role, 0, s.Args...)
+	if all == 0 {
+		t.Fatalf("role %s passes no point", role)
+	}
+	s.Want(t)
+	return all
+}
+
+func play(t *testing.T, role string, s Scene, point int) {
+	t.Helper()
+	if _, killed := Run(t, role, point, s.Args...); !killed {
+		t.Fatalf("it passed fewer than %d points this time", point)
+	}
+	finish(t, role, s)
+}
+
+func finish(t *testing.T, role string, s Scene) {
+	t.Helper()
+	Run(t, role, 0, s.Args...)
+	s.Want(t)
+}

@@ -1,0 +1,116 @@
+package crash_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) {
+	crash.Main(m, map[string]crash.Role{"writer": write, "filer": file})
+}
+
+// write commits two rows, each in a transaction of its own, unless they are there.
+func write(ctx context.Context, at *crash.Points, args []string) error {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	for id := range 2 {
+		tx, err := crash.Beginner[driver.SQL](db, at).Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		n, err := databases.Value[int64](ctx, tx.Native(), fmt.Sprintf(`select count(*) from row_of where id = %d`, id))
+		if err == nil && n == 0 {
+			_, err = tx.Exec(ctx, fmt.Sprintf(`insert into row_of values (%d)`, id))
+		}
+		if err == nil {
+			err = tx.Commit(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestOnce: every point of the role is a real one, and what was not committed
+// before it is gone.
+func TestOnce(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		points := crash.Once(t, "writer", func(tb testing.TB) crash.Scene {
+			db := open(tb)
+			db.Exec(tb, `create table row_of (id bigint)`)
+			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
+				tb.Helper()
+				if n := databases.One[int64](tb, db, `select count(*) from row_of`); n != 2 {
+					tb.Errorf("%d rows", n)
+				}
+			}}
+		})
+		// Begin, a look, an insert, before COMMIT and after it; twice.
+		if points != 10 {
+			t.Errorf("%d points", points)
+		}
+	}, databases.Pgx)
+}
+
+// file appends a letter at each of three points.
+func file(_ context.Context, at *crash.Points, args []string) error {
+	for _, letter := range "abc" {
+		at.Pass()
+		f, err := os.OpenFile(args[0], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		if _, err := f.WriteString(string(letter)); err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestTwice: each pair of points comes, and no other.
+func TestTwice(t *testing.T) {
+	seen := map[string]bool{}
+	crash.Twice(t, "filer", func(tb testing.TB) crash.Scene {
+		name := filepath.Join(tb.TempDir(), "letters")
+		return crash.Scene{Args: []string{name}, Want: func(tb testing.TB) {
+			tb.Helper()
+			text, err := os.ReadFile(name)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			seen[string(text)] = true
+		}}
+	})
+	var want []string
+	for _, first := range []string{"", "a", "ab"} {
+		for _, second := range []string{"", "a", "ab"} {
+			want = append(want, first+second+"abc")
+		}
+	}
+	for _, w := range want {
+		if !seen[w] {
+			t.Errorf("no run left %q: %v", w, seen)
+		}
+	}
+	for s := range seen {
+		if !strings.HasSuffix(s, "abc") {
+			t.Errorf("a run left %q", s)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package crash
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Beginner has a point before each transaction, statement and commit of db, and
+// one after each commit.
+func Beginner[T any](db driver.Beginner[T], at *Points) driver.Beginner[T] {
+	return beginner[T]{db, at}
+}
+
+type beginner[T any] struct {
+	db driver.Beginner[T]
+	at *Points
+}
+
+func (b beginner[T]) Begin(ctx context.Context) (driver.Tx[T], error) {
+	b.at.Pass()
+	tx, err := b.db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return transaction[T]{tx, b.at}, nil
+}
+
+type transaction[T any] struct {
+	driver.Tx[T]
+	at *Points
+}
+
+// Native is the user's handle; one that is a driver.SQL has the points too.
+func (t transaction[T]) Native() T {
+	native := t.Tx.Native()
+	if db, ok := any(native).(driver.SQL); ok {
+		if lent, ok := any(SQL(db, t.at)).(T); ok {
+			return lent
+		}
+	}
+	return native
+}
+
+func (t transaction[T]) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	t.at.Pass()
+	return t.Tx.Exec(ctx, query, args...)
+}
+
+func (t transaction[T]) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	t.at.Pass()
+	return t.Tx.Query(ctx, query, args, each)
+}
+
+func (t transaction[T]) Commit(ctx context.Context) error {
+	t.at.Pass()
+	err := t.Tx.Commit(ctx)
+	t.at.Pass()
+	return err
+}
+
+// SQL has a point before each statement of db.
+func SQL(db driver.SQL, at *Points) driver.SQL { return statements{db, at} }
+
+type statements struct {
+	driver.SQL
+	at *Points
+}
+
+func (s statements) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	s.at.Pass()
+	return s.SQL.Exec(ctx, query, args...)
+}
+
+func (s statements) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	s.at.Pass()
+	return s.SQL.Query(ctx, query, args, each)
+}

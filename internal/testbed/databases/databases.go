@@ -1,0 +1,226 @@
+// Package databases gives tests of SQL code databases of their own, on a real
+// PostgreSQL and a real MariaDB, by each client library that the drivers take.
+// It has no other SQL than it needs for that: what differs between databases is
+// the test's to know.
+//
+//	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+//		t.Run("a row is claimed once", func(t *testing.T) {
+//			t.Parallel()
+//			db := open(t)
+//			db.Exec(t, `create table account (id varchar(64) primary key)`)
+//			…
+//		})
+//	})
+package databases
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql" // for sql.Open
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // for sql.Open
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// The clients.
+const (
+	Pgx          = "postgres by pgx"
+	PgxStd       = "postgres by database/sql"
+	Maria        = "mariadb"
+	MariaInlined = "mariadb, interpolated, found rows" // parameters inside the statement; affected rows are those found
+)
+
+// A DB is one database of a test's own, reached by one client. Transactions are
+// those of the driver; what they lend as Native is the driver.SQL itself, so that
+// one test serves all clients.
+type DB struct {
+	driver.BeginnerAt[driver.SQL]
+	Client  string
+	Dialect driver.Dialect
+	URL     string          // for Connect, also in another process
+	Server  *testbed.Server // which other tests use too
+}
+
+var numbers atomic.Int64
+
+// Each runs test for each client, or for those named. The servers of a test are
+// shared by its subtests; each call of open makes another database.
+func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clients ...string) {
+	t.Helper()
+	for _, sys := range systems {
+		wanted := slices.DeleteFunc(slices.Clone(sys.clients), func(c string) bool {
+			return len(clients) > 0 && !slices.Contains(clients, c)
+		})
+		if len(wanted) == 0 {
+			continue
+		}
+		t.Run(string(sys.dialect), func(t *testing.T) {
+			server := sys.start(t)
+			for _, client := range wanted {
+				t.Run(client, func(t *testing.T) {
+					test(t, func(tb testing.TB) *DB { return create(tb, sys, server, client) })
+				})
+			}
+		})
+	}
+}
+
+// Open makes a database on server for a client.
+func Open(tb testing.TB, server *testbed.Server, client string) *DB {
+	tb.Helper()
+	for _, sys := range systems {
+		if slices.Contains(sys.clients, client) {
+			return create(tb, sys, server, client)
+		}
+	}
+	tb.Fatalf("there is no client %q", client)
+	return nil
+}
+
+type system struct {
+	dialect driver.Dialect
+	start   func(testing.TB, ...string) *testbed.Server
+	library string
+	clients []string
+	url     func(server, database string) string
+}
+
+var systems = []system{{
+	dialect: driver.Postgres,
+	start:   testbed.Postgres,
+	library: "pgx",
+	clients: []string{Pgx, PgxStd},
+	url:     func(url, name string) string { return strings.Replace(url, "/postgres?", "/"+name+"?", 1) },
+}, {
+	dialect: driver.MariaDB,
+	start:   testbed.MariaDB,
+	library: "mysql",
+	clients: []string{Maria, MariaInlined},
+	url:     func(url, name string) string { return strings.Replace(url, "/test", "/"+name, 1) },
+}}
+
+func create(tb testing.TB, sys system, server *testbed.Server, client string) *DB {
+	tb.Helper()
+	name := fmt.Sprintf("test%d", numbers.Add(1))
+	admin, err := sql.Open(sys.library, server.URL())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.ExecContext(tb.Context(), "create database "+name); err != nil {
+		tb.Fatal(err)
+	}
+	d := &DB{Client: client, Dialect: sys.dialect, URL: sys.url(server.URL(), name), Server: server}
+	d.BeginnerAt = d.Again(tb)
+	return d
+}
+
+// Again reaches the same database by connections of their own.
+func (d *DB) Again(tb testing.TB) driver.BeginnerAt[driver.SQL] {
+	tb.Helper()
+	db, closed, err := Connect(context.WithoutCancel(tb.Context()), d.Client, d.URL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(closed)
+	return db
+}
+
+// Connect reaches a database by one of the clients, from any process.
+func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driver.SQL], closed func(), err error) {
+	switch client {
+	case Pgx:
+		pool, err := pgxpool.New(ctx, url)
+		if err != nil {
+			return nil, nil, err
+		}
+		return lift(postgres.Pool(pool)), pool.Close, nil
+	case PgxStd:
+		return std("pgx", url, postgres.DB)
+	case Maria:
+		return std("mysql", url, mysql.DB)
+	case MariaInlined:
+		return std("mysql", url+"?clientFoundRows=true&interpolateParams=true", mysql.DB)
+	}
+	return nil, nil, fmt.Errorf("there is no client %q", client)
+}
+
+func std(library, url string, by func(*sql.DB) driver.BeginnerAt[*sql.Tx]) (driver.BeginnerAt[driver.SQL], func(), error) {
+	db, err := sql.Open(library, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return lift(by(db)), func() { db.Close() }, nil
+}
+
+// Do runs fn in a transaction, and commits it; an error of either ends the test.
+func (d *DB) Do(tb testing.TB, fn func(ctx context.Context, db driver.SQL) error) {
+	tb.Helper()
+	if err := d.Try(tb.Context(), fn); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Try runs fn in a transaction, and commits it if fn returns nil.
+func (d *DB) Try(ctx context.Context, fn func(ctx context.Context, db driver.SQL) error) error {
+	tx, err := d.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := fn(ctx, tx); err != nil {
+		return errors.Join(err, tx.Rollback(ctx))
+	}
+	return tx.Commit(ctx)
+}
+
+// Exec runs statements in one transaction.
+func (d *DB) Exec(tb testing.TB, queries ...string) {
+	tb.Helper()
+	d.Do(tb, func(ctx context.Context, db driver.SQL) error {
+		for _, q := range queries {
+			if _, err := db.Exec(ctx, q); err != nil {
+				return fmt.Errorf("%s: %w", q, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Begun is a transaction that the test ends, or that is rolled back after it.
+func (d *DB) Begun(tb testing.TB, level driver.Isolation) driver.Tx[driver.SQL] {
+	tb.Helper()
+	tx, err := d.BeginAt(tb.Context(), level)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(tb.Context())) })
+	return tx
+}
+
+// One is the single value that query gives in a transaction of its own, and the
+// zero value if it gives no row.
+func One[V any](tb testing.TB, d *DB, query string, args ...any) (v V) {
+	tb.Helper()
+	d.Do(tb, func(ctx context.Context, db driver.SQL) (err error) {
+		v, err = Value[V](ctx, db, query, args...)
+		return err
+	})
+	return v
+}
+
+// Value is the single value that query gives.
+func Value[V any](ctx context.Context, db driver.SQL, query string, args ...any) (v V, err error) {
+	err = db.Query(ctx, query, args, func(scan func(...any) error) error { return scan(&v) })
+	return v, err
+}
