@@ -285,10 +285,7 @@ func testWatchValueEnds(s *valuesScene) {
 
 // testWatchValueOverACut: what another wrote meanwhile is seen afterwards.
 func testWatchValueOverACut(s *valuesScene) {
-	beside, err := s.backend.Beside(s.T)
-	if err != nil {
-		s.Fatal(err)
-	}
+	beside := s.beside()
 	w := s.watchValueOver(s.faults.Cut, func() {
 		for i := range 3 {
 			value := driver.Value{Data: fmt.Appendf(nil, "meanwhile.%d", i), Token: s.token(0, 1)}
