@@ -1,0 +1,188 @@
+package drivertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// JournalHarness tells [RunJournal] how to reach one driver.Journal and its store.
+type JournalHarness = StoreHarness[driver.Journal]
+
+// JournalBackend is one running store of a journal.
+type JournalBackend = StoreBackend[driver.Journal]
+
+// RunJournal runs the suite of driver.Journal.
+func RunJournal(t *testing.T, h JournalHarness) {
+	var tests []storeTest[driver.Journal]
+	for _, c := range []struct {
+		name  string
+		needs Ability
+		test  func(*journalScene)
+	}{
+		// What is written is there.
+		{"JournalOfNothing", 0, testJournalOfNothing},
+		{"RecordsAreRead", 0, testRecordsAreRead},
+		{"TransactionsAreData", 0, testTransactionsAreData},
+		{"JournalLimits", 0, testJournalLimits},
+		{"Payloads", 0, testPayloads},
+		{"HeadsInPages", 0, testHeadsInPages},
+		{"JournalContextAlreadyEnded", 0, testJournalContextAlreadyEnded},
+		{"LostReplyToAppend", Servers | LostReplies | onPaths, testLostReplyToAppend},
+		{"JournalOverARestart", Servers, testJournalOverARestart},
+		// Who may write.
+		{"PositionsGuard", 0, testPositionsGuard},
+		{"EndedIsClosed", 0, testEndedIsClosed},
+		{"EpochsGuard", 0, testEpochsGuard},
+		{"EnterRefusesImplausibleEpoch", 0, testEnterRefusesImplausibleEpoch},
+		{"PausedOwnerWritesNothing", 0, testPausedOwnerWritesNothing},
+		{"EnterEndsWhatIsUnderWay", 0, testEnterEndsWhatIsUnderWay},
+		{"AppendersCompete", 0, testAppendersCompete},
+		{"AppendsAreIndependent", 0, testAppendsAreIndependent},
+		{"ManyAppendsAtOnce", 0, testManyAppendsAtOnce},
+		// What has to be looked at.
+		{"DueInOrder", 0, testDueInOrder},
+		{"ClaimMovesDue", 0, testClaimMovesDue},
+		{"ClaimsCompete", 0, testClaimsCompete},
+		{"ForgetTakesWhatEnded", 0, testForgetTakesWhatEnded},
+		{"NothingIsUnscheduled", 0, testNothingIsUnscheduled},
+	} {
+		tests = append(tests, storeTest[driver.Journal]{c.name, c.needs, func(s *storeScene[driver.Journal]) {
+			c.test(&journalScene{storeScene: s, journal: s.store, now: time.Now().Truncate(time.Millisecond)})
+		}})
+	}
+	h.run(t, tests)
+}
+
+// journalScene is one test with its journal and a first opening of it.
+type journalScene struct {
+	*storeScene[driver.Journal]
+	journal driver.Journal
+	now     time.Time // when the test began, as due times have it
+}
+
+// at is a due time so long after the test began.
+func (s *journalScene) at(d time.Duration) time.Time { return s.now.Add(d) }
+
+// enter makes an epoch the shard's.
+func (s *journalScene) enter(shard int, ahead int64) interlock.Token {
+	s.Helper()
+	epoch := s.token(ahead, 0)
+	if err := s.journal.Enter(s.Context(), shard, epoch); err != nil {
+		s.Fatalf("enter shard %d with %d: %v", shard, epoch, err)
+	}
+	return epoch
+}
+
+// records are some, whose data tells their kinds.
+func records(kinds ...string) []driver.Record {
+	var all []driver.Record
+	for _, k := range kinds {
+		all = append(all, driver.Record{Kind: k, Step: "step of " + k, Data: []byte("data of " + k), Sum: []byte("sum of " + k)})
+	}
+	return all
+}
+
+// begin is the first append of a transaction in shard 0.
+func (s *journalScene) begin(transaction string, due time.Time) driver.Append {
+	return driver.Append{Transaction: transaction, Type: "order", Records: records("begin"), Due: due}
+}
+
+// append does one append.
+func (s *journalScene) append(j driver.Journal, a driver.Append) error {
+	s.Helper()
+	errs := j.Append(s.Context(), []driver.Append{a})
+	if len(errs) != 1 {
+		s.Fatalf("one append has %d results", len(errs))
+	}
+	return errs[0]
+}
+
+func (s *journalScene) mustAppend(a driver.Append) {
+	s.Helper()
+	if err := s.append(s.journal, a); err != nil {
+		s.Fatalf("append to %q after %d: %v", a.Transaction, a.After, err)
+	}
+}
+
+func (s *journalScene) read(transaction string) (driver.Head, []driver.Record) {
+	s.Helper()
+	head, all, err := s.journal.Read(s.Context(), transaction, 0)
+	if err != nil {
+		s.Fatalf("read %q: %v", transaction, err)
+	}
+	if head.Position != int64(len(all)) {
+		s.Fatalf("%q is at %d, and has %d records", transaction, head.Position, len(all))
+	}
+	return head, all
+}
+
+// mustStand requires where a transaction is, and that its records have those kinds.
+func (s *journalScene) mustStand(transaction string, due time.Time, kinds ...string) driver.Head {
+	s.Helper()
+	head, all := s.read(transaction)
+	var found []string
+	for i, r := range all {
+		found = append(found, r.Kind)
+		if r.Position != int64(i+1) || !bytes.Equal(r.Data, []byte("data of "+r.Kind)) || !bytes.Equal(r.Sum, []byte("sum of "+r.Kind)) {
+			s.Fatalf("record %d of %q: %+v", i+1, transaction, r)
+		}
+	}
+	if fmt.Sprint(found) != fmt.Sprint(kinds) || !head.Due.Equal(due) || due.IsZero() == head.Ended.IsZero() {
+		s.Fatalf("%q has %v and is %+v; want %v, due %v", transaction, found, head, kinds, due)
+	}
+	return head
+}
+
+// mustBeElsewhere requires the refusal of an append to a transaction that is at
+// another position.
+func (s *journalScene) mustBeElsewhere(err error, transaction string, after, found int64) *driver.PositionError {
+	s.Helper()
+	s.mustFail(err, interlock.Definite, nil)
+	var elsewhere *driver.PositionError
+	if !errors.As(err, &elsewhere) || elsewhere.Transaction != transaction || elsewhere.After != after || elsewhere.Found.Position != found {
+		s.Fatalf("the refusal of %q after %d: %+v, want position %d", transaction, after, err, found)
+	}
+	return elsewhere
+}
+
+// mustBeStale requires the refusal of an epoch that tells both.
+func (s *journalScene) mustBeStale(err error, shard int, seen, got interlock.Token) {
+	s.Helper()
+	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
+	var stale *interlock.StaleTokenError
+	want := interlock.StaleTokenError{Resource: driver.ShardName(shard), Seen: seen, Got: got}
+	if !errors.As(err, &stale) || *stale != want {
+		s.Fatalf("the refusal tells %+v, want %+v", stale, want)
+	}
+}
+
+// due is the ids of what is unfinished in a shard, in the order of due times.
+func (s *journalScene) due(shard int) []string {
+	s.Helper()
+	heads, err := s.journal.Due(s.Context(), shard, driver.Head{}, 1000)
+	if err != nil {
+		s.Fatalf("due: %v", err)
+	}
+	return idsOf(heads)
+}
+
+func idsOf(heads []driver.Head) []string {
+	ids := []string{}
+	for _, h := range heads {
+		ids = append(ids, h.Transaction)
+	}
+	return ids
+}
+
+func (s *journalScene) mustBeDue(shard int, want ...string) {
+	s.Helper()
+	if got := s.due(shard); fmt.Sprint(got) != fmt.Sprint(want) {
+		s.Fatalf("due in shard %d: %q, want %q", shard, got, want)
+	}
+}

@@ -1,0 +1,192 @@
+package drivertest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testDueInOrder: what is unfinished is listed by when it is due, far future and
+// past included, each in its shard, until it ends.
+func testDueInOrder(s *journalScene) {
+	s.mustAppend(s.begin("later", s.at(72*time.Hour)))
+	s.mustAppend(s.begin("past", s.at(-365*24*time.Hour)))
+	s.mustAppend(s.begin("b", s.at(time.Millisecond)))
+	s.mustAppend(s.begin("a", s.at(time.Millisecond).Add(time.Microsecond))) // counted in milliseconds
+	s.mustAppend(s.begin("now", s.at(0)))
+	other := s.begin("other", s.at(0))
+	other.Shard = 12
+	s.mustAppend(other)
+	s.mustBeDue(0, "past", "now", "a", "b", "later")
+	s.mustBeDue(12, "other")
+	page, err := s.journal.Due(s.Context(), 0, driver.Head{}, 2)
+	if err != nil || !slices.Equal(idsOf(page), []string{"past", "now"}) || page[1].Type != "order" || page[1].Position != 1 {
+		s.Fatalf("first page %+v, %v", page, err)
+	}
+	page, err = s.journal.Due(s.Context(), 0, page[1], 2)
+	if err != nil || !slices.Equal(idsOf(page), []string{"a", "b"}) {
+		s.Fatalf("second page %+v, %v", page, err)
+	}
+	s.mustAppend(driver.Append{Transaction: "past", After: 1, Records: records("sent"), Due: s.at(time.Hour)})
+	s.mustAppend(driver.Append{Transaction: "a", After: 1, Records: records("end")})
+	s.mustBeDue(0, "now", "b", "past", "later")
+}
+
+// testClaimMovesDue: a claim takes the earliest, and says that it did.
+func testClaimMovesDue(s *journalScene) {
+	epoch := s.enter(0, 1)
+	for i, name := range []string{"a", "b", "c", "d"} {
+		s.mustAppend(s.begin(name, s.at(time.Duration(i)*time.Second)))
+	}
+	claim := func(by, until time.Duration, limit int) []driver.Head {
+		s.Helper()
+		heads, err := s.journal.Claim(s.Context(), 0, epoch, s.at(by), s.at(until), limit)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return heads
+	}
+	first := claim(2*time.Second, time.Minute, 2)
+	if !slices.Equal(idsOf(first), []string{"a", "b"}) || !first[0].Claimed || !first[0].Due.Equal(s.at(time.Minute)) || first[0].Position != 1 {
+		s.Fatalf("first claim %+v", first)
+	}
+	if got := idsOf(claim(2*time.Second, time.Minute, 2)); !slices.Equal(got, []string{"c"}) {
+		s.Fatalf("second claim %q", got)
+	}
+	if got := claim(2*time.Second, time.Minute, 2); len(got) > 0 {
+		s.Fatalf("third claim %+v", got)
+	}
+	s.mustBeDue(0, "d", "a", "b", "c")
+	if head, _ := s.read("a"); !head.Claimed || !head.Due.Equal(s.at(time.Minute)) || head.Position != 1 {
+		s.Errorf("claimed: %+v", head)
+	}
+	s.mustAppend(driver.Append{Transaction: "a", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Hour)})
+	if head, _ := s.read("a"); head.Claimed {
+		s.Error("an append leaves it claimed")
+	}
+	_, err := s.journal.Claim(s.Context(), 0, epoch, s.at(0), time.Time{}, 1)
+	s.mustFail(err, interlock.Bug, nil)
+}
+
+// testClaimsCompete: two who claim at once get different ones, and all.
+func testClaimsCompete(s *journalScene) {
+	epoch := s.enter(0, 1)
+	const all = 40
+	for i := range all {
+		s.mustAppend(s.begin(fmt.Sprintf("t%02d", i), s.at(0)))
+	}
+	var mu sync.Mutex
+	got := map[string]int{}
+	var wg sync.WaitGroup
+	for range 4 {
+		j := s.open()
+		wg.Go(func() {
+			for {
+				heads, err := j.Claim(s.Context(), 0, epoch, s.at(0), s.at(time.Hour), 3)
+				if err != nil && interlock.Kind(err) != interlock.Retryable {
+					s.Errorf("claim: %v", err)
+					return
+				}
+				if len(heads) == 0 && err == nil {
+					return
+				}
+				mu.Lock()
+				for _, h := range heads {
+					got[h.Transaction]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for name, n := range got {
+		if n != 1 {
+			s.Errorf("%s was claimed %d times", name, n)
+		}
+	}
+	if len(got) != all {
+		s.Errorf("%d were claimed, want %d", len(got), all)
+	}
+}
+
+// testForgetTakesWhatEnded: what ended long enough ago goes with all it has; what
+// is unfinished never goes, however old.
+func testForgetTakesWhatEnded(s *journalScene) {
+	for _, name := range []string{"open", "ended 1", "ended 2", "ended 3"} {
+		s.mustAppend(s.begin(name, s.at(-time.Hour)))
+		if err := s.journal.Keep(s.Context(), name, []byte("sum"), []byte("payload")); err != nil {
+			s.Fatal(err)
+		}
+		if name != "open" {
+			s.mustAppend(driver.Append{Transaction: name, After: 1, Records: records("end")})
+		}
+	}
+	if err := s.journal.Keep(s.Context(), "never begun", []byte("sum"), []byte("payload")); err != nil {
+		s.Fatal(err)
+	}
+	forget := func(before time.Time, limit, want int) {
+		s.Helper()
+		if n, err := s.journal.Forget(s.Context(), before, limit); n != want || err != nil {
+			s.Fatalf("%d forgotten, %v; want %d", n, err, want)
+		}
+	}
+	forget(s.at(-24*time.Hour), 10, 0)
+	forget(s.at(24*time.Hour), 2, 2)
+	forget(s.at(24*time.Hour), 10, 1)
+	heads, err := s.journal.Heads(s.Context(), "", 10)
+	if err != nil || !slices.Equal(idsOf(heads), []string{"open"}) {
+		s.Fatalf("left %+v, %v", heads, err)
+	}
+	for name, kept := range map[string]bool{"open": true, "ended 1": false, "never begun": false} {
+		if p, err := s.journal.Payload(s.Context(), name, []byte("sum")); err != nil || (p != nil) != kept {
+			s.Errorf("payload of %q: %q, %v", name, p, err)
+		}
+	}
+	s.mustStand("open", s.at(-time.Hour), "begin")
+	s.mustAppend(s.begin("ended 1", s.at(0))) // an id that was forgotten is new
+	s.mustStand("ended 1", s.at(0), "begin")
+}
+
+// testNothingIsUnscheduled: whatever is done at once, what is unfinished is due.
+func testNothingIsUnscheduled(s *journalScene) {
+	epoch := s.enter(0, 1)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		j := s.open()
+		wg.Go(func() {
+			for i := range 12 {
+				name := fmt.Sprintf("t%d.%d", w, i)
+				a := driver.Append{Transaction: name, Epoch: epoch, Records: records("begin"), Due: s.at(time.Duration(i) * time.Second)}
+				err := s.append(j, a)
+				if err == nil && i%3 == 0 {
+					_, err = j.Claim(s.Context(), 0, epoch, s.at(time.Hour), s.at(2*time.Hour), 2)
+				}
+				if a.After, a.Due = 1, (time.Time{}); err == nil && i%2 == 0 {
+					err = s.append(j, a)
+				}
+				if err != nil && interlock.Kind(err) != interlock.Retryable {
+					s.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	unfinished := 0
+	heads, err := s.journal.Heads(s.Context(), "", 1000)
+	for _, h := range heads {
+		if h.Ended.IsZero() {
+			unfinished++
+		}
+	}
+	n, err2 := s.journal.Unscheduled(s.Context())
+	if err != nil || err2 != nil || n != 0 {
+		s.Errorf("%d unscheduled, %v, %v", n, err, err2)
+	}
+	if due := s.due(0); len(due) != unfinished {
+		s.Errorf("%d are due, %d unfinished", len(due), unfinished)
+	}
+}

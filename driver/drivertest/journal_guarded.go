@@ -1,0 +1,237 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testPositionsGuard: an append is done where the appender thinks it is, or not.
+func testPositionsGuard(s *journalScene) {
+	a := s.begin("t", s.at(0))
+	a.After = 3
+	s.mustBeElsewhere(s.append(s.journal, a), "t", 3, 0)
+	a.After = 0
+	s.mustAppend(a)
+	s.mustBeElsewhere(s.append(s.open(), a), "t", 0, 1)
+	a.After, a.Records, a.Due = 1, records("sent", "done"), s.at(time.Second)
+	s.mustAppend(a)
+	for _, after := range []int64{0, 1, 2, 4} {
+		a.After, a.Due = after, s.at(time.Hour)
+		found := s.mustBeElsewhere(s.append(s.journal, a), "t", after, 3).Found
+		if string(found.Sum) != "sum of done" || found.Transaction != "t" || !found.Due.Equal(s.at(time.Second)) {
+			s.Fatalf("the refusal shows %+v", found)
+		}
+	}
+	s.mustStand("t", s.at(time.Second), "begin", "sent", "done")
+	a.After, a.Shard = 3, 1
+	s.mustFail(s.append(s.journal, a), interlock.Bug, nil)
+	s.mustStand("t", s.at(time.Second), "begin", "sent", "done")
+}
+
+// testEndedIsClosed: nothing follows the end.
+func testEndedIsClosed(s *journalScene) {
+	s.mustAppend(s.begin("t", s.at(0)))
+	end := driver.Append{Transaction: "t", After: 1, Records: records("end")}
+	s.mustAppend(end)
+	head := s.mustStand("t", time.Time{}, "begin", "end")
+	if time.Since(head.Ended).Abs() > time.Hour {
+		s.Errorf("it ended at %v", head.Ended)
+	}
+	end.After, end.Due = 2, s.at(0)
+	s.mustBeElsewhere(s.append(s.journal, end), "t", 2, 2)
+	s.mustStand("t", time.Time{}, "begin", "end")
+	s.mustBeDue(0)
+}
+
+// testEpochsGuard: a shard has one epoch, and it never falls.
+func testEpochsGuard(s *journalScene) {
+	s.mustAppend(s.begin("t", s.at(0)))
+	a := driver.Append{Transaction: "t", Epoch: s.token(5, 1), After: 1, Records: records("sent"), Due: s.at(0)}
+	s.mustFail(s.append(s.journal, a), interlock.Bug, nil) // nobody has entered
+	ctx := s.Context()
+	for _, epoch := range []interlock.Token{s.token(5, 0), s.token(5, 1), s.token(5, 1)} {
+		if err := s.open().Enter(ctx, 0, epoch); err != nil {
+			s.Fatal(err)
+		}
+	}
+	for _, stale := range []interlock.Token{s.token(5, 0), s.token(4, interlock.MaxSub)} {
+		s.mustBeStale(s.journal.Enter(ctx, 0, stale), 0, s.token(5, 1), stale)
+		b := a
+		b.Epoch = stale
+		s.mustBeStale(s.append(s.journal, b), 0, s.token(5, 1), stale)
+		_, err := s.journal.Claim(ctx, 0, stale, s.at(time.Hour), s.at(time.Hour), 10)
+		s.mustBeStale(err, 0, s.token(5, 1), stale)
+	}
+	high := a
+	high.Epoch = s.token(6, 0)
+	s.mustFail(s.append(s.journal, high), interlock.Bug, nil)
+	s.mustStand("t", s.at(0), "begin")
+	s.mustAppend(a)
+	s.enter(1, 9) // of another shard
+	a.After, a.Epoch = 2, 0
+	s.mustAppend(a)
+	if _, all := s.read("t"); all[1].Epoch != s.token(5, 1) || all[2].Epoch != 0 {
+		s.Errorf("epochs %d and %d", all[1].Epoch, all[2].Epoch)
+	}
+	s.mustFail(s.journal.Enter(ctx, 0, 0), interlock.Bug, nil)
+	s.mustFail(s.journal.Enter(ctx, -1, s.token(1, 0)), interlock.Bug, nil)
+}
+
+// testEnterRefusesImplausibleEpoch: an absurd epoch locks nobody out.
+func testEnterRefusesImplausibleEpoch(s *journalScene) {
+	ahead := 2 * interlock.MaxAhead.Microseconds()
+	s.mustFail(s.journal.Enter(s.Context(), 0, s.token(ahead, 0)), interlock.Definite, interlock.ErrImplausibleToken)
+	s.enter(0, 1)
+}
+
+// testPausedOwnerWritesNothing: an owner who slept while another took its shard
+// changes nothing when it wakes, not even when something is due.
+func testPausedOwnerWritesNothing(s *journalScene) {
+	paused, old := s.journal, s.enter(0, 1)
+	s.mustAppend(driver.Append{Transaction: "t", Epoch: old, Records: records("begin"), Due: s.at(0)})
+	s.journal = s.open()
+	epoch := s.enter(0, 2)
+	s.mustBeStale(s.append(paused, driver.Append{Transaction: "t", Epoch: old, After: 1, Records: records("sent"), Due: s.at(time.Hour)}), 0, epoch, old)
+	s.mustBeStale(s.append(paused, driver.Append{Transaction: "new", Epoch: old, Records: records("begin"), Due: s.at(0)}), 0, epoch, old)
+	_, err := paused.Claim(s.Context(), 0, old, s.at(time.Minute), s.at(time.Hour), 10)
+	s.mustBeStale(err, 0, epoch, old)
+	s.mustStand("t", s.at(0), "begin")
+	s.mustBeDue(0, "t")
+	s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)})
+}
+
+// testEnterEndsWhatIsUnderWay: appends of an old owner that are under way when a
+// new one enters are done before that, or never.
+func testEnterEndsWhatIsUnderWay(s *journalScene) {
+	old := s.enter(0, 1)
+	const writers = 8
+	for i := range writers {
+		s.mustAppend(driver.Append{Transaction: fmt.Sprint("t", i), Epoch: old, Records: records("begin"), Due: s.at(0)})
+	}
+	var wg sync.WaitGroup
+	begun := make(chan struct{}, writers)
+	for i := range writers {
+		j := s.open()
+		wg.Go(func() {
+			for after := int64(1); ; after++ {
+				a := driver.Append{Transaction: fmt.Sprint("t", i), Epoch: old, After: after, Records: records("more"), Due: s.at(0)}
+				if err := j.Append(s.Context(), []driver.Append{a})[0]; err != nil {
+					if !errors.Is(err, interlock.ErrStaleToken) {
+						s.Errorf("writer %d: %v", i, err)
+					}
+					return
+				}
+				if after == 3 {
+					begun <- struct{}{}
+				}
+			}
+		})
+	}
+	for range writers {
+		<-begun
+	}
+	s.enter(0, 2)
+	entered := make([]int64, writers)
+	for i := range writers {
+		head, _ := s.read(fmt.Sprint("t", i))
+		entered[i] = head.Position
+	}
+	wg.Wait()
+	for i := range writers {
+		if head, _ := s.read(fmt.Sprint("t", i)); head.Position != entered[i] {
+			s.Errorf("t%d grew from %d to %d after a new owner had entered", i, entered[i], head.Position)
+		}
+	}
+}
+
+// testAppendersCompete: of those who append at one position, one does it.
+func testAppendersCompete(s *journalScene) {
+	const appenders, rounds = 6, 10
+	s.mustAppend(s.begin("t", s.at(0)))
+	journals := make([]driver.Journal, appenders)
+	for i := range journals {
+		journals[i] = s.open()
+	}
+	for round := range int64(rounds) {
+		var done atomic.Int64
+		var wg sync.WaitGroup
+		for i, j := range journals {
+			wg.Go(func() {
+				a := driver.Append{Transaction: "t", After: round + 1, Records: records(fmt.Sprint("by ", i)), Due: s.at(0)}
+				err := s.append(j, a)
+				var elsewhere *driver.PositionError
+				switch {
+				case err == nil:
+					done.Add(1)
+				case interlock.Kind(err) != interlock.Retryable && !errors.As(err, &elsewhere):
+					s.Errorf("append: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if head, _ := s.read("t"); done.Load() != 1 || head.Position != round+2 {
+			s.Fatalf("round %d: %d did it, it is at %d", round, done.Load(), head.Position)
+		}
+	}
+}
+
+// testAppendsAreIndependent: what is refused takes nothing with it.
+func testAppendsAreIndependent(s *journalScene) {
+	old := s.enter(0, 1)
+	epoch := s.enter(0, 2)
+	other := s.enter(7, 9)
+	s.mustAppend(s.begin("there", s.at(0)))
+	s.mustAppend(driver.Append{Transaction: "elsewhere", Shard: 7, Epoch: other, Records: records("begin"), Due: s.at(0)})
+	large := s.begin("large", s.at(0))
+	large.Records[0].Data = make([]byte, driver.MaxRecord+1)
+	errs := s.journal.Append(s.Context(), []driver.Append{
+		{Transaction: "new", Epoch: epoch, Records: records("begin"), Due: s.at(time.Second)},
+		s.begin("there", s.at(time.Hour)),
+		{Transaction: "stale", Epoch: old, Records: records("begin"), Due: s.at(0)},
+		{Transaction: "elsewhere", Shard: 7, Epoch: other, After: 1, Records: records("end")},
+		large,
+		{Transaction: "new", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(0)},
+		s.begin("last", s.at(2*time.Second)),
+	})
+	if len(errs) != 7 || errs[0] != nil || errs[3] != nil || errs[6] != nil {
+		s.Fatalf("results %v", errs)
+	}
+	s.mustBeElsewhere(errs[1], "there", 0, 1)
+	s.mustBeStale(errs[2], 0, epoch, old)
+	s.mustFail(errs[4], interlock.Definite, nil)
+	s.mustFail(errs[5], interlock.Bug, nil)
+	s.mustStand("new", s.at(time.Second), "begin")
+	s.mustStand("there", s.at(0), "begin")
+	s.mustStand("elsewhere", time.Time{}, "begin", "end")
+	s.mustStand("last", s.at(2*time.Second), "begin")
+	s.mustBeDue(0, "there", "new", "last")
+	s.mustBeDue(7)
+}
+
+// testManyAppendsAtOnce: a group is as large as its callers are many.
+func testManyAppendsAtOnce(s *journalScene) {
+	const many = 300
+	epoch := s.enter(0, 1)
+	var begins, ends []driver.Append
+	for i := range many {
+		name := fmt.Sprintf("t%03d", i)
+		begins = append(begins, driver.Append{Transaction: name, Epoch: epoch, Records: records("begin", "sent"), Due: s.at(0)})
+		ends = append(ends, driver.Append{Transaction: name, Epoch: epoch, After: 2, Records: records("done", "end")})
+	}
+	for _, group := range [][]driver.Append{begins, ends} {
+		if err := errors.Join(s.journal.Append(s.Context(), group)...); err != nil {
+			s.Fatal(err)
+		}
+		if group[0].After == 0 && len(s.due(0)) != many {
+			s.Errorf("%d are due, want %d", len(s.due(0)), many)
+		}
+	}
+	s.mustBeDue(0)
+	s.mustStand("t299", time.Time{}, "begin", "sent", "done", "end")
+}

@@ -1,0 +1,274 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Journal keeps records of transactions in memory. It is the executable
+// specification of driver.Journal: every method is one step under a mutex, and
+// the store's clock is that of this process. It is made by [NewJournal].
+type Journal struct {
+	mu           sync.Mutex
+	epochs       map[int]interlock.Token
+	transactions map[string]*transaction
+	payloads     map[payloadKey]payload
+}
+
+type transaction struct {
+	head    driver.Head
+	records []driver.Record
+}
+
+type payloadKey struct{ transaction, sum string }
+
+type payload struct {
+	data []byte
+	kept time.Time
+}
+
+var _ driver.Journal = (*Journal)(nil)
+
+// NewJournal makes an empty journal.
+func NewJournal() *Journal {
+	return &Journal{epochs: map[int]interlock.Token{}, transactions: map[string]*transaction{},
+		payloads: map[payloadKey]payload{}}
+}
+
+// Enter raises the epoch of a shard; see driver.JournalWriter.
+func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
+	const op = "enter shard"
+	name := driver.ShardName(shard)
+	if err := asking(ctx, op, name); err != nil {
+		return err
+	}
+	if shard < 0 || !epoch.Valid() {
+		return noToken(op, name, epoch)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if seen := j.epochs[shard]; seen > epoch {
+		return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
+	}
+	if err := plausible(op, name, epoch, time.Now()); err != nil {
+		return err
+	}
+	j.epochs[shard] = epoch
+	return nil
+}
+
+// Append does each append wholly or not at all; see driver.JournalWriter.
+func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
+	errs := make([]error, len(appends))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i, a := range appends {
+		if errs[i] = driver.CheckAppend(appends, i); errs[i] == nil {
+			errs[i] = asking(ctx, "append", a.Transaction)
+		}
+		if errs[i] == nil {
+			errs[i] = j.append(a)
+		}
+	}
+	return errs
+}
+
+func (j *Journal) append(a driver.Append) error {
+	if a.Epoch != 0 {
+		if err := j.owned("append", a.Shard, a.Epoch); err != nil {
+			return err
+		}
+	}
+	t := j.transactions[a.Transaction]
+	if t == nil {
+		t = &transaction{head: driver.Head{Transaction: a.Transaction, Shard: a.Shard, Type: a.Type}}
+	}
+	if t.head.Position != a.After || !t.head.Ended.IsZero() {
+		return &driver.PositionError{Transaction: a.Transaction, After: a.After, Found: cloneHead(t.head)}
+	}
+	if t.head.Shard != a.Shard {
+		return problem("append", a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", t.head.Shard, a.Shard))
+	}
+	now := time.Now()
+	for _, r := range a.Records {
+		t.head.Position++
+		r.Position, r.Epoch, r.Written = t.head.Position, a.Epoch, now
+		r.Data, r.Sum = slices.Clone(r.Data), slices.Clone(r.Sum)
+		t.records = append(t.records, r)
+		t.head.Sum = r.Sum
+	}
+	t.head.Due, t.head.Claimed = a.Due.Truncate(time.Millisecond), false
+	if a.Due.IsZero() {
+		t.head.Ended = now
+	}
+	j.transactions[a.Transaction] = t
+	return nil
+}
+
+// owned refuses an epoch that is not that of the shard.
+func (j *Journal) owned(op string, shard int, epoch interlock.Token) error {
+	name, seen := driver.ShardName(shard), j.epochs[shard]
+	switch {
+	case seen > epoch:
+		return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
+	case seen < epoch:
+		return problem(op, name, interlock.Bug, fmt.Errorf("nobody has entered with epoch %d", epoch))
+	}
+	return nil
+}
+
+// Claim moves due times; see driver.JournalWriter.
+func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
+	if err := asking(ctx, "claim", driver.ShardName(shard)); err != nil {
+		return nil, err
+	}
+	if until.IsZero() {
+		return nil, problem("claim", driver.ShardName(shard), interlock.Bug, errors.New("until when is not said"))
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.owned("claim", shard, epoch); err != nil {
+		return nil, err
+	}
+	var claimed []driver.Head
+	for _, h := range j.due(shard) {
+		if len(claimed) == limit || h.Due.After(by) {
+			break
+		}
+		t := j.transactions[h.Transaction]
+		t.head.Due, t.head.Claimed = until.Truncate(time.Millisecond), true
+		claimed = append(claimed, cloneHead(t.head))
+	}
+	return claimed, nil
+}
+
+// Keep stores a payload; see driver.JournalWriter.
+func (j *Journal) Keep(ctx context.Context, name string, sum, data []byte) error {
+	if err := driver.CheckPayload(name, sum, data); err != nil {
+		return err
+	}
+	if err := asking(ctx, "keep payload", name); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if key := (payloadKey{name, string(sum)}); j.payloads[key].kept.IsZero() {
+		j.payloads[key] = payload{slices.Clone(data), time.Now()}
+	}
+	return nil
+}
+
+// Read gives a transaction's head and records; see driver.JournalReader.
+func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.Head, []driver.Record, error) {
+	if err := asking(ctx, "read journal", name); err != nil {
+		return driver.Head{}, nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	t := j.transactions[name]
+	if t == nil {
+		return driver.Head{}, nil, nil
+	}
+	var records []driver.Record
+	for _, r := range t.records[min(max(0, after), t.head.Position):] {
+		r.Data, r.Sum = slices.Clone(r.Data), slices.Clone(r.Sum)
+		records = append(records, r)
+	}
+	return cloneHead(t.head), records, nil
+}
+
+// Payload gives what was kept; see driver.JournalReader.
+func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte, error) {
+	if err := asking(ctx, "read payload", name); err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.payloads[payloadKey{name, string(sum)}].data), nil
+}
+
+// Due lists what is unfinished; see driver.JournalReader.
+func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	if err := asking(ctx, "list due", driver.ShardName(shard)); err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := slices.DeleteFunc(j.due(shard), func(h driver.Head) bool {
+		return behind.Transaction != "" && byDue(h, behind) <= 0
+	})
+	return all[:min(limit, len(all))], nil
+}
+
+// Heads lists transactions by their ids; see driver.JournalReader.
+func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	if err := asking(ctx, "list transactions", "all"); err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var all []driver.Head
+	for id, t := range j.transactions {
+		if id > behind {
+			all = append(all, cloneHead(t.head))
+		}
+	}
+	slices.SortFunc(all, func(a, b driver.Head) int { return cmp.Compare(a.Transaction, b.Transaction) })
+	return all[:min(limit, len(all))], nil
+}
+
+// Forget removes what ended long ago; see driver.JournalKeeper.
+func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
+	if err := asking(ctx, "forget", "ended transactions"); err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := 0
+	for id, t := range j.transactions {
+		if n < limit && !t.head.Ended.IsZero() && t.head.Ended.Before(before) {
+			delete(j.transactions, id)
+			n++
+		}
+	}
+	for key, p := range j.payloads {
+		if j.transactions[key.transaction] == nil && p.kept.Before(before) {
+			delete(j.payloads, key)
+		}
+	}
+	return n, nil
+}
+
+// Unscheduled is 0: the due index of this journal is the heads themselves.
+func (j *Journal) Unscheduled(ctx context.Context) (int, error) {
+	return 0, asking(ctx, "count unscheduled", "all")
+}
+
+// due is what is unfinished in a shard, earliest first. The mutex is held.
+func (j *Journal) due(shard int) []driver.Head {
+	var all []driver.Head
+	for _, t := range j.transactions {
+		if t.head.Shard == shard && t.head.Ended.IsZero() {
+			all = append(all, cloneHead(t.head))
+		}
+	}
+	slices.SortFunc(all, byDue)
+	return all
+}
+
+func byDue(a, b driver.Head) int {
+	return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.Transaction, b.Transaction))
+}
+
+func cloneHead(h driver.Head) driver.Head {
+	h.Sum = slices.Clone(h.Sum)
+	return h
+}
