@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/interlock-dev/interlock"
@@ -41,6 +42,10 @@ func (c Call) Info(why string) { c.end(Event{Kind: Info, Value: why}) }
 // Reject: a guard refused it, having seen the token seen.
 func (c Call) Reject(seen interlock.Token) { c.end(Event{Kind: Reject, Seen: seen}) }
 
+// EndWith ends it with an event of the caller's, of any kind that ends a call.
+// What e leaves zero of Token, Owner, ID, Amount and Stamp is as in the call.
+func (c Call) EndWith(e Event) { c.end(e) }
+
 // End records what err says: nil is OK, a [interlock.StaleTokenError] a
 // rejection, an uncertain error Info, and everything else Fail.
 func (c Call) End(err error) {
@@ -60,11 +65,10 @@ func (c Call) End(err error) {
 func (c Call) end(e Event) {
 	s := c.start
 	e.Lane, e.Op, e.Key, e.Cause, e.Src = s.Lane, s.Op, s.Key, s.Seq, caller(2)
-	if e.Token == 0 {
-		e.Token = s.Token
-	}
-	if e.Owner == "" {
-		e.Owner = s.Owner
-	}
+	e.Token = cmp.Or(e.Token, s.Token)
+	e.Owner = cmp.Or(e.Owner, s.Owner)
+	e.ID = cmp.Or(e.ID, s.ID)
+	e.Amount = cmp.Or(e.Amount, s.Amount)
+	e.Stamp = cmp.Or(e.Stamp, s.Stamp)
 	c.w.Record(e)
 }

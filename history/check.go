@@ -118,7 +118,7 @@ func (c *checker) end(e Event) error {
 	id := callID{e.Writer, e.Cause}
 	k, open := c.open[id]
 	if !open {
-		return fmt.Errorf("check history: seq %d by %s ends call %d, which is not open", e.Seq, e.Lane, e.Cause)
+		return notOpen(e)
 	}
 	delete(c.open, id)
 	switch k.start.Op {

@@ -1,6 +1,6 @@
 // Package history records what a run did and judges it afterwards. It does not
 // prove anything about calls that were not recorded, does not replay a run, and
-// judges tokens only: whether values are right is for other checkers.
+// takes what was recorded as true.
 //
 // A history is JSONL: a header line, then one event per line, in the order in
 // which one writer saw them. Record the invocation before the request leaves
@@ -13,6 +13,19 @@
 //	err = w.Close()
 //
 //	report, err := history.CheckFiles("worker-a.jsonl", "worker-b.jsonl")
+//
+// # Checkers
+//
+// Each judges one promise, in one pass over the same events, and leaves alone
+// what it does not know. What each does not see is said there.
+//
+//   - [CheckTokens]: no stale token is accepted
+//   - [CheckVersions]: the newest state wins
+//   - [CheckUpdates]: no addition is lost or doubled
+//   - [CheckCapacity]: no more is taken than there is
+//   - [CheckReads]: nothing that was rolled back is read
+//   - [CheckDeliveries]: nothing acknowledged is lost, and each key is in order
+//   - [CheckEffects]: what was acknowledged took place exactly once
 //
 // # Several processes
 //

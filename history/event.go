@@ -39,7 +39,7 @@ const (
 	Release    Kind = "release"     // a holder gave a claim up
 	FaultBegin Kind = "fault_begin" // Op names the fault, Key what it hits
 	FaultEnd   Kind = "fault_end"
-	State      Kind = "state" // Key has Value; with Op [OpMark], the mark of Key is Token
+	State      Kind = "state" // Key has Value, or what Op says
 )
 
 // The operations that [CheckTokens] knows. Others may be used freely.
@@ -50,6 +50,25 @@ const (
 	OpWrite   = "write"   // Key is written under Token
 	OpRebase  = "rebase"  // an operator sets the mark of Key to Token, maybe lower
 	OpMark    = "mark"    // of a State: what the mark of Key is before the run
+)
+
+// The operations that the other checkers know, and those of State events, which
+// are told before the run and, but for OpCapacity, may be told again.
+const (
+	OpPublish = "publish" // a message, ID, is sent in the order of Key
+	OpDeliver = "deliver" // it reaches a receiver, where it takes effect
+	OpDrain   = "drain"   // all that was published before it began is to be delivered by its end
+	OpAsk     = "ask"     // the effect ID is asked for
+	OpEffect  = "effect"  // it takes place; as a State, it is there
+	OpAdd     = "add"     // Amount is added to Key
+	OpTake    = "take"    // Amount of Key is taken
+	OpGive    = "give"    // Amount of Key is given back
+	OpApply   = "apply"   // Key gets the state of version Stamp
+
+	OpTotal    = "total"    // of a State: Key is Amount
+	OpCapacity = "capacity" // of a State: there are Amount of Key
+	OpVersion  = "version"  // of a State: Key has the state of version Stamp
+	OpValue    = "value"    // of a State: Key has Value
 )
 
 // An Event is one line. What does not apply is left zero.
@@ -77,6 +96,12 @@ type Event struct {
 	// Strict says of an Invoke that an equal token is to be refused too.
 	Strict bool   `json:"strict,omitempty"`
 	Value  string `json:"value,omitempty"` // read, written, or why
+	// ID names a message or an effect: the same at each attempt.
+	ID string `json:"id,omitempty"`
+	// Amount is how much is added, taken or given back; of a read, the total.
+	Amount int64 `json:"amount,omitempty"`
+	// Stamp is the version of the state that is applied, or read.
+	Stamp int64 `json:"stamp,omitempty"`
 	// Cause is the Seq of the event of the same writer that led to this one.
 	Cause int64 `json:"cause,omitempty"`
 	// Src is where in the code, as dir/file.go:line.

@@ -50,10 +50,6 @@ type Violation struct {
 // String is the rule and the sentence.
 func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
 
-// maxListed bounds Report.Violations, so that a broken run does not need
-// memory for each of its events.
-const maxListed = 1000
-
 // A Report says what was judged. Look at the counts too: a history in which
 // nothing was accepted shows nothing.
 type Report struct {
@@ -66,33 +62,16 @@ type Report struct {
 	Unknown   int // of them and of acquires, without a known outcome
 	Unclaimed int // of them, made without a token, which nothing can judge
 
-	Violations []Violation // the first 1,000, in the order in which they were found
-	Total      int         // how many there are
+	Findings
 }
-
-// OK reports whether no rule was violated.
-func (r Report) OK() bool { return r.Total == 0 }
 
 // String is a summary, with one line for each listed violation.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d events: %d grants of %d names; %d accepted, %d rejected on %d resources; %d unknown, %d without a claim; ",
 		r.Events, r.Grants, r.Names, r.Accepted, r.Rejected, r.Resources, r.Unknown, r.Unclaimed)
-	if r.OK() {
-		return b.String() + "no violation"
-	}
-	fmt.Fprintf(&b, "%d violations", r.Total)
-	for _, v := range r.Violations {
-		b.WriteString("\n  " + v.String())
-	}
+	r.list(&b)
 	return b.String()
-}
-
-func (r *Report) add(rule Rule, key string, first, second Ref, format string, args ...any) {
-	r.Total++
-	if len(r.Violations) < maxListed {
-		r.Violations = append(r.Violations, Violation{rule, key, first, second, fmt.Sprintf(format, args...)})
-	}
 }
 
 // A mark is a token and the event that set it.

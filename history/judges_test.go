@@ -1,0 +1,342 @@
+package history
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A judged history is played by hand: each call begins and ends where the test
+// says so.
+type verdictOf = func(iter.Seq2[Event, error]) (Verdict, error)
+
+func (s *script) begin(op, key, id string, n int64) int64 {
+	e := Event{Kind: Invoke, Op: op, Key: key, ID: id, Amount: n}
+	if op == OpApply {
+		e.Amount, e.Stamp = 0, n
+	}
+	return s.add(e)
+}
+
+func (s *script) did(op, key, id string, n int64) { s.end(OK, s.begin(op, key, id, n)) }
+
+func (s *script) read(key string, n int64) { s.readEnds(s.begin(OpRead, key, "", 0), n) }
+
+func (s *script) readEnds(cause, n int64) {
+	s.add(Event{Kind: OK, Cause: cause, Amount: n, Stamp: n, Value: fmt.Sprint(n)})
+}
+
+func (s *script) state(op, key string, n int64) {
+	s.add(Event{Kind: State, Op: op, Key: key, ID: key, Amount: n, Stamp: n, Value: fmt.Sprint(n)})
+}
+
+// write is begun; its value is n.
+func (s *script) write(n int64) int64 {
+	return s.add(Event{Kind: Invoke, Op: OpWrite, Key: "k", Value: fmt.Sprint(n)})
+}
+
+func TestJudges(t *testing.T) {
+	for name, tt := range map[string]struct {
+		check verdictOf
+		play  func(s *script)
+		want  []Rule
+	}{
+		"nothing is delivered before it was published": {CheckDeliveries, func(s *script) {
+			s.did(OpDeliver, "k", "a", 0)
+			s.did(OpPublish, "k", "a", 0)
+		}, []Rule{RuleOrigin}},
+		"in order, the second time in any": {CheckDeliveries, func(s *script) {
+			s.did(OpPublish, "k", "a", 0)
+			s.did(OpPublish, "k", "b", 0)
+			s.did(OpDeliver, "k", "a", 0)
+			s.did(OpDeliver, "k", "b", 0)
+			s.did(OpDeliver, "k", "a", 0)
+			s.did(OpDrain, "", "", 0)
+		}, nil},
+		"out of order": {CheckDeliveries, func(s *script) {
+			s.did(OpPublish, "k", "a", 0)
+			s.did(OpPublish, "k", "b", 0)
+			s.did(OpDeliver, "k", "b", 0)
+			s.did(OpDeliver, "k", "a", 0)
+		}, []Rule{RuleKeyOrder}},
+		"different keys are in no order, nor those without one": {CheckDeliveries, func(s *script) {
+			for _, id := range []string{"a", "b"} {
+				s.did(OpPublish, "k"+id, id, 0)
+				s.did(OpPublish, "", "no"+id, 0)
+			}
+			for _, id := range []string{"b", "a"} {
+				s.did(OpDeliver, "k"+id, id, 0)
+				s.did(OpDeliver, "", "no"+id, 0)
+			}
+		}, nil},
+		"publishes that overlap are in no order": {CheckDeliveries, func(s *script) {
+			a, b := s.begin(OpPublish, "k", "a", 0), s.begin(OpPublish, "k", "b", 0)
+			s.end(OK, a)
+			s.end(OK, b)
+			s.did(OpDeliver, "k", "b", 0)
+			s.did(OpDeliver, "k", "a", 0)
+		}, nil},
+		"a delivery under way may have been the first": {CheckDeliveries, func(s *script) {
+			s.did(OpPublish, "k", "a", 0)
+			s.did(OpPublish, "k", "b", 0)
+			s.begin(OpDeliver, "k", "a", 0)
+			s.did(OpDeliver, "k", "b", 0)
+			s.did(OpDrain, "", "", 0)
+		}, nil},
+		"a delivery that failed was none": {CheckDeliveries, func(s *script) {
+			s.did(OpPublish, "k", "a", 0)
+			s.end(Fail, s.begin(OpDeliver, "k", "a", 0))
+			s.did(OpDrain, "", "", 0)
+		}, []Rule{RuleDelivered}},
+		"a message is asked about by the drains that began after it": {CheckDeliveries, func(s *script) {
+			early := s.begin(OpDrain, "", "", 0)
+			s.did(OpPublish, "k", "a", 0)
+			s.end(OK, early)
+			s.end(Fail, s.begin(OpDrain, "", "", 0))
+			s.begin(OpPublish, "k", "unknown", 0)
+			s.did(OpDrain, "", "", 0)
+			s.did(OpDrain, "", "", 0)
+		}, []Rule{RuleDelivered}},
+		"what was rolled back is delivered": {CheckDeliveries, func(s *script) {
+			a := s.begin(OpPublish, "k", "a", 0)
+			s.did(OpDeliver, "k", "a", 0)
+			s.end(Fail, a)
+		}, []Rule{RuleOrigin}},
+		"what was published again after a failure": {CheckDeliveries, func(s *script) {
+			s.end(Fail, s.begin(OpPublish, "k", "a", 0))
+			s.end(Info, s.begin(OpPublish, "k", "a", 0))
+			s.did(OpDeliver, "k", "a", 0)
+		}, nil},
+
+		"once": {CheckEffects, func(s *script) {
+			s.did(OpAsk, "", "a", 0)
+			s.end(Info, s.begin(OpAsk, "", "b", 0))
+			s.end(Fail, s.begin(OpAsk, "", "c", 0))
+			s.did(OpEffect, "", "a", 0)
+		}, nil},
+		"twice": {CheckEffects, func(s *script) {
+			s.did(OpAsk, "", "a", 0)
+			s.did(OpEffect, "", "a", 0)
+			s.state(OpEffect, "a", 0)
+		}, []Rule{RuleOnce}},
+		"never": {CheckEffects, func(s *script) {
+			s.end(Info, s.begin(OpAsk, "", "a", 0))
+			s.did(OpAsk, "", "a", 0)
+			s.end(Fail, s.begin(OpEffect, "", "a", 0))
+		}, []Rule{RuleEffect}},
+		"maybe": {CheckEffects, func(s *script) {
+			s.did(OpAsk, "", "a", 0)
+			s.end(Info, s.begin(OpEffect, "", "a", 0))
+		}, nil},
+		"though it failed": {CheckEffects, func(s *script) {
+			s.end(Fail, s.begin(OpAsk, "", "a", 0))
+			s.end(Reject, s.begin(OpAsk, "", "a", 0))
+			s.did(OpEffect, "", "a", 0)
+			s.did(OpEffect, "", "nobody asked", 0)
+		}, []Rule{RuleOrigin}},
+
+		"sums": {CheckUpdates, func(s *script) {
+			s.state(OpTotal, "k", 100)
+			s.did(OpAdd, "k", "", 5)
+			s.end(Fail, s.begin(OpAdd, "k", "", 1000))
+			s.did(OpAdd, "k", "", -7)
+			s.read("k", 98)
+			s.state(OpTotal, "k", 98)
+			s.read("other", 0)
+		}, nil},
+		"a lost update": {CheckUpdates, func(s *script) {
+			s.did(OpAdd, "k", "", 5)
+			s.did(OpAdd, "k", "", 5)
+			s.read("k", 5)
+			s.state(OpTotal, "k", 5)
+		}, []Rule{RuleTotal}}, // the State is the first of its key: the total before the run
+		"a doubled update": {CheckUpdates, func(s *script) {
+			s.state(OpTotal, "k", 0)
+			s.did(OpAdd, "k", "", -5)
+			s.state(OpTotal, "k", -10)
+		}, []Rule{RuleTotal}},
+		"an update under way, unknown, or since may have been seen": {CheckUpdates, func(s *script) {
+			s.end(Info, s.begin(OpAdd, "k", "", 5))
+			s.begin(OpAdd, "k", "", -3)
+			read := s.begin(OpRead, "k", "", 0)
+			s.did(OpAdd, "k", "", 10)
+			s.did(OpAdd, "k", "", -20)
+			s.readEnds(read, 15)
+			s.read("k", -10-3)
+			s.read("k", -10+5)
+			s.read("k", -10-4)
+		}, []Rule{RuleTotal}},
+
+		"never more than there is": {CheckCapacity, func(s *script) {
+			s.state(OpCapacity, "k", 2)
+			s.did(OpTake, "k", "", 2)
+			s.end(Reject, s.begin(OpTake, "k", "", 1))
+			s.end(Info, s.begin(OpTake, "k", "", 1))
+			give := s.begin(OpGive, "k", "", 2)
+			s.did(OpTake, "k", "", 2)
+			s.end(OK, give)
+			s.did(OpTake, "of nobody knows how many", "", 2)
+		}, nil},
+		"sold twice": {CheckCapacity, func(s *script) {
+			s.state(OpCapacity, "k", 1)
+			s.did(OpTake, "k", "", 1)
+			s.did(OpTake, "k", "", 1)
+		}, []Rule{RuleCapacity}},
+		"not given back after all": {CheckCapacity, func(s *script) {
+			s.state(OpCapacity, "k", 1)
+			s.did(OpTake, "k", "", 1)
+			give := s.begin(OpGive, "k", "", 1)
+			s.did(OpTake, "k", "", 1)
+			s.end(Fail, give)
+		}, []Rule{RuleCapacity}},
+
+		"the newest": {CheckVersions, func(s *script) {
+			s.state(OpVersion, "k", 1)
+			s.did(OpApply, "k", "", 3)
+			s.end(Reject, s.begin(OpApply, "k", "", 2))
+			s.end(Reject, s.begin(OpApply, "k", "", 3))
+			s.read("k", 3)
+			s.state(OpVersion, "k", 3)
+		}, nil},
+		"an older one overwrites it": {CheckVersions, func(s *script) {
+			s.did(OpApply, "k", "", 3)
+			s.did(OpApply, "k", "", 2)
+			s.read("k", 2)
+		}, []Rule{RuleVersion, RuleVersion}},
+		"the state before the run is overwritten": {CheckVersions, func(s *script) {
+			s.state(OpVersion, "k", 3)
+			s.did(OpApply, "k", "", 2)
+		}, []Rule{RuleVersion}},
+		"those that overlap come in any order": {CheckVersions, func(s *script) {
+			old := s.begin(OpApply, "k", "", 2)
+			s.did(OpApply, "k", "", 3)
+			s.end(OK, old)
+			s.read("k", 3)
+		}, nil},
+		"a refusal without a reason": {CheckVersions, func(s *script) {
+			s.end(Fail, s.begin(OpApply, "k", "", 4))
+			s.end(Reject, s.begin(OpApply, "k", "", 3))
+		}, []Rule{RuleRefusal}},
+		"a refusal for what may have been": {CheckVersions, func(s *script) {
+			s.end(Info, s.begin(OpApply, "k", "", 4))
+			s.end(Reject, s.begin(OpApply, "k", "", 3))
+			s.read("k", 4)
+			s.read("k", 3)
+		}, []Rule{RuleVersion}},
+		"a version out of nothing": {CheckVersions, func(s *script) {
+			s.did(OpApply, "k", "", 1)
+			s.end(Fail, s.begin(OpApply, "k", "", 2))
+			s.read("k", 2)
+		}, []Rule{RuleOrigin}},
+
+		"what was written": {CheckReads, func(s *script) {
+			s.state(OpValue, "k", 1)
+			s.read("k", 1)
+			w := s.write(2)
+			s.read("k", 2)
+			s.end(Info, w)
+		}, nil},
+		"what was rolled back": {CheckReads, func(s *script) {
+			w := s.write(2)
+			s.read("k", 2)
+			s.read("k", 2)
+			s.end(Fail, w)
+		}, []Rule{RuleOrigin}},
+		"what was rolled back, and written by another": {CheckReads, func(s *script) {
+			w := s.write(2)
+			s.read("k", 2)
+			s.end(Fail, w)
+			s.end(OK, s.write(2))
+		}, nil},
+		"what nobody wrote": {CheckReads, func(s *script) {
+			s.read("k", 7)
+			s.write(7)
+		}, []Rule{RuleOrigin}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s script
+			tt.play(&s)
+			v, err := tt.check(s.source())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := rulesOf(v); !slices.Equal(got, tt.want) || v.OK() != (len(tt.want) == 0) || v.Events != len(s.events) {
+				t.Errorf("%v\nwant %q", v, tt.want)
+			}
+		})
+	}
+}
+
+func rulesOf(v Verdict) (rules []Rule) {
+	for _, found := range v.Violations {
+		rules = append(rules, found.Rule)
+	}
+	return rules
+}
+
+// TestVerdictCounts: a history in which nothing was done is told from a good one.
+func TestVerdictCounts(t *testing.T) {
+	var s script
+	s.did(OpAdd, "k", "", 1)
+	s.end(Reject, s.begin(OpAdd, "k", "", 1))
+	s.end(Info, s.begin(OpAdd, "k", "", 1))
+	s.end(Fail, s.begin(OpAdd, "k", "", 1))
+	s.begin(OpAdd, "k", "", 1)
+	s.did(OpPublish, "k", "not judged here", 0)
+	v, err := CheckUpdates(s.source())
+	if err != nil || v.Done != 1 || v.Refused != 1 || v.Unknown != 2 || v.Events != 11 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if want := "11 events: 1 done, 1 refused, 2 unknown; no violation"; v.String() != want {
+		t.Errorf("%q, want %q", v, want)
+	}
+}
+
+// TestEndOfNoCall: a history that lost a line is refused, and so is one that
+// cannot be read.
+func TestEndOfNoCall(t *testing.T) {
+	for name, check := range map[string]verdictOf{"deliveries": CheckDeliveries, "effects": CheckEffects,
+		"updates": CheckUpdates, "versions": CheckVersions, "capacity": CheckCapacity, "reads": CheckReads} {
+		var s script
+		s.add(Event{Kind: Grant, Op: OpAcquire, Key: "n", Token: 1}) // may stand alone
+		s.end(OK, 7)
+		if _, err := check(s.source()); err == nil || !strings.Contains(err.Error(), "call 7, which is not open") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := check(func(yield func(Event, error) bool) { yield(Event{}, errTorn) }); err != errTorn {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+var errTorn = fmt.Errorf("torn")
+
+// TestFieldsAreKept: what the judges look at survives the file, and the end of a
+// call says what the call was about.
+func TestFieldsAreKept(t *testing.T) {
+	var file bytes.Buffer
+	w, err := NewWriter(&file, Header{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Invoke(Event{Lane: "A", Op: OpTake, Key: "k", ID: "a", Amount: 2, Stamp: 3}).OK("")
+	w.Invoke(Event{Lane: "A", Op: OpRead, Key: "k"}).EndWith(Event{Kind: OK, ID: "b", Amount: 4, Stamp: 5})
+	r, err := NewReader(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for e, err := range r.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(e.Kind, e.Op, e.Key, e.ID, e.Amount, e.Stamp))
+	}
+	want := []string{"invoketakeka2 3", "oktakeka2 3", "invokereadk0 0", "okreadkb4 5"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}

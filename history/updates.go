@@ -1,0 +1,109 @@
+package history
+
+import "iter"
+
+// RuleTotal: what is read is the total before the run, and all that was added
+// before the read, and some of what may have been added meanwhile.
+const RuleTotal Rule = "total"
+
+// CheckUpdates finds lost and doubled updates of numbers: counters, balances,
+// sums of entries. It takes one pass, and memory for each key and each call
+// under way.
+//
+// Who changes a number, in whatever way, records the change as an [OpAdd] of
+// Amount (negative to subtract), and who reads it an [OpRead] that ends with the
+// total as Amount. A State with [OpTotal] is the number before the run if it is
+// the first of its key, which else is 0, and later a read at that instant.
+//
+// A read is judged by bounds, so that changes which cancel each other out, or
+// which an unknown outcome may explain, are not seen. Let workers add amounts of
+// one sign, and read once at the end when all have answered.
+func CheckUpdates(events iter.Seq2[Event, error]) (Verdict, error) {
+	var v Verdict
+	return walk(events, &v, &updates{found: &v.Findings, keys: map[string]*number{}}, OpAdd, OpRead)
+}
+
+type updates struct {
+	found *Findings
+	keys  map[string]*number
+}
+
+// A number is what is known of one key's total.
+type number struct {
+	stated bool
+	last   Ref    // the last event that changed done
+	done   bounds // what was certainly added: the total before the run in both, each addition in one of them
+	maybe  bounds // what may have been added: under way, or unknown
+}
+
+// bounds are the sums of what lowers and of what raises a total.
+type bounds struct{ down, up int64 }
+
+func (b *bounds) add(amount int64) {
+	b.down += min(0, amount)
+	b.up += max(0, amount)
+}
+
+func (b *bounds) remove(amount int64) {
+	b.down -= min(0, amount)
+	b.up -= max(0, amount)
+}
+
+func (u *updates) number(key string) *number {
+	n := u.keys[key]
+	if n == nil {
+		n = &number{}
+		u.keys[key] = n
+	}
+	return n
+}
+
+// began returns what was certainly added by then.
+func (u *updates) began(call Event) bounds {
+	n := u.number(call.Key)
+	if call.Op == OpAdd {
+		n.maybe.add(call.Amount)
+	}
+	return n.done
+}
+
+func (u *updates) ended(call, end Event, before bounds) {
+	n := u.number(call.Key)
+	switch {
+	case call.Op == OpRead && end.Kind == OK:
+		u.read(n, end, call, before)
+	case call.Op == OpRead || end.Kind == Info:
+	default:
+		n.maybe.remove(call.Amount)
+		if end.Kind == OK {
+			n.done.add(call.Amount)
+			n.last = refOf(end)
+		}
+	}
+}
+
+func (u *updates) stated(e Event) {
+	if e.Op != OpTotal {
+		return
+	}
+	n := u.number(e.Key)
+	if !n.stated {
+		n.stated, n.last = true, refOf(e)
+		n.done.add(e.Amount)
+		return
+	}
+	u.read(n, e, e, n.done)
+}
+
+// read judges a total that was read after everything in before was done. What
+// was done since may have been seen or not.
+func (u *updates) read(n *number, e, call Event, before bounds) {
+	low := before.up + n.done.down + n.maybe.down
+	high := before.down + n.done.up + n.maybe.up
+	if e.Amount < low || e.Amount > high {
+		u.found.add(RuleTotal, call.Key, n.last, refOf(e), "%q was %d (%v), though by what had been done (%v) it was between %d and %d",
+			call.Key, e.Amount, refOf(e), n.last, low, high)
+	}
+}
+
+func (u *updates) finished() {}

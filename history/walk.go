@@ -1,0 +1,94 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+)
+
+// A judge is told the calls of a history that it knows, and all States. N is
+// what it wants to remember of a call until its end.
+type judge[N any] interface {
+	began(call Event) N
+	// ended is told OK, Reject, Fail, or Info: also, after the last event, of
+	// calls that have no end.
+	ended(call, end Event, note N)
+	stated(e Event)
+	finished()
+}
+
+// openCall is a call under way; known says that it concerns the judge.
+type openCall[N any] struct {
+	start Event
+	known bool
+	note  N
+}
+
+// walk takes a judge through a history once. found is where the judge puts what
+// it finds.
+func walk[N any](events iter.Seq2[Event, error], v *Verdict, j judge[N], ops ...string) (Verdict, error) {
+	open := map[callID]openCall[N]{}
+	for e, err := range events {
+		if err != nil {
+			return *v, err
+		}
+		v.Events++
+		id := callID{e.Writer, e.Cause}
+		c, under := open[id]
+		switch {
+		case e.Kind == Invoke:
+			c = openCall[N]{start: e, known: slices.Contains(ops, e.Op)}
+			if c.known {
+				c.note = j.began(e)
+			}
+			open[callID{e.Writer, e.Seq}] = c
+		case e.Kind == State:
+			j.stated(e)
+		case !e.ends():
+		case !under && e.Kind != Grant && e.Kind != HandOver: // those may stand alone
+			return *v, notOpen(e)
+		default:
+			delete(open, id)
+			conclude(v, j, c, e)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(open), callID.compare) {
+		conclude(v, j, open[id], Event{Kind: Info})
+	}
+	j.finished()
+	return *v, nil
+}
+
+func conclude[N any](v *Verdict, j judge[N], c openCall[N], end Event) {
+	if !c.known {
+		return
+	}
+	switch end.Kind {
+	case OK:
+		v.Done++
+	case Reject:
+		v.Refused++
+	case Info:
+		v.Unknown++
+	}
+	j.ended(c.start, end, c.note)
+}
+
+// ends reports whether e is of a kind that ends a call.
+func (e Event) ends() bool {
+	switch e.Kind {
+	case OK, Fail, Info, Reject, Grant, HandOver:
+		return true
+	}
+	return false
+}
+
+func (id callID) compare(other callID) int {
+	return cmp.Or(cmp.Compare(id.writer, other.writer), cmp.Compare(id.seq, other.seq))
+}
+
+func notOpen(e Event) error {
+	return fmt.Errorf("check history: seq %d by %s ends call %d, which is not open", e.Seq, e.Lane, e.Cause)
+}
