@@ -1,0 +1,238 @@
+package drivertest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testStateOfNothing is the zero Versioned, to readers and to those who replace.
+func testStateOfNothing(s *versionsScene) {
+	s.mustHave(entity, driver.Versioned{})
+	s.mustReplace(driver.Stamp{Version: 1}, state(2, ""), driver.VersionStale, driver.Versioned{})
+	s.mustReplace(driver.Stamp{}, state(1, ""), driver.VersionApplied, state(1, ""))
+}
+
+// testStatesAreOrderedByStamp, also where versions are more than a float holds,
+// and where ties differ as bytes do, not as people sort them.
+func testStatesAreOrderedByStamp(s *versionsScene) {
+	const beyond = 1 << 53
+	longest := strings.Repeat("z", driver.MaxTie)
+	var stored driver.Versioned
+	for _, step := range []struct {
+		version int64
+		tie     string
+		want    driver.VersionOutcome
+	}{
+		{1, "", driver.VersionApplied},
+		{1, "", driver.VersionDuplicate},
+		{9, "b", driver.VersionApplied},
+		{10, "a", driver.VersionApplied}, // more digits
+		{9, "c", driver.VersionStale},
+		{10, "B", driver.VersionStale}, // upper case is below lower case
+		{10, "", driver.VersionStale},
+		{10, "a b", driver.VersionApplied},
+		{10, "a", driver.VersionStale}, // what it begins with is older
+		{10, "a\x01", driver.VersionStale},
+		{10, "a\x7f", driver.VersionApplied},
+		{10, "z", driver.VersionApplied},
+		{10, "é", driver.VersionApplied}, // its bytes are above
+		{10, "zz", driver.VersionStale},
+		{10, longest, driver.VersionStale},
+		{11, longest, driver.VersionApplied},
+		{11, longest, driver.VersionDuplicate},
+		{11, longest[1:], driver.VersionStale},
+		{beyond, "", driver.VersionApplied},
+		{beyond + 1, "", driver.VersionApplied}, // the same float
+		{beyond, "", driver.VersionStale},
+		{beyond + 1, "", driver.VersionDuplicate},
+		{math.MaxInt64 - 1, "x", driver.VersionApplied},
+		{math.MaxInt64, "", driver.VersionApplied},
+		{math.MaxInt64 - 1, "y", driver.VersionStale},
+	} {
+		v := state(step.version, step.tie)
+		if step.want == driver.VersionApplied {
+			stored = v
+		}
+		s.mustApply(v, step.want, stored)
+	}
+}
+
+// someState is any of a few states, so that all relations between two are frequent.
+func someState(r *rand.Rand) driver.Versioned {
+	v := state(1+r.Int64N(4), []string{"", "a", "ab"}[r.IntN(3)])
+	if r.IntN(4) == 0 {
+		v.Deleted, v.Data = true, nil
+	}
+	v.Terminal = r.IntN(8) == 0
+	return v
+}
+
+// testStatesAreJudgedAsSpecified: many short lives of entities, each step as
+// driver.Versioned judges it.
+func testStatesAreJudgedAsSpecified(s *versionsScene) {
+	r := rand.New(rand.NewPCG(3, 14))
+	for life := range 60 {
+		name, stored := fmt.Sprint("entity ", life), driver.Versioned{}
+		for range 8 {
+			v, old := someState(r), someState(r).Stamp
+			if r.IntN(2) == 0 {
+				old = stored.Stamp
+			}
+			want := v.Judge(stored)
+			do := func() (driver.VersionOutcome, driver.Versioned, error) {
+				return s.store.Apply(s.Context(), name, v)
+			}
+			if v.Stamp.Compare(old) > 0 && r.IntN(2) == 0 {
+				want = v.JudgeReplace(old, stored)
+				do = func() (driver.VersionOutcome, driver.Versioned, error) {
+					return s.store.Replace(s.Context(), name, old, v)
+				}
+			}
+			before := stored
+			if want == driver.VersionApplied {
+				stored = v
+			}
+			if got, told, err := do(); err != nil || got != want || !sameState(told, stored) {
+				s.Fatalf("%+v where %+v is, old %v: %v, %+v, %v; want %v", v, before, old, got, told, err, want)
+			}
+		}
+		s.mustHave(name, stored)
+	}
+}
+
+// testStatesConvergeInEveryOrder: what is stored in the end does not depend on the
+// order in which states come, nor on how often.
+func testStatesConvergeInEveryOrder(s *versionsScene) {
+	cancelled := terminal(state(3, "a"))
+	for i, set := range []struct {
+		states []driver.Versioned
+		last   driver.Versioned
+	}{
+		{[]driver.Versioned{state(1, "a"), state(2, "b"), state(2, "a"), tombstone(3)}, tombstone(3)},
+		{[]driver.Versioned{state(1, "a"), state(2, "a"), cancelled, state(4, "b")}, cancelled},
+	} {
+		n := 0
+		permute(set.states, func(order []driver.Versioned) {
+			name := fmt.Sprintf("set %d order %d", i, n)
+			n++
+			for _, v := range append(order, order[0], order[len(order)-1]) { // and two again
+				if _, _, err := s.store.Apply(s.Context(), name, v); err != nil {
+					s.Fatal(err)
+				}
+			}
+			s.mustHave(name, set.last)
+		})
+		if n != 24 {
+			s.Fatalf("%d orders of four states", n)
+		}
+	}
+}
+
+func permute[E any](all []E, each func([]E)) {
+	var rest func(done, left []E)
+	rest = func(done, left []E) {
+		if len(left) == 0 {
+			each(slices.Clone(done))
+		}
+		for i := range left {
+			rest(append(slices.Clone(done), left[i]), slices.Delete(slices.Clone(left), i, i+1))
+		}
+	}
+	rest(nil, all)
+}
+
+// testTombstoneKeepsOldStatesOut, also of an entity that was never seen; a newer
+// state brings it back.
+func testTombstoneKeepsOldStatesOut(s *versionsScene) {
+	s.mustApply(tombstone(5), driver.VersionApplied, tombstone(5))
+	s.mustApply(state(4, ""), driver.VersionStale, tombstone(5))
+	s.mustApply(state(5, ""), driver.VersionDuplicate, tombstone(5))
+	s.mustApply(state(6, ""), driver.VersionApplied, state(6, ""))
+	s.mustApply(tombstone(5), driver.VersionStale, state(6, ""))
+	s.mustApply(tombstone(7), driver.VersionApplied, tombstone(7))
+	s.mustReplace(driver.Stamp{Version: 7}, state(8, ""), driver.VersionApplied, state(8, ""))
+}
+
+// testTerminalStateStays, though newer ones come, and wins over a newer one that
+// came before.
+func testTerminalStateStays(s *versionsScene) {
+	end := terminal(state(5, "m"))
+	s.mustApply(state(9, ""), driver.VersionApplied, state(9, ""))
+	s.mustApply(terminal(state(9, "")), driver.VersionDuplicate, state(9, ""))
+	s.mustApply(end, driver.VersionApplied, end)
+	s.mustApply(end, driver.VersionDuplicate, end)
+	s.mustApply(state(9, ""), driver.VersionTerminal, end)
+	s.mustApply(state(5, "n"), driver.VersionTerminal, end)
+	s.mustApply(state(5, "l"), driver.VersionStale, end)
+	s.mustApply(tombstone(10), driver.VersionTerminal, end)
+	s.mustApply(terminal(tombstone(10)), driver.VersionTerminal, end)
+	s.mustApply(terminal(state(4, "")), driver.VersionStale, end)
+	s.mustReplace(end.Stamp, state(11, ""), driver.VersionTerminal, end)
+}
+
+// testStateCompetition: consumers of several processes bring states at once, each
+// twice; the newest stays, each is applied at most once, and no reader goes back.
+func testStateCompetition(s *versionsScene) {
+	const states = 60
+	stores := []driver.Versions{s.store, s.open(), s.open()}
+	applied := make([][]driver.Stamp, 6)
+	errs := make(chan error, len(applied))
+	var running sync.WaitGroup
+	for lane := range applied {
+		r := rand.New(rand.NewPCG(7, uint64(lane/2))) // two lanes bring the same
+		running.Go(func() {
+			for range states {
+				v := state(1+r.Int64N(40), fmt.Sprint(r.IntN(3)))
+				outcome, _, err := stores[lane%len(stores)].Apply(s.Context(), entity, v)
+				if err != nil {
+					errs <- err
+					return
+				}
+				if outcome == driver.VersionApplied {
+					applied[lane] = append(applied[lane], v.Stamp)
+				}
+			}
+		})
+	}
+	s.readUntil(running.Wait)
+	close(errs)
+	for err := range errs {
+		s.Fatal(err)
+	}
+	all := slices.Concat(applied...)
+	slices.SortFunc(all, driver.Stamp.Compare)
+	if once := slices.Compact(slices.Clone(all)); len(once) != len(all) || len(all) == 0 {
+		s.Fatalf("%d states were applied %d times", len(once), len(all))
+	}
+	newest := all[len(all)-1]
+	s.mustHave(entity, state(newest.Version, newest.Tie))
+}
+
+// readUntil reads until wait returns: stamps never fall.
+func (s *versionsScene) readUntil(wait func()) {
+	s.Helper()
+	over := make(chan struct{})
+	go func() { wait(); close(over) }()
+	var last driver.Stamp
+	for done := false; !done; {
+		select {
+		case <-over:
+			done = true
+		case <-time.After(100 * time.Microsecond): // and virtual time goes on
+		}
+		v, err := s.store.Get(s.Context(), entity)
+		if err != nil || v.Stamp.Compare(last) < 0 || v.Stamp.Version > 0 && string(v.Data) != v.Stamp.String() {
+			s.Errorf("%+v was read after %v, %v", v, last, err)
+			<-over
+			return
+		}
+		last = v.Stamp
+	}
+}

@@ -1,0 +1,197 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Versions keeps the newest state of each entity: comparing stamps and writing
+// are one transaction of one request. It implements driver.Versions.
+//
+// A state is one key. Its value begins with "0", or "1" if the state is terminal,
+// the version in 19 digits, the tie and a NUL, so that etcd compares stamps by
+// comparing values, and finds every terminal state above all others.
+type Versions struct {
+	client *clientv3.Client
+	prefix string
+}
+
+var _ driver.Versions = (*Versions)(nil)
+
+// NewVersions keeps states under prefix, in the keys "interlock.version:" + name
+// (names are escaped like those of locks). No lock's contenders begin so. It
+// does not block, and the client must outlive its use.
+func NewVersions(client *clientv3.Client, prefix string) *Versions {
+	return &Versions{client: client, prefix: prefix}
+}
+
+func (s *Versions) key(name string) string {
+	return s.prefix + reserved + "version:" + escaper.Replace(name)
+}
+
+// What a state's value begins with.
+const (
+	stillOpen = "0"
+	terminal  = "1"
+)
+
+// stateText is the value of a state: after the stamp stands whether it is deleted.
+func stateText(v driver.Versioned) string {
+	state, rest := stillOpen, "+"
+	if v.Terminal {
+		state = terminal
+	}
+	if v.Deleted {
+		rest = "-"
+	}
+	return state + stampText(v.Stamp) + rest + string(v.Data)
+}
+
+// stampText ends with a NUL, which no tie contains: no stamp's text begins with
+// that of another, and they are ordered as the stamps are.
+func stampText(s driver.Stamp) string { return padded(s.Version) + s.Tie + "\x00" }
+
+// readState reads what stateText wrote; nil is no state.
+func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
+	if kv == nil {
+		return v, nil
+	}
+	head, rest, ok := bytes.Cut(kv.Value, []byte{0})
+	if !ok || len(head) < 1+digits || len(rest) < 1 {
+		return v, fmt.Errorf("key %q is not a state with a version", kv.Key)
+	}
+	v.Stamp.Version, err = strconv.ParseInt(string(head[1:1+digits]), 10, 64)
+	if state := string(head[:1]); err != nil || v.Stamp.Version < 1 || state != stillOpen && state != terminal {
+		return driver.Versioned{}, fmt.Errorf("key %q is not a state with a version: it begins with %.40q", kv.Key, head)
+	}
+	v.Stamp.Tie, v.Terminal = string(head[1+digits:]), string(head[:1]) == terminal
+	v.Deleted, v.Data = rest[0] == '-', rest[1:]
+	return v, nil
+}
+
+// Apply implements driver.Versions with one request.
+func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
+	return s.write(ctx, "apply state", name, v, v.Judge, func(key string, put, get clientv3.Op) ([]clientv3.Cmp, clientv3.Op) {
+		value, same, otherwise := clientv3.Value(key), stillOpen+stampText(v.Stamp), get
+		if v.Terminal { // it is applied to a newer state too, unless that is terminal
+			otherwise = clientv3.OpTxn(
+				[]clientv3.Cmp{clientv3.Compare(value, ">", after(same)), clientv3.Compare(value, "<", terminal)},
+				[]clientv3.Op{put}, []clientv3.Op{get})
+		}
+		older := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(value, "<", same)}, []clientv3.Op{put}, []clientv3.Op{otherwise})
+		return []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, older
+	})
+}
+
+// Replace implements driver.Versions with one request.
+func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
+	const op = "replace state"
+	if v.Stamp.Compare(old) <= 0 {
+		return 0, driver.Versioned{}, stateBug(op, name, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
+	}
+	judge := func(stored driver.Versioned) driver.VersionOutcome { return v.JudgeReplace(old, stored) }
+	return s.write(ctx, op, name, v, judge, func(key string, _, get clientv3.Op) ([]clientv3.Cmp, clientv3.Op) {
+		if old == (driver.Stamp{}) {
+			return []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, get
+		}
+		value, there := clientv3.Value(key), stillOpen+stampText(old)
+		return []clientv3.Cmp{clientv3.Compare(value, ">", there), clientv3.Compare(value, "<", after(there))}, get
+	})
+}
+
+// after is above every value that begins with a stamp's text, and below those of
+// all later stamps.
+func after(text string) string { return strings.TrimSuffix(text, "\x00") + "\x01" }
+
+func stateBug(op, name string, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: err}
+}
+
+// A condition says when a state is put, and what is done otherwise: in the end it
+// is put or got.
+type condition func(key string, put, get clientv3.Op) (when []clientv3.Cmp, otherwise clientv3.Op)
+
+func (s *Versions) write(ctx context.Context, op, name string, v driver.Versioned,
+	judge func(stored driver.Versioned) driver.VersionOutcome, to condition) (driver.VersionOutcome, driver.Versioned, error) {
+	if err := checkName(op, name); err != nil {
+		return 0, driver.Versioned{}, err
+	}
+	if err := v.Check(); err != nil {
+		return 0, driver.Versioned{}, stateBug(op, name, err)
+	}
+	if ctx.Err() != nil {
+		return 0, driver.Versioned{}, unsent(ctx, op, name)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	key := s.key(name)
+	put, get := clientv3.OpPut(key, stateText(v)), clientv3.OpGet(key)
+	when, otherwise := to(key, put, get)
+	reply, err := s.client.Txn(rctx).If(when...).Then(put).Else(otherwise).Commit()
+	if err != nil {
+		return 0, driver.Versioned{}, failed(rctx, op, name, err)
+	}
+	done, kv := ending((*etcdserverpb.TxnResponse)(reply))
+	if done {
+		return driver.VersionApplied, v, nil
+	}
+	stored, err := readState(kv)
+	if err != nil {
+		return 0, stored, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+	}
+	return judge(stored), stored, nil
+}
+
+// ending looks for the branch in which transactions inside each other ended: put,
+// or else what was got, nil if there was nothing.
+func ending(reply *etcdserverpb.TxnResponse) (put bool, got *mvccpb.KeyValue) {
+	for {
+		last := reply.Responses[0]
+		switch inner := last.GetResponseTxn(); {
+		case inner != nil:
+			reply = inner
+		case last.GetResponsePut() != nil:
+			return true, nil
+		default:
+			if kvs := last.GetResponseRange().GetKvs(); len(kvs) > 0 {
+				got = kvs[0]
+			}
+			return false, got
+		}
+	}
+}
+
+// Get implements driver.Versions.
+func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, error) {
+	const op = "get state"
+	if err := checkName(op, name); err != nil {
+		return driver.Versioned{}, err
+	}
+	if ctx.Err() != nil {
+		return driver.Versioned{}, unsent(ctx, op, name)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := s.client.Get(rctx, s.key(name))
+	if err != nil {
+		return driver.Versioned{}, failed(rctx, op, name, err)
+	}
+	if len(reply.Kvs) == 0 {
+		return driver.Versioned{}, nil
+	}
+	v, err := readState(reply.Kvs[0])
+	if err != nil {
+		err = &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+	}
+	return v, err
+}

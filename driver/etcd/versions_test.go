@@ -1,0 +1,83 @@
+package etcd
+
+import (
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestVersions(t *testing.T) {
+	shared := testbed.Etcd(t, "--unsafe-no-fsync")
+	drivertest.RunVersions(t, drivertest.VersionsHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
+			server := shared
+			if exclusive {
+				server = testbed.Etcd(t)
+			}
+			return archive{paths.New[driver.Versions](server), dial(t, server.Addr()), t.Name() + "/"}
+		},
+	})
+}
+
+// archive is a server with a path of its own for each opening of its states, and
+// a prefix for each test.
+type archive struct {
+	*paths.Server[driver.Versions]
+	operator *clientv3.Client // past every fault of the paths
+	prefix   string
+}
+
+func (a archive) Open(t *testing.T) (driver.Versions, error) {
+	return a.Lead(t, func(path *testbed.Proxy) (driver.Versions, error) {
+		return NewVersions(dial(t, path.Addr()), a.prefix), nil
+	})
+}
+
+func (a archive) Beside(*testing.T) (driver.Versions, error) {
+	return NewVersions(a.operator, a.prefix), nil
+}
+
+func (a archive) Faults() drivertest.Faults { return a.Server }
+
+func TestVersionsCostOneRequest(t *testing.T) {
+	var count counter
+	s := NewVersions(dial(t, serverFor(t).Addr(), count.on), "")
+	v := func(n int64) driver.Versioned { return driver.Versioned{Stamp: driver.Stamp{Version: n}} }
+	before := count.n.Load()
+	end := v(3)
+	end.Terminal = true
+	for _, state := range []driver.Versioned{v(1), v(2), v(2), v(1), v(9), end, end, v(10)} {
+		if _, _, err := s.Apply(bounded(t), "n", state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.Replace(bounded(t), "n", driver.Stamp{}, v(4)); err != nil {
+		t.Fatal(err)
+	}
+	if got := count.n.Load() - before; got != 9 {
+		t.Fatalf("%d requests for 9 calls", got)
+	}
+}
+
+// TestKeyThatIsNoState is refused, and not replaced.
+func TestKeyThatIsNoState(t *testing.T) {
+	client := dial(t, serverFor(t).Addr())
+	s := NewVersions(client, "")
+	for _, text := range []string{"x", "0000000000000000001", "0000000000000000000x\x00+", "20000000000000000001\x00+", "00000000000000000000\x00+x"} {
+		mustPut(t, client, "interlock.version:n", text)
+		if _, err := s.Get(bounded(t), "n"); err == nil || interlock.Kind(err) != interlock.Definite {
+			t.Fatalf("get of %q: %v", text, err)
+		}
+	}
+	mustPut(t, client, "interlock.version:n", "x")
+	v := driver.Versioned{Stamp: driver.Stamp{Version: 1}}
+	if _, _, err := s.Apply(bounded(t), "n", v); err == nil || interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("apply: %v", err)
+	}
+}

@@ -1,0 +1,130 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/version_write.lua
+var versionWriteLua string
+
+var versionScript = newScript(versionWriteLua)
+
+// Versions keeps the newest state of each entity; one script compares and
+// writes. It implements driver.Versions. A state is the hash
+// interlock:{TAG}:version:PREFIX+NAME, which never expires. What a crash without
+// appendfsync always, or a failover to a replica, loses of the last writes is
+// lost with its stamp: an older state may then be applied again, until the newest
+// is brought once more.
+type Versions struct {
+	conn   *conn
+	prefix string
+}
+
+var _ driver.Versions = (*Versions)(nil)
+
+// NewVersions keeps the states of entities whose names are put behind prefix,
+// which may be empty; it sends nothing. The client stays the caller's.
+func NewVersions(client rueidis.Client, prefix string) *Versions {
+	return &Versions{conn: newConn(client), prefix: prefix}
+}
+
+func (s *Versions) key(name string) string { return fenceKey("version", s.prefix+name) }
+
+// Apply stores a state that is newer than the stored one, by one request; see
+// driver.Versions.
+func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
+	return s.write(ctx, request{op: "apply state", name: name}, v, "apply")
+}
+
+// Replace stores a state in place of that of old, by one request; see
+// driver.Versions.
+func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
+	asked := request{op: "replace state", name: name}
+	if v.Stamp.Compare(old) <= 0 {
+		return 0, driver.Versioned{}, problem(asked, interlock.Bug, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
+	}
+	return s.write(ctx, asked, v, "replace", digits(old.Version), old.Tie)
+}
+
+func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned, how string, old ...string) (driver.VersionOutcome, driver.Versioned, error) {
+	if err := checkName(asked.name, ""); err != nil {
+		return 0, driver.Versioned{}, err
+	}
+	if err := v.Check(); err != nil {
+		return 0, driver.Versioned{}, problem(asked, interlock.Bug, err)
+	}
+	m, err := s.conn.eval(ctx, asked, versionScript, batch{
+		keys: []string{s.key(asked.name)},
+		args: append([]string{how, digits(v.Stamp.Version), v.Stamp.Tie, flag(v.Deleted), flag(v.Terminal), string(v.Data)}, old...),
+	})
+	if err != nil {
+		return 0, driver.Versioned{}, err
+	}
+	answer, err := m.ToArray()
+	if err != nil || len(answer) == 0 {
+		return 0, driver.Versioned{}, uncertain(asked, errReply)
+	}
+	fields := make([]string, len(answer))
+	for i := range answer {
+		fields[i], _ = answer[i].ToString() // what is missing is noticed where it is read
+	}
+	return writtenVersion(asked, v, fields)
+}
+
+// writtenVersion reads the script's answer.
+func writtenVersion(asked request, v driver.Versioned, answer []string) (driver.VersionOutcome, driver.Versioned, error) {
+	if len(answer) == 1 && answer[0] == driver.VersionApplied.String() {
+		return driver.VersionApplied, v, nil
+	}
+	for _, o := range []driver.VersionOutcome{driver.VersionStale, driver.VersionDuplicate, driver.VersionTerminal} {
+		if len(answer) == 6 && answer[0] == o.String() {
+			stored, err := parseVersioned(asked, answer[1:])
+			return o, stored, err
+		}
+	}
+	return 0, driver.Versioned{}, uncertain(asked, errReply)
+}
+
+// Get reads a state; see driver.Versions.
+func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, error) {
+	asked := request{op: "get state", name: name}
+	if err := checkName(name, ""); err != nil {
+		return driver.Versioned{}, err
+	}
+	fields, err := do(ctx, s.conn, asked, func(ctx context.Context) (map[string]string, error) {
+		return s.conn.client.Do(ctx, s.conn.client.B().Hgetall().Key(s.key(name)).Build()).AsStrMap()
+	})
+	if err != nil || len(fields) == 0 {
+		return driver.Versioned{}, harmless(asked, err)
+	}
+	return parseVersioned(asked, []string{fields["version"], fields["tie"], fields["deleted"], fields["terminal"], fields["data"]})
+}
+
+// parseVersioned reads the fields of a hash; all empty is no state.
+func parseVersioned(asked request, f []string) (v driver.Versioned, err error) {
+	if f[0] == "" && f[4] == "" {
+		return v, nil
+	}
+	v = driver.Versioned{Stamp: driver.Stamp{Tie: f[1]}, Deleted: f[2] == "1", Terminal: f[3] == "1", Data: []byte(f[4])}
+	if v.Stamp.Version, err = parseInt(f[0]); err != nil || v.Stamp.Version < 1 {
+		return driver.Versioned{}, problem(asked, interlock.Definite, fmt.Errorf("the state is damaged: version %q", f[0]))
+	}
+	return v, nil
+}
+
+// digits are those of the largest int64, so that texts are ordered as numbers are.
+func digits(n int64) string { return fmt.Sprintf("%019d", n) }
+
+func flag(set bool) string {
+	if set {
+		return "1"
+	}
+	return "0"
+}

@@ -1,0 +1,86 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestVersions(t *testing.T) {
+	shared := testbed.Redis(t)
+	drivertest.RunVersions(t, drivertest.VersionsHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
+			server := shared
+			if exclusive {
+				server = durable(t)
+			}
+			return &versionsBackend{paths.New[driver.Versions](server), server.Addr(), t.Name() + "/"}
+		},
+	})
+}
+
+// versionsBackend is a server with a path of its own for each consumer, and a
+// prefix for each test.
+type versionsBackend struct {
+	*paths.Server[driver.Versions]
+	addr, prefix string
+}
+
+func (b *versionsBackend) Open(t *testing.T) (driver.Versions, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Versions, error) {
+		return NewVersions(dial(t, path.Addr()), b.prefix), nil
+	})
+}
+
+func (b *versionsBackend) Beside(t *testing.T) (driver.Versions, error) {
+	return NewVersions(dial(t, b.addr), b.prefix), nil
+}
+
+func (b *versionsBackend) Faults() drivertest.Faults { return b.Server }
+
+// Every call is one request, and a key that is no state is neither taken for one
+// nor overwritten.
+func TestVersionsCostOneRequest(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
+	s := NewVersions(client, "")
+	v := func(n int64) driver.Versioned { return driver.Versioned{Stamp: driver.Stamp{Version: n}} }
+	apply := func(n int64) {
+		t.Helper()
+		if _, _, err := s.Apply(t.Context(), "x", v(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(1) // the server knows the script from here on
+	before := calls(t, operator)
+	for _, n := range []int64{2, 1, 2, 3} {
+		apply(n)
+	}
+	if _, _, err := s.Replace(t.Context(), "x", v(3).Stamp, v(4)); err != nil {
+		t.Fatal(err)
+	}
+	spent := since(t, operator, before)
+	if spent["evalsha"] != 5 || spent["eval"] != 0 || spent["hgetall"] != 0 {
+		t.Errorf("five calls cost %v", spent)
+	}
+
+	for key, command := range map[string][]string{
+		"a text":    {"SET", s.key("a text"), "x"},
+		"no number": {"HSET", s.key("no number"), "version", "zzzzzzzzzzzzzzzzzzzz", "data", "x"},
+	} {
+		if err := raw(t, operator, command...).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Apply(t.Context(), key, v(1)); err == nil || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("apply to %s: %v", key, err)
+		}
+		if _, err := s.Get(t.Context(), key); err == nil || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("get of %s: %v", key, err)
+		}
+	}
+}
