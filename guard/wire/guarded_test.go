@@ -1,0 +1,147 @@
+package wire_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/history"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// enter does the work of a request under its guard.
+type enter func(ctx context.Context, p *wire.Passage) error
+
+// eachGuard runs test for a service on each database, and on Redis.
+func eachGuard(t *testing.T, test func(t *testing.T, work enter)) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Do(t, fence.Table{}.Create)
+		db.Exec(t, `create table account (id varchar(64) primary key, balance bigint not null)`, `insert into account values ('account/42', 0)`)
+		test(t, func(ctx context.Context, p *wire.Passage) error {
+			return fence.Tx(ctx, db, fence.Table{}, p, p.Name(), func(ctx context.Context, tx driver.SQL) error {
+				_, err := tx.Exec(ctx, `update account set balance = balance + 1`)
+				return err
+			})
+		})
+	}, databases.Pgx, databases.MariaInlined)
+	t.Run("redis", func(t *testing.T) {
+		c, err := redis.Dial(testbed.Redis(t).URL())
+		ok(t, err)
+		defer c.Close()
+		store := fence.NewStore(redis.NewFence(c))
+		test(t, func(ctx context.Context, p *wire.Passage) error {
+			return store.Enter(ctx, p, p.Name(), driver.Write{Key: "balance", Value: []byte(p.Token().String())})
+		})
+	})
+}
+
+// serve is a service that answers with the guard's error.
+func serve(t *testing.T, work enter, o *wire.Options) (url string) {
+	t.Helper()
+	return service(t, wire.Handler(account, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, _ := wire.From(r.Context())
+		if err := work(r.Context(), p); !wire.Refuse(w, err) && err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	}), o)) + "?id=42"
+}
+
+// TestAnAbsurdTokenBricksNothing: it is refused by the service, and by the guard
+// if the service's clock is wrong, and the next honest caller gets in.
+func TestAnAbsurdTokenBricksNothing(t *testing.T) {
+	eachGuard(t, func(t *testing.T, work enter) {
+		by := client(t, &wire.Transport{})
+		call := func(url string, n interlock.Token) (int, error) {
+			status, _, err := post(wire.Under(t.Context(), grant("account/42", n, bound), ""), by, url)
+			return status, err
+		}
+		right := serve(t, work, nil)
+		wrong := serve(t, work, wire.Options{}.At(func() time.Time { return time.Now().Add(50 * 365 * 24 * time.Hour) }))
+		for i, absurd := range []interlock.Token{math.MaxInt64, ahead(interlock.MaxAhead + time.Hour), ahead(10 * 365 * 24 * time.Hour)} {
+			for _, url := range []string{right, wrong} {
+				status, err := call(url, absurd)
+				if wantReason(t, err, wire.Implausible); status != 400 || !errors.Is(err, interlock.ErrImplausibleToken) {
+					t.Errorf("%d: %d, %v", absurd, status, err)
+				}
+			}
+			if _, err := call(right, token(i)); err != nil {
+				t.Errorf("after %d nobody gets in: %v", absurd, err)
+			}
+		}
+	})
+}
+
+// TestAStaleTokenIsRefused: with the token that has entered, and nothing is done
+// under it.
+func TestAStaleTokenIsRefused(t *testing.T) {
+	eachGuard(t, func(t *testing.T, work enter) {
+		s := signer(t, "a", 'a', nil)
+		url := serve(t, work, &wire.Options{Verifier: verifier(t, nil, "a")})
+		by := client(t, &wire.Transport{Signer: s, Audience: "bank"})
+		call := func(n int) (int, error) {
+			status, _, err := post(wire.Under(t.Context(), grant("account/42", token(n), bound), ""), by, url)
+			return status, err
+		}
+		for _, n := range []int{1, 1, 3} {
+			if status, err := call(n); err != nil || status != 200 {
+				t.Fatalf("%d %v", status, err)
+			}
+		}
+		status, err := call(2)
+		var stale *interlock.StaleTokenError
+		if !errors.As(err, &stale) || status != 412 || *stale != (interlock.StaleTokenError{Resource: "account/42", Seen: token(3), Got: token(2)}) {
+			t.Errorf("%d %v", status, err)
+		}
+		// The same text again, as somebody would send it who has read it.
+		text := sign(t, s, grant("account/42", token(2), bound), "bank")
+		if _, _, err := post(wire.Carry(t.Context(), text), client(t, &wire.Transport{}), url); !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("replayed: %v", err)
+		}
+	})
+}
+
+// TestCallersRace: what was let in went by rising tokens, whatever the order in
+// which requests came.
+func TestCallersRace(t *testing.T) {
+	eachGuard(t, func(t *testing.T, work enter) {
+		var file bytes.Buffer
+		hw, err := history.NewWriter(&file, history.Header{Run: t.Name()}, nil)
+		ok(t, err)
+		url := serve(t, work, nil)
+		by := client(t, &wire.Transport{})
+		var all sync.WaitGroup
+		for lane := range 8 {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(3, uint64(lane)))
+				for i := range 25 {
+					n := token(i + r.IntN(8))
+					call := hw.Invoke(history.Event{Lane: fmt.Sprint(lane), Op: history.OpWrite, Key: "account/42", Token: n})
+					_, _, err := post(wire.Under(t.Context(), grant("account/42", n, bound), ""), by, url)
+					call.End(err)
+				}
+			})
+		}
+		all.Wait()
+		hr, err := history.NewReader(&file)
+		ok(t, err)
+		report, err := history.CheckTokens(hr.Events())
+		ok(t, err)
+		if !report.OK() || report.Accepted == 0 || report.Rejected == 0 || report.Accepted+report.Rejected != 200 {
+			t.Errorf("%v", report)
+		}
+	})
+}

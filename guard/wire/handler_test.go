@@ -1,0 +1,258 @@
+package wire_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// TestBadTokensAreTheCallersFault: whatever a caller sends, it is told what is
+// wrong with it, and nothing reaches the handler.
+func TestBadTokensAreTheCallersFault(t *testing.T) {
+	var refused []string
+	hooks := &observe.Wire{Refused: func(e observe.WireRefused) { refused = append(refused, e.Reason) },
+		Admitted: func(e observe.WireAdmitted) { t.Errorf("let in: %+v", e) }}
+	never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was served") })
+	trusting := service(t, wire.Handler(account, never, &wire.Options{Hooks: hooks}))
+	strict := service(t, wire.Handler(account, never, &wire.Options{Hooks: hooks, Verifier: verifier(t, nil, "a")}))
+	fine := token(1).String() + ";resource=account/42"
+	s := signer(t, "a", 'a', nil)
+	signed := sign(t, s, grant("account/42", token(1), bound), "bank")
+	for name, c := range map[string]struct {
+		url    string
+		values []string
+		want   wire.Reason
+	}{
+		"nothing":                       {trusting + "?id=42", nil, wire.Missing},
+		"nothing signed":                {strict + "?id=42", nil, wire.Missing},
+		"an empty one":                  {trusting + "?id=42", []string{""}, wire.Malformed},
+		"two":                           {trusting + "?id=42", []string{fine, fine}, wire.Malformed},
+		"nonsense":                      {trusting + "?id=42", []string{"Bearer x"}, wire.Malformed},
+		"oversize":                      {trusting + "?id=42", []string{strings.Repeat("9", 100_000)}, wire.Malformed},
+		"a token of next week":          {trusting + "?id=42", []string{ahead(7*24*time.Hour).String() + ";resource=account/42"}, wire.Implausible},
+		"the largest token":             {trusting + "?id=42", []string{"9223372036854775807;resource=account/42"}, wire.Implausible},
+		"another resource":              {trusting + "?id=43", []string{fine}, wire.WrongResource},
+		"a request about nothing":       {trusting, []string{fine}, wire.Malformed},
+		"signed, to one who trusts":     {trusting + "?id=42", []string{signed}, wire.Malformed},
+		"unsigned, to one who does not": {strict + "?id=42", []string{fine}, wire.Forged},
+		"signed by nobody":              {strict + "?id=42", []string{"v4.public.e30.e30"}, wire.Forged},
+		"signed by another":             {strict + "?id=42", []string{sign(t, signer(t, "a", 'b', nil), grant("account/42", token(1), bound), "bank")}, wire.Forged},
+		"signed for others":             {strict + "?id=42", []string{sign(t, s, grant("account/42", token(1), bound), "shop")}, wire.WrongResource},
+		"signed for another":            {strict + "?id=43", []string{signed}, wire.WrongResource},
+	} {
+		refused = nil
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url, nil)
+		ok(t, err)
+		req.Header[wire.Header] = c.values
+		resp, err := http.DefaultClient.Do(req)
+		ok(t, err)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		ok(t, err)
+		var p struct {
+			Type, Title string
+			Status      int
+		}
+		if err := json.Unmarshal(body, &p); err != nil || resp.Header.Get("Content-Type") != wire.ProblemMedia ||
+			p.Type != wire.ProblemType+string(c.want) || p.Title == "" || p.Status != resp.StatusCode {
+			t.Errorf("%s: %d %s, %v", name, resp.StatusCode, body, err)
+		}
+		if resp.StatusCode != c.want.Status() || resp.StatusCode >= 500 || (resp.StatusCode == 401) != (resp.Header.Get("WWW-Authenticate") != "") {
+			t.Errorf("%s: %d %v", name, resp.StatusCode, resp.Header)
+		}
+		if len(refused) != 1 || refused[0] != string(c.want) {
+			t.Errorf("%s: told of %q", name, refused)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestWhatAGuardSaysReachesTheCaller: the error that the caller has is the one
+// that the handler had.
+func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
+	stale := &interlock.StaleTokenError{Resource: "account/42", Seen: token(9), Got: token(1)}
+	unsure := &interlock.Error{Op: "commit", Driver: "postgres", Name: "account/42", Kind: interlock.Uncertain,
+		Err: fmt.Errorf("%w: connection to 10.1.2.3 reset", interlock.ErrExpired)}
+	for _, c := range []struct {
+		err    error
+		reason wire.Reason
+		status int
+		is     error
+	}{
+		{stale, wire.Stale, 412, interlock.ErrStaleToken},
+		{&interlock.Error{Op: "enter", Name: "account/42", Kind: interlock.Definite, Err: stale}, wire.Stale, 412, interlock.ErrStaleToken},
+		{&interlock.Error{Op: "enter", Name: "account/42", Kind: interlock.Definite, Err: interlock.ErrImplausibleToken},
+			wire.Implausible, 400, interlock.ErrImplausibleToken},
+		{&interlock.Error{Op: "run transaction", Name: "account/42", Kind: interlock.Definite, Err: interlock.ErrLost}, wire.Over, 412, interlock.ErrExpired},
+		{unsure, wire.Unknown, 500, interlock.ErrUncertain},
+		{&interlock.Error{Op: "enter", Name: "account/42", Kind: interlock.Retryable, Err: errors.New("deadlock")}, wire.Busy, 503, nil},
+	} {
+		url := service(t, wire.Handler(account, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if !wire.Refuse(w, c.err) {
+				t.Errorf("%v was not answered", c.err)
+			}
+		}), nil))
+		status, _, err := post(wire.Under(t.Context(), grant("account/42", token(1), bound), ""), client(t, &wire.Transport{}), url+"?id=42")
+		r := wantReason(t, err, c.reason)
+		if status != c.status || r.Resource != "account/42" || interlock.Kind(err) != interlock.Kind(c.err) || c.is != nil && !errors.Is(err, c.is) ||
+			strings.Contains(err.Error(), "10.1.2.3") {
+			t.Errorf("%v is told as %d: %v (%v)", c.err, status, err, interlock.Kind(err))
+		}
+		var got *interlock.StaleTokenError
+		if errors.As(err, &got) != (c.reason == wire.Stale) || got != nil && *got != *stale {
+			t.Errorf("%v is told as %+v", c.err, got)
+		}
+	}
+	for _, err := range []error{nil, errors.New("not enough money"), context.DeadlineExceeded,
+		&interlock.Error{Op: "insert", Kind: interlock.Definite, Err: errors.New("duplicate key")}} {
+		if wire.Refuse(nil, err) {
+			t.Errorf("%v was answered", err)
+		}
+	}
+}
+
+// TestChecksLeaveOtherAnswersAlone: a body that is no refusal is read as it came.
+func TestChecksLeaveOtherAnswersAlone(t *testing.T) {
+	stale, err := json.Marshal(&wire.Refusal{Reason: wire.Stale, Seen: token(2), Got: token(1)})
+	ok(t, err)
+	for _, c := range []struct {
+		status      int
+		media, text string
+	}{
+		{200, "application/json", string(stale)}, {200, wire.ProblemMedia, string(stale)}, {412, "text/plain", string(stale)},
+		{400, wire.ProblemMedia, string(stale)}, {412, wire.ProblemMedia, `{"type":"about:blank","status":412}`}, {412, wire.ProblemMedia, "{"},
+		{412, wire.ProblemMedia, strings.Repeat(" ", 100_000) + string(stale)}, {412, "", string(stale)}, {412, wire.ProblemMedia, ""},
+		{403, wire.ProblemMedia, `{"type":"urn:interlock:problem:none","status":403}`},
+	} {
+		url := service(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.media)
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.text)
+		}))
+		if status, text, err := post(t.Context(), client(t, &wire.Transport{}), url); status != c.status || text != c.text || err != nil {
+			t.Errorf("%d %s %.80q is read as %d %.80q, %v", c.status, c.media, c.text, status, text, err)
+		}
+	}
+}
+
+// TestAPassageIsAClaim: what the handler has is what the caller holds, and ends
+// with the request.
+func TestAPassageIsAClaim(t *testing.T) {
+	for name, c := range map[string]struct {
+		options   wire.Options
+		by        wire.Transport
+		ttl, want time.Duration
+	}{
+		"as it is":                {wire.Options{}, wire.Transport{}, 30 * time.Second, 30 * time.Second},
+		"longer than is believed": {wire.Options{Longest: 5 * time.Second}, wire.Transport{}, 30 * time.Second, 5 * time.Second},
+		"signed": {wire.Options{Verifier: verifier(t, &wire.VerifierOptions{Skew: -1}, "a")},
+			wire.Transport{Signer: signer(t, "a", 'a', nil), Audience: "bank"}, 30 * time.Second, 30 * time.Second},
+	} {
+		var after *wire.Passage
+		url := service(t, wire.Handler(account, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			p, found := wire.From(r.Context())
+			if !found || p.Name() != "account/42" || p.Owner() != "web-1" || p.Token() != token(3) || !p.Valid() ||
+				p.Remaining() > c.want || p.Remaining() < c.want-bound/4 || p.Context().Err() != nil {
+				t.Errorf("%s: %+v", name, p)
+			}
+			after = p
+		}), &c.options))
+		held := grant("another name", token(3), c.ttl)
+		status, _, err := post(wire.Under(t.Context(), held, "account/42"), client(t, &c.by), url+"?id=42")
+		if err != nil || status != 200 {
+			t.Fatalf("%s: %d %v", name, status, err)
+		}
+		<-after.Context().Done()
+		if after.Valid() || context.Cause(after.Context()) != interlock.ErrReleased {
+			t.Errorf("%s: after the request: %v, %v", name, after.Valid(), context.Cause(after.Context()))
+		}
+	}
+	if _, found := wire.From(t.Context()); found {
+		t.Error("there is a passage where no request is")
+	}
+}
+
+// TestAPassageEndsByItself: at the end of what its claim was good for, by the
+// clock that says so first.
+func TestAPassageEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for text, lasts := range map[string]time.Duration{";remaining=3000": 3 * time.Second, "": wire.DefaultRemaining,
+			";remaining=3600000": wire.DefaultLongest} {
+			p, end, err := (*wire.Options)(nil).Admit(t.Context(), []string{"4096;resource=r" + text})
+			if err == nil {
+				time.Sleep(lasts - time.Nanosecond)
+				synctest.Wait()
+			}
+			if err != nil || !p.Valid() || p.Context().Err() != nil || p.Remaining() != time.Nanosecond {
+				t.Fatalf("%q: %+v, %v", text, p, err)
+			}
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			if p.Valid() || context.Cause(p.Context()) != interlock.ErrExpired {
+				t.Errorf("%q: %v, %v", text, p.Remaining(), context.Cause(p.Context()))
+			}
+			end()
+		}
+	})
+	// A clock on the wall that is set ahead is believed, since the machine may have
+	// slept; one that is set back is not.
+	for step, left := range map[time.Duration]time.Duration{time.Hour: 10*time.Second - time.Hour, -time.Hour: 10 * time.Second} {
+		read := time.Now()
+		now := read
+		p, end, err := wire.Options{}.At(func() time.Time { return now }).Admit(t.Context(), []string{token(1).String() + ";resource=r"})
+		ok(t, err)
+		now = read.Round(0).Add(step)
+		if got := p.Remaining(); step > 0 && got != left || step < 0 && got > left+time.Hour {
+			t.Errorf("set by %v, %v remain", step, got)
+		}
+		end()
+	}
+}
+
+// TestReasonsHaveAnswers: each has a status that is not another's meaning, and
+// only what nobody knows is a server's error.
+func TestReasonsHaveAnswers(t *testing.T) {
+	for _, r := range wire.Reasons() {
+		refusal := &wire.Refusal{Reason: r, Resource: "r", Seen: 2 << 12, Got: 1 << 12, Detail: "d"}
+		data, err := json.Marshal(refusal)
+		ok(t, err)
+		var back wire.Refusal
+		if err := json.Unmarshal(data, &back); err != nil || back != *refusal {
+			t.Errorf("%s comes back as %+v, %v", data, back, err)
+		}
+		if again, found := wire.RefusalOf(fmt.Errorf("call: %w", refusal)); !found || *again != *refusal {
+			t.Errorf("%s is told on as %+v", r, again)
+		}
+		if r.Status() >= 500 != (refusal.ErrorKind() == interlock.Uncertain || refusal.ErrorKind() == interlock.Retryable) {
+			t.Errorf("%s: %d, %v", r, r.Status(), refusal.ErrorKind())
+		}
+	}
+	if s := wire.Reason("none").Status(); s != 500 || len(wire.Reasons()) != 10 {
+		t.Errorf("%d reasons, and another has %d", len(wire.Reasons()), s)
+	}
+}
+
+// FuzzRefusal: a body that a stranger sends is read, or is none of ours.
+func FuzzRefusal(f *testing.F) {
+	for _, seed := range []string{`{"type":"urn:interlock:problem:token-stale","seen":"8192","got":"4096","resource":"r"}`, `{"type":7}`, `null`, `[]`,
+		`{"type":"urn:interlock:problem:token-stale","seen":"-1"}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var r wire.Refusal
+		if err := r.UnmarshalJSON(data); err == nil && (r.Error() == "" || r.Seen != 0 && !r.Seen.Valid() || r.Reason.Status() < 400) {
+			t.Errorf("%q is %+v", data, r)
+		}
+	})
+}

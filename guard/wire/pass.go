@@ -1,0 +1,170 @@
+package wire
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Header is the HTTP field that carries a token; in lower case it is the key in
+// the metadata of gRPC.
+const Header = "Interlock-Token"
+
+const (
+	// MaxText is the longest text of a token that is looked at, in bytes.
+	MaxText = 8 << 10
+	// MaxOwner is the longest owner that travels, in bytes; a longer one is cut.
+	MaxOwner = 256
+
+	longest = 24 * time.Hour // that a claim is said to be good for
+)
+
+// A Pass is what a request says about the claim that it is made under.
+type Pass struct {
+	Token    interlock.Token
+	Resource string // 1 to driver.MaxName bytes of UTF-8 without NUL
+	Owner    string // for people; may be empty
+	// Remaining is how long the claim was good for when this was written, in
+	// whole milliseconds and at most a day; 0 if that was not said.
+	Remaining time.Duration
+}
+
+// ParsePass reads what [Pass.String] wrote, and nothing else: there is one text
+// for each Pass. An error is a [*Refusal] that is [Malformed].
+func ParsePass(text string) (Pass, error) {
+	p, err := parsePass(text)
+	if err != nil {
+		return Pass{}, &Refusal{Reason: Malformed, Detail: err.Error()}
+	}
+	return p, nil
+}
+
+func parsePass(text string) (p Pass, err error) {
+	if len(text) > MaxText {
+		return p, fmt.Errorf("the token has %d bytes, and %d is the limit", len(text), MaxText)
+	}
+	number, rest, _ := strings.Cut(text, ";")
+	if p.Token, err = interlock.ParseToken(number); err != nil {
+		return p, fmt.Errorf("it does not begin with a token")
+	}
+	for field := range strings.SplitSeq(rest, ";") {
+		if err := p.set(field); err != nil {
+			return p, err
+		}
+	}
+	if err := p.check(); err != nil {
+		return p, err
+	}
+	if p.String() != text {
+		return p, fmt.Errorf("it is not written in the one way that there is: token;resource=…;owner=…;remaining=…")
+	}
+	return p, nil
+}
+
+// set takes one field; which of them come, and how often, is seen by writing p
+// again.
+func (p *Pass) set(field string) (err error) {
+	name, value, _ := strings.Cut(field, "=")
+	switch name {
+	case "resource":
+		p.Resource, err = url.PathUnescape(value)
+	case "owner":
+		p.Owner, err = url.PathUnescape(value)
+	case "remaining":
+		var ms int64
+		ms, err = strconv.ParseInt(value, 10, 32)
+		p.Remaining = time.Duration(ms) * time.Millisecond
+	default:
+		return fmt.Errorf("it has a field that is not known")
+	}
+	if err != nil {
+		return fmt.Errorf("its %s cannot be read", name)
+	}
+	return nil
+}
+
+// check tells what no claim can have.
+func (p Pass) check() error {
+	switch {
+	case !p.Token.Valid():
+		return fmt.Errorf("it has no token")
+	case p.Resource == "" || len(p.Resource) > driver.MaxName || !clean(p.Resource):
+		return fmt.Errorf("a resource has 1 to %d bytes of UTF-8 without NUL", driver.MaxName)
+	case len(p.Owner) > MaxOwner || !clean(p.Owner):
+		return fmt.Errorf("an owner has at most %d bytes of UTF-8 without NUL", MaxOwner)
+	case p.Remaining < 0 || p.Remaining > longest:
+		return fmt.Errorf("a claim is said to be good for %v at most", longest)
+	}
+	return nil
+}
+
+func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// String is the text that [Header] carries between those who trust each other.
+func (p Pass) String() string {
+	var b strings.Builder
+	b.WriteString(p.Token.String() + ";resource=")
+	escape(&b, p.Resource)
+	if p.Owner != "" {
+		b.WriteString(";owner=")
+		escape(&b, p.Owner)
+	}
+	if ms := p.Remaining.Milliseconds(); ms != 0 {
+		b.WriteString(";remaining=" + strconv.FormatInt(ms, 10))
+	}
+	return b.String()
+}
+
+// escape writes s so that it can stand in a header, each byte in one way.
+func escape(b *strings.Builder, s string) {
+	for i := range len(s) {
+		c := s[i]
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~/:@", c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(b, "%%%02X", c)
+		}
+	}
+}
+
+// passOf describes c as it is now. It refuses a claim that has ended, with the
+// cause; empty resource means the claim's name.
+func passOf(c interlock.Claim, resource string) (Pass, error) {
+	if resource == "" {
+		resource = c.Name()
+	}
+	p := Pass{Token: c.Token(), Resource: resource, Owner: owner(c.Owner()),
+		Remaining: min(c.Remaining(), longest).Truncate(time.Millisecond)}
+	if !c.Valid() || p.Remaining <= 0 {
+		return p, over(c, resource)
+	}
+	if err := p.check(); err != nil {
+		return p, &interlock.Error{Op: "carry token", Name: resource, Kind: interlock.Bug,
+			Err: fmt.Errorf("%w: %w", interlock.ErrName, err)}
+	}
+	return p, nil
+}
+
+// owner makes a text for people storable and short.
+func owner(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	for len(s) > MaxOwner {
+		_, size := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-size]
+	}
+	return s
+}
+
+// plausible refuses a token that no counter can have reached by now.
+func plausible(p Pass, now time.Time) error {
+	if p.Token.Counter() > interlock.CounterAt(now.Add(interlock.MaxAhead)) {
+		return &Refusal{Reason: Implausible, Resource: p.Resource, Got: p.Token}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// ProblemType is what the type of every problem begins with; a [Reason] follows.
+const ProblemType = "urn:interlock:problem:"
+
+// ProblemMedia is the media type of a problem, of RFC 9457.
+const ProblemMedia = "application/problem+json"
+
+// maxProblem bounds what is read of a refusal's body.
+const maxProblem = 16 << 10
+
+// problem is the body of a refusal. Tokens are texts: many readers of JSON round
+// integers above 2^53.
+type problem struct {
+	Type     string `json:"type"`
+	Title    string `json:"title"`
+	Status   int    `json:"status"`
+	Detail   string `json:"detail,omitempty"`
+	Resource string `json:"resource,omitempty"`
+	Seen     string `json:"seen,omitempty"`
+	Got      string `json:"got,omitempty"`
+}
+
+// MarshalJSON writes a refusal as a problem of RFC 9457.
+func (r *Refusal) MarshalJSON() ([]byte, error) {
+	return json.Marshal(problem{Type: ProblemType + string(r.Reason), Title: answers[r.Reason].title, Status: r.Reason.Status(),
+		Detail: r.Detail, Resource: r.Resource, Seen: text(r.Seen), Got: text(r.Got)})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote; a problem of another kind is an
+// error.
+func (r *Refusal) UnmarshalJSON(data []byte) error {
+	var p problem
+	if err := json.Unmarshal(data, &p); err != nil {
+		return err
+	}
+	reason, ours := strings.CutPrefix(p.Type, ProblemType)
+	if _, known := answers[Reason(reason)]; !ours || !known {
+		return fmt.Errorf("%q is not a problem with a fencing token", p.Type)
+	}
+	*r = Refusal{Reason: Reason(reason), Resource: p.Resource, Detail: p.Detail}
+	// A number that is none is left out: it is for people.
+	r.Seen, _ = interlock.ParseToken(p.Seen)
+	r.Got, _ = interlock.ParseToken(p.Got)
+	return nil
+}
+
+func text(t interlock.Token) string {
+	if t == 0 {
+		return ""
+	}
+	return t.String()
+}
+
+// ServeHTTP answers with the refusal, whatever the request is.
+func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	body, err := json.Marshal(r)
+	if err != nil { // no value of it can be the reason
+		http.Error(w, "refused", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Del("Content-Length")
+	h.Set("Content-Type", ProblemMedia)
+	h.Set("Cache-Control", "no-store")
+	switch r.Reason.Status() {
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", fmt.Sprintf("Interlock error=%q", string(r.Reason)))
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", "1")
+	}
+	w.WriteHeader(r.Reason.Status())
+	_, _ = w.Write(body) // who is gone need not be told
+}
+
+// Refuse answers with what a guard's error is to the caller, and reports that it
+// did. It does nothing, and reports false, if err is nil, or not about the claim:
+// see [RefusalOf]. Nothing must have been written to w before.
+func Refuse(w http.ResponseWriter, err error) (refused bool) {
+	r, ok := RefusalOf(err)
+	if ok {
+		r.ServeHTTP(w, nil)
+	}
+	return ok
+}
+
+// Check is the [*Refusal] that a response holds, of which the body is read then,
+// or nil: then the body is as it was. The body stays the caller's to close.
+func Check(resp *http.Response) error {
+	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil || media != ProblemMedia || resp.StatusCode < 400 {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+	var r Refusal
+	if err != nil || r.UnmarshalJSON(body) != nil || r.Reason.Status() != resp.StatusCode {
+		resp.Body = &rest{io.MultiReader(strings.NewReader(string(body)), resp.Body), resp.Body}
+		return nil
+	}
+	return &r
+}
+
+// rest is a body of which a part was read, and is read again.
+type rest struct {
+	io.Reader
+	io.Closer
+}

@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// A Reason is why a request was refused: the end of the problem's type.
+type Reason string
+
+// The reasons, and the status of each; the package's comment says more.
+const (
+	Missing       Reason = "token-missing"
+	Malformed     Reason = "token-malformed"
+	Implausible   Reason = "token-implausible"
+	Forged        Reason = "token-forged"
+	Untimely      Reason = "token-untimely"
+	WrongResource Reason = "wrong-resource"
+	Stale         Reason = "token-stale"
+	Over          Reason = "claim-over"
+	Busy          Reason = "busy"
+	Unknown       Reason = "outcome-unknown"
+)
+
+// answer is what a reason means to both sides.
+type answer struct {
+	status int
+	title  string
+	kind   interlock.ErrorKind
+	is     error // nil if there is no sentinel for it
+}
+
+var answers = map[Reason]answer{
+	Missing:       {http.StatusPreconditionRequired, "a fencing token is required", interlock.Bug, nil},
+	Malformed:     {http.StatusBadRequest, "the fencing token cannot be read", interlock.Bug, nil},
+	Implausible:   {http.StatusBadRequest, "no such fencing token can have been issued", interlock.Definite, interlock.ErrImplausibleToken},
+	Forged:        {http.StatusUnauthorized, "the fencing token is not signed by a key that is accepted", interlock.Definite, nil},
+	Untimely:      {http.StatusUnauthorized, "the fencing token's signature is not good at this time", interlock.Definite, nil},
+	WrongResource: {http.StatusForbidden, "the fencing token is for something else", interlock.Definite, nil},
+	Stale:         {http.StatusPreconditionFailed, "a higher fencing token has entered", interlock.Definite, interlock.ErrStaleToken},
+	Over:          {http.StatusPreconditionFailed, "the claim ended before the work was done", interlock.Definite, interlock.ErrExpired},
+	Busy:          {http.StatusServiceUnavailable, "nothing was done, the same request may work later", interlock.Retryable, nil},
+	Unknown:       {http.StatusInternalServerError, "it is not known whether it was done", interlock.Uncertain, interlock.ErrUncertain},
+}
+
+// Reasons are all that there are, in no order.
+func Reasons() []Reason {
+	all := make([]Reason, 0, len(answers))
+	for r := range answers {
+		all = append(all, r)
+	}
+	return all
+}
+
+// Status is the HTTP status of a refusal for this reason; 500 for a reason that
+// is not known.
+func (r Reason) Status() int {
+	if a, ok := answers[r]; ok {
+		return a.status
+	}
+	return http.StatusInternalServerError
+}
+
+// A Refusal is a request that was refused: what a service answers, and what its
+// caller has as an error. Its kind is that of the reason. One that is [Stale] is
+// an [*interlock.StaleTokenError] as well.
+type Refusal struct {
+	Reason   Reason
+	Resource string          // empty if it is not known
+	Seen     interlock.Token // of Stale: the highest that has entered
+	Got      interlock.Token // what was refused; 0 if it was not looked at
+	Detail   string          // for people; may be empty
+}
+
+// Error is the title of the reason, with what is known.
+func (r *Refusal) Error() string {
+	text := answers[r.Reason].title
+	if text == "" {
+		text = "refused: " + string(r.Reason)
+	}
+	if r.Resource != "" {
+		text = fmt.Sprintf("request under claim %q: %s", r.Resource, text)
+	}
+	if r.Reason == Stale {
+		text += fmt.Sprintf(": got %d, seen %d", r.Got, r.Seen)
+	}
+	if r.Detail != "" {
+		text += ": " + r.Detail
+	}
+	return text
+}
+
+// ErrorKind is what the caller may conclude; of a reason that is not known,
+// nothing.
+func (r *Refusal) ErrorKind() interlock.ErrorKind { return answers[r.Reason].kind }
+
+// Unwrap gives the guard's error, or the sentinel that the reason stands for.
+func (r *Refusal) Unwrap() error {
+	if r.Reason == Stale {
+		return &interlock.StaleTokenError{Resource: r.Resource, Seen: r.Seen, Got: r.Got}
+	}
+	return answers[r.Reason].is
+}
+
+// RefusalOf is what a guard's error is to the caller of a service. ok is false
+// for nil, and for an error that neither is about the claim nor says of itself
+// that it is Retryable, or Uncertain: that is for the handler to answer. What the
+// error says of the inside of the service is not in the refusal.
+func RefusalOf(err error) (refusal *Refusal, ok bool) {
+	var r *Refusal
+	var stale *interlock.StaleTokenError
+	switch {
+	case err == nil:
+		return nil, false
+	case errors.As(err, &r):
+		return r, true
+	case errors.As(err, &stale):
+		return &Refusal{Reason: Stale, Resource: stale.Resource, Seen: stale.Seen, Got: stale.Got}, true
+	case errors.Is(err, interlock.ErrImplausibleToken):
+		return &Refusal{Reason: Implausible, Resource: nameOf(err)}, true
+	case errors.Is(err, interlock.ErrUncertain): // and says so: what has no kind is of the handler's own
+		return &Refusal{Reason: Unknown, Resource: nameOf(err)}, true
+	case interlock.Kind(err) == interlock.Retryable:
+		return &Refusal{Reason: Busy, Resource: nameOf(err)}, true
+	case ended(err):
+		return &Refusal{Reason: Over, Resource: nameOf(err)}, true
+	}
+	return nil, false
+}
+
+// ended reports whether err is one of a claim that is over.
+func ended(err error) bool {
+	for _, e := range []error{interlock.ErrExpired, interlock.ErrReleased, interlock.ErrLost, interlock.ErrSessionEnded} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func nameOf(err error) string {
+	var e *interlock.Error
+	if errors.As(err, &e) {
+		return e.Name
+	}
+	return ""
+}
+
+// over is the error of a claim that has ended before anything was sent.
+func over(c interlock.Claim, resource string) error {
+	err := interlock.ErrExpired
+	if c.Context().Err() != nil {
+		err = context.Cause(c.Context())
+	}
+	return &interlock.Error{Op: "send request under claim", Name: resource, Kind: interlock.Definite, Err: err}
+}

@@ -1,0 +1,151 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/guard/wire"
+)
+
+// closing is a body that knows whether it was closed.
+type closing struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closing) Close() error { c.closed = true; return nil }
+
+// TestNothingIsSentUnderAnEndedClaim, and it is told why.
+func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
+	url := service(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
+	lost, late := grant("r", token(1), bound), grant("r", token(1), -time.Nanosecond)
+	lost.end(interlock.ErrLost)
+	for cause, c := range map[error]*claim{interlock.ErrLost: lost, interlock.ErrExpired: late, interlock.ErrName: grant("", token(1), bound)} {
+		body := &closing{Reader: strings.NewReader("x")}
+		req, err := http.NewRequestWithContext(wire.Under(t.Context(), c, ""), http.MethodPost, url, body)
+		ok(t, err)
+		_, err = client(t, &wire.Transport{}).Do(req)
+		if !errors.Is(err, cause) || interlock.Kind(err) == interlock.Uncertain || !body.closed {
+			t.Errorf("%v (%v), want %v; body closed: %v", err, interlock.Kind(err), cause, body.closed)
+		}
+	}
+}
+
+// TestRequestsEndWithTheClaim: while the answer is waited for, and while it is
+// read; and an answer that was read to its end lets go.
+func TestRequestsEndWithTheClaim(t *testing.T) {
+	half := make(chan bool, 2)
+	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/half" {
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+		}
+		half <- true
+		<-r.Context().Done()
+	}))
+	by := client(t, &wire.Transport{})
+	for _, path := range []string{"/none", "/half"} {
+		c := grant("r", token(1), bound)
+		go func() { <-half; c.end(interlock.ErrLost) }()
+		_, text, err := post(wire.Under(t.Context(), c, ""), by, url+path)
+		if err == nil || interlock.Kind(err) != interlock.Uncertain || path == "/none" && !errors.Is(err, interlock.ErrLost) {
+			t.Errorf("%s: %q, %v", path, text, err)
+		}
+	}
+	// What the caller ends is the caller's.
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() { <-half; cancel(errors.New("changed my mind")) }()
+	if _, _, err := post(wire.Under(ctx, grant("r", token(1), bound), ""), by, url); err == nil || errors.Is(err, interlock.ErrExpired) {
+		t.Error(err)
+	}
+}
+
+// TestRequestsUnderNoClaim are sent as they are, with a token that was signed for
+// them, or with what the caller wrote.
+func TestRequestsUnderNoClaim(t *testing.T) {
+	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%q", r.Header.Values(wire.Header))
+	}))
+	by := client(t, &wire.Transport{Signer: signer(t, "a", 'a', nil)})
+	for want, ctx := range map[string]context.Context{`[]`: t.Context(), `["v4.public.x"]`: wire.Carry(t.Context(), "v4.public.x")} {
+		if _, got, err := post(ctx, by, url); got != want || err != nil {
+			t.Errorf("carried %s, %v, want %s", got, err, want)
+		}
+	}
+	req, err := http.NewRequestWithContext(wire.Under(t.Context(), grant("r", token(1), bound), ""), http.MethodGet, url, nil)
+	ok(t, err)
+	req.Header.Set(wire.Header, "of the caller's own")
+	resp, err := client(t, &wire.Transport{}).Do(req)
+	ok(t, err)
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || !strings.HasPrefix(string(text), `["`+token(1).String()+`;resource=r;owner=web-1;remaining=`) {
+		t.Errorf("carried %s, %v", text, err)
+	}
+	if got := req.Header.Get(wire.Header); got != "of the caller's own" {
+		t.Errorf("the caller's request has %q now", got)
+	}
+}
+
+// TestTokensDoNotStray: a redirect takes the token along on the same host, and
+// nowhere else, also on the way back.
+func TestTokensDoNotStray(t *testing.T) {
+	var seen []string
+	note := func(r *http.Request) { seen = append(seen, fmt.Sprint(r.URL.Path, len(r.Header.Values(wire.Header)))) }
+	var home string
+	away := service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		note(r)
+		http.Redirect(w, r, home+"/back", http.StatusTemporaryRedirect)
+	}))
+	home = service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		note(r)
+		switch r.URL.Path {
+		case "/first":
+			http.Redirect(w, r, "/second", http.StatusTemporaryRedirect)
+		case "/second":
+			http.Redirect(w, r, away+"/away", http.StatusTemporaryRedirect)
+		}
+	}))
+	_, _, err := post(wire.Under(t.Context(), grant("r", token(1), bound), ""), client(t, &wire.Transport{}), home+"/first")
+	if got := fmt.Sprint(seen); err != nil || got != "[/first1 /second1 /away0 /back1]" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// TestConnectionsThatChangeTheirProtocol can still be written to.
+func TestConnectionsThatChangeTheirProtocol(t *testing.T) {
+	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		_ = rw.Flush()
+		line, _ := rw.ReadString('\n')
+		fmt.Fprint(rw, "you said ", line)
+		_ = rw.Flush()
+	}))
+	req, err := http.NewRequestWithContext(wire.Under(t.Context(), grant("r", token(1), bound), ""), http.MethodGet, url, nil)
+	ok(t, err)
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "echo")
+	resp, err := client(t, &wire.Transport{}).Do(req)
+	ok(t, err)
+	defer resp.Body.Close()
+	w, writable := resp.Body.(io.Writer)
+	if !writable {
+		t.Fatal("it cannot be written to")
+	}
+	fmt.Fprint(w, "hello\n")
+	if text, err := io.ReadAll(resp.Body); string(text) != "you said hello\n" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+}

@@ -1,0 +1,132 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/guard/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// start is the counter of a system that began just now.
+var start = interlock.CounterAt(time.Now())
+
+// token is the n-th of that system.
+func token(n int) interlock.Token {
+	t, err := interlock.NewToken(start+int64(n), 0)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// ahead is a token that lies as far beyond the clock.
+func ahead(d time.Duration) interlock.Token {
+	t, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(d)), 0)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// claim is one that lasts until it is ended, or its time is over.
+type claim struct {
+	name, owner string
+	token       interlock.Token
+	until       atomic.Int64
+	ctx         context.Context
+	end         context.CancelCauseFunc
+}
+
+func grant(name string, t interlock.Token, ttl time.Duration) *claim {
+	c := &claim{name: name, owner: "web-1", token: t}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	c.until.Store(time.Now().Add(ttl).UnixNano())
+	return c
+}
+
+func (c *claim) Name() string             { return c.name }
+func (c *claim) Owner() string            { return c.owner }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return c.Remaining() > 0 }
+func (c *claim) Remaining() time.Duration {
+	if c.ctx.Err() != nil {
+		return 0
+	}
+	return time.Until(time.Unix(0, c.until.Load()))
+}
+
+// service serves h until the test ends.
+func service(t *testing.T, h http.Handler) (url string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// client sends by a transport, with connections of its own.
+func client(t *testing.T, by *wire.Transport) *http.Client {
+	t.Helper()
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	by.Base = base
+	return &http.Client{Transport: by}
+}
+
+// account is the resource of each request here.
+func account(r *http.Request) (string, error) {
+	if id := r.URL.Query().Get("id"); id != "" {
+		return "account/" + id, nil
+	}
+	return "", errors.New("which account?")
+}
+
+// post sends a request under a claim, and reads the answer.
+func post(ctx context.Context, by *http.Client, url string) (status int, text string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := by.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	if err := wire.Check(resp); err != nil {
+		return resp.StatusCode, "", err
+	}
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantReason wants a refusal of a kind.
+func wantReason(t *testing.T, err error, reason wire.Reason) *wire.Refusal {
+	t.Helper()
+	var r *wire.Refusal
+	if !errors.As(err, &r) || r.Reason != reason {
+		t.Errorf("%v, want %s", err, reason)
+		return &wire.Refusal{}
+	}
+	return r
+}
