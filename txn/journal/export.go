@@ -1,0 +1,187 @@
+package journal
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// An audit is JSONL: a header, one line for each record, and a trailer. Each line
+// ends with the SHA-256 of the chain so far and its own text, so that no line can be
+// changed, left out, moved or added without all that follow. Inside, each record has
+// the sum that it was stored with, which chains it to its transaction.
+
+// line is one of the lines. Of a header only Audit is set, of a trailer only End.
+type line struct {
+	Audit int `json:"interlock_audit,omitempty"` // the version of this form
+
+	Transaction string          `json:"transaction,omitempty"`
+	Type        string          `json:"type,omitempty"`
+	Position    int64           `json:"position,omitempty"`
+	Kind        string          `json:"kind,omitempty"`
+	Step        string          `json:"step,omitempty"`
+	Epoch       interlock.Token `json:"epoch,omitempty"`
+	Written     *time.Time      `json:"written,omitempty"`
+	Data        []byte          `json:"data,omitempty"`   // as it stands in the record
+	Beside      []byte          `json:"beside,omitempty"` // the payload that Data is the sum of
+	Sum         string          `json:"sum,omitempty"`
+
+	End   bool   `json:"end,omitempty"`
+	Lines int    `json:"lines,omitempty"` // of records
+	Chain string `json:"chain,omitempty"` // last, and not part of what it is the sum of
+}
+
+const auditVersion = 1
+
+// Export writes the records of transactions as an audit, whole transactions one
+// after the other; ids come from [Journal.Heads]. It verifies each sum on the way and
+// stops at the first that is wrong. What is appended meanwhile may be left out.
+func (j *Journal) Export(ctx context.Context, w io.Writer, transactions ...string) error {
+	a := &audit{w: w}
+	if err := a.put(line{Audit: auditVersion}); err != nil {
+		return err
+	}
+	for _, id := range transactions {
+		if err := j.export(ctx, a, id); err != nil {
+			return err
+		}
+	}
+	return a.put(line{End: true, Lines: a.lines})
+}
+
+func (j *Journal) export(ctx context.Context, a *audit, id string) error {
+	head, records, err := j.store.Read(ctx, id, 0)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		l := line{Transaction: id, Type: head.Type, Position: r.Position, Kind: r.Kind, Step: r.Step, Epoch: r.Epoch,
+			Written: &r.Written, Data: r.Data, Sum: hex.EncodeToString(r.Sum)}
+		e, err := j.entry(ctx, id, r)
+		if err != nil {
+			return err
+		}
+		if r.Data[0] == beside {
+			l.Beside = e.Data
+		}
+		if err := a.add(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// audit writes or reads lines, and keeps the chain and the sum of the transaction at
+// hand.
+type audit struct {
+	w           io.Writer
+	chain       [sha256.Size]byte
+	lines       int
+	transaction string
+	position    int64
+	sum         []byte
+}
+
+// add writes the line of a record, if its sum is right.
+func (a *audit) add(l line) error {
+	if err := a.verify(l); err != nil {
+		return err
+	}
+	a.lines++
+	return a.put(l)
+}
+
+// put writes a line and its link of the chain.
+func (a *audit) put(l line) error {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	a.link(text)
+	l.Chain = hex.EncodeToString(a.chain[:])
+	if text, err = json.Marshal(l); err != nil {
+		return err
+	}
+	_, err = a.w.Write(append(text, '\n'))
+	return err
+}
+
+func (a *audit) link(text []byte) { a.chain = sha256.Sum256(append(a.chain[:], text...)) }
+
+// verify checks that a record follows the one before it.
+func (a *audit) verify(l line) error {
+	if l.Transaction != a.transaction {
+		a.transaction, a.position, a.sum = l.Transaction, 0, nil
+	}
+	sum := chain(a.sum, l.Transaction, l.Type, l.Position, l.Epoch, l.Kind, l.Step, l.Data)
+	switch payload := sha256.Sum256(l.Beside); {
+	case l.Position != a.position+1:
+		return damaged(l.Transaction, l.Position, fmt.Sprintf("it follows record %d", a.position))
+	case hex.EncodeToString(sum) != l.Sum:
+		return damaged(l.Transaction, l.Position, "its sum is another")
+	case len(l.Data) > 0 && l.Data[0] == beside && !bytes.Equal(payload[:], l.Data[1:]):
+		return damaged(l.Transaction, l.Position, "its payload is another")
+	}
+	a.position, a.sum = l.Position, sum
+	return nil
+}
+
+// Verify reads an audit and returns how many records it has. The error says which
+// line is not as [Journal.Export] wrote it, or that the end is missing.
+func Verify(r io.Reader) (records int, err error) {
+	a, ended := &audit{}, false
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, 8<<20)
+	for n := 1; scanner.Scan(); n++ {
+		l, err := a.next(scanner.Bytes())
+		switch {
+		case err != nil:
+		case ended:
+			err = errors.New("it follows the end")
+		case (n == 1) != (l.Audit == auditVersion):
+			err = fmt.Errorf("an audit of version %d begins with its header", auditVersion)
+		case l.End:
+			if ended = true; l.Lines != a.lines {
+				err = fmt.Errorf("%d records are announced, %d are there", l.Lines, a.lines)
+			}
+		case n > 1:
+			a.lines++
+			err = a.verify(l)
+		}
+		if err != nil {
+			return a.lines, fmt.Errorf("verify audit: line %d: %w", n, err)
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return a.lines, fmt.Errorf("verify audit: %w", err)
+	}
+	if !ended {
+		return a.lines, errors.New("verify audit: its end is missing")
+	}
+	return a.lines, nil
+}
+
+// next reads a line whose link fits the chain.
+func (a *audit) next(text []byte) (l line, err error) {
+	if err := json.Unmarshal(text, &l); err != nil {
+		return l, err
+	}
+	link := l.Chain
+	l.Chain = ""
+	if text, err = json.Marshal(l); err != nil {
+		return l, err
+	}
+	if a.link(text); hex.EncodeToString(a.chain[:]) != link {
+		return l, errors.New("it was changed, or does not follow the line before")
+	}
+	return l, nil
+}

@@ -1,0 +1,96 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// exported is an audit of two transactions, one with a payload.
+func exported(t *testing.T, store driver.Journal) string {
+	t.Helper()
+	j := open(t, store, &journal.Options{Inline: 10})
+	for i := range 2 {
+		log, err := j.Begin(t.Context(), fmt.Sprint("order/", i), "order", due, says("begin", "sent")...)
+		ok(t, err)
+		ok(t, log.End(t.Context(), says("a result that is long")...))
+	}
+	return export(t, j)
+}
+
+func export(t *testing.T, j *journal.Journal) string {
+	t.Helper()
+	var b bytes.Buffer
+	ok(t, j.Export(t.Context(), &b, "order/0", "order/1"))
+	return b.String()
+}
+
+// TestAudit: an audit is verified, and any change of it noticed.
+func TestAudit(t *testing.T) {
+	text := exported(t, memory.NewJournal())
+	if n, err := journal.Verify(strings.NewReader(text)); n != 6 || err != nil {
+		t.Fatalf("%d records, %v:\n%s", n, err, text)
+	}
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	for i := range lines {
+		without := strings.Join(append(append([]string{}, lines[:i]...), lines[i+1:]...), "")
+		if _, err := journal.Verify(strings.NewReader(without)); err == nil {
+			t.Errorf("without line %d: accepted", i+1)
+		}
+		if i+1 < len(lines) {
+			swapped := append([]string{}, lines...)
+			swapped[i], swapped[i+1] = swapped[i+1], swapped[i]
+			if _, err := journal.Verify(strings.NewReader(strings.Join(swapped, ""))); err == nil {
+				t.Errorf("lines %d and %d swapped: accepted", i+1, i+2)
+			}
+		}
+	}
+	for _, change := range [][2]string{{`"kind":"sent"`, `"kind":"done"`}, {`"position":2`, `"position":5`}, {"order/1", "order/7"}, {`"lines":6`, `"lines":5`}} {
+		if _, err := journal.Verify(strings.NewReader(strings.Replace(text, change[0], change[1], 1))); err == nil {
+			t.Errorf("%s instead of %s: accepted", change[1], change[0])
+		}
+	}
+	if _, err := journal.Verify(strings.NewReader(text + lines[1])); err == nil {
+		t.Error("a line after the end: accepted")
+	}
+	if _, err := journal.Verify(strings.NewReader("")); err == nil {
+		t.Error("nothing: accepted")
+	}
+}
+
+// forged shows one record otherwise than it was written.
+type forged struct {
+	driver.Journal
+	change func(*driver.Record)
+}
+
+func (f forged) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
+	head, records, err := f.Journal.Read(ctx, id, after)
+	if len(records) > 1 && id == "order/1" {
+		f.change(&records[1])
+	}
+	return head, records, err
+}
+
+// TestForgedRecord: a record that was changed in the store is not exported.
+func TestForgedRecord(t *testing.T) {
+	for name, change := range map[string]func(*driver.Record){
+		"kind": func(r *driver.Record) { r.Kind = "done" }, "step": func(r *driver.Record) { r.Step = "x" },
+		"data": func(r *driver.Record) { r.Data = append(r.Data, 'x') }, "epoch": func(r *driver.Record) { r.Epoch = 5 << 12 },
+		"position": func(r *driver.Record) { r.Position = 3 }, "no data": func(r *driver.Record) { r.Data = nil },
+	} {
+		store := memory.NewJournal()
+		exported(t, store)
+		j := open(t, forged{store, change}, nil)
+		if err := j.Export(t.Context(), &bytes.Buffer{}, "order/0", "order/1"); interlock.Kind(err) != interlock.Definite {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+// Package journal remembers what was decided. It does not decide anything, does
+// not run transactions, and does not keep a former owner from acting: it keeps it
+// from writing. What it gives: records that were appended are durable before
+// anybody is told, each stands at the one position that its writer expected, and
+// once a new owner has entered a shard no append under an older epoch is done.
+//
+//	j, err := journal.New(store, nil)                 // store: memory.NewJournal(), etcd, Table …
+//	log, err := j.Begin(ctx, "order/42", "order", due, journal.Entry{Kind: "begin", Data: input})
+//	if errors.Is(err, journal.ErrExists) {
+//		log, entries, err := j.Open(ctx, "order/42")  // the first one's
+//	}
+//
+//	// The owner of a shard, under a claim of claim/own or of any fenced lock:
+//	shard, err := j.Own(ctx, claim, n)
+//	for log, err := range shard.Unfinished(ctx) { … }  // at take-over
+//	logs, err := shard.Claim(ctx, now, now.Add(time.Minute), 100)
+//	err = log.Append(ctx, due, journal.Entry{Kind: "sent", Step: "charge"})
+//
+// Transactions are spread over shards by the hash of their ids. Each has a due
+// time until it ends, by which [Shard.Claim] finds it. Appends that come together
+// travel together (group commit). Data that is large is kept beside the records.
+// Each record carries a sum over itself and all before it, so that an export shows
+// whether something was changed by hand.
+//
+// Times are the caller's: the journal reads no clock.
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// ErrExists is the refusal to begin a transaction that exists, or has existed and
+// was not forgotten. It is Definite; the error is a [*driver.PositionError].
+var ErrExists = errors.New("the transaction exists already")
+
+// ErrMoved is the refusal of an append to a transaction that somebody else has
+// appended to meanwhile. It is Definite; the error is a [*driver.PositionError].
+// Open the transaction again, and decide anew.
+var ErrMoved = errors.New("somebody else has appended to the transaction")
+
+// Options of a journal; nil and the zero value work.
+type Options struct {
+	// Shards is over how many shards transactions are spread; 0 means 64, at most
+	// 4096. It must be the same for all who use the store, for ever.
+	Shards int
+	// Inline is the most bytes of an entry's data that stand in its record; what is
+	// longer is kept beside it. 0 means 4096, at most driver.MaxRecord - 1.
+	Inline int
+	// Group is the most appends of one request to the store; 0 means 100.
+	Group int
+	// Requests is how many such requests are under way at once; 0 means 2.
+	Requests int
+	// Patience is how long an append is tried, if its context does not end before;
+	// 0 means 10 seconds.
+	Patience time.Duration
+}
+
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	for _, d := range []struct {
+		value     *int
+		byDefault int
+		name      string
+		most      int
+	}{{&r.Shards, 64, "Shards", 4096}, {&r.Inline, 4096, "Inline", driver.MaxRecord - 1}, {&r.Group, 100, "Group", 1000}, {&r.Requests, 2, "Requests", 100}} {
+		if *d.value == 0 {
+			*d.value = d.byDefault
+		}
+		if *d.value < 1 || *d.value > d.most {
+			return r, bug("open journal", "", "%s is %d, and 1 to %d", d.name, *d.value, d.most)
+		}
+	}
+	if r.Patience == 0 {
+		r.Patience = 10 * time.Second
+	}
+	return r, nil
+}
+
+// A Journal is the transactions of a store. It is safe for concurrent use.
+type Journal struct {
+	store   driver.Journal
+	options Options
+	life    context.Context // of requests that outlast their callers
+	end     context.CancelFunc
+	work    sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []*waiter
+	busy    map[string]bool // transactions whose append is under way
+	flights int
+	closed  bool
+}
+
+// New makes a journal on a store; it sends nothing. A [Journal.Close] ends it.
+func New(store driver.Journal, o *Options) (*Journal, error) {
+	options, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{store: store, options: options, busy: map[string]bool{}}
+	j.life, j.end = context.WithCancel(context.Background())
+	return j, nil
+}
+
+// Close waits for appends that are under way, each at most Options.Patience, and
+// refuses others with [interlock.ErrClosed]. The store stays open.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	j.closed = true
+	j.mu.Unlock()
+	j.work.Wait()
+	j.end()
+	return nil
+}
+
+// Shards is how many there are.
+func (j *Journal) Shards() int { return j.options.Shards }
+
+// ShardOf is the shard of a transaction, from 0: FNV-1a of its id, modulo the
+// number of shards.
+func (j *Journal) ShardOf(transaction string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(transaction))
+	return int(h.Sum32() % uint32(j.options.Shards))
+}
+
+// Begin makes a transaction of a type (at most 255 bytes) with its first entries,
+// unless there is one of that id, 1 to driver.MaxTransaction bytes: then it is
+// refused with [ErrExists]. Due is when it has to be looked at. Anybody may begin:
+// it is the owner of the shard who finds it by its due time. An Uncertain error
+// means that it may exist; beginning it again converges.
+func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
+	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
+	if due.IsZero() {
+		return nil, bug("begin", id, "when it is due is not said")
+	}
+	if err := l.append(ctx, due, entries); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Open reads a transaction: where it stands, and all its entries. One that does not
+// exist is nil, without an error. Appends to a Log that was opened here bear no
+// epoch: they are those of somebody who does not own the shard.
+func (j *Journal) Open(ctx context.Context, id string) (*Log, []Entry, error) {
+	return j.open(ctx, id, nil)
+}
+
+func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []Entry, error) {
+	head, records, err := j.store.Read(ctx, id, 0)
+	if err != nil || head.Position == 0 {
+		return nil, nil, err
+	}
+	entries := make([]Entry, len(records))
+	for i, r := range records {
+		if entries[i], err = j.entry(ctx, id, r); err != nil {
+			return nil, nil, err
+		}
+	}
+	return &Log{journal: j, head: head, owner: owner}, entries, nil
+}
+
+// Heads lists all transactions, finished ones too, by their ids from behind the
+// given one, at most limit.
+func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	return j.store.Heads(ctx, behind, limit)
+}
+
+// Forget removes what ended before a time of the store's clock, at most limit
+// transactions, and returns how many. What has not ended is never removed. An id
+// that was forgotten may be begun anew: retain them for longer than anybody retries.
+func (j *Journal) Forget(ctx context.Context, endedBefore time.Time, limit int) (int, error) {
+	return j.store.Forget(ctx, endedBefore, limit)
+}
+
+// Unscheduled counts the unfinished transactions that nobody would ever look at.
+// It is a gauge to alarm on: anything but 0 is a defect.
+func (j *Journal) Unscheduled(ctx context.Context) (int, error) { return j.store.Unscheduled(ctx) }
+
+func bug(op, name, format string, args ...any) error {
+	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,315 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestBeginOnce: of those who begin one transaction one does, and the others can
+// read what it wrote.
+func TestBeginOnce(t *testing.T) {
+	store := memory.NewJournal()
+	first, second := open(t, store, nil), open(t, store, nil)
+	_, err := first.Begin(t.Context(), "order/1", "order", due, says("begin", "sent")...)
+	ok(t, err)
+	_, err = second.Begin(t.Context(), "order/1", "order", due, says("other")...)
+	wantKind(t, err, interlock.Definite, journal.ErrExists)
+	log, entries, err := second.Open(t.Context(), "order/1")
+	ok(t, err)
+	if got := kinds(entries); !slices.Equal(got, []string{"begin", "sent"}) || log.Head().Type != "order" || !log.Head().Due.Equal(due) {
+		t.Errorf("opened %v, %+v", got, log.Head())
+	}
+	if log, entries, err := second.Open(t.Context(), "order/2"); log != nil || entries != nil || err != nil {
+		t.Errorf("what does not exist: %v, %v, %v", log, entries, err)
+	}
+}
+
+// TestAppendBehindAnother: who does not know the last record appends nothing.
+func TestAppendBehindAnother(t *testing.T) {
+	j := open(t, memory.NewJournal(), nil)
+	mine, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+	ok(t, err)
+	other, _, err := j.Open(t.Context(), "t")
+	ok(t, err)
+	ok(t, other.Append(t.Context(), due.Add(time.Second), says("decide")...))
+	wantKind(t, mine.Append(t.Context(), due, says("sent")...), interlock.Definite, journal.ErrMoved)
+	ok(t, other.End(t.Context(), says("end")...))
+	wantKind(t, other.Append(t.Context(), due, says("late")...), interlock.Definite, journal.ErrMoved)
+	_, entries, err := j.Open(t.Context(), "t")
+	if got := kinds(entries); err != nil || !slices.Equal(got, []string{"begin", "decide", "end"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestLostAnswer: an append whose answer was lost is found to be done, not done
+// twice and not taken for somebody else's; so is a begin, and an end.
+func TestLostAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, nil)
+		store.lose = 1
+		log, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		store.lose = 2
+		ok(t, log.Append(t.Context(), due, says("sent", "done")...))
+		store.lose = 1
+		ok(t, log.End(t.Context(), says("end")...))
+		_, entries, err := j.Open(t.Context(), "t")
+		if got := kinds(entries); err != nil || !slices.Equal(got, []string{"begin", "sent", "done", "end"}) {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
+// TestSameWordsAreNotMine: records that say the same under another epoch are
+// another's.
+func TestSameWordsAreNotMine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, &journal.Options{Shards: 1})
+		_, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		mine, _, err := j.Open(t.Context(), "t")
+		ok(t, err)
+		shard, err := j.Own(t.Context(), grant(1), 0)
+		ok(t, err)
+		theirs, _, err := shard.Open(t.Context(), "t")
+		ok(t, err)
+		ok(t, theirs.Append(t.Context(), due, says("decide")...))
+		store.refuse = 1
+		wantKind(t, mine.Append(t.Context(), due, says("decide")...), interlock.Definite, journal.ErrMoved)
+	})
+}
+
+// TestRetried: a store that refuses for now is asked again, until patience ends.
+func TestRetried(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, &journal.Options{Patience: time.Minute})
+		store.refuse = 5
+		log, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		store.refuse = 1 << 30
+		began := time.Now()
+		wantKind(t, log.Append(t.Context(), due, says("sent")...), interlock.Retryable, nil)
+		if took := time.Since(began); took < 50*time.Second || took > 61*time.Second {
+			t.Errorf("given up after %v", took)
+		}
+		if len(store.groups) > 200 {
+			t.Errorf("%d requests in a minute", len(store.groups))
+		}
+	})
+}
+
+// TestGroupCommit: what comes while a request is under way travels with the next.
+func TestGroupCommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		gate := make(chan struct{})
+		store.gate = gate
+		j := open(t, store, &journal.Options{Requests: 1, Group: 40})
+		var wg sync.WaitGroup
+		for i := range 101 {
+			wg.Go(func() {
+				if _, err := j.Begin(t.Context(), fmt.Sprint("t", i), "", due, says("begin")...); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		close(gate)
+		wg.Wait()
+		if !slices.Equal(store.groups, []int{1, 40, 40, 20}) {
+			t.Errorf("requests of %v appends", store.groups)
+		}
+	})
+}
+
+// TestGroupHasEachTransactionOnce: two who append to one transaction do so in
+// different requests.
+func TestGroupHasEachTransactionOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		gate := make(chan struct{})
+		store.gate = gate
+		j := open(t, store, nil)
+		outcomes := make(chan error, 8)
+		for range cap(outcomes) {
+			go func() {
+				_, err := j.Begin(t.Context(), "t", "", due, says(fmt.Sprint(len(outcomes)))...)
+				outcomes <- err
+			}()
+		}
+		synctest.Wait()
+		close(gate)
+		for range cap(outcomes) {
+			if err := <-outcomes; err != nil && !errors.Is(err, journal.ErrExists) {
+				t.Error(err)
+			}
+		}
+		for _, n := range store.groups {
+			if n != 1 {
+				t.Errorf("requests of %v appends", store.groups)
+			}
+		}
+	})
+}
+
+// TestCallerWhoLeaves: what was not sent when the caller left is not sent; of what
+// was the outcome is not known.
+func TestCallerWhoLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		gate := make(chan struct{})
+		store.gate = gate
+		j := open(t, store, &journal.Options{Requests: 1})
+		gone := errors.New("gone")
+		begin := func(id string) chan error {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
+			outcome := make(chan error, 1)
+			go func() {
+				defer cancel()
+				_, err := j.Begin(ctx, id, "", due, says("begin")...)
+				outcome <- err
+			}()
+			synctest.Wait()
+			return outcome
+		}
+		sent, unsent := begin("sent"), begin("unsent")
+		wantKind(t, <-sent, interlock.Uncertain, gone)
+		wantKind(t, <-unsent, interlock.Definite, gone)
+		close(gate)
+		ok(t, j.Close())
+		for id, there := range map[string]bool{"sent": true, "unsent": false} {
+			if head, _, err := store.Read(t.Context(), id, 0); err != nil || (head.Position > 0) != there {
+				t.Errorf("%s: %+v, %v", id, head, err)
+			}
+		}
+		_, err := j.Begin(t.Context(), "x", "", due, says("begin")...)
+		wantKind(t, err, interlock.Bug, interlock.ErrClosed)
+	})
+}
+
+// TestLargeData: data of any length comes back, and what is large stands beside the
+// record.
+func TestLargeData(t *testing.T) {
+	store := memory.NewJournal()
+	j := open(t, store, &journal.Options{Inline: 100})
+	var entries []journal.Entry
+	for _, n := range []int{0, 1, 100, 101, driver.MaxPayload} {
+		entries = append(entries, journal.Entry{Kind: fmt.Sprint(n), Data: bytes.Repeat([]byte{1}, n)})
+	}
+	_, err := j.Begin(t.Context(), "t", "", due, entries...)
+	ok(t, err)
+	_, records, err := store.Read(t.Context(), "t", 0)
+	ok(t, err)
+	for _, r := range records {
+		if len(r.Data) > 101 {
+			t.Errorf("a record of %d bytes", len(r.Data))
+		}
+	}
+	_, got, err := j.Open(t.Context(), "t")
+	ok(t, err)
+	for i := range entries {
+		if !bytes.Equal(got[i].Data, entries[i].Data) {
+			t.Errorf("%d bytes of %d", len(got[i].Data), len(entries[i].Data))
+		}
+	}
+	_, err = j.Begin(t.Context(), "u", "", due, journal.Entry{Kind: "x", Data: make([]byte, driver.MaxPayload+1)})
+	wantKind(t, err, interlock.Definite, nil)
+}
+
+// TestOwners: a new owner finds everything, what the former one had claimed
+// included; the former one writes nothing more.
+func TestOwners(t *testing.T) {
+	store := memory.NewJournal()
+	j := open(t, store, &journal.Options{Shards: 1})
+	former, err := j.Own(t.Context(), grant(1), 0)
+	ok(t, err)
+	for i := range 5 {
+		_, err := j.Begin(t.Context(), fmt.Sprint("t", i), "", due.Add(time.Duration(i)*time.Second), says("begin")...)
+		ok(t, err)
+	}
+	claimed, err := former.Claim(t.Context(), due.Add(time.Hour), due.Add(2*time.Hour), 2)
+	if err != nil || len(claimed) != 2 || claimed[0].Transaction != "t0" {
+		t.Fatalf("claimed %+v, %v", claimed, err)
+	}
+	log, _, err := former.Open(t.Context(), "t0")
+	ok(t, err)
+	ok(t, log.Append(t.Context(), due, says("sent")...))
+
+	mine := grant(2)
+	owner, err := open(t, store, &journal.Options{Shards: 1}).Own(t.Context(), mine, 0)
+	ok(t, err)
+	wantKind(t, log.Append(t.Context(), due, says("done")...), interlock.Definite, interlock.ErrStaleToken)
+	_, err = former.Claim(t.Context(), due.Add(time.Hour), due.Add(2*time.Hour), 2)
+	wantKind(t, err, interlock.Definite, interlock.ErrStaleToken)
+	_, err = j.Own(t.Context(), grant(1), 0)
+	wantKind(t, err, interlock.Definite, interlock.ErrStaleToken)
+
+	var found []string
+	for head, err := range owner.Unfinished(t.Context()) {
+		ok(t, err)
+		found = append(found, fmt.Sprint(head.Transaction, head.Claimed))
+	}
+	if want := []string{"t0false", "t2false", "t3false", "t4false", "t1true"}; !slices.Equal(found, want) {
+		t.Errorf("unfinished %v, want %v", found, want)
+	}
+	mine.end(interlock.ErrLost)
+	_, err = owner.Claim(t.Context(), due, due, 1)
+	wantKind(t, err, interlock.Definite, interlock.ErrLost)
+	_, err = j.Own(t.Context(), mine, 0)
+	wantKind(t, err, interlock.Definite, interlock.ErrLost)
+	_, err = j.Own(t.Context(), grant(3), 1)
+	wantKind(t, err, interlock.Bug, nil)
+}
+
+// TestClaimEndsBetween: an owner whose claim ends while the store refuses does not
+// try again.
+func TestClaimEndsBetween(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, &journal.Options{Shards: 1})
+		c := grant(1)
+		shard, err := j.Own(t.Context(), c, 0)
+		ok(t, err)
+		_, err = j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		log, _, err := shard.Open(t.Context(), "t")
+		ok(t, err)
+		store.refuse = 1 << 30
+		time.AfterFunc(time.Second, func() { c.end(interlock.ErrExpired) })
+		wantKind(t, log.Append(t.Context(), due, says("sent")...), interlock.Definite, interlock.ErrExpired)
+	})
+}
+
+// TestBadInput is refused before anything is sent.
+func TestBadInput(t *testing.T) {
+	j := open(t, memory.NewJournal(), nil)
+	log, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+	ok(t, err)
+	wantKind(t, log.Append(t.Context(), time.Time{}, says("x")...), interlock.Bug, nil)
+	wantKind(t, log.Append(t.Context(), due), interlock.Bug, nil)
+	wantKind(t, log.Append(t.Context(), due, says(string(make([]byte, 33)))...), interlock.Bug, nil)
+	_, err = j.Begin(t.Context(), "", "", due, says("begin")...)
+	wantKind(t, err, interlock.Bug, interlock.ErrName)
+	_, err = j.Begin(t.Context(), "u", "", time.Time{}, says("begin")...)
+	wantKind(t, err, interlock.Bug, nil)
+	for _, o := range []journal.Options{{Shards: -1}, {Shards: 4097}, {Inline: driver.MaxRecord}, {Group: -1}, {Requests: -1}} {
+		_, err := journal.New(memory.NewJournal(), &o)
+		wantKind(t, err, interlock.Bug, nil)
+	}
+	ok(t, log.Append(t.Context(), due, says("still")...))
+}

@@ -1,0 +1,140 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+// An Entry is what a record says. Position, Epoch and Written are set where it was
+// read, and ignored where it is to be written.
+type Entry struct {
+	Kind     string          // what happened: 1 to 32 bytes
+	Step     string          // of what, at most 255 bytes
+	Data     []byte          // at most driver.MaxPayload
+	Position int64           // from 1
+	Epoch    interlock.Token // of the shard's owner who wrote it; 0 if somebody else did
+	Written  time.Time       // by the store's clock
+}
+
+// A Log is a transaction as one who drives it knows it: what is appended stands
+// right behind what was read, or is refused. It is not safe for concurrent use.
+type Log struct {
+	journal *Journal
+	owner   *Shard // nil for somebody who owns nothing
+	head    driver.Head
+}
+
+// Head is where the transaction stands, as far as is known here.
+func (l *Log) Head() driver.Head { return l.head }
+
+// Append adds entries, 1 to driver.MaxRecords, durably before it returns, and says
+// when the transaction has to be looked at next. It tries for Options.Patience, as
+// long as ctx and the claim of the shard's owner last. Its errors:
+//
+//   - [ErrMoved]: somebody else has appended; nothing was written;
+//   - an [interlock.StaleTokenError], or the cause with which the claim ended: the
+//     shard has another owner;
+//   - an Uncertain error: it may have been written. Appending the same again
+//     converges, with the same Log or after opening it anew and looking.
+func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error {
+	if due.IsZero() {
+		return bug("append", l.head.Transaction, "when it is due is not said; only the end of a transaction has no time")
+	}
+	return l.append(ctx, due, entries)
+}
+
+// End is Append with the last entries of the transaction: nothing follows them, and
+// it is not due any more.
+func (l *Log) End(ctx context.Context, entries ...Entry) error {
+	return l.append(ctx, time.Time{}, entries)
+}
+
+func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, l.journal.options.Patience)
+	defer cancel()
+	a, err := l.request(ctx, due, entries)
+	if err != nil {
+		return err
+	}
+	if err := l.journal.persist(ctx, l.owner, a); err != nil {
+		return err
+	}
+	last := a.Records[len(a.Records)-1]
+	l.head.Position, l.head.Sum = a.After+int64(len(a.Records)), last.Sum
+	l.head.Due, l.head.Claimed = due, false
+	return nil
+}
+
+// request makes the records, and keeps what is large beside them.
+func (l *Log) request(ctx context.Context, due time.Time, entries []Entry) (driver.Append, error) {
+	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Due: due}
+	if l.owner != nil {
+		a.Epoch = l.owner.epoch
+	}
+	sum := l.head.Sum
+	for _, e := range entries {
+		data, err := l.journal.stow(ctx, l.head.Transaction, e.Data)
+		if err != nil {
+			return a, err
+		}
+		sum = chain(sum, l.head.Transaction, l.head.Type, a.After+int64(len(a.Records))+1, a.Epoch, e.Kind, e.Step, data)
+		a.Records = append(a.Records, driver.Record{Kind: e.Kind, Step: e.Step, Data: data, Sum: sum})
+	}
+	return a, nil
+}
+
+// pause is how long to wait before an append is tried again.
+var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
+
+// persist appends until there is an outcome.
+func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) error {
+	return try(ctx, func() error {
+		if err := owner.holds(); err != nil {
+			return err
+		}
+		err := j.enqueue(ctx, a)
+		var elsewhere *driver.PositionError
+		if errors.As(err, &elsewhere) {
+			return ours(a, elsewhere)
+		}
+		return err
+	})
+}
+
+// try does what may be repeated until there is an outcome, or ctx ends.
+func try(ctx context.Context, once func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := once()
+		if kind := interlock.Kind(err); err == nil || kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil {
+			return err
+		}
+		timer := time.NewTimer(pause.Delay(attempt, rand.Float64()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
+}
+
+// ours is nil if it is these records that stand where the append is refused: an
+// earlier try was done, whose answer was lost.
+func ours(a driver.Append, e *driver.PositionError) error {
+	last := a.After + int64(len(a.Records))
+	if e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
+		return nil
+	}
+	if a.After == 0 {
+		return fmt.Errorf("%w: %w", ErrExists, e)
+	}
+	return fmt.Errorf("%w: %w", ErrMoved, e)
+}

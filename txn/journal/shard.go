@@ -1,0 +1,98 @@
+package journal
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A Shard is a part of the journal under its owner's claim. It is safe for
+// concurrent use.
+type Shard struct {
+	journal *Journal
+	number  int
+	epoch   interlock.Token
+	claim   interlock.Claim
+}
+
+// Own makes the holder of c the owner of a shard, under c's token as the epoch. From
+// then on nobody writes to the shard's transactions as a former owner. A claim whose
+// token is below the epoch is refused with an [interlock.StaleTokenError].
+func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard, error) {
+	s := &Shard{journal: j, number: shard, epoch: c.Token(), claim: c}
+	if shard < 0 || shard >= j.options.Shards {
+		return nil, bug("own shard", driver.ShardName(shard), "there are %d shards", j.options.Shards)
+	}
+	if err := s.holds(); err != nil {
+		return nil, err
+	}
+	if err := j.store.Enter(ctx, shard, s.epoch); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// holds says why nothing may be sent for this shard any more. Of nobody's shard
+// anything may.
+func (s *Shard) holds() error {
+	switch {
+	case s == nil || s.claim.Valid():
+		return nil
+	case s.claim.Context().Err() != nil:
+		return &interlock.Error{Op: "append", Name: driver.ShardName(s.number), Kind: interlock.Definite, Err: context.Cause(s.claim.Context())}
+	}
+	return &interlock.Error{Op: "append", Name: driver.ShardName(s.number), Kind: interlock.Definite, Err: interlock.ErrExpired}
+}
+
+// Number is the shard's, from 0.
+func (s *Shard) Number() int { return s.number }
+
+// Epoch is the token under which the shard is owned.
+func (s *Shard) Epoch() interlock.Token { return s.epoch }
+
+// Open is [Journal.Open] for the owner: what is appended bears the epoch. A
+// transaction of another shard is refused as a Bug.
+func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
+	if s.journal.ShardOf(id) != s.number {
+		return nil, nil, bug("open transaction", id, "it is in shard %d, not in %d", s.journal.ShardOf(id), s.number)
+	}
+	return s.journal.open(ctx, id, s)
+}
+
+// Claim takes transactions that are due at a time, the earliest first, at most
+// limit, and puts off their due time to `until`: by then whoever took them has
+// appended, or they are due again. It is one request.
+func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]driver.Head, error) {
+	if err := s.holds(); err != nil {
+		return nil, err
+	}
+	return s.journal.store.Claim(ctx, s.number, s.epoch, by, until, limit)
+}
+
+// Unfinished goes through all that has not ended, by due time. A new owner does so
+// once: what a former one had claimed is not to wait until it is due again.
+func (s *Shard) Unfinished(ctx context.Context) iter.Seq2[driver.Head, error] {
+	const page = 200
+	return func(yield func(driver.Head, error) bool) {
+		var behind driver.Head
+		for {
+			heads, err := s.journal.store.Due(ctx, s.number, behind, page)
+			if err != nil {
+				yield(driver.Head{}, err)
+				return
+			}
+			for _, h := range heads {
+				if !yield(h, nil) {
+					return
+				}
+				behind = h
+			}
+			if len(heads) < page {
+				return
+			}
+		}
+	}
+}

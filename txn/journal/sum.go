@@ -1,0 +1,65 @@
+package journal
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// chain is the sum of a record: SHA-256 over the sum of the record before it and
+// its own fields, each with its length, so that no two records have one text.
+func chain(before []byte, transaction, kind string, position int64, epoch interlock.Token, what, step string, data []byte) []byte {
+	h := sha256.New()
+	for _, field := range [][]byte{[]byte("interlock journal 1"), before, []byte(transaction), []byte(kind), number(position),
+		number(int64(epoch)), []byte(what), []byte(step), data} {
+		_, _ = h.Write(number(int64(len(field))))
+		_, _ = h.Write(field)
+	}
+	return h.Sum(nil)
+}
+
+func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+
+// Data of a record begins with a byte that says where the entry's data is.
+const (
+	inline = 0 // here
+	beside = 1 // in a payload of which this is the sum
+)
+
+// stow makes the data of a record, after the payload is durable if there is one.
+func (j *Journal) stow(ctx context.Context, transaction string, data []byte) ([]byte, error) {
+	if len(data) <= j.options.Inline {
+		return append([]byte{inline}, data...), nil
+	}
+	sum := sha256.Sum256(data)
+	err := try(ctx, func() error { return j.store.Keep(ctx, transaction, sum[:], data) })
+	return append([]byte{beside}, sum[:]...), err
+}
+
+// entry is a record as it was before it was written.
+func (j *Journal) entry(ctx context.Context, transaction string, r driver.Record) (Entry, error) {
+	e := Entry{Kind: r.Kind, Step: r.Step, Position: r.Position, Epoch: r.Epoch, Written: r.Written}
+	switch {
+	case len(r.Data) > 0 && r.Data[0] == inline:
+		e.Data = r.Data[1:]
+		return e, nil
+	case len(r.Data) == 1+sha256.Size && r.Data[0] == beside:
+		data, err := j.store.Payload(ctx, transaction, r.Data[1:])
+		if err == nil && sha256.Sum256(data) != [sha256.Size]byte(r.Data[1:]) {
+			err = damaged(transaction, r.Position, "its payload is not what was kept, or is gone")
+		}
+		e.Data = data
+		return e, err
+	}
+	return e, damaged(transaction, r.Position, "its data is not as this package writes it")
+}
+
+// damaged tells of a record that was changed past this package.
+func damaged(transaction string, position int64, why string) error {
+	return &interlock.Error{Op: "read journal", Name: transaction, Kind: interlock.Definite,
+		Err: fmt.Errorf("record %d is damaged: %s", position, why)}
+}
