@@ -1,0 +1,90 @@
+package stock
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Adjust adds a.Delta to the supply of an item, or takes so many units that are
+// available, once for each a.Operation. Calling it again with the same operation
+// and difference does nothing. An operation that was done with another difference
+// is a [ReusedError]; too few units are a [ShortError], whose Want has a.Floor in
+// it; an item without a supply is an [UnknownError]. A refused operation was not
+// done, and may be tried again.
+func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
+	const op = "adjust stock"
+	if err := a.check(op); err != nil {
+		return err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	fresh, done, err := l.adjust(ctx, l, a)
+	switch {
+	case err == nil && !fresh:
+		err = l.readjusted(ctx, a)
+	case err == nil && !done:
+		err = l.adjustWithRoom(ctx, op, a)
+	}
+	return about(op, a.Item, err)
+}
+
+// readjusted judges an operation that was recorded before.
+func (l *ledger) readjusted(ctx context.Context, a Adjustment) error {
+	var delta int64
+	_, err := l.row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
+		[]any{a.Item, a.Operation}, &delta)
+	if err == nil && delta != a.Delta {
+		err = &ReusedError{ID: a.Operation}
+	}
+	return err
+}
+
+// adjustWithRoom applies what is recorded and was refused, at the expense of what
+// has expired; or it removes the record.
+func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) error {
+	level, _, err := l.lock(ctx, a.Item)
+	if err != nil {
+		return err
+	}
+	gifts, refusal, err := l.room(ctx, a.Item, a.take(), "")
+	if err != nil {
+		return err
+	}
+	if level.Supply+a.Delta > driver.MaxQuantity {
+		refusal = full(op, a.Item)
+	}
+	if refusal != nil {
+		_, err := l.exec(ctx, `delete from {operations} where item = ? and operation = ?`, a.Item, a.Operation)
+		return cmp.Or(err, refusal)
+	}
+	if err := l.giveAway(ctx, gifts); err != nil {
+		return err
+	}
+	_, err = l.exec(ctx, `update {items} set supply = supply + ? where item = ?`, a.Delta, a.Item)
+	return err
+}
+
+// lower sets a supply that is less than what is held and sold, as far as what is
+// held has expired.
+func (l *ledger) lower(ctx context.Context, item string, n int64) error {
+	level, _, err := l.lock(ctx, item)
+	if err != nil {
+		return err
+	}
+	gifts, refusal, err := l.room(ctx, item, level.Supply-n, "")
+	if err == nil {
+		err = refusal
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.giveAway(ctx, gifts); err != nil {
+		return err
+	}
+	_, err = l.exec(ctx, `update {items} set supply = ? where item = ?`, n, item)
+	return err
+}

@@ -1,0 +1,109 @@
+package stock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A ShortError tells that there are too few units of an item. Nothing was done.
+// It is Definite: others would have to give units back.
+type ShortError struct {
+	Item      string
+	Want      int64 // how many units were to be taken
+	Available int64 // how many there were
+}
+
+// Error tells how many are missing.
+func (e *ShortError) Error() string {
+	return fmt.Sprintf("too few units of %q: %d wanted, %d available", e.Item, e.Want, e.Available)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ShortError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A ReusedError tells that the id of a reservation or an operation was used
+// before, and for something else. Nothing was done. It is Definite.
+type ReusedError struct {
+	ID string
+}
+
+// Error names the id.
+func (e *ReusedError) Error() string {
+	return fmt.Sprintf("the id %q was used before, for other units", e.ID)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A SettledError tells that a reservation has come to another end than was asked
+// for: it was cancelled, so it is not confirmed; it was confirmed, so it is not
+// cancelled; it expired. Nothing was done. It is Definite.
+type SettledError struct {
+	Reservation string
+	// State is what the reservation is. driver.StockExpired means that its time is
+	// over; for a confirmation, that its units were given to others, too.
+	State driver.StockState
+}
+
+// Error names the reservation and what it is.
+func (e *SettledError) Error() string {
+	return fmt.Sprintf("the reservation %q is %s", e.Reservation, e.State)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *SettledError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// An UnknownError tells that there is no such item, or no such reservation to be
+// confirmed: it was never made, or was forgotten. It is Definite.
+type UnknownError struct {
+	Item        string // empty if it is the reservation that is not known
+	Reservation string
+}
+
+// Error names what is not known.
+func (e *UnknownError) Error() string {
+	if e.Item == "" {
+		return fmt.Sprintf("there is no reservation %q", e.Reservation)
+	}
+	return fmt.Sprintf("there is no item %q: set its supply first", e.Item)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *UnknownError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+func full(op, item string) error {
+	return &interlock.Error{Op: op, Name: item, Kind: interlock.Definite,
+		Err: fmt.Errorf("the supply would exceed %d, the highest number", int64(driver.MaxQuantity))}
+}
+
+func bug(op, name, format string, args ...any) error {
+	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+}
+
+// named checks a name of an item, a reservation or an operation.
+func named(op, what, name string) error {
+	if name == "" || len(name) > driver.MaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+		return bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, driver.MaxName)
+	}
+	return nil
+}
+
+// about tells a database's error as one of op on name, with the usual reason
+// spelled out: SQLSTATE of a table that does not exist, in either database.
+func about(op, name string, err error) error {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
+			Err: fmt.Errorf("a table of the stock is missing, make them with Table.Create: %w", err)}
+	}
+	var e *interlock.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
+}

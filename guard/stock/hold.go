@@ -1,0 +1,114 @@
+package stock
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Hold takes the units of all lines for a reservation, or of none. Until ttl has
+// passed, by the database's clock, nobody else can have them; after that they are
+// available to others, without anything having to run, and the reservation can be
+// confirmed until one of them has taken some.
+//
+// id is the reservation's name for all time: 1 to driver.MaxName bytes of UTF-8
+// without NUL, chosen by the caller, such as the id of an order. Calling Hold
+// again with the same lines does nothing, and neither prolongs the hold nor makes
+// a new one of one that is over. A [ShortError] tells of the first item of which
+// there are too few; a [ReusedError], that the reservation has other lines; a
+// [SettledError], that it was cancelled, or has expired; an [UnknownError], that
+// an item has no supply. Other errors are those of the database, with their kind.
+//
+// It waits while another transaction that has changed one of the items goes on.
+func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Duration, lines ...Line) error {
+	const op = "hold"
+	r, err := reserve(op, id, ttl, lines)
+	if err != nil {
+		return err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	fresh, taken, err := l.hold(ctx, l, r)
+	switch {
+	case err == nil && !fresh:
+		err = l.repeated(ctx, r)
+	case err == nil && !taken:
+		err = l.holdWithRoom(ctx, r)
+	}
+	return about(op, id, err)
+}
+
+// repeated judges a reservation that was there before.
+func (l *ledger) repeated(ctx context.Context, r reservation) error {
+	found, err := l.find(ctx, r.id)
+	if err != nil {
+		return err
+	}
+	if len(found) != len(r.lines) {
+		return &ReusedError{ID: r.id}
+	}
+	state := driver.StockConfirmed
+	for i, f := range found {
+		if f.Line != r.lines[i] {
+			return &ReusedError{ID: r.id}
+		}
+		switch {
+		case f.state == driver.StockHeld && f.due:
+			state = driver.StockExpired
+		case f.state != driver.StockHeld && f.state != driver.StockConfirmed:
+			return &SettledError{Reservation: r.id, State: f.state}
+		}
+	}
+	if state == driver.StockExpired {
+		return &SettledError{Reservation: r.id, State: state}
+	}
+	return nil
+}
+
+// holdWithRoom takes the units of a reservation that is recorded and was refused,
+// at the expense of those that have expired; or it removes the record.
+func (l *ledger) holdWithRoom(ctx context.Context, r reservation) error {
+	var all []gift
+	for _, line := range r.lines {
+		gifts, refusal, err := l.room(ctx, line.Item, line.N, r.id)
+		if err != nil {
+			return err
+		}
+		if refusal != nil {
+			return cmp.Or(l.erase(ctx, r), refusal)
+		}
+		all = append(all, gifts...)
+	}
+	if err := l.giveAway(ctx, all); err != nil {
+		return err
+	}
+	for _, line := range r.lines {
+		if _, err := l.exec(ctx, `update {items} set held = held + ? where item = ?`, line.N, line.Item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// erase removes the record of a reservation, line by line: see [mariadb].
+func (l *ledger) erase(ctx context.Context, r reservation) error {
+	for i := range r.lines {
+		if _, err := l.exec(ctx, `delete from {lines} where reservation = ? and position = ?`, r.id, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// short makes the refusal, and tells of it.
+func (l *ledger) short(item string, want, available int64) error {
+	if l.observe.Short != nil {
+		l.observe.Short(observe.StockShort{Item: item, Want: want, Available: available})
+	}
+	return &ShortError{Item: item, Want: want, Available: available}
+}

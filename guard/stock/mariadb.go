@@ -1,0 +1,111 @@
+package stock
+
+import (
+	"context"
+)
+
+// mariadb keeps stock in MariaDB.
+//
+// Every look is one that locks, and sees what was committed last, whatever the
+// snapshot of the transaction shows. A look at rows that do not exist would lock
+// the gap between others; what may or may not exist is therefore inserted, and
+// column repeats tells whether it was there. No count of affected rows is relied
+// on but where a row that is found is changed.
+//
+// Rows that are locked are found by their whole key, or by an index that the
+// statement names: otherwise InnoDB locks each row that it looked at on its way,
+// and a small table is read from one end to the other.
+type mariadb struct{}
+
+func (mariadb) now() string { return "utc_timestamp(6)" }
+
+func (mariadb) ago() string { return "utc_timestamp(6) - interval ? second" }
+
+func (mariadb) hint(index string) string { return "force index (" + index + ")" }
+
+// create compares names by their bytes. CREATE ends the transaction.
+func (mariadb) create() []string {
+	const engine = ` engine = InnoDB default charset = utf8mb4`
+	return []string{
+		`create table if not exists {items} (
+			item varbinary(512) not null primary key,
+			supply bigint not null check (supply between 0 and ` + quantity + `),
+			held bigint not null check (held >= 0),
+			sold bigint not null check (sold >= 0),
+			check (held + sold <= supply))` + engine,
+		`create table if not exists {lines} (
+			reservation varbinary(512) not null,
+			position int not null,
+			item varbinary(512) not null,
+			n bigint not null check (n > 0),
+			state varchar(9) character set ascii collate ascii_bin not null
+				check (state in ('held', 'confirmed', 'cancelled', 'expired')),
+			expires_at datetime(6) not null,
+			repeats bigint not null,
+			primary key (reservation, position),
+			index due (item, state, expires_at),
+			index old (position, expires_at))` + engine,
+		`create table if not exists {operations} (
+			item varbinary(512) not null,
+			operation varbinary(512) not null,
+			delta bigint not null check (delta <> 0),
+			done_at datetime(6) not null,
+			repeats bigint not null,
+			primary key (item, operation),
+			index done (done_at))` + engine,
+	}
+}
+
+// hold records the first line, which keeps two of the same reservation apart,
+// then the others; then it takes the units of each item.
+func (mariadb) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken bool, err error) {
+	repeats := int64(0)
+	for i, line := range r.lines {
+		_, err := l.row(ctx, `insert into {lines} (reservation, position, item, n, state, expires_at, repeats)
+			values (?, ?, ?, ?, 'held', utc_timestamp(6) + interval ? microsecond, 0)
+			on duplicate key update repeats = repeats + 1 returning repeats`,
+			[]any{r.id, i, line.Item, line.N, r.ttl.Microseconds()}, &repeats)
+		if err != nil || repeats > 0 {
+			return false, false, err
+		}
+	}
+	for i, line := range r.lines {
+		n, err := l.exec(ctx, `update {items} set held = held + ? where item = ? and held + sold + ? <= supply`,
+			line.N, line.Item, line.N)
+		if err != nil {
+			return true, false, err
+		}
+		if n == 0 {
+			return true, false, l.giveBack(ctx, r.lines[:i])
+		}
+	}
+	return true, true, nil
+}
+
+// giveBack undoes what was taken for the first lines of a reservation.
+func (l *ledger) giveBack(ctx context.Context, lines []Line) error {
+	for _, line := range lines {
+		if _, err := l.exec(ctx, `update {items} set held = held - ? where item = ?`, line.N, line.Item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (mariadb) upsertion() string {
+	return `insert into {items} (item, supply, held, sold) values (?, ?, 0, 0)
+		on duplicate key update supply = if(held + sold <= values(supply), values(supply), supply)
+		returning supply`
+}
+
+func (mariadb) adjust(ctx context.Context, l *ledger, a Adjustment) (fresh, done bool, err error) {
+	var repeats int64
+	_, err = l.row(ctx, `insert into {operations} (item, operation, delta, done_at, repeats) values (?, ?, ?, utc_timestamp(6), 0)
+		on duplicate key update repeats = repeats + 1 returning repeats`, []any{a.Item, a.Operation, a.Delta}, &repeats)
+	if err != nil || repeats > 0 {
+		return false, false, err
+	}
+	n, err := l.exec(ctx, `update {items} set supply = supply + ?
+		where item = ? and supply - held - sold >= ? and supply + ? <= `+quantity, a.Delta, a.Item, a.take(), a.Delta)
+	return true, n == 1, err
+}

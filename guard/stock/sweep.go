@@ -1,0 +1,99 @@
+package stock
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// MaxSweep is how many reservations, and how many operations, one Sweep forgets
+// at most.
+const MaxSweep = 1000
+
+// Sweep forgets up to limit reservations that expired longer than Table.Keep ago,
+// whatever became of them, and as many operations that were done as long ago. It
+// returns how many it forgot. Nothing but the size of the tables depends on it.
+// Call it in a transaction of its own, now and then, until it returns 0. limit is
+// 1 to [MaxSweep]; several processes may sweep at once.
+func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (forgotten int, err error) {
+	const op = "sweep stock"
+	if limit < 1 || limit > MaxSweep {
+		return 0, bug(op, "", "a limit of %d: it can be 1 to %d", limit, MaxSweep)
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return 0, err
+	}
+	reservations, err := l.sweepReservations(ctx, t.keep(), limit)
+	if err != nil {
+		return 0, about(op, l.names.lines, err)
+	}
+	operations, err := l.sweepOperations(ctx, t.keep(), limit)
+	return reservations + operations, about(op, l.names.operations, err)
+}
+
+// sweepReservations takes whole reservations, each by its first line, and passes
+// over those that somebody is at work with. It locks all lines before any item.
+func (l *ledger) sweepReservations(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	var ids []any
+	err := l.each(ctx, `select reservation from {lines} {by old} where position = 0 and expires_at <= {ago}
+		order by expires_at limit ? for update skip locked`, []any{seconds(keep), limit},
+		func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		})
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	which := `reservation in (?` + strings.Repeat(`, ?`, len(ids)-1) + `)`
+	var held []gift
+	err = l.each(ctx, `select item, n, state from {lines} {by primary} where `+which+` for update`, ids,
+		func(scan func(...any) error) error {
+			var g gift
+			var state string
+			err := scan(&g.item, &g.n, &state)
+			if state == string(driver.StockHeld) {
+				held = append(held, g)
+			}
+			return err
+		})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := l.exec(ctx, `delete from {lines} where `+which, ids...); err != nil {
+		return 0, err
+	}
+	slices.SortFunc(held, func(a, b gift) int { return cmp.Compare(a.item, b.item) })
+	return len(ids), l.unhold(ctx, held)
+}
+
+func (l *ledger) sweepOperations(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	type key struct{ item, operation string }
+	var keys []key
+	err := l.each(ctx, `select item, operation from {operations} {by done} where done_at <= {ago}
+		order by done_at limit ? for update skip locked`, []any{seconds(keep), limit},
+		func(scan func(...any) error) error {
+			var k key
+			err := scan(&k.item, &k.operation)
+			keys = append(keys, k)
+			return err
+		})
+	if err != nil {
+		return 0, err
+	}
+	for _, k := range keys {
+		if _, err := l.exec(ctx, `delete from {operations} where item = ? and operation = ?`, k.item, k.operation); err != nil {
+			return 0, err
+		}
+	}
+	return len(keys), nil
+}
+
+// seconds rounds up, so that nothing is forgotten too early.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

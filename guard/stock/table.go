@@ -1,0 +1,130 @@
+package stock
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Table keeps items and reservations in three tables of the user's database, and
+// changes them in the user's transaction: what is held, sold or adjusted takes
+// effect when that commits, together with everything else in it. After an error
+// that is Retryable or Uncertain the transaction must be rolled back; after any
+// other it may go on, and the stock is as before the call.
+//
+// The database itself keeps what is held and sold from exceeding the supply, by
+// a CHECK. The zero value is ready once [Table.Create] made the tables. It is
+// safe for concurrent use, with a transaction for each.
+type Table struct {
+	// Name is the table of items, or schema.table; empty means "interlock_stock".
+	// It is at most 48 bytes, and trusted: never take it from a request.
+	Name string
+	// Keep is how long reservations are remembered after the time at which they
+	// were to expire, and operations after they were done. [Table.Sweep] forgets
+	// older ones: an id that comes again after that is a new one. 0 means
+	// [DefaultKeep]. Negative is taken as 0.
+	Keep time.Duration
+	// Observe is told what happens; the zero value tells nobody.
+	Observe observe.Stock
+}
+
+// DefaultKeep is how long ids are remembered if nothing else is said.
+const DefaultKeep = 7 * 24 * time.Hour
+
+const (
+	linesSuffix      = "_reservation"
+	operationsSuffix = "_operation"
+)
+
+// names are the quoted names of the tables, and of PostgreSQL's indexes, which
+// stand in the schema of their tables.
+type names struct{ items, lines, operations, due, old, done string }
+
+func (t Table) quoted(d driver.Dialect) (n names, err error) {
+	name := cmp.Or(t.Name, "interlock_stock")
+	bare := name[strings.LastIndexByte(name, '.')+1:]
+	for _, of := range []struct {
+		to           *string
+		name, suffix string
+	}{
+		{&n.items, name, ""}, {&n.lines, name, linesSuffix}, {&n.operations, name, operationsSuffix},
+		{&n.due, bare, "_due"}, {&n.old, bare, "_old"}, {&n.done, bare, "_done"},
+	} {
+		if *of.to, err = sqltext.Identifier(d, of.name, of.suffix); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// keep is how long ids are remembered.
+func (t Table) keep() time.Duration {
+	if t.Keep <= 0 {
+		return DefaultKeep
+	}
+	return t.Keep
+}
+
+// Create makes the table of items, and two more, named with "_reservation" and
+// "_operation" at the end, unless they exist. Several processes may do it at
+// once. It takes effect when the transaction commits, on MariaDB at once: there
+// it commits what was done in the transaction before.
+func (t Table) Create(ctx context.Context, db driver.SQL) error {
+	const op = "create tables of the stock"
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	for _, query := range l.dialect.create() {
+		if _, err := l.exec(ctx, query); err != nil {
+			return about(op, l.names.items, err)
+		}
+	}
+	return nil
+}
+
+// Set makes the supply of an item n units in all, 0 to driver.MaxQuantity, and
+// the item known if it was not. It is a [ShortError] if more is held and sold.
+// Repeating it converges only if nobody else sets or adjusts the item.
+func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) error {
+	const op = "set supply"
+	if err := suppliable(op, item, n); err != nil {
+		return err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	is, err := l.upsert(ctx, item, n)
+	if err == nil && is != n {
+		err = l.lower(ctx, item, n)
+	}
+	return about(op, item, err)
+}
+
+func suppliable(op, item string, n int64) error {
+	if n < 0 || n > driver.MaxQuantity {
+		return bug(op, item, "a supply of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
+	}
+	return named(op, "an item", item)
+}
+
+// Show tells how many units of an item there are, as the transaction sees it and
+// without locking anything. An item that is not known has none.
+func (t Table) Show(ctx context.Context, db driver.SQL, item string) (driver.StockLevel, error) {
+	const op = "show stock"
+	if err := named(op, "an item", item); err != nil {
+		return driver.StockLevel{}, err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return driver.StockLevel{}, err
+	}
+	level, err := l.show(ctx, item)
+	return level, about(op, item, err)
+}
