@@ -1,0 +1,178 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// SQL keeps records in a table of the database in which the effects of requests
+// are, so that a [Phase] commits both together. T is the type that the user's own
+// code works with, such as pgx.Tx. It is safe for concurrent use.
+//
+// It is a driver.Idempotency, each step of which is one statement in a transaction
+// of its own.
+type SQL[T any] struct {
+	db    driver.Beginner[T]
+	table Table
+}
+
+var _ driver.Idempotency = (*SQL[any])(nil)
+
+// NewSQL keeps records in table t of db; it sends nothing.
+func NewSQL[T any](db driver.Beginner[T], t Table) *SQL[T] { return &SQL[T]{db: db, table: t} }
+
+// Claim makes or takes a record; see driver.Idempotency. It blocks for as long as
+// somebody holds the record's row: while a phase is committed.
+func (s *SQL[T]) Claim(ctx context.Context, c driver.IdempotencyClaim) (r driver.IdempotencyRecord, err error) {
+	const op = "claim request"
+	if err := c.ID.Validate(); err != nil {
+		return r, err
+	}
+	if c.Owner == "" || c.Fingerprint == "" || c.Lease <= 0 {
+		return r, bug(op, c.ID.Key, "it needs an owner, a fingerprint and a lease")
+	}
+	err = s.alone(ctx, op, c.ID.Key, func(db driver.SQL, d dialect, n names) (err error) {
+		r, err = d.claim(ctx, db, n, c)
+		return err
+	})
+	return r, err
+}
+
+// Update does a step of an attempt; see driver.Idempotency.
+func (s *SQL[T]) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
+	const op = "update request"
+	if err := u.ID.Validate(); err != nil {
+		return err
+	}
+	return s.alone(ctx, op, u.ID.Key, func(db driver.SQL, d dialect, n names) error {
+		done, err := d.update(ctx, db, n, u)
+		if err != nil || done {
+			return err
+		}
+		is, err := d.owned(ctx, db, n, u.ID)
+		switch {
+		case err != nil:
+			return err
+		case is.owner == u.Owner, !is.there && u.Forget: // finished, or done before; or written in the same microsecond
+			return nil
+		}
+		return lost(op, u.ID.Key)
+	})
+}
+
+// Unfinished lists what nobody works on; see driver.Idempotency.
+func (s *SQL[T]) Unfinished(ctx context.Context, q driver.IdempotencyQuery) (found []driver.IdempotencyRecord, err error) {
+	err = s.alone(ctx, "list requests", q.Operation, func(db driver.SQL, d dialect, n names) (err error) {
+		found, err = d.unfinished(ctx, db, n, q)
+		return err
+	})
+	return found, ofKind(err, interlock.Uncertain, interlock.Retryable)
+}
+
+// Remove removes what was kept for long enough, in one statement; see
+// driver.Idempotency.
+func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error) {
+	err = s.alone(ctx, "remove requests", "", func(db driver.SQL, d dialect, n names) (err error) {
+		removed, err = d.remove(ctx, db, n, limit)
+		return err
+	})
+	return removed, err
+}
+
+// alone does a step in a transaction of its own. What a statement did does not
+// matter as long as COMMIT was not sent.
+func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL, dialect, names) error) error {
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return about(op, key, err)
+	}
+	d, n, err := s.table.speak(tx.Dialect())
+	if err == nil {
+		err = ofKind(step(tx, d, n), interlock.Uncertain, interlock.Retryable)
+	}
+	if err != nil {
+		_ = tx.Rollback(ctx) // if this fails the connection is closed
+		return s.table.failed(op, key, err)
+	}
+	return about(op, key, tx.Commit(ctx))
+}
+
+// work is what happens in a phase's transaction: the step that records it, and what
+// to do when it is committed.
+type work[T any] func(ctx context.Context, tx driver.Tx[T]) (u driver.IdempotencyUpdate, accept func(), err error)
+
+// commit runs a phase's transaction until it is committed or refused. An outcome
+// that is not known is looked up: the record's row was locked by what is in doubt.
+func (s *SQL[T]) commit(ctx context.Context, r *Request, name string, do work[T]) error {
+	err := r.store.persist(ctx, func(int) (bool, error) {
+		accept, unknown, err := s.transact(ctx, r, do)
+		if err == nil {
+			accept()
+			return false, nil
+		}
+		if !unknown {
+			return again(err), err
+		}
+		if failed := r.store.look(ctx, r); failed != nil {
+			return false, errors.Join(err, failed)
+		}
+		if _, done := r.points.find(name); done {
+			return false, nil
+		}
+		if r.record.Finished {
+			accept()
+			return false, nil
+		}
+		return true, ofKind(err, interlock.Uncertain, interlock.Retryable)
+	})
+	return r.noted(about("run phase", r.id.Key, err))
+}
+
+// transact runs a phase's transaction once. unknown is true if it may have been
+// committed although there is an error.
+//
+// The record is written last. To lock it first would make each duplicate of the
+// request, and the renewal of the lease, wait for the phase.
+func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept func(), unknown bool, err error) {
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	sent := false
+	defer func() {
+		if !sent {
+			_ = tx.Rollback(ctx) // if this fails the connection is closed
+		}
+	}()
+	// A process that stands still must not keep rows from its successor for ever.
+	if err := tx.Bound(ctx, r.store.options.Lease*2/3, 0); err != nil {
+		return nil, false, ofKind(err, interlock.Uncertain, interlock.Retryable)
+	}
+	u, accept, err := do(ctx, tx)
+	if err != nil {
+		return nil, false, err
+	}
+	d, n, err := s.table.speak(tx.Dialect())
+	if err != nil {
+		return nil, false, err
+	}
+	done, err := d.update(ctx, tx, n, u)
+	switch {
+	case err != nil:
+		return nil, false, ofKind(err, interlock.Uncertain, interlock.Retryable)
+	case !done:
+		return nil, false, lost("run phase", r.id.Key)
+	}
+	sent = true
+	ctx, cancel := context.WithTimeout(ctx, r.store.options.Lease)
+	defer cancel()
+	err = tx.Commit(ctx)
+	return accept, errors.Is(err, interlock.ErrUncertain), err
+}
+
+func lost(op, key string) error {
+	return &interlock.Error{Op: op, Name: key, Kind: interlock.Definite, Err: interlock.ErrLost}
+}

@@ -1,0 +1,225 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestSQL runs every test on each database by each client.
+func TestSQL(t *testing.T) {
+	tests := []struct {
+		name string
+		test func(*testing.T, world)
+	}{
+		{"a request takes effect once, and its retry has the same answer", testOnce},
+		{"costs", testCosts},
+		{"a retry goes on after the last phase", testResumes},
+		{"an overtaken attempt commits nothing", testOvertaken},
+		{"duplicates are not kept waiting by a phase", testNotBlocked},
+	}
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				tt.test(t, newWorld(t, open(t), nil))
+			})
+		}
+	})
+}
+
+func testOnce(t *testing.T, w world) {
+	pay := func(ctx context.Context) (idempotency.Response, error) {
+		s, err := phase(ctx, w.records, "pay")
+		return answer(201, s), err
+	}
+	for i := range 3 {
+		got, err := w.store.Do(t.Context(), order("k"), pay)
+		wantAnswer(t, got, err, "pay of attempt 1", i > 0)
+	}
+	other := order("k")
+	other.Fingerprint = idempotency.Fingerprint([]byte("another order"))
+	_, err := w.store.Do(t.Context(), other, pay)
+	if as[*idempotency.MismatchError](t, err); interlock.Kind(err) != interlock.Definite {
+		t.Error(err)
+	}
+	for _, c := range []idempotency.Call{
+		{Scope: "bob", Operation: "POST /orders", Key: "k"}, {Scope: "alice", Operation: "POST /refunds", Key: "k"},
+		{Scope: "alicePOST ", Operation: "/orders", Key: "k"}, {Operation: "POST /orders", Key: "k"}, {Scope: "alice", Operation: "POST /orders", Key: "K"},
+	} {
+		c.Fingerprint = "f"
+		got, err := w.store.Do(t.Context(), c, func(context.Context) (idempotency.Response, error) { return answer(200, "another"), nil })
+		wantAnswer(t, got, err, "another", false)
+	}
+	if got := w.effects(t, "k"); got != "pay by 1" {
+		t.Errorf("effects: %s", got)
+	}
+}
+
+// testCosts: one statement and one commit to claim, one commit for each phase, none
+// for a finish that is folded into the last, one for a replay.
+func testCosts(t *testing.T, w world) {
+	c := &counted{Beginner: w.DB}
+	records := idempotency.NewSQL[tx](c, idempotency.Table{})
+	store := open(t, records, nil)
+	want := func(what, cost string) {
+		t.Helper()
+		if got := c.take(); got != cost {
+			t.Errorf("%s: %s, want %s", what, got, cost)
+		}
+	}
+	folded := func(ctx context.Context) (idempotency.Response, error) {
+		want("claim", "1 begun, 1 statements, 1 commits")
+		return idempotency.LastPhase(ctx, records, func(ctx context.Context, db tx) (idempotency.Response, error) {
+			return answer(200, "done"), effect(ctx, db, "k", "last", 1)
+		})
+	}
+	got, err := store.Do(t.Context(), order("k"), folded)
+	wantAnswer(t, got, err, "done", false)
+	want("the last phase with the finish", "1 begun, 3 statements, 1 commits") // the bound, the effect, the record
+	got, err = store.Do(t.Context(), order("k"), nil)
+	wantAnswer(t, got, err, "done", true)
+	want("a replay", "1 begun, 1 statements, 1 commits")
+
+	plain := func(ctx context.Context) (idempotency.Response, error) {
+		want("claim", "1 begun, 1 statements, 1 commits")
+		_, err := phase(ctx, records, "pay")
+		want("a phase", "1 begun, 3 statements, 1 commits")
+		return answer(200, "done"), err
+	}
+	got, err = store.Do(t.Context(), order("l"), plain)
+	wantAnswer(t, got, err, "done", false)
+	want("a finish of its own", "1 begun, 1 statements, 1 commits")
+}
+
+func testResumes(t *testing.T, w world) {
+	fail := errors.New("the carrier is closed")
+	work := func(broken bool) idempotency.Func {
+		return func(ctx context.Context) (idempotency.Response, error) {
+			paid, err := phase(ctx, w.records, "pay")
+			if err != nil {
+				return idempotency.Response{}, err
+			}
+			sent, err := idempotency.Phase(ctx, w.records, "send", func(ctx context.Context, db tx) (string, error) {
+				if err := effect(ctx, db, "k", "send", idempotency.From(ctx).Attempt()); err != nil || !broken {
+					return "sent", err
+				}
+				return "", fail
+			})
+			return answer(200, paid+", "+sent), err
+		}
+	}
+	if _, err := w.store.Do(t.Context(), order("k"), work(true)); !errors.Is(err, fail) {
+		t.Fatal(err)
+	}
+	got, err := w.store.Do(t.Context(), order("k"), work(false))
+	wantAnswer(t, got, err, "pay of attempt 1, sent", false)
+	if got := w.effects(t, "k"); got != "pay by 1, send by 2" {
+		t.Errorf("effects: %s", got)
+	}
+}
+
+// testOvertaken lets an attempt's lease lapse in the middle of a phase. A retry
+// does it all; what the first one then commits or answers is refused.
+func testOvertaken(t *testing.T, w world) {
+	began, release := make(chan struct{}), make(chan struct{})
+	type result struct {
+		phase, do error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		_, r.do = w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+			_, r.phase = idempotency.Phase(context.WithoutCancel(ctx), w.records, "pay", func(ctx context.Context, db tx) (string, error) {
+				close(began)
+				<-release
+				return "", effect(context.WithoutCancel(ctx), db, "k", "pay", 1)
+			})
+			return answer(200, "stale"), nil
+		})
+		done <- r
+	}()
+	<-began
+	w.lapse(t)
+	got, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		s, err := phase(ctx, w.records, "pay")
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "pay of attempt 2", false)
+	close(release)
+	r := <-done
+	wantKind(t, r.phase, interlock.Definite, interlock.ErrLost)
+	wantKind(t, r.do, interlock.Definite, interlock.ErrLost)
+	if got := w.effects(t, "k"); got != "pay by 2" {
+		t.Errorf("effects: %s", got)
+	}
+	got, err = w.store.Do(t.Context(), order("k"), nil)
+	wantAnswer(t, got, err, "pay of attempt 2", true)
+}
+
+// lapse ends every lease, as if its time had passed.
+func (w world) lapse(t testing.TB) {
+	t.Helper()
+	w.Exec(t, map[driver.Dialect]string{
+		driver.Postgres: `update interlock_idempotency set lease_until = clock_timestamp() - interval '1 hour'`,
+		driver.MariaDB:  `update interlock_idempotency set lease_until = utc_timestamp(6) - interval 1 hour`,
+	}[w.Dialect])
+}
+
+// testNotBlocked: while a phase is under way, a duplicate is refused at once.
+func testNotBlocked(t *testing.T, w world) {
+	_, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		return answer(200, ""), inPhase(ctx, w, func() {
+			began := time.Now()
+			_, err := w.store.Do(t.Context(), order("k"), nil)
+			if e := as[*idempotency.InFlightError](t, err); e != nil && (e.Attempt != 1 || e.Remaining <= 0 || e.Remaining > 30*time.Second) {
+				t.Errorf("%+v", e)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	})
+	ok(t, err)
+}
+
+func inPhase(ctx context.Context, w world, fn func()) error {
+	_, err := idempotency.Phase(ctx, w.records, "pay", func(ctx context.Context, db tx) (string, error) {
+		err := effect(ctx, db, "k", "pay", 1)
+		fn()
+		return "", err
+	})
+	return err
+}
+
+// TestTableIsMade: by several at once, again, under another name, and its lack is
+// told.
+func TestTableIsMade(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		s, err := idempotency.New(idempotency.NewSQL(db, idempotency.Table{Name: "other"}), nil)
+		ok(t, err)
+		_, err = s.Do(t.Context(), order("k"), nil)
+		if wantKind(t, err, interlock.Definite, nil); err != nil && !strings.Contains(err.Error(), "Table.Create") {
+			t.Error(err)
+		}
+		made := make(chan error)
+		for range 4 {
+			go func() { made <- db.Try(t.Context(), idempotency.Table{Name: "other"}.Create) }()
+		}
+		for range 4 {
+			ok(t, <-made)
+		}
+		_, err = s.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })
+		ok(t, err)
+	}, databases.PgxStd, databases.Maria)
+	_ = testbed.Eventually
+}

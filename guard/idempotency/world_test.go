@@ -1,0 +1,162 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, roles) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// world is one database with a table of requests and one of effects.
+type world struct {
+	*databases.DB
+	records *idempotency.SQL[driver.SQL]
+	store   *idempotency.Store
+}
+
+// tx is what phases work with in these tests.
+type tx = driver.SQL
+
+func newWorld(t testing.TB, db *databases.DB, o *idempotency.Options) world {
+	t.Helper()
+	db.Do(t, idempotency.Table{}.Create)
+	db.Exec(t, `create table effect (request varchar(255), phase varchar(64), attempt bigint)`)
+	w := world{DB: db, records: idempotency.NewSQL(db, idempotency.Table{})}
+	w.store = open(t, w.records, o)
+	return w
+}
+
+func open(t testing.TB, records driver.Idempotency, o *idempotency.Options) *idempotency.Store {
+	t.Helper()
+	s, err := idempotency.New(records, o)
+	ok(t, err)
+	return s
+}
+
+// effect is what a phase does.
+func effect(ctx context.Context, db tx, key, phase string, attempt int) error {
+	_, err := db.Exec(ctx, fmt.Sprintf(`insert into effect values ('%s', '%s', %d)`, key, phase, attempt))
+	return err
+}
+
+// phase runs a phase that leaves an effect and has a result.
+func phase(ctx context.Context, on *idempotency.SQL[tx], name string) (string, error) {
+	r := idempotency.From(ctx)
+	return idempotency.Phase(ctx, on, name, func(ctx context.Context, db tx) (string, error) {
+		return fmt.Sprintf("%s of attempt %d", name, r.Attempt()), effect(ctx, db, r.Key(), name, r.Attempt())
+	})
+}
+
+// effects is every effect of a request, as "phase by attempt".
+func (w world) effects(t testing.TB, key string) string {
+	t.Helper()
+	var all []string
+	w.Do(t, func(ctx context.Context, db driver.SQL) error {
+		all = nil
+		return db.Query(ctx, fmt.Sprintf(`select phase, attempt from effect where request = '%s' order by phase, attempt`, key), nil,
+			func(scan func(...any) error) error {
+				var phase string
+				var attempt int64
+				err := scan(&phase, &attempt)
+				all = append(all, fmt.Sprintf("%s by %d", phase, attempt))
+				return err
+			})
+	})
+	return strings.Join(all, ", ")
+}
+
+// order is a call under a key.
+func order(key string) idempotency.Call {
+	return idempotency.Call{Scope: "alice", Operation: "POST /orders", Key: key, Fingerprint: idempotency.Fingerprint([]byte("order"))}
+}
+
+func answer(status int, body string) idempotency.Response {
+	return idempotency.Response{Status: status, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: []byte(body)}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+func wantAnswer(t testing.TB, got idempotency.Response, err error, body string, replayed bool) {
+	t.Helper()
+	if err != nil || string(got.Body) != body || got.Replayed != replayed || got.Header.Get("Content-Type") != "text/plain" {
+		t.Errorf("%d %v %q (replayed %v), %v; want %q (%v)", got.Status, got.Header, got.Body, got.Replayed, err, body, replayed)
+	}
+}
+
+// as wants an error of a type.
+func as[E error](t testing.TB, err error) (e E) {
+	t.Helper()
+	if !errors.As(err, &e) {
+		t.Errorf("%v, want a %T", err, e)
+	}
+	return e
+}
+
+// counted counts what reaches a database.
+type counted struct {
+	driver.Beginner[tx]
+	begun, statements, commits atomic.Int64
+}
+
+func (c *counted) Begin(ctx context.Context) (driver.Tx[tx], error) {
+	c.begun.Add(1)
+	t, err := c.Beginner.Begin(ctx)
+	return countedTx{t, c}, err
+}
+
+func (c *counted) take() string {
+	return fmt.Sprintf("%d begun, %d statements, %d commits", c.begun.Swap(0), c.statements.Swap(0), c.commits.Swap(0))
+}
+
+type countedTx struct {
+	driver.Tx[tx]
+	c *counted
+}
+
+func (t countedTx) Native() tx { return t }
+
+func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	t.c.statements.Add(1)
+	return t.Tx.Exec(ctx, query, args...)
+}
+
+func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	t.c.statements.Add(1)
+	return t.Tx.Query(ctx, query, args, each)
+}
+
+func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
+	t.c.statements.Add(1)
+	return t.Tx.Bound(ctx, idle, statement)
+}
+
+func (t countedTx) Commit(ctx context.Context) error {
+	t.c.commits.Add(1)
+	return t.Tx.Commit(ctx)
+}
