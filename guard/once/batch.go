@@ -1,0 +1,117 @@
+package once
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// batchSize is how many messages one statement records.
+const batchSize = 500
+
+// Batch is [Inbox.Once] for many messages: it records those that are new, then
+// runs fn once, with them, in the order in which they came. One statement records
+// up to 500, and one more looks at the duplicates among them on PostgreSQL. If none
+// is new, fn does not run.
+//
+// It returns the outcome of each message. One that is [Mismatched] does not hold
+// up the others; a message that comes twice in a batch is a [Duplicate] the second
+// time. Any error is one of all of them, and the transaction must be rolled back;
+// the outcomes are then nil.
+//
+// Records are written in the order of their ids, so that two batches wait for each
+// other, and not both. Messages with a sequence number are a Bug here.
+func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
+	var outcomes []Outcome
+	err := whole(ctx, in, db, func(begin func()) (err error) {
+		outcomes, err = in.batch(ctx, db, messages, fn != nil, func(ctx context.Context, fresh []Message) error {
+			begin()
+			return fn(ctx, fresh)
+		})
+		return err
+	})
+	return outcomes, err
+}
+
+func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, effect bool,
+	fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
+	d, t, err := in.admitAll(db, messages, effect)
+	if err != nil {
+		return nil, err
+	}
+	found, err := recordAll(ctx, db, d, t, messages)
+	if err != nil {
+		return nil, about("receive batch", t.consumer, err)
+	}
+	outcomes, fresh, err := in.sort(t, messages, found)
+	if err != nil || len(fresh) == 0 {
+		return outcomes, err
+	}
+	if err := fn(ctx, fresh); err != nil {
+		return nil, err
+	}
+	return outcomes, nil
+}
+
+func (in Inbox) admitAll(db driver.SQL, messages []Message, effect bool) (dialect, tables, error) {
+	const op = "receive batch"
+	if !effect {
+		return nil, tables{}, bug(op, in.Consumer, "there is no function that makes the effect")
+	}
+	for _, m := range messages {
+		if m.Seq > 0 {
+			return nil, tables{}, bug(op, m.name(), "it has a sequence number: use Once")
+		}
+		if err := m.check(); err != nil {
+			return nil, tables{}, err
+		}
+	}
+	return in.open(op, db)
+}
+
+// recordAll records each id once, with the hash of its first message.
+func recordAll(ctx context.Context, db driver.SQL, d dialect, t tables, messages []Message) (map[string]finding, error) {
+	entries := make([]entry, len(messages))
+	for i, m := range messages {
+		entries[i] = entry{m.ID, m.hash()}
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.id, b.id) })
+	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.id == b.id })
+	all := make(map[string]finding, len(entries))
+	for chunk := range slices.Chunk(entries, batchSize) {
+		found, err := d.record(ctx, db, t, chunk)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range chunk {
+			if f, ok := found[e.id]; ok && f.fresh {
+				all[e.id] = finding{true, e.hash}
+			} else if ok {
+				all[e.id] = f
+			}
+		}
+	}
+	return all, nil
+}
+
+// sort tells new messages from the others.
+func (in Inbox) sort(t tables, messages []Message, found map[string]finding) (outcomes []Outcome, fresh []Message, err error) {
+	outcomes = make([]Outcome, len(messages))
+	for i, m := range messages {
+		if f := found[m.ID]; f.fresh {
+			found[m.ID] = finding{false, f.hash} // the next one of this ID is not
+			fresh = append(fresh, m)
+			outcomes[i] = Done
+			continue
+		}
+		outcome, err := recognise(t, m, found)
+		if outcome == Undone {
+			return nil, nil, err
+		}
+		outcomes[i] = outcome
+		in.tell(m, outcome, nil)
+	}
+	return outcomes, fresh, nil
+}

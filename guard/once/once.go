@@ -1,0 +1,165 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+var errOvertaken = errors.New("the same message had its effect meanwhile, in another transaction: roll back, and it will be found a duplicate")
+
+// Once records m in the caller's transaction and runs fn, which makes m's effect
+// there, unless it was recorded before. One statement, two for a duplicate on
+// PostgreSQL; a message that begins an epoch takes two on MariaDB. It returns:
+//
+//   - [Done] if fn ran. It counts when the caller has committed;
+//   - [Duplicate] if not: the transaction that ran it has committed;
+//   - [Mismatched] and a [MismatchError]: another payload was recorded;
+//   - [Undone] and a [GapError]: a message of its key has to come before;
+//   - Undone and any other error. If it is fn's, it is as fn returned it.
+//
+// Once fn has begun, an error, and also a panic, spoils the transaction: nothing in
+// it can be committed any more, so that there is no record without its effect. On
+// MariaDB it is rolled back at once; who goes on by the client's own handle then
+// writes outside of it. After any other error than those two types it must be
+// rolled back too.
+func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx context.Context) error) (Outcome, error) {
+	var outcome Outcome
+	err := whole(ctx, in, db, func(begin func()) (err error) {
+		outcome, err = in.once(ctx, db, m, begun(begin, fn))
+		return err
+	})
+	return outcome, err
+}
+
+// begun is fn that tells when it begins.
+func begun(begin func(), fn func(context.Context) error) func(context.Context) error {
+	if fn == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		begin()
+		return fn(ctx)
+	}
+}
+
+// spoilTimeout bounds the statement that spoils a transaction.
+const spoilTimeout = 5 * time.Second
+
+// whole spoils the transaction if do does not come to a good end after it began
+// the effect.
+func whole(ctx context.Context, in Inbox, db driver.SQL, do func(begin func()) error) error {
+	begun, good := false, false
+	defer func() {
+		if !begun || good {
+			return
+		}
+		if d, err := in.speak("spoil", db); err == nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoilTimeout)
+			defer cancel()
+			d.spoil(ctx, db)
+		}
+	}()
+	err := do(func() { begun = true })
+	good = err == nil
+	return err
+}
+
+// once is Once that leaves the transaction to whoever called it.
+func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(context.Context) error) (outcome Outcome, err error) {
+	d, t, err := in.admit(db, m, fn != nil)
+	if err != nil {
+		return Undone, err
+	}
+	switch {
+	case m.Seq > 0:
+		outcome, err = in.follow(ctx, db, d, t, m, fn)
+	case in.Optimistic:
+		outcome, err = in.late(ctx, db, d, t, m, fn)
+	default:
+		outcome, err = in.early(ctx, db, d, t, m, fn)
+	}
+	in.tell(m, outcome, err)
+	return outcome, err
+}
+
+// admit checks what is known before the database is asked.
+func (in Inbox) admit(db driver.SQL, m Message, effect bool) (dialect, tables, error) {
+	if !effect {
+		return nil, tables{}, bug("receive", m.name(), "there is no function that makes its effect")
+	}
+	if err := m.check(); err != nil {
+		return nil, tables{}, err
+	}
+	return in.open("receive", db)
+}
+
+// early records before the effect.
+func (in Inbox) early(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, fn func(context.Context) error) (Outcome, error) {
+	found, err := d.record(ctx, db, t, []entry{{m.ID, m.hash()}})
+	if err != nil {
+		return Undone, about("receive", m.name(), err)
+	}
+	if found[m.ID].fresh {
+		return finished(fn(ctx))
+	}
+	return recognise(t, m, found)
+}
+
+// late records after the effect, if a look does not show that there is no need.
+func (in Inbox) late(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, fn func(context.Context) error) (Outcome, error) {
+	found, err := d.look(ctx, db, t, []string{m.ID})
+	if err != nil {
+		return Undone, about("receive", m.name(), err)
+	}
+	if _, ok := found[m.ID]; ok {
+		return recognise(t, m, found)
+	}
+	if err := fn(ctx); err != nil {
+		return Undone, err
+	}
+	found, err = d.record(ctx, db, t, []entry{{m.ID, m.hash()}})
+	if err == nil && !found[m.ID].fresh {
+		return Undone, overtaken(m)
+	}
+	return finished(about("receive", m.name(), err))
+}
+
+// recognise tells a duplicate from another message of the same ID.
+func recognise(t tables, m Message, found map[string]finding) (Outcome, error) {
+	f, ok := found[m.ID]
+	switch {
+	case !ok: // it conflicted with what Clean has deleted since
+		return Undone, retryable("receive", m.name(), "its record was cleaned away meanwhile")
+	case !m.same(f.hash):
+		return Mismatched, &MismatchError{Consumer: t.consumer, Message: m.name()}
+	}
+	return Duplicate, nil
+}
+
+func finished(err error) (Outcome, error) {
+	if err != nil {
+		return Undone, err
+	}
+	return Done, nil
+}
+
+// tell calls the hook for what was found.
+func (in Inbox) tell(m Message, outcome Outcome, err error) {
+	if in.Hooks == nil {
+		return
+	}
+	about := observe.OnceMessage{Consumer: in.Consumer, ID: m.ID, Key: m.Key, Epoch: m.Epoch, Seq: m.Seq}
+	var gap *GapError
+	switch h := in.Hooks; {
+	case outcome == Duplicate && h.Duplicate != nil:
+		h.Duplicate(about)
+	case outcome == Mismatched && h.Mismatched != nil:
+		h.Mismatched(about)
+	case outcome == Undone && errors.As(err, &gap) && h.Gap != nil:
+		h.Gap(observe.OnceGap(*gap))
+	}
+}

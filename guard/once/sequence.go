@@ -1,0 +1,110 @@
+package once
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// place is how far a sequence is: the last message that had its effect.
+type place struct {
+	epoch, seq int64
+	hash       []byte // of its payload; nil if that was skipped
+}
+
+// nowhere is the place of a key of which nothing came yet.
+var nowhere = place{epoch: -1}
+
+// judge tells what a message is to a key that is at a place. Done means that it
+// comes next. It is all that there is to sequences; the rest is locking.
+func judge(at place, consumer string, m Message) (Outcome, error) {
+	switch {
+	case m.Epoch < at.epoch, m.Epoch == at.epoch && m.Seq < at.seq:
+		return Duplicate, nil
+	case m.Epoch == at.epoch && m.Seq == at.seq:
+		if at.hash != nil && !m.same(at.hash) {
+			return Mismatched, &MismatchError{Consumer: consumer, Message: m.name()}
+		}
+		return Duplicate, nil
+	}
+	want := int64(1)
+	if m.Epoch == at.epoch {
+		want = at.seq + 1
+	}
+	if m.Seq > want {
+		return Undone, &GapError{Consumer: consumer, Key: m.Key, Epoch: m.Epoch, Want: want, Got: m.Seq}
+	}
+	return Done, nil
+}
+
+// follow is once for a message with a sequence number.
+func (in Inbox) follow(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, fn func(context.Context) error) (Outcome, error) {
+	p := place{m.Epoch, m.Seq, m.hash()}
+	if in.Optimistic {
+		return in.followLate(ctx, db, d, t, m, p, fn)
+	}
+	// If the message before it was committed between the two statements, the lock
+	// of the second one makes the next attempt certain.
+	for range 2 {
+		moved, err := d.advance(ctx, db, t, m.Key, p)
+		if err != nil {
+			return Undone, about("receive", m.name(), err)
+		}
+		if moved {
+			return finished(fn(ctx))
+		}
+		at, err := d.place(ctx, db, t, m.Key, true)
+		if err != nil {
+			return Undone, about("receive", m.name(), err)
+		}
+		if outcome, err := judge(at, t.consumer, m); err != nil || outcome != Done {
+			return outcome, err
+		}
+	}
+	return Undone, retryable("receive", m.name(), "the sequence moved meanwhile")
+}
+
+// followLate moves the sequence after the effect.
+func (in Inbox) followLate(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, p place, fn func(context.Context) error) (Outcome, error) {
+	at, err := d.place(ctx, db, t, m.Key, false)
+	if err != nil {
+		return Undone, about("receive", m.name(), err)
+	}
+	if outcome, err := judge(at, t.consumer, m); err != nil || outcome != Done {
+		return outcome, err
+	}
+	if err := fn(ctx); err != nil {
+		return Undone, err
+	}
+	moved, err := d.advance(ctx, db, t, m.Key, p)
+	if err == nil && !moved {
+		return Undone, overtaken(m)
+	}
+	return finished(about("receive", m.name(), err))
+}
+
+// Skip moves the sequence of key on to (epoch, seq), as if every message up to
+// there had had its effect: to begin in the middle of a stream, or to give up a
+// message that will not come. It never moves back, and what it passes over is a
+// duplicate from then on. It takes effect when the transaction commits.
+func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq int64) error {
+	const op = "skip"
+	m := Message{Key: key, Epoch: epoch, Seq: seq}
+	if seq < 1 {
+		return bug(op, key, "sequence number %d: they begin with 1", seq)
+	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	d, t, err := in.open(op, db)
+	if err != nil {
+		return err
+	}
+	return about(op, m.name(), d.skip(ctx, db, t, key, place{epoch: epoch, seq: seq}))
+}
+
+// overtaken is what the later of two optimists is told.
+func overtaken(m Message) error {
+	return &interlock.Error{Op: "receive", Name: m.name(), Kind: interlock.Retryable, Err: errOvertaken}
+}

@@ -1,0 +1,198 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, roles) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// world is a database of one test, with an inbox and a table of effects.
+type world struct {
+	*databases.DB
+	inbox once.Inbox
+}
+
+// worlds runs test with each client, with tables of each form.
+func worlds(t *testing.T, test func(t *testing.T, open func(testing.TB) world), clients ...string) {
+	t.Helper()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		opener := func(rotated bool) func(testing.TB) world {
+			return func(tb testing.TB) world {
+				tb.Helper()
+				return newWorld(tb, open(tb), once.Inbox{Consumer: "billing", Rotated: rotated})
+			}
+		}
+		t.Run("rows", func(t *testing.T) { test(t, opener(false)) })
+		if postgres(t) {
+			t.Run("generations", func(t *testing.T) { test(t, opener(true)) })
+		}
+	}, clients...)
+}
+
+// postgres tells by a test's name whether it is one on PostgreSQL.
+func postgres(t *testing.T) bool {
+	return slices.Contains(strings.Split(t.Name(), "/"), string(driver.Postgres))
+}
+
+func newWorld(tb testing.TB, db *databases.DB, inbox once.Inbox) world {
+	tb.Helper()
+	w := world{db, inbox}
+	db.Do(tb, inbox.Create)
+	db.Exec(tb, `create table effect (message varchar(300) not null)`)
+	return w
+}
+
+// effect adds a row of a message, which is the test's own text.
+func effect(message string) func(context.Context, driver.SQL) error {
+	return func(ctx context.Context, tx driver.SQL) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf(`insert into effect (message) values ('%s')`, message))
+		return err
+	}
+}
+
+// effects is how many effects a message had.
+func (w world) effects(tb testing.TB, message string) int64 {
+	tb.Helper()
+	return databases.One[int64](tb, w.DB, fmt.Sprintf(`select count(*) from effect where message = '%s'`, message))
+}
+
+func (w world) wantEffects(tb testing.TB, message string, want int64) {
+	tb.Helper()
+	if got := w.effects(tb, message); got != want {
+		tb.Errorf("%d effects of %s, want %d", got, message, want)
+	}
+}
+
+// deliver is one delivery of a message whose effect is a row of its ID.
+func (w world) deliver(ctx context.Context, m once.Message) (once.Outcome, error) {
+	return once.Tx(ctx, w.DB, w.inbox, m, effect(m.ID))
+}
+
+func message(n int) once.Message {
+	id := fmt.Sprintf("m%d", n)
+	return once.Message{ID: id, Payload: []byte("payload of " + id)}
+}
+
+func want(tb testing.TB, outcome once.Outcome, err error, wanted once.Outcome) {
+	tb.Helper()
+	if err != nil || outcome != wanted {
+		tb.Errorf("%v, %v, want %v", outcome, err, wanted)
+	}
+}
+
+func wantKind(tb testing.TB, err error, kind interlock.ErrorKind, is error) {
+	tb.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		tb.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// answer is how a delivery ended.
+type answer struct {
+	outcome once.Outcome
+	err     error
+}
+
+// later runs fn, and gives its answer within bound.
+func later(tb testing.TB, fn func() (once.Outcome, error)) (wait func() answer) {
+	done := make(chan answer, 1)
+	go func() {
+		outcome, err := fn()
+		done <- answer{outcome, err}
+	}()
+	return func() answer {
+		tb.Helper()
+		select {
+		case a := <-done:
+			return a
+		case <-time.After(bound):
+			tb.Fatalf("still running after %v", bound)
+			return answer{}
+		}
+	}
+}
+
+// waiting is how many sessions of the database wait for a lock.
+func (w world) waiting(tb testing.TB) int64 {
+	tb.Helper()
+	if w.Dialect == driver.Postgres {
+		return databases.One[int64](tb, w.DB, `select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock'`)
+	}
+	// The lists of transactions and waits are renewed only if nobody has looked
+	// for a tenth of a second. A statement that takes longer than that waits.
+	return databases.One[int64](tb, w.DB, `select count(*) from information_schema.processlist
+		where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`)
+}
+
+func (w world) wantWaiting(tb testing.TB, n int64) {
+	tb.Helper()
+	testbed.Eventually(tb, fmt.Sprintf("%d sessions wait", n), bound, func() bool { return w.waiting(tb) == n })
+}
+
+// counted counts what is sent in the transactions of db.
+type counted struct {
+	driver.Beginner[driver.SQL]
+	statements, commits, rollbacks atomic.Int64
+}
+
+func (c *counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := c.Beginner.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return countedTx{tx, c}, nil
+}
+
+func (c *counted) reset() { c.statements.Store(0); c.commits.Store(0); c.rollbacks.Store(0) }
+
+type countedTx struct {
+	driver.Tx[driver.SQL]
+	c *counted
+}
+
+func (t countedTx) Native() driver.SQL { return t }
+
+func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	t.c.statements.Add(1)
+	return t.Tx.Exec(ctx, query, args...)
+}
+
+func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	t.c.statements.Add(1)
+	return t.Tx.Query(ctx, query, args, each)
+}
+
+func (t countedTx) Commit(ctx context.Context) error {
+	t.c.commits.Add(1)
+	return t.Tx.Commit(ctx)
+}
+
+func (t countedTx) Rollback(ctx context.Context) error {
+	t.c.rollbacks.Add(1)
+	return t.Tx.Rollback(ctx)
+}
