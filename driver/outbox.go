@@ -25,7 +25,8 @@ type Sink interface {
 	// the order given; what follows a failure of its topic and key is not sent, and
 	// has [ErrNotSent]. A Definite error, or a Bug, says that this message will
 	// never be taken (it is too large, or refused for what it is); any other says
-	// that it may be sent again, and Uncertain that it may have arrived.
+	// that it may be sent again, and Uncertain that it may have arrived. An error
+	// with a method RetryAfter() time.Duration asks for a pause before that.
 	//
 	// Publish returns when ctx ends, with that for everything unanswered, and
 	// retries nothing.
@@ -36,3 +37,32 @@ type Sink interface {
 // of the same topic and key, was not delivered. It is Retryable.
 var ErrNotSent error = &interlock.Error{Op: "publish", Kind: interlock.Retryable,
 	Err: errors.New("held back: a message before it, of the same topic and key, was not delivered")}
+
+// Lanes groups messages that have to go one after the other: each lane is the
+// indices of one topic and key, in order; a message without a key is alone. It is
+// for sinks that send one message at a time.
+func Lanes(messages []Message) (lanes [][]int) {
+	type name struct{ topic, key string }
+	found := map[name]int{}
+	for i, m := range messages {
+		n := name{m.Topic, m.Key}
+		if at, ok := found[n]; ok && m.Key != "" {
+			lanes[at] = append(lanes[at], i)
+			continue
+		}
+		found[n] = len(lanes)
+		lanes = append(lanes, []int{i})
+	}
+	return lanes
+}
+
+// A Bell tells those who wait for messages that some were committed. It is a hint:
+// a ring may be lost, so whoever listens looks by itself now and then.
+type Bell interface {
+	// Ring does not block. Rings that follow each other closely may become one.
+	Ring()
+	// Listen calls each after rings, from one goroutine at a time, until stop is
+	// called; each must return at once. It hears the rings of this process and, if
+	// the bell is one of a server, those of others.
+	Listen(each func()) (stop func())
+}

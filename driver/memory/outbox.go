@@ -1,0 +1,110 @@
+package memory
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Sink keeps in memory what is published. It is the executable specification of
+// driver.Sink. The zero value takes everything; it is safe for concurrent use.
+type Sink struct {
+	mu      sync.Mutex
+	taken   []driver.Message
+	refuses func(driver.Message) error
+}
+
+var _ driver.Sink = (*Sink)(nil)
+
+// Refuse makes the sink ask why before it takes a message, and not take it unless
+// the answer is nil; a nil why takes everything again. why is called by one
+// goroutine at a time and must not call the sink.
+func (s *Sink) Refuse(why func(driver.Message) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuses = why
+}
+
+// Publish keeps messages; see driver.Sink. A message without an id or a topic is a Bug.
+func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answers := make([]error, len(messages))
+	for _, lane := range driver.Lanes(messages) {
+		for n, i := range lane {
+			if answers[i] = s.take(ctx, messages[i]); answers[i] != nil {
+				for _, later := range lane[n+1:] {
+					answers[later] = driver.ErrNotSent
+				}
+				break
+			}
+		}
+	}
+	return answers
+}
+
+// take keeps one message. The mutex is held.
+func (s *Sink) take(ctx context.Context, m driver.Message) error {
+	const op = "publish"
+	switch {
+	case ctx.Err() != nil:
+		return problem(op, m.ID, interlock.Retryable, context.Cause(ctx))
+	case m.ID == "" || m.Topic == "":
+		return problem(op, m.ID, interlock.Bug, interlock.ErrName)
+	}
+	if s.refuses != nil {
+		if err := s.refuses(m); err != nil {
+			return err
+		}
+	}
+	m.Payload, m.Headers = slices.Clone(m.Payload), maps.Clone(m.Headers)
+	s.taken = append(s.taken, m)
+	return nil
+}
+
+// Messages are those that were taken, in the order in which they were.
+func (s *Sink) Messages() []driver.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.taken)
+}
+
+// Bell rings in this process. The zero value is ready; it is safe for concurrent
+// use. It is the executable specification of driver.Bell.
+type Bell struct {
+	mu        sync.Mutex
+	listening map[*ear]bool
+}
+
+var _ driver.Bell = (*Bell)(nil)
+
+type ear struct{ each func() }
+
+// Ring calls all who listen; see driver.Bell.
+func (b *Bell) Ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for e := range b.listening {
+		e.each()
+	}
+}
+
+// Listen calls each at every ring until stop is called; see driver.Bell.
+func (b *Bell) Listen(each func()) (stop func()) {
+	e := &ear{each}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.listening == nil {
+		b.listening = map[*ear]bool{}
+	}
+	b.listening[e] = true
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.listening, e)
+	}
+}

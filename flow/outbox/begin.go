@@ -1,0 +1,60 @@
+package outbox
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Tx runs fn in a transaction of db, commits it if fn returns nil, and then rings
+// the bell, so that a relay that listens to it looks at once. bell may be nil. It
+// returns the error of fn after a rollback, with a kind if it is one of the
+// database; that of the commit is Uncertain if it may have been done. Nothing is
+// retried. A rollback ignores the cancellation of ctx, and is also done if fn panics.
+func Tx[T any](ctx context.Context, db driver.Beginner[T], bell driver.Bell, fn func(ctx context.Context, tx T) error) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	ended := false
+	defer func() {
+		if !ended {
+			// If this fails the connection is closed; COMMIT was never sent.
+			_ = tx.Rollback(ctx)
+		}
+	}()
+	if err := fn(ctx, tx.Native()); err != nil {
+		return tx.Classify(err)
+	}
+	ended = true
+	err = tx.Commit(ctx)
+	if bell != nil && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
+		bell.Ring()
+	}
+	return err
+}
+
+// begins lends the transactions of a database as SQL, whatever the user's type of
+// them is.
+type begins[T any] struct{ db driver.Beginner[T] }
+
+// Begin asks for READ COMMITTED where a level can be asked for: reads must not wait
+// for those who write, as they do on a MariaDB whose sessions are SERIALIZABLE.
+func (b begins[T]) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	var tx driver.Tx[T]
+	var err error
+	if at, ok := b.db.(driver.BeginnerAt[T]); ok {
+		tx, err = at.BeginAt(ctx, driver.ReadCommitted)
+	} else {
+		tx, err = b.db.Begin(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lent[T]{tx}, nil
+}
+
+type lent[T any] struct{ driver.Tx[T] }
+
+func (l lent[T]) Native() driver.SQL { return l.Tx }

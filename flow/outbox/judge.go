@@ -1,0 +1,200 @@
+package outbox
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Why a key waits, in [Waiting].
+const (
+	WhyRetry   = "retry"   // its oldest message was not delivered, and is tried again
+	WhyBlocked = "blocked" // its oldest message was refused for what it is
+	WhyDead    = "dead"    // its oldest message became a dead letter; see Park
+	whyDelayed = "delayed"
+	whyQueued  = "queued"
+)
+
+// More reasons why a key waits.
+const (
+	WhyDelayed = whyDelayed // its oldest message is not to be sent yet
+	WhyQueued  = whyQueued  // it waits no more, and is being caught up with
+)
+
+// forever is longer than anybody waits.
+const forever = 100 * 365 * 24 * time.Hour
+
+// A change makes a lane wait, because of the row at its head.
+type change struct {
+	row
+	why      string
+	attempts int
+	pause    time.Duration
+	err      error
+}
+
+// A settlement is what has to be stored after a batch.
+type settlement struct {
+	sent     []int64  // delivered
+	park     []row    // to wait with their lanes
+	changes  []change // lanes that wait
+	dead     []change // messages that become dead letters
+	relieved []int64  // lanes that waited, and go on
+}
+
+func (s settlement) empty() bool {
+	return len(s.sent)+len(s.park)+len(s.changes)+len(s.dead)+len(s.relieved) == 0
+}
+
+// held are the lanes of which something was not delivered: nothing of them is sent
+// by a relay that does not see this settlement in what it has read.
+func (s settlement) held() map[int64]bool {
+	held := map[int64]bool{}
+	for _, r := range s.park {
+		held[r.lane] = true
+	}
+	for _, c := range slices.Concat(s.changes, s.dead) {
+		held[c.lane] = true
+	}
+	return held
+}
+
+// judgement is how failures are judged.
+type judgement struct {
+	deadLetters bool
+	attempts    int // of a refused message
+	giveUp      int // of any message; 0 is never
+	follow      Followers
+	retry       backoff.Policy
+	random      func() float64
+}
+
+// judge decides what becomes of a batch that was answered so.
+func (j judgement) judge(b batch, answers []error) (s settlement, failures []observe.OutboxFailed) {
+	s.park, s.changes = b.park, b.delays
+	failed, touched := map[int64]bool{}, map[int64]bool{}
+	for i, r := range b.send {
+		err := answerTo(answers, i)
+		switch {
+		case err == nil:
+			s.sent = append(s.sent, r.id)
+			if r.lists != free {
+				touched[r.lane] = true
+			}
+		case failed[r.lane]: // it was not sent
+			if !r.parked {
+				s.park = append(s.park, r)
+			}
+		default:
+			failed[r.lane] = true
+			failures = append(failures, j.fail(&s, r, err))
+			if s.follows(r.lane) {
+				touched[r.lane] = true
+			}
+		}
+	}
+	for _, c := range s.changes {
+		delete(touched, c.lane)
+	}
+	for lane := range touched {
+		s.relieved = append(s.relieved, lane)
+	}
+	slices.Sort(s.relieved)
+	return s, failures
+}
+
+// follows reports whether a lane goes on although its head became a dead letter.
+func (s *settlement) follows(lane int64) bool {
+	is := func(c change) bool { return c.lane == lane }
+	return slices.ContainsFunc(s.dead, is) && !slices.ContainsFunc(s.changes, is)
+}
+
+// fail decides about a message that was not delivered.
+func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
+	kind := interlock.Kind(err)
+	poison := kind == interlock.Definite || kind == interlock.Bug
+	c := change{row: r, why: WhyRetry, attempts: r.tried() + 1, err: err}
+	f := observe.OutboxFailed{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempts: c.attempts, Poison: poison, Err: err}
+	if j.deadLetters && (poison && c.attempts >= j.attempts || j.giveUp > 0 && c.attempts >= j.giveUp) {
+		f.Dead = true
+		s.dead = append(s.dead, c)
+		if j.follow == Park && r.Key != "" {
+			s.changes = append(s.changes, change{row: r, why: WhyDead, attempts: 0, pause: forever, err: err})
+		}
+		return f
+	}
+	c.pause = max(j.retry.Delay(c.attempts, j.random()), min(wished(err), j.retry.Max))
+	if poison {
+		c.why = WhyBlocked
+		if !j.deadLetters {
+			c.pause = j.retry.Max
+		}
+	}
+	if !r.parked {
+		s.park = append(s.park, r)
+	}
+	s.changes = append(s.changes, c)
+	f.Pause = c.pause
+	return f
+}
+
+// wished is the pause that an error asks for.
+func wished(err error) time.Duration {
+	var hint interface{ RetryAfter() time.Duration }
+	if errors.As(err, &hint) {
+		return hint.RetryAfter()
+	}
+	return 0
+}
+
+var errNoAnswer = &interlock.Error{Op: "publish", Kind: interlock.Uncertain, Err: errors.New("the sink returned fewer answers than messages")}
+
+func answerTo(answers []error, i int) error {
+	if i >= len(answers) {
+		return errNoAnswer
+	}
+	return answers[i]
+}
+
+// away reports whether answers look as if the sink were away: nothing was
+// delivered or refused, of several lanes. It returns the first error.
+func away(b batch, answers []error) (error, bool) {
+	lanes := map[int64]bool{}
+	for i, r := range b.send {
+		err := answerTo(answers, i)
+		if err == nil {
+			return nil, false
+		}
+		if kind := interlock.Kind(err); kind == interlock.Definite || kind == interlock.Bug {
+			return nil, false
+		}
+		lanes[r.lane] = true
+	}
+	if len(lanes) < 2 {
+		return nil, false
+	}
+	return answerTo(answers, 0), true
+}
+
+// told makes an error storable: it is for people.
+func told(err error) string {
+	if err == nil {
+		return ""
+	}
+	const most = 1000
+	s := label(err.Error())
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// label makes a text for people storable.
+func label(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

@@ -1,0 +1,133 @@
+package outbox
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// What a message may have at most, in bytes.
+const (
+	MaxID      = 255
+	MaxTopic   = 255
+	MaxKey     = driver.MaxName
+	MaxHeaders = 16 << 10 // names and values, as JSON
+	MaxPayload = 1 << 20
+)
+
+// A MessageError tells what is wrong with a message. Nothing was sent to the
+// database. It is Definite.
+type MessageError struct {
+	Index int    // among those of the call
+	ID    string // if it has one
+	Why   string
+}
+
+// Error says which message, and what is wrong.
+func (e *MessageError) Error() string {
+	return fmt.Sprintf("add message %d %q to outbox: %s", e.Index, e.ID, e.Why)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A DuplicateError tells that an id is that of another message which is not
+// delivered yet, or of one of the same call. It is Definite; the transaction has
+// to be rolled back.
+type DuplicateError struct{ Table string }
+
+// Error names the outbox.
+func (e *DuplicateError) Error() string {
+	return "a message with the same id waits already in outbox " + e.Table
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *DuplicateError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// prepared is a message as it is stored.
+type prepared struct {
+	driver.Message
+	headers string // JSON, empty if there are none
+	lane    int64
+}
+
+// prepare checks a message and gives it an id.
+func prepare(i int, m driver.Message) (prepared, error) {
+	if m.ID == "" {
+		m.ID = rand.Text()
+	}
+	p := prepared{Message: m, lane: laneOf(m)}
+	refuse := func(format string, args ...any) (prepared, error) {
+		return p, &MessageError{Index: i, ID: m.ID, Why: fmt.Sprintf(format, args...)}
+	}
+	if m.Topic == "" {
+		return refuse("it has no topic")
+	}
+	for _, f := range []struct {
+		name, value string
+		max         int
+	}{{"id", m.ID, MaxID}, {"topic", m.Topic, MaxTopic}, {"key", m.Key, MaxKey}} {
+		if len(f.value) > f.max {
+			return refuse("its %s has %d bytes, %d are the most", f.name, len(f.value), f.max)
+		}
+		if !text(f.value) {
+			return refuse("its %s is not UTF-8 without NUL", f.name)
+		}
+	}
+	if len(m.Payload) > MaxPayload {
+		return refuse("its payload has %d bytes, %d are the most", len(m.Payload), MaxPayload)
+	}
+	if len(m.Headers) == 0 {
+		return p, nil
+	}
+	for name, value := range m.Headers {
+		if name == "" || !text(name) || !text(value) {
+			return refuse("header %q is not UTF-8 without NUL, or has no name", name)
+		}
+	}
+	b, err := json.Marshal(m.Headers)
+	if err != nil {
+		return refuse("its headers: %v", err)
+	}
+	if p.headers = string(b); len(b) > MaxHeaders {
+		return refuse("its headers have %d bytes as JSON, %d are the most", len(b), MaxHeaders)
+	}
+	return p, nil
+}
+
+// decoded is the headers as they were added.
+func decoded(headers string) (map[string]string, error) {
+	if headers == "" {
+		return nil, nil
+	}
+	var m map[string]string
+	if err := json.Unmarshal([]byte(headers), &m); err != nil {
+		return nil, &interlock.Error{Op: "read outbox", Kind: interlock.Definite, Err: fmt.Errorf("headers are damaged: %w", err)}
+	}
+	return m, nil
+}
+
+func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// laneOf numbers what is delivered one after the other: a topic and key, or a
+// message without a key by itself. The lane of a key is also what is locked while
+// messages are added to it, so it is the same for every table. Two keys that share
+// a number, one pair in 2^64, wait for each other.
+func laneOf(m driver.Message) int64 {
+	name := "interlock outbox\x00" + m.Topic + "\x00" + m.Key
+	if m.Key == "" {
+		name = "interlock outbox\x00\x00" + m.ID
+	}
+	sum := sha256.Sum256([]byte(name))
+	return int64(binary.BigEndian.Uint64(sum[:8]))
+}
+
+// spread is a lane without its sign, for dividing by the number of slices.
+func spread(lane int64) int64 { return int64(uint64(lane) >> 1) }

@@ -1,0 +1,165 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Relay delivers the messages of a table to a sink. It has no goroutines but those
+// of the calls of its methods, and is safe for concurrent use.
+type Relay struct {
+	db      driver.Beginner[driver.SQL]
+	table   Table
+	sink    driver.Sink
+	options Options
+
+	mu      sync.Mutex
+	serving map[*service]bool
+}
+
+// NewRelay makes a relay; it sends nothing. Its transactions come from db, at READ
+// COMMITTED if db is a [driver.BeginnerAt]; each slice that is served uses one at a
+// time, for a moment. Options that are impossible are a Bug.
+func NewRelay[T any](db driver.Beginner[T], table Table, sink driver.Sink, o *Options) (*Relay, error) {
+	options, err := o.orDefault()
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{db: begins[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}}, nil
+}
+
+// Slices is how many slices the table has, which is how many partitions a group of
+// claim/own needs to serve all of them.
+func (r *Relay) Slices(ctx context.Context) (n int, err error) {
+	err = r.look(ctx, func(s store) error {
+		n, err = s.slices(ctx)
+		return err
+	})
+	return n, err
+}
+
+// Wake makes the relay look at once, if it waits. It does not block.
+func (r *Relay) Wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.serving {
+		s.wake()
+	}
+}
+
+// Run delivers the messages of one slice, from 0, as long as c is valid and ctx
+// lasts; then it lets the sink finish what is under way, within Options.Drain, and
+// returns the cause of the end. It fits what claim/own runs for a partition, under
+// the partition's claim.
+//
+// Errors of the sink, and those of the database that may pass, are told to the hooks
+// and tried again. It returns an [interlock.StaleTokenError] if a newer claim has
+// served the slice, a [*LayoutError] if the table has another number of slices, and
+// any other Definite error of the database.
+func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
+	if slice < 0 {
+		return bug("run relay", r.table.name(), "there is no slice %d", slice)
+	}
+	s := newService(r, c, slice)
+	if f := r.options.Hooks.Serving; f != nil {
+		f(observeServing(c, slice))
+	}
+	leave := r.enter(s)
+	defer leave()
+	err := s.run(ctx)
+	if f := r.options.Hooks.Stopped; f != nil {
+		f(observeStopped(slice, err))
+	}
+	return err
+}
+
+// RunAll is [Relay.Run] of all slices under one claim, such as a lock's: it fits
+// the function of a lock's Do.
+func (r *Relay) RunAll(ctx context.Context, c interlock.Claim) error {
+	n, err := r.Slices(ctx)
+	if err != nil {
+		return err
+	}
+	all, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for slice := range n {
+		running.Go(func() { cancel(r.Run(all, c, slice)) })
+	}
+	running.Wait()
+	return context.Cause(all)
+}
+
+// enter makes s hear wakes until it leaves.
+func (r *Relay) enter(s *service) (leave func()) {
+	r.mu.Lock()
+	r.serving[s] = true
+	r.mu.Unlock()
+	stop := func() {}
+	if r.options.Bell != nil {
+		stop = r.options.Bell.Listen(s.wake)
+	}
+	return func() {
+		stop()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.serving, s)
+	}
+}
+
+// look runs fn in a transaction that is rolled back.
+func (r *Relay) look(ctx context.Context, fn func(store) error) error {
+	tx, err := r.db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := r.table.open("run relay", tx)
+	if err == nil {
+		err = fn(s)
+	}
+	if rolled := tx.Rollback(ctx); err == nil && rolled != nil && interlock.Kind(rolled) == interlock.Bug {
+		err = rolled
+	}
+	return uncommitted(err)
+}
+
+// uncommitted makes an error of unknown outcome Retryable: what a statement did
+// does not matter in a transaction that is never committed.
+func uncommitted(err error) error {
+	var e *interlock.Error
+	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
+		return err
+	}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+}
+
+// lasting is a context for what must come to an end after life, which c's context
+// is a part of, has ended: it lasts for that much more, but no longer than c.
+func lasting(life context.Context, c interlock.Claim, more time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(life))
+	stop := context.AfterFunc(life, func() {
+		timer := time.NewTimer(min(more, c.Remaining()))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		cancel(context.Cause(life))
+	})
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// A lastingClaim is one whose context lasts as long as the claim, and not only as
+// long as the call that it was made for.
+type lastingClaim struct {
+	interlock.Claim
+	ctx context.Context
+}
+
+// Context ends with the claim.
+func (c lastingClaim) Context() context.Context { return c.ctx }

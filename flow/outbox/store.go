@@ -1,0 +1,130 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// store is a table in one transaction.
+//
+// Statements are written once for both databases where they differ in little:
+// {messages}, {lanes}, {dead}, {audit}, {layout} are the tables, {now} is the time
+// of the statement by the database's clock, in microseconds since 1970, as all
+// times are stored; ? is a parameter. {or_leave COLUMN} ends an insert that leaves
+// a row that is there, {or_set COLUMN: A B} one that overwrites A and B of it. A
+// text that may be empty is written coalesce(?, {empty}).
+type store struct {
+	driver.SQL
+	dialect dialect
+	names   names
+	table   Table
+}
+
+// dialect is what a database has of its own.
+type dialect interface {
+	// create is the statements that make the tables.
+	create(n names) []string
+	// insert adds messages; see add.
+	insert(ctx context.Context, s store, a add) error
+	// now is the time in SQL.
+	now() string
+	// empty is the empty text.
+	empty() string
+	// onConflict ends an insert whose row is there by its unique column: columns of
+	// it are overwritten, or if there are none it is left.
+	onConflict(unique string, columns []string) string
+	// ready and due are the statements of [store.read], with their parameters.
+	ready(slice, limit int, busy []int64) (query string, args []any)
+	due(slice int, busy []int64) (query string, args []any)
+	// remove deletes messages.
+	remove(ids []int64) (query string, args []any)
+}
+
+var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres{}, driver.MariaDB: mariadb{}}
+
+// text is query as the database reads it.
+func (s store) text(query string) string {
+	n := s.names
+	var b strings.Builder
+	for query != "" {
+		before, rest, open := strings.Cut(query, "{")
+		b.WriteString(before)
+		if !open {
+			break
+		}
+		var word string
+		word, query, _ = strings.Cut(rest, "}")
+		word, columns, _ := strings.Cut(word, ": ")
+		word, unique, _ := strings.Cut(word, " ")
+		switch word {
+		case "or_leave", "or_set":
+			b.WriteString(s.dialect.onConflict(unique, strings.Fields(columns)))
+		default:
+			b.WriteString(map[string]string{"messages": n.messages, "lanes": n.lanes, "dead": n.dead, "audit": n.audit,
+				"layout": n.layout, "now": s.dialect.now(), "empty": s.dialect.empty()}[word])
+		}
+	}
+	if s.Dialect() == driver.MariaDB {
+		return b.String()
+	}
+	return numbered(b.String())
+}
+
+// numbered writes parameters as PostgreSQL has them.
+func numbered(query string) string {
+	var b strings.Builder
+	for i, part := range strings.Split(query, "?") {
+		if i > 0 {
+			b.WriteString("$" + strconv.Itoa(i))
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+func (s store) exec(ctx context.Context, query string, args ...any) error {
+	_, err := s.Exec(ctx, s.text(query), args...)
+	return err
+}
+
+func (s store) query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error {
+	return s.Query(ctx, s.text(query), args, each)
+}
+
+// list is numbers as SQL writes them between parentheses, at least one of them.
+func list(ids []int64) string {
+	var b []byte
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, id, 10)
+	}
+	return string(b)
+}
+
+// failed tells an error of the database as one of op on the outbox.
+func (s store) failed(op string, err error) error {
+	var state interface{ SQLState() string }
+	var e *interlock.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02"):
+		return &interlock.Error{Op: op, Name: s.table.name(), Kind: interlock.Definite,
+			Err: fmt.Errorf("a table of the outbox is missing, make it with Table.Create: %w", err)}
+	case errors.As(err, &e):
+		return &interlock.Error{Op: op, Driver: e.Driver, Name: s.table.name(), Kind: e.Kind, Err: e.Err}
+	}
+	return err
+}
+
+func bug(op, name, format string, args ...any) error {
+	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+}

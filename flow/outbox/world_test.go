@@ -1,0 +1,167 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, roles) }
+
+// bound is how long a test waits for what must happen.
+const bound = 30 * time.Second
+
+// a small number of slices keeps what polls in the background low.
+var box = outbox.Table{Slices: 2}
+
+// made is a database with the tables of an outbox.
+func made(tb testing.TB, db *databases.DB) *databases.DB {
+	tb.Helper()
+	db.Do(tb, box.Create)
+	return db
+}
+
+// add adds messages in a transaction of their own.
+func add(tb testing.TB, db *databases.DB, messages ...driver.Message) {
+	tb.Helper()
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, messages...) })
+}
+
+// keyed makes messages of one key, whose ids are KEY/1 and on.
+func keyed(key string, from, to int) (messages []driver.Message) {
+	for i := from; i <= to; i++ {
+		messages = append(messages, driver.Message{ID: fmt.Sprintf("%s/%d", key, i), Topic: "t", Key: key, Payload: []byte(fmt.Sprint(i))})
+	}
+	return messages
+}
+
+// claim is one that lasts until it is ended.
+type claim struct {
+	token interlock.Token
+	until atomic.Int64 // in ns since 1970
+	ctx   context.Context
+	end   context.CancelCauseFunc
+}
+
+var start = interlock.CounterAt(time.Now())
+
+// grant is the n-th claim.
+func grant(n int) *claim {
+	token, err := interlock.NewToken(start+int64(n), 0)
+	if err != nil {
+		panic(err)
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	c.until.Store(time.Now().Add(time.Hour).UnixNano())
+	return c
+}
+
+// expire lets the time of c be over, which nobody has noticed yet.
+func (c *claim) expire() { c.until.Store(0) }
+
+func (c *claim) Name() string             { return "outbox" }
+func (c *claim) Owner() string            { return fmt.Sprintf("owner of %d", c.token) }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return c.Remaining() > 0 }
+func (c *claim) Remaining() time.Duration {
+	if c.ctx.Err() != nil && !errors.Is(context.Cause(c.ctx), context.Canceled) {
+		return 0
+	}
+	return time.Until(time.Unix(0, c.until.Load()))
+}
+
+// relay makes one that tries again soon.
+func relay(tb testing.TB, db driver.Beginner[driver.SQL], sink driver.Sink, o outbox.Options) *outbox.Relay {
+	tb.Helper()
+	if o.MinPause == 0 {
+		o.MinPause, o.MaxPause = 5*time.Millisecond, 50*time.Millisecond
+	}
+	if o.MaxPoll == 0 {
+		o.MaxPoll = 20 * time.Millisecond
+	}
+	r, err := outbox.NewRelay(db, box, sink, &o)
+	ok(tb, err)
+	return r
+}
+
+// serve runs a relay over all slices until stop, or the end of the test.
+func serve(tb testing.TB, r *outbox.Relay, c interlock.Claim) (stop func() error) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- r.RunAll(ctx, c) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(bound):
+			return fmt.Errorf("the relay has not ended after %v", bound)
+		}
+	})
+	tb.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// delivered waits until sink has each of n ids, and gives the first deliveries in order.
+func delivered(tb testing.TB, sink *memory.Sink, n int) (ids []string) {
+	tb.Helper()
+	testbed.Eventually(tb, fmt.Sprintf("%d messages are delivered", n), bound, func() bool {
+		ids = firsts(sink.Messages())
+		return len(ids) >= n
+	})
+	return ids
+}
+
+// firsts are the ids in the order of their first delivery.
+func firsts(messages []driver.Message) (ids []string) {
+	seen := map[string]bool{}
+	for _, m := range messages {
+		if !seen[m.ID] {
+			seen[m.ID] = true
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// empty waits until nothing waits in the outbox.
+func empty(tb testing.TB, db *databases.DB) {
+	tb.Helper()
+	testbed.Eventually(tb, "the outbox is empty", bound, func() bool {
+		return databases.One[int64](tb, db, `select (select count(*) from interlock_outbox) + (select count(*) from interlock_outbox_lane)`) == 0
+	})
+}
+
+func count(tb testing.TB, db *databases.DB, table string) int64 {
+	tb.Helper()
+	return databases.One[int64](tb, db, `select count(*) from `+table)
+}
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func wantKind(tb testing.TB, err error, kind interlock.ErrorKind) {
+	tb.Helper()
+	if err == nil || interlock.Kind(err) != kind {
+		tb.Errorf("%v (%v), want one that is %v", err, interlock.Kind(err), kind)
+	}
+}
