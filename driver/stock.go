@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -34,6 +35,38 @@ type StockAdjustment struct {
 	Operation string // what is done once: 1 to MaxName bytes, chosen by the caller
 	Delta     int64  // not 0, at most MaxQuantity either way
 	Floor     int64  // so many must be available afterwards if Delta is negative; 0 or more
+}
+
+// Check says what is wrong with the numbers of a hold; nil is nothing.
+func (h StockHold) Check() error {
+	switch {
+	case h.N < 1 || h.N > MaxQuantity:
+		return fmt.Errorf("%d units: it can be 1 to %d", h.N, int64(MaxQuantity))
+	case h.TTL < time.Millisecond:
+		return fmt.Errorf("a hold of %v: it is to last a millisecond at least", h.TTL)
+	}
+	return nil
+}
+
+// Check says what is wrong with the numbers of an adjustment; nil is nothing.
+func (a StockAdjustment) Check() error {
+	switch {
+	case a.Delta == 0 || a.Delta > MaxQuantity || a.Delta < -MaxQuantity:
+		return fmt.Errorf("a difference of %d: it is not 0, and at most %d", a.Delta, int64(MaxQuantity))
+	case a.Floor < 0 || a.Floor > MaxQuantity:
+		return fmt.Errorf("a floor of %d: it can be 0 to %d", a.Floor, int64(MaxQuantity))
+	case a.Take() > MaxQuantity:
+		return fmt.Errorf("%d units and a floor of %d: nothing has so many", -a.Delta, a.Floor)
+	}
+	return nil
+}
+
+// Take is how many units must be available before it; 0 for a positive Delta.
+func (a StockAdjustment) Take() int64 {
+	if a.Delta > 0 {
+		return 0
+	}
+	return a.Floor - a.Delta
 }
 
 // StockState is what became of a reservation of an item.

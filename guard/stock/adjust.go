@@ -15,7 +15,7 @@ import (
 // done, and may be tried again.
 func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 	const op = "adjust stock"
-	if err := a.check(op); err != nil {
+	if err := adjustable(op, a); err != nil {
 		return err
 	}
 	l, err := t.open(op, db)
@@ -50,7 +50,7 @@ func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) er
 	if err != nil {
 		return err
 	}
-	gifts, refusal, err := l.room(ctx, a.Item, a.take(), "")
+	gifts, refusal, err := l.room(ctx, a.Item, a.Take(), "")
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // A ShortError tells that there are too few units of an item. Nothing was done.
@@ -75,6 +76,17 @@ func (e *UnknownError) Error() string {
 
 // ErrorKind is [interlock.Definite].
 func (e *UnknownError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// errOutcome: a driver answered what driver.Stock does not know.
+var errOutcome = errors.New("the driver's answer has no outcome")
+
+// short makes the refusal, and tells of it.
+func short(tell observe.Stock, item string, want, available int64) error {
+	if tell.Short != nil {
+		tell.Short(observe.StockShort{Item: item, Want: want, Available: available})
+	}
+	return &ShortError{Item: item, Want: want, Available: available}
+}
 
 func full(op, item string) error {
 	return &interlock.Error{Op: op, Name: item, Kind: interlock.Definite,

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 // Hold takes the units of all lines for a reservation, or of none. Until ttl has
@@ -103,12 +102,4 @@ func (l *ledger) erase(ctx context.Context, r reservation) error {
 		}
 	}
 	return nil
-}
-
-// short makes the refusal, and tells of it.
-func (l *ledger) short(item string, want, available int64) error {
-	if l.observe.Short != nil {
-		l.observe.Short(observe.StockShort{Item: item, Want: want, Available: available})
-	}
-	return &ShortError{Item: item, Want: want, Available: available}
 }

@@ -106,6 +106,6 @@ func (mariadb) adjust(ctx context.Context, l *ledger, a Adjustment) (fresh, done
 		return false, false, err
 	}
 	n, err := l.exec(ctx, `update {items} set supply = supply + ?
-		where item = ? and supply - held - sold >= ? and supply + ? <= `+quantity, a.Delta, a.Item, a.take(), a.Delta)
+		where item = ? and supply - held - sold >= ? and supply + ? <= `+quantity, a.Delta, a.Item, a.Take(), a.Delta)
 	return true, n == 1, err
 }

@@ -102,7 +102,7 @@ select (select count(*) from fresh), (select count(*) from done)`
 
 func (postgres) adjust(ctx context.Context, l *ledger, a Adjustment) (fresh, done bool, err error) {
 	var recorded, changed int
-	_, err = l.row(ctx, adjustPostgres, []any{a.Item, a.Operation, a.Delta, a.take()}, &recorded, &changed)
+	_, err = l.row(ctx, adjustPostgres, []any{a.Item, a.Operation, a.Delta, a.Take()}, &recorded, &changed)
 	return recorded == 1, changed == 1, err
 }
 

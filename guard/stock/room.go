@@ -38,7 +38,7 @@ func (l *ledger) room(ctx context.Context, item string, n int64, by string) (gif
 	}
 	gifts, sum, err := l.expired(ctx, item, n-level.Available(), by)
 	if err == nil && level.Available()+sum < n {
-		refusal = l.short(item, n, level.Available()+sum)
+		refusal = short(l.observe, item, n, level.Available()+sum)
 	}
 	return gifts, refusal, err
 }

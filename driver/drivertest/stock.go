@@ -1,0 +1,146 @@
+package drivertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// StockHarness tells [RunStock] how to reach one driver.Stock and its store.
+type StockHarness = StoreHarness[driver.Stock]
+
+// StockBackend is one running store of stock.
+type StockBackend = StoreBackend[driver.Stock]
+
+// RunStock runs the suite of driver.Stock. The store remembers ids for longer
+// than a test takes.
+func RunStock(t *testing.T, h StockHarness) {
+	var tests []storeTest[driver.Stock]
+	for _, c := range []struct {
+		name  string
+		needs Ability
+		test  func(*stockScene)
+	}{
+		{"StockOfNothing", 0, testStockOfNothing},
+		{"StockIsSoldOnce", 0, testStockIsSoldOnce},
+		{"StockRepeatingConverges", 0, testStockRepeatingConverges},
+		{"StockReservationIsReused", 0, testStockReservationIsReused},
+		{"StockSettledStaysSo", 0, testStockSettledStaysSo},
+		{"StockExpires", 0, testStockExpires},
+		{"StockGivesAwayAsNeeded", 0, testStockGivesAwayAsNeeded},
+		{"StockLateConfirm", 0, testStockLateConfirm},
+		{"StockAdjustsOnce", 0, testStockAdjustsOnce},
+		{"StockSupply", 0, testStockSupply},
+		{"StockNumbersAreExact", 0, testStockNumbersAreExact},
+		{"StockNamesAreData", 0, testStockNamesAreData},
+		{"StockImpossibleRequests", 0, testStockImpossibleRequests},
+		{"StockContextAlreadyEnded", 0, testStockContextAlreadyEnded},
+		{"StockCompetition", 0, testStockCompetition},
+		{"StockConfirmAndCancelRace", 0, testStockConfirmAndCancelRace},
+		{"StockDeltasRace", 0, testStockDeltasRace},
+		{"LostReplyToHold", Servers | LostReplies | onPaths, testLostReplyToHold},
+		{"StockOverARestart", Servers, testStockOverARestart},
+	} {
+		tests = append(tests, storeTest[driver.Stock]{c.name, c.needs, func(s *storeScene[driver.Stock]) {
+			c.test(&stockScene{s})
+		}})
+	}
+	h.run(t, tests)
+}
+
+// seat is the item that most tests use.
+const seat = "seat/12A"
+
+// stockScene is one test with its store and a first opening of it.
+type stockScene struct {
+	*storeScene[driver.Stock]
+}
+
+// stockDone is the answer that says that it is done.
+var stockDone = driver.StockAnswer{Outcome: driver.StockDone}
+
+// answers requires an outcome, and of a refusal what it tells.
+func (s *stockScene) answers(a driver.StockAnswer, err error) func(want driver.StockAnswer) {
+	s.Helper()
+	return func(want driver.StockAnswer) {
+		s.Helper()
+		if want.Outcome == driver.StockDone {
+			a.State = want.State // anybody may tell more
+		}
+		if err != nil || a != want {
+			s.Fatalf("answered %+v, %v; want %+v", a, err, want)
+		}
+	}
+}
+
+func (s *stockScene) supply(item string, n int64) func(driver.StockAnswer) {
+	s.Helper()
+	return s.answers(s.store.Supply(s.Context(), item, n))
+}
+
+func (s *stockScene) hold(item, id string, n int64, ttl time.Duration) func(driver.StockAnswer) {
+	s.Helper()
+	return s.answers(s.store.Hold(s.Context(), driver.StockHold{Item: item, Reservation: id, N: n, TTL: ttl}))
+}
+
+func (s *stockScene) settle(item, id string, to driver.StockState) func(driver.StockAnswer) {
+	s.Helper()
+	return s.answers(s.store.Settle(s.Context(), item, id, to))
+}
+
+func (s *stockScene) confirm(id string) func(driver.StockAnswer) {
+	s.Helper()
+	return s.settle(seat, id, driver.StockConfirmed)
+}
+
+func (s *stockScene) cancel(id string) func(driver.StockAnswer) {
+	s.Helper()
+	return s.settle(seat, id, driver.StockCancelled)
+}
+
+func (s *stockScene) adjust(a driver.StockAdjustment) func(driver.StockAnswer) {
+	s.Helper()
+	return s.answers(s.store.Adjust(s.Context(), a))
+}
+
+// has requires what is shown of an item, also by another opening.
+func (s *stockScene) has(item string, supply, held, sold int64) {
+	s.Helper()
+	want := driver.StockLevel{Supply: supply, Held: held, Sold: sold}
+	for _, store := range []driver.Stock{s.store, s.beside()} {
+		if got, err := store.Level(s.Context(), item); err != nil || got != want {
+			s.Fatalf("%q is %+v, %v; want %+v", item, got, err, want)
+		}
+	}
+}
+
+// lapse waits until so many units of the seat's are held and not expired.
+func (s *stockScene) lapse(held int64) {
+	s.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		level, err := s.store.Level(s.Context(), seat)
+		switch {
+		case err != nil:
+			s.Fatal(err)
+		case level.Held == held:
+			return
+		case time.Now().After(end):
+			s.Fatalf("%+v: still not %d held after %v", level, held, patience)
+		}
+	}
+}
+
+func stockShort(want, available int64) driver.StockAnswer {
+	return driver.StockAnswer{Outcome: driver.StockShort, Want: want, Available: available}
+}
+
+func stockSettled(state driver.StockState) driver.StockAnswer {
+	return driver.StockAnswer{Outcome: driver.StockSettled, State: state}
+}
+
+var (
+	stockGone    = driver.StockAnswer{Outcome: driver.StockGone, State: driver.StockExpired}
+	stockOther   = driver.StockAnswer{Outcome: driver.StockOther}
+	stockUnknown = driver.StockAnswer{Outcome: driver.StockUnknown}
+)

@@ -1,0 +1,212 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/stock.lua
+var stockLua string
+
+//go:embed script/stock_supply.lua
+var stockSupplyLua string
+
+//go:embed script/stock_adjust.lua
+var stockAdjustLua string
+
+//go:embed script/stock_hold.lua
+var stockHoldLua string
+
+//go:embed script/stock_settle.lua
+var stockSettleLua string
+
+//go:embed script/stock_level.lua
+var stockLevelLua string
+
+var (
+	stockSupplyScript = newStockScript(stockSupplyLua)
+	stockAdjustScript = newStockScript(stockAdjustLua)
+	stockHoldScript   = newStockScript(stockHoldLua)
+	stockSettleScript = newStockScript(stockSettleLua)
+	stockLevelScript  = newStockScript(stockLevelLua)
+)
+
+func newStockScript(source string) *script {
+	return newScript(fmt.Sprintf("local MAX = %d\n", int64(driver.MaxQuantity)) + stockLua + source)
+}
+
+// DefaultStockKeep is how long ids are remembered if [StockOptions] do not say.
+const DefaultStockKeep = 7 * 24 * time.Hour
+
+// StockOptions of a [Stock]; nil and the zero value work.
+type StockOptions struct {
+	// Prefix is put before the names of items.
+	Prefix string
+	// Keep is how long a reservation is remembered after the time at which it was
+	// to expire, and an operation after it was done. An id that comes again after
+	// that is a new one. 0 means [DefaultStockKeep]. Negative is taken as 0.
+	Keep time.Duration
+}
+
+// Stock keeps items and their reservations in Redis; each call is one script. It
+// implements driver.Stock. An item is five keys of one hash slot,
+// interlock:{TAG}:stock…:PREFIX+ITEM, which never expire by themselves; each call
+// forgets up to ten old ids of its item. What a crash without appendfsync always,
+// or a failover to a replica, loses of the last writes was not sold, as far as
+// Redis knows: keep a unique constraint behind it where units end up.
+type Stock struct {
+	conn    *conn
+	options StockOptions
+}
+
+var _ driver.Stock = (*Stock)(nil)
+
+// NewStock makes a stock; it sends nothing. The client stays the caller's.
+func NewStock(client rueidis.Client, o *StockOptions) *Stock {
+	s := &Stock{conn: newConn(client)}
+	if o != nil {
+		s.options = *o
+	}
+	if s.options.Keep <= 0 {
+		s.options.Keep = DefaultStockKeep
+	}
+	return s
+}
+
+// Supply sets the supply of an item; see driver.Stock.
+func (s *Stock) Supply(ctx context.Context, item string, n int64) (driver.StockAnswer, error) {
+	asked := request{op: "set supply", name: item}
+	if n < 0 || n > driver.MaxQuantity {
+		return driver.StockAnswer{}, problem(asked, interlock.Bug, fmt.Errorf("a supply of %d", n))
+	}
+	return s.ask(ctx, asked, stockSupplyScript, "", strconv.FormatInt(n, 10))
+}
+
+// Adjust applies an operation once; see driver.Stock.
+func (s *Stock) Adjust(ctx context.Context, a driver.StockAdjustment) (driver.StockAnswer, error) {
+	asked := request{op: "adjust stock", name: a.Item}
+	if err := a.Check(); err != nil {
+		return driver.StockAnswer{}, problem(asked, interlock.Bug, err)
+	}
+	return s.ask(ctx, asked, stockAdjustScript, a.Operation, a.Operation,
+		strconv.FormatInt(a.Delta, 10), strconv.FormatInt(a.Take(), 10), milliseconds(s.options.Keep))
+}
+
+// Hold takes units for a reservation; see driver.Stock. Times are in milliseconds.
+func (s *Stock) Hold(ctx context.Context, h driver.StockHold) (driver.StockAnswer, error) {
+	asked := request{op: "hold", name: h.Item}
+	if err := h.Check(); err != nil {
+		return driver.StockAnswer{}, problem(asked, interlock.Bug, err)
+	}
+	return s.ask(ctx, asked, stockHoldScript, h.Reservation, h.Reservation,
+		strconv.FormatInt(h.N, 10), milliseconds(h.TTL), milliseconds(s.options.Keep))
+}
+
+// Settle confirms or cancels a reservation; see driver.Stock.
+func (s *Stock) Settle(ctx context.Context, item, reservation string, to driver.StockState) (driver.StockAnswer, error) {
+	asked := request{op: "settle reservation", name: item}
+	if to != driver.StockConfirmed && to != driver.StockCancelled {
+		return driver.StockAnswer{}, problem(asked, interlock.Bug, fmt.Errorf("it cannot be made %q", to))
+	}
+	return s.ask(ctx, asked, stockSettleScript, reservation, reservation, string(to))
+}
+
+// Level shows an item; see driver.Stock.
+func (s *Stock) Level(ctx context.Context, item string) (driver.StockLevel, error) {
+	asked := request{op: "show stock", name: item}
+	words, err := s.run(ctx, asked, stockLevelScript)
+	if err != nil {
+		return driver.StockLevel{}, harmless(asked, err)
+	}
+	n, err := numbers(words)
+	if err != nil || len(n) != 3 {
+		return driver.StockLevel{}, problem(asked, interlock.Definite, errReply)
+	}
+	return driver.StockLevel{Supply: n[0], Held: n[1], Sold: n[2]}, nil
+}
+
+// ask runs a script and reads its answer. id is checked with the item, unless it
+// is the supply that is set, which has none.
+func (s *Stock) ask(ctx context.Context, asked request, of *script, id string, args ...string) (driver.StockAnswer, error) {
+	if of != stockSupplyScript {
+		if err := checkName(id, ""); err != nil {
+			return driver.StockAnswer{}, err
+		}
+	}
+	words, err := s.run(ctx, asked, of, args...)
+	if err != nil {
+		return driver.StockAnswer{}, err
+	}
+	answer, ok := stockAnswer(words)
+	if !ok {
+		return driver.StockAnswer{}, uncertain(asked, errReply)
+	}
+	return answer, nil
+}
+
+// run runs a script on an item.
+func (s *Stock) run(ctx context.Context, asked request, of *script, args ...string) ([]string, error) {
+	if err := checkName(asked.name, ""); err != nil {
+		return nil, err
+	}
+	m, err := s.conn.eval(ctx, asked, of, batch{keys: s.keys(asked.name), args: args})
+	if err != nil {
+		return nil, err
+	}
+	words, err := m.AsStrSlice()
+	if err != nil || len(words) == 0 {
+		return nil, uncertain(asked, errReply)
+	}
+	return words, nil
+}
+
+// keys of an item, as stock.lua explains them.
+func (s *Stock) keys(item string) []string {
+	tag := reserved + tags.of(slotOf(s.options.Prefix+item)) + "}:"
+	keys := make([]string, 0, 5)
+	for _, kind := range []string{"stock:", "stock-reserved:", "stock-due:", "stock-done:", "stock-old:"} {
+		keys = append(keys, tag+kind+s.options.Prefix+item)
+	}
+	return keys
+}
+
+var stockOutcomes = map[string]driver.StockOutcome{
+	"done": driver.StockDone, "short": driver.StockShort, "other": driver.StockOther, "gone": driver.StockGone,
+	"settled": driver.StockSettled, "unknown": driver.StockUnknown, "full": driver.StockFull,
+}
+
+// stockAnswer reads what a script says: an outcome, and a state or two numbers.
+func stockAnswer(words []string) (a driver.StockAnswer, ok bool) {
+	a.Outcome = stockOutcomes[words[0]]
+	switch {
+	case a.Outcome == driver.StockShort:
+		n, err := numbers(words)
+		if err != nil || len(n) != 2 {
+			return a, false
+		}
+		a.Want, a.Available = n[0], n[1]
+	case len(words) == 2:
+		a.State = driver.StockState(words[1])
+	}
+	return a, a.Outcome != 0
+}
+
+// numbers reads all words but the first.
+func numbers(words []string) (n []int64, err error) {
+	for _, w := range words[1:] {
+		parsed, err := parseInt(w)
+		if err != nil {
+			return nil, err
+		}
+		n = append(n, parsed)
+	}
+	return n, nil
+}
