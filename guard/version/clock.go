@@ -1,0 +1,125 @@
+package version
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// logicalBits of a version count what happened in one millisecond; those above
+// are the milliseconds since 1970, which last until the year 6429.
+const logicalBits = 16
+
+// lastMillisecond is where a wall clock that runs on without end is held.
+const lastMillisecond = 1<<(63-logicalBits) - 2
+
+// ClockOptions are those of a [Clock]; nil and the zero value work.
+type ClockOptions struct {
+	// MaxAhead is how far another producer's version may lie beyond this
+	// machine's wall clock, at most [interlock.MaxAhead]; 0 means one minute.
+	MaxAhead time.Duration
+	// Now is the wall clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// A Clock is a hybrid logical clock (Kulkarni, Demirbas, Madappa, Avva and Leone,
+// "Logical Physical Clocks", 2014). Its versions rise from call to call, also when
+// the wall clock is set back, and are later than every version that was observed;
+// so what a producer knew when it acted is older than what it did. Two producers
+// may give the same version: a Stamp has a Tie for that.
+//
+// A version is the physical and the logical part in one number, which takes the
+// place of the pair in the paper: milliseconds since 1970 times 65536, plus a
+// count. A count that runs over borrows from the next millisecond.
+//
+// It remembers nothing over a restart. Observe the last version that was stored,
+// before the first Next, if the wall clock may have been set back meanwhile. It
+// is safe for concurrent use.
+type Clock struct {
+	now   func() time.Time
+	ahead time.Duration
+
+	mu   sync.Mutex
+	last int64
+}
+
+// NewClock makes a clock. It fails, with an error of kind Bug, if the options are
+// impossible.
+func NewClock(o *ClockOptions) (*Clock, error) {
+	c := &Clock{now: time.Now, ahead: time.Minute}
+	if o != nil && (o.MaxAhead < 0 || o.MaxAhead > interlock.MaxAhead) {
+		return nil, bug("make clock", "", fmt.Errorf("a MaxAhead of %v is not between 0 and %v", o.MaxAhead, interlock.MaxAhead))
+	}
+	if o != nil && o.MaxAhead > 0 {
+		c.ahead = o.MaxAhead
+	}
+	if o != nil && o.Now != nil {
+		c.now = o.Now
+	}
+	return c, nil
+}
+
+// Next is the version of what happens now, later than all before it.
+func (c *Clock) Next() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.wall(), c.last+1)
+	return c.last
+}
+
+// Stamp is Next with the producer's id as its Tie.
+func (c *Clock) Stamp(producer string) Stamp { return Stamp{Version: c.Next(), Tie: producer} }
+
+// Observe makes every Next later than remote, a version of another producer's
+// clock, which came with an event. One that lies more than MaxAhead beyond this
+// machine's wall clock is refused with an [AheadError] and changes nothing: it
+// would take this clock, and all who hear of it, into the future. A version below
+// 1 is a Bug.
+func (c *Clock) Observe(remote int64) error {
+	const op = "observe version"
+	if remote < 1 {
+		return bug(op, "", errors.New("versions count from 1"))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ahead := TimeOf(remote).Sub(TimeOf(c.wall())); ahead > c.ahead {
+		return problem(op, "", interlock.Definite, &AheadError{Version: remote, Ahead: ahead, Max: c.ahead})
+	}
+	c.last = max(c.last, remote)
+	return nil
+}
+
+// Ahead is how far the clock runs before the wall clock, because that was set back
+// or because others run before it; 0 if it does not. Others refuse its versions
+// once that is more than their MaxAhead.
+func (c *Clock) Ahead() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(0, TimeOf(c.last).Sub(TimeOf(c.wall())))
+}
+
+// wall is the first version of the present millisecond, above 0.
+func (c *Clock) wall() int64 {
+	return max(1, min(c.now().UnixMilli(), lastMillisecond)<<logicalBits)
+}
+
+// TimeOf is the physical part of a Clock's version, to the millisecond.
+func TimeOf(version int64) time.Time { return time.UnixMilli(version >> logicalBits).UTC() }
+
+// An AheadError refuses a version that lies too far in the future. It is Definite.
+type AheadError struct {
+	Version int64
+	Ahead   time.Duration // beyond the wall clock
+	Max     time.Duration
+}
+
+// Error tells by how much.
+func (e *AheadError) Error() string {
+	return fmt.Sprintf("version %d lies %v ahead of this machine's clock, %v is the most", e.Version, e.Ahead, e.Max)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *AheadError) ErrorKind() interlock.ErrorKind { return interlock.Definite }

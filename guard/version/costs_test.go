@@ -1,0 +1,172 @@
+package version_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func asError[E error](err error, to *E) bool { return errors.As(err, to) }
+
+func testCosts(w world) {
+	for kind, g := range w.guards() {
+		w.order(kind)
+		extra := int64(0)
+		if kind == "column" && w.Dialect == driver.MariaDB {
+			extra = 1 // it has no UPDATE … RETURNING
+		}
+		for _, step := range []struct {
+			c    version.Change
+			want version.Outcome
+			cost int64
+		}{
+			{change(kind, 1, ""), version.Applied, 1 + extra},
+			{change(kind, 3, ""), version.Applied, 1 + extra},
+			{change(kind, 2, ""), version.Stale, 1},
+			{change(kind, 3, ""), version.Duplicate, 1},
+			{terminal(change(kind, 1, "")), version.Applied, 1 + extra},
+			{change(kind, 4, ""), version.Terminal, 1},
+		} {
+			var n atomic.Int64
+			w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+				o, err := g.Apply(ctx, counting{db, &n}, step.c)
+				if o != step.want || n.Load() != step.cost {
+					w.Errorf("%s: %+v: %v by %d statements, want %v by %d", kind, step.c, o, n.Load(), step.want, step.cost)
+				}
+				return err
+			})
+		}
+	}
+	w.accounts()
+	var statements, commits atomic.Int64
+	counted := countingBeginner{w.DB, &statements, &commits}
+	ok(w.T, version.Update(w.Context(), updater(w.T, version.Options{}), counted, accounts, "1", func(context.Context, *account) error { return nil }))
+	if statements.Load() != 2 || commits.Load() != 1 {
+		w.Errorf("an update costs %d statements and %d commits", statements.Load(), commits.Load())
+	}
+}
+
+// countingBeginner counts the statements and commits of transactions.
+type countingBeginner struct {
+	driver.Beginner[driver.SQL]
+	statements, commits *atomic.Int64
+}
+
+func (c countingBeginner) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := c.Beginner.Begin(ctx)
+	return countingTx{tx, counting{tx, c.statements}, c.commits}, err
+}
+
+type countingTx struct {
+	driver.Tx[driver.SQL]
+	counting
+	commits *atomic.Int64
+}
+
+func (c countingTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return c.counting.Exec(ctx, query, args...)
+}
+
+func (c countingTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	return c.counting.Query(ctx, query, args, each)
+}
+
+func (c countingTx) Dialect() driver.Dialect { return c.Tx.Dialect() }
+
+func (c countingTx) Commit(ctx context.Context) error {
+	c.commits.Add(1)
+	return c.Tx.Commit(ctx)
+}
+
+func testPurge(w world) {
+	t := version.Table{}
+	for i := range 7 {
+		w.mustApply(t, deleted(change(fmt.Sprint("old ", i), 5, "")), version.Applied)
+	}
+	w.mustApply(t, change("alive", 5, ""), version.Applied)
+	w.mustApply(t, terminal(change("ended", 5, "")), version.Applied)
+	switch w.Dialect { // all of it was an hour ago
+	case driver.Postgres:
+		w.DB.Exec(w.T, `update interlock_version set changed_at = changed_at - interval '1 hour'`)
+	default:
+		w.DB.Exec(w.T, `update interlock_version set changed_at = changed_at - interval 1 hour`)
+	}
+	w.mustApply(t, deleted(change("young", 5, "")), version.Applied)
+	w.mustApply(t, change("old 0", 6, ""), version.Applied) // it came back
+	purge := func(age time.Duration, limit int) (n int64) {
+		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+			n, err = t.Purge(ctx, db, age, limit)
+			return err
+		})
+		return n
+	}
+	if n := purge(2*time.Hour, 0); n != 0 {
+		w.Errorf("%d were purged before their time", n)
+	}
+	for i, want := range []int64{4, 2, 0} {
+		if n := purge(30*time.Minute, 4); n != want {
+			w.Errorf("purge %d removed %d, want %d", i, n, want)
+		}
+	}
+	for id, kept := range map[string]bool{"old 0": true, "old 1": false, "alive": true, "ended": true, "young": true} {
+		if got := w.state(id).Stamp.Version > 0; got != kept {
+			w.Errorf("%s is kept: %v", id, got)
+		}
+	}
+	w.mustApply(t, change("young", 4, ""), version.Stale)
+	w.mustApply(t, change("old 1", 4, ""), version.Applied) // which is why age must be long
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		for _, bad := range []struct {
+			age   time.Duration
+			limit int
+		}{{0, 1}, {-time.Hour, 1}, {time.Hour, -1}} {
+			_, err := t.Purge(ctx, db, bad.age, bad.limit)
+			mustFail(w.T, err, interlock.Bug, nil)
+		}
+		return nil
+	})
+}
+
+// lossy is w's database by way of a proxy that loses the answers to COMMIT.
+func (w world) lossy() driver.Beginner[driver.SQL] {
+	w.Helper()
+	proxy := testbed.NewProxy(w.T, w.Server.Addr())
+	db, closed, err := databases.Connect(w.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
+	ok(w.T, err)
+	w.Cleanup(func() { proxy.Heal(); closed() })
+	return forgetful{db, proxy}
+}
+
+type forgetful struct {
+	driver.Beginner[driver.SQL]
+	proxy *testbed.Proxy
+}
+
+func (f forgetful) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := f.Beginner.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return forgetfulTx{tx, f.proxy}, nil
+}
+
+type forgetfulTx struct {
+	driver.Tx[driver.SQL]
+	proxy *testbed.Proxy
+}
+
+func (f forgetfulTx) Commit(ctx context.Context) error {
+	f.proxy.DropReplies()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return f.Tx.Commit(ctx)
+}

@@ -1,0 +1,383 @@
+package version_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// guards is a Table, and a Column of the rows of "orders", each with the query
+// that does what the change says.
+func (w world) guards() map[string]version.Guard {
+	w.DB.Exec(w.T, `create table orders (id varchar(64) primary key, status varchar(64) not null default '',
+		version bigint, tie varchar(255), ended boolean)`)
+	return map[string]version.Guard{"table": version.Table{},
+		"column": version.Column{Table: "orders", Key: "id", Version: "version", Tie: "tie", Terminal: "ended"}}
+}
+
+func (w world) order(id string) {
+	w.DB.Exec(w.T, `insert into orders (id) values (`+quoted(id)+`)`)
+}
+
+func setStatus(id, status string) string {
+	return `update orders set status = ` + quoted(status) + ` where id = ` + quoted(id)
+}
+
+// testCancelledStays brings the events of an order in each of their orders.
+func testCancelledStays(w world) {
+	type event struct {
+		status string
+		stamp  version.Stamp
+		end    bool
+	}
+	events := []event{{"created", version.Stamp{Version: 1, Tie: "shop"}, false}, {"paid", version.Stamp{Version: 2, Tie: "bank"}, false},
+		{"cancelled", version.Stamp{Version: 3, Tie: "shop"}, true}, {"packed", version.Stamp{Version: 4, Tie: "store"}, false}}
+	for kind, g := range w.guards() {
+		n := 0
+		permute(events, func(order []event) {
+			id := fmt.Sprintf("%s %d", kind, n)
+			n++
+			w.order(id)
+			for _, e := range append(order, order[0]) { // and one again
+				c := version.Change{Entity: id, Stamp: e.stamp, Terminal: e.end}
+				if _, err := w.apply(g, c, setStatus(id, e.status)); err != nil {
+					w.Fatal(err)
+				}
+			}
+		})
+		if got := w.text(`select concat(count(*)) from orders where status = 'cancelled' and id like ` + quoted(kind+"%")); got != "24" {
+			w.Errorf("%s: %s of 24 orders are cancelled", kind, got)
+		}
+	}
+}
+
+func permute[E any](all []E, each func([]E)) {
+	if len(all) == 0 {
+		each(nil)
+	}
+	for i := range all {
+		permute(slices.Delete(slices.Clone(all), i, i+1), func(rest []E) { each(append([]E{all[i]}, rest...)) })
+	}
+}
+
+// testReplays reads a topic, then the whole of it again, then from the middle as a
+// consumer whose offset was reset, then single events as out of a dead-letter queue.
+func testReplays(w world) {
+	r := rand.New(rand.NewPCG(5, 5))
+	for kind, g := range w.guards() {
+		var topic []version.Change
+		for i := range 30 {
+			id := fmt.Sprintf("%s %d", kind, r.IntN(5))
+			topic = append(topic, change(id, int64(1+i/2), fmt.Sprint("producer ", i%2)))
+		}
+		for i := range 5 {
+			w.order(fmt.Sprintf("%s %d", kind, i))
+		}
+		read := func(changes []version.Change) (applied int) {
+			for _, c := range changes {
+				o, err := w.apply(g, c, setStatus(c.Entity, c.Stamp.String()))
+				if err != nil {
+					w.Fatal(err)
+				}
+				if o == version.Applied {
+					applied++
+				}
+			}
+			return applied
+		}
+		if n := read(topic); n != len(topic) {
+			w.Errorf("%s: %d of %d changes in order were applied", kind, n, len(topic))
+		}
+		before := w.text(all)
+		late := slices.Clone(topic)
+		r.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
+		for what, again := range map[string][]version.Change{"replay": topic, "reset": topic[15:], "dead letters": late[:10]} {
+			if n := read(again); n != 0 || w.text(all) != before {
+				w.Errorf("%s: a %s applied %d changes:\n%s\nbefore:\n%s", kind, what, n, w.text(all), before)
+			}
+		}
+		w.DB.Exec(w.T, `delete from orders`)
+	}
+}
+
+// all is every order with its status, in one text, in either database.
+const all = `select coalesce(concat(min(concat(id, ' ', status)), max(concat(id, ' ', status)), count(*), count(distinct status),
+	sum(length(status))), '') from orders`
+
+func testUnseen(w world) {
+	w.guards()
+	t := version.Table{}
+	w.mustApply(t, change("new", 7, ""), version.Applied)
+	w.mustApply(t, change("new", 6, "z"), version.Stale)
+	w.mustApply(t, deleted(change("gone", 5, "")), version.Applied)
+	w.mustApply(t, change("gone", 4, ""), version.Stale, `insert into orders (id) values ('gone')`)
+	w.mustApply(t, change("gone", 5, ""), version.Duplicate)
+	s := w.state("gone")
+	if s.Stamp != (version.Stamp{Version: 5}) || !s.Deleted || s.Terminal || s.Changed.IsZero() {
+		w.Errorf("the tombstone is %+v", s)
+	}
+	w.mustApply(t, change("gone", 6, ""), version.Applied)
+	if s := w.state("gone"); s.Deleted || s.Stamp.Version != 6 {
+		w.Errorf("it came back as %+v", s)
+	}
+	if s := w.state("never"); s != (version.State{}) {
+		w.Errorf("an entity that is not known is %+v", s)
+	}
+	if n := w.text(`select concat(count(*)) from orders`); n != "0" {
+		w.Errorf("%s orders were inserted by stale events", n)
+	}
+}
+
+// testTies: of two producers that give the same version the greater tie stays, in
+// either order, as bytes have it.
+func testTies(w world) {
+	for kind, g := range w.guards() {
+		for i, pair := range [][2]string{{"a", "b"}, {"B", "a"}, {"", "a"}, {"a", "a b"}, {"z", "é"}, {"a", "a\x01"}, {"a ", "a!"}, {"10", "9"}} {
+			low, high := pair[0], pair[1]
+			for j, order := range [][]string{{low, high}, {high, low}, {high, low, high, low}} {
+				id := fmt.Sprintf("%s %d %d", kind, i, j)
+				w.order(id)
+				for _, tie := range order {
+					if _, err := w.apply(g, change(id, 9, tie), setStatus(id, "by "+tie)); err != nil {
+						w.Fatal(err)
+					}
+				}
+				if got := w.text(`select status from orders where id = ` + quoted(id)); got != "by "+high {
+					w.Errorf("%s: of %q in this order %q stayed", kind, order, got)
+				}
+				w.mustApply(g, change(id, 9, high), version.Duplicate)
+			}
+		}
+	}
+}
+
+// testJudged: many short lives, each step as driver.Versioned judges it.
+func testJudged(w world) {
+	const beyond = 1<<53 + 1 // not a float
+	r := rand.New(rand.NewPCG(8, 1))
+	for kind, g := range w.guards() {
+		for life := range 12 {
+			id, stored := fmt.Sprintf("%s %d", kind, life), driver.Versioned{}
+			w.order(id)
+			for range 12 {
+				c := change(id, beyond+r.Int64N(4), []string{"", "a", "ab", "B"}[r.IntN(4)])
+				c.Terminal = r.IntN(10) == 0
+				v := driver.Versioned{Stamp: c.Stamp, Terminal: c.Terminal}
+				want, before := v.Judge(stored), stored
+				if want == version.Applied {
+					stored = v
+				}
+				if o, err := w.apply(g, c, setStatus(id, "x")); err != nil || o != want {
+					w.Fatalf("%s: %+v where %+v is: %v, %v; want %v", kind, v, before, o, err, want)
+				}
+			}
+		}
+	}
+}
+
+// testRacingConsumers: two consumers of each of three partitions read the same
+// events at once, each in its own order.
+func testRacingConsumers(w world) {
+	for kind, g := range w.guards() {
+		const entities = 4
+		for i := range entities {
+			w.order(fmt.Sprint(kind, i))
+		}
+		var mu sync.Mutex
+		newest, applied := map[string]version.Stamp{}, map[string]int{}
+		var running sync.WaitGroup
+		for lane := range 6 {
+			r := rand.New(rand.NewPCG(11, uint64(lane/2)))
+			running.Go(func() {
+				for range 40 {
+					c := change(fmt.Sprint(kind, r.IntN(entities)), 1+r.Int64N(30), fmt.Sprint(r.IntN(2)))
+					o, err := w.patiently(g, c)
+					if err != nil {
+						w.Error(err)
+						return
+					}
+					mu.Lock()
+					if c.Stamp.Compare(newest[c.Entity]) > 0 {
+						newest[c.Entity] = c.Stamp
+					}
+					if o == version.Applied {
+						applied[c.Entity+c.Stamp.String()]++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		running.Wait()
+		for id, s := range newest {
+			if got := w.text(`select status from orders where id = ` + quoted(id)); got != s.String() {
+				w.Errorf("%s: %q stayed, and the newest is %v", id, got, s)
+			}
+		}
+		for what, n := range applied {
+			if n != 1 {
+				w.Errorf("%s was applied %d times", what, n)
+			}
+		}
+	}
+}
+
+// patiently applies and writes the stamp into the row, again after a deadlock.
+func (w world) patiently(g version.Guard, c version.Change) (o version.Outcome, err error) {
+	for range 100 {
+		if o, err = w.apply(g, c, setStatus(c.Entity, c.Stamp.String())); interlock.Kind(err) != interlock.Retryable {
+			break
+		}
+	}
+	return o, err
+}
+
+func testWaits(w world) {
+	for kind, g := range w.guards() {
+		w.order(kind)
+		first := w.Begun(w.T, driver.SessionIsolation)
+		if o, err := g.Apply(w.Context(), first, change(kind, 2, "")); err != nil || o != version.Applied {
+			w.Fatal(o, err)
+		}
+		var o version.Outcome
+		second := later(w.T, func() (err error) {
+			o, err = w.apply(g, change(kind, 1, ""))
+			return err
+		})
+		ok(w.T, first.Rollback(w.Context()))
+		ok(w.T, second())
+		if o != version.Applied { // what was rolled back is not known
+			w.Errorf("%s: after a rollback: %v", kind, o)
+		}
+		third := w.Begun(w.T, driver.SessionIsolation)
+		if o, err := g.Apply(w.Context(), third, change(kind, 9, "")); err != nil || o != version.Applied {
+			w.Fatal(o, err)
+		}
+		fourth := later(w.T, func() (err error) {
+			o, err = w.apply(g, change(kind, 8, ""))
+			return err
+		})
+		ok(w.T, third.Commit(w.Context()))
+		ok(w.T, fourth())
+		if o != version.Stale {
+			w.Errorf("%s: behind a newer change: %v", kind, o)
+		}
+	}
+}
+
+// testLostCommit: whoever does not know whether it committed applies once more.
+func testLostCommit(w world) {
+	w.guards()
+	lossy := w.lossy()
+	once := func(ctx context.Context, db driver.Beginner[driver.SQL]) (o version.Outcome, err error) {
+		tx, err := db.Begin(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer tx.Rollback(context.WithoutCancel(ctx))
+		if o, err = (version.Table{}).Apply(ctx, tx, change("a", 2, "x")); err != nil || o != version.Applied {
+			return o, err
+		}
+		if _, err := tx.Exec(ctx, `insert into orders (id) values ('a')`); err != nil {
+			return o, err
+		}
+		return o, tx.Commit(ctx)
+	}
+	_, err := once(w.Context(), lossy)
+	mustFail(w.T, err, interlock.Uncertain, interlock.ErrUncertain)
+	o, err := once(w.Context(), w.DB)
+	if n := w.text(`select concat(count(*)) from orders`); err != nil || o != version.Duplicate || n != "1" {
+		w.Errorf("repeated: %v, %v; %s orders", o, err, n)
+	}
+}
+
+func testBadInput(w world) {
+	guards := w.guards()
+	long := strings.Repeat("x", driver.MaxName+1)
+	tie := strings.Repeat("t", driver.MaxTie)
+	for kind, g := range guards {
+		for _, bad := range []version.Change{change("", 1, ""), change(long, 1, ""), change("a\x00", 1, ""), change("\xff", 1, ""),
+			change("a", 0, ""), change("a", -1, ""), change("a", 1, tie+"t"), change("a", 1, "\x00"), change("a", 1, "\xff")} {
+			_, err := w.apply(g, bad)
+			mustFail(w.T, err, interlock.Bug, nil)
+		}
+		w.order(kind)
+		w.mustApply(g, change(kind, 1, tie), version.Applied)
+		w.mustApply(g, change(kind, 1, tie), version.Duplicate)
+	}
+	w.mustApply(version.Table{}, change(`'; drop table orders; -- \ "`, 1, `' \`), version.Applied)
+	w.mustApply(version.Table{}, change(`'; DROP table orders; -- \ "`, 1, `' \`), version.Applied)
+	w.mustApply(version.Table{}, change(long[1:], 1, ""), version.Applied)
+	_, err := w.apply(version.Table{Name: "not_there"}, change("a", 1, ""))
+	mustFail(w.T, err, interlock.Definite, nil)
+	if !strings.Contains(err.Error(), "Create") {
+		w.Errorf("%v does not say what to do", err)
+	}
+	_, err = w.apply(version.Table{Name: "a.b.c"}, change("a", 1, ""))
+	mustFail(w.T, err, interlock.Bug, interlock.ErrName)
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		_, err := version.Table{}.Show(ctx, db, "")
+		mustFail(w.T, err, interlock.Bug, interlock.ErrName)
+		_, err = version.Table{}.Apply(ctx, spoken{db}, change("a", 1, ""))
+		mustFail(w.T, err, interlock.Bug, nil)
+		return nil
+	})
+	// A database that was closed.
+	db, closed, err := databases.Connect(w.Context(), w.Client, w.URL)
+	ok(w.T, err)
+	closed()
+	err = version.Tx(w.Context(), updater(w.T, version.Options{}), db, "a", func(context.Context, driver.SQL) error { return nil })
+	if err == nil {
+		w.Error("a transaction on a database that was closed")
+	}
+}
+
+// spoken speaks what nobody knows.
+type spoken struct{ driver.SQL }
+
+func (spoken) Dialect() driver.Dialect { return "latin" }
+
+func testColumn(w world) {
+	w.guards()
+	w.DB.Exec(w.T, `create table seat (no int primary key, version bigint not null default 0, note varchar(9))`,
+		`insert into seat (no) values (12)`, `create table twice (k varchar(9), version bigint)`, `insert into twice (k) values ('k'), ('k')`)
+	seat := version.Column{Table: "seat", Key: "no", Version: "version"}
+	w.mustApply(seat, change("12", 3, ""), version.Applied)
+	w.mustApply(seat, change("12", 2, ""), version.Stale)
+	w.mustApply(seat, change("12", 3, ""), version.Duplicate)
+	if got := w.text(`select concat(version) from seat`); got != "3" {
+		w.Errorf("version %s", got)
+	}
+	var missing *version.NoRowError
+	_, err := w.apply(seat, change("13", 1, ""))
+	if mustFail(w.T, err, interlock.Definite, nil); !asError(err, &missing) || missing.Key != "13" {
+		w.Errorf("no row: %v", err)
+	}
+	for _, bad := range []version.Change{change("12", 4, "tie"), terminal(change("12", 4, ""))} {
+		_, err := w.apply(seat, bad)
+		mustFail(w.T, err, interlock.Bug, nil)
+	}
+	_, err = w.apply(version.Column{Table: "twice", Key: "k", Version: "version"}, change("k", 4, ""))
+	mustFail(w.T, err, interlock.Bug, nil)
+	for _, c := range []version.Column{{}, {Table: "seat"}, {Table: "seat", Key: "no"}} {
+		_, err := w.apply(c, change("12", 4, ""))
+		mustFail(w.T, err, interlock.Bug, interlock.ErrName)
+	}
+	_, err = w.apply(version.Column{Table: "seat", Key: "no", Version: "absent"}, change("12", 4, ""))
+	mustFail(w.T, err, interlock.Definite, nil)
+	w.order("alice")
+	if w.Dialect == driver.MariaDB { // its texts are equal regardless of case, unless it is told otherwise
+		_, err := w.apply(version.Column{Table: "orders", Key: "id", Version: "version"}, change("ALICE", 1, ""))
+		mustFail(w.T, err, interlock.Definite, nil)
+	}
+	// Who inserts what is not there takes its stamp with it.
+	w.DB.Exec(w.T, `insert into seat (no, version) values (13, 5)`)
+	w.mustApply(seat, change("13", 4, ""), version.Stale)
+}

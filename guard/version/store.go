@@ -1,0 +1,139 @@
+package version
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Store keeps the newest state of each entity in a key-value store, which judges
+// and writes in one step. States are kept for ever, tombstones too. It is safe
+// for concurrent use.
+type Store struct {
+	versions driver.Versions
+	updater  *Updater
+}
+
+// NewStore makes a store of v, which a driver package provides. It does not block.
+// It fails, with an error of kind Bug, if the options are impossible.
+func NewStore(v driver.Versions, o *Options) (*Store, error) {
+	u, err := NewUpdater(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{versions: v, updater: u}, nil
+}
+
+// Apply stores v as the state of entity if it is newer, and returns what is stored
+// then. It repeats a request that failed or had no answer, which converges, as
+// often and with the pauses that Options say. After a request without an answer
+// Applied may be told of a state that somebody else applied as well, but is never
+// told of none. If none was answered the error is Uncertain.
+func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o Outcome, stored driver.Versioned, err error) {
+	const op = "apply state"
+	if err := storable(op, entity, v); err != nil {
+		return Stale, stored, err
+	}
+	doubt, err := s.updater.persist(ctx, func() (err error) {
+		o, stored, err = s.versions.Apply(ctx, entity, v)
+		return err
+	})
+	if err == nil && doubt && o == Duplicate {
+		o = Applied
+	}
+	return o, stored, uncertainty(op, entity, doubt, err)
+}
+
+// Get reads the state of entity as it is at some instant during the call; the
+// zero Versioned is none. It repeats as Apply does.
+func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err error) {
+	if err := named("get state", entity); err != nil {
+		return v, err
+	}
+	_, err = s.updater.persist(ctx, func() error {
+		v, err = s.versions.Get(ctx, entity)
+		return err
+	})
+	return v, err
+}
+
+// Update reads the state of entity, lets change make the next one of it, and
+// stores that if no other was stored meanwhile. Otherwise it begins anew, after a
+// pause. The Stamp that change returns is ignored: the next state has the next
+// Version and a Tie that nobody else has. change runs once for each attempt.
+//
+// It returns nil if the state was stored. Otherwise:
+//
+//   - a [ConflictError], or what Options.HandOff returned: nothing was done;
+//   - a [TerminalError]: the state is terminal. change is not run then;
+//   - an Uncertain error: a request had no answer, and by the time of the next one
+//     somebody else had written. The update may have been done;
+//   - an error of change, as it is; or of a request that was repeated in vain.
+func (s *Store) Update(ctx context.Context, entity string,
+	change func(ctx context.Context, was driver.Versioned) (driver.Versioned, error)) error {
+	if err := named("update state", entity); err != nil {
+		return err
+	}
+	return s.updater.update(ctx, entity, conflicting, func() error {
+		was, err := s.Get(ctx, entity)
+		if err != nil {
+			return err
+		}
+		if was.Terminal {
+			return &TerminalError{Name: entity, Stamp: was.Stamp}
+		}
+		next, err := change(ctx, was)
+		if err != nil {
+			return err
+		}
+		next.Stamp = Stamp{Version: was.Stamp.Version + 1, Tie: crand.Text()}
+		return s.replace(ctx, entity, was.Stamp, next)
+	})
+}
+
+func (s *Store) replace(ctx context.Context, entity string, old Stamp, next driver.Versioned) (err error) {
+	const op = "update state"
+	if err := storable(op, entity, next); err != nil {
+		return err
+	}
+	var o Outcome
+	var stored driver.Versioned
+	doubt, err := s.updater.persist(ctx, func() (err error) {
+		o, stored, err = s.versions.Replace(ctx, entity, old, next)
+		return err
+	})
+	switch {
+	case err != nil:
+		return uncertainty(op, entity, doubt, err)
+	case o == Applied || o == Duplicate:
+		return nil
+	case doubt:
+		return problem(op, entity, interlock.Uncertain, errors.New("a request had no answer, and another writer came after it"))
+	case o == Terminal:
+		return &TerminalError{Name: entity, Stamp: stored.Stamp}
+	}
+	return ErrConflict
+}
+
+// storable refuses what is not worth a request.
+func storable(op, entity string, v driver.Versioned) error {
+	if err := named(op, entity); err != nil {
+		return err
+	}
+	if err := v.Check(); err != nil {
+		return bug(op, entity, err)
+	}
+	return nil
+}
+
+// uncertainty: if a request had no answer and none after it worked, the outcome
+// is unknown, whatever the last one said.
+func uncertainty(op, entity string, doubt bool, err error) error {
+	if err == nil || !doubt || interlock.Kind(err) == interlock.Uncertain {
+		return err
+	}
+	return problem(op, entity, interlock.Uncertain, err)
+}

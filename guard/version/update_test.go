@@ -1,0 +1,256 @@
+package version_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+)
+
+// account is a row of the table that updates work on.
+type account struct {
+	Owner   string
+	Balance int64
+	Note    *string
+	Raw     []byte
+}
+
+var accounts = version.Rows[account]{
+	Table: "account", Key: "id", Version: "version",
+	Columns: []string{"owner", "balance", "note", "raw"},
+	Fields:  func(a *account) []any { return []any{&a.Owner, &a.Balance, &a.Note, &a.Raw} },
+}
+
+func (w world) accounts() {
+	raw := map[driver.Dialect]string{driver.Postgres: "bytea", driver.MariaDB: "longblob"}[w.Dialect]
+	w.DB.Exec(w.T, `create table account (id bigint primary key, owner varchar(64) not null, balance bigint not null,
+		note varchar(64), raw `+raw+`, version bigint)`, `insert into account (id, owner, balance) values (1, 'alice', 0)`)
+}
+
+// testLostUpdate: all add one, and none is lost; conflicts are counted.
+func testLostUpdate(w world) {
+	w.accounts()
+	const writers, each = 16, 5
+	var stats version.Stats
+	u := updater(w.T, version.Options{Attempts: 1000, Hooks: stats.Hooks()})
+	var running sync.WaitGroup
+	for range writers {
+		running.Go(func() {
+			for range each {
+				err := version.Update(w.Context(), u, w.DB, accounts, "1", func(_ context.Context, a *account) error {
+					a.Balance++
+					return nil
+				})
+				if err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if got := w.text(`select concat(balance, ' ', version) from account`); got != fmt.Sprintf("%d %[1]d", writers*each) {
+		w.Errorf("balance and version %s, want %d each", got, writers*each)
+	}
+	c := stats.Counts()
+	if c.Attempts != writers*each+c.Conflicts || c.Retries != c.Conflicts || c.Exhausted != 0 {
+		w.Errorf("%+v do not add up", c)
+	}
+	w.Logf("%d writers: %+v, conflict rate %.2f", writers, c, c.ConflictRate())
+}
+
+// overtake changes the row while an update works on its own copy.
+func (w world) overtake() {
+	w.DB.Exec(w.T, `update account set balance = balance + 100, version = coalesce(version, 0) + 1`)
+}
+
+func testConflicts(w world) {
+	w.accounts()
+	var stats version.Stats
+	calls := 0
+	overtaken := func(_ context.Context, a *account) error {
+		calls++
+		a.Balance = -1
+		w.overtake()
+		return nil
+	}
+	err := version.Update(w.Context(), updater(w.T, version.Options{Hooks: stats.Hooks()}), w.DB, accounts, "1", overtaken)
+	var conflict *version.ConflictError
+	mustFail(w.T, err, interlock.Retryable, version.ErrConflict)
+	if !errors.As(err, &conflict) || conflict.Attempts != version.DefaultAttempts || conflict.Name != "1" || calls != version.DefaultAttempts {
+		w.Errorf("after %d attempts: %v", calls, err)
+	}
+	if c := stats.Counts(); c != (version.Counts{Attempts: 4, Conflicts: 4, Retries: 3, Exhausted: 1}) || c.ConflictRate() != 1 {
+		w.Errorf("%+v", c)
+	}
+	// Others have not changed anything when the last attempt looks.
+	calls = 0
+	err = version.Update(w.Context(), updater(w.T, version.Options{}), w.DB, accounts, "1", func(ctx context.Context, a *account) error {
+		if calls < version.DefaultAttempts-1 {
+			return overtaken(ctx, a)
+		}
+		a.Balance++
+		return nil
+	})
+	ok(w.T, err)
+	if got := w.text(`select concat(balance) from account`); got != "701" {
+		w.Errorf("balance %s: an update was lost", got)
+	}
+
+	var handed *version.ConflictError
+	errQueued := errors.New("queued")
+	u := updater(w.T, version.Options{Attempts: 2, Hooks: stats.Hooks(), HandOff: func(_ context.Context, err *version.ConflictError) error {
+		handed = err
+		return errQueued
+	}})
+	err = version.Update(w.Context(), u, w.DB, accounts, "1", overtaken)
+	if !errors.Is(err, errQueued) || handed == nil || handed.Attempts != 2 || stats.Counts().HandedOff != 1 {
+		w.Errorf("%v; handed off %+v, counted %+v", err, handed, stats.Counts())
+	}
+
+	err = version.Update(w.Context(), u, w.DB, accounts, "2", overtaken)
+	var missing *version.NoRowError
+	if mustFail(w.T, err, interlock.Definite, nil); !errors.As(err, &missing) {
+		w.Errorf("no row: %v", err)
+	}
+	errOwn := errors.New("not enough money")
+	before := w.text(`select concat(balance, ' ', version) from account`)
+	err = version.Update(w.Context(), u, w.DB, accounts, "1", func(_ context.Context, a *account) error {
+		a.Balance = 0
+		return errOwn
+	})
+	if after := w.text(`select concat(balance, ' ', version) from account`); err != errOwn || after != before {
+		w.Errorf("%v, and %s became %s", err, before, after)
+	}
+}
+
+// testSerialization: what the database undoes is run again in a transaction of its
+// own; what fails for other reasons is not.
+func testSerialization(w world) {
+	w.accounts()
+	fails := map[driver.Dialect][]string{
+		driver.Postgres: {`do $$ begin raise exception sqlstate '40001'; end $$`, `do $$ begin raise exception sqlstate '40P01'; end $$`},
+		driver.MariaDB:  {`signal sqlstate '40001' set mysql_errno = 1213`, `signal sqlstate 'HY000' set mysql_errno = 1020`},
+	}[w.Dialect]
+	var stats version.Stats
+	u := updater(w.T, version.Options{Hooks: stats.Hooks()})
+	n := 0
+	ok(w.T, version.Tx(w.Context(), u, w.DB, "1", func(ctx context.Context, db driver.SQL) error {
+		n++
+		if _, err := db.Exec(ctx, `update account set balance = balance + 1`); err != nil {
+			return err
+		}
+		if n <= len(fails) {
+			_, err := db.Exec(ctx, fails[n-1])
+			return err
+		}
+		return nil
+	}))
+	if got, c := w.text(`select concat(balance) from account`), stats.Counts(); got != "1" || c.Conflicts != 2 || c.Attempts != 3 {
+		w.Errorf("balance %s after %+v", got, c)
+	}
+	err := version.Tx(w.Context(), u, w.DB, "1", func(ctx context.Context, db driver.SQL) error {
+		n++
+		_, err := db.Exec(ctx, `insert into account (id, owner, balance) values (1, 'bob', 0)`)
+		return err
+	})
+	mustFail(w.T, err, interlock.Definite, nil)
+	if n != 4 {
+		w.Errorf("a unique violation was tried %d times", n-3)
+	}
+
+	if w.Dialect != driver.Postgres {
+		return
+	}
+	// A transaction of repeatable reads that is overtaken.
+	n = 0
+	ok(w.T, version.Update(w.Context(), u, at{w.DB.BeginnerAt, driver.RepeatableRead}, accounts, "1", func(_ context.Context, a *account) error {
+		if n++; n == 1 {
+			w.overtake()
+		}
+		a.Balance++
+		return nil
+	}))
+	if got := w.text(`select concat(balance) from account`); got != "102" || n != 2 {
+		w.Errorf("balance %s after %d attempts", got, n)
+	}
+}
+
+// at begins transactions at a level.
+type at struct {
+	driver.BeginnerAt[driver.SQL]
+	level driver.Isolation
+}
+
+func (a at) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) { return a.BeginAt(ctx, a.level) }
+
+func testUncertainUpdate(w world) {
+	w.accounts()
+	calls := 0
+	err := version.Update(w.Context(), updater(w.T, version.Options{}), w.lossy(), accounts, "1", func(_ context.Context, a *account) error {
+		calls++
+		a.Balance++
+		return nil
+	})
+	mustFail(w.T, err, interlock.Uncertain, interlock.ErrUncertain)
+	if got := w.text(`select concat(balance, ' ', version) from account`); got != "1 1" || calls != 1 {
+		w.Errorf("%s after %d attempts", got, calls)
+	}
+}
+
+// testRowKinds: texts, numbers, NULL and bytes, and what is wrong with Rows.
+func testRowKinds(w world) {
+	w.accounts()
+	u := updater(w.T, version.Options{})
+	note := `it's "quoted" \`
+	want := account{"bob", -1 << 62, &note, []byte{0, 255, '\''}}
+	ok(w.T, version.Update(w.Context(), u, w.DB, accounts, "1", func(_ context.Context, a *account) error {
+		if a.Owner != "alice" || a.Note != nil || a.Raw != nil {
+			return fmt.Errorf("read %+v", a)
+		}
+		*a = want
+		return nil
+	}))
+	ok(w.T, version.Update(w.Context(), u, w.DB, accounts, "1", func(_ context.Context, a *account) error {
+		if a.Owner != want.Owner || a.Balance != want.Balance || a.Note == nil || *a.Note != note || !slices.Equal(a.Raw, want.Raw) {
+			return fmt.Errorf("read %+v", a)
+		}
+		a.Note, a.Raw = nil, nil
+		return nil
+	}))
+	if got := w.text(`select concat(owner, version, note is null, raw is null) from account`); got != "bob2tt" && got != "bob211" {
+		w.Errorf("the row is %s", got)
+	}
+	none := func(context.Context, *account) error { return nil }
+	for name, bad := range map[string]func(*version.Rows[account]){
+		"no fields":      func(r *version.Rows[account]) { r.Fields = nil },
+		"no columns":     func(r *version.Rows[account]) { r.Columns = nil },
+		"fewer columns":  func(r *version.Rows[account]) { r.Columns = r.Columns[1:] },
+		"no name":        func(r *version.Rows[account]) { r.Columns = []string{"", "balance", "note", "raw"} },
+		"no version":     func(r *version.Rows[account]) { r.Version = "" },
+		"quotes in name": func(r *version.Rows[account]) { r.Table = "a.b.c" },
+	} {
+		rows := accounts
+		bad(&rows)
+		if err := version.Update(w.Context(), u, w.DB, rows, "1", none); interlock.Kind(err) != interlock.Bug {
+			w.Errorf("%s: %v", name, err)
+		}
+	}
+	mustFail(w.T, version.Update(w.Context(), u, w.DB, accounts, "", none), interlock.Bug, interlock.ErrName)
+}
+
+func TestImpossibleOptions(t *testing.T) {
+	for _, o := range []version.Options{{Attempts: -1}, {First: -1}, {Max: -1}} {
+		_, err := version.NewUpdater(&o)
+		mustFail(t, err, interlock.Bug, nil)
+		_, err = version.NewStore(nil, &o)
+		mustFail(t, err, interlock.Bug, nil)
+	}
+	_, err := version.NewUpdater(nil)
+	ok(t, err)
+}

@@ -1,0 +1,173 @@
+package version_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// world is one database with the tables of this test, reached by one client.
+type world struct {
+	*testing.T
+	*databases.DB
+}
+
+// TestSQL runs every test on each database by each client, in a database of its own.
+func TestSQL(t *testing.T) {
+	tests := []struct {
+		name string
+		test func(w world)
+	}{
+		{"a cancelled order is not resurrected by events out of order", testCancelledStays},
+		{"replays, resets and dead letters overwrite nothing newer", testReplays},
+		{"an unseen entity leaves its stamp, a deleted one a tombstone", testUnseen},
+		{"equal versions are ordered by their ties", testTies},
+		{"changes are judged as specified", testJudged},
+		{"racing consumers converge on the newest", testRacingConsumers},
+		{"who is later waits, and a rollback leaves nothing", testWaits},
+		{"a lost reply to commit converges by repetition", testLostCommit},
+		{"tombstones are purged after their time", testPurge},
+		{"bad input ends in a clear error", testBadInput},
+		{"a column guards its row", testColumn},
+		{"each apply costs one statement, or two", testCosts},
+		{"sixteen writers lose no update", testLostUpdate},
+		{"conflicts end in an error or a hand-off", testConflicts},
+		{"failures of serialization count as conflicts", testSerialization},
+		{"an update that may be done is not repeated", testUncertainUpdate},
+		{"rows are written as they are read", testRowKinds},
+	}
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				w := world{t, open(t)}
+				w.DB.Do(t, version.Table{}.Create)
+				tt.test(w)
+			})
+		}
+	})
+}
+
+// apply applies in a transaction of its own, and does then if that was Applied.
+func (w world) apply(g version.Guard, c version.Change, then ...string) (version.Outcome, error) {
+	var o version.Outcome
+	err := w.Try(w.Context(), func(ctx context.Context, db driver.SQL) (err error) {
+		if o, err = g.Apply(ctx, db, c); err != nil || o != version.Applied {
+			return err
+		}
+		for _, query := range then {
+			if _, err := db.Exec(ctx, query); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return o, err
+}
+
+func (w world) mustApply(g version.Guard, c version.Change, want version.Outcome, then ...string) {
+	w.Helper()
+	if o, err := w.apply(g, c, then...); err != nil || o != want {
+		w.Fatalf("apply %+v: %v, %v; want %v", c, o, err, want)
+	}
+}
+
+func (w world) state(entity string) (s version.State) {
+	w.Helper()
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+		s, err = version.Table{}.Show(ctx, db, entity)
+		return err
+	})
+	return s
+}
+
+// text is the single value of a query, as text.
+func (w world) text(query string) string {
+	w.Helper()
+	return databases.One[string](w.T, w.DB, query)
+}
+
+// updater makes one whose pauses are short.
+func updater(t testing.TB, o version.Options) *version.Updater {
+	t.Helper()
+	if o.First == 0 {
+		o.First, o.Max = time.Millisecond, 20*time.Millisecond
+	}
+	u, err := version.NewUpdater(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func change(entity string, v int64, tie string) version.Change {
+	return version.Change{Entity: entity, Stamp: version.Stamp{Version: v, Tie: tie}}
+}
+
+func terminal(c version.Change) version.Change { c.Terminal = true; return c }
+
+func deleted(c version.Change) version.Change { c.Deleted = true; return c }
+
+func mustFail(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, is)
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counting counts the statements of one transaction.
+type counting struct {
+	driver.SQL
+	n *atomic.Int64
+}
+
+func (c counting) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	c.n.Add(1)
+	return c.SQL.Exec(ctx, query, args...)
+}
+
+func (c counting) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	c.n.Add(1)
+	return c.SQL.Query(ctx, query, args, each)
+}
+
+// later runs fn and gives its error, within bound.
+func later(t testing.TB, fn func() error) (wait func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	return func() error {
+		t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(bound):
+			t.Fatalf("still running after %v", bound)
+			return nil
+		}
+	}
+}
+
+func quoted(s string) string { return fmt.Sprintf("'%s'", s) }
