@@ -1,1 +1,236 @@
 package idempotency
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// HandlerOptions of [Handler]; nil and the zero value work.
+type HandlerOptions struct {
+	// Methods are those whose requests need a key; empty means POST and PATCH.
+	// Others pass.
+	Methods []string
+	// Optional lets requests without a key pass, which then may take effect twice;
+	// otherwise they are answered 400.
+	Optional bool
+	// Operation names what a request asks for; nil means its method and the pattern
+	// of http.ServeMux that it matched, or its path if the mux stands behind.
+	Operation func(*http.Request) string
+	// Headers are the request's headers that are part of its fingerprint, beside
+	// method, path, query and body; nil means Content-Type.
+	Headers []string
+	// Keep tells by its status whether an answer is kept and replayed; nil means
+	// [KeepStatus]. An answer that is not kept is shown all the same: one below 500
+	// frees the key, as [Request.Decline] does; one of 500 or more leaves the
+	// request unfinished.
+	Keep func(status int) bool
+	// Replay are the headers of an answer that are kept and replayed; nil means
+	// [ReplayHeaders]. Name none that is of one client, such as Set-Cookie.
+	Replay []string
+	// Wait is for how long a request waits for the answer of another one that is in
+	// flight; 0 answers 409 at once.
+	Wait time.Duration
+	// RetryAfter is when a client is told to ask again at the latest; 0 means a
+	// second. What it is told is in whole seconds, one at least.
+	RetryAfter time.Duration
+	// MaxRequest is the longest body of a request in bytes; 0 means 1 MiB. One that
+	// is longer is answered 413.
+	MaxRequest int64
+	// KeepBody keeps the request's body as [Request.Input], for a [Completer].
+	KeepBody bool
+	// Docs is the address of a page about the problems that clients are told, whose
+	// anchors are their reasons; empty is none.
+	Docs string
+}
+
+// ReplayHeaders are the headers of answers that are kept unless options say
+// otherwise.
+var ReplayHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language",
+	"Content-Location", "Content-Type", "Etag", "Expires", "Last-Modified", "Link", "Location", "Vary"}
+
+// KeepStatus tells whether an answer depends on the request alone: 2xx, 3xx and 4xx
+// do, but for those that say who asks (401, 403, 407), when (408, 425, 429), or what
+// is in the way now (409, 421, 423).
+func KeepStatus(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
+		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
+		http.StatusConflict, http.StatusMisdirectedRequest, http.StatusLocked:
+		return false
+	}
+	return status >= 200 && status < 500
+}
+
+// Everybody is the scope of a service whose clients may see each other's answers.
+func Everybody(*http.Request) string { return "" }
+
+// Handler lets each request to next that has an Idempotency-Key take effect once,
+// and answers its retries with the same answer, marked Idempotency-Replayed. scope
+// tells whose request it is: whoever shares a scope and knows a key can have the
+// answer, so take it from what the client has proved to be, not from what it says.
+//
+// next finds its attempt by [From] in the request's context, for [Phase], [LastPhase]
+// and [Step]. Its answer is written to the client when it is durable, as a whole:
+// see [ErrStreaming]. A panic leaves the request unfinished, and goes on.
+//
+// Without an answer a client is told a problem of RFC 9457: 400 for a key that is
+// missing or malformed, 409 if the request is in flight, 422 if the key stands for
+// another one, 413 if it is too large, 503 if the store is out of reach.
+func Handler(s *Store, scope func(*http.Request) string, next http.Handler, o *HandlerOptions) http.Handler {
+	h := &handler{store: s, scope: scope, next: next}
+	if o != nil {
+		h.HandlerOptions = *o
+	}
+	if len(h.Methods) == 0 {
+		h.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	if h.Operation == nil {
+		h.Operation = operation
+	}
+	if h.Headers == nil {
+		h.Headers = []string{"Content-Type"}
+	}
+	if h.Keep == nil {
+		h.Keep = KeepStatus
+	}
+	if h.Replay == nil {
+		h.Replay = ReplayHeaders
+	}
+	if h.RetryAfter <= 0 {
+		h.RetryAfter = time.Second
+	}
+	if h.MaxRequest <= 0 {
+		h.MaxRequest = 1 << 20
+	}
+	if h.KeepBody {
+		h.MaxRequest = min(h.MaxRequest, MaxInput)
+	}
+	return h
+}
+
+type handler struct {
+	store *Store
+	scope func(*http.Request) string
+	next  http.Handler
+	HandlerOptions
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !slices.Contains(h.Methods, r.Method) {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	key, err := ParseKey(r.Header.Values(keyHeader))
+	switch {
+	case err != nil:
+		h.refuse(w, problem{Title: "The " + keyHeader + " is malformed", Status: http.StatusBadRequest, Reason: "key-malformed", Detail: err.Error()})
+	case key == "" && h.Optional:
+		h.next.ServeHTTP(w, r)
+	case key == "":
+		h.refuse(w, problem{Title: "An " + keyHeader + " is required", Status: http.StatusBadRequest, Reason: "key-missing",
+			Detail: "Choose one that is new, and send it again with each retry."})
+	default:
+		h.serve(w, r, key)
+	}
+}
+
+func (h *handler) refuse(w http.ResponseWriter, p problem) { p.write(w, h.Docs) }
+
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, key string) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.MaxRequest))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		h.refuse(w, problem{Title: "The request is too large", Status: http.StatusRequestEntityTooLarge, Reason: "request-too-large"})
+		return
+	case err != nil:
+		h.refuse(w, problem{Title: "The request's body cannot be read", Status: http.StatusBadRequest, Reason: "request-unreadable"})
+		return
+	}
+	out := &buffer{header: http.Header{}}
+	response, err := h.store.Do(r.Context(), h.call(r, key, body), h.carryOut(out, r, body))
+	switch {
+	case errors.Is(err, errUnfinished):
+		out.response().send(w)
+	case err != nil:
+		h.refuse(w, problemOf(err, h.RetryAfter))
+	case response.Replayed:
+		w.Header().Set("Idempotency-Replayed", "true")
+		response.send(w)
+	default:
+		response.send(w)
+	}
+}
+
+// call is what the request is to the store.
+func (h *handler) call(r *http.Request, key string, body []byte) Call {
+	parts := [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery)}
+	for _, name := range h.Headers {
+		parts = append(parts, []byte(strings.Join(r.Header.Values(name), ", ")))
+	}
+	c := Call{Scope: h.scope(r), Operation: h.Operation(r), Key: key, Fingerprint: Fingerprint(append(parts, body)...), Wait: h.Wait}
+	if h.KeepBody {
+		c.Input = body
+	}
+	return c
+}
+
+// operation is the method and the pattern, or else the path, or what stands for one
+// that is too long.
+func operation(r *http.Request) string {
+	if r.Pattern != "" && strings.Contains(r.Pattern, " ") {
+		return r.Pattern
+	}
+	what := r.Pattern
+	if what == "" {
+		what = r.URL.EscapedPath()
+	}
+	if len(r.Method)+len(what) >= driver.MaxIdempotencyName {
+		what = "sha256:" + Fingerprint([]byte(what))
+	}
+	return r.Method + " " + what
+}
+
+// errUnfinished is a handler's answer of 500 or more.
+var errUnfinished = errors.New("the handler has failed")
+
+// carryOut runs the handler into out.
+func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
+	return func(ctx context.Context) (Response, error) {
+		attempt := From(ctx)
+		attempt.allow = h.allowed
+		again := r.WithContext(ctx)
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		h.next.ServeHTTP(out, again)
+		response := out.response()
+		switch {
+		case attempt.answered(), h.Keep(response.Status): // what LastPhase has recorded comes before this
+		case response.Status >= http.StatusInternalServerError:
+			return response, errUnfinished
+		default:
+			attempt.Decline()
+		}
+		return response, nil
+	}
+}
+
+// allowed is what is kept of a header.
+func (h *handler) allowed(header http.Header) http.Header {
+	kept := maps.Clone(header)
+	maps.DeleteFunc(kept, func(name string, _ []string) bool {
+		return !slices.ContainsFunc(h.Replay, func(allowed string) bool {
+			return textproto.CanonicalMIMEHeaderKey(allowed) == textproto.CanonicalMIMEHeaderKey(name)
+		})
+	})
+	return kept
+}

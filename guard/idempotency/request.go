@@ -60,6 +60,13 @@ func (r *Request) Input() []byte { return r.record.Input }
 // any effect. If a phase was done, the request is left unfinished instead.
 func (r *Request) Decline() { r.declined.Store(true) }
 
+// answered tells whether the last phase has recorded the answer.
+func (r *Request) answered() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last != nil
+}
+
 // run carries r out and records what came of it.
 func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response, kept bool, err error) {
 	inside, end := r.begin(ctx)
@@ -74,7 +81,7 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 	returned = true
 	end()
 	switch {
-	case r.last != nil:
+	case r.answered():
 		return *r.last, true, nil
 	case err != nil:
 		// If the release fails, the lease lapses.

@@ -1,0 +1,448 @@
+package idempotency_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// site is a server whose handler stands behind the guard.
+type site struct {
+	*httptest.Server
+	runs atomic.Int64
+}
+
+func tenant(r *http.Request) string { return r.Header.Get("Tenant") }
+
+func serve(t testing.TB, records driver.Idempotency, o *idempotency.HandlerOptions, next http.HandlerFunc) *site {
+	t.Helper()
+	s := &site{}
+	store := open(t, records, nil)
+	mux := http.NewServeMux()
+	mux.Handle("/orders/{id}", idempotency.Handler(store, tenant, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.runs.Add(1)
+		next(w, r)
+	}), o))
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// said is what a client is told.
+type said struct {
+	Status int
+	Header http.Header
+	Body   string
+	reason string
+}
+
+// ask sends a request; changes are "Header: value", "body=…", "path=…", "method=…".
+func (s *site) ask(t testing.TB, key string, changes ...string) said {
+	t.Helper()
+	method, path, body := "POST", "/orders/7", `{"n":1}`
+	header := http.Header{"Content-Type": {"application/json"}, "Tenant": {"alice"}}
+	if key != "" {
+		header.Set("Idempotency-Key", key)
+	}
+	for _, c := range changes {
+		if name, value, ok := strings.Cut(c, "="); ok {
+			*map[string]*string{"body": &body, "path": &path, "method": &method}[name] = value
+		} else {
+			name, value, _ := strings.Cut(c, ": ")
+			header.Add(name, value)
+		}
+	}
+	r, err := http.NewRequest(method, s.URL+path, strings.NewReader(body))
+	ok(t, err)
+	r.Header = header
+	got, err := s.Client().Do(r)
+	ok(t, err)
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	ok(t, err)
+	answer := said{Status: got.StatusCode, Header: got.Header, Body: string(text)}
+	if got.Header.Get("Content-Type") == "application/problem+json" {
+		var p struct {
+			Type, Title, Reason string
+			Status              int
+		}
+		if err := json.Unmarshal(text, &p); err != nil || p.Status != answer.Status || p.Title == "" || p.Type == "" {
+			t.Errorf("problem %s: %v", text, err)
+		}
+		answer.reason = p.Reason
+	}
+	return answer
+}
+
+func (s *site) want(t testing.TB, got said, status int, reason string) {
+	t.Helper()
+	if got.Status != status || got.reason != reason {
+		t.Errorf("%d %q: %s; want %d %q", got.Status, got.reason, got.Body, status, reason)
+	}
+}
+
+func create(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", "/orders/"+r.PathValue("id"))
+	w.Header().Add("Link", "<a>")
+	w.Header().Add("Link", "<\xe9>")
+	w.Header().Set("Set-Cookie", "session=secret")
+	w.WriteHeader(http.StatusCreated)
+	w.Header().Set("Etag", "too late")
+	fmt.Fprintf(w, "made of %s\x00\xff", body)
+}
+
+func TestAnswerIsReplayed(t *testing.T) {
+	s := serve(t, memory.NewIdempotency(), nil, create)
+	first := s.ask(t, "k")
+	s.want(t, first, 201, "")
+	if first.Header.Get("Set-Cookie") == "" || first.Header.Get("Idempotency-Replayed") != "" || first.Header.Get("Etag") != "" {
+		t.Errorf("first answer: %v", first.Header)
+	}
+	again := s.ask(t, `"k"`)
+	if again.Header.Get("Idempotency-Replayed") != "true" || again.Header.Get("Set-Cookie") != "" {
+		t.Errorf("replay: %v", again.Header)
+	}
+	for _, name := range []string{"Idempotency-Replayed", "Set-Cookie", "Date"} {
+		first.Header.Del(name)
+		again.Header.Del(name)
+	}
+	if !reflect.DeepEqual(first, again) || s.runs.Load() != 1 {
+		t.Errorf("run %d times: %+v, then %+v", s.runs.Load(), first, again)
+	}
+}
+
+// TestOtherRequestUnderAKey: whatever is part of the fingerprint makes it another
+// request, and whatever is part of the key another key.
+func TestOtherRequestUnderAKey(t *testing.T) {
+	s := serve(t, memory.NewIdempotency(), &idempotency.HandlerOptions{Headers: []string{"Currency"}}, create)
+	s.want(t, s.ask(t, "k"), 201, "")
+	for _, c := range []string{"body={}", "body=", "path=/orders/8", "path=/orders/7?x", "Currency: EUR"} {
+		s.want(t, s.ask(t, "k", c), 422, "mismatch")
+	}
+	if s.runs.Load() != 1 {
+		t.Fatalf("run %d times", s.runs.Load())
+	}
+	s.want(t, s.ask(t, "k", "Unrelated: x"), 201, "")
+	for _, c := range []string{"method=PATCH", "Tenant: bob"} {
+		s.want(t, s.ask(t, "other "+c[:1]), 400, "key-malformed") // a bare key with a blank
+		s.want(t, s.ask(t, "k2", c), 201, "")
+	}
+	if s.runs.Load() != 3 {
+		t.Errorf("run %d times", s.runs.Load())
+	}
+}
+
+func TestKeyIsRequired(t *testing.T) {
+	s := serve(t, memory.NewIdempotency(), &idempotency.HandlerOptions{MaxRequest: 10, Docs: "https://example.org/keys"}, create)
+	missing := s.ask(t, "")
+	s.want(t, missing, 400, "key-missing")
+	if !strings.Contains(missing.Body, `"type":"https://example.org/keys#key-missing"`) {
+		t.Error(missing.Body)
+	}
+	s.want(t, s.ask(t, `"k`), 400, "key-malformed")
+	s.want(t, s.ask(t, "a", "Idempotency-Key: b"), 400, "key-malformed")
+	s.want(t, s.ask(t, "k", "body=12345678901"), 413, "request-too-large")
+	if s.runs.Load() != 0 {
+		t.Error("something was run")
+	}
+	s.want(t, s.ask(t, "k", "body=1234567890"), 201, "")
+	s.want(t, s.ask(t, "", "method=GET"), 201, "")
+	optional := serve(t, memory.NewIdempotency(), &idempotency.HandlerOptions{Optional: true}, create)
+	for range 2 {
+		optional.want(t, optional.ask(t, ""), 201, "")
+	}
+	if s.runs.Load() != 2 || optional.runs.Load() != 2 {
+		t.Errorf("run %d and %d times", s.runs.Load(), optional.runs.Load())
+	}
+}
+
+// TestWhatIsKept: an answer that depends on more than the request is not replayed.
+func TestWhatIsKept(t *testing.T) {
+	for status, kept := range map[int]bool{200: true, 204: true, 303: true, 400: true, 402: true, 404: true, 410: true, 422: true,
+		401: false, 403: false, 409: false, 408: false, 425: false, 429: false, 500: false, 502: false, 503: false} {
+		s := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) })
+		for range 2 {
+			s.want(t, s.ask(t, "k"), status, "")
+		}
+		if (s.runs.Load() == 1) != kept {
+			t.Errorf("%d was run %d times", status, s.runs.Load())
+		}
+		// What is not kept and below 500 has freed the key, also for another request.
+		want := 422
+		if !kept && status < 500 {
+			want = status
+		}
+		if got := s.ask(t, "k", "body={}"); got.Status != want {
+			t.Errorf("another request after %d: %d", status, got.Status)
+		}
+	}
+	frozen := serve(t, memory.NewIdempotency(), &idempotency.HandlerOptions{Keep: func(int) bool { return true }},
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	for range 2 {
+		frozen.want(t, frozen.ask(t, "k"), 500, "")
+	}
+	if frozen.runs.Load() != 1 {
+		t.Errorf("a frozen 500 was run %d times", frozen.runs.Load())
+	}
+	declined := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) {
+		idempotency.From(r.Context()).Decline()
+		w.WriteHeader(422)
+	})
+	for i := range 3 {
+		declined.want(t, declined.ask(t, "k", fmt.Sprint("body=", i)), 422, "")
+	}
+	if declined.runs.Load() != 3 {
+		t.Errorf("what was declined was run %d times", declined.runs.Load())
+	}
+}
+
+// TestPanicIsNoAnswer: it goes on to the server, and a retry is let in at once.
+func TestPanicIsNoAnswer(t *testing.T) {
+	var s *site
+	s = serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "half an answer")
+		if s.runs.Load() == 1 {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	r, _ := http.NewRequest("POST", s.URL+"/orders/7", strings.NewReader(`{"n":1}`))
+	r.Header = http.Header{"Idempotency-Key": {"k"}, "Tenant": {"alice"}, "Content-Type": {"application/json"}}
+	if got, err := s.Client().Do(r); err == nil {
+		got.Body.Close()
+		t.Errorf("a panic was answered %d", got.StatusCode)
+	}
+	s.want(t, s.ask(t, "k"), 200, "")
+	if s.runs.Load() != 2 {
+		t.Errorf("run %d times", s.runs.Load())
+	}
+}
+
+// TestInFlight: whoever comes meanwhile is told to come back, or waits.
+func TestInFlight(t *testing.T) {
+	records := memory.NewIdempotency()
+	began, release := make(chan struct{}), make(chan struct{})
+	next := func(w http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-release
+		create(w, r)
+	}
+	s := serve(t, records, nil, next)
+	patient := serve(t, records, &idempotency.HandlerOptions{Wait: bound}, next)
+	short := serve(t, records, &idempotency.HandlerOptions{Wait: 50 * time.Millisecond}, next)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.want(t, s.ask(t, "k"), 201, "") })
+	<-began
+	for _, impatient := range []*site{s, short} {
+		busy := impatient.ask(t, "k")
+		if impatient.want(t, busy, 409, "in-flight"); busy.Header.Get("Retry-After") != "1" {
+			t.Errorf("%v", busy.Header)
+		}
+	}
+	s.want(t, s.ask(t, "k", "body={}"), 422, "mismatch")
+	for range 4 {
+		wg.Go(func() {
+			got := patient.ask(t, "k")
+			if patient.want(t, got, 201, ""); got.Header.Get("Idempotency-Replayed") != "true" {
+				t.Errorf("%v", got.Header)
+			}
+		})
+	}
+	close(release)
+	wg.Wait()
+	if n := s.runs.Load() + patient.runs.Load(); n != 1 {
+		t.Errorf("run %d times", n)
+	}
+}
+
+// TestStreamingIsRefused, with a clear error, and not silently buffered.
+func TestStreamingIsRefused(t *testing.T) {
+	s := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) {
+		_, _, hijack := http.NewResponseController(w).Hijack()
+		for what, err := range map[string]error{"flush": http.NewResponseController(w).Flush(), "hijack": hijack} {
+			if !errors.Is(err, idempotency.ErrStreaming) || !errors.Is(err, http.ErrNotSupported) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, ok := w.(http.Flusher); ok {
+			t.Error("it claims to be a Flusher")
+		}
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusNoContent)
+		if _, err := w.Write([]byte("x")); !errors.Is(err, http.ErrBodyNotAllowed) {
+			t.Errorf("a body of 204: %v", err)
+		}
+	})
+	s.want(t, s.ask(t, "k"), 204, "")
+}
+
+// TestLargeAnswerFailsClosed: it is shown once, and the request is never run again.
+func TestLargeAnswerFailsClosed(t *testing.T) {
+	large := strings.Repeat("x", idempotency.DefaultMaxAnswer+1)
+	s := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, large) })
+	if first := s.ask(t, "k"); first.Status != 200 || first.Body != large {
+		t.Errorf("%d, %d bytes", first.Status, len(first.Body))
+	}
+	for range 2 {
+		got := s.ask(t, "k")
+		if s.want(t, got, 409, "answer-not-kept"); got.Header.Get("Retry-After") != "" || !strings.Contains(got.Body, "status 200") {
+			t.Errorf("%v %s", got.Header, got.Body)
+		}
+	}
+	if s.runs.Load() != 1 {
+		t.Errorf("run %d times", s.runs.Load())
+	}
+}
+
+// TestUnlockBeforeStore: the client has no answer before it is durable. Whoever has
+// read it and asks again at once is replayed, however often.
+func TestUnlockBeforeStore(t *testing.T) {
+	slow := &slowFinish{Idempotency: memory.NewIdempotency()}
+	s := serve(t, slow, nil, create)
+	for i := range 20 {
+		key := fmt.Sprint("k", i)
+		s.want(t, s.ask(t, key), 201, "")
+		if slow.finished.Load() != int64(i+1) {
+			t.Fatal("the answer came before its record")
+		}
+		if got := s.ask(t, key); got.Header.Get("Idempotency-Replayed") != "true" {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
+
+// slowFinish takes its time to record an answer.
+type slowFinish struct {
+	driver.Idempotency
+	finished atomic.Int64
+}
+
+func (s *slowFinish) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
+	if u.Answer == nil {
+		return s.Idempotency.Update(ctx, u)
+	}
+	time.Sleep(5 * time.Millisecond)
+	err := s.Idempotency.Update(ctx, u)
+	s.finished.Add(1)
+	return err
+}
+
+// TestStoreOutOfReach: nothing is run that cannot be recorded, and an answer that
+// could not be recorded is not shown.
+func TestStoreOutOfReach(t *testing.T) {
+	down := &interlock.Error{Op: "claim", Kind: interlock.Retryable, Err: errors.New("down")}
+	unknown := &interlock.Error{Op: "finish", Kind: interlock.Uncertain, Err: errors.New("reply lost")}
+	for _, c := range []struct {
+		records failing
+		reason  string
+		runs    int64
+	}{
+		{failing{claim: down}, "store-unavailable", 0},
+		{failing{claim: unknown}, "outcome-unknown", 0},
+		{failing{finish: unknown}, "outcome-unknown", 1},
+		{failing{finish: &interlock.Error{Op: "finish", Kind: interlock.Definite, Err: interlock.ErrLost}}, "overtaken", 1},
+	} {
+		c.records.Idempotency = memory.NewIdempotency()
+		s := serve(t, c.records, nil, create)
+		got := s.ask(t, "k")
+		status := 503
+		if c.reason == "overtaken" {
+			status = 409
+		}
+		if s.want(t, got, status, c.reason); got.Header.Get("Retry-After") != "1" || s.runs.Load() != c.runs {
+			t.Errorf("%s: %v, run %d times", c.reason, got.Header, s.runs.Load())
+		}
+	}
+}
+
+// failing is records that cannot be reached.
+type failing struct {
+	driver.Idempotency
+	claim, finish error
+}
+
+func (f failing) Claim(ctx context.Context, c driver.IdempotencyClaim) (driver.IdempotencyRecord, error) {
+	if f.claim != nil {
+		return driver.IdempotencyRecord{}, f.claim
+	}
+	return f.Idempotency.Claim(ctx, c)
+}
+
+func (f failing) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
+	if f.finish != nil && u.Answer != nil {
+		return f.finish
+	}
+	return f.Idempotency.Update(ctx, u)
+}
+
+// TestManyAtOnce sends a request 32 times at once: it takes effect once, and each is
+// told the same answer, or that it is in flight.
+func TestManyAtOnce(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), nil)
+		manyAtOnce(t, w.records, func(r *http.Request) error {
+			_, err := phase(r.Context(), w.records, "pay")
+			return err
+		})
+		if got := w.effects(t, "k"); got != "pay by 1" {
+			t.Errorf("effects: %s", got)
+		}
+	})
+	t.Run("redis", func(t *testing.T) {
+		client, err := redis.Dial(testbed.Redis(t).URL())
+		ok(t, err)
+		defer client.Close()
+		manyAtOnce(t, redis.NewIdempotency(client, "orders"), func(*http.Request) error { return nil })
+	})
+}
+
+func manyAtOnce(t *testing.T, records driver.Idempotency, work func(*http.Request) error) {
+	next := func(w http.ResponseWriter, r *http.Request) {
+		if err := work(r); err != nil {
+			http.Error(w, err.Error(), 500)
+			return
+		}
+		create(w, r)
+	}
+	s := serve(t, records, nil, next)
+	patient := serve(t, records, &idempotency.HandlerOptions{Wait: bound}, next)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	statuses, bodies := map[int]int{}, map[string]int{}
+	for i := range 32 {
+		wg.Go(func() {
+			from := []*site{s, patient}[i%2]
+			got := from.ask(t, "k")
+			mu.Lock()
+			defer mu.Unlock()
+			if statuses[got.Status]++; got.Status == 201 {
+				bodies[got.Body]++
+			} else if from == patient || got.reason != "in-flight" {
+				t.Errorf("%d %s", got.Status, got.Body)
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.runs.Load() + patient.runs.Load(); n != 1 || len(bodies) != 1 || statuses[201] < 16 || statuses[201]+statuses[409] != 32 {
+		t.Errorf("run %d times: %v, %v", n, statuses, bodies)
+	}
+}
