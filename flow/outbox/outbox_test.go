@@ -25,6 +25,12 @@ func TestOutbox(t *testing.T) {
 		test func(t *testing.T, db *databases.DB)
 	}{
 		{"messages arrive as they were added", testArrive},
+		{"poison blocks only its key", testPoisonBlocksItsKey},
+		{"retries hold up only their key", testRetries},
+		{"dead letters are replayed in order", testDeadLetters},
+		{"nothing passes a dead letter if told so", testParkedBehindADeadLetter},
+		{"an operator frees a key", testByHand},
+		{"a delayed message delays its key", testDelayed},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

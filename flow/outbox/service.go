@@ -62,7 +62,7 @@ func (s *service) run(ctx context.Context) error {
 	defer done()
 	sending, done := lasting(life, s.claim, s.options.Drain)
 	defer done()
-	if err := s.admit(life); err != nil {
+	if err := s.admit(life, storing); err != nil {
 		return s.ended(life, err)
 	}
 	for {
@@ -95,8 +95,9 @@ func (s *service) ended(life context.Context, err error) error {
 	return errors.Join(interlock.ErrExpired, err)
 }
 
-// admit checks that the slice is one of the table.
-func (s *service) admit(life context.Context) error {
+// admit checks that the slice is one of the table, and enters it before anything is
+// read: what a former owner has not settled by then it never will.
+func (s *service) admit(life, storing context.Context) error {
 	n := 0
 	err := s.persist(life, "read layout", func() (err error) {
 		n, err = s.Slices(life)
@@ -104,6 +105,9 @@ func (s *service) admit(life context.Context) error {
 	})
 	if err == nil && s.slice >= n {
 		err = &LayoutError{Table: s.table.name(), Stored: n, Want: s.slice + 1}
+	}
+	if err == nil {
+		_, err = s.settle(storing, settlement{}, 0, nil)
 	}
 	return err
 }

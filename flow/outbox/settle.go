@@ -116,7 +116,7 @@ func (s store) lanes(ctx context.Context, slice int, changes []change, conflict 
 func (s store) bury(ctx context.Context, _ int, d settlement) error {
 	for _, c := range d.dead {
 		err := s.exec(ctx, `insert into {dead} (id, message_id, slice, lane, topic, msg_key, headers, payload, added, attempts, last_error, died)
-			select id, message_id, slice, lane, topic, msg_key, headers, payload, added, ?, coalesce(?, {empty}), {now}
+			select id, message_id, slice, lane, topic, msg_key, headers, payload, added, cast(? as int), coalesce(?, {empty}), {now}
 			from {messages} where id = ? {or_leave id}`, c.attempts, told(c.err), c.id)
 		if err != nil {
 			return err
@@ -133,6 +133,11 @@ func (s store) bury(ctx context.Context, _ int, d settlement) error {
 func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if len(d.relieved) == 0 {
 		return nil
+	}
+	// A replay may be parking a message of such a lane just now: it has locked the
+	// lane, and is seen by the statement after this one.
+	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
+		return err
 	}
 	lanes := list(d.relieved)
 	if err := s.exec(ctx, `delete from {lanes} where lane in (`+lanes+`) and not exists

@@ -1,0 +1,105 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A Letter is a message that is not to be delivered any more.
+type Letter struct {
+	driver.Message
+	Place     int64 // in the order of all messages; see [LetterQuery]
+	Slice     int
+	Attempts  int
+	LastError string    // why it died
+	Added     time.Time // by the database's clock, as all times here
+	Died      time.Time
+}
+
+// A LetterQuery chooses dead letters. The zero value chooses the first hundred.
+type LetterQuery struct {
+	Topic string // if not empty
+	Key   string // if not empty
+	After int64  // only those behind that Place
+	Limit int    // how many at most; 0 means 100
+}
+
+// A NotFoundError tells that no message of that id is where it was looked for. It
+// is Definite.
+type NotFoundError struct {
+	Table string
+	What  string // "dead letter", "undelivered message" or "waiting message"
+	ID    string
+}
+
+// Error says what was not found.
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("outbox %s has no %s %q", e.Table, e.What, e.ID)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *NotFoundError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// Letters lists dead letters in the order in which they were added, without their
+// headers and payload.
+func (t Table) Letters(ctx context.Context, db driver.SQL, q LetterQuery) ([]Letter, error) {
+	const op = "list dead letters"
+	s, err := t.open(op, db)
+	if err != nil {
+		return nil, err
+	}
+	where, args := ` where id > ?`, []any{q.After}
+	if q.Topic != "" {
+		where, args = where+` and topic = ?`, append(args, q.Topic)
+	}
+	if q.Key != "" {
+		where, args = where+` and msg_key = ?`, append(args, q.Key)
+	}
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	return s.letters(ctx, op, `{empty}, null`, where+fmt.Sprintf(` order by id limit %d`, q.Limit), args...)
+}
+
+// Letter shows a dead letter in full. One that does not exist is a [*NotFoundError].
+func (t Table) Letter(ctx context.Context, db driver.SQL, id string) (Letter, error) {
+	const op = "show dead letter"
+	s, err := t.open(op, db)
+	if err != nil {
+		return Letter{}, err
+	}
+	found, err := s.letters(ctx, op, `headers, payload`, ` where message_id = ?`, id)
+	if err != nil {
+		return Letter{}, err
+	}
+	if len(found) == 0 {
+		return Letter{}, s.notFound("dead letter", id)
+	}
+	return found[0], nil
+}
+
+func (s store) letters(ctx context.Context, op, body, where string, args ...any) (found []Letter, err error) {
+	err = s.query(ctx, `select id, message_id, slice, topic, msg_key, attempts, last_error, added, died, `+body+` from {dead}`+where, args,
+		func(scan func(...any) error) error {
+			var l Letter
+			var headers string
+			var added, died int64
+			if err := scan(&l.Place, &l.ID, &l.Slice, &l.Topic, &l.Key, &l.Attempts, &l.LastError, &added, &died, &headers, &l.Payload); err != nil {
+				return err
+			}
+			l.Added, l.Died = time.UnixMicro(added).UTC(), time.UnixMicro(died).UTC()
+			var err error
+			l.Headers, err = decoded(headers)
+			found = append(found, l)
+			return err
+		})
+	return found, s.failed(op, err)
+}
+
+func (s store) notFound(what, id string) error {
+	return &NotFoundError{Table: s.table.name(), What: what, ID: id}
+}

@@ -1,0 +1,281 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// poison is the answer to a message that is refused for what it is.
+func poison(text string) error {
+	return &interlock.Error{Op: "publish", Kind: interlock.Definite, Err: errors.New(text)}
+}
+
+// refuse makes a sink refuse some ids until it is told otherwise.
+func refuse(sink *memory.Sink, err error, ids ...string) (accept func()) {
+	var over atomic.Bool
+	sink.Refuse(func(m driver.Message) error {
+		if slices.Contains(ids, m.ID) && !over.Load() {
+			return err
+		}
+		return nil
+	})
+	return func() { over.Store(true) }
+}
+
+func status(tb testing.TB, db *databases.DB) (s outbox.Status) {
+	tb.Helper()
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) (err error) {
+		s, err = box.Status(ctx, sql)
+		return err
+	})
+	return s
+}
+
+// waiting waits until n keys wait, and shows them.
+func waiting(tb testing.TB, db *databases.DB, n int, is func(outbox.Waiting) bool) (w []outbox.Waiting) {
+	tb.Helper()
+	testbed.Eventually(tb, fmt.Sprintf("%d keys wait", n), bound, func() bool {
+		w = status(tb, db).Waiting
+		return len(w) == n && !slices.ContainsFunc(w, func(w outbox.Waiting) bool { return !is(w) })
+	})
+	return w
+}
+
+// of are the ids of one key.
+func of(key string, ids []string) (own []string) {
+	for _, id := range ids {
+		if strings.HasPrefix(id, key+"/") {
+			own = append(own, id)
+		}
+	}
+	return own
+}
+
+// inOrder fails the test unless ids of key are 1, 2, 3 and on to n.
+func inOrder(tb testing.TB, key string, ids []string, n int) {
+	tb.Helper()
+	var want []string
+	for i := 1; i <= n; i++ {
+		want = append(want, fmt.Sprintf("%s/%d", key, i))
+	}
+	if got := of(key, ids); !slices.Equal(got, want) {
+		tb.Errorf("%s: first deliveries %.300v, want 1 to %d in order", key, got, n)
+	}
+}
+
+// testPoisonBlocksItsKey: the others go on, what is behind it waits, and it can be
+// seen what for.
+func testPoisonBlocksItsKey(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	var hooked atomic.Int64
+	accept := refuse(&sink, poison("never \x00\xff"), "bad/2")
+	serve(t, relay(t, db, &sink, outbox.Options{Batch: 7, Hooks: &observe.Outbox{Failed: func(e observe.OutboxFailed) {
+		if e.ID == "bad/2" && e.Poison && !e.Dead && e.Pause > 0 {
+			hooked.Add(1)
+		}
+	}}}), grant(1))
+	add(t, db, slices.Concat(keyed("bad", 1, 150), keyed("good", 1, 50))...)
+	inOrder(t, "good", delivered(t, &sink, 51), 50)
+	w := waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Messages == 149 && w.Attempts > 1 })[0]
+	if w.Topic != "t" || w.Key != "bad" || w.ID != "bad/2" || w.Why != outbox.WhyBlocked ||
+		!strings.HasPrefix(w.LastError, "publish: never ") || time.Since(w.Since).Abs() > time.Hour || w.Until.IsZero() {
+		t.Errorf("%+v", w)
+	}
+	if hooked.Load() < 2 {
+		t.Errorf("the hook was told %d times", hooked.Load())
+	}
+	add(t, db, keyed("bad", 151, 160)...)
+	add(t, db, keyed("good", 51, 60)...)
+	delivered(t, &sink, 61)
+	s := status(t, db)
+	if s.Keys != 1 || s.Dead != 0 || s.Oldest <= 0 || len(s.Slices) != box.Slices {
+		t.Errorf("%+v", s)
+	}
+	for _, v := range s.Slices {
+		if v.Owner != grant(1).Owner() || v.Token != grant(1).Token() || v.Since.IsZero() {
+			t.Errorf("%+v", v)
+		}
+	}
+	accept()
+	inOrder(t, "bad", delivered(t, &sink, 220), 160)
+	empty(t, db)
+}
+
+// testRetries: what may be sent again is, and only its key waits.
+func testRetries(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	for _, err := range []error{errors.New("of unknown kind"), driver.ErrNotSent} {
+		accept := refuse(&sink, err, "slow/1")
+		stop := serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+		add(t, db, append(keyed("slow", 1, 3), driver.Message{ID: "alone", Topic: "t"})...)
+		testbed.Eventually(t, "what has no key is delivered", bound, func() bool { return slices.Contains(firsts(sink.Messages()), "alone") })
+		waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyRetry && w.Attempts > 2 && w.ID == "slow/1" })
+		accept()
+		inOrder(t, "slow", delivered(t, &sink, 4), 3)
+		empty(t, db)
+		_ = stop()
+		sink = memory.Sink{}
+	}
+}
+
+// testDeadLetters: a refused message goes after its attempts, its key goes on, and
+// a replayed one comes with its id, in order.
+func testDeadLetters(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	accept := refuse(&sink, poison("never"), "k/2", "k/4")
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 2}), grant(1))
+	add(t, db, keyed("k", 1, 5)...)
+	delivered(t, &sink, 3)
+	testbed.Eventually(t, "two letters are dead", bound, func() bool { return status(t, db).Dead == 2 })
+	empty(t, db)
+	var letters []outbox.Letter
+	do := func(fn func(ctx context.Context, sql driver.SQL) error) error { return db.Try(t.Context(), fn) }
+	ok(t, do(func(ctx context.Context, sql driver.SQL) (err error) {
+		letters, err = box.Letters(ctx, sql, outbox.LetterQuery{Topic: "t", Key: "k"})
+		return err
+	}))
+	if len(letters) != 2 || letters[0].ID != "k/2" || letters[1].ID != "k/4" || letters[0].Attempts != 2 || letters[0].Payload != nil ||
+		letters[0].LastError != "publish: never" || letters[0].Died.Before(letters[0].Added) {
+		t.Fatalf("%+v", letters)
+	}
+	ok(t, do(func(ctx context.Context, sql driver.SQL) error {
+		l, err := box.Letter(ctx, sql, "k/4")
+		if string(l.Payload) != "4" || l.Place != letters[1].Place {
+			t.Errorf("%+v", l)
+		}
+		rest, err2 := box.Letters(ctx, sql, outbox.LetterQuery{After: letters[0].Place, Limit: 5})
+		if len(rest) != 1 || rest[0].ID != "k/4" {
+			t.Errorf("%+v", rest)
+		}
+		return errors.Join(err, err2)
+	}))
+	var order *outbox.OrderError
+	err := do(func(ctx context.Context, sql driver.SQL) error {
+		return box.Replay(ctx, sql, []string{"k/4"}, "mended", "bob")
+	})
+	if wantKind(t, err, interlock.Definite); !errors.As(err, &order) || order.Earlier != "k/2" {
+		t.Errorf("out of order: %v", err)
+	}
+	accept()
+	ok(t, do(func(ctx context.Context, sql driver.SQL) error {
+		return box.Replay(ctx, sql, []string{"k/4", "k/2", "k/4"}, "mended", "bob")
+	}))
+	if ids := delivered(t, &sink, 5); !slices.Equal(ids, []string{"k/1", "k/3", "k/5", "k/2", "k/4"}) {
+		t.Errorf("delivered %v", ids)
+	}
+	empty(t, db)
+	if n := count(t, db, `interlock_outbox_audit where action = 'replay' and reason = 'mended' and done_by = 'bob'`); n != 2 {
+		t.Errorf("%d records", n)
+	}
+	if status(t, db).Dead != 0 {
+		t.Error("they are still dead")
+	}
+}
+
+// testParkedBehindADeadLetter: with Park nothing of its key passes a dead letter.
+func testParkedBehindADeadLetter(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	accept := refuse(&sink, poison("never"), "k/2", "gone/1")
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, Followers: outbox.Park, Batch: 5}), grant(1))
+	add(t, db, slices.Concat(keyed("k", 1, 130), keyed("gone", 1, 2), keyed("free", 1, 20))...)
+	inOrder(t, "free", delivered(t, &sink, 21), 20)
+	waiting(t, db, 2, func(w outbox.Waiting) bool {
+		return w.Why == outbox.WhyDead && w.Until.IsZero() && (w.Messages == 128 || w.Messages == 1)
+	})
+	add(t, db, keyed("k", 131, 140)...)
+	add(t, db, keyed("free", 21, 22)...)
+	delivered(t, &sink, 23)
+	accept()
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return errors.Join(box.Replay(ctx, sql, []string{"k/2"}, "mended", "bob"), box.Discard(ctx, sql, []string{"gone/1"}, "of no use", "bob"))
+	})
+	ids := delivered(t, &sink, 23+139+1)
+	inOrder(t, "k", ids, 140)
+	if got := of("gone", ids); !slices.Equal(got, []string{"gone/2"}) {
+		t.Errorf("of the discarded one's key came %v", got)
+	}
+	empty(t, db)
+	if n := count(t, db, `interlock_outbox_audit where action = 'discard' and message_id = 'gone/1' and topic = 't' and msg_key = 'gone'`); n != 1 {
+		t.Errorf("%d records", n)
+	}
+}
+
+// testByHand: a blocked key is freed by burying its head, or tried at once.
+func testByHand(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	accept := refuse(&sink, poison("never"), "k/1", "slow/1")
+	serve(t, relay(t, db, &sink, outbox.Options{MinPause: time.Millisecond, MaxPause: time.Hour}), grant(1))
+	add(t, db, slices.Concat(keyed("k", 1, 3), keyed("slow", 1, 2))...)
+	waiting(t, db, 2, func(w outbox.Waiting) bool { return w.Messages > 1 })
+	bury := func(id string) error {
+		return db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Bury(ctx, sql, id, "why", "bob") })
+	}
+	ok(t, bury("k/1"))
+	delivered(t, &sink, 2)
+	accept()
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return box.Retry(ctx, sql, "slow/1") })
+	inOrder(t, "slow", delivered(t, &sink, 4), 2)
+	empty(t, db)
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		l, err := box.Letter(ctx, sql, "k/1")
+		if l.LastError != "buried by bob: why" || l.Attempts != 1 {
+			t.Errorf("%+v", l)
+		}
+		return err
+	})
+	var missing *outbox.NotFoundError
+	for _, err := range []error{bury("k/1"), bury("other"),
+		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Retry(ctx, sql, "slow/1") }),
+		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+			return box.Discard(ctx, sql, []string{"k/1", "k/2"}, "a", "b")
+		}),
+		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+			_, err := box.Letter(ctx, sql, "k/2")
+			return err
+		})} {
+		if wantKind(t, err, interlock.Definite); !errors.As(err, &missing) {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, blank := range [][2]string{{" ", "bob"}, {"why", ""}} {
+		err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+			return box.Replay(ctx, sql, []string{"k/1"}, blank[0], blank[1])
+		})
+		wantKind(t, err, interlock.Bug)
+	}
+	if status(t, db).Dead != 1 {
+		t.Error("a refused call changed something")
+	}
+}
+
+// testDelayed: a message that is not to be sent yet makes its key wait, and no other.
+func testDelayed(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
+	due := time.Now().Add(700 * time.Millisecond)
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return box.AddAt(ctx, sql, due, append(keyed("late", 1, 2), driver.Message{ID: "alone", Topic: "t"})...)
+	})
+	add(t, db, slices.Concat(keyed("late", 3, 4), keyed("now", 1, 2))...)
+	inOrder(t, "now", delivered(t, &sink, 2), 2)
+	waiting(t, db, 2, func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && !w.Until.IsZero() })
+	if ids := delivered(t, &sink, 3); time.Now().Before(due) {
+		t.Errorf("%v came %v too early", ids, time.Until(due))
+	}
+	inOrder(t, "late", delivered(t, &sink, 7), 4)
+	empty(t, db)
+}

@@ -1,0 +1,118 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Status is how an outbox does, at one instant as far as the transaction's level
+// gives that. Times are by the database's clock.
+type Status struct {
+	Slices  []SliceStatus
+	Oldest  time.Duration // since the oldest undelivered message was added; 0 if there is none
+	Dead    int64         // dead letters
+	Keys    int64         // that wait for a message that was not delivered, or is not to be yet
+	Waiting []Waiting     // those that have waited for longest, a hundred at most
+}
+
+// SliceStatus is one slice.
+type SliceStatus struct {
+	Slice  int
+	Ready  int64           // messages that nothing keeps from being delivered
+	Parked int64           // messages that wait with their key
+	Oldest time.Duration   // as in [Status]
+	Owner  string          // who served it last; empty if nobody has
+	Token  interlock.Token // of that claim
+	Since  time.Time       // when it was first used; zero if it was not
+}
+
+// Waiting is a key that waits. A message without a key is shown as one of its own.
+type Waiting struct {
+	Slice      int
+	Topic, Key string
+	ID         string // of the message that it waits for
+	Why        string // one of WhyRetry, …
+	Attempts   int    // of that message
+	LastError  string
+	Since      time.Time // when it began to
+	Until      time.Time // when it is tried again; zero if it waits for a dead letter
+	Messages   int64     // that wait
+}
+
+// Status tells how the outbox does. It counts messages, which takes the longer the
+// more there are.
+func (t Table) Status(ctx context.Context, db driver.SQL) (Status, error) {
+	const op = "show outbox"
+	s, err := t.open(op, db)
+	if err != nil {
+		return Status{}, err
+	}
+	n, err := s.slices(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	status := Status{Slices: make([]SliceStatus, n)}
+	for _, step := range []func(context.Context, *Status) error{s.showSlices, s.showOwners, s.showWaiting, s.showCounts} {
+		if err := step(ctx, &status); err != nil {
+			return Status{}, s.failed(op, err)
+		}
+	}
+	return status, nil
+}
+
+func (s store) showSlices(ctx context.Context, to *Status) error {
+	return s.query(ctx, `select slice, sum(case when parked = true then 0 else 1 end), sum(case when parked = true then 1 else 0 end),
+		{now} - min(added) from {messages} group by slice`, nil, func(scan func(...any) error) error {
+		var v SliceStatus
+		var oldest int64
+		if err := scan(&v.Slice, &v.Ready, &v.Parked, &oldest); err != nil {
+			return err
+		}
+		if v.Slice < 0 || v.Slice >= len(to.Slices) {
+			return fmt.Errorf("a message is in slice %d of %d", v.Slice, len(to.Slices))
+		}
+		v.Oldest = max(0, micros(oldest))
+		to.Slices[v.Slice] = v
+		to.Oldest = max(to.Oldest, v.Oldest)
+		return nil
+	})
+}
+
+func (s store) showOwners(ctx context.Context, to *Status) error {
+	for i := range to.Slices {
+		m, err := s.names.fence.Show(ctx, s.SQL, s.table.resource(i))
+		if err != nil {
+			return err
+		}
+		v := &to.Slices[i]
+		v.Slice, v.Owner, v.Token, v.Since = i, m.Source, m.Token, m.Raised
+	}
+	return nil
+}
+
+func (s store) showWaiting(ctx context.Context, to *Status) error {
+	return s.query(ctx, `select l.slice, l.topic, l.msg_key, l.message_id, l.why, l.attempts, l.last_error, l.since, l.wait_until,
+		(select count(*) from {messages} m where m.lane = l.lane and m.parked = true)
+		from {lanes} l where l.why <> '`+WhyQueued+`' order by l.since, l.lane limit 100`, nil, func(scan func(...any) error) error {
+		var w Waiting
+		var since, until int64
+		if err := scan(&w.Slice, &w.Topic, &w.Key, &w.ID, &w.Why, &w.Attempts, &w.LastError, &since, &until, &w.Messages); err != nil {
+			return err
+		}
+		w.Since = time.UnixMicro(since).UTC()
+		if w.Why != WhyDead {
+			w.Until = time.UnixMicro(until).UTC()
+		}
+		to.Waiting = append(to.Waiting, w)
+		return nil
+	})
+}
+
+func (s store) showCounts(ctx context.Context, to *Status) error {
+	return s.query(ctx, `select (select count(*) from {dead}), (select count(*) from {lanes} where why <> '`+WhyQueued+`')`, nil,
+		func(scan func(...any) error) error { return scan(&to.Dead, &to.Keys) })
+}
