@@ -17,6 +17,8 @@ type dialect interface {
 	enter(ctx context.Context, db driver.SQL, table string, e entry) (seen interlock.Token, plausible bool, err error)
 	// enterColumn does the same in a column of the row that it protects.
 	enterColumn(ctx context.Context, db driver.SQL, q columns, e entry) (found, error)
+	// shared ends a query that locks what it reads against writers alone.
+	shared() string
 	// show reads a mark.
 	show(ctx context.Context, db driver.SQL, table, resource string) (driver.Mark, error)
 	// rebase sets the mark to r's token, and records that, unless it is not plausible.

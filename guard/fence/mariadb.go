@@ -151,6 +151,8 @@ func (mariadb) enterColumn(ctx context.Context, db driver.SQL, q columns, e entr
 	return f, err
 }
 
+func (mariadb) shared() string { return `lock in share mode` }
+
 func (mariadb) show(ctx context.Context, db driver.SQL, table, resource string) (m driver.Mark, err error) {
 	var raised int64
 	found, err := row(ctx, db, `select token, source, timestampdiff(microsecond, '1970-01-01', raised_at) from `+table+` where resource = ?`,

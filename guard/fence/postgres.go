@@ -81,6 +81,8 @@ func (postgres) enterColumn(ctx context.Context, db driver.SQL, q columns, e ent
 	return f, err
 }
 
+func (postgres) shared() string { return `for share` }
+
 func (postgres) show(ctx context.Context, db driver.SQL, table, resource string) (driver.Mark, error) {
 	return readPostgres(ctx, db, table, resource, "")
 }

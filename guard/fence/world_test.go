@@ -82,6 +82,7 @@ func TestMarks(t *testing.T) {
 		{"an early snapshot is noticed", testEarlySnapshot},
 		{"names are data", testNames},
 		{"tables are created once", testCreate},
+		{"a shared mark is not raised", testShared},
 	}
 	eachWorld(t, func(t *testing.T, open func(*testing.T) world) {
 		for _, tt := range tests {

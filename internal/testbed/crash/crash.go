@@ -128,8 +128,10 @@ func Start(tb testing.TB, role string, point int, args ...string) *testbed.Proce
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return testbed.Start(tb, testbed.Program{Path: self, Args: args,
-		Env: []string{roleVariable + "=" + role, pointVariable + "=" + strconv.Itoa(point)}})
+	return testbed.Start(tb, testbed.Program{Path: self, Args: args, Env: []string{
+		roleVariable + "=" + role, pointVariable + "=" + strconv.Itoa(point),
+		"GORACE=atexit_sleep_ms=0", // the race detector sleeps a second at each end
+	}})
 }
 
 // A Scene is a world for one run of a role.
@@ -139,13 +141,15 @@ type Scene struct {
 }
 
 // Once kills a role at each of its points, lets it run again to its end, and asks
-// the scene whether all is as it should be. The scene of each point is its own.
+// the scene whether all is as it should be. The scene of each point is its own, and
+// they are parallel subtests: Once returns before they have run.
 // It returns how many points there are, and fails the test if there are none.
 func Once(t *testing.T, role string, scene func(testing.TB) Scene) int {
 	t.Helper()
 	all := whole(t, role, scene)
 	for point := 1; point <= all; point++ {
 		t.Run(fmt.Sprintf("killed at %d of %d", point, all), func(t *testing.T) {
+			t.Parallel()
 			play(t, role, scene(t), point)
 		})
 	}
@@ -158,6 +162,7 @@ func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
 	all := whole(t, role, scene)
 	for first := 1; first <= all; first++ {
 		t.Run(fmt.Sprintf("killed at %d of %d", first, all), func(t *testing.T) {
+			t.Parallel()
 			// How long the second run is depends on where the first one ended.
 			for second, killed := 1, true; killed; second++ {
 				s := scene(t)

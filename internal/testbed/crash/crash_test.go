@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -85,27 +86,28 @@ func file(_ context.Context, at *crash.Points, args []string) error {
 
 // TestTwice: each pair of points comes, and no other.
 func TestTwice(t *testing.T) {
+	var mu sync.Mutex
 	seen := map[string]bool{}
-	crash.Twice(t, "filer", func(tb testing.TB) crash.Scene {
-		name := filepath.Join(tb.TempDir(), "letters")
-		return crash.Scene{Args: []string{name}, Want: func(tb testing.TB) {
-			tb.Helper()
-			text, err := os.ReadFile(name)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			seen[string(text)] = true
-		}}
+	t.Run("filer", func(t *testing.T) {
+		crash.Twice(t, "filer", func(tb testing.TB) crash.Scene {
+			name := filepath.Join(tb.TempDir(), "letters")
+			return crash.Scene{Args: []string{name}, Want: func(tb testing.TB) {
+				tb.Helper()
+				text, err := os.ReadFile(name)
+				if err != nil {
+					tb.Fatal(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen[string(text)] = true
+			}}
+		})
 	})
-	var want []string
 	for _, first := range []string{"", "a", "ab"} {
 		for _, second := range []string{"", "a", "ab"} {
-			want = append(want, first+second+"abc")
-		}
-	}
-	for _, w := range want {
-		if !seen[w] {
-			t.Errorf("no run left %q: %v", w, seen)
+			if w := first + second + "abc"; !seen[w] {
+				t.Errorf("no run left %q: %v", w, seen)
+			}
 		}
 	}
 	for s := range seen {

@@ -12,18 +12,36 @@ func Beginner[T any](db driver.Beginner[T], at *Points) driver.Beginner[T] {
 	return beginner[T]{db, at}
 }
 
+// BeginnerAt is Beginner for transactions whose level is chosen.
+func BeginnerAt[T any](db driver.BeginnerAt[T], at *Points) driver.BeginnerAt[T] {
+	return beginnerAt[T]{beginner[T]{db, at}, db}
+}
+
 type beginner[T any] struct {
 	db driver.Beginner[T]
 	at *Points
 }
 
 func (b beginner[T]) Begin(ctx context.Context) (driver.Tx[T], error) {
+	return b.pass(ctx, b.db.Begin)
+}
+
+func (b beginner[T]) pass(ctx context.Context, begin func(context.Context) (driver.Tx[T], error)) (driver.Tx[T], error) {
 	b.at.Pass()
-	tx, err := b.db.Begin(ctx)
+	tx, err := begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return transaction[T]{tx, b.at}, nil
+}
+
+type beginnerAt[T any] struct {
+	beginner[T]
+	db driver.BeginnerAt[T]
+}
+
+func (b beginnerAt[T]) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[T], error) {
+	return b.pass(ctx, func(ctx context.Context) (driver.Tx[T], error) { return b.db.BeginAt(ctx, level) })
 }
 
 type transaction[T any] struct {

@@ -1,0 +1,52 @@
+package fence
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// Share reads the marks of resources as they were committed last, and keeps them
+// from being raised until the transaction ends; any number of transactions may share
+// a mark. It is for those who write under a token that entered before: if the mark is
+// theirs, nobody enters before their transaction has ended. A resource that nothing
+// entered is missing in the result, and nothing keeps the first one from entering.
+//
+// It waits for a transaction that has entered and not ended. On PostgreSQL it does
+// not wait for one that waits to enter, which those who share can hold up for as long
+// as they overlap: share for a short time, and while the claim lasts. To share a mark and
+// then enter it in one transaction can deadlock, which is Retryable.
+func (t Table) Share(ctx context.Context, db driver.SQL, resources ...string) (map[string]interlock.Token, error) {
+	const op = "share mark"
+	if len(resources) == 0 {
+		return nil, nil
+	}
+	args := make([]any, len(resources))
+	for i, r := range resources {
+		if _, err := usable(op, db, r); err != nil {
+			return nil, err
+		}
+		args[i] = r
+	}
+	d, err := usable(op, db, resources[0])
+	if err != nil {
+		return nil, err
+	}
+	marks, _, err := t.quoted(db.Dialect())
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]interlock.Token{}
+	query := `select resource, token from ` + marks + ` where resource in (` + sqltext.Parameters(db.Dialect(), len(args)) +
+		`) order by resource ` + d.shared()
+	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
+		var resource string
+		var token interlock.Token
+		err := scan(&resource, (*int64)(&token))
+		seen[resource] = token
+		return err
+	})
+	return seen, t.failed(op, resources[0], err)
+}

@@ -1,0 +1,45 @@
+package fence_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testShared: a mark that is shared is not raised meanwhile, and can be shared by
+// others; what shares it after it was raised sees that.
+func testShared(t *testing.T, w world) {
+	ok(t, w.enter(t, w.table, "a", token(1)))
+	ok(t, w.enter(t, w.table, "b", token(7)))
+	share := func(db driver.SQL) map[string]interlock.Token {
+		t.Helper()
+		seen, err := w.table.Share(t.Context(), db, "b", "a", "nothing")
+		ok(t, err)
+		return seen
+	}
+	first, second := w.begun(t), w.begun(t)
+	for _, tx := range []transaction{first, second} {
+		if got, want := fmt.Sprint(share(tx)), fmt.Sprint(map[string]interlock.Token{"a": token(1), "b": token(7)}); got != want {
+			t.Errorf("shared %s, want %s", got, want)
+		}
+	}
+	entered := later(t, func() error {
+		return w.try(context.Background(), func(ctx context.Context, db driver.SQL) error {
+			return w.table.Enter(ctx, db, "a", token(2), "")
+		})
+	})
+	w.blocked(t, 1)
+	ok(t, first.Commit(t.Context()))
+	w.blocked(t, 1)
+	ok(t, second.Commit(t.Context()))
+	ok(t, entered())
+	if got := share(w.begun(t)); got["a"] != token(2) {
+		t.Errorf("shared %v after %d has entered", got, token(2))
+	}
+	if _, err := w.table.Share(t.Context(), w.begun(t), "a", ""); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("a resource without a name: %v", err)
+	}
+}

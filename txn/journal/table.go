@@ -1,0 +1,223 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// Table is a driver.Journal in PostgreSQL or MariaDB: a table of transactions, one
+// of their records and one of payloads, and the marks of the shards as those of
+// [fence.Table]. Its transactions are READ COMMITTED, whatever the session's level
+// is, and as durable as those of the database are: synchronous_commit and
+// innodb_flush_log_at_trx_commit are the user's.
+//
+// It is made by [NewTable], and is safe for concurrent use.
+type Table[T any] struct {
+	db   driver.BeginnerAt[T]
+	name string
+}
+
+// NewTable makes a journal in tables whose names begin with name, or schema.name;
+// empty means "interlock_journal". A name has at most 48 bytes and is trusted: never
+// take it from a request. Nothing is sent.
+func NewTable[T any](db driver.BeginnerAt[T], name string) *Table[T] {
+	if name == "" {
+		name = "interlock_journal"
+	}
+	return &Table[T]{db: db, name: name}
+}
+
+// tables are the quoted names in one database.
+type tables struct {
+	heads, records, payloads string
+	marks                    fence.Table
+	dialect                  driver.Dialect
+	now                      string // the database's clock, in microseconds since 1970
+	skip                     string // ends a query that locks rows but for those that are locked
+}
+
+func (t *Table[T]) in(d driver.Dialect) (n tables, err error) {
+	n = tables{marks: fence.Table{Name: t.name + "_shard"}, dialect: d, skip: "for update skip locked"}
+	for suffix, name := range map[string]*string{"": &n.records, "_head": &n.heads, "_payload": &n.payloads} {
+		if *name, err = sqltext.Identifier(d, t.name, suffix); err != nil {
+			return n, err
+		}
+	}
+	n.now = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
+	if d == driver.MariaDB {
+		n.now = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))`
+	}
+	return n, nil
+}
+
+// Create makes the tables unless they exist. It takes effect when the transaction
+// commits, on MariaDB at once: there it commits what was done in the transaction
+// before.
+func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
+	n, err := t.in(db.Dialect())
+	if err != nil {
+		return err
+	}
+	// It takes the lock under which nobody else creates, too.
+	if err := n.marks.Create(ctx, db); err != nil {
+		return err
+	}
+	// Ids are compared by their bytes.
+	id, bytes, engine := `varchar(200) collate "C"`, `bytea`, ``
+	if n.dialect == driver.MariaDB {
+		id, bytes, engine = `varbinary(200)`, `longblob`, ` engine = InnoDB default charset = utf8mb4`
+	}
+	queries := []string{
+		`create table if not exists ` + n.heads + ` (
+			id ` + id + ` not null primary key,
+			shard int not null,
+			type ` + bytes + `,
+			position bigint not null,
+			sum ` + bytes + `,
+			due bigint,
+			claimed int not null,
+			ended bigint,
+			check ((due is null) <> (ended is null)))` + engine,
+		`create table if not exists ` + n.records + ` (
+			id ` + id + ` not null,
+			position bigint not null,
+			kind ` + bytes + `,
+			step ` + bytes + `,
+			data ` + bytes + `,
+			sum ` + bytes + `,
+			epoch bigint not null,
+			written bigint not null,
+			primary key (id, position))` + engine,
+		`create table if not exists ` + n.payloads + ` (
+			id ` + id + ` not null,
+			sum varchar(64) not null,
+			data ` + bytes + `,
+			kept bigint not null,
+			primary key (id, sum))` + engine,
+	}
+	for _, index := range []struct{ name, on string }{{"_due", "(shard, due, id)"}, {"_ended", "(ended)"}} {
+		name, err := sqltext.Identifier(n.dialect, t.name[strings.LastIndexByte(t.name, '.')+1:], index.name)
+		if err != nil {
+			return err
+		}
+		queries = append(queries, `create index if not exists `+name+` on `+n.heads+` `+index.on)
+	}
+	for _, q := range queries {
+		if _, err := db.Exec(ctx, q); err != nil {
+			return about("create table", t.name, err)
+		}
+	}
+	return nil
+}
+
+// Enter raises the epoch of a shard; see driver.JournalWriter.
+func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
+	name := driver.ShardName(shard)
+	if shard < 0 || !epoch.Valid() {
+		return bug("enter shard", name, "%d is not a token", epoch)
+	}
+	return t.within(ctx, "enter shard", name, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		return n.marks.Enter(ctx, db, name, epoch, "journal")
+	})
+}
+
+// Append does each append wholly or not at all, in one transaction for as many as
+// stand together in memory; see driver.JournalWriter.
+func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error {
+	errs := make([]error, len(appends))
+	for begin := 0; begin < len(appends); {
+		end := begin + 1
+		for size := bytesOf(appends[begin]); end < len(appends) && end-begin < maxAppends && size+bytesOf(appends[end]) <= maxBytes; end++ {
+			size += bytesOf(appends[end])
+		}
+		part := errs[begin:end]
+		for i := range part {
+			part[i] = driver.CheckAppend(appends[:end], begin+i)
+		}
+		err := t.within(ctx, "append", appends[begin].Transaction, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+			return n.append(ctx, db, appends[begin:end], part)
+		})
+		for i := range part {
+			if err != nil && (part[i] == nil || interlock.Kind(part[i]) != interlock.Bug) {
+				part[i] = about("append", appends[begin+i].Transaction, err)
+			}
+		}
+		begin = end
+	}
+	return errs
+}
+
+// AppendIn does one append in a transaction of the user's on the same database: it
+// is done if and when that commits. A Retryable error, or a refusal, leaves a
+// transaction that should be rolled back. Under the user's REPEATABLE READ a refusal
+// may tell of an older state than there is.
+func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
+	n, err := t.in(db.Dialect())
+	if err != nil {
+		return err
+	}
+	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
+	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
+		return about("append", a.Transaction, err)
+	}
+	return errs[0]
+}
+
+// One transaction appends at most so much.
+const (
+	maxAppends = 200
+	maxBytes   = 4 << 20
+)
+
+func bytesOf(a driver.Append) int {
+	size := len(a.Transaction)
+	for _, r := range a.Records {
+		size += len(r.Data) + len(r.Step) + 100
+	}
+	return size
+}
+
+// within runs fn in a transaction, and commits it if fn returns nil.
+func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Isolation, fn func(driver.SQL, tables) error) error {
+	if ctx.Err() != nil {
+		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	tx, err := t.db.BeginAt(ctx, level)
+	if err != nil {
+		return about(op, name, err)
+	}
+	n, err := t.in(tx.Dialect())
+	if err == nil {
+		err = fn(tx, n)
+	}
+	if err != nil {
+		_ = tx.Rollback(ctx)
+		return about(op, name, unsent(err))
+	}
+	return about(op, name, tx.Commit(ctx))
+}
+
+// unsent makes the unknown outcome of a statement Retryable: its transaction was not
+// committed.
+func unsent(err error) error {
+	var e *interlock.Error
+	if interlock.Kind(err) != interlock.Uncertain || !errors.As(err, &e) {
+		return err
+	}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+}
+
+// about says what was tried of an error of the database; another comes back as it is.
+func about(op, name string, err error) error {
+	var e *interlock.Error
+	if err == nil || !errors.As(err, &e) || !errors.Is(err, e) {
+		return err
+	}
+	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
+}

@@ -1,0 +1,144 @@
+package journal
+
+import (
+	"context"
+	"encoding/hex"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+const headColumns = `id, shard, type, position, sum, due, claimed, ended`
+
+// query reads the heads that the rest of the query chooses.
+func (n tables) query(ctx context.Context, db driver.SQL, rest string, args []any) (heads []driver.Head, err error) {
+	err = db.Query(ctx, `select `+headColumns+` from `+n.heads+` `+rest, args, func(scan func(...any) error) error {
+		var h driver.Head
+		var id, kind []byte
+		var shard, claimed int64
+		var due, ended *int64
+		err := scan(&id, &shard, &kind, &h.Position, &h.Sum, &due, &claimed, &ended)
+		h.Transaction, h.Type, h.Shard, h.Claimed = string(id), string(kind), int(shard), claimed != 0
+		if due != nil {
+			h.Due = time.UnixMilli(*due).UTC()
+		}
+		if ended != nil {
+			h.Ended = time.UnixMicro(*ended).UTC()
+		}
+		heads = append(heads, h)
+		return err
+	})
+	return heads, err
+}
+
+// Read gives a transaction's head and records; see driver.JournalReader.
+func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head driver.Head, records []driver.Record, err error) {
+	const op = "read journal"
+	if err := named(op, id); err != nil {
+		return head, nil, err
+	}
+	// Two queries, of one snapshot.
+	err = t.within(ctx, op, id, driver.RepeatableRead, func(db driver.SQL, n tables) error {
+		heads, err := n.query(ctx, db, `where id = `+n.parameter(1), []any{id})
+		if err != nil || len(heads) == 0 {
+			return err
+		}
+		head = heads[0]
+		records, err = n.read(ctx, db, id, after)
+		return err
+	})
+	return head, records, err
+}
+
+func (n tables) read(ctx context.Context, db driver.SQL, id string, after int64) (records []driver.Record, err error) {
+	query := `select position, kind, step, data, sum, epoch, written from ` + n.records + `
+		where id = ` + n.parameter(1) + ` and position > ` + n.parameter(2) + ` order by position`
+	err = db.Query(ctx, query, []any{id, after}, func(scan func(...any) error) error {
+		var r driver.Record
+		var kind, step []byte
+		var written int64
+		err := scan(&r.Position, &kind, &step, &r.Data, &r.Sum, (*int64)(&r.Epoch), &written)
+		r.Kind, r.Step, r.Written = string(kind), string(step), time.UnixMicro(written).UTC()
+		records = append(records, r)
+		return err
+	})
+	return records, err
+}
+
+// parameter is the i-th of a statement.
+func (n tables) parameter(i int) string {
+	if n.dialect == driver.MariaDB {
+		return "?"
+	}
+	return "$" + string(rune('0'+i))
+}
+
+// Keep stores a payload; see driver.JournalWriter.
+func (t *Table[T]) Keep(ctx context.Context, id string, sum, payload []byte) error {
+	if err := driver.CheckPayload(id, sum, payload); err != nil {
+		return err
+	}
+	return t.within(ctx, "keep payload", id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		v := values{dialect: n.dialect}
+		v.row(n.now, id, hex.EncodeToString(sum), payload)
+		unless := ` on conflict (id, sum) do nothing`
+		if n.dialect == driver.MariaDB {
+			unless = ` on duplicate key update id = values(id)`
+		}
+		_, err := db.Exec(ctx, `insert into `+n.payloads+` (id, sum, data, kept) values `+v.text.String()+unless, v.args...)
+		return err
+	})
+}
+
+// Payload gives what was kept; see driver.JournalReader.
+func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload []byte, err error) {
+	const op = "read payload"
+	if err := named(op, id); err != nil {
+		return nil, err
+	}
+	err = t.within(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		return db.Query(ctx, `select data from `+n.payloads+` where id = `+n.parameter(1)+` and sum = `+n.parameter(2),
+			[]any{id, hex.EncodeToString(sum)}, func(scan func(...any) error) error {
+				payload = []byte{}
+				var data []byte
+				err := scan(&data)
+				payload = append(payload, data...)
+				return err
+			})
+	})
+	return payload, err
+}
+
+// Due lists what is unfinished; see driver.JournalReader.
+func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
+	err = t.within(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+		v := values{dialect: n.dialect}
+		where := `where shard = ` + n.parameter(1) + ` and due is not null`
+		args := []any{int64(shard)}
+		if behind.Transaction != "" {
+			where += ` and (due > ` + n.parameter(2) + ` or due = ` + n.parameter(3) + ` and id > ` + n.parameter(4) + `)`
+			args = append(args, behind.Due.UnixMilli(), behind.Due.UnixMilli(), behind.Transaction)
+		}
+		v.args = append(args, int64(limit))
+		heads, err = n.query(ctx, db, where+` order by due, id limit `+n.parameter(len(v.args)), v.args)
+		return err
+	})
+	return heads, err
+}
+
+// Heads lists transactions by their ids; see driver.JournalReader.
+func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
+	err = t.within(ctx, "list transactions", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+		heads, err = n.query(ctx, db, `where id > `+n.parameter(1)+` order by id limit `+n.parameter(2), []any{behind, int64(limit)})
+		return err
+	})
+	return heads, err
+}
+
+func named(op, id string) error {
+	if id == "" || len(id) > driver.MaxTransaction {
+		return bug(op, id, "%w: a transaction's id has 1 to %d bytes", interlock.ErrName, driver.MaxTransaction)
+	}
+	return nil
+}
