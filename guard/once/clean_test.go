@@ -1,0 +1,123 @@
+package once_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// TestClean: what is older than the retention is deleted, in batches, and nothing
+// else is.
+func TestClean(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		var told []observe.OnceCleaned
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing",
+			Hooks: &observe.Once{Cleaned: func(e observe.OnceCleaned) { told = append(told, e) }}})
+		other := w
+		other.inbox.Consumer = "shipping"
+		_, err := once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 10), effectsOf)
+		ok(t, err)
+		outcome, err := other.deliver(t.Context(), message(0))
+		want(t, outcome, err, once.Done)
+		w.age(t, "message_id in ('m0','m1','m2','m3','m4')", 7*24*time.Hour+time.Minute)
+		w.age(t, "message_id in ('m5')", 7*24*time.Hour-time.Minute)
+		w.age(t, "message_id in ('m6')", -24*time.Hour) // the clock was set back since
+
+		for _, wanted := range []int64{3, 2, 0} {
+			if n := w.clean(t, w.inbox, 3); n != wanted {
+				t.Errorf("cleaned %d, want %d", n, wanted)
+			}
+		}
+		if n := other.clean(t, other.inbox, 0); n != 1 {
+			t.Errorf("cleaned %d of the other consumer", n)
+		}
+		if got := fmt.Sprint(told); got != "[{billing 3 0 <nil>} {billing 2 0 <nil>} {billing 0 0 <nil>} {shipping 1 0 <nil>}]" {
+			t.Errorf("told %s", got)
+		}
+		for n := range 10 { // what is not forgotten is a duplicate
+			wanted := once.Duplicate
+			if n < 5 {
+				wanted = once.Done
+			}
+			outcome, err := w.deliver(t.Context(), message(n))
+			want(t, outcome, err, wanted)
+		}
+		short := w.inbox
+		short.Retention = time.Hour
+		if n := w.clean(t, short, 0); n != 1 {
+			t.Errorf("cleaned %d after an hour", n)
+		}
+		w.wantKindOfClean(t, func(in *once.Inbox) { in.Rotated = true }, 0)
+		w.wantKindOfClean(t, func(*once.Inbox) {}, -1)
+		w.wantKindOfClean(t, func(in *once.Inbox) { in.Consumer = "" }, 0)
+	})
+}
+
+// age makes records that many hours old.
+func (w world) age(t *testing.T, which string, by time.Duration) {
+	t.Helper()
+	interval := fmt.Sprintf("interval %d microsecond", by.Microseconds())
+	if w.Dialect == driver.Postgres {
+		interval = fmt.Sprintf("interval '%d microseconds'", by.Microseconds())
+	}
+	w.Exec(t, "update interlock_inbox set recorded_at = recorded_at - "+interval+" where "+which)
+}
+
+func (w world) clean(t *testing.T, in once.Inbox, limit int) (n int64) {
+	t.Helper()
+	w.Do(t, func(ctx context.Context, db driver.SQL) (err error) {
+		n, err = in.Clean(ctx, db, limit)
+		return err
+	})
+	return n
+}
+
+func (w world) wantKindOfClean(t *testing.T, change func(*once.Inbox), limit int) {
+	t.Helper()
+	in := w.inbox
+	change(&in)
+	err := w.Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
+		_, err := in.Clean(ctx, db, limit)
+		return err
+	})
+	wantKind(t, err, interlock.Bug, nil)
+}
+
+// TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
+func TestModesOfMariaDB(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
+			"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", ""} {
+			w := newWorld(t, open(t), once.Inbox{Consumer: `it's "\`})
+			separator := "?"
+			if w.Client == databases.MariaInlined {
+				separator = "&"
+			}
+			client, url := w.Client, w.URL
+			if w.Client == databases.MariaInlined { // Connect adds its own options with a ?
+				client, url = databases.Maria, url+"?clientFoundRows=true&interpolateParams=true"
+			}
+			db, closed, err := databases.Connect(t.Context(), client, url+separator+"time_zone=%27-09:30%27&sql_mode=%27"+mode+"%27")
+			ok(t, err)
+			w.BeginnerAt = db
+			for _, wanted := range []once.Outcome{once.Done, once.Duplicate} {
+				for _, m := range []once.Message{{ID: `it's "\ `}, {Key: `it's "\ `, Seq: 1}, {Key: `it's "\ `, Seq: 2}} {
+					outcome, err := once.Tx(t.Context(), w.DB, w.inbox, m, func(context.Context, driver.SQL) error { return nil })
+					want(t, outcome, err, wanted)
+				}
+			}
+			if n := w.clean(t, w.inbox, 0); n != 0 {
+				t.Errorf("%s: cleaned %d", mode, n)
+			}
+			closed()
+		}
+	}, databases.Maria, databases.MariaInlined)
+}
