@@ -1,0 +1,131 @@
+package keyed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/flow/keyed"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestBatches: what queued up behind a batch is the next one, in its order, never
+// larger than allowed, never of two keys.
+func TestBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, next := make(chan string), make(chan struct{})
+		b, err := keyed.NewBatches(3, func(_ context.Context, key string, batch []int) error {
+			begun <- fmt.Sprint(key, batch)
+			<-next
+			return nil
+		}, &keyed.Options{Concurrency: 1})
+		ok(t, err)
+		given, cancel := context.WithCancel(t.Context())
+		for i, key := range []string{"a", "a", "b", "a", "a", "b", "a", "a"} {
+			ctx := t.Context()
+			if i == 3 {
+				ctx = given
+			}
+			ok(t, b.Go(ctx, key, i, func(err error) {
+				if (err != nil) != (i == 3) {
+					t.Error(i, err)
+				}
+			}))
+			synctest.Wait()
+		}
+		cancel()
+		// Task 3 has a place in its batch, and is left out.
+		for _, want := range []string{"a[0]", "b[2 5]", "a[1 4]", "a[6 7]"} {
+			if got := <-begun; got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+			next <- struct{}{}
+		}
+		closed(t, b)
+	})
+}
+
+// TestErrorsOfABatch: one for all, or one for each; a number of errors that is not
+// that of the tasks is nobody's success.
+func TestErrorsOfABatch(t *testing.T) {
+	odd := errors.New("odd")
+	for name, c := range map[string]struct {
+		run  func([]int) error
+		want string
+	}{
+		"all":   {func([]int) error { return odd }, "[odd odd odd]"},
+		"panic": {func([]int) error { panic("x") }, `[task of "k" panicked: x task of "k" panicked: x task of "k" panicked: x]`},
+		"each": {func(batch []int) error {
+			each := make(keyed.Each, len(batch))
+			for i, n := range batch {
+				if n%2 == 1 {
+					each[i] = odd
+				}
+			}
+			return each
+		}, "[<nil> odd <nil>]"},
+		"too few": {func([]int) error { return keyed.Each{nil} },
+			`[run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil>]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all sync.WaitGroup
+			all.Add(4)
+			hold := make(chan struct{})
+			b, err := keyed.NewBatches(3, func(_ context.Context, _ string, batch []int) error {
+				if len(batch) == 1 {
+					<-hold
+					return nil
+				}
+				return c.run(batch)
+			}, nil)
+			ok(t, err)
+			ok(t, b.Go(t.Context(), "k", -1, func(error) { all.Done() }))
+			testbed.Eventually(t, "the first batch runs", bound, func() bool { return b.Load().Running == 1 })
+			var got [3]error
+			for i := range got {
+				ok(t, b.Go(t.Context(), "k", i, func(err error) { got[i] = err; all.Done() }))
+			}
+			close(hold)
+			all.Wait()
+			if fmt.Sprint(got) != c.want {
+				t.Errorf("%v, want %s", got, c.want)
+			}
+			closed(t, b)
+		})
+	}
+	if err := (keyed.Each{nil, odd}); !errors.Is(err, odd) || interlock.Kind(err) != interlock.Uncertain {
+		t.Error(err)
+	}
+}
+
+// TestBatchesShareTheirCost: while one commit is on its way, all that comes shares
+// the next: ten thousand tasks of a hundred submitters cost far fewer runs.
+func TestBatchesShareTheirCost(t *testing.T) {
+	runs, done := 0, 0
+	b, err := keyed.NewBatches(64, func(_ context.Context, _ string, batch []int) error {
+		runs++
+		done += len(batch)
+		return nil
+	}, &keyed.Options{Wait: true})
+	ok(t, err)
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			for i := range 100 {
+				all.Add(1)
+				if err := b.Go(t.Context(), "k", i, func(error) { all.Done() }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	closed(t, b)
+	if done != 10_000 || runs > 5_000 {
+		t.Errorf("%d tasks in %d runs", done, runs)
+	}
+}

@@ -1,0 +1,208 @@
+package keyed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/flow/keyed"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// ledger is what tasks of one key saw.
+type ledger struct {
+	inside atomic.Int32
+	mu     sync.Mutex
+	ran    []int // numbers of one submitter rise
+}
+
+// TestOrder: whatever submitters, bounds and cancellations do, tasks of a key run
+// one at a time and in the order of each submitter, none twice, and each is told
+// exactly once how it ended: that it ran if it did, that it did not if it did not.
+func TestOrder(t *testing.T) {
+	for seed := range uint64(24) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 1))
+			x := executor(t, &keyed.Options{Concurrency: 1 + r.IntN(4), PerKey: 1 + r.IntN(6),
+				Total: 1 + r.IntN(12), Turn: 1 + r.IntN(3), Wait: seed%3 != 0})
+			const submitters, each = 6, 300
+			ledgers := make([]ledger, 1+r.IntN(5))
+			var all sync.WaitGroup
+			var faults atomic.Int64
+			for s := range submitters {
+				own := rand.New(rand.NewPCG(seed, uint64(2+s)))
+				all.Go(func() { submit(t, x, own, ledgers, s, each, &faults, &all) })
+			}
+			all.Wait()
+			if n := faults.Load(); n > 0 {
+				t.Errorf("%d faults", n)
+			}
+			for k := range ledgers {
+				inOrder(t, &ledgers[k], each)
+			}
+		})
+	}
+}
+
+// submit sends tasks one after the other, each in one of the ways that there are.
+func submit(t *testing.T, x *keyed.Executor, r *rand.Rand, ledgers []ledger, s, each int, faults *atomic.Int64, all *sync.WaitGroup) {
+	for i := range each {
+		k := r.IntN(len(ledgers))
+		l, number := &ledgers[k], s*each+i
+		ran, told := false, atomic.Int32{}
+		fn := func(context.Context) error {
+			if l.inside.Add(1) != 1 {
+				faults.Add(1)
+			}
+			l.mu.Lock()
+			l.ran = append(l.ran, number)
+			l.mu.Unlock()
+			ran = true
+			if number%7 == 0 {
+				runtime.Gosched()
+			}
+			l.inside.Add(-1)
+			return nil
+		}
+		judge := func(err error) {
+			// A task may run and be told so, or not run and be told that.
+			if ran != (err == nil) || told.Add(1) != 1 {
+				t.Errorf("ran %v, told %v", ran, err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(200))*time.Microsecond)
+		if r.IntN(2) == 0 {
+			cancel()
+			ctx, cancel = context.WithCancel(t.Context())
+		}
+		if r.IntN(2) == 0 {
+			judge(x.Do(ctx, fmt.Sprint(k), fn))
+			cancel()
+			continue
+		}
+		all.Add(1)
+		err := x.Go(ctx, fmt.Sprint(k), fn, func(err error) { judge(err); cancel(); all.Done() })
+		if err != nil {
+			judge(err)
+			cancel()
+			all.Done()
+		}
+	}
+}
+
+// inOrder checks that no number comes twice, and that those of a submitter rise.
+func inOrder(t *testing.T, l *ledger, each int) {
+	t.Helper()
+	last := map[int]int{}
+	for _, n := range l.ran {
+		s := n / each
+		if before, seen := last[s]; seen && n <= before {
+			t.Fatalf("task %d after %d", n, before)
+		}
+		last[s] = n
+	}
+}
+
+// TestLeavingKeepsTheOrder: a task that is given up in the queue takes nobody
+// else's turn.
+func TestLeavingKeepsTheOrder(t *testing.T) {
+	x := executor(t, nil)
+	release := stuck(t, x, "k")
+	var ran []int
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("not wanted any more")
+	var told []error
+	for i := range 9 {
+		own := t.Context()
+		if i%3 == 1 {
+			own = ctx
+		}
+		ok(t, x.Go(own, "k", func(context.Context) error { ran = append(ran, i); return nil },
+			func(err error) { told = append(told, err) }))
+	}
+	gone := make(chan error)
+	go func() { gone <- x.Do(ctx, "k", func(context.Context) error { ran = append(ran, -1); return nil }) }()
+	testbed.Eventually(t, "the Do waits", bound, func() bool { return x.Load().Queued == 10 })
+	cancel(why)
+	wantKind(t, <-gone, interlock.Definite, why) // while the key is stuck
+	release()
+	ok(t, x.Do(t.Context(), "k", nothing))
+	if fmt.Sprint(ran) != "[0 2 3 5 6 8]" || len(told) != 9 {
+		t.Errorf("ran %v, told %v", ran, told)
+	}
+	for i, err := range told {
+		if i%3 == 1 {
+			wantKind(t, err, interlock.Definite, why)
+		} else if err != nil {
+			t.Error(i, err)
+		}
+	}
+}
+
+// TestFairness: whatever a hot key has queued, a cold key's task waits for one turn
+// of it and no more.
+func TestFairness(t *testing.T) {
+	const hot, turn = 100_000, 8
+	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: hot + 1, Total: hot + 10, Turn: turn})
+	release := stuck(t, x, "first")
+	var ran int
+	for range hot {
+		ok(t, x.Go(t.Context(), "hot", func(context.Context) error { ran++; return nil }, nil))
+	}
+	var before [3]int
+	for i := range before {
+		ok(t, x.Go(t.Context(), fmt.Sprint("cold ", i), func(context.Context) error { before[i] = ran; return nil }, nil))
+	}
+	release()
+	ok(t, x.Do(t.Context(), "hot", nothing))
+	if before != [3]int{turn, turn, turn} || ran != hot {
+		t.Errorf("cold tasks ran after %v hot ones of %d, want one turn of %d", before, ran, turn)
+	}
+}
+
+// TestConcurrency: keys run at the same time, and no more of them than may.
+func TestConcurrency(t *testing.T) {
+	const most = 3
+	x := executor(t, &keyed.Options{Concurrency: most})
+	var inside, highest atomic.Int32
+	meet := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 20 {
+		task := func(context.Context) error {
+			if n := inside.Add(1); n > highest.Load() {
+				highest.Store(n)
+			}
+			if i < most {
+				<-meet
+			}
+			inside.Add(-1)
+			return nil
+		}
+		if i == most {
+			testbed.Eventually(t, "all that may run do", bound, func() bool { return inside.Load() == most })
+		}
+		if i <= most {
+			all.Go(func() { ok(t, x.Do(t.Context(), fmt.Sprint(i), task)) })
+			continue
+		}
+		ok(t, x.Go(t.Context(), fmt.Sprint(i), task, nil))
+	}
+	testbed.Eventually(t, "the last Do waits", bound, func() bool { return x.Load().Queued == 20-most })
+	if load := x.Load(); load.Running != most || load.Queued != 20-most {
+		t.Errorf("%+v", load)
+	}
+	close(meet)
+	all.Wait()
+	closed(t, x)
+	if n := highest.Load(); n != most {
+		t.Errorf("%d tasks at once, want %d", n, most)
+	}
+}

@@ -1,0 +1,100 @@
+package keyed
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Stripes are a fixed number of locks for any number of keys: each key has the
+// lock that its hash falls on. Keys that share one wait for each other without
+// need; with n stripes and k keys locked, that happens to a further key about k
+// times in n. Who waits is served first come first served. It is safe for
+// concurrent use.
+//
+// The hash is seeded by the process, so that nobody can choose keys that collide.
+type Stripes struct {
+	seed  maphash.Seed
+	locks []chan struct{} // capacity 1, full while locked: senders queue in order
+}
+
+// NewStripes makes n locks, rounded up to a power of two and at most 1<<20. 0
+// means 1024, which take about 100 KB.
+func NewStripes(n int) (*Stripes, error) {
+	if n == 0 {
+		n = 1024
+	}
+	if n < 0 || n > 1<<20 {
+		return nil, bug("make stripes", "", errors.New("their number must be between 0 and 1<<20"))
+	}
+	s := &Stripes{seed: maphash.MakeSeed(), locks: make([]chan struct{}, 1<<bits.Len(uint(n-1)))}
+	for i := range s.locks {
+		s.locks[i] = make(chan struct{}, 1)
+	}
+	return s, nil
+}
+
+// Do runs fn while key is locked. Its errors are those of [Stripes.Lock] and fn's
+// own; the lock is given up also if fn panics.
+func (s *Stripes) Do(ctx context.Context, key string, fn func(ctx context.Context) error) error {
+	return s.DoAll(ctx, []string{key}, fn)
+}
+
+// DoAll runs fn while all of keys are locked. Callers never wait for each other in
+// a circle, whatever order they name keys in.
+func (s *Stripes) DoAll(ctx context.Context, keys []string, fn func(ctx context.Context) error) error {
+	inside, unlock, err := s.Lock(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return fn(inside)
+}
+
+// stripesKey finds in a context whether it holds stripes.
+type stripesKey struct{ s *Stripes }
+
+// Lock waits until all of keys are locked, or ctx ends. inside is for what is done
+// under the lock; unlock gives it up, once.
+//
+// A Lock in inside is refused with [interlock.ErrReentered] whatever its keys are:
+// another key may share the lock of one that is held, or be held by somebody who
+// waits for it. Take all keys in one call. If ctx ends first nothing is locked, and
+// the error is Definite.
+func (s *Stripes) Lock(ctx context.Context, keys ...string) (inside context.Context, unlock func(), err error) {
+	const op = "lock stripes"
+	for _, key := range keys {
+		if err := named(op, key); err != nil {
+			return nil, nil, err
+		}
+	}
+	if held, _ := ctx.Value(stripesKey{s}).(*holding); held != nil && held.is() {
+		return nil, nil, bug(op, first(keys), interlock.ErrReentered)
+	}
+	h := &holding{stripes: s.of(keys)}
+	if err := h.take(ctx, s); err != nil {
+		return nil, nil, ended(op, first(keys), ctx)
+	}
+	return context.WithValue(ctx, stripesKey{s}, h), func() { h.release(s) }, nil
+}
+
+// of is the stripes of keys, sorted, each once.
+func (s *Stripes) of(keys []string) []int {
+	found := make([]int, 0, len(keys))
+	for _, key := range keys {
+		found = append(found, int(maphash.String(s.seed, key)&uint64(len(s.locks)-1)))
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+func first(keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return keys[0]
+}

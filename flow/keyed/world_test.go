@@ -1,0 +1,72 @@
+package keyed_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/flow/keyed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 30 * time.Second
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// executor makes one that the test's end closes, and everything in it must end.
+func executor(t *testing.T, o *keyed.Options) *keyed.Executor {
+	t.Helper()
+	x, err := keyed.NewExecutor(o)
+	ok(t, err)
+	t.Cleanup(func() { closed(t, x) })
+	return x
+}
+
+type closer interface {
+	Close(ctx context.Context) error
+	Load() keyed.Load
+}
+
+func closed(t *testing.T, x closer) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
+	defer cancel()
+	ok(t, x.Close(ctx))
+	if load := x.Load(); load != (keyed.Load{}) {
+		t.Errorf("after Close: %+v", load)
+	}
+}
+
+// wantKind checks an error's kind and what it is.
+func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v (%v)", err, interlock.Kind(err), is, kind)
+	}
+}
+
+// stuck occupies a key until released is called; it has begun when stuck returns.
+func stuck(t *testing.T, x *keyed.Executor, key string) (release func()) {
+	t.Helper()
+	begun, end := make(chan struct{}), make(chan struct{})
+	ok(t, x.Go(context.WithoutCancel(t.Context()), key, func(context.Context) error {
+		close(begun)
+		<-end
+		return nil
+	}, nil))
+	<-begun
+	return func() { close(end) }
+}
+
+func nothing(context.Context) error { return nil }

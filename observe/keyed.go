@@ -1,0 +1,34 @@
+package observe
+
+import "time"
+
+// Keyed receives what happens to the tasks of an executor. Every hook may be nil.
+// Hooks must return at once and must not call the executor that reports. Times are
+// taken only for hooks that are set.
+type Keyed struct {
+	Started func(KeyedStarted)
+	Ended   func(KeyedEnded)
+	Refused func(KeyedRefused)
+}
+
+// KeyedStarted: tasks of one key begin to run, together if they are a batch.
+type KeyedStarted struct {
+	Key   string
+	Tasks int           // 1, or the size of the batch
+	Wait  time.Duration // of the one that waited longest
+	Depth int           // tasks of this key that are still queued
+}
+
+// KeyedEnded: they have ended.
+type KeyedEnded struct {
+	Key   string
+	Tasks int
+	Took  time.Duration
+	Err   error // the first task's that failed
+}
+
+// KeyedRefused: a task was not taken, or left the queue before it began.
+type KeyedRefused struct {
+	Key string
+	Err error // full, closed, or why its context ended
+}
