@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/interlock-dev/interlock/flow/keyed"
+	"github.com/interlock-dev/interlock/history"
+)
+
+// Events of one customer are read in order, and handed to a pool of workers so
+// that it goes faster. Two workers have two events of the same customer, and the
+// one with the later event writes first: the address is the old one again.
+//
+// The remedy is a queue for each key: events of one customer are done one after
+// the other, those of different customers at the same time. It holds within one
+// process; where several consume, let a claim say whose customer it is, and
+// guard/fence or guard/once refuse who is late.
+var outOfTurn = race{
+	name:    "out-of-turn",
+	symptom: "two quick changes of one record end with the first one in force",
+	remedy:  "flow/keyed: Executor, in order for each key",
+	system:  onPostgres,
+	prepare: func(ctx context.Context, s systems) error {
+		return s.create(ctx, `create table if not exists race_address (customer text primary key, line text not null)`)
+	},
+	broken: moving(func(s *scene, _ string) (stage, func(context.Context) error, error) {
+		return s.stage, func(context.Context) error { return nil }, nil // a goroutine for each event
+	}),
+	fixed: moving(func(s *scene, customer string) (stage, func(context.Context) error, error) {
+		workers, err := keyed.NewExecutor(nil)
+		if err != nil {
+			return stage{}, nil, err
+		}
+		start := func(ctx context.Context, run func()) error {
+			return workers.Go(ctx, customer, func(context.Context) error { run(); return nil }, nil)
+		}
+		queued := func(context.Context) (int, error) { return workers.Load().Queued, nil }
+		return stage{start, queued, s.note}, workers.Close, nil
+	}),
+	judge: history.CheckDeliveries,
+	rule:  history.RuleKeyOrder,
+}
+
+// moving lets workers pick up the events in order, and write in another one.
+func moving(pool func(s *scene, customer string) (g stage, shut func(context.Context) error, err error)) twin {
+	return func(ctx context.Context, s *scene) (err error) {
+		customer, events := s.name("customer"), s.workers(4)
+		g, shut, err := pool(s, customer)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, shut(ctx)) }()
+		var actors []actor
+		for i, id := range events {
+			s.told.Invoke(history.Event{Lane: "topic", Op: history.OpPublish, Key: customer, ID: id}).OK("")
+			actors = append(actors, actor{id, func(ctx context.Context, pause func(string)) error {
+				pause("it is my event")
+				call := s.told.Invoke(history.Event{Lane: "worker", Op: history.OpDeliver, Key: customer, ID: id})
+				_, err := s.postgres.Exec(ctx, `insert into race_address values ($1, $2)
+					on conflict (customer) do update set line = excluded.line`, customer, "address "+strconv.Itoa(i))
+				call.End(err)
+				return err
+			}})
+		}
+		writes := s.shuffled(events)
+		if writes[0] == events[0] {
+			writes[0], writes[1] = writes[1], writes[0]
+		}
+		if err := g.act(ctx, append(events, writes...), actors...); err != nil {
+			return err
+		}
+		s.told.Invoke(history.Event{Lane: "topic", Op: history.OpDrain}).OK("")
+		return nil
+	}
+}
