@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/idempotency"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -168,10 +166,7 @@ func testOvertaken(t *testing.T, w world) {
 // lapse ends every lease, as if its time had passed.
 func (w world) lapse(t testing.TB) {
 	t.Helper()
-	w.Exec(t, map[driver.Dialect]string{
-		driver.Postgres: `update interlock_idempotency set lease_until = clock_timestamp() - interval '1 hour'`,
-		driver.MariaDB:  `update interlock_idempotency set lease_until = utc_timestamp(6) - interval 1 hour`,
-	}[w.Dialect])
+	w.Exec(t, lapsed[w.Dialect])
 }
 
 // testNotBlocked: while a phase is under way, a duplicate is refused at once.
@@ -221,5 +216,4 @@ func TestTableIsMade(t *testing.T) {
 		_, err = s.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })
 		ok(t, err)
 	}, databases.PgxStd, databases.Maria)
-	_ = testbed.Eventually
 }

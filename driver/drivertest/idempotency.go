@@ -1,0 +1,145 @@
+package drivertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// IdempotencyHarness tells [RunIdempotency] how to reach one driver.Idempotency and
+// its store.
+type IdempotencyHarness = StoreHarness[driver.Idempotency]
+
+// IdempotencyBackend is one running store of requests.
+type IdempotencyBackend = StoreBackend[driver.Idempotency]
+
+// RunIdempotency runs the suite of driver.Idempotency.
+func RunIdempotency(t *testing.T, h IdempotencyHarness) {
+	var tests []storeTest[driver.Idempotency]
+	for _, c := range []struct {
+		name  string
+		needs Ability
+		test  func(*requestScene)
+	}{
+		{"ClaimMakesARecord", 0, testClaimMakes},
+		{"ClaimByAnotherChangesNothing", 0, testClaimByAnother},
+		{"ClaimAgainConverges", 0, testClaimAgain},
+		{"LapsedLeaseIsTaken", 0, testLapsedLease},
+		{"LeaseIsRenewed", 0, testLeaseIsRenewed},
+		{"LeaseGivenUpIsTakenAtOnce", 0, testLeaseGivenUp},
+		{"OvertakenOwnerChangesNothing", 0, testOvertakenOwner},
+		{"LapsedOwnerMayFinish", 0, testLapsedOwner},
+		{"FinishedIsFinal", 0, testFinishedIsFinal},
+		{"OtherFingerprintTakesNothing", 0, testOtherFingerprint},
+		{"ForgottenIsNew", 0, testForgotten},
+		{"RequestBytesAreData", 0, testRequestBytes},
+		{"RequestNamesAreData", 0, testRequestNames},
+		{"ClaimCompetition", 0, testClaimCompetition},
+		{"TakeOverCompetition", 0, testTakeOverCompetition},
+		{"UnfinishedAreListed", 0, testUnfinished},
+		{"RemovedWhenItsTimeHasPassed", 0, testRemoved},
+		{"BadClaimIsABug", 0, testBadClaim},
+		{"RequestContextAlreadyEnded", 0, testRequestContext},
+		{"LostReplyToClaim", Servers | LostReplies | onPaths, testLostReplyToClaim},
+		{"LostReplyToFinish", Servers | LostReplies | onPaths, testLostReplyToFinish},
+		{"RequestsOverARestart", Servers, testRequestsOverARestart},
+	} {
+		tests = append(tests, storeTest[driver.Idempotency]{c.name, c.needs, func(s *storeScene[driver.Idempotency]) {
+			c.test(&requestScene{storeScene: s, records: s.store})
+		}})
+	}
+	h.run(t, tests)
+}
+
+// requestScene is one test with its store and a first opening of it.
+type requestScene struct {
+	*storeScene[driver.Idempotency]
+	records driver.Idempotency
+}
+
+// Leases of the suite: one that does not end, and one that does soon.
+const (
+	longLease  = 10 * time.Minute
+	shortLease = 150 * time.Millisecond
+)
+
+// requestID is what most tests claim.
+var requestID = driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: "k"}
+
+func claimBy(owner string, lease time.Duration) driver.IdempotencyClaim {
+	return driver.IdempotencyClaim{ID: requestID, Fingerprint: "f", Owner: owner, Lease: lease, Input: []byte("of " + owner)}
+}
+
+func (s *requestScene) claim(c driver.IdempotencyClaim) driver.IdempotencyRecord {
+	s.Helper()
+	r, err := s.records.Claim(s.Context(), c)
+	if err != nil {
+		s.Fatalf("claim by %s: %v", c.Owner, err)
+	}
+	return r
+}
+
+// mustOwn requires that a claim makes owner the one of an attempt.
+func (s *requestScene) mustOwn(c driver.IdempotencyClaim, attempt int) driver.IdempotencyRecord {
+	s.Helper()
+	r := s.claim(c)
+	if r.Owner != c.Owner || r.Attempt != attempt || r.Finished || r.ID != c.ID || r.Remaining <= 0 || r.Remaining > c.Lease {
+		s.Fatalf("claim by %s: %+v, want attempt %d", c.Owner, r, attempt)
+	}
+	return r
+}
+
+// mustBe requires that a record is of an owner, as another who claims sees it.
+func (s *requestScene) mustBe(owner string, attempt int, points string) driver.IdempotencyRecord {
+	s.Helper()
+	r := s.claim(claimBy("looker", longLease))
+	if r.Owner != owner || r.Attempt != attempt || string(r.Points) != points {
+		s.Fatalf("the record is %+v, want one of %s, attempt %d, with points %q", r, owner, attempt, points)
+	}
+	return r
+}
+
+// takeWhenLapsed claims until the lease before has lapsed.
+func (s *requestScene) takeWhenLapsed(c driver.IdempotencyClaim) driver.IdempotencyRecord {
+	s.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		r := s.claim(c)
+		if r.Owner == c.Owner {
+			return r
+		}
+		if time.Now().After(end) {
+			s.Fatalf("not taken over within %v: %+v", patience, r)
+		}
+	}
+}
+
+func renewal(owner string, lease time.Duration) driver.IdempotencyUpdate {
+	return driver.IdempotencyUpdate{ID: requestID, Owner: owner, Lease: lease}
+}
+
+func reached(owner, points string) driver.IdempotencyUpdate {
+	u := renewal(owner, longLease)
+	u.Points = []byte(points)
+	return u
+}
+
+func finishing(owner, body string) driver.IdempotencyUpdate {
+	u := renewal(owner, longLease)
+	u.Answer = &driver.IdempotencyAnswer{Status: 201, Header: []byte("A: b\r\n"), Body: []byte(body)}
+	u.Keep = time.Hour
+	return u
+}
+
+func forgetting(owner string) driver.IdempotencyUpdate {
+	u := renewal(owner, 0)
+	u.Forget = true
+	return u
+}
+
+func (s *requestScene) must(u driver.IdempotencyUpdate) {
+	s.Helper()
+	if err := s.records.Update(s.Context(), u); err != nil {
+		s.Fatalf("update by %s: %v", u.Owner, err)
+	}
+}

@@ -1,0 +1,73 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestIdempotency(t *testing.T) {
+	drivertest.RunIdempotency(t, drivertest.IdempotencyHarness{
+		Start: func(t *testing.T, _ bool) drivertest.IdempotencyBackend {
+			server := durable(t)
+			return &requestBackend{paths.New[driver.Idempotency](server), server.Addr()}
+		},
+	})
+}
+
+// requestBackend is a server with a path of its own for each process.
+type requestBackend struct {
+	*paths.Server[driver.Idempotency]
+	addr string
+}
+
+func (b *requestBackend) Open(t *testing.T) (driver.Idempotency, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Idempotency, error) {
+		return NewIdempotency(dial(t, path.Addr()), "shop"), nil
+	})
+}
+
+func (b *requestBackend) Beside(t *testing.T) (driver.Idempotency, error) {
+	return NewIdempotency(dial(t, b.addr), "shop"), nil
+}
+
+func (b *requestBackend) Faults() drivertest.Faults { return b.Server }
+
+func TestMembersAreInjective(t *testing.T) {
+	for _, id := range []driver.IdempotencyID{{Scope: "", Operation: "a", Key: "1:b/"}, {Scope: "2:", Operation: "/", Key: ":"}} {
+		if got, err := parseMember(member(id)); err != nil || got != id {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	for _, damaged := range []string{"", "1", "x:a/", "-1:a/", "9:a/", "1:a/1:b/", "1:a/1:b/1:"} {
+		if id, err := parseMember(damaged); err == nil {
+			t.Errorf("%q is %+v", damaged, id)
+		}
+	}
+}
+
+// TestIdempotencyCost: one script for each step.
+func TestIdempotencyCost(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	records := NewIdempotency(client, "")
+	id := driver.IdempotencyID{Operation: "op", Key: "k"}
+	steps := func(owner string) {
+		t.Helper()
+		if _, err := records.Claim(t.Context(), driver.IdempotencyClaim{ID: id, Fingerprint: "f", Owner: owner, Lease: 1e9}); err != nil {
+			t.Fatal(err)
+		}
+		if err := records.Update(t.Context(), driver.IdempotencyUpdate{ID: id, Owner: owner, Forget: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	steps("a") // the server learns the scripts
+	before := calls(t, client)["evalsha"]
+	steps("b")
+	if n := calls(t, client)["evalsha"] - before; n != 2 {
+		t.Errorf("%d requests for a claim and its end", n)
+	}
+}
