@@ -1,0 +1,403 @@
+package drivertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// OnceHarness tells [RunOnce] how to reach one driver.Once and its store.
+type OnceHarness struct {
+	// Bubble runs one test; nil calls test itself. The memory driver passes
+	// synctest.Test.
+	Bubble func(t *testing.T, test func(t *testing.T))
+	// Start prepares an empty store for one test; it cleans up by t.Cleanup. A
+	// test that kills the server asks for one of its own by exclusive.
+	Start func(t *testing.T, exclusive bool) OnceBackend
+	// Without says Servers for a store that has no server to break, LostReplies for
+	// one that cannot lose them, and Durable for one that forgets. Whatever it does
+	// not name must be there.
+	Without Ability
+}
+
+// OnceBackend is one running store.
+type OnceBackend interface {
+	// Open opens it as a further process would, on the same store, by way of a path
+	// of its own that Faults can break.
+	Open(t *testing.T) (driver.Once, error)
+	// Faults is nil where there is no server to break (Without Servers).
+	Faults() Faults
+}
+
+// RunOnce runs the suite of driver.Once.
+func RunOnce(t *testing.T, h OnceHarness) {
+	for _, c := range []struct {
+		name  string
+		needs Ability
+		test  func(*onceScene)
+	}{
+		{"OnceIsDone", 0, testOnceIsDone},
+		{"OnceClaimIsHeld", 0, testOnceClaimIsHeld},
+		{"OnceForget", 0, testOnceForget},
+		{"OnceLeaseEnds", 0, testOnceLeaseEnds},
+		{"OnceDoneAfterTheLease", 0, testOnceDoneAfterTheLease},
+		{"OnceRecordEnds", 0, testOnceRecordEnds},
+		{"OnceOtherPayload", 0, testOnceOtherPayload},
+		{"OnceNamesAreData", 0, testOnceNamesAreData},
+		{"OnceBadInput", 0, testOnceBadInput},
+		{"OnceCompetition", 0, testOnceCompetition},
+		{"OnceContextAlreadyEnded", 0, testOnceContextAlreadyEnded},
+		{"LostReplyToOnceClaim", Servers | LostReplies | onPaths, testLostReplyToOnceClaim},
+		{"LostReplyToOnceDone", Servers | LostReplies | onPaths, testLostReplyToOnceDone},
+		{"OnceOverARestart", Servers | Durable, testOnceOverARestart},
+	} {
+		if c.needs&h.Without != 0 {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h.run(t, c.needs, c.test)
+		})
+	}
+}
+
+func (h OnceHarness) run(t *testing.T, needs Ability, test func(*onceScene)) {
+	bubble := h.Bubble
+	if bubble == nil {
+		bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
+	}
+	bubble(t, func(t *testing.T) {
+		b := h.Start(t, needs&(Servers|onPaths) == Servers)
+		s := &onceScene{T: t, backend: b, faults: b.Faults()}
+		_, drops := s.faults.(ReplyDropper)
+		if needs&Servers != 0 && s.faults == nil || needs&LostReplies != 0 && !drops {
+			t.Fatal("the harness lacks what this test needs, and Without does not say so")
+		}
+		s.once = s.open()
+		test(s)
+	})
+}
+
+// onceScene is one test with its store and a first opening of it.
+type onceScene struct {
+	*testing.T
+	backend OnceBackend
+	faults  Faults
+	once    driver.Once
+}
+
+func (s *onceScene) open() driver.Once {
+	s.Helper()
+	o, err := s.backend.Open(s.T)
+	if err != nil {
+		s.Fatalf("open: %v", err)
+	}
+	return o
+}
+
+// delivery is that of an owner, of the message that most tests use.
+func delivery(owner string) driver.Delivery {
+	return driver.Delivery{Consumer: "billing", ID: "m1", Hash: bytes.Repeat([]byte("\x00h"), 16), Owner: owner}
+}
+
+const onceLong = time.Hour
+
+func (s *onceScene) claim(d driver.Delivery, lease time.Duration, want driver.Claimed) {
+	s.Helper()
+	if got, err := s.once.Claim(s.Context(), d, lease); err != nil || got != want {
+		s.Fatalf("claim of %q by %q: %v, %v, want %v", d.ID, d.Owner, got, err, want)
+	}
+}
+
+func (s *onceScene) mustBeHeld(d driver.Delivery, by string) {
+	s.Helper()
+	got, err := s.once.Claim(s.Context(), d, onceLong)
+	var held *interlock.HeldError
+	if !errors.As(err, &held) || held.Owner != by || interlock.Kind(err) != interlock.Retryable || got != driver.Unclaimed {
+		s.Fatalf("claim by %q: %v, %v, want that %q has it", d.Owner, got, err, by)
+	}
+}
+
+func (s *onceScene) done(d driver.Delivery, keep time.Duration) {
+	s.Helper()
+	if err := s.once.Done(s.Context(), d, keep); err != nil {
+		s.Fatalf("done by %q: %v", d.Owner, err)
+	}
+}
+
+func (s *onceScene) forget(d driver.Delivery) {
+	s.Helper()
+	if err := s.once.Forget(s.Context(), d); err != nil {
+		s.Fatalf("forget by %q: %v", d.Owner, err)
+	}
+}
+
+func (s *onceScene) mustFail(err error, kind interlock.ErrorKind, is error) {
+	s.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		s.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, is)
+	}
+}
+
+// comes waits until a claim of d finds what is wanted.
+func (s *onceScene) comes(d driver.Delivery, want driver.Claimed) {
+	s.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		got, err := s.once.Claim(s.Context(), d, onceLong)
+		if err == nil && got == want {
+			return
+		}
+		if time.Now().After(end) {
+			s.Fatalf("claim by %q: still %v, %v after %v", d.Owner, got, err, patience)
+		}
+	}
+}
+
+func testOnceIsDone(s *onceScene) {
+	a, b := delivery("a"), delivery("b")
+	s.claim(a, onceLong, driver.ClaimedNow)
+	s.done(a, onceLong)
+	for _, d := range []driver.Delivery{a, b} {
+		s.claim(d, onceLong, driver.ClaimedDone)
+	}
+	s.done(a, onceLong) // again
+	s.forget(a)         // too late
+	s.claim(b, onceLong, driver.ClaimedDone)
+	s.mustFail(s.once.Done(s.Context(), b, onceLong), interlock.Definite, interlock.ErrLost)
+}
+
+func testOnceClaimIsHeld(s *onceScene) {
+	a, b := delivery("a"), delivery("b")
+	s.claim(a, onceLong, driver.ClaimedNow)
+	s.mustBeHeld(b, "a")
+	s.claim(a, onceLong, driver.ClaimedNow) // again
+	s.once = s.open()
+	s.mustBeHeld(b, "a")
+	s.mustFail(s.once.Done(s.Context(), b, onceLong), interlock.Definite, interlock.ErrLost)
+	s.mustBeHeld(b, "a")
+	s.done(a, onceLong)
+	s.claim(b, onceLong, driver.ClaimedDone)
+}
+
+func testOnceForget(s *onceScene) {
+	a, b := delivery("a"), delivery("b")
+	s.forget(a) // nothing is there
+	s.claim(a, onceLong, driver.ClaimedNow)
+	s.forget(b) // not its own
+	s.mustBeHeld(b, "a")
+	s.forget(a)
+	s.claim(b, onceLong, driver.ClaimedNow)
+	s.forget(a)
+	s.mustBeHeld(a, "b")
+}
+
+func testOnceLeaseEnds(s *onceScene) {
+	a, b := delivery("a"), delivery("b")
+	s.claim(a, 300*time.Millisecond, driver.ClaimedNow)
+	s.mustBeHeld(b, "a")
+	s.comes(b, driver.ClaimedNow)
+	s.mustBeHeld(a, "b")
+	s.mustFail(s.once.Done(s.Context(), a, onceLong), interlock.Definite, interlock.ErrLost)
+	s.forget(a)
+	s.mustBeHeld(a, "b")
+	s.done(b, onceLong)
+	s.mustFail(s.once.Done(s.Context(), a, onceLong), interlock.Definite, interlock.ErrLost)
+	s.claim(a, onceLong, driver.ClaimedDone)
+}
+
+// testOnceDoneAfterTheLease: the effect was made, and nobody else has begun.
+func testOnceDoneAfterTheLease(s *onceScene) {
+	a, b := delivery("a"), delivery("b")
+	s.claim(a, time.Millisecond, driver.ClaimedNow)
+	time.Sleep(20 * time.Millisecond) // the lease is over, and there is nothing to see of it
+	s.done(a, onceLong)
+	s.claim(b, onceLong, driver.ClaimedDone)
+}
+
+func testOnceRecordEnds(s *onceScene) {
+	a, b := delivery("a"), delivery("b")
+	s.claim(a, onceLong, driver.ClaimedNow)
+	s.done(a, 300*time.Millisecond)
+	s.claim(b, onceLong, driver.ClaimedDone)
+	s.comes(b, driver.ClaimedNow)
+}
+
+func testOnceOtherPayload(s *onceScene) {
+	a, b, other := delivery("a"), delivery("b"), delivery("a")
+	other.Hash = bytes.Repeat([]byte("\x00i"), 16)
+	s.claim(a, onceLong, driver.ClaimedNow)
+	s.claim(other, onceLong, driver.ClaimedOther)
+	s.mustBeHeld(b, "a")
+	s.done(a, onceLong)
+	s.claim(other, onceLong, driver.ClaimedOther)
+	s.claim(b, onceLong, driver.ClaimedDone)
+}
+
+// testOnceNamesAreData: each pair of consumer and message is its own, and none is
+// taken for another.
+func testOnceNamesAreData(s *onceScene) {
+	names := append([]string{"1:a", "a:b", "a:b:c", "b:c"}, oddNames...)
+	all := map[[2]string]bool{}
+	for _, name := range names {
+		for _, pair := range [][2]string{{name, "a:b"}, {"a", name}, {name, name}} {
+			d := driver.Delivery{Consumer: pair[0], ID: pair[1], Hash: delivery("").Hash, Owner: "owner"}
+			if all[pair] || d.Check() != nil {
+				continue
+			}
+			all[pair] = true
+			s.claim(d, onceLong, driver.ClaimedNow)
+			s.done(d, onceLong)
+		}
+		if d := delivery(name); d.Check() == nil { // owners are data too
+			d.ID = fmt.Sprint("of owner ", len(all))
+			s.claim(d, onceLong, driver.ClaimedNow)
+			other := d
+			other.Owner = "another"
+			s.mustBeHeld(other, name)
+		}
+	}
+	if len(all) < 2*len(oddNames) {
+		s.Fatalf("only %d pairs are allowed", len(all))
+	}
+}
+
+func testOnceBadInput(s *onceScene) {
+	for _, bad := range []string{"", strings.Repeat("x", 256)} {
+		for _, change := range []func(*driver.Delivery){
+			func(d *driver.Delivery) { d.Consumer = bad }, func(d *driver.Delivery) { d.ID = bad }, func(d *driver.Delivery) { d.Owner = bad },
+		} {
+			d := delivery("a")
+			change(&d)
+			s.mustRefuse(d, onceLong, interlock.ErrName)
+		}
+	}
+	d := delivery("a")
+	d.Hash = []byte("short")
+	s.mustRefuse(d, onceLong, nil)
+	for _, keep := range []time.Duration{0, -1, time.Microsecond, driver.MaxKeep + 1} {
+		d := delivery("a")
+		_, err := s.once.Claim(s.Context(), d, keep)
+		s.mustFail(err, interlock.Bug, nil)
+		s.mustFail(s.once.Done(s.Context(), d, keep), interlock.Bug, nil)
+	}
+	s.claim(delivery("a"), driver.MaxKeep, driver.ClaimedNow) // nothing was done before
+}
+
+func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) {
+	s.Helper()
+	_, err := s.once.Claim(s.Context(), d, keep)
+	s.mustFail(err, interlock.Bug, is)
+	s.mustFail(s.once.Done(s.Context(), d, keep), interlock.Bug, is)
+	s.mustFail(s.once.Forget(s.Context(), d), interlock.Bug, is)
+}
+
+// testOnceCompetition: of many who claim at once one has it, whatever becomes of
+// those before; and of all only one is done.
+func testOnceCompetition(s *onceScene) {
+	stores := []driver.Once{s.once, s.open(), s.open()}
+	for round := range 20 {
+		var running sync.WaitGroup
+		won := make(chan driver.Delivery, 16)
+		for n := range cap(won) {
+			d := delivery(fmt.Sprint("owner ", n))
+			d.ID = fmt.Sprint("m", round)
+			running.Go(func() {
+				got, err := stores[n%len(stores)].Claim(s.Context(), d, onceLong)
+				if got == driver.ClaimedNow {
+					won <- d
+				} else if !errors.Is(err, interlock.ErrHeld) {
+					s.Errorf("%v, %v", got, err)
+				}
+			})
+		}
+		running.Wait()
+		if len(won) != 1 {
+			s.Fatalf("%d have claimed one message", len(won))
+		}
+		s.done(<-won, onceLong)
+	}
+}
+
+func testOnceContextAlreadyEnded(s *onceScene) {
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	cancel(cause)
+	_, err := s.once.Claim(ctx, delivery("a"), onceLong)
+	s.mustFail(err, interlock.Definite, cause)
+	s.mustFail(s.once.Done(ctx, delivery("a"), onceLong), interlock.Definite, cause)
+	s.mustFail(s.once.Forget(ctx, delivery("a")), interlock.Definite, cause)
+	s.claim(delivery("b"), onceLong, driver.ClaimedNow)
+}
+
+// warm makes the connection, and each request once: a store that has not seen a
+// request before may need more than one answer to it.
+func (s *onceScene) warm() {
+	s.Helper()
+	d := delivery("a")
+	d.ID = "another"
+	s.claim(d, onceLong, driver.ClaimedNow)
+	s.done(d, onceLong)
+}
+
+// loseReply runs ask, whose answer is lost, and heals the path.
+func (s *onceScene) loseReply(ask func(context.Context) error) {
+	s.Helper()
+	errTimeUp := errors.New("the caller has no more time")
+	s.faults.(ReplyDropper).DropReplies()
+	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
+	defer cancel()
+	err := ask(ctx)
+	s.mustFail(err, interlock.Uncertain, errTimeUp)
+	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
+	s.faults.Heal()
+	s.once = s.open()
+}
+
+// testLostReplyToOnceClaim: the outcome is unknown; the owner may ask again, and no
+// other has it.
+func testLostReplyToOnceClaim(s *onceScene) {
+	s.warm()
+	s.loseReply(func(ctx context.Context) error {
+		_, err := s.once.Claim(ctx, delivery("a"), onceLong)
+		return err
+	})
+	s.mustBeHeld(delivery("b"), "a")
+	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
+}
+
+func testLostReplyToOnceDone(s *onceScene) {
+	s.warm()
+	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
+	s.loseReply(func(ctx context.Context) error { return s.once.Done(ctx, delivery("a"), onceLong) })
+	s.claim(delivery("b"), onceLong, driver.ClaimedDone)
+	s.done(delivery("a"), onceLong)
+}
+
+// testOnceOverARestart: nothing is forgotten with the process of a server that
+// keeps data.
+func testOnceOverARestart(s *onceScene) {
+	held := delivery("a")
+	held.ID = "m2"
+	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
+	s.done(delivery("a"), onceLong)
+	s.claim(held, onceLong, driver.ClaimedNow)
+	s.faults.Kill()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	_, err := s.once.Claim(ctx, delivery("b"), onceLong)
+	cancel()
+	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
+		s.Fatalf("claim without a server: %v (%v)", err, kind)
+	}
+	s.faults.Restart()
+	s.comes(delivery("b"), driver.ClaimedDone)
+	held.Owner = "b"
+	s.mustBeHeld(held, "a")
+}

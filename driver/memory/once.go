@@ -1,0 +1,109 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Once remembers in memory which messages a consumer has had. It is the executable
+// specification of driver.Once: each call is one step under a mutex, and the
+// store's clock is that of this process. It forgets everything when the process
+// ends, and until then keeps what is over until it is asked for it.
+type Once struct {
+	mu       sync.Mutex
+	messages map[message]delivered
+}
+
+type message struct{ consumer, id string }
+
+// delivered is what is known of a message until it is over.
+type delivered struct {
+	owner string
+	hash  []byte
+	done  bool
+	until time.Time
+}
+
+var _ driver.Once = (*Once)(nil)
+
+// NewOnce makes one that has had nothing. All who share it share its memory.
+func NewOnce() *Once { return &Once{messages: map[message]delivered{}} }
+
+// Claim takes a message unless it is done or taken; see driver.Once.
+func (o *Once) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
+	if err := delivering(ctx, "claim message", d, lease); err != nil {
+		return driver.Unclaimed, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	was, known := o.get(d)
+	switch {
+	case known && !bytes.Equal(was.hash, d.Hash):
+		return driver.ClaimedOther, nil
+	case known && was.done:
+		return driver.ClaimedDone, nil
+	case known && was.owner != d.Owner:
+		return driver.Unclaimed, problem("claim message", d.ID, interlock.Retryable,
+			&interlock.HeldError{Name: d.ID, Owner: was.owner, Until: was.until})
+	}
+	o.put(d, false, lease)
+	return driver.ClaimedNow, nil
+}
+
+// Done records that the effect was made; see driver.Once.
+func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
+	const op = "record message"
+	if err := delivering(ctx, op, d, keep); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was, known := o.get(d); known && was.owner != d.Owner {
+		return problem(op, d.ID, interlock.Definite, interlock.ErrLost)
+	}
+	o.put(d, true, keep)
+	return nil
+}
+
+// Forget gives up a claim; see driver.Once.
+func (o *Once) Forget(ctx context.Context, d driver.Delivery) error {
+	if err := delivering(ctx, "forget message", d, time.Second); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was, known := o.get(d); known && was.owner == d.Owner && !was.done {
+		delete(o.messages, message{d.Consumer, d.ID})
+	}
+	return nil
+}
+
+// get finds what is known and not over. The mutex is held.
+func (o *Once) get(d driver.Delivery) (was delivered, known bool) {
+	was, known = o.messages[message{d.Consumer, d.ID}]
+	return was, known && time.Now().Before(was.until)
+}
+
+func (o *Once) put(d driver.Delivery, done bool, keep time.Duration) {
+	o.messages[message{d.Consumer, d.ID}] = delivered{d.Owner, slices.Clone(d.Hash), done, time.Now().Add(keep)}
+}
+
+func delivering(ctx context.Context, op string, d driver.Delivery, keep time.Duration) error {
+	if err := d.Check(); err != nil {
+		return err
+	}
+	if keep < time.Millisecond || keep > driver.MaxKeep {
+		return problem(op, d.ID, interlock.Bug, fmt.Errorf("%v is no time to keep it: from a millisecond to %v", keep, driver.MaxKeep))
+	}
+	if ctx.Err() != nil {
+		return problem(op, d.ID, interlock.Definite, context.Cause(ctx))
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/once_claim.lua
+var onceClaimLua string
+
+//go:embed script/once_done.lua
+var onceDoneLua string
+
+//go:embed script/once_forget.lua
+var onceForgetLua string
+
+var (
+	onceClaimScript  = newScript(onceClaimLua)
+	onceDoneScript   = newScript(onceDoneLua)
+	onceForgetScript = newScript(onceForgetLua)
+)
+
+// Once remembers which messages a consumer has had; one script looks and writes.
+// It implements driver.Once. A message is the hash
+// interlock:{TAG}:once:LENGTH:CONSUMER:ID, where LENGTH is that of CONSUMER in
+// bytes, and expires by itself. What a crash without appendfsync always, a failover
+// to a replica, or an eviction loses, is a message that was never had; a clock that
+// is set forward ends leases and records early.
+type Once struct{ conn *conn }
+
+var _ driver.Once = (*Once)(nil)
+
+// NewOnce makes one; it sends nothing. The client stays the caller's.
+func NewOnce(client rueidis.Client) *Once { return &Once{conn: newConn(client)} }
+
+func onceKey(d driver.Delivery) string {
+	return fenceKey("once", strconv.Itoa(len(d.Consumer))+":"+d.Consumer+":"+d.ID)
+}
+
+// Claim takes a message unless it is done or taken; see driver.Once.
+func (o *Once) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
+	asked := request{op: "claim message", name: d.ID}
+	answer, err := o.ask(ctx, asked, onceClaimScript, d, lease, d.Owner, string(d.Hash), milliseconds(lease))
+	if err != nil {
+		return driver.Unclaimed, err
+	}
+	switch status := answer[0]; {
+	case status == "claimed":
+		return driver.ClaimedNow, nil
+	case status == "done":
+		return driver.ClaimedDone, nil
+	case status == "other":
+		return driver.ClaimedOther, nil
+	case status == "held" && len(answer) == 2:
+		return driver.Unclaimed, problem(asked, interlock.Retryable, &interlock.HeldError{Name: d.ID, Owner: answer[1]})
+	}
+	return driver.Unclaimed, uncertain(asked, errReply)
+}
+
+// Done records that the effect was made; see driver.Once.
+func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
+	asked := request{op: "record message", name: d.ID}
+	answer, err := o.ask(ctx, asked, onceDoneScript, d, keep, d.Owner, string(d.Hash), milliseconds(keep))
+	switch {
+	case err != nil:
+		return err
+	case answer[0] == "done":
+		return nil
+	case answer[0] == "lost":
+		return problem(asked, interlock.Definite, interlock.ErrLost)
+	}
+	return uncertain(asked, errReply)
+}
+
+// Forget gives up a claim; see driver.Once.
+func (o *Once) Forget(ctx context.Context, d driver.Delivery) error {
+	_, err := o.ask(ctx, request{op: "forget message", name: d.ID}, onceForgetScript, d, time.Second, d.Owner)
+	return err
+}
+
+// ask runs a script on a message. The answer has one field at least.
+func (o *Once) ask(ctx context.Context, asked request, s *script, d driver.Delivery, keep time.Duration, args ...string) ([]string, error) {
+	if err := d.Check(); err != nil {
+		return nil, err
+	}
+	if keep < time.Millisecond || keep > driver.MaxKeep {
+		return nil, problem(asked, interlock.Bug, fmt.Errorf("%v is no time to keep it: from a millisecond to %v", keep, driver.MaxKeep))
+	}
+	m, err := o.conn.eval(ctx, asked, s, batch{keys: []string{onceKey(d)}, args: args})
+	if err != nil {
+		return nil, err
+	}
+	answer, err := m.AsStrSlice()
+	if err != nil || len(answer) == 0 {
+		return nil, uncertain(asked, errReply)
+	}
+	return answer, nil
+}
