@@ -60,6 +60,8 @@
 //	412 claim-over         the claim ended before the work was done
 //	503 busy               nothing was done, and the same request may work later
 //	500 outcome-unknown    it may have been done
+//	409 call-done          only of guard/proxy: it was done before
+//	409 call-in-doubt      only of guard/proxy: it may have been done before
 //
 // # An absurd token
 //

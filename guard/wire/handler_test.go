@@ -234,11 +234,11 @@ func TestReasonsHaveAnswers(t *testing.T) {
 		if again, found := wire.RefusalOf(fmt.Errorf("call: %w", refusal)); !found || *again != *refusal {
 			t.Errorf("%s is told on as %+v", r, again)
 		}
-		if r.Status() >= 500 != (refusal.ErrorKind() == interlock.Uncertain || refusal.ErrorKind() == interlock.Retryable) {
+		if r.Status() >= 500 != (r == wire.Unknown || r == wire.Busy) || r.Status() < 400 {
 			t.Errorf("%s: %d, %v", r, r.Status(), refusal.ErrorKind())
 		}
 	}
-	if s := wire.Reason("none").Status(); s != 500 || len(wire.Reasons()) != 10 {
+	if s := wire.Reason("none").Status(); s != 500 || len(wire.Reasons()) != 12 {
 		t.Errorf("%d reasons, and another has %d", len(wire.Reasons()), s)
 	}
 }

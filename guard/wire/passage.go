@@ -19,7 +19,7 @@ import (
 type Passage struct {
 	pass  Pass
 	ctx   context.Context
-	until deadline
+	until Deadline
 	now   func() time.Time
 }
 
@@ -43,7 +43,7 @@ func (p *Passage) Remaining() time.Duration {
 	if p.ctx.Err() != nil {
 		return 0
 	}
-	return p.until.remaining(p.now())
+	return p.until.Remaining(p.now())
 }
 
 // Valid compares the clock on the spot.
@@ -58,23 +58,10 @@ func (p *Passage) For(resource string) error {
 		Detail: fmt.Sprintf("the request is about %q", resource)}
 }
 
-// A deadline is counted from an instant by both clocks that there are, since
-// Go's monotonic one may stand still while the machine is suspended, and that on
-// the wall may be set: what they say has passed is the more of the two.
-type deadline struct {
-	from time.Time
-	left time.Duration
-}
-
-func (d deadline) remaining(now time.Time) time.Duration {
-	monotonic, wall := now.Sub(d.from), now.Round(0).Sub(d.from.Round(0))
-	return d.left - max(monotonic, wall)
-}
-
 // open makes p a claim until end is called.
 func open(ctx context.Context, p Pass, now func() time.Time) (passage *Passage, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ctx, stop := context.WithTimeoutCause(ctx, p.Remaining, interlock.ErrExpired)
-	passage = &Passage{pass: p, ctx: ctx, until: deadline{now(), p.Remaining}, now: now}
+	passage = &Passage{pass: p, ctx: ctx, until: After(now(), p.Remaining), now: now}
 	return passage, func() { cancel(interlock.ErrReleased); stop() }
 }

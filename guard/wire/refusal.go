@@ -24,6 +24,9 @@ const (
 	Over          Reason = "claim-over"
 	Busy          Reason = "busy"
 	Unknown       Reason = "outcome-unknown"
+	// Those of package guard/proxy.
+	Done    Reason = "call-done"
+	InDoubt Reason = "call-in-doubt"
 )
 
 // answer is what a reason means to both sides.
@@ -44,6 +47,8 @@ var answers = map[Reason]answer{
 	Stale:         {http.StatusPreconditionFailed, "a higher fencing token has entered", interlock.Definite, interlock.ErrStaleToken},
 	Over:          {http.StatusPreconditionFailed, "the claim ended before the work was done", interlock.Definite, interlock.ErrExpired},
 	Busy:          {http.StatusServiceUnavailable, "nothing was done, the same request may work later", interlock.Retryable, nil},
+	Done:          {http.StatusConflict, "the call was made before", interlock.Definite, nil},
+	InDoubt:       {http.StatusConflict, "the call may have been made before, and is not made again", interlock.Uncertain, interlock.ErrUncertain},
 	Unknown:       {http.StatusInternalServerError, "it is not known whether it was done", interlock.Uncertain, interlock.ErrUncertain},
 }
 

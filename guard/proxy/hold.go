@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/wire"
+)
+
+// session is the transaction in which a mark is held.
+type session interface {
+	driver.SQL
+	Bound(ctx context.Context, idle, statement time.Duration) error
+}
+
+// lifted begins transactions that lend themselves, whatever T is.
+type lifted[T any] struct{ db driver.Beginner[T] }
+
+func (l lifted[T]) Begin(ctx context.Context) (driver.Tx[session], error) {
+	tx, err := l.db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return liftedTx[T]{tx}, nil
+}
+
+type liftedTx[T any] struct{ driver.Tx[T] }
+
+func (t liftedTx[T]) Native() session { return t.Tx }
+
+// errMarkLost is why a call ends whose session does.
+var errMarkLost = errors.New("the session that held the mark has ended")
+
+// holding keeps a session from being ended for standing still, and knows until
+// when the database cannot have ended it.
+type holding struct {
+	tx    session
+	now   func() time.Time
+	idle  time.Duration                 // that the database allows, at least
+	until atomic.Pointer[wire.Deadline] // counted from before the last statement was sent
+
+	ctx    context.Context // ends when the session is known to have ended
+	cancel context.CancelCauseFunc
+	stop   chan struct{}
+	ended  sync.WaitGroup
+	once   sync.Once
+}
+
+// hold bounds the time for which tx may stand still, and keeps it moving until
+// end is called. Nobody else uses tx meanwhile.
+func hold(ctx context.Context, tx session, c interlock.Claim, now func() time.Time) (*holding, error) {
+	left := c.Remaining()
+	h := &holding{tx: tx, now: now, idle: allowed(tx.Dialect(), left*2/3), stop: make(chan struct{})}
+	sent := now()
+	if err := tx.Bound(ctx, left*2/3, left); err != nil {
+		return nil, err
+	}
+	h.moved(sent)
+	h.ctx, h.cancel = context.WithCancelCause(ctx)
+	h.ended.Go(func() { h.keep(ctx, min(time.Second, left/4)) })
+	return h, nil
+}
+
+// allowed is how long a database lets a session stand still that asked for idle:
+// MariaDB counts whole seconds, and at least one.
+func allowed(d driver.Dialect, idle time.Duration) time.Duration {
+	if d == driver.MariaDB {
+		return max(time.Second, idle.Truncate(time.Second))
+	}
+	return idle.Truncate(time.Millisecond)
+}
+
+func (h *holding) moved(sent time.Time) {
+	until := wire.After(sent, h.idle)
+	h.until.Store(&until)
+}
+
+// keep sends a statement each period.
+func (h *holding) keep(ctx context.Context, period time.Duration) {
+	tick := time.NewTicker(max(period, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		sent := h.now()
+		if _, err := h.tx.Exec(ctx, "select 1"); err != nil {
+			h.until.Store(&wire.Deadline{})
+			h.cancel(errors.Join(errMarkLost, err))
+			return
+		}
+		h.moved(sent)
+	}
+}
+
+// lasts refuses what is done once the database may have ended the session.
+func (h *holding) lasts(resource string) error {
+	if h.until.Load().Remaining(h.now()) > 0 {
+		return nil
+	}
+	return &interlock.Error{Op: "make call", Name: resource, Kind: interlock.Retryable, Err: errMarkLost}
+}
+
+// end gives tx back.
+func (h *holding) end() {
+	h.once.Do(func() { close(h.stop) })
+	h.ended.Wait()
+	h.cancel(nil)
+}

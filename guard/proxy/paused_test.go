@@ -1,0 +1,185 @@
+package proxy_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/guard/proxy"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// overtake stops a process of token 1 at a place, lets one of token 2 make its
+// call, and then lets the first go on. It returns what it says.
+func overtake(t *testing.T, api *api, client, url, ttl, manner, place string) string {
+	t.Helper()
+	former := crash.Start(t, "owner", 0, client, url, api.URL, "1", ttl, manner, place)
+	if line := former.Line(bound); line != "waiting" {
+		t.Fatalf("it says %q", line)
+	}
+	former.Pause()
+	newer := crash.Start(t, "owner", 0, client, url, api.URL, "2", "60s", "honest", nowhere)
+	if line := newer.Line(bound); line != "200 <nil>" {
+		t.Fatalf("the newer owner's call: %s", line)
+	}
+	if got := fmt.Sprint(api.seen()); got != "[2]" {
+		t.Fatalf("calls %s before the former owner goes on", got)
+	}
+	goOn(t, former, place)
+	return former.Line(bound)
+}
+
+// goOn lets a process go on that was paused at a place: what it waits for is there
+// when it wakes.
+func goOn(t *testing.T, former *testbed.Process, place string) {
+	t.Helper()
+	if file, ok := strings.CutPrefix(place, socket); ok {
+		f, err := os.Create(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	fmt.Fprintln(former.Stdin())
+	former.Resume()
+}
+
+// wantNotSent wants the former owner to have sent nothing, and to know that.
+func wantNotSent(t *testing.T, api *api, said string) {
+	t.Helper()
+	if got := fmt.Sprint(api.seen()); got != "[2]" || strings.Contains(said, "200") || strings.Contains(said, "outcome unknown") {
+		t.Errorf("calls %s, and the former owner says %q", got, said)
+	}
+}
+
+// TestAPausedFormerOwnerDoesNotSend: it is stopped between entering and sending,
+// in another process than the newer owner, whose call waits until the database
+// has ended the stopped session. Even a claim that is wrong about itself does not
+// make it send.
+func TestAPausedFormerOwnerDoesNotSend(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, manner := range []string{"honest", "stubborn"} {
+			t.Run(manner, func(t *testing.T) {
+				t.Parallel()
+				db, api := prepared(t, open(t)), newAPI(t, nil)
+				wantNotSent(t, api, overtake(t, api, db.Client, db.URL, "3s", manner, ready))
+				// What was not sent leaves no doubt.
+				if r := record(t, db, "operation of 1"); r.Attempts != 0 {
+					t.Errorf("recorded %+v", r)
+				}
+				if r := record(t, db, "operation of 2"); !r.Settled || r.Status != 200 {
+					t.Errorf("recorded %+v", r)
+				}
+			})
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestACarelessCallIsSentLate is the broken twin: without the look before the
+// write the former owner's call comes after the newer owner's.
+func TestACarelessCallIsSentLate(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db, api := prepared(t, open(t)), newAPI(t, nil)
+		said := overtake(t, api, db.Client, db.URL, "3s", "honest", careless)
+		if got := fmt.Sprint(api.seen()); got != "[2 1]" {
+			t.Errorf("calls %s: it does not need the look (%s)", got, said)
+		}
+	}, databases.Pgx)
+}
+
+// TestTheStopThatRemains shows what the documentation says is possible: a stop
+// after the last look, with nothing but the system call to come.
+func TestTheStopThatRemains(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db, api := prepared(t, open(t)), newAPI(t, nil)
+		said := overtake(t, api, db.Client, db.URL, "3s", "honest", socket+filepath.Join(t.TempDir(), "go on"))
+		if got := fmt.Sprint(api.seen()); got != "[2 1]" {
+			t.Errorf("calls %s: the hole is closed, and the documentation is wrong (%s)", got, said)
+		}
+	}, databases.Pgx)
+}
+
+// TestLooseBetweenProcesses: the clock of the claim keeps a paused owner from
+// sending, and nothing else does.
+func TestLooseBetweenProcesses(t *testing.T) {
+	url := testbed.Redis(t).URL()
+	api := newAPI(t, nil)
+	former := crash.Start(t, "owner", 0, "redis", url, api.URL, "1", "500ms", "honest", ready)
+	if line := former.Line(bound); line != "waiting" {
+		t.Fatal(line)
+	}
+	former.Pause()
+	c := grant(3, 0)
+	testbed.Eventually(t, "the claim is over", bound, func() bool { return -c.Remaining() > 500e6 })
+	goOn(t, former, ready)
+	if line := former.Line(bound); !strings.Contains(line, "expired") || len(api.seen()) != 0 {
+		t.Errorf("calls %v, and it says %q", api.seen(), line)
+	}
+	api = newAPI(t, nil)
+	said := overtake(t, api, "redis", url, "1m", "stubborn", ready)
+	if got := fmt.Sprint(api.seen()); got != "[2 1]" {
+		t.Errorf("calls %s: the hole is closed, and the documentation is wrong (%s)", got, said)
+	}
+}
+
+// TestACrashAfterTheCallForgetsNothing: the mark of a call that was sent is there
+// although the transaction that held it is not committed.
+func TestACrashAfterTheCallForgetsNothing(t *testing.T) {
+	each(t, func(t *testing.T, db *databases.DB) {
+		api := newAPI(t, nil)
+		newer := crash.Start(t, "owner", 0, db.Client, db.URL, api.URL, "2", "60s", "honest", dies)
+		newer.Wait(bound)
+		_, err := caller(t, db, nil).Do(t.Context(), grant(1, bound), "api", "late", post(transport(t), api.URL, "1"))
+		var stale *interlock.StaleTokenError
+		if !errors.As(err, &stale) || stale.Seen != token(2) || fmt.Sprint(api.seen()) != "[2]" {
+			t.Errorf("calls %v: %v", api.seen(), err)
+		}
+	})
+}
+
+// TestCrashes kills a caller at each of its points, and lets it try again. With a
+// key the call takes effect once; without one it is sent once at most, and nobody
+// is told that it was not when it may have been.
+func TestCrashes(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, mode := range map[string][]string{databases.Pgx: {"repeat", "refuse"}, databases.Maria: {"refuse"}}[open(t).Client] {
+			t.Run(mode, func(t *testing.T) {
+				t.Parallel()
+				points := crash.Once(t, "worker", func(tb testing.TB) crash.Scene {
+					db, api := prepared(tb, open(tb)), newAPI(tb, nil)
+					return crash.Scene{Args: []string{db.Client, db.URL, api.URL, mode}, Want: func(tb testing.TB) {
+						tb.Helper()
+						wantOnce(tb, mode, record(tb, db, "payout"), api.seenKeys())
+					}}
+				})
+				// BEGIN, enter, record, COMMIT and after it; BEGIN, enter, send and after
+				// it, record, COMMIT and after it.
+				if points != 12 {
+					t.Errorf("%d points", points)
+				}
+			})
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+func wantOnce(tb testing.TB, mode string, r proxy.Record, keys []string) {
+	tb.Helper()
+	effects := map[string]bool{}
+	for _, k := range keys {
+		effects[k] = true
+	}
+	switch {
+	case mode == "repeat":
+		if !r.Settled || r.Status != 200 || len(effects) != 1 || !effects[proxy.Key("api", "payout")] {
+			tb.Errorf("recorded %+v, sent with keys %v", r, keys)
+		}
+	case len(keys) > 1, r.Settled != (r.Status == 200), r.Settled && len(keys) != 1, r.Attempts != 1:
+		tb.Errorf("recorded %+v, sent %d times", r, len(keys))
+	}
+}

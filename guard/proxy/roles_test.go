@@ -1,0 +1,177 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/proxy"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// Places where an owner waits for a line before it goes on.
+const (
+	nowhere  = "nowhere"
+	ready    = "ready"    // entered, and about to send
+	socket   = "socket:"  // after the last look, before the system call, for the file that is named behind
+	careless = "careless" // ready, and then sends without another look
+	dies     = "dies"     // kills itself when the call was answered
+)
+
+// owner makes one call, and prints what came of it. Its arguments are the
+// database's client, or "redis", and URL, the API's, a token, how long its claim
+// lasts, whether the claim is stubborn, and a place.
+func owner(ctx context.Context, _ *crash.Points, args []string) error {
+	place, file := args[6], ""
+	if f, ok := strings.CutPrefix(place, socket); ok {
+		file = f
+	}
+	calls, closed, err := connect(ctx, args[0], args[1], file != "")
+	if err != nil {
+		return err
+	}
+	defer closed()
+	n, _ := strconv.Atoi(args[3])
+	ttl, _ := time.ParseDuration(args[4])
+	c := grant(n, ttl)
+	c.stubborn = args[5] == "stubborn"
+	base := &http.Transport{DialContext: (&net.Dialer{}).DialContext}
+	if file != "" {
+		base.DialContext = stopping(file)
+	}
+	status, err := calls.Do(ctx, c, "api", "operation of "+args[3], func(ctx context.Context, call *proxy.Call) (int, error) {
+		var by http.RoundTripper = proxy.NewTransport(&proxy.TransportOptions{Base: base})
+		if place == ready || place == careless {
+			wait()
+		}
+		if place == careless {
+			by, ctx = http.DefaultTransport, context.WithoutCancel(ctx)
+		}
+		status, err := post(by, args[2], args[3])(ctx, call)
+		if place == dies {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		return status, err
+	})
+	fmt.Println(status, err)
+	return nil
+}
+
+// connect makes a caller. One that is late looks after its session only once it
+// has written: the one order of things in which the stop that remains is seen.
+func connect(ctx context.Context, client, url string, late bool) (c *proxy.Caller, closed func(), err error) {
+	if client == "redis" {
+		conn, err := redis.Dial(url)
+		if err != nil {
+			return nil, nil, err
+		}
+		return proxy.NewLoose(fence.NewStore(redis.NewFence(conn)), nil), conn.Close, nil
+	}
+	db, closed, err := databases.Connect(ctx, client, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	begin := driver.Beginner[driver.SQL](db)
+	if late {
+		begin = tardy{begin}
+	}
+	c, err = proxy.NewStrict(begin, fence.Table{}, proxy.Calls{}, nil)
+	return c, closed, err
+}
+
+type tardy struct{ driver.Beginner[driver.SQL] }
+
+func (t tardy) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := t.Beginner.Begin(ctx)
+	return tardyTx{tx}, err
+}
+
+type tardyTx struct{ driver.Tx[driver.SQL] }
+
+func (t tardyTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if query == "select 1" {
+		<-written
+	}
+	return t.Tx.Exec(ctx, query, args...)
+}
+
+// written is closed once stopping has written.
+var written = make(chan struct{})
+
+var input = bufio.NewReader(os.Stdin)
+
+// wait says that it waits, and does so until a line comes.
+func wait() {
+	fmt.Println("waiting")
+	_, _ = input.ReadString('\n')
+}
+
+// stopping dials connections that wait for a file before they write for the first
+// time, and then have nothing else to do before that.
+func stopping(file string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return &stopped{Conn: c, file: file}, err
+	}
+}
+
+type stopped struct {
+	net.Conn
+	file string
+	once sync.Once
+}
+
+func (s *stopped) Write(p []byte) (int, error) {
+	first := false
+	s.once.Do(func() {
+		fmt.Println("waiting")
+		for _, err := os.Stat(s.file); err != nil; _, err = os.Stat(s.file) {
+		}
+		first = true
+	})
+	n, err := s.Conn.Write(p)
+	if first {
+		close(written)
+	}
+	return n, err
+}
+
+// worker makes one call, with points before and after everything that is seen
+// elsewhere. That it was made before, or is in doubt, is an end as well.
+func worker(ctx context.Context, at *crash.Points, args []string) error {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	calls, err := proxy.NewStrict(crash.Beginner[driver.SQL](db, at), fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
+	if err != nil {
+		return err
+	}
+	by := proxy.NewTransport(&proxy.TransportOptions{KeyHeader: "Idempotency-Key"})
+	_, err = calls.Do(ctx, grant(2, time.Minute), "api", "payout", func(ctx context.Context, call *proxy.Call) (int, error) {
+		at.Pass()
+		defer at.Pass()
+		return post(by, args[2], "pay")(ctx, call)
+	})
+	var done *proxy.DoneError
+	var doubt *proxy.InDoubtError
+	if errors.As(err, &done) || errors.As(err, &doubt) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,148 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+// cleaning bounds what is done after a call, whatever became of its context.
+const cleaning = 5 * time.Second
+
+// NewStrict makes calls under marks that are kept, and held while a call is made,
+// in a SQL database, and records them in calls, whose table [Calls.Create] makes
+// in the same database. A call takes two transactions: two commits, and one
+// connection at a time. marks must let an equal token enter again.
+func NewStrict[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o *Options) (*Caller, error) {
+	table, _ := marks.(fence.Table)
+	column, _ := marks.(fence.Column)
+	if table.Strict || column.Strict {
+		return nil, bug("make caller", "", "marks that let a token enter once cannot be held while a call is made")
+	}
+	options := o.resolve()
+	return newCaller(&strict{db: lifted[T]{db}, marks: marks, calls: calls, repeat: options.Repeat, now: options.now}, options), nil
+}
+
+type strict struct {
+	db     driver.Beginner[session]
+	marks  fence.Marks
+	calls  Calls
+	repeat bool
+	now    func() time.Time
+}
+
+// attempt is what is known of one.
+type attempt struct {
+	number int64 // counted by the record; 0 if there is none
+	tried  bool  // send was run
+	status int
+	err    error // of send
+}
+
+// sent reports whether it may have been.
+func (a *attempt) sent() bool {
+	return a.tried && (a.err == nil || interlock.Kind(a.err) == interlock.Uncertain)
+}
+
+func (s *strict) call(ctx context.Context, c interlock.Claim, call *Call, send Send) (status int, tried bool, err error) {
+	var a attempt
+	// The mark is durable before anything is visible: a crash must not forget that
+	// this token has entered.
+	err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) (err error) {
+		a.number, err = s.begin(ctx, tx, call)
+		return err
+	})
+	if err == nil {
+		err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) error {
+			return s.held(ctx, tx, c, call, send, &a)
+		})
+	}
+	switch {
+	case !a.sent():
+		s.withdraw(ctx, call, a.number)
+		return 0, a.tried, unsent(err)
+	case a.err != nil:
+		return 0, true, a.err
+	case err != nil: // the answer came, and the claim or the session did not last
+		err = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error { return s.record(ctx, tx, call, a) })
+	}
+	if err != nil {
+		err = &interlock.Error{Op: "record call", Name: call.Operation, Kind: interlock.Uncertain, Err: err}
+	}
+	return a.status, true, err
+}
+
+// begin records that the call is about to be sent.
+func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call) (number int64, err error) {
+	if call.Operation == "" {
+		return 0, nil
+	}
+	number, r, err := s.calls.begin(ctx, tx, call)
+	switch {
+	case err != nil:
+		return 0, err
+	case r.Settled:
+		return 0, &DoneError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
+	case number > 1 && !s.repeat:
+		return 0, &InDoubtError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
+	}
+	return number, nil
+}
+
+// held sends while tx holds the mark, and records the answer.
+func (s *strict) held(ctx context.Context, tx session, c interlock.Claim, call *Call, send Send, a *attempt) error {
+	h, err := hold(ctx, tx, c, s.now)
+	if err != nil {
+		return err
+	}
+	defer h.end()
+	call.ready = func() error {
+		if err := valid(c, call.Resource); err != nil {
+			return err
+		}
+		return h.lasts(call.Resource)
+	}
+	if err := call.ready(); err != nil {
+		return err
+	}
+	a.tried = true
+	if a.status, a.err = send(withCall(h.ctx, call), call); a.err != nil {
+		return a.err
+	}
+	h.end()
+	return s.record(ctx, tx, call, *a)
+}
+
+func (s *strict) record(ctx context.Context, tx driver.SQL, call *Call, a attempt) error {
+	if call.Operation == "" {
+		return nil
+	}
+	return s.calls.answered(ctx, tx, call, a.number, a.status)
+}
+
+// withdraw forgets an attempt that was certainly not sent. If it was not the
+// first, an earlier one may have been; and if this fails, the call stays in
+// doubt.
+func (s *strict) withdraw(ctx context.Context, call *Call, number int64) {
+	if number == 1 {
+		_ = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error { return s.calls.withdraw(ctx, tx, call) })
+	}
+}
+
+// outside runs fn in a transaction that has entered nothing, even if ctx has ended.
+func (s *strict) outside(ctx context.Context, fn func(context.Context, driver.SQL) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
+	defer cancel()
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := fn(ctx, tx); err != nil {
+		_ = tx.Rollback(ctx)
+		return err
+	}
+	return tx.Commit(ctx)
+}

@@ -1,0 +1,175 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// TransportOptions are those of [NewTransport]; nil and the zero value work.
+type TransportOptions struct {
+	// Base is cloned, for its settings; nil means those of http.DefaultTransport.
+	Base *http.Transport
+	// KeyHeader is the field in which the other side takes an idempotency key, such
+	// as "Idempotency-Key"; empty means that it takes none.
+	KeyHeader string
+	// Quoted writes the key in quotes, as the draft of the IETF has it; many APIs
+	// want it bare.
+	Quoted bool
+}
+
+// A Transport is the [http.RoundTripper] for requests that are made in a [Send],
+// with its context; it refuses others. It asks [Call.Ready] before each write to
+// the connection, so that a process that was stopped anywhere before sends
+// nothing when it goes on. It speaks HTTP/1.1, in which a connection serves one
+// call at a time. It is safe for concurrent use.
+//
+// An error of a request of which nothing was written is not Uncertain: Retryable,
+// or that of Ready. Any other is.
+type Transport struct {
+	base    *http.Transport
+	options TransportOptions
+}
+
+// NewTransport makes a transport with connections of its own; end them by
+// [Transport.CloseIdleConnections].
+func NewTransport(o *TransportOptions) *Transport {
+	var options TransportOptions
+	if o != nil {
+		options = *o
+	}
+	base := options.Base
+	if base == nil {
+		base, _ = http.DefaultTransport.(*http.Transport)
+	}
+	if base == nil { // somebody has replaced it
+		base = &http.Transport{}
+	}
+	return &Transport{base: gated(base.Clone()), options: options}
+}
+
+// gated makes t dial connections that can be shut.
+func gated(t *http.Transport) *http.Transport {
+	dial := t.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	t.DialContext = shut(dial)
+	if t.DialTLSContext != nil {
+		t.DialTLSContext = shut(t.DialTLSContext)
+	}
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	t.ForceAttemptHTTP2, t.TLSNextProto = false, map[string]func(string, *tls.Conn) http.RoundTripper{}
+	if t.TLSClientConfig != nil {
+		t.TLSClientConfig.NextProtos = nil // it is a clone
+	}
+	return t
+}
+
+// CloseIdleConnections ends connections that nobody uses.
+func (t *Transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
+
+// RoundTrip sends one request; see [Transport].
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	call, ok := callOf(req.Context())
+	if !ok {
+		if req.Body != nil {
+			req.Body.Close() // as a RoundTripper must
+		}
+		return nil, bug("send request", req.URL.Host, "it is not made in a call, with the call's context")
+	}
+	g := &gate{ready: call.Ready}
+	req = req.Clone(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) { g.guard(got.Conn) },
+	}))
+	if t.options.KeyHeader != "" && call.Key != "" {
+		req.Header.Set(t.options.KeyHeader, t.key(call))
+	}
+	resp, err := t.base.RoundTrip(req)
+	if err != nil {
+		return nil, g.failed(err)
+	}
+	return resp, nil
+}
+
+func (t *Transport) key(c *Call) string {
+	if t.options.Quoted {
+		return `"` + c.Key + `"`
+	}
+	return c.Key
+}
+
+// A gate stands in a connection while it serves a request.
+type gate struct {
+	ready   func() error
+	written atomic.Bool           // some of it may have been
+	refused atomic.Pointer[error] // why it was shut
+}
+
+// guard puts the gate into the connection that serves its request. One that it
+// cannot be put into is closed: nothing gets past.
+func (g *gate) guard(c net.Conn) {
+	for {
+		switch at := c.(type) {
+		case *conn:
+			at.gate.Store(g)
+			return
+		case interface{ NetConn() net.Conn }: // that of TLS
+			c = at.NetConn()
+		default:
+			c.Close()
+			return
+		}
+	}
+}
+
+// failed tells what may be concluded from err.
+func (g *gate) failed(err error) error {
+	why := g.refused.Load()
+	if why != nil {
+		err = *why
+	}
+	switch {
+	case g.written.Load():
+		return &interlock.Error{Op: "send request", Kind: interlock.Uncertain, Err: err}
+	case why != nil:
+		return err
+	}
+	return unsent(err)
+}
+
+// conn is a connection with a gate.
+type conn struct {
+	net.Conn
+	gate atomic.Pointer[gate]
+}
+
+// Write asks the gate, and then writes at once.
+func (c *conn) Write(p []byte) (int, error) {
+	if g := c.gate.Load(); g != nil {
+		if err := g.ready(); err != nil {
+			g.refused.CompareAndSwap(nil, &err)
+			return 0, err
+		}
+		g.written.Store(true)
+	}
+	return c.Conn.Write(p)
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+func shut(dial dialer) dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &conn{Conn: c}, nil
+	}
+}

@@ -1,0 +1,186 @@
+package proxy_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/proxy"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) {
+	crash.Main(m, map[string]crash.Role{"owner": owner, "worker": worker})
+}
+
+// bound is how long a test waits for what must happen.
+const bound = 30 * time.Second
+
+// token is the n-th of a system that began when all processes of this test had.
+func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
+
+// claim is one that lasts until a time; one that is stubborn is always renewed,
+// as far as it knows.
+type claim struct {
+	token    interlock.Token
+	ttl      time.Duration
+	stubborn bool
+	until    atomic.Int64
+	ctx      context.Context
+	end      context.CancelCauseFunc
+}
+
+func grant(n int, ttl time.Duration) *claim {
+	c := &claim{token: token(n), ttl: ttl}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	c.until.Store(time.Now().Add(ttl).UnixNano())
+	return c
+}
+
+func (c *claim) Name() string             { return "api" }
+func (c *claim) Owner() string            { return fmt.Sprint("owner of ", c.token) }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return c.Remaining() > 0 }
+func (c *claim) Remaining() time.Duration {
+	switch {
+	case c.ctx.Err() != nil:
+		return 0
+	case c.stubborn:
+		return c.ttl
+	}
+	return time.Until(time.Unix(0, c.until.Load()))
+}
+
+// api is somebody else's: it checks no token, and notes what comes.
+type api struct {
+	*httptest.Server
+	answer func(w http.ResponseWriter, r *http.Request) // nil: 200
+
+	mu   sync.Mutex
+	got  []string // bodies, in the order in which they came
+	keys []string
+	in   atomic.Int32
+	most atomic.Int32 // at once
+}
+
+func newAPI(tb testing.TB, answer http.HandlerFunc) *api {
+	tb.Helper()
+	a := &api{answer: answer}
+	a.Server = httptest.NewServer(a)
+	tb.Cleanup(a.Close)
+	return a
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // it did not come whole
+	}
+	a.most.Store(max(a.most.Load(), a.in.Add(1)))
+	defer a.in.Add(-1)
+	a.mu.Lock()
+	a.got, a.keys = append(a.got, string(body)), append(a.keys, r.Header.Get("Idempotency-Key"))
+	a.mu.Unlock()
+	if a.answer != nil {
+		a.answer(w, r)
+	}
+}
+
+func (a *api) seen() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), a.got...)
+}
+
+func (a *api) seenKeys() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), a.keys...)
+}
+
+// post is a Send that posts text to url by t.
+func post(t http.RoundTripper, url, text string) proxy.Send {
+	return func(ctx context.Context, _ *proxy.Call) (int, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewBufferString(text))
+		if err != nil {
+			return 0, err
+		}
+		resp, err := (&http.Client{Transport: t}).Do(req)
+		if err != nil {
+			return 0, err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode, err
+	}
+}
+
+// transport sends with a key, by connections that end with the test.
+func transport(tb testing.TB) *proxy.Transport {
+	tb.Helper()
+	t := proxy.NewTransport(&proxy.TransportOptions{Base: &http.Transport{}, KeyHeader: "Idempotency-Key"})
+	tb.Cleanup(t.CloseIdleConnections)
+	return t
+}
+
+// prepared is a database with the tables.
+func prepared(tb testing.TB, db *databases.DB) *databases.DB {
+	tb.Helper()
+	db.Do(tb, fence.Table{}.Create)
+	db.Do(tb, proxy.Calls{}.Create)
+	return db
+}
+
+// caller is a strict one.
+func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *proxy.Caller {
+	tb.Helper()
+	c, err := proxy.NewStrict(db, fence.Table{}, proxy.Calls{}, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// each runs test on each database by one client.
+func each(t *testing.T, test func(t *testing.T, db *databases.DB)) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		test(t, prepared(t, open(t)))
+	}, databases.Pgx, databases.Maria)
+}
+
+// record is what the table has of an operation on "api".
+func record(tb testing.TB, db *databases.DB, operation string) (r proxy.Record) {
+	tb.Helper()
+	db.Do(tb, func(ctx context.Context, tx driver.SQL) (err error) {
+		r, err = proxy.Calls{}.Show(ctx, tx, "api", operation)
+		return err
+	})
+	return r
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
