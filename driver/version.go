@@ -88,7 +88,7 @@ func (v Versioned) Judge(stored Versioned) VersionOutcome {
 		return VersionDuplicate
 	case order < 0 && (stored.Terminal || !v.Terminal):
 		return VersionStale
-	case stored.Terminal:
+	case order > 0 && stored.Terminal:
 		return VersionTerminal
 	}
 	return VersionApplied

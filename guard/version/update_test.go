@@ -192,7 +192,9 @@ func (a at) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) { return a
 func testUncertainUpdate(w world) {
 	w.accounts()
 	calls := 0
-	err := version.Update(w.Context(), updater(w.T, version.Options{}), w.lossy(), accounts, "1", func(_ context.Context, a *account) error {
+	ctx, cancel := context.WithTimeout(w.Context(), bound)
+	defer cancel()
+	err := version.Update(ctx, updater(w.T, version.Options{}), w.lossy(), accounts, "1", func(_ context.Context, a *account) error {
 		calls++
 		a.Balance++
 		return nil
