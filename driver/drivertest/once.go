@@ -246,7 +246,7 @@ func testOnceOtherPayload(s *onceScene) {
 func testOnceNamesAreData(s *onceScene) {
 	names := append([]string{"1:a", "a:b", "a:b:c", "b:c"}, oddNames...)
 	all := map[[2]string]bool{}
-	for _, name := range names {
+	for i, name := range names {
 		for _, pair := range [][2]string{{name, "a:b"}, {"a", name}, {name, name}} {
 			d := driver.Delivery{Consumer: pair[0], ID: pair[1], Hash: delivery("").Hash, Owner: "owner"}
 			if all[pair] || d.Check() != nil {
@@ -257,7 +257,7 @@ func testOnceNamesAreData(s *onceScene) {
 			s.done(d, onceLong)
 		}
 		if d := delivery(name); d.Check() == nil { // owners are data too
-			d.ID = fmt.Sprint("of owner ", len(all))
+			d.ID = fmt.Sprint("of owner ", i)
 			s.claim(d, onceLong, driver.ClaimedNow)
 			other := d
 			other.Owner = "another"
