@@ -2,17 +2,11 @@ package backend
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/fence"
 )
@@ -54,50 +48,21 @@ func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect 
 }
 
 func (t Target) guardTable(ctx context.Context, f fence.Table) (Guard, func(), error) {
-	switch t.kind {
-	case "postgres":
-		pool, err := t.dialPostgres(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		return &table{inPostgres(pool), f}, pool.Close, nil
-	case "mysql":
-		db, err := t.dialMySQL()
-		if err != nil {
-			return nil, nil, err
-		}
-		return &table{inMySQL(db), f}, func() { _ = db.Close() }, nil
+	db, err := t.Database(ctx)
+	var other *URLError
+	if errors.As(err, &other) {
+		return nil, nil, &URLError{t.kind + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
 	}
-	return nil, nil, &URLError{t.kind + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
+	if err != nil {
+		return nil, nil, err
+	}
+	return &table{db.In, f}, db.Close, nil
 }
 
 // table is a guard table in a database.
 type table struct {
-	in    transact
+	in    func(context.Context, func(driver.SQL) error) error
 	fence fence.Table
-}
-
-// transact runs something in a transaction of its own.
-type transact func(context.Context, func(driver.SQL) error) error
-
-func inPostgres(pool *pgxpool.Pool) transact {
-	return func(ctx context.Context, do func(driver.SQL) error) error {
-		return onOneLine(pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return do(postgres.Tx(tx)) }))
-	}
-}
-
-func inMySQL(db *sql.DB) transact {
-	return func(ctx context.Context, do func(driver.SQL) error) error {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		if err := do(mysql.Tx(tx)); err != nil {
-			_ = tx.Rollback() // the first error says more
-			return err
-		}
-		return tx.Commit()
-	}
 }
 
 func (t *table) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // example is one command of docs/cli.md and what it is said to print.
@@ -58,6 +59,9 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Setenv("PATH", filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	t.Setenv("INTERLOCK_BACKEND", "etcd://"+testbed.Etcd(t).Addr())
+	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
+	shop(t, db)
+	t.Setenv("SHOP", shopURL(db))
 	list := examples(t, "../../../docs/cli.md")
 	for _, e := range list {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
@@ -105,7 +109,7 @@ func commands(t *testing.T) (list []string) {
 		}
 		return names
 	}
-	groups := []string{"locks", "guard"}
+	groups := []string{"locks", "guard", "outbox", "dlq"}
 	for _, name := range offered() {
 		if !slices.Contains(groups, name) {
 			list = append(list, "interlock "+name)

@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/outbox"
+)
+
+func (a *app) dlqCommand() *cobra.Command {
+	m := &mailbox{app: a}
+	c := &cobra.Command{
+		Use: "dlq", Short: "See dead letters of an outbox, put them back or discard them",
+		Example: `  interlock dlq ls --backend postgres://localhost/shop
+  interlock dlq show 0f8e… --backend postgres://localhost/shop
+  interlock dlq replay 0f8e… --reason "the receiver is mended" --backend postgres://localhost/shop
+  interlock dlq discard 0f8e… --reason "a test order" --backend postgres://localhost/shop`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	m.flags(c)
+	c.AddCommand(m.lettersCommand(), m.letterCommand(),
+		m.decideCommand("replay", "Put dead letters back, in their order", "replayed", outbox.Table.Replay),
+		m.decideCommand("discard", "Delete dead letters for good, and record why", "discarded", outbox.Table.Discard))
+	return c
+}
+
+func (m *mailbox) lettersCommand() *cobra.Command {
+	var q outbox.LetterQuery
+	c := &cobra.Command{
+		Use: "ls", Short: "List dead letters, in the order in which they were added", Args: noArgs,
+		Example: `  interlock dlq ls --backend postgres://localhost/shop
+  interlock dlq ls --topic orders --key order/42 --limit 10 -o json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if q.Limit < 1 {
+				return usage("--limit must be above zero, not %d", q.Limit)
+			}
+			var letters []outbox.Letter
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
+				letters, err = t.Letters(ctx, db, q)
+				return err
+			}); err != nil {
+				return err
+			}
+			if len(letters) == q.Limit {
+				m.app.say("there may be more than these %d: --limit, or --after %d for the next", q.Limit, letters[len(letters)-1].Place)
+			}
+			return m.printLetters(letters)
+		},
+	}
+	c.Flags().StringVar(&q.Topic, "topic", "", "only those of this topic")
+	c.Flags().StringVar(&q.Key, "key", "", "only those of this key")
+	c.Flags().IntVar(&q.Limit, "limit", 100, "show at most this many")
+	c.Flags().Int64Var(&q.After, "after", 0, "only those behind this `place`")
+	return c
+}
+
+func (m *mailbox) printLetters(letters []outbox.Letter) error {
+	views := []letterView{}
+	rows := [][]string{{"ID", "TOPIC", "KEY", "DIED", "ATTEMPTS", "WHY"}}
+	for _, l := range letters {
+		views = append(views, viewLetter(l))
+		rows = append(rows, []string{plain(l.ID), plain(l.Topic), plain(l.Key), l.Died.Local().Format(time.DateTime), fmt.Sprint(l.Attempts), plain(l.LastError)})
+	}
+	text := table(rows)
+	if len(letters) == 0 {
+		text = "there are no dead letters\n"
+	}
+	return m.app.print(struct {
+		Letters []letterView `json:"letters"`
+	}{views}, text)
+}
+
+func (m *mailbox) letterCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show a dead letter in full", Args: oneArg("message id"),
+		Example: `  interlock dlq show 0f8e… --backend postgres://localhost/shop -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var l outbox.Letter
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
+				l, err = t.Letter(ctx, db, args[0])
+				return err
+			}); err != nil {
+				return err
+			}
+			v := viewLetter(l)
+			v.Headers, v.Payload = l.Headers, l.Payload
+			return m.app.print(v, describeLetter(l))
+		},
+	}
+}
+
+// decideCommand replays or discards.
+func (m *mailbox) decideCommand(verb, short, done string,
+	do func(t outbox.Table, ctx context.Context, db driver.SQL, ids []string, reason, by string) error) *cobra.Command {
+	c := &cobra.Command{
+		Use: verb + " ID… --reason TEXT", Short: short,
+		Example: "  interlock dlq " + verb + ` 0f8e… --reason "why it is right" --backend postgres://localhost/shop`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("%s wants at least one message id", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkReason(m.reason); err != nil {
+				return err
+			}
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
+				return do(t, ctx, db, args, m.reason, m.by)
+			}); err != nil {
+				return err
+			}
+			return m.done(done, args)
+		},
+	}
+	m.answerable(c)
+	return c
+}
+
+// letterView is the JSON form of a dead letter; docs/cli.md promises it.
+type letterView struct {
+	ID        string            `json:"id"`
+	Topic     string            `json:"topic"`
+	Key       string            `json:"key,omitempty"`
+	Place     int64             `json:"place"`
+	Slice     int               `json:"slice"`
+	Attempts  int               `json:"attempts"`
+	LastError string            `json:"last_error"`
+	Added     time.Time         `json:"added"`
+	Died      time.Time         `json:"died"`
+	Headers   map[string]string `json:"headers,omitempty"`
+	Payload   []byte            `json:"payload,omitempty"` // in base64
+}
+
+func viewLetter(l outbox.Letter) letterView {
+	return letterView{ID: l.ID, Topic: l.Topic, Key: l.Key, Place: l.Place, Slice: l.Slice, Attempts: l.Attempts,
+		LastError: l.LastError, Added: l.Added.UTC(), Died: l.Died.UTC()}
+}
+
+func describeLetter(l outbox.Letter) string {
+	var b strings.Builder
+	for _, f := range [][2]string{{"id", l.ID}, {"topic", l.Topic}, {"key", l.Key}, {"why", l.LastError}} {
+		fmt.Fprintf(&b, "%-9s %s\n", f[0], plain(f[1]))
+	}
+	fmt.Fprintf(&b, "%-9s %d\n%-9s %s\n%-9s %s\n", "attempts", l.Attempts, "added", l.Added.Local().Format(time.DateTime), "died", l.Died.Local().Format(time.DateTime))
+	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
+		fmt.Fprintf(&b, "%-9s %s: %s\n", "header", plain(name), plain(l.Headers[name]))
+	}
+	if !utf8.Valid(l.Payload) {
+		fmt.Fprintf(&b, "%-9s %d bytes that are no text; -o json has them\n", "payload", len(l.Payload))
+		return b.String()
+	}
+	fmt.Fprintf(&b, "%-9s %s\n", "payload", plain(string(l.Payload)))
+	return b.String()
+}

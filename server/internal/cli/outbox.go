@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/outbox"
+)
+
+// mailbox is an outbox of a database that a command is about.
+type mailbox struct {
+	app   *app
+	table string
+	// Of commands that leave a record.
+	reason, by string
+}
+
+func (m *mailbox) flags(c *cobra.Command) {
+	c.PersistentFlags().StringVar(&m.table, "table", "", "the outbox table (default: interlock_outbox)")
+}
+
+// answerable adds the flags that say who does it and why.
+func (m *mailbox) answerable(c *cobra.Command) {
+	c.Flags().StringVar(&m.reason, "reason", "", "why, for those who come after")
+	c.Flags().StringVar(&m.by, "by", whoami(), "who does it")
+}
+
+// do runs something in one transaction on the outbox, within --timeout.
+func (m *mailbox) do(ctx context.Context, use func(context.Context, outbox.Table, driver.SQL) error) error {
+	target, err := m.app.target()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.app.timeout)
+	defer cancel()
+	db, err := target.Database(ctx)
+	if err != nil {
+		return m.app.unreached(target, err)
+	}
+	defer db.Close()
+	err = db.In(ctx, func(tx driver.SQL) error { return use(ctx, outbox.Table{Name: m.table}, tx) })
+	return m.app.unreached(target, refusedLetter(err))
+}
+
+// refusedLetter gives the refusals of an outbox the exit code of a failure: the
+// backend is as it should be.
+func refusedLetter(err error) error {
+	var missing *outbox.NotFoundError
+	var order *outbox.OrderError
+	var twice *outbox.DuplicateError
+	if errors.As(err, &missing) || errors.As(err, &order) || errors.As(err, &twice) {
+		return fail(exitFailed, "%w", err)
+	}
+	return err
+}
+
+func (a *app) outboxCommand() *cobra.Command {
+	m := &mailbox{app: a}
+	c := &cobra.Command{
+		Use: "outbox", Short: "See what an outbox has not delivered, and help it along",
+		Example: `  interlock outbox status --backend postgres://localhost/shop
+  interlock outbox retry 0f8e… --backend postgres://localhost/shop
+  interlock outbox replay --topic orders --reason "the receiver is mended" --backend postgres://localhost/shop`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	m.flags(c)
+	c.AddCommand(m.statusCommand(), m.replayAllCommand(), m.retryCommand(), m.buryCommand())
+	return c
+}
+
+func (m *mailbox) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show what waits, for how long and why", Args: noArgs,
+		Example: `  interlock outbox status --backend postgres://localhost/shop
+  interlock outbox status --backend postgres://localhost/shop -o json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var s outbox.Status
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
+				s, err = t.Status(ctx, db)
+				return err
+			}); err != nil {
+				return err
+			}
+			return m.app.print(viewStatus(s), describeStatus(s))
+		},
+	}
+}
+
+func (m *mailbox) replayAllCommand() *cobra.Command {
+	var q outbox.LetterQuery
+	c := &cobra.Command{
+		Use: "replay --reason TEXT", Short: "Put all dead letters back, or those of a topic or key", Args: noArgs,
+		Example: `  interlock outbox replay --topic orders --reason "the receiver is mended" --backend postgres://localhost/shop
+  interlock outbox replay --topic orders --key order/42 --reason "order 42 exists now"`,
+		Long: `They are delivered with the ids that they had, in the order in which they were added,
+before what waits behind them. What was delivered meanwhile came before them.
+At most a thousand are put back by one call; it says if there are more.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkReason(m.reason); err != nil {
+				return err
+			}
+			var ids []string
+			q.Limit = 1001
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
+				letters, err := t.Letters(ctx, db, q)
+				for _, l := range letters[:min(len(letters), q.Limit-1)] {
+					ids = append(ids, l.ID)
+				}
+				if err != nil || len(ids) == 0 {
+					return err
+				}
+				if len(letters) == q.Limit {
+					m.app.say("there are more than %d: type this again for the rest", q.Limit-1)
+				}
+				return t.Replay(ctx, db, ids, m.reason, m.by)
+			}); err != nil {
+				return err
+			}
+			return m.done("replayed", ids)
+		},
+	}
+	c.Flags().StringVar(&q.Topic, "topic", "", "only those of this topic")
+	c.Flags().StringVar(&q.Key, "key", "", "only those of this key")
+	m.answerable(c)
+	return c
+}
+
+func (m *mailbox) retryCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "retry ID", Short: "Try the message that its key waits for at once", Args: oneArg("message id"),
+		Example: `  interlock outbox retry 0f8e… --backend postgres://localhost/shop`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
+				return t.Retry(ctx, db, args[0])
+			}); err != nil {
+				return err
+			}
+			return m.done("tried again", args)
+		},
+	}
+}
+
+func (m *mailbox) buryCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "bury ID --reason TEXT", Short: "Make a dead letter of a message that blocks its key", Args: oneArg("message id"),
+		Example: `  interlock outbox bury 0f8e… --reason "the receiver will never take it" --backend postgres://localhost/shop`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkReason(m.reason); err != nil {
+				return err
+			}
+			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
+				return t.Bury(ctx, db, args[0], m.reason, m.by)
+			}); err != nil {
+				return err
+			}
+			return m.done("buried", args)
+		},
+	}
+	m.answerable(c)
+	return c
+}
+
+// done tells what was done with messages.
+func (m *mailbox) done(what string, ids []string) error {
+	text := fmt.Sprintf("%s: none\n", what)
+	if len(ids) > 0 {
+		text = ""
+	}
+	for _, id := range ids {
+		text += fmt.Sprintf("%s: %s\n", what, plain(id))
+	}
+	return m.app.print(struct {
+		Done     string   `json:"done"`
+		Messages []string `json:"messages"`
+	}{what, append([]string{}, ids...)}, text)
+}
+
+// statusView is the JSON form of an outbox's status; docs/cli.md promises it.
+type statusView struct {
+	Oldest  float64       `json:"oldest_seconds"`
+	Dead    int64         `json:"dead_letters"`
+	Keys    int64         `json:"waiting_keys"`
+	Slices  []sliceView   `json:"slices"`
+	Waiting []waitingView `json:"waiting"`
+}
+
+type sliceView struct {
+	Slice  int             `json:"slice"`
+	Ready  int64           `json:"ready"`
+	Parked int64           `json:"parked"`
+	Oldest float64         `json:"oldest_seconds"`
+	Owner  string          `json:"owner,omitempty"`
+	Token  interlock.Token `json:"token,string"`
+	Since  *time.Time      `json:"since,omitempty"`
+}
+
+type waitingView struct {
+	Topic     string     `json:"topic"`
+	Key       string     `json:"key,omitempty"`
+	ID        string     `json:"id"`
+	Why       string     `json:"why"`
+	Attempts  int        `json:"attempts"`
+	LastError string     `json:"last_error,omitempty"`
+	Since     *time.Time `json:"since,omitempty"`
+	Until     *time.Time `json:"until,omitempty"`
+	Messages  int64      `json:"messages"`
+}
+
+func viewStatus(s outbox.Status) statusView {
+	v := statusView{Oldest: s.Oldest.Seconds(), Dead: s.Dead, Keys: s.Keys, Slices: []sliceView{}, Waiting: []waitingView{}}
+	for _, l := range s.Slices {
+		v.Slices = append(v.Slices, sliceView{l.Slice, l.Ready, l.Parked, l.Oldest.Seconds(), l.Owner, l.Token, moment(l.Since)})
+	}
+	for _, w := range s.Waiting {
+		v.Waiting = append(v.Waiting, waitingView{w.Topic, w.Key, w.ID, w.Why, w.Attempts, w.LastError, moment(w.Since), moment(w.Until), w.Messages})
+	}
+	return v
+}
+
+// moment is nil for the zero time, which JSON would show as a year.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func describeStatus(s outbox.Status) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "oldest undelivered: %v; keys that wait: %d; dead letters: %d\n", s.Oldest.Round(time.Millisecond), s.Keys, s.Dead)
+	rows := [][]string{{"SLICE", "READY", "PARKED", "OLDEST", "SERVED BY"}}
+	for _, l := range s.Slices {
+		owner := "nobody yet"
+		if l.Token != 0 {
+			owner = plain(l.Owner)
+		}
+		rows = append(rows, []string{fmt.Sprint(l.Slice), fmt.Sprint(l.Ready), fmt.Sprint(l.Parked), l.Oldest.Round(time.Millisecond).String(), owner})
+	}
+	b.WriteString(table(rows))
+	if len(s.Waiting) == 0 {
+		return b.String()
+	}
+	rows = [][]string{{"WAITS FOR", "TOPIC", "KEY", "WHY", "ATTEMPTS", "MESSAGES", "LAST ERROR"}}
+	for _, w := range s.Waiting {
+		rows = append(rows, []string{plain(w.ID), plain(w.Topic), plain(w.Key), w.Why, fmt.Sprint(w.Attempts), fmt.Sprint(w.Messages), plain(w.LastError)})
+	}
+	b.WriteString(table(rows))
+	return b.String()
+}

@@ -1,0 +1,162 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// shop is a database whose outbox has two dead letters of order 42, which nobody
+// takes, and a message behind them; and one of order 7 that blocks its key.
+func shop(t *testing.T, db *databases.DB) {
+	t.Helper()
+	var box outbox.Table
+	db.Do(t, box.Create)
+	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+		return box.Add(ctx, tx,
+			driver.Message{ID: "m1", Topic: "orders", Key: "order/42", Payload: []byte(`{"state":"paid"}`), Headers: map[string]string{"Trace": "t1"}},
+			driver.Message{ID: "m2", Topic: "orders", Key: "order/42", Payload: []byte{0xff, 0xfe}},
+			driver.Message{ID: "m3", Topic: "orders", Key: "order/42", Payload: []byte("behind")})
+	})
+	deliver(t, db, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, Followers: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
+		"orders", func(s outbox.Status) bool { return s.Dead == 1 })
+	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+		return errors.Join(box.Bury(ctx, tx, "m2", "made dead for this page", "test"),
+			box.Add(ctx, tx, driver.Message{ID: "m4", Topic: "mail", Key: "order/7", Payload: []byte("hello")}))
+	})
+	deliver(t, db, outbox.Options{MaxPause: time.Hour, MinPause: time.Hour}, "mail",
+		func(s outbox.Status) bool { return len(s.Waiting) == 2 })
+}
+
+// deliver runs a relay to a receiver that refuses a topic, until the outbox is as
+// wanted.
+func deliver(t *testing.T, db *databases.DB, o outbox.Options, refused string, until func(outbox.Status) bool) {
+	t.Helper()
+	sink := outbox.Func(func(_ context.Context, m driver.Message) error {
+		if m.Topic == refused {
+			return &interlock.Error{Op: "publish", Kind: interlock.Definite, Err: errors.New("no such receiver")}
+		}
+		return nil
+	})
+	relay, err := outbox.NewRelay(db, outbox.Table{}, sink, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(t.Context())
+	locks, err := lock.NewFenced(d, &lock.Options{Identity: "relay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- locks.Do(ctx, "outbox", func(ctx context.Context, c interlock.Claim) error { return relay.RunAll(ctx, c) })
+	}()
+	testbed.Eventually(t, "the relay has done its work", patience, func() bool {
+		var s outbox.Status
+		db.Do(t, func(ctx context.Context, tx driver.SQL) (err error) {
+			s, err = outbox.Table{}.Status(ctx, tx)
+			return err
+		})
+		return until(s)
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+// shopURL is where the commands find a database.
+func shopURL(db *databases.DB) string {
+	if db.Dialect == driver.MariaDB {
+		name := db.URL[strings.LastIndexByte(db.URL, '/')+1:]
+		return "mysql://root@" + db.Server.Addr() + "/" + name
+	}
+	return db.URL
+}
+
+// TestOutbox: what waits is shown with the reason; dead letters are listed, shown,
+// replayed in order, discarded, and each decision needs a reason.
+func TestOutbox(t *testing.T) {
+	program(t)
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		url := shopURL(db)
+		_, said := run(t, 78, "outbox", "status", "--backend", url)
+		if !strings.Contains(said, "Table.Create") {
+			t.Errorf("of a table that is not there it says %q", said)
+		}
+		shop(t, db)
+		text, _ := run(t, 0, "outbox", "status", "--backend", url, "-o", "json")
+		var status struct {
+			Dead    int `json:"dead_letters"`
+			Slices  []struct{ Ready, Parked int }
+			Waiting []struct {
+				ID, Why, Topic, Key string
+				LastError           string `json:"last_error"`
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &status); err != nil || status.Dead != 2 || len(status.Slices) != outbox.DefaultSlices || len(status.Waiting) != 2 {
+			t.Fatalf("%v: %s", err, text)
+		}
+		text, _ = run(t, 0, "outbox", "status", "--backend", url)
+		for _, want := range []string{"dead letters: 2", "blocked", "m4", "no such receiver", "relay"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+
+		text, _ = run(t, 0, "dlq", "ls", "--backend", url, "-o", "json")
+		if m1, m2 := strings.Index(text, `"id":"m1"`), strings.Index(text, `"id":"m2"`); m1 < 0 || m2 < m1 {
+			t.Errorf("dead letters: %s", text)
+		}
+		if text, _ = run(t, 0, "dlq", "ls", "--topic", "mail", "--backend", url); text != "there are no dead letters\n" {
+			t.Errorf("of another topic: %s", text)
+		}
+		text, _ = run(t, 0, "dlq", "show", "m1", "--backend", url)
+		for _, want := range []string{`{"state":"paid"}`, "Trace: t1", "no such receiver", "order/42"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+		if text, _ = run(t, 0, "dlq", "show", "m2", "--backend", url); !strings.Contains(text, "2 bytes that are no text") {
+			t.Errorf("a payload that is no text:\n%s", text)
+		}
+
+		run(t, 64, "dlq", "replay", "m1", "--backend", url)
+		run(t, 64, "dlq", "discard", "--reason", "x", "--backend", url)
+		run(t, 64, "outbox", "bury", "m4", "--reason", " ", "--backend", url)
+		for _, args := range [][]string{{"dlq", "show", "nothing"}, {"dlq", "replay", "m2", "--reason", "too early"}, {"dlq", "discard", "m1", "nothing", "--reason", "x"},
+			{"outbox", "retry", "m1"}, {"outbox", "bury", "nothing", "--reason", "x"}} {
+			if _, said := run(t, 1, append(args, "--backend", url)...); strings.Count(said, "\n") != 1 {
+				t.Errorf("%v: %s", args, said)
+			}
+		}
+		run(t, 0, "outbox", "retry", "m4", "--backend", url)
+		run(t, 0, "outbox", "bury", "m4", "--reason", "nobody reads mail", "--backend", url)
+		text, _ = run(t, 0, "dlq", "discard", "m4", "--reason", "nobody reads mail", "--by", "alice", "--backend", url, "-o", "json")
+		if text != `{"done":"discarded","messages":["m4"]}`+"\n" {
+			t.Errorf("discarded: %s", text)
+		}
+		text, _ = run(t, 0, "outbox", "replay", "--topic", "orders", "--key", "order/42", "--reason", "mended", "--backend", url)
+		if text != "replayed: m1\nreplayed: m2\n" {
+			t.Errorf("replayed: %s", text)
+		}
+		if text, _ = run(t, 0, "outbox", "replay", "--reason", "again", "--backend", url); text != "replayed: none\n" {
+			t.Errorf("replayed again: %s", text)
+		}
+		run(t, 64, "dlq", "ls", "--backend", "redis://127.0.0.1:1")
+	}, databases.Pgx, databases.Maria)
+}
