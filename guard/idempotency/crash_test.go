@@ -88,7 +88,7 @@ func scenes(w world, more string) func(testing.TB) crash.Scene {
 		return crash.Scene{Args: []string{w.Client, w.URL, key, more}, Want: func(tb testing.TB) {
 			tb.Helper()
 			for range 2 {
-				got, err := w.store.Do(tb.Context(), order(key), nil)
+				got, err := w.store.Do(tb.Context(), order(key), never)
 				effects := strings.ReplaceAll(w.effects(tb, key), " by ", " of attempt ")
 				if err != nil || !got.Replayed || string(got.Body) != effects {
 					tb.Errorf("answer %q, %v; effects %q", got.Body, err, effects)
@@ -121,7 +121,7 @@ func TestKilledAnywhere(t *testing.T) {
 		if n := crash.Once(t, "folded", scenes(w, "")); n != 9 {
 			t.Errorf("%d points with the answer in the phase", n)
 		}
-	}, databases.Pgx, databases.Maria)
+	}, clients...)
 }
 
 // TestKilledTwice kills the process that comes after, too, anywhere in claim, phase
@@ -129,7 +129,7 @@ func TestKilledAnywhere(t *testing.T) {
 func TestKilledTwice(t *testing.T) {
 	eachBeside(t, func(t *testing.T, w world) {
 		crash.Twice(t, "order", scenes(w, "short"))
-	}, databases.Pgx, databases.Maria)
+	}, clients...)
 }
 
 // stalledRole stands still inside or after its phase until a line comes in, and says
@@ -206,7 +206,7 @@ func TestStoppedAttemptWakesUp(t *testing.T) {
 			}
 			w.Exec(t, `delete from effect`, `delete from interlock_idempotency`)
 		}
-	}, databases.Pgx, databases.Maria)
+	}, clients...)
 }
 
 // lapsed ends every lease, as if its time had passed.

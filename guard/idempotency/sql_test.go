@@ -23,6 +23,14 @@ func TestSQL(t *testing.T) {
 		{"a retry goes on after the last phase", testResumes},
 		{"an overtaken attempt commits nothing", testOvertaken},
 		{"duplicates are not kept waiting by a phase", testNotBlocked},
+		{"a lease shorter than its handler is renewed", testLeaseIsRenewed},
+		{"a completer finishes what was left", testCompleterFinishes},
+		{"a reaper removes what is old, and reports what is unfinished", testReaper},
+		{"a commit of unknown outcome is looked up", testCommitInDoubt},
+		{"every level of isolation", testIsolation},
+		{"a clock that was set back loses nothing", testClockSetBack},
+		{"results survive, or the phase does not", testResults},
+		{"a closed database is told", testClosed},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {
@@ -83,7 +91,7 @@ func testCosts(t *testing.T, w world) {
 	got, err := store.Do(t.Context(), order("k"), folded)
 	wantAnswer(t, got, err, "done", false)
 	want("the last phase with the finish", "1 begun, 3 statements, 1 commits") // the bound, the effect, the record
-	got, err = store.Do(t.Context(), order("k"), nil)
+	got, err = store.Do(t.Context(), order("k"), never)
 	wantAnswer(t, got, err, "done", true)
 	want("a replay", "1 begun, 1 statements, 1 commits")
 
@@ -159,7 +167,7 @@ func testOvertaken(t *testing.T, w world) {
 	if got := w.effects(t, "k"); got != "pay by 2" {
 		t.Errorf("effects: %s", got)
 	}
-	got, err = w.store.Do(t.Context(), order("k"), nil)
+	got, err = w.store.Do(t.Context(), order("k"), never)
 	wantAnswer(t, got, err, "pay of attempt 2", true)
 }
 
@@ -174,7 +182,7 @@ func testNotBlocked(t *testing.T, w world) {
 	_, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
 		return answer(200, ""), inPhase(ctx, w, func() {
 			began := time.Now()
-			_, err := w.store.Do(t.Context(), order("k"), nil)
+			_, err := w.store.Do(t.Context(), order("k"), never)
 			if e := as[*idempotency.InFlightError](t, err); e != nil && (e.Attempt != 1 || e.Remaining <= 0 || e.Remaining > 30*time.Second) {
 				t.Errorf("%+v", e)
 			}
@@ -202,7 +210,7 @@ func TestTableIsMade(t *testing.T) {
 		db := open(t)
 		s, err := idempotency.New(idempotency.NewSQL(db, idempotency.Table{Name: "other"}), nil)
 		ok(t, err)
-		_, err = s.Do(t.Context(), order("k"), nil)
+		_, err = s.Do(t.Context(), order("k"), never)
 		if wantKind(t, err, interlock.Definite, nil); err != nil && !strings.Contains(err.Error(), "Table.Create") {
 			t.Error(err)
 		}

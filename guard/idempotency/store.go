@@ -124,6 +124,9 @@ func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
 }
 
 func (s *Store) do(ctx context.Context, call Call, fn Func, told *observe.IdempotencyAnswered) (Response, error) {
+	if fn == nil {
+		return Response{}, bug("claim request", call.Key, "there is no function to carry it out")
+	}
 	if err := call.validate(); err != nil {
 		return Response{}, err
 	}

@@ -28,6 +28,12 @@ type world struct {
 	store   *idempotency.Store
 }
 
+// clients is one of each database, for tests that take time.
+var clients = []string{databases.Pgx, databases.Maria}
+
+// anyUnfinished lists some of what nobody works on.
+var anyUnfinished = driver.IdempotencyQuery{Limit: 10}
+
 // tx is what phases work with in these tests.
 type tx = driver.SQL
 
@@ -159,4 +165,9 @@ func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) err
 func (t countedTx) Commit(ctx context.Context) error {
 	t.c.commits.Add(1)
 	return t.Tx.Commit(ctx)
+}
+
+// never is of a request that is to be answered without it.
+func never(context.Context) (idempotency.Response, error) {
+	return idempotency.Response{}, errors.New("it was run")
 }

@@ -1,0 +1,254 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// doubtful is a database whose n-th commit has an outcome that its client does not
+// know: it is done, is not done, or is done only after the client was told.
+type doubtful struct {
+	driver.Beginner[tx]
+	doubt   string
+	at      int64 // counted from 1; 0 is none
+	commits atomic.Int64
+	late    sync.WaitGroup
+}
+
+var doubts = []string{"done", "not done", "done later"}
+
+func (d *doubtful) Begin(ctx context.Context) (driver.Tx[tx], error) {
+	t, err := d.Beginner.Begin(ctx)
+	return doubtfulTx{t, d}, err
+}
+
+type doubtfulTx struct {
+	driver.Tx[tx]
+	d *doubtful
+}
+
+func (t doubtfulTx) Native() tx { return t.Tx.Native() }
+
+func (t doubtfulTx) Commit(ctx context.Context) error {
+	if t.d.commits.Add(1) != t.d.at {
+		return t.Tx.Commit(ctx)
+	}
+	var err error
+	switch t.d.doubt {
+	case "done":
+		err = t.Tx.Commit(ctx)
+	case "not done":
+		err = t.Tx.Rollback(ctx)
+	case "done later":
+		t.d.late.Go(func() {
+			time.Sleep(100 * time.Millisecond) // the server is slow; the client has gone on
+			_ = t.Tx.Commit(context.WithoutCancel(ctx))
+		})
+	}
+	return errors.Join(err, &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("reply lost")})
+}
+
+func (t doubtfulTx) Rollback(ctx context.Context) error {
+	if t.d.commits.Load() == t.d.at { // as a client whose connection is gone
+		return nil
+	}
+	return t.Tx.Rollback(ctx)
+}
+
+// testCommitInDoubt: whatever became of the claim's, a phase's, the finish's or the
+// last phase's commit, the effects are there once, and the answer is told.
+func testCommitInDoubt(t *testing.T, w world) {
+	for _, doubt := range doubts {
+		for at := int64(1); at <= 4; at++ {
+			for _, folded := range []bool{false, true} {
+				d := &doubtful{Beginner: w.DB, doubt: doubt, at: at}
+				records := idempotency.NewSQL[tx](d, idempotency.Table{})
+				key := fmt.Sprintf("%s at %d %v", doubt, at, folded)
+				got, err := open(t, records, nil).Do(t.Context(), order(key), inDoubt(records, key, folded))
+				d.late.Wait()
+				wantAnswer(t, got, err, "pay of attempt 1", false)
+				got, err = w.store.Do(t.Context(), order(key), never)
+				wantAnswer(t, got, err, "pay of attempt 1", true)
+				want := "pay by 1, send by 1"
+				if got := w.effects(t, key); got != want {
+					t.Errorf("%s: effects: %s, want %s", key, got, want)
+				}
+			}
+		}
+	}
+}
+
+// inDoubt has three commits after the claim's, or two with the answer in the last.
+func inDoubt(records *idempotency.SQL[tx], key string, folded bool) idempotency.Func {
+	return func(ctx context.Context) (idempotency.Response, error) {
+		paid, err := phase(ctx, records, "pay")
+		if err == nil && folded {
+			return idempotency.LastPhase(ctx, records, func(ctx context.Context, db tx) (idempotency.Response, error) {
+				return answer(200, paid), effect(ctx, db, key, "send", 1)
+			})
+		}
+		if err == nil {
+			_, err = phase(ctx, records, "send")
+		}
+		return answer(200, paid), err
+	}
+}
+
+// atLevel begins transactions at a level.
+type atLevel struct {
+	driver.BeginnerAt[tx]
+	level driver.Isolation
+}
+
+func (a atLevel) Begin(ctx context.Context) (driver.Tx[tx], error) { return a.BeginAt(ctx, a.level) }
+
+// testIsolation lets many ask for the same at once, at each level.
+func testIsolation(t *testing.T, w world) {
+	for _, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead, driver.Serializable} {
+		key := level.String()
+		records := idempotency.NewSQL[tx](atLevel{w.DB, level}, idempotency.Table{})
+		store := open(t, records, nil)
+		var running sync.WaitGroup
+		for range 8 {
+			running.Go(func() {
+				call := order(key)
+				call.Wait = bound
+				got, err := store.Do(t.Context(), call, func(ctx context.Context) (idempotency.Response, error) {
+					s, err := phase(ctx, records, "pay")
+					return answer(200, s), err
+				})
+				wantAnswer(t, got, err, "pay of attempt 1", got.Replayed)
+			})
+		}
+		running.Wait()
+		if got := w.effects(t, key); got != "pay by 1" {
+			t.Errorf("%v: effects: %s", level, got)
+		}
+	}
+}
+
+// testClockSetBack: the database's clock is an hour behind what it was when an
+// attempt was claimed. It goes on and finishes; another that was left keeps the next
+// one waiting, is not lost, and can be released.
+func testClockSetBack(t *testing.T, w world) {
+	set := map[driver.Dialect]string{
+		driver.Postgres: `update interlock_idempotency set lease_until = lease_until + interval '1 hour', created_at = created_at + interval '1 hour'`,
+		driver.MariaDB:  `update interlock_idempotency set lease_until = lease_until + interval 1 hour, created_at = created_at + interval 1 hour`,
+	}[w.Dialect]
+	got, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		w.Exec(t, set)
+		s, err := phase(ctx, w.records, "pay")
+		_, busy := w.store.Do(t.Context(), order("k"), never)
+		if e := as[*idempotency.InFlightError](t, busy); e != nil && (e.Remaining <= 0 || e.Remaining > idempotency.DefaultLease) {
+			t.Errorf("%+v", e)
+		}
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "pay of attempt 1", false)
+	claim := driver.IdempotencyClaim{ID: driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: "left"},
+		Fingerprint: order("left").Fingerprint, Owner: "left", Lease: time.Millisecond}
+	_, err = w.records.Claim(t.Context(), claim)
+	ok(t, err)
+	w.Exec(t, set)
+	_, err = w.store.Do(t.Context(), order("left"), never)
+	as[*idempotency.InFlightError](t, err)
+	release(t, w.records, "left")
+	got, err = w.store.Do(t.Context(), order("left"), func(ctx context.Context) (idempotency.Response, error) {
+		s, err := phase(ctx, w.records, "pay")
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "pay of attempt 2", false)
+}
+
+// testResults: a phase whose result cannot be kept, or read, leaves no effect of it.
+func testResults(t *testing.T, w world) {
+	big := func(n int) func(context.Context, tx) (string, error) {
+		return func(ctx context.Context, db tx) (string, error) {
+			return strings.Repeat("x", n), effect(ctx, db, "k", fmt.Sprint(n), 1)
+		}
+	}
+	_, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		if s, err := idempotency.Phase(ctx, w.records, "large", big(60<<10)); err != nil || len(s) != 60<<10 {
+			t.Errorf("%d bytes, %v", len(s), err)
+		}
+		_, err := idempotency.Phase(ctx, w.records, "too large", big(5<<10))
+		wantKind(t, err, interlock.Definite, nil)
+		_, err = idempotency.Phase(ctx, w.records, "no JSON", func(ctx context.Context, db tx) (func(), error) { return nil, effect(ctx, db, "k", "no JSON", 1) })
+		wantKind(t, err, interlock.Bug, nil)
+		_, err = idempotency.Phase(ctx, w.records, "large", func(context.Context, tx) (int, error) { return 0, errors.New("it was run") })
+		wantKind(t, err, interlock.Definite, nil)
+		return answer(200, ""), nil
+	})
+	ok(t, err)
+	if got := w.effects(t, "k"); got != "61440 by 1" {
+		t.Errorf("effects: %s", got)
+	}
+}
+
+// testClosed: nothing is run that cannot be recorded.
+func testClosed(t *testing.T, w world) {
+	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
+	ok(t, err)
+	closed()
+	_, err = open(t, idempotency.NewSQL(db, idempotency.Table{}), nil).Do(t.Context(), order("k"), never)
+	var typed *interlock.Error
+	if !errors.As(err, &typed) || errors.Is(err, interlock.ErrUncertain) {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
+	got, err := w.store.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })
+	wantAnswer(t, got, err, "", false)
+}
+
+// TestStepIsDoneAgain shows the smaller promise of a key-value store: an effect
+// whose record was lost with its process is there twice. What was recorded is not.
+func TestStepIsDoneAgain(t *testing.T) {
+	client, err := redis.Dial(testbed.Redis(t).URL())
+	ok(t, err)
+	defer client.Close()
+	records := redis.NewIdempotency(client, "")
+	count := func(ctx context.Context) (int64, error) {
+		return idempotency.Step(ctx, "count", func(ctx context.Context) (int64, error) {
+			return client.Do(ctx, client.B().Incr().Key("count").Build()).ToInt64()
+		})
+	}
+	work := func(crash bool) idempotency.Func {
+		return func(ctx context.Context) (idempotency.Response, error) {
+			n, err := count(ctx)
+			if crash {
+				err = errors.Join(err, errors.New("crashed"))
+			}
+			return answer(200, fmt.Sprint("count ", n)), err
+		}
+	}
+	_, err = open(t, dead{records}, nil).Do(t.Context(), order("k"), work(true))
+	wantKind(t, err, interlock.Definite, nil)
+	release(t, records, "k")
+	for range 3 { // recorded by the first of them
+		_, err = open(t, records, nil).Do(t.Context(), order("k"), work(true))
+	}
+	if err == nil {
+		t.Error("it did not fail")
+	}
+	got, err := open(t, records, nil).Do(t.Context(), order("k"), work(false))
+	wantAnswer(t, got, err, "count 2", false)
+}
+
+// dead is the records of a process that dies before it can record anything.
+type dead struct{ driver.Idempotency }
+
+func (dead) Update(context.Context, driver.IdempotencyUpdate) error {
+	return &interlock.Error{Op: "update", Kind: interlock.Definite, Err: errors.New("the process is dead")}
+}

@@ -1,0 +1,234 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// TestLeaseShorterThanHandler: a handler that takes ten leases keeps the others out,
+// and its answer counts.
+func TestLeaseShorterThanHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, memory.NewIdempotency(), &idempotency.Options{Lease: time.Second})
+		first := later(func() (idempotency.Response, error) {
+			return s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+				time.Sleep(10 * time.Second)
+				return answer(200, "slow"), context.Cause(ctx)
+			})
+		})
+		synctest.Wait()
+		for range 40 {
+			_, err := s.Do(t.Context(), order("k"), never)
+			as[*idempotency.InFlightError](t, err)
+			time.Sleep(240 * time.Millisecond)
+		}
+		got, err := first()
+		wantAnswer(t, got, err, "slow", false)
+		got, err = s.Do(t.Context(), order("k"), never)
+		wantAnswer(t, got, err, "slow", true)
+	})
+}
+
+// testLeaseIsRenewed is that on a real database: nobody is let in meanwhile.
+func testLeaseIsRenewed(t *testing.T, w world) {
+	s := open(t, w.records, &idempotency.Options{Lease: 150 * time.Millisecond})
+	got, err := s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		for end := time.Now().Add(time.Second); time.Now().Before(end) && ctx.Err() == nil; {
+			_, err := s.Do(t.Context(), order("k"), never)
+			as[*idempotency.InFlightError](t, err)
+		}
+		s, err := phase(ctx, w.records, "pay")
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "pay of attempt 1", false)
+}
+
+// TestLostLeaseEndsTheHandler: once its renewals fail, its context ends when the
+// lease does, not before, and with the cause.
+func TestLostLeaseEndsTheHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := &unrenewed{Idempotency: memory.NewIdempotency()}
+		var lost []observe.IdempotencyLost
+		var failed atomic.Int64
+		s := open(t, records, &idempotency.Options{Lease: 3 * time.Second, Hooks: &observe.Idempotency{
+			Lost:    func(e observe.IdempotencyLost) { lost = append(lost, e) },
+			Renewed: func(e observe.IdempotencyRenewed) { failed.Add(1) },
+		}})
+		began := time.Now()
+		got, err := s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+			<-ctx.Done()
+			if took := time.Since(began); took != 3*time.Second || !errors.Is(context.Cause(ctx), interlock.ErrExpired) {
+				t.Errorf("after %v: %v", took, context.Cause(ctx))
+			}
+			_, err := idempotency.Step(ctx, "late", func(context.Context) (int, error) { return 0, nil })
+			wantKind(t, err, interlock.Definite, interlock.ErrExpired)
+			return answer(200, "all the same"), nil
+		})
+		// Nobody has taken over, so that its answer is the one.
+		wantAnswer(t, got, err, "all the same", false)
+		if len(lost) != 1 || lost[0].Key != "k" || lost[0].Attempt != 1 || failed.Load() < 3 {
+			t.Errorf("%+v, %d renewals failed", lost, failed.Load())
+		}
+	})
+}
+
+// unrenewed loses every renewal.
+type unrenewed struct{ driver.Idempotency }
+
+func (u *unrenewed) Update(ctx context.Context, change driver.IdempotencyUpdate) error {
+	if change.Answer == nil && change.Points == nil && change.Lease > 0 {
+		return &interlock.Error{Op: "renew", Kind: interlock.Uncertain, Err: errors.New("no reply")}
+	}
+	return u.Idempotency.Update(ctx, change)
+}
+
+// TestOvertakenHandlerIsTold: another attempt has begun; the next renewal ends the
+// first one's context with ErrLost, and its answer is not shown.
+func TestOvertakenHandlerIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := memory.NewIdempotency()
+		s := open(t, records, &idempotency.Options{Lease: 3 * time.Second})
+		first := later(func() (idempotency.Response, error) {
+			return s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), interlock.ErrLost) {
+					t.Errorf("%v", context.Cause(ctx))
+				}
+				return answer(200, "stale"), nil
+			})
+		})
+		synctest.Wait()
+		release(t, records, "k")
+		got, err := s.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, "new"), nil })
+		wantAnswer(t, got, err, "new", false)
+		_, err = first()
+		wantKind(t, err, interlock.Definite, interlock.ErrLost)
+		got, err = s.Do(t.Context(), order("k"), never)
+		wantAnswer(t, got, err, "new", true)
+	})
+}
+
+// release ends the lease of whoever is at work, as an operator would.
+func release(t testing.TB, records driver.Idempotency, key string) {
+	t.Helper()
+	id := driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: key}
+	r, err := records.Claim(t.Context(), driver.IdempotencyClaim{ID: id, Fingerprint: "none", Owner: "operator", Lease: time.Second})
+	ok(t, err)
+	ok(t, records.Update(t.Context(), driver.IdempotencyUpdate{ID: id, Owner: r.Owner}))
+}
+
+// TestTimeOutIsNotForEver: a process that vanished keeps the request in flight for
+// as long as its lease and no longer, and the key is not reopened before.
+func TestTimeOutIsNotForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := memory.NewIdempotency()
+		_, err := records.Claim(t.Context(), driver.IdempotencyClaim{ID: driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: "k"},
+			Fingerprint: order("k").Fingerprint, Owner: "vanished", Lease: 30 * time.Second})
+		ok(t, err)
+		s := open(t, records, nil)
+		began, call := time.Now(), order("k")
+		call.Wait = time.Hour
+		got, err := s.Do(t.Context(), call, func(ctx context.Context) (idempotency.Response, error) {
+			if n := idempotency.From(ctx).Attempt(); n != 2 {
+				t.Errorf("attempt %d", n)
+			}
+			return answer(200, "late"), nil
+		})
+		wantAnswer(t, got, err, "late", false)
+		if took := time.Since(began); took < 30*time.Second || took > 31*time.Second {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// TestWaitIsBounded: by itself, by the caller's context, and it does not hurry.
+func TestWaitIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counting := &countingClaims{Idempotency: memory.NewIdempotency()}
+		s := open(t, counting, nil)
+		first := later(func() (idempotency.Response, error) {
+			return s.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) {
+				time.Sleep(time.Minute)
+				return answer(200, ""), nil
+			})
+		})
+		synctest.Wait()
+		began, call := time.Now(), order("k")
+		call.Wait = 10 * time.Second
+		_, err := s.Do(t.Context(), call, never)
+		as[*idempotency.InFlightError](t, err)
+		if took := time.Since(began); took != call.Wait || counting.n.Load() > 200 {
+			t.Errorf("after %v, with %d looks", took, counting.n.Load())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		if _, err = s.Do(ctx, call, never); err == nil || time.Since(began) != time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		_, err = first()
+		ok(t, err)
+	})
+}
+
+type countingClaims struct {
+	driver.Idempotency
+	n atomic.Int64
+}
+
+func (c *countingClaims) Claim(ctx context.Context, claim driver.IdempotencyClaim) (driver.IdempotencyRecord, error) {
+	c.n.Add(1)
+	return c.Idempotency.Claim(ctx, claim)
+}
+
+// TestCallerGone: the end of the caller's context reaches the handler, but what it
+// answers all the same is recorded; and so is that it failed.
+func TestCallerGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, memory.NewIdempotency(), nil)
+		for _, fails := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			call := order(map[bool]string{false: "answers", true: "fails"}[fails])
+			_, err := s.Do(ctx, call, func(ctx context.Context) (idempotency.Response, error) {
+				cancel()
+				<-ctx.Done()
+				if fails {
+					return idempotency.Response{}, ctx.Err()
+				}
+				return answer(200, "done"), nil
+			})
+			if errors.Is(err, context.Canceled) != fails {
+				t.Error(err)
+			}
+			got, err := s.Do(t.Context(), call, func(context.Context) (idempotency.Response, error) { return answer(200, "done"), nil })
+			wantAnswer(t, got, err, "done", !fails)
+		}
+	})
+}
+
+// later runs fn and gives what it returned.
+func later(fn func() (idempotency.Response, error)) func() (idempotency.Response, error) {
+	type result struct {
+		response idempotency.Response
+		err      error
+	}
+	done := make(chan result, 1)
+	go func() {
+		response, err := fn()
+		done <- result{response, err}
+	}()
+	return func() (idempotency.Response, error) {
+		r := <-done
+		return r.response, r.err
+	}
+}
