@@ -40,7 +40,20 @@ var roles = map[string]crash.Role{
 		}
 		return nil
 	}),
-	"rotate": consumer(rotateAndDeliver),
+	// The shortest of each form, to be killed twice.
+	"one message": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		return second(once.Tx(ctx, db, in, message(0), effect("m0")))
+	}),
+	"one batch": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		return second(once.BatchTx(ctx, db, in, messages(0, 2), effectsOf))
+	}),
+	"one number": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		m := message(0)
+		m.Key, m.Seq = "k", 1
+		return second(once.Tx(ctx, db, in, m, effect("m0")))
+	}),
+	"rotate":     consumer(rotateAndDeliver),
+	"rememberer": rememberer,
 }
 
 func consumer(receive func(context.Context, driver.Beginner[driver.SQL], once.Inbox) error) crash.Role {
@@ -132,10 +145,10 @@ func TestCrash(t *testing.T) {
 				crash.Once(t, role, scene(open, false, effects...))
 			})
 		}
-		for _, role := range []string{"once", "batch", "sequence"} {
+		for role, effects := range map[string][]string{"one message": {"m0"}, "one batch": {"m0", "m1"}, "one number": {"m0"}} {
 			t.Run(role+" twice", func(t *testing.T) {
 				t.Parallel()
-				crash.Twice(t, role, scene(open, false, effects[role]...))
+				crash.Twice(t, role, scene(open, false, effects...))
 			})
 		}
 		if postgres(t) {

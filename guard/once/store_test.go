@@ -1,0 +1,300 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+func newStore(t testing.TB, d driver.Once, o *once.StoreOptions) *once.Store {
+	t.Helper()
+	s, err := once.NewStore(d, "billing", o)
+	ok(t, err)
+	return s
+}
+
+// tally counts effects.
+type tally struct{ n atomic.Int64 }
+
+func (c *tally) add(context.Context) error { c.n.Add(1); return nil }
+
+// faulty is a driver.Once whose answers are lost, or whose requests are.
+type faulty struct {
+	driver.Once
+	claims, dones   atomic.Int64 // so many answers are lost
+	lostRequests    bool
+	claimed, forgot atomic.Int64
+}
+
+var errLost = &interlock.Error{Op: "ask", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+
+func (f *faulty) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
+	f.claimed.Add(1)
+	if f.claims.Add(-1) < 0 {
+		return f.Once.Claim(ctx, d, lease)
+	}
+	if !f.lostRequests {
+		_, _ = f.Once.Claim(ctx, d, lease)
+	}
+	return driver.Unclaimed, errLost
+}
+
+func (f *faulty) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
+	if f.dones.Add(-1) < 0 {
+		return f.Once.Done(ctx, d, keep)
+	}
+	if !f.lostRequests {
+		_ = f.Once.Done(ctx, d, keep)
+	}
+	return errLost
+}
+
+func (f *faulty) Forget(ctx context.Context, d driver.Delivery) error {
+	f.forgot.Add(1)
+	return f.Once.Forget(ctx, d)
+}
+
+func TestStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		hooks := &observe.Once{
+			Duplicate:  func(m observe.OnceMessage) { told = append(told, "duplicate "+m.ID) },
+			Mismatched: func(m observe.OnceMessage) { told = append(told, "mismatched "+m.ID) },
+		}
+		s := newStore(t, memory.NewOnce(), &once.StoreOptions{Hooks: hooks, Retention: 24 * time.Hour})
+		var c tally
+		for _, wanted := range []once.Outcome{once.Done, once.Duplicate} {
+			outcome, err := s.Once(t.Context(), message(1), c.add)
+			want(t, outcome, err, wanted)
+		}
+		outcome, err := s.Once(t.Context(), once.Message{ID: "m1"}, c.add)
+		var mismatch *once.MismatchError
+		if outcome != once.Mismatched || !errors.As(err, &mismatch) || *mismatch != (once.MismatchError{Consumer: "billing", Message: "m1"}) {
+			t.Errorf("%v, %v", outcome, err)
+		}
+		if got := fmt.Sprint(told); got != "[duplicate m1 mismatched m1]" || c.n.Load() != 1 {
+			t.Errorf("told %s, %d effects", got, c.n.Load())
+		}
+		own := errors.New("no money")
+		outcome, err = s.Once(t.Context(), message(2), func(context.Context) error { return own })
+		if outcome != once.Undone || err != own {
+			t.Errorf("%v, %v", outcome, err)
+		}
+		outcome, err = s.Once(t.Context(), message(2), c.add) // at once
+		want(t, outcome, err, once.Done)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = s.Once(t.Context(), message(3), func(context.Context) error { panic("oops") })
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		outcome, err = s.Once(ctx, message(3), func(ctx context.Context) error { cancel(); return c.add(ctx) })
+		want(t, outcome, err, once.Done) // it is recorded although the caller has gone
+		outcome, err = s.Once(t.Context(), message(3), c.add)
+		want(t, outcome, err, once.Duplicate)
+		time.Sleep(24 * time.Hour)
+		outcome, err = s.Once(t.Context(), message(1), c.add) // forgotten
+		want(t, outcome, err, once.Done)
+	})
+}
+
+func TestStoreBadInput(t *testing.T) {
+	s := newStore(t, memory.NewOnce(), nil)
+	run := func(context.Context) error { t.Error("ran"); return nil }
+	for _, m := range []once.Message{{}, {ID: "a\x00"}, {ID: "m", Hash: []byte{1}}, {ID: "m", Seq: 1, Key: "k"}, {ID: "m", Seq: -1}} {
+		_, err := s.Once(t.Context(), m, run)
+		wantKind(t, err, interlock.Bug, nil)
+	}
+	_, err := s.Once(t.Context(), message(1), nil)
+	wantKind(t, err, interlock.Bug, nil)
+	for _, open := range []func() (*once.Store, error){
+		func() (*once.Store, error) { return once.NewStore(nil, "c", nil) },
+		func() (*once.Store, error) { return once.NewStore(memory.NewOnce(), "", nil) },
+		func() (*once.Store, error) {
+			return once.NewStore(memory.NewOnce(), "c", &once.StoreOptions{Lease: -1})
+		},
+		func() (*once.Store, error) {
+			return once.NewStore(memory.NewOnce(), "c", &once.StoreOptions{Retention: driver.MaxKeep + 1})
+		},
+	} {
+		_, err := open()
+		wantKind(t, err, interlock.Bug, nil)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Once(ctx, message(1), run)
+	wantKind(t, err, interlock.Definite, context.Canceled)
+}
+
+// TestStoreHeld: a delivery under way keeps another out until its lease is over.
+// Then both make the effect, which is the second window of the smaller promise.
+func TestStoreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{Once: memory.NewOnce()}
+		s := newStore(t, f, &once.StoreOptions{Lease: 10 * time.Second})
+		var c tally
+		slow := later(t, func() (once.Outcome, error) {
+			return s.Once(t.Context(), message(1), func(ctx context.Context) error {
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), interlock.ErrExpired) {
+					t.Errorf("its context ended with %v", context.Cause(ctx))
+				}
+				time.Sleep(5 * time.Second) // and pays no heed
+				return c.add(ctx)
+			})
+		})
+		synctest.Wait()
+		_, err := s.Once(t.Context(), message(1), c.add)
+		var held *interlock.HeldError
+		if wantKind(t, err, interlock.Retryable, interlock.ErrHeld); !errors.As(err, &held) {
+			t.Errorf("%v does not tell who", err)
+		}
+		if n := f.claimed.Load(); n != 2 {
+			t.Errorf("%d claims were sent: that it is held is an answer", n)
+		}
+		time.Sleep(11 * time.Second)
+		outcome, err := s.Once(t.Context(), message(1), c.add)
+		want(t, outcome, err, once.Done)
+		a := slow()
+		if wantKind(t, a.err, interlock.Uncertain, interlock.ErrLost); a.outcome != once.Undone || c.n.Load() != 2 {
+			t.Errorf("%v, %d effects: the window is closed, and the documentation is wrong", a.outcome, c.n.Load())
+		}
+	})
+}
+
+// TestStoreLostAnswers: a few are made good by asking again, also if it was the
+// request that was lost.
+func TestStoreLostAnswers(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var c tally
+			f := &faulty{Once: memory.NewOnce(), lostRequests: lost}
+			f.claims.Store(3)
+			f.dones.Store(3)
+			s := newStore(t, f, nil)
+			for _, wanted := range []once.Outcome{once.Done, once.Duplicate} {
+				outcome, err := s.Once(t.Context(), message(1), c.add)
+				want(t, outcome, err, wanted)
+			}
+			f.claims.Store(4)
+			_, err := s.Once(t.Context(), message(2), c.add)
+			wantKind(t, err, interlock.Uncertain, nil)
+			if c.n.Load() != 1 {
+				t.Errorf("%d effects", c.n.Load())
+			}
+			f.claims.Store(0)
+			f.dones.Store(4)
+			if !lost { // it took the claim for an owner who has gone
+				time.Sleep(once.DefaultLease)
+			}
+			outcome, err := s.Once(t.Context(), message(2), c.add)
+			if wantKind(t, err, interlock.Uncertain, nil); outcome != once.Undone || f.forgot.Load() != 0 {
+				t.Errorf("%v, forgot %d: an effect that was made must not be forgotten", outcome, f.forgot.Load())
+			}
+			if !lost { // it was recorded all the same
+				outcome, err = s.Once(t.Context(), message(2), c.add)
+				want(t, outcome, err, once.Duplicate)
+			}
+		})
+	}
+}
+
+// TestStoreManyDeliverers on a real server: sixteen at once, one effect.
+func TestStoreManyDeliverers(t *testing.T) {
+	t.Parallel()
+	client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
+	ok(t, err)
+	defer client.Close()
+	const messages = 20
+	var counts [messages]tally
+	var running sync.WaitGroup
+	for range 16 {
+		s := newStore(t, redis.NewOnce(client), nil)
+		running.Go(func() {
+			for n := range messages {
+				for range 1000 {
+					_, err := s.Once(t.Context(), message(n), counts[n].add)
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, interlock.ErrHeld) {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	running.Wait()
+	for n := range counts {
+		if got := counts[n].n.Load(); got != 1 {
+			t.Errorf("%d effects of %d", got, n)
+		}
+	}
+}
+
+// storeLease is that of the consumer that is killed.
+const storeLease = 300 * time.Millisecond
+
+// rememberer is a consumer whose effect is a line in a list of another server. Its
+// points are before the claim, before and after the effect, and after the record.
+func rememberer(ctx context.Context, at *crash.Points, args []string) error {
+	client, err := redis.Dial("redis://" + args[0])
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	s, err := once.NewStore(redis.NewOnce(client), "billing", &once.StoreOptions{Lease: storeLease})
+	if err != nil {
+		return err
+	}
+	at.Pass()
+	for {
+		_, err = s.Once(ctx, message(1), func(ctx context.Context) error {
+			at.Pass()
+			err := client.Do(ctx, client.B().Rpush().Key("effects").Element("m1").Build()).Error()
+			at.Pass()
+			return err
+		})
+		if !errors.Is(err, interlock.ErrHeld) {
+			at.Pass()
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // the lease of the one that was killed
+	}
+}
+
+// TestStoreCrash shows the smaller promise: killed anywhere, a consumer makes its
+// effect once after it started again, but for the one point between the effect and
+// the record.
+func TestStoreCrash(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	client, err := redis.Dial("redis://" + server.Addr())
+	ok(t, err)
+	defer client.Close()
+	for point, wanted := range []int64{0: 1, 1: 1, 2: 1, 3: 2, 4: 1} {
+		ok(t, client.Do(t.Context(), client.B().Flushall().Build()).Error())
+		if _, killed := crash.Run(t, "rememberer", point, server.Addr()); killed != (point > 0) {
+			t.Fatalf("killed at %d: %v", point, killed)
+		}
+		crash.Run(t, "rememberer", 0, server.Addr())
+		n, err := client.Do(t.Context(), client.B().Llen().Key("effects").Build()).AsInt64()
+		if ok(t, err); n != wanted {
+			t.Errorf("killed at %d: %d effects, want %d", point, n, wanted)
+		}
+	}
+}
