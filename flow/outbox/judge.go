@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -116,8 +117,7 @@ func (s *settlement) follows(lane int64) bool {
 
 // fail decides about a message that was not delivered.
 func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
-	kind := interlock.Kind(err)
-	poison := kind == interlock.Definite || kind == interlock.Bug
+	poison := refused(err)
 	c := change{row: r, why: WhyRetry, attempts: r.tried() + 1, err: err}
 	f := observe.OutboxFailed{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempts: c.attempts, Poison: poison, Err: err}
 	if j.deadLetters && (poison && c.attempts >= j.attempts || j.giveUp > 0 && c.attempts >= j.giveUp) {
@@ -141,6 +141,19 @@ func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
 	s.changes = append(s.changes, c)
 	f.Pause = c.pause
 	return f
+}
+
+// refused reports whether an error says of itself that the message will never be
+// taken. A context that ended says nothing about the message, though it is Definite
+// where it kept a request from being sent; nor does a sink that was closed.
+func refused(err error) bool {
+	var known interface{ ErrorKind() interlock.ErrorKind }
+	if !errors.As(err, &known) || errors.Is(err, interlock.ErrClosed) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	kind := known.ErrorKind()
+	return kind == interlock.Definite || kind == interlock.Bug
 }
 
 // wished is the pause that an error asks for.
@@ -170,7 +183,7 @@ func away(b batch, answers []error) (error, bool) {
 		if err == nil {
 			return nil, false
 		}
-		if kind := interlock.Kind(err); kind == interlock.Definite || kind == interlock.Bug {
+		if refused(err) {
 			return nil, false
 		}
 		lanes[r.lane] = true

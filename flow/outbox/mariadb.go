@@ -173,6 +173,26 @@ func (mariadb) due(slice int, busy []int64) (string, []any) {
 		order by o.id`, []any{slice}
 }
 
+// among joins a table, as m, with some of its primary keys, one by one and in their
+// order. InnoDB may read a small table from end to end for a list of keys, and waits
+// for every row on its way that a transaction has locked.
+func among(table, key, ids string) string {
+	return `json_table(` + ids + `, '$[*]' columns (id bigint path '$')) d straight_join ` + table +
+		` m force index (primary) on m.` + key + ` = d.id`
+}
+
+func (mariadb) deleteBy(table, key string, ids []int64) string {
+	return `delete m from ` + among(table, key, `'[`+list(ids)+`]'`) + ` where true`
+}
+
+func (mariadb) updateBy(table, key string, ids []int64, set string) string {
+	return `update ` + among(table, key, `'[`+list(ids)+`]'`) + ` set ` + set + ` where true`
+}
+
+func (mariadb) lockBy(table, key string, ids []int64) string {
+	return `select m.` + key + ` from ` + among(table, key, `'[`+list(ids)+`]'`) + ` order by m.` + key + ` for update`
+}
+
 func (mariadb) remove(ids []int64) (string, []any) {
-	return `delete from {messages} where id in (` + list(ids) + `)`, nil
+	return `delete m from ` + among(`{messages}`, `id`, `?`), []any{`[` + list(ids) + `]`}
 }

@@ -206,7 +206,7 @@ func (s store) inOrder(ctx context.Context, letters []row) error {
 
 // lockLanes locks those of the lanes that wait.
 func (s store) lockLanes(ctx context.Context, lanes []int64) (waiting []int64, err error) {
-	err = s.query(ctx, `select lane from {lanes} where lane in (`+list(lanes)+`) order by lane for update`, nil,
+	err = s.query(ctx, s.dialect.lockBy(`{lanes}`, `lane`, lanes), nil,
 		func(scan func(...any) error) error {
 			var lane int64
 			err := scan(&lane)
@@ -218,11 +218,11 @@ func (s store) lockLanes(ctx context.Context, lanes []int64) (waiting []int64, e
 
 // leaveDead deletes letters, and lets lanes go on that wait for no other one.
 func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
-	if err := s.exec(ctx, `delete from {dead} where id in (`+list(rows)+`)`); err != nil {
+	if err := s.exec(ctx, s.dialect.deleteBy(`{dead}`, `id`, rows)); err != nil {
 		return err
 	}
-	return s.exec(ctx, `update {lanes} set why = '`+whyQueued+`', attempts = 0, head = 0, wait_until = {now}
-		where lane in (`+list(lanes)+`) and why = '`+WhyDead+`' and not exists (select 1 from {dead} d where d.lane = {lanes}.lane)`)
+	return s.exec(ctx, s.dialect.updateBy(`{lanes}`, `lane`, lanes, goesOn)+
+		` and why = '`+WhyDead+`' and not exists (select 1 from {dead} l where l.lane = m.lane)`)
 }
 
 // record keeps what was done by hand with letters.

@@ -31,6 +31,19 @@ func TestOutbox(t *testing.T) {
 		{"nothing passes a dead letter if told so", testParkedBehindADeadLetter},
 		{"an operator frees a key", testByHand},
 		{"a delayed message delays its key", testDelayed},
+		{"late commits are neither lost nor out of order", testLateCommits},
+		{"long transactions hold nobody up", testLongTransactions},
+		{"ids are drawn after the locks", testIDsAfterLocks},
+		{"adds that cross", testCrossedAdds},
+		{"costs", testCosts},
+		{"an overtaken owner deletes nothing", testOvertaken},
+		{"a relay ends with its claim", testEnds},
+		{"a sink that is stuck", testStuckSink},
+		{"a sink that is away", testSinkAway},
+		{"wakes", testWakes},
+		{"other layouts are refused", testLayouts},
+		{"bad messages are refused", testBadMessages},
+		{"relays that overtake each other", testTogether},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

@@ -183,6 +183,18 @@ func (postgres) due(slice int, busy []int64) (string, []any) {
 		order by o.id`, []any{slice, numbers(busy)}
 }
 
+func (postgres) deleteBy(table, key string, ids []int64) string {
+	return `delete from ` + table + ` m where m.` + key + ` in (` + list(ids) + `)`
+}
+
+func (postgres) updateBy(table, key string, ids []int64, set string) string {
+	return `update ` + table + ` m set ` + set + ` where m.` + key + ` in (` + list(ids) + `)`
+}
+
+func (postgres) lockBy(table, key string, ids []int64) string {
+	return `select m.` + key + ` from ` + table + ` m where m.` + key + ` in (` + list(ids) + `) order by m.` + key + ` for update`
+}
+
 func (postgres) remove(ids []int64) (string, []any) {
 	return `delete from {messages} where id = any ($1::text::bigint[])`, []any{numbers(ids)}
 }

@@ -208,10 +208,23 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 		defer cancel()
 		start := time.Now()
 		a := s.sink.Publish(ctx, messages)
+		if ctx.Err() != nil {
+			interrupted(a)
+		}
 		s.published(b, a, time.Since(start))
 		answers <- a
 	}()
 	return answers
+}
+
+// interrupted makes failures of a call whose context has ended unknown outcomes:
+// what they say of the message may be what they say of the context.
+func interrupted(answers []error) {
+	for i, err := range answers {
+		if err != nil {
+			answers[i] = &interlock.Error{Op: "publish", Kind: interlock.Uncertain, Err: err}
+		}
+	}
 }
 
 func (s *service) published(b batch, answers []error, took time.Duration) {

@@ -78,7 +78,7 @@ func (s store) park(ctx context.Context, _ int, d settlement) error {
 	if len(d.park) == 0 {
 		return nil
 	}
-	return s.exec(ctx, `update {messages} set parked = true where id in (`+list(batch{park: d.park}.ids())+`)`)
+	return s.exec(ctx, s.dialect.updateBy(`{messages}`, `id`, ids64(d.park), `parked = true`))
 }
 
 // wait stores which lanes wait, until when, and why.
@@ -121,12 +121,15 @@ func (s store) bury(ctx context.Context, _ int, d settlement) error {
 		if err != nil {
 			return err
 		}
-		if err := s.exec(ctx, `delete from {messages} where id = ?`, c.id); err != nil {
+		if err := s.exec(ctx, s.dialect.deleteBy(`{messages}`, `id`, []int64{c.id})); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// goesOn makes a lane due at once.
+const goesOn = `why = '` + whyQueued + `', attempts = 0, head = 0, wait_until = {now}`
 
 // relieve lets lanes go on that waited: those with parked messages are due at once,
 // and the others are free.
@@ -139,10 +142,9 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
 		return err
 	}
-	lanes := list(d.relieved)
-	if err := s.exec(ctx, `delete from {lanes} where lane in (`+lanes+`) and not exists
-		(select 1 from {messages} p where p.lane = {lanes}.lane and p.parked = true)`); err != nil {
+	if err := s.exec(ctx, s.dialect.deleteBy(`{lanes}`, `lane`, d.relieved)+` and not exists
+		(select 1 from {messages} p where p.lane = m.lane and p.parked = true)`); err != nil {
 		return err
 	}
-	return s.exec(ctx, `update {lanes} set why = '`+whyQueued+`', attempts = 0, head = 0, wait_until = {now} where lane in (`+lanes+`)`)
+	return s.exec(ctx, s.dialect.updateBy(`{lanes}`, `lane`, d.relieved, goesOn))
 }

@@ -42,7 +42,13 @@ type dialect interface {
 	// ready and due are the statements of [store.read], with their parameters.
 	ready(slice, limit int, busy []int64) (query string, args []any)
 	due(slice int, busy []int64) (query string, args []any)
-	// remove deletes messages.
+	// deleteBy, updateBy and lockBy do something with the rows of a table, called m,
+	// that have one of these primary keys, and touch no other row. A condition may
+	// be added to the first two.
+	deleteBy(table, key string, ids []int64) string
+	updateBy(table, key string, ids []int64, set string) string
+	lockBy(table, key string, ids []int64) string
+	// remove deletes messages, by a statement that is the same for any number.
 	remove(ids []int64) (query string, args []any)
 }
 

@@ -78,7 +78,7 @@ func (c *claim) Token() interlock.Token   { return c.token }
 func (c *claim) Context() context.Context { return c.ctx }
 func (c *claim) Valid() bool              { return c.Remaining() > 0 }
 func (c *claim) Remaining() time.Duration {
-	if c.ctx.Err() != nil && !errors.Is(context.Cause(c.ctx), context.Canceled) {
+	if errors.Is(context.Cause(c.ctx), interlock.ErrLost) {
 		return 0
 	}
 	return time.Until(time.Unix(0, c.until.Load()))

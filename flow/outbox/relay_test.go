@@ -1,0 +1,379 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// counted counts what is asked of a database.
+type counted struct {
+	driver.BeginnerAt[driver.SQL]
+	statements, commits, rollbacks atomic.Int64
+}
+
+func (c *counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	return c.BeginAt(ctx, driver.SessionIsolation)
+}
+
+func (c *counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	tx, err := c.BeginnerAt.BeginAt(ctx, level)
+	return countedTx{tx, c}, err
+}
+
+type countedTx struct {
+	driver.Tx[driver.SQL]
+	c *counted
+}
+
+func (t countedTx) Native() driver.SQL { return t }
+func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	t.c.statements.Add(1)
+	return t.Tx.Exec(ctx, query, args...)
+}
+func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	t.c.statements.Add(1)
+	return t.Tx.Query(ctx, query, args, each)
+}
+func (t countedTx) Commit(ctx context.Context) error {
+	t.c.commits.Add(1)
+	return t.Tx.Commit(ctx)
+}
+func (t countedTx) Rollback(ctx context.Context) error {
+	t.c.rollbacks.Add(1)
+	return t.Tx.Rollback(ctx)
+}
+
+// testCosts: an Add is one statement (on MariaDB one more for keys), and a batch of
+// the relay one commit of no more statements than it needs.
+func testCosts(t *testing.T, db *databases.DB) {
+	c := &counted{BeginnerAt: db}
+	cost := func(messages ...driver.Message) int64 {
+		c.statements.Store(0)
+		ok(t, outbox.Tx(t.Context(), c, nil, func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, messages...) }))
+		return c.statements.Load()
+	}
+	lock := int64(0)
+	if db.Dialect == driver.MariaDB {
+		lock = 1
+	}
+	if n := cost(slices.Concat(keyed("a", 1, 300), keyed("b", 1, 300))...); n != 1+lock {
+		t.Errorf("600 messages of two keys took %d statements", n)
+	}
+	if n := cost(driver.Message{Topic: "t"}, driver.Message{Topic: "t"}); n != 1 {
+		t.Errorf("messages without a key took %d statements", n)
+	}
+	if n := cost(keyed("c", 1, 2500)...); n != 3+lock {
+		t.Errorf("2500 messages took %d statements", n)
+	}
+	const total = 3102
+	var sink memory.Sink
+	var batches atomic.Int64
+	c = &counted{BeginnerAt: db}
+	serve(t, relay(t, c, &sink, outbox.Options{Batch: 100, Hooks: &observe.Outbox{Published: func(observe.OutboxPublished) { batches.Add(1) }}}), grant(1))
+	delivered(t, &sink, total)
+	empty(t, db)
+	n := batches.Load()
+	if most := int64(total/100 + 2*box.Slices); n > most {
+		t.Errorf("%d batches, want %d at most", n, most)
+	}
+	// One to enter each slice, and one for each batch.
+	if got := c.commits.Load(); got != n+int64(box.Slices) {
+		t.Errorf("%d commits for %d batches", got, n)
+	}
+	perBatch := float64(c.statements.Load()-4*c.rollbacks.Load()) / float64(n)
+	t.Logf("%d batches, %d commits, %d statements (%.1f a batch)", n, c.commits.Load(), c.statements.Load(), perBatch)
+	if perBatch > 6 { // bound (two on MariaDB), enter, delete, two reads
+		t.Errorf("%.1f statements for each batch", perBatch)
+	}
+}
+
+// gate is a sink whose calls wait.
+type gate struct {
+	driver.Sink
+	entered chan struct{}
+	open    chan struct{}
+}
+
+func (g *gate) Publish(ctx context.Context, m []driver.Message) []error {
+	g.entered <- struct{}{}
+	<-g.open
+	return g.Sink.Publish(ctx, m)
+}
+
+// testOvertaken: an owner that was overtaken while the sink had its batch deletes
+// nothing, and says why it ends.
+func testOvertaken(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	old := &gate{&sink, make(chan struct{}, 9), make(chan struct{})}
+	add(t, db, keyed("k", 1, 3)...)
+	slice := int(databases.One[int64](t, db, `select min(slice) from interlock_outbox`))
+	ended := make(chan error, 1)
+	former := relay(t, db, old, outbox.Options{})
+	go func() { ended <- former.Run(t.Context(), grant(1), slice) }()
+	<-old.entered
+
+	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(2))
+	inOrder(t, "k", delivered(t, &sink, 3), 3)
+	empty(t, db)
+	_ = stop()
+	// The same rows once more, as if they had been replayed: the former owner still
+	// wants to delete them.
+	add(t, db, keyed("k", 1, 3)...)
+	db.Exec(t, `update interlock_outbox set id = id - 3`)
+	close(old.open)
+	var stale *interlock.StaleTokenError
+	if err := <-ended; !errors.As(err, &stale) || stale.Got != grant(1).Token() || stale.Seen != grant(2).Token() {
+		t.Errorf("the former owner ended with %v", err)
+	}
+	if n := count(t, db, `interlock_outbox`); n != 3 {
+		t.Errorf("%d of 3 rows are left", n)
+	}
+}
+
+// testEnds: a relay ends with its claim or context, says so, and lets the sink
+// finish what is under way.
+func testEnds(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	run := func(ctx context.Context, r *outbox.Relay, c interlock.Claim) <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx, c, 0) }()
+		return ended
+	}
+	lost := grant(1)
+	ended := run(t.Context(), relay(t, db, &sink, outbox.Options{}), lost)
+	lost.end(interlock.ErrLost)
+	if err := <-ended; !errors.Is(err, interlock.ErrLost) {
+		t.Errorf("the claim was lost: %v", err)
+	}
+	expired := grant(2)
+	ended = run(t.Context(), relay(t, db, &sink, outbox.Options{}), expired)
+	expired.expire()
+	if err := <-ended; !errors.Is(err, interlock.ErrExpired) {
+		t.Errorf("the claim expired: %v", err)
+	}
+	add(t, db, slices.Concat(keyed("a", 1, 3), keyed("b", 1, 3), keyed("c", 1, 3), keyed("d", 1, 3))...)
+	slow := &gate{&sink, make(chan struct{}, 9), make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := grant(3)
+	c.ctx = ctx // as that of a lock's Do
+	ended = run(ctx, relay(t, db, slow, outbox.Options{}), c)
+	<-slow.entered
+	why := errors.New("told to end")
+	cancel(why)
+	close(slow.open)
+	if err := <-ended; !errors.Is(err, why) {
+		t.Errorf("ended with %v", err)
+	}
+	if n := count(t, db, `interlock_outbox where slice = 0`); n != 0 || len(sink.Messages()) == 0 {
+		t.Errorf("%d messages left, %d delivered", n, len(sink.Messages()))
+	}
+}
+
+// testStuckSink: a sink that does not answer is given up, and its messages are sent
+// again with the same ids.
+func testStuckSink(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	var stuck atomic.Int64
+	sometimes := outbox.Func(func(ctx context.Context, m driver.Message) error {
+		if m.ID == "k/2" && stuck.Add(1) <= 2 {
+			<-ctx.Done()
+			if stuck.Load() == 2 { // it did arrive
+				sink.Publish(context.Background(), []driver.Message{m})
+			}
+			return ctx.Err()
+		}
+		return sink.Publish(ctx, []driver.Message{m})[0]
+	})
+	serve(t, relay(t, db, sometimes, outbox.Options{Publish: 150 * time.Millisecond, Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+	add(t, db, keyed("k", 1, 3)...)
+	testbed.Eventually(t, "the last one is delivered", bound, func() bool { return slices.Contains(firsts(sink.Messages()), "k/3") })
+	empty(t, db)
+	inOrder(t, "k", firsts(sink.Messages()), 3)
+	if n := len(sink.Messages()); n != 4 {
+		t.Errorf("%d deliveries, want one twice", n)
+	}
+}
+
+// testSinkAway: while nothing is delivered at all, nothing is written down about
+// messages at first.
+func testSinkAway(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	var paused, failed atomic.Int64
+	back := make(chan struct{})
+	sink.Refuse(func(driver.Message) error {
+		select {
+		case <-back:
+			return nil
+		default:
+			return errors.New("away")
+		}
+	})
+	add(t, db, slices.Concat(keyed("a", 1, 5), keyed("b", 1, 5), keyed("c", 1, 5), keyed("d", 1, 5), keyed("e", 1, 5), keyed("f", 1, 5))...)
+	serve(t, relay(t, db, &sink, outbox.Options{MinPause: 200 * time.Millisecond, MaxPause: time.Second, Hooks: &observe.Outbox{
+		Paused: func(e observe.OutboxPaused) {
+			if paused.Add(1) == int64(box.Slices) {
+				close(back)
+			}
+		},
+		Failed: func(observe.OutboxFailed) { failed.Add(1) },
+	}}), grant(1))
+	ids := delivered(t, &sink, 30)
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		inOrder(t, key, ids, 5)
+	}
+	empty(t, db)
+	if paused.Load() == 0 || failed.Load() > 0 {
+		t.Errorf("paused %d times, %d messages were blamed", paused.Load(), failed.Load())
+	}
+}
+
+// testWakes: a bell that is rung after the commit is faster than looking.
+func testWakes(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	var bell memory.Bell
+	r := relay(t, db, &sink, outbox.Options{Bell: &bell, MinPoll: time.Hour, MaxPoll: time.Hour})
+	serve(t, r, grant(1))
+	looked := count(t, db, `interlock_outbox_fence`)
+	testbed.Eventually(t, "both slices are served", bound, func() bool {
+		looked = count(t, db, `interlock_outbox_fence`)
+		return looked == int64(box.Slices)
+	})
+	for i := range 5 {
+		ok(t, outbox.Tx(t.Context(), db, &bell, func(ctx context.Context, sql driver.SQL) error {
+			return box.Add(ctx, sql, keyed("k", i+1, i+1)...)
+		}))
+		delivered(t, &sink, i+1)
+	}
+	add(t, db, keyed("k", 6, 6)...)
+	r.Wake()
+	inOrder(t, "k", delivered(t, &sink, 6), 6)
+	empty(t, db)
+	boom := errors.New("boom")
+	err := outbox.Tx(t.Context(), db, &bell, func(ctx context.Context, sql driver.SQL) error {
+		return errors.Join(box.Add(ctx, sql, keyed("k", 7, 7)...), boom)
+	})
+	if !errors.Is(err, boom) || count(t, db, `interlock_outbox`) != 0 {
+		t.Errorf("a failed function's messages are kept: %v", err)
+	}
+}
+
+// testLayouts: who names another number of slices is refused, everywhere.
+func testLayouts(t *testing.T, db *databases.DB) {
+	other := outbox.Table{Slices: 3}
+	r, err := outbox.NewRelay(db, other, &memory.Sink{}, nil)
+	ok(t, err)
+	absent := outbox.Table{Name: "absent"}
+	elsewhere, err := outbox.NewRelay(db, absent, &memory.Sink{}, nil)
+	ok(t, err)
+	message := driver.Message{Topic: "t"}
+	add := func(table outbox.Table) error {
+		return db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return table.Add(ctx, sql, message) })
+	}
+	for what, err := range map[string]error{
+		"run":     r.Run(t.Context(), grant(1), 0),
+		"run all": r.RunAll(t.Context(), grant(1)),
+		"add":     add(other),
+		"create":  db.Try(t.Context(), other.Create),
+		"a slice": relay(t, db, &memory.Sink{}, outbox.Options{}).Run(t.Context(), grant(1), 2),
+	} {
+		var layout *outbox.LayoutError
+		if wantKind(t, err, interlock.Definite); !errors.As(err, &layout) || layout.Stored != 2 {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{"run": elsewhere.Run(t.Context(), grant(1), 0), "add": add(absent)} {
+		if wantKind(t, err, interlock.Definite); err == nil || !strings.Contains(err.Error(), "Table.Create") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	ok(t, add(outbox.Table{})) // names none
+	ok(t, db.Try(t.Context(), outbox.Table{}.Create))
+	wantKind(t, r.Run(t.Context(), grant(1), -1), interlock.Bug)
+	db.Exec(t, `delete from interlock_outbox_layout`)
+	wantKind(t, add(outbox.Table{}), interlock.Definite)
+	if n := count(t, db, `interlock_outbox`); n != 1 {
+		t.Errorf("%d messages", n)
+	}
+}
+
+// testBadMessages: what cannot be kept is refused before anything is sent.
+func testBadMessages(t *testing.T, db *databases.DB) {
+	c := &counted{BeginnerAt: db}
+	long := strings.Repeat("x", 1000)
+	good := driver.Message{ID: "good", Topic: "t", Key: "k"}
+	for i, m := range []driver.Message{{}, {Topic: long}, {Topic: "t", Key: long}, {Topic: "t", ID: long}, {Topic: "a\x00"}, {Topic: "t", Key: "\xff"},
+		{Topic: "t", ID: "\x00"}, {Topic: "t", Payload: make([]byte, outbox.MaxPayload+1)}, {Topic: "t", Headers: map[string]string{"": "x"}},
+		{Topic: "t", Headers: map[string]string{"a": "\x00"}}, {Topic: "t", Headers: map[string]string{"\xff": "a"}},
+		{Topic: "t", Headers: map[string]string{"a": strings.Repeat("x", outbox.MaxHeaders)}}} {
+		err := outbox.Tx(t.Context(), c, nil, func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, good, m) })
+		var bad *outbox.MessageError
+		if wantKind(t, err, interlock.Definite); !errors.As(err, &bad) || bad.Index != 1 || bad.Why == "" {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	err := outbox.Tx(t.Context(), c, nil, func(ctx context.Context, sql driver.SQL) error {
+		return box.AddAt(ctx, sql, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), good)
+	})
+	if wantKind(t, err, interlock.Definite); c.statements.Load() != 0 {
+		t.Errorf("%d statements were sent", c.statements.Load())
+	}
+	ok(t, db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql) }))
+	wantKind(t, box.Add(t.Context(), nil, good), interlock.Bug)
+	for _, twice := range [][]driver.Message{{good, good}, {good}} {
+		err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, twice...) })
+		var duplicate *outbox.DuplicateError
+		if len(twice) == 1 {
+			ok(t, err)
+			err = db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, good) })
+		}
+		if wantKind(t, err, interlock.Definite); !errors.As(err, &duplicate) {
+			t.Errorf("%v", err)
+		}
+	}
+	over := db.Begun(t, driver.SessionIsolation)
+	ok(t, over.Rollback(t.Context()))
+	wantKind(t, box.Add(t.Context(), over, good), interlock.Definite)
+}
+
+// testTogether: relays that share the slices, and change them while messages come.
+func testTogether(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	var adding sync.WaitGroup
+	adding.Go(func() {
+		for i := 1; i <= 60; i++ {
+			err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+				return box.Add(ctx, sql, slices.Concat(keyed("a", i, i), keyed("b", i, i), keyed("c", i, i), keyed("d", i, i))...)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for n := 1; n <= 8; n++ { // each overtakes the one before, which does not know
+		stop := serve(t, relay(t, db, &sink, outbox.Options{Batch: 3}), grant(n))
+		delivered(t, &sink, 20*n)
+		defer func() { _ = stop() }()
+	}
+	adding.Wait()
+	ids := delivered(t, &sink, 240)
+	for _, key := range []string{"a", "b", "c", "d"} {
+		inOrder(t, key, ids, 60)
+	}
+	empty(t, db)
+	t.Log(fmt.Sprint(len(sink.Messages())-240, " of 240 messages were delivered twice"))
+}
