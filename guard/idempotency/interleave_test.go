@@ -1,0 +1,151 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// TestEveryInterleaving plays all orders of the steps of two attempts, each of which
+// may die after any of its steps, with leases that lapse at up to two moments, and a
+// third attempt that comes to an end after all of it. A phase takes effect in the
+// step that records it, as in a transaction: each does so once, and one answer stands.
+func TestEveryInterleaving(t *testing.T) {
+	played := 0
+	var extend func(schedule []int, left [3]int)
+	extend = func(schedule []int, left [3]int) {
+		play(t, schedule)
+		played++
+		for actor, n := range left {
+			if n > 0 && !t.Failed() {
+				next := left
+				next[actor]--
+				extend(append(schedule[:len(schedule):len(schedule)], actor), next)
+			}
+		}
+	}
+	extend(nil, [3]int{4, 4, 2})
+	if t.Logf("%d schedules", played); played < 5_000 {
+		t.Errorf("only %d schedules", played)
+	}
+}
+
+const lapse = 2 // the actor of a schedule that is no attempt
+
+// model is one store, and the effects beside it.
+type model struct {
+	records driver.Idempotency
+	effects map[string]int
+	answers map[string]bool // that somebody was told
+}
+
+// attempt is what a process knows.
+type attempt struct {
+	owner   string
+	claimed bool
+	over    bool
+	points  points
+}
+
+func play(t *testing.T, schedule []int) {
+	m := &model{records: memory.NewIdempotency(), effects: map[string]int{}, answers: map[string]bool{}}
+	attempts := [2]attempt{{owner: "0"}, {owner: "1"}}
+	for _, actor := range schedule {
+		if actor == lapse {
+			m.lapse(t)
+		} else {
+			m.step(t, &attempts[actor])
+		}
+	}
+	m.lapse(t)
+	for last := (&attempt{owner: "last"}); !last.over; {
+		m.step(t, last)
+	}
+	for i := range attempts {
+		for range 5 { // who stood still goes on
+			m.step(t, &attempts[i])
+		}
+	}
+	if m.effects["a"] != 1 || m.effects["b"] != 1 || len(m.answers) != 1 {
+		t.Errorf("%v: effects %v, answers %v", schedule, m.effects, m.answers)
+	}
+}
+
+// claim is by an owner, whose lease does not lapse by itself.
+func (m *model) claim(t *testing.T, owner string) (driver.IdempotencyRecord, outcome) {
+	c := driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Fingerprint: "f", Owner: owner, Lease: time.Hour}
+	r, err := m.records.Claim(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, judge(c, r)
+}
+
+// lapse ends the lease of whoever has one.
+func (m *model) lapse(t *testing.T) {
+	c := driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Fingerprint: "none", Owner: "none", Lease: time.Hour}
+	r, err := m.records.Claim(context.Background(), c)
+	if err == nil && r.Owner == "none" { // nobody had come yet
+		err = m.records.Update(context.Background(), driver.IdempotencyUpdate{ID: c.ID, Owner: "none", Forget: true})
+	} else if err == nil {
+		err = m.records.Update(context.Background(), driver.IdempotencyUpdate{ID: c.ID, Owner: r.Owner})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// step does what an attempt does next: claim, phase a, phase b, answer.
+func (m *model) step(t *testing.T, a *attempt) {
+	if a.over {
+		return
+	}
+	if !a.claimed {
+		r, outcome := m.claim(t, a.owner)
+		switch outcome {
+		case ours:
+			var err error
+			if a.points, err = parsePoints(r.Points); err != nil {
+				t.Fatal(err)
+			}
+			a.claimed = true
+		case answered:
+			m.answers[string(r.Answer.Body)], a.over = true, true
+		}
+		return
+	}
+	u := driver.IdempotencyUpdate{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Owner: a.owner, Lease: time.Hour}
+	name := ""
+	for _, phase := range []string{"a", "b"} {
+		if _, done := a.points.find(phase); !done {
+			name = phase
+			break
+		}
+	}
+	next := a.points
+	if name == "" {
+		u.Answer, u.Keep = &driver.IdempotencyAnswer{Body: []byte(fmt.Sprintf("%s", a.points))}, time.Hour
+	} else {
+		var err error
+		if next, u.Points, err = a.points.with(name, "by "+a.owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch err := m.records.Update(context.Background(), u); {
+	case errors.Is(err, interlock.ErrLost):
+		a.over = true
+	case err != nil:
+		t.Fatal(err)
+	case name == "":
+		m.answers[string(u.Answer.Body)], a.over = true, true
+	default:
+		m.effects[name]++
+		a.points = next
+	}
+}
