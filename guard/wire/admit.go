@@ -49,10 +49,11 @@ func (o *Options) resolve() Options {
 }
 
 // Admit reads a token from the values of [Header] and lets it in, until end is
-// called or ctx ends; an error is a [*Refusal]. Whether the token is for what the
-// request is about is asked with [Passage.For]. Requests that come by HTTP are
-// better served by [Handler]; this is for what comes by other ways.
-func (o *Options) Admit(ctx context.Context, values []string) (p *Passage, end func(), err error) {
+// called or ctx ends; an error is a [*Refusal]. about finds what the request is
+// about, as [Resource] does, and is asked once the token was read; nil leaves
+// that to [Passage.For]. Requests that come by HTTP are better served by
+// [Handler]; this is for what comes by other ways.
+func (o *Options) Admit(ctx context.Context, values []string, about func() (string, error)) (p *Passage, end func(), err error) {
 	r := o.resolve()
 	pass, err := r.read(values)
 	if err != nil {
@@ -60,7 +61,16 @@ func (o *Options) Admit(ctx context.Context, values []string) (p *Passage, end f
 		return nil, nil, err
 	}
 	pass.Remaining = min(cmp.Or(pass.Remaining, r.Remaining), r.Longest)
-	p, end = open(ctx, pass, r.now)
+	p, end = r.open(ctx, pass)
+	if about != nil {
+		if err := p.about(about); err != nil {
+			end()
+			return nil, nil, err
+		}
+	}
+	if r.Hooks.Admitted != nil {
+		r.Hooks.Admitted(observe.WireAdmitted{Resource: pass.Resource, Owner: pass.Owner, Token: pass.Token, Remaining: pass.Remaining})
+	}
 	return p, end, nil
 }
 
@@ -86,11 +96,5 @@ func (o *Options) refused(p Pass, err error) {
 	var r *Refusal
 	if o.Hooks.Refused != nil && errors.As(err, &r) {
 		o.Hooks.Refused(observe.WireRefused{Resource: p.Resource, Owner: p.Owner, Token: p.Token, Reason: string(r.Reason), Err: err})
-	}
-}
-
-func (o *Options) admitted(p Pass) {
-	if o.Hooks.Admitted != nil {
-		o.Hooks.Admitted(observe.WireAdmitted{Resource: p.Resource, Owner: p.Owner, Token: p.Token, Remaining: p.Remaining})
 	}
 }

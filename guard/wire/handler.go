@@ -19,29 +19,14 @@ type Resource func(*http.Request) (string, error)
 func Handler(resource Resource, next http.Handler, o *Options) http.Handler {
 	options := o.resolve()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, end, err := options.Admit(r.Context(), r.Header.Values(Header))
+		p, end, err := options.Admit(r.Context(), r.Header.Values(Header), func() (string, error) { return resource(r) })
 		if err != nil {
 			Refuse(w, err)
 			return
 		}
 		defer end()
-		if err := about(r, p, resource); err != nil {
-			options.refused(p.pass, err)
-			Refuse(w, err)
-			return
-		}
-		options.admitted(p.pass)
 		next.ServeHTTP(w, r.WithContext(Enclose(p)))
 	})
-}
-
-// about refuses a passage that is not for what r is about.
-func about(r *http.Request, p *Passage, resource Resource) error {
-	name, err := resource(r)
-	if err != nil {
-		return &Refusal{Reason: Malformed, Got: p.Token(), Detail: err.Error()}
-	}
-	return p.For(name)
 }
 
 type passageKey struct{}

@@ -189,7 +189,7 @@ func TestAPassageEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for text, lasts := range map[string]time.Duration{";remaining=3000": 3 * time.Second, "": wire.DefaultRemaining,
 			";remaining=3600000": wire.DefaultLongest} {
-			p, end, err := (*wire.Options)(nil).Admit(t.Context(), []string{"4096;resource=r" + text})
+			p, end, err := (*wire.Options)(nil).Admit(t.Context(), []string{"4096;resource=r" + text}, nil)
 			if err == nil {
 				time.Sleep(lasts - time.Nanosecond)
 				synctest.Wait()
@@ -210,7 +210,7 @@ func TestAPassageEndsByItself(t *testing.T) {
 	for step, left := range map[time.Duration]time.Duration{time.Hour: 10*time.Second - time.Hour, -time.Hour: 10 * time.Second} {
 		read := time.Now()
 		now := read
-		p, end, err := wire.Options{}.At(func() time.Time { return now }).Admit(t.Context(), []string{token(1).String() + ";resource=r"})
+		p, end, err := wire.Options{}.At(func() time.Time { return now }).Admit(t.Context(), []string{token(1).String() + ";resource=r"}, nil)
 		ok(t, err)
 		now = read.Round(0).Add(step)
 		if got := p.Remaining(); step > 0 && got != left || step < 0 && got > left+time.Hour {

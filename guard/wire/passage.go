@@ -17,10 +17,10 @@ import (
 // be thought valid for that much longer than the claim is: it bounds the work,
 // and the guard makes it safe.
 type Passage struct {
-	pass  Pass
-	ctx   context.Context
-	until Deadline
-	now   func() time.Time
+	pass    Pass
+	ctx     context.Context
+	until   Deadline
+	options *Options
 }
 
 var _ interlock.Claim = (*Passage)(nil)
@@ -43,7 +43,7 @@ func (p *Passage) Remaining() time.Duration {
 	if p.ctx.Err() != nil {
 		return 0
 	}
-	return p.until.Remaining(p.now())
+	return p.until.Remaining(p.options.now())
 }
 
 // Valid compares the clock on the spot.
@@ -54,14 +54,28 @@ func (p *Passage) For(resource string) error {
 	if p.pass.Resource == resource {
 		return nil
 	}
-	return &Refusal{Reason: WrongResource, Resource: p.pass.Resource, Got: p.pass.Token,
-		Detail: fmt.Sprintf("the request is about %q", resource)}
+	return p.refused(&Refusal{Reason: WrongResource, Resource: p.pass.Resource, Got: p.pass.Token,
+		Detail: fmt.Sprintf("the request is about %q", resource)})
+}
+
+// about refuses a passage that is not for what find says.
+func (p *Passage) about(find func() (string, error)) error {
+	name, err := find()
+	if err != nil {
+		return p.refused(&Refusal{Reason: Malformed, Got: p.pass.Token, Detail: err.Error()})
+	}
+	return p.For(name)
+}
+
+func (p *Passage) refused(r *Refusal) error {
+	p.options.refused(p.pass, r)
+	return r
 }
 
 // open makes p a claim until end is called.
-func open(ctx context.Context, p Pass, now func() time.Time) (passage *Passage, end func()) {
+func (o *Options) open(ctx context.Context, p Pass) (passage *Passage, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ctx, stop := context.WithTimeoutCause(ctx, p.Remaining, interlock.ErrExpired)
-	passage = &Passage{pass: p, ctx: ctx, until: After(now(), p.Remaining), now: now}
+	passage = &Passage{pass: p, ctx: ctx, until: After(o.now(), p.Remaining), options: o}
 	return passage, func() { cancel(interlock.ErrReleased); stop() }
 }

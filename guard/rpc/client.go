@@ -1,0 +1,106 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/guard/wire"
+)
+
+// Key is the metadata that carries a token: [wire.Header] in lower case.
+const Key = "interlock-token"
+
+// ClientOptions are those of a client's interceptors; nil and the zero value work.
+type ClientOptions struct {
+	// Signer signs tokens, for Audience; nil means that they travel as they are.
+	Signer *wire.Signer
+	// Audience is the service that takes them; see [wire.NewVerifier].
+	Audience string
+}
+
+// outgoing is ctx with the token of the claim that it is under, ended with it.
+func (o *ClientOptions) outgoing(ctx context.Context) (joined context.Context, stop func(), err error) {
+	if o == nil {
+		o = &ClientOptions{}
+	}
+	value, joined, stop, under, err := wire.Outgoing(ctx, o.Signer, o.Audience)
+	if err != nil || !under {
+		return ctx, stop, err
+	}
+	md, _ := metadata.FromOutgoingContext(joined) // a copy
+	if md == nil {
+		md = metadata.MD{}
+	}
+	md.Set(Key, value)
+	return metadata.NewOutgoingContext(joined, md), stop, nil
+}
+
+// UnaryClient puts the claim's token on each call that is made under one, see
+// [wire.Under], and ends the call with the claim. A claim that has ended is
+// refused before anything is sent: the error is Definite and wraps the cause. If
+// the claim ends while the call is on its way, the error is Uncertain and wraps
+// it as well. A refusal of the service is a [*wire.Refusal]; see [Refusal].
+func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		joined, stop, err := o.outgoing(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		return blame(ctx, joined, invoke(joined, method, req, reply, cc, opts...))
+	}
+}
+
+// blame says what a call's error is to the caller.
+func blame(callers, joined context.Context, err error) error {
+	told := Refusal(err)
+	var r *wire.Refusal
+	if err == nil || errors.As(told, &r) || joined.Err() == nil || callers.Err() != nil {
+		return told
+	}
+	return &interlock.Error{Op: "call under claim", Kind: interlock.Uncertain, Err: errors.Join(context.Cause(joined), err)}
+}
+
+// StreamClient is [UnaryClient] for streams: the token is sent when the stream
+// begins, and the stream ends with the claim. The caller reads it to its end, or
+// ends its context, as gRPC asks of every stream.
+func StreamClient(o *ClientOptions) grpc.StreamClientInterceptor {
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		joined, stop, err := o.outgoing(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s, err := begin(joined, desc, cc, method, opts...)
+		if err != nil {
+			defer stop()
+			return nil, blame(ctx, joined, err)
+		}
+		unhook := context.AfterFunc(ctx, stop) // of a stream that nobody reads to its end
+		return &clientStream{s, ctx, joined, func() { unhook(); stop() }, !desc.ServerStreams}, nil
+	}
+}
+
+type clientStream struct {
+	grpc.ClientStream
+	callers, joined context.Context
+	stop            func()
+	single          bool // one answer is the end of it
+}
+
+// RecvMsg receives a message, or the end of the stream.
+func (s *clientStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil && !s.single {
+		return nil
+	}
+	defer s.stop()
+	if err == io.EOF {
+		return err
+	}
+	return blame(s.callers, s.joined, err)
+}

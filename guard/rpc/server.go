@@ -1,0 +1,71 @@
+package rpc
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/interlock-dev/interlock/guard/wire"
+)
+
+// A Resource finds what a request to a method, "/package.Service/Method", is
+// about: the name that its guard is entered by. Its error is answered with
+// InvalidArgument, and its text is shown.
+type Resource func(ctx context.Context, method string, request any) (string, error)
+
+// incoming are the tokens of a call.
+func incoming(ctx context.Context) []string { return metadata.ValueFromIncomingContext(ctx, Key) }
+
+// UnaryServer lets in what comes with a token for the request's resource, and
+// refuses everything else before the method sees it. The method's context holds
+// the [*wire.Passage], and ends with it. What a guard says to the method becomes a
+// status; see [Status]. nil options trust every caller.
+func UnaryServer(resource Resource, o *wire.Options) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		p, end, err := o.Admit(ctx, incoming(ctx), func() (string, error) { return resource(ctx, info.FullMethod, req) })
+		if err != nil {
+			return nil, Status(err)
+		}
+		defer end()
+		reply, err := next(wire.Enclose(p), req)
+		return reply, Status(err)
+	}
+}
+
+// StreamServer is [UnaryServer] for streams, whose every message is looked at;
+// see the package's comment.
+func StreamServer(resource Resource, o *wire.Options) grpc.StreamServerInterceptor {
+	return func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		p, end, err := o.Admit(s.Context(), incoming(s.Context()), nil)
+		if err != nil {
+			return Status(err)
+		}
+		defer end()
+		checked := &serverStream{ServerStream: s, ctx: wire.Enclose(p), passage: p, method: info.FullMethod, resource: resource}
+		return Status(next(srv, checked))
+	}
+}
+
+type serverStream struct {
+	grpc.ServerStream
+	ctx      context.Context
+	passage  *wire.Passage
+	method   string
+	resource Resource
+}
+
+// Context holds the passage, and ends with it.
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// RecvMsg receives a message that is about the token's resource.
+func (s *serverStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	name, err := s.resource(s.ctx, s.method, m)
+	if err != nil {
+		return &wire.Refusal{Reason: wire.Malformed, Got: s.passage.Token(), Detail: err.Error()}
+	}
+	return s.passage.For(name)
+}

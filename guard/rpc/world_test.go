@@ -1,0 +1,171 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/guard/rpc"
+	"github.com/interlock-dev/interlock/guard/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// token is the n-th of a system.
+func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
+
+type claim struct {
+	name  string
+	token interlock.Token
+	until time.Time
+	ctx   context.Context
+	end   context.CancelCauseFunc
+}
+
+func grant(name string, t interlock.Token, ttl time.Duration) *claim {
+	c := &claim{name: name, token: t, until: time.Now().Add(ttl)}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+func (c *claim) Name() string             { return c.name }
+func (c *claim) Owner() string            { return "web-1" }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return c.Remaining() > 0 }
+func (c *claim) Remaining() time.Duration {
+	if c.ctx.Err() != nil {
+		return 0
+	}
+	return time.Until(c.until)
+}
+
+// bank is a service whose messages are accounts: "withdraw" takes one, and "all"
+// is a stream of them, each answered with an empty text.
+type bank struct {
+	withdraw func(ctx context.Context, account string) error
+	served   atomic.Int64
+}
+
+func (b *bank) one(ctx context.Context, account string) error {
+	b.served.Add(1)
+	return b.withdraw(ctx, account)
+}
+
+var description = grpc.ServiceDesc{
+	ServiceName: "Bank",
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{MethodName: "Withdraw", Handler: func(srv any, ctx context.Context, decode func(any) error, by grpc.UnaryServerInterceptor) (any, error) {
+		in := new(wrapperspb.StringValue)
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		return by(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/Bank/Withdraw"}, func(ctx context.Context, req any) (any, error) {
+			return &wrapperspb.StringValue{}, srv.(*bank).one(ctx, req.(*wrapperspb.StringValue).Value)
+		})
+	}}},
+	Streams: []grpc.StreamDesc{{StreamName: "All", ClientStreams: true, ServerStreams: true, Handler: func(srv any, s grpc.ServerStream) error {
+		for {
+			in := new(wrapperspb.StringValue)
+			if err := s.RecvMsg(in); err == io.EOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if err := srv.(*bank).one(s.Context(), in.Value); err != nil {
+				return err
+			}
+			if err := s.SendMsg(&wrapperspb.StringValue{}); err != nil {
+				return err
+			}
+		}
+	}}},
+}
+
+// about is what a request of the bank is about.
+func about(_ context.Context, method string, request any) (string, error) {
+	in, ok := request.(*wrapperspb.StringValue)
+	if !ok || !strings.HasPrefix(method, "/Bank/") || in.Value == "" {
+		return "", errors.New("which account?")
+	}
+	return "account/" + in.Value, nil
+}
+
+// client calls a bank on loopback.
+type client struct{ conn *grpc.ClientConn }
+
+// serve starts a bank, and gives a client of it.
+func serve(t *testing.T, b *bank, options *wire.Options, by *rpc.ClientOptions) client {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	s := grpc.NewServer(grpc.UnaryInterceptor(rpc.UnaryServer(about, options)), grpc.StreamInterceptor(rpc.StreamServer(about, options)))
+	s.RegisterService(&description, b)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient("dns:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(rpc.UnaryClient(by)), grpc.WithStreamInterceptor(rpc.StreamClient(by)))
+	ok(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return client{conn}
+}
+
+func (c client) withdraw(ctx context.Context, account string) error {
+	return c.conn.Invoke(ctx, "/Bank/Withdraw", wrapperspb.String(account), new(wrapperspb.StringValue))
+}
+
+// all sends accounts by one stream, and waits for each answer.
+func (c client) all(ctx context.Context, accounts ...string) error {
+	s, err := c.conn.NewStream(ctx, &description.Streams[0], "/Bank/All")
+	if err != nil {
+		return err
+	}
+	for _, a := range accounts {
+		if err := s.SendMsg(wrapperspb.String(a)); err != nil && err != io.EOF {
+			return err
+		}
+		if err := s.RecvMsg(new(wrapperspb.StringValue)); err != nil {
+			return err
+		}
+	}
+	if err := s.CloseSend(); err != nil {
+		return err
+	}
+	if err := s.RecvMsg(new(wrapperspb.StringValue)); err != io.EOF {
+		return errors.Join(errors.New("it goes on"), err)
+	}
+	return nil
+}
+
+// each is both ways to call.
+func (c client) each() map[string]func(ctx context.Context, account string) error {
+	return map[string]func(ctx context.Context, account string) error{"unary": c.withdraw,
+		"stream": func(ctx context.Context, account string) error { return c.all(ctx, account) }}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
