@@ -151,7 +151,7 @@ func TestCrash(t *testing.T) {
 				crash.Twice(t, role, scene(open, false, effects...))
 			})
 		}
-		if postgres(t) {
+		if onPostgres(t) {
 			for role, effects := range map[string][]string{"batch": effects["batch"], "rotate": {"m0"}} {
 				t.Run(fmt.Sprint(role, " of generations"), func(t *testing.T) {
 					t.Parallel()

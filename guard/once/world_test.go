@@ -40,14 +40,14 @@ func worlds(t *testing.T, test func(t *testing.T, open func(testing.TB) world), 
 			}
 		}
 		t.Run("rows", func(t *testing.T) { test(t, opener(false)) })
-		if postgres(t) {
+		if onPostgres(t) {
 			t.Run("generations", func(t *testing.T) { test(t, opener(true)) })
 		}
 	}, clients...)
 }
 
-// postgres tells by a test's name whether it is one on PostgreSQL.
-func postgres(t *testing.T) bool {
+// onPostgres tells by a test's name whether it is one on PostgreSQL.
+func onPostgres(t *testing.T) bool {
 	return slices.Contains(strings.Split(t.Name(), "/"), string(driver.Postgres))
 }
 
