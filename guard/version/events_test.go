@@ -2,6 +2,7 @@ package version_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -357,7 +358,7 @@ func testColumn(w world) {
 	}
 	var missing *version.NoRowError
 	_, err := w.apply(seat, change("13", 1, ""))
-	if mustFail(w.T, err, interlock.Definite, nil); !asError(err, &missing) || missing.Key != "13" {
+	if mustFail(w.T, err, interlock.Definite, nil); !errors.As(err, &missing) || missing.Key != "13" {
 		w.Errorf("no row: %v", err)
 	}
 	for _, bad := range []version.Change{change("12", 4, "tie"), terminal(change("12", 4, ""))} {

@@ -35,7 +35,7 @@ func (postgres) create(table, index string) []string {
 // lets is Versioned.Judge in SQL: whether a stored state, of which the version,
 // tie and terminal columns are given, lets the one of $2, $3 and $4 replace it.
 func lets(version, tie, terminal string) string {
-	return fmt.Sprintf(`(not %[3]s and (%[1]s, %[2]s) <> ($2::bigint, $3::text)
+	return fmt.Sprintf(`(not %[3]s and (%[1]s, %[2]s collate "C") <> ($2::bigint, $3::text)
 		and ($4::boolean or (%[1]s, %[2]s collate "C") < ($2::bigint, $3::text)))`, version, tie, terminal)
 }
 

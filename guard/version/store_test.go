@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -180,6 +181,7 @@ func TestStoreUpdateLosesNothing(t *testing.T) {
 				for range each {
 					err := s.Update(t.Context(), order, func(_ context.Context, v driver.Versioned) (driver.Versioned, error) {
 						v.Data = append(v.Data, 'x')
+						runtime.Gosched() // others read what this one is about to replace
 						return v, nil
 					})
 					if err != nil {

@@ -80,9 +80,10 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 // PostgreSQL a second one finds out the outcome if another transaction applied a
 // newer change at the same time. An error is that of the database, with its kind.
 //
-// A transaction of repeatable reads that began before the last change of the
-// entity is refused by PostgreSQL, Retryable. MariaDB lets it go on, with the
-// snapshot it has: there more than elsewhere, apply before you read.
+// Where a transaction of repeatable reads would apply a change by a snapshot from
+// before the last one, PostgreSQL fails, Retryable. MariaDB judges by what was
+// committed last, and the transaction reads on in its old snapshot: there more
+// than elsewhere, apply before you read.
 func (t Table) Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error) {
 	const op = "apply change"
 	if err := c.check(op); err != nil {

@@ -50,6 +50,10 @@ func TestSQL(t *testing.T) {
 		{"failures of serialization count as conflicts", testSerialization},
 		{"an update that may be done is not repeated", testUncertainUpdate},
 		{"rows are written as they are read", testRowKinds},
+		{"an early snapshot applies nothing old", testEarlySnapshot},
+		{"every sql_mode does", testModes},
+		{"tables are created once", testCreate},
+		{"an ended context ends it", testEndedContext},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

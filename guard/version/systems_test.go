@@ -1,0 +1,126 @@
+package version_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// testEarlySnapshot: a transaction whose snapshot is older than the last change
+// does not apply an older one by it.
+func testEarlySnapshot(w world) {
+	for kind, g := range w.guards() {
+		w.order(kind)
+		w.mustApply(g, change(kind, 1, ""), version.Applied)
+		early := w.Begun(w.T, driver.RepeatableRead)
+		_, err := databases.Value[int64](w.Context(), early, `select count(*) from orders`)
+		ok(w.T, err)
+		w.mustApply(g, change(kind, 5, ""), version.Applied)
+		o, err := g.Apply(w.Context(), early, change(kind, 4, ""))
+		if w.Dialect == driver.Postgres {
+			mustFail(w.T, err, interlock.Retryable, nil)
+		} else if err != nil || o != version.Stale {
+			w.Errorf("%s: %v, %v", kind, o, err)
+		}
+		ok(w.T, early.Rollback(w.Context()))
+	}
+}
+
+// testModes: the user's sql_mode changes what quotes and empty texts mean, and in
+// which order assignments are made.
+func testModes(w world) {
+	if w.Dialect != driver.MariaDB {
+		w.Skip("there are no modes")
+	}
+	guards := w.guards()
+	w.accounts()
+	for i, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
+		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", ""} {
+		id := fmt.Sprint("order ", i)
+		w.order(id)
+		tx := w.Begun(w.T, driver.SessionIsolation)
+		_, err := tx.Exec(w.Context(), `set session sql_mode = '`+mode+`', time_zone = '-09:30'`)
+		ok(w.T, err)
+		for kind, g := range guards {
+			for _, step := range []struct {
+				c    version.Change
+				want version.Outcome
+			}{
+				{change(id, 5, ""), version.Applied}, {change(id, 5, ""), version.Duplicate}, {change(id, 4, `\'"`), version.Stale},
+				{change(id, 5, `\'"`), version.Applied}, {change(id, 5, ""), version.Stale}, {deleted(change(id, 6, "")), version.Applied},
+				{terminal(change(id, 2, "t")), version.Applied}, {change(id, 9, ""), version.Terminal}, {change(id, 2, "t"), version.Duplicate},
+			} {
+				if o, err := g.Apply(w.Context(), tx, step.c); err != nil || o != step.want {
+					w.Errorf("%q, %s: %+v: %v, %v; want %v", mode, kind, step.c, o, err, step.want)
+				}
+			}
+		}
+		s, err := version.Table{}.Show(w.Context(), tx, id)
+		if err != nil || s.Stamp != (version.Stamp{Version: 2, Tie: "t"}) || !s.Terminal || s.Deleted || time.Since(s.Changed).Abs() > time.Hour {
+			w.Errorf("%q: %+v, %v", mode, s, err)
+		}
+		n, err := version.Table{}.Purge(w.Context(), tx, time.Hour, 0)
+		if err != nil || n != 0 {
+			w.Errorf("%q: purged %d, %v", mode, n, err)
+		}
+		ok(w.T, tx.Rollback(w.Context()))
+	}
+}
+
+// testCreate: many processes make the same tables at once, and again.
+func testCreate(w world) {
+	schema := "public"
+	if w.Dialect == driver.MariaDB {
+		schema = w.text(`select database()`)
+	}
+	longest := strings.Repeat("t", 55)
+	var running sync.WaitGroup
+	for range 4 {
+		running.Go(func() {
+			for _, name := range []string{"stamps", schema + ".Stamps_2", longest} {
+				if err := w.Try(w.Context(), version.Table{Name: name}.Create); err != nil {
+					w.Errorf("create %s: %v", name, err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	for _, name := range []string{"stamps", schema + ".Stamps_2", longest} {
+		w.mustApply(version.Table{Name: name}, change("a", 1, ""), version.Applied)
+		w.mustApply(version.Table{Name: name}, change("a", 1, ""), version.Duplicate)
+	}
+	err := w.Try(w.Context(), version.Table{Name: longest + strings.Repeat("t", 10)}.Create)
+	mustFail(w.T, err, interlock.Bug, interlock.ErrName)
+}
+
+// testEndedContext: the cause comes back, nothing is done, and nothing is retried.
+func testEndedContext(w world) {
+	w.accounts()
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(w.Context())
+	cancel(cause)
+	tx := w.Begun(w.T, driver.SessionIsolation)
+	_, err := version.Table{}.Apply(ctx, tx, change("a", 1, ""))
+	if !errors.Is(err, cause) {
+		w.Errorf("%v is not the cause", err)
+	}
+	u, n := updater(w.T, version.Options{}), 0
+	ctx, cancel = context.WithCancelCause(w.Context())
+	err = version.Update(ctx, u, w.DB, accounts, "1", func(_ context.Context, a *account) error {
+		n++
+		a.Balance++
+		cancel(cause)
+		return nil
+	})
+	if got := w.text(`select concat(balance) from account`); !errors.Is(err, cause) || got != "0" || n != 1 {
+		w.Errorf("%v after %d runs; balance %s", err, n, got)
+	}
+}
