@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -17,6 +18,7 @@ import (
 type SQL[T any] struct {
 	db    driver.Beginner[T]
 	table Table
+	lower atomic.Bool // records are kept at read committed
 }
 
 var _ driver.Idempotency = (*SQL[any])(nil)
@@ -85,7 +87,7 @@ func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error)
 // alone does a step in a transaction of its own. What a statement did does not
 // matter as long as COMMIT was not sent.
 func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL, dialect, names) error) error {
-	tx, err := s.db.Begin(ctx)
+	tx, err := s.begin(ctx)
 	if err != nil {
 		return about(op, key, err)
 	}
@@ -98,6 +100,20 @@ func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL
 		return s.table.failed(op, key, err)
 	}
 	return about(op, key, tx.Commit(ctx))
+}
+
+// begin begins a transaction of one statement. On PostgreSQL a higher level than
+// read committed would only make claims that meet fail; MariaDB reads what was
+// committed last at each, and to ask for one costs a request there.
+func (s *SQL[T]) begin(ctx context.Context) (driver.Tx[T], error) {
+	if db, ok := s.db.(driver.BeginnerAt[T]); ok && s.lower.Load() {
+		return db.BeginAt(ctx, driver.ReadCommitted)
+	}
+	tx, err := s.db.Begin(ctx)
+	if err == nil && tx.Dialect() == driver.Postgres {
+		s.lower.Store(true)
+	}
+	return tx, err
 }
 
 // work is what happens in a phase's transaction: the step that records it, and what
