@@ -34,9 +34,9 @@ type Rows[R any] struct {
 // Update reads the row of key, lets change work on it, and writes it back with
 // the next version, if the version is still the one that was read. Otherwise it
 // begins anew, as [Tx] does, of which the errors are; further ones are a
-// [NoRowError], and the errors of change, as they are. It blocks for three
-// requests of a transaction and its COMMIT for each attempt, and for the pauses
-// between them.
+// [NoRowError], and the errors of change, as they are. An attempt costs a
+// transaction with two statements, and the row is locked from the second one to
+// the COMMIT: not while change runs.
 //
 // change runs once for each attempt, each time on an R that was just read.
 func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], rows Rows[R], key string,
