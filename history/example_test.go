@@ -55,6 +55,6 @@ func ExampleCheckUpdates() {
 	verdict, err := history.CheckUpdates(r.Events())
 	fmt.Println(verdict, err)
 	// Output:
-	// 6 events: 3 done, 0 refused, 0 unknown; 1 violations
+	// 6 events: 3 done, 0 refused, 0 unknown; 1 violation
 	//   total: "visits" was 1 (seq 6 by A), though by what had been done (seq 4 by B) it was between 2 and 2 <nil>
 }

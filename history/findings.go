@@ -31,7 +31,10 @@ func (f Findings) list(b *strings.Builder) {
 		b.WriteString("no violation")
 		return
 	}
-	fmt.Fprintf(b, "%d violations", f.Total)
+	fmt.Fprintf(b, "%d violation", f.Total)
+	if f.Total > 1 {
+		b.WriteString("s")
+	}
 	for _, v := range f.Violations {
 		b.WriteString("\n  " + v.String())
 	}

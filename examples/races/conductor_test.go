@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -103,6 +104,31 @@ func TestWhoIsMadeToWaitIsLeftWaiting(t *testing.T) {
 	err := freely(waiting).act(t.Context(), []string{"A", "B", "B", "A"}, holder, waiter)
 	if want := "A holds A ends B holds B ends"; err != nil || l.String() != want {
 		t.Errorf("%v, %v; want %s", &l, err, want)
+	}
+}
+
+// TestWhoRunsLongIsWaitedFor: while somebody works and nobody is made to wait, the
+// next one does not begin, however often the server is asked.
+func TestWhoRunsLongIsWaitedFor(t *testing.T) {
+	var l log
+	asked := make(chan struct{}, 100)
+	waiting := func(context.Context) (int, error) { asked <- struct{}{}; return 0, nil }
+	slow := actor{"A", func(ctx context.Context, _ func(string)) error {
+		for range 5 {
+			select {
+			case <-asked:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		l.add("A")
+		return nil
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	err := freely(waiting).act(ctx, []string{"A", "B"}, slow, stepper(&l, "B", 1))
+	if err != nil || l.String() != "A B" {
+		t.Errorf("%v, %v", &l, err)
 	}
 }
 

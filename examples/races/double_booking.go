@@ -52,12 +52,12 @@ func booking(book func(ctx context.Context, s *scene, seat, who string, pause fu
 }
 
 func bookIfFree(ctx context.Context, s *scene, seat, who string, pause func(string)) (booked bool, err error) {
-	err = s.redis.Do(ctx, s.redis.B().Get().Key(seat).Build()).Error()
+	err = s.redis.Do(ctx, s.redis.B().Get().Key("race:"+seat).Build()).Error()
 	if !rueidis.IsRedisNil(err) {
 		return false, err // taken, unless there is an error
 	}
 	pause("the seat is free") // meanwhile others ask
-	return true, s.redis.Do(ctx, s.redis.B().Set().Key(seat).Value(who).Build()).Error()
+	return true, s.redis.Do(ctx, s.redis.B().Set().Key("race:"+seat).Value(who).Build()).Error()
 }
 
 func holdSeat(ctx context.Context, s *scene, seat, who string, pause func(string)) (booked bool, err error) {

@@ -93,11 +93,11 @@ func (s *scene) consume(ctx context.Context, c cache, lane, item string, from, t
 type plainCache struct{ s *scene }
 
 func (c plainCache) put(ctx context.Context, item string, version int64) (bool, error) {
-	return true, c.s.redis.Do(ctx, c.s.redis.B().Set().Key(item).Value(strconv.FormatInt(version, 10)).Build()).Error()
+	return true, c.s.redis.Do(ctx, c.s.redis.B().Set().Key("race:"+item).Value(strconv.FormatInt(version, 10)).Build()).Error()
 }
 
 func (c plainCache) get(ctx context.Context, item string) (int64, error) {
-	return c.s.redis.Do(ctx, c.s.redis.B().Get().Key(item).Build()).AsInt64()
+	return c.s.redis.Do(ctx, c.s.redis.B().Get().Key("race:"+item).Build()).AsInt64()
 }
 
 // versionedCache writes what is newer.

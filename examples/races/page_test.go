@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/guard/stock"
+	"github.com/interlock-dev/interlock/guard/version"
+)
+
+var update = flag.Bool("update", false, "put the code into docs/remedies.md")
+
+const page = "../../docs/remedies.md"
+
+// block is one block of code of the page, under the name of a function here.
+var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
+
+// TestPage: each block of code of docs/remedies.md is a function here, as it is,
+// and each function stands on the page; and so do each race and its symptom.
+func TestPage(t *testing.T) {
+	bodies := bodiesOf(t, "remedies_test.go")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	want := block.ReplaceAllStringFunc(string(text), func(was string) string {
+		name := block.FindStringSubmatch(was)[1]
+		shown[name] = true
+		return "<!-- " + name + " -->\n```go\n" + bodies[name] + "```\n"
+	})
+	for name := range bodies {
+		if !shown[name] {
+			t.Errorf("%s is not on the page", name)
+		}
+	}
+	if strings.Count(want, "```go\n") != len(shown) {
+		t.Errorf("%d blocks of code for %d functions", strings.Count(want, "```go\n"), len(shown))
+	}
+	for _, r := range races {
+		if !strings.Contains(want, "`"+r.name+"`") || !strings.Contains(want, r.symptom) {
+			t.Errorf("the page does not tell of %s: %s", r.name, r.symptom)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Error("the code is not that of remedies_test.go: go test ./examples/races -run TestPage -update")
+	}
+}
+
+// bodiesOf are those of the functions of a file, by name, moved to the left.
+func bodiesOf(t *testing.T, file string) map[string]string {
+	t.Helper()
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, file, source, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := map[string]string{}
+	for _, d := range tree.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok {
+			body := string(source[set.Position(f.Body.Lbrace).Offset+2 : set.Position(f.Body.Rbrace).Offset])
+			bodies[f.Name.Name] = strings.ReplaceAll("\n"+body, "\n\t", "\n")[1:]
+		}
+	}
+	return bodies
+}
+
+// TestRemedies runs the code of the page, on a database with what it speaks of:
+// each does what it says, and again what it says of that.
+func TestRemedies(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) { t.Parallel(); testRemediesOnPostgres(t) })
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		s := reached(t, onRedis)
+		wants(t, stock.NewStore(redis.NewStock(s.redis, nil), nil).Set(t.Context(), "seat/12A", 1), nil)
+		for range 2 {
+			wants(t, bookSeat(t.Context(), s.redis), nil)
+			wants(t, applyState(t.Context(), s.redis), nil)
+		}
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		t.Parallel()
+		s := reached(t, onMariaDB)
+		wants(t, s.create(t.Context(), `create table item (id bigint primary key, price bigint)`, `insert into item values (7, 1999)`), nil)
+		if price, err := readPriceCommitted(t.Context(), s.mariadb); price != 1999 || err != nil {
+			t.Errorf("%d, %v", price, err)
+		}
+	})
+}
+
+func reached(t *testing.T, kind system) systems {
+	t.Helper()
+	s, done, err := connect(t.Context(), kind, servers[kind](t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(done)
+	return s
+}
+
+func wants(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
+func testRemediesOnPostgres(t *testing.T) {
+	ctx, s := t.Context(), reached(t, onPostgres)
+	pool := s.postgres
+	wants(t, s.create(ctx,
+		`create table account (id bigint primary key, balance bigint, version bigint)`, `insert into account values (42, 100, 1)`,
+		`create table doctor (name text primary key, on_call bool)`, `insert into doctor values ('ada', true), ('bob', true)`,
+		`create table orders (id bigint primary key, status text)`, `insert into orders values (42, 'new')`,
+		`create table payment (id bigserial primary key, cents bigint)`), nil)
+	wants(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		db := postgres.Tx(tx)
+		return errors.Join(stock.Table{}.Create(ctx, db), version.Table{}.Create(ctx, db), once.Inbox{Consumer: "billing"}.Create(ctx, db),
+			outbox.Table{}.Create(ctx, db), idempotency.Table{}.Create(ctx, db), fence.Table{}.Create(ctx, db),
+			stock.Table{}.Set(ctx, db, "chair", 3))
+	}), nil)
+	one := func(query string) (value string) {
+		wants(t, pool.QueryRow(ctx, query).Scan(&value), nil)
+		return value
+	}
+	says := func(query, want string) {
+		t.Helper()
+		if got := one(query); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+
+	wants(t, addOnTop(ctx, pool), nil)
+	says(`select balance::text from account`, "130")
+	wants(t, goHome(ctx, pool), nil)
+	wants(t, pool.QueryRow(ctx, `update doctor set on_call = name = 'ada' returning name`).Scan(new(string)), nil)
+	wants(t, goHome(ctx, pool), errLastDoctor)
+	says(`select string_agg(name, ' ') from doctor where on_call`, "ada")
+	wants(t, holdChairs(ctx, pool), nil)
+	wants(t, holdChairs(ctx, pool), nil) // the same order
+	says(`select held::text from interlock_stock`, "2")
+	wants(t, applyEvent(ctx, pool), nil)
+	wants(t, pool.QueryRow(ctx, `update orders set status = 'by hand' returning status`).Scan(new(string)), nil)
+	wants(t, applyEvent(ctx, pool), nil)
+	says(`select status from orders`, "by hand")
+	m := letter{ID: "m1", Body: []byte("thirty")}
+	for range 2 {
+		wants(t, receiveOnce(ctx, pool, m), nil)
+	}
+	says(`select balance::text from account`, "100")
+
+	testOutboxOfThePage(ctx, t, pool)
+	testPayOnce(t, pool)
+	says(`select count(*)::text from payment`, "1")
+
+	locks := newLocks(t)
+	wants(t, withdrawUnderLock(ctx, pool, locks), nil)
+	says(`select balance::text from account`, "70")
+}
+
+func newLocks(t *testing.T) *lock.Fenced {
+	t.Helper()
+	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locks.Close(context.WithoutCancel(t.Context())) })
+	return locks
+}
+
+func testOutboxOfThePage(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	wants(t, sendWithTheOrder(ctx, pool), nil)
+	sending, stop := context.WithCancel(ctx)
+	defer stop()
+	var sent []string
+	err := relayMessages(sending, pool, newLocks(t), func(_ context.Context, m driver.Message) error {
+		sent = append(sent, string(m.Payload))
+		stop()
+		return nil
+	})
+	if len(sent) != 1 || sent[0] != "paid" || !errors.Is(err, context.Canceled) {
+		t.Errorf("sent %q, and then %v", sent, err)
+	}
+}
+
+func testPayOnce(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	handler, err := payOnce(pool, func(*http.Request) string { return "alice" })
+	wants(t, err, nil)
+	var answers []string
+	for range 2 {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/payments", strings.NewReader(`{}`))
+		r.Header.Set("Idempotency-Key", "k1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		answers = append(answers, w.Body.String())
+	}
+	if answers[0] != "{\"payment\":1}\n" || answers[1] != answers[0] {
+		t.Errorf("answers %q", answers)
+	}
+}
+
+// What a consumer is given.
+type (
+	event struct {
+		Customer    string
+		N           int
+		Acknowledge func(error)
+	}
+	letter struct {
+		ID   string
+		Body []byte
+	}
+)
+
+// TestInOrder runs the page's keyed consumer.
+func TestInOrder(t *testing.T) {
+	var mu sync.Mutex
+	var acknowledged int
+	handled := map[string][]int{}
+	var events []event
+	for n := range 300 {
+		events = append(events, event{[]string{"a", "b", "c"}[n%3], n, func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				acknowledged++
+			}
+		}})
+	}
+	err := inOrder(t.Context(), events, func(_ context.Context, e event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if before := handled[e.Customer]; len(before) > 0 && before[len(before)-1] >= e.N {
+			t.Errorf("%d of %s after %d", e.N, e.Customer, before)
+		}
+		handled[e.Customer] = append(handled[e.Customer], e.N)
+		return nil
+	})
+	if err != nil || acknowledged != len(events) {
+		t.Errorf("%d acknowledged, %v", acknowledged, err)
+	}
+}
