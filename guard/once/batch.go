@@ -111,7 +111,7 @@ func (in Inbox) sort(t tables, messages []Message, found map[string]finding) (ou
 			return nil, nil, err
 		}
 		outcomes[i] = outcome
-		in.tell(m, outcome, nil)
+		tell(in.Hooks, in.Consumer, m, outcome, nil)
 	}
 	return outcomes, fresh, nil
 }

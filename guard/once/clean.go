@@ -30,12 +30,6 @@ func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, err
 	}
 	n, err := d.clean(ctx, db, t, limit)
 	err = about(op, t.name, err)
-	in.cleaned(observe.OnceCleaned{Consumer: in.Consumer, Rows: n, Err: err})
+	tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Rows: n, Err: err})
 	return n, err
-}
-
-func (in Inbox) cleaned(e observe.OnceCleaned) {
-	if in.Hooks != nil && in.Hooks.Cleaned != nil {
-		in.Hooks.Cleaned(e)
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 var errOvertaken = errors.New("the same message had its effect meanwhile, in another transaction: roll back, and it will be found a duplicate")
@@ -82,7 +81,7 @@ func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(cont
 	default:
 		outcome, err = in.early(ctx, db, d, t, m, fn)
 	}
-	in.tell(m, outcome, err)
+	tell(in.Hooks, in.Consumer, m, outcome, err)
 	return outcome, err
 }
 
@@ -145,21 +144,4 @@ func finished(err error) (Outcome, error) {
 		return Undone, err
 	}
 	return Done, nil
-}
-
-// tell calls the hook for what was found.
-func (in Inbox) tell(m Message, outcome Outcome, err error) {
-	if in.Hooks == nil {
-		return
-	}
-	about := observe.OnceMessage{Consumer: in.Consumer, ID: m.ID, Key: m.Key, Epoch: m.Epoch, Seq: m.Seq}
-	var gap *GapError
-	switch h := in.Hooks; {
-	case outcome == Duplicate && h.Duplicate != nil:
-		h.Duplicate(about)
-	case outcome == Mismatched && h.Mismatched != nil:
-		h.Mismatched(about)
-	case outcome == Undone && errors.As(err, &gap) && h.Gap != nil:
-		h.Gap(observe.OnceGap(*gap))
-	}
 }

@@ -93,9 +93,9 @@ func (rotated) look(ctx context.Context, db driver.SQL, t tables, ids []string) 
 	return lookBy(ctx, db, fmt.Sprintf(query+` union all `+query, t.records, t.previous), t, ids)
 }
 
-// rotatePatience bounds how long Rotate waits for transactions under way, and so
-// how long it keeps others from beginning to write.
-const rotatePatience = "2s"
+// rotatePatience bounds in ms how long Rotate waits for transactions under way, and
+// so how long it keeps others from beginning to write.
+const rotatePatience = "2000"
 
 // Rotate begins a new generation of a rotated inbox if the present one is as old
 // as the retention, and drops what stands in the one before the present. It returns
@@ -103,7 +103,7 @@ const rotatePatience = "2s"
 // most if Rotate is called often enough: once an hour, say, by any process. If it
 // is not called nothing is lost, and the table grows.
 //
-// It waits up to two seconds for transactions that have recorded messages, during
+// It waits up to two seconds, or the session's lock_timeout if that is less, for transactions that have recorded messages, during
 // which no other can; if that is not enough it fails with [interlock.ErrHeld],
 // Retryable. Call it in a transaction of its own. A clock that is set back delays
 // it; one that is set forward makes it come early.
@@ -119,13 +119,19 @@ func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 	next, err := rotate(ctx, db, t)
 	err = about(op, t.name, err)
 	if err != nil || next > 0 {
-		in.cleaned(observe.OnceCleaned{Consumer: in.Consumer, Generation: next, Err: err})
+		tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Generation: next, Err: err})
 	}
 	return next > 0 && err == nil, err
 }
 
 // rotate gives the new generation, or 0 if it was not time for it.
 func rotate(ctx context.Context, db driver.SQL, t tables) (next int64, err error) {
+	// Nobody waits for longer than the session allows already.
+	err = run(ctx, db, `select set_config('lock_timeout', least(nullif(setting::int, 0), `+rotatePatience+`)::text, true)
+		from pg_settings where name = 'lock_timeout'`)
+	if err != nil {
+		return 0, err
+	}
 	var old int64
 	due, err := row(ctx, db, `select generation from `+t.generation+` where since + retention <= clock_timestamp() for update`, nil, &old)
 	if err != nil || !due {
@@ -141,7 +147,7 @@ func rotate(ctx context.Context, db driver.SQL, t tables) (next int64, err error
 	}
 	// The inbox is locked before the table of the previous generation, as by those
 	// who write.
-	err = run(ctx, db, `select set_config('lock_timeout', '`+rotatePatience+`', true)`,
+	err = run(ctx, db,
 		`lock table `+t.records+` in access exclusive mode`,
 		`drop table `+t.previous,
 		`alter table `+t.records+` detach partition `+part,

@@ -29,9 +29,6 @@ type StoreOptions struct {
 	Retention time.Duration
 	// Hooks are told what was found; nil means nobody.
 	Hooks *observe.Once
-
-	owner  func() string  // of one delivery; nil makes random ones
-	random func() float64 // in [0,1), for waits; nil is the process's own
 }
 
 // Store remembers messages in a store where their effects are not, such as Redis
@@ -48,6 +45,7 @@ type Store struct {
 	once     driver.Once
 	consumer string
 	options  StoreOptions
+	random   func() float64 // in [0,1), for waits
 }
 
 // NewStore remembers in once, which a driver package provides, for a consumer, who
@@ -59,7 +57,7 @@ func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error
 	if err := named("consumer", consumer); err != nil {
 		return nil, err
 	}
-	s := &Store{once: once, consumer: consumer}
+	s := &Store{once: once, consumer: consumer, random: randomness()}
 	if o != nil {
 		s.options = *o
 	}
@@ -73,12 +71,6 @@ func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error
 		if *d.value < time.Millisecond || *d.value > driver.MaxKeep {
 			return nil, bug("open store", consumer, "%v is not between a millisecond and %v", *d.value, driver.MaxKeep)
 		}
-	}
-	if s.options.owner == nil {
-		s.options.owner = crand.Text
-	}
-	if s.options.random == nil {
-		s.options.random = randomness()
 	}
 	return s, nil
 }
@@ -102,15 +94,14 @@ func (s *Store) Once(ctx context.Context, m Message, fn func(ctx context.Context
 	}
 	outcome, until, err := s.claim(ctx, d)
 	if outcome != Done || err != nil {
-		inbox := Inbox{Consumer: s.consumer, Hooks: s.options.Hooks}
-		inbox.tell(m, outcome, err)
+		tell(s.options.Hooks, s.consumer, m, outcome, err)
 		return outcome, err
 	}
 	return s.run(ctx, d, until, fn)
 }
 
 func (s *Store) admit(m Message, effect bool) (driver.Delivery, error) {
-	d := driver.Delivery{Consumer: s.consumer, ID: m.ID, Hash: m.hash(), Owner: s.options.owner()}
+	d := driver.Delivery{Consumer: s.consumer, ID: m.ID, Hash: m.hash(), Owner: crand.Text()}
 	switch {
 	case !effect:
 		return d, bug("receive", m.name(), "there is no function that makes its effect")
@@ -182,7 +173,7 @@ func (s *Store) insist(ctx context.Context, do func() error) error {
 		if err == nil || n == attempts || kind == interlock.Definite || kind == interlock.Bug || errors.Is(err, interlock.ErrHeld) {
 			return err
 		}
-		wait := time.NewTimer(retries.Delay(n, s.options.random()))
+		wait := time.NewTimer(retries.Delay(n, s.random()))
 		select {
 		case <-wait.C:
 		case <-ctx.Done():

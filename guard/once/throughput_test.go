@@ -11,7 +11,7 @@ import (
 // TestThroughput tells how much a batch gains over single messages, and requires
 // that it does. Both run in the same moment, in turns.
 func TestThroughput(t *testing.T) {
-	const rounds, size = 5, 100
+	const rounds, size = 3, 100
 	worlds(t, func(t *testing.T, open func(testing.TB) world) {
 		w := open(t)
 		var single, batch time.Duration
