@@ -161,10 +161,15 @@ func TestWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T) {
 		// An earlier attempt stays in doubt whatever becomes of a later one.
 		_, err = caller(t, db, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a", failing(lost))
 		wantKind(t, err, interlock.Retryable, lost)
-		_, err = c.Do(t.Context(), grant(1, bound), "api", "a", failing(nil))
-		var doubt *proxy.InDoubtError
-		if !errors.As(err, &doubt) {
-			t.Errorf("not in doubt any more: %v", err)
+		for range 2 { // nor does a refusal
+			_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(nil))
+			var doubt *proxy.InDoubtError
+			if !errors.As(err, &doubt) {
+				t.Errorf("not in doubt any more: %v", err)
+			}
+		}
+		if r := record(t, db, "a"); r.Attempts != 2 || r.Settled {
+			t.Errorf("recorded %+v", r)
 		}
 	})
 }
