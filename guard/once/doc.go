@@ -32,6 +32,11 @@
 // idle_transaction_timeout). With [Inbox].Optimistic the record is written after
 // the effect: both run, one commits, and the other is told a Retryable error.
 //
+// A duplicate that is acknowledged relies on the first one's commit, and so on the
+// database keeping what it has committed: with synchronous_commit off, or
+// innodb_flush_log_at_trx_commit other than 1, a crash of the server can take back
+// an effect whose duplicates are gone.
+//
 // # Isolation
 //
 // The unique index decides, and not what the transaction sees. On PostgreSQL, at
