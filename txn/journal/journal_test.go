@@ -313,3 +313,17 @@ func TestBadInput(t *testing.T) {
 	}
 	ok(t, log.Append(t.Context(), due, says("still")...))
 }
+
+// TestSumsChain: the sum of a record tells what came before it.
+func TestSumsChain(t *testing.T) {
+	var sums []string
+	for _, first := range []string{"a", "b"} {
+		log, err := open(t, memory.NewJournal(), nil).Begin(t.Context(), "t", "", due, says(first)...)
+		ok(t, err)
+		ok(t, log.Append(t.Context(), due, says("same")...))
+		sums = append(sums, fmt.Sprintf("%x", log.Head().Sum))
+	}
+	if sums[0] == sums[1] {
+		t.Errorf("one sum after two beginnings: %s", sums[0])
+	}
+}
