@@ -23,8 +23,9 @@ type Sink interface {
 	// Publish delivers messages and returns what became of each, in their order:
 	// nil once the system has it durably. It sends those of one topic and key in
 	// the order given; what follows a failure of its topic and key is not sent, and
-	// has [ErrNotSent]. A Definite error, or a Bug, says that this message will
-	// never be taken (it is too large, or refused for what it is); any other says
+	// has [ErrNotSent]. An error that says of
+	// itself that it is Definite, or a Bug, says that this message will never be
+	// taken (it is too large, or refused for what it is); any other says
 	// that it may be sent again, and Uncertain that it may have arrived. An error
 	// with a method RetryAfter() time.Duration asks for a pause before that.
 	//

@@ -77,7 +77,7 @@ type judgement struct {
 
 // judge decides what becomes of a batch that was answered so.
 func (j judgement) judge(b batch, answers []error) (s settlement, failures []observe.OutboxFailed) {
-	s.park, s.changes = b.park, b.delays
+	s.park, s.changes, s.relieved = b.park, b.delays, b.idle
 	failed, touched := map[int64]bool{}, map[int64]bool{}
 	for i, r := range b.send {
 		err := answerTo(answers, i)

@@ -143,34 +143,11 @@ func without(table string, ids []int64) string {
 	return ` and ` + table + `.id not in (` + list(ids) + `)`
 }
 
-// ready is as in postgres.
 func (mariadb) ready(slice, limit int, busy []int64) (string, []any) {
-	return `select o.id, o.message_id, o.topic, o.msg_key, o.headers,
-			case when l.lane is null or l.wait_until <= {now} then o.payload end,
-			o.lane, case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added,
-			case when l.lane is null then 0 when l.wait_until <= {now} then 1 else 2 end,
-			coalesce(l.attempts, 0), coalesce(l.head, 0)
+	return readyColumns + `
 		from {messages} o force index (ready) left join {lanes} l on l.lane = o.lane
 		where o.slice = ? and o.parked = 0` + without("o", busy) + `
 		order by o.id limit ` + strconv.Itoa(limit), []any{slice}
-}
-
-// due is as in postgres, without a lateral join: a lane's rows are those before the
-// one that is one too many.
-func (mariadb) due(slice int, busy []int64) (string, []any) {
-	visible := func(p string) string {
-		return p + `.lane = l.lane and ` + p + `.parked = 1` + without(p, busy) + ` and (l.attempts = 0 or ` + p +
-			`.id <= l.head or not exists (select 1 from {messages} h where h.id = l.head))`
-	}
-	return `select o.id, o.message_id, o.topic, o.msg_key, o.headers, o.payload,
-			o.lane, case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added, 1, l.attempts, l.head
-		from (select l.lane, l.attempts, l.head from {lanes} l
-			where l.slice = ? and l.wait_until <= {now} and exists (select 1 from {messages} p where ` + visible("p") + `)
-			order by l.wait_until limit ` + strconv.Itoa(dueLanes) + `) l
-		join {messages} o on ` + visible("o") + `
-		where o.id < coalesce((select p.id from {messages} p where ` + visible("p") + ` order by p.id limit 1 offset ` +
-		strconv.Itoa(laneRows) + `), 9223372036854775807)
-		order by o.id`, []any{slice}
 }
 
 // among joins a table, as m, with some of its primary keys, one by one and in their

@@ -32,16 +32,18 @@ type modelLane struct {
 	until    time.Duration
 }
 
-func (m *model) read(limit int, busy []int64) (rows []row) {
+func (m *model) read(limit int, underway []row) (p picture) {
+	busy := func(is func(row) bool) bool { return slices.ContainsFunc(underway, is) }
 	parked, ready := map[int64]int{}, 0
 	for _, r := range m.rows {
 		l := m.lanes[r.lane]
 		switch {
-		case slices.Contains(busy, r.id):
+		case busy(func(u row) bool { return u.id == r.id }):
 			continue
 		case r.parked:
 			gone := l != nil && !slices.ContainsFunc(m.rows, func(h row) bool { return h.id == l.head })
-			if l == nil || l.until > m.now || parked[r.lane] == laneRows || l.attempts > 0 && r.id > l.head && !gone {
+			if l == nil || l.until > m.now || parked[r.lane] == laneRows || l.attempts > 0 && r.id > l.head && !gone ||
+				busy(func(u row) bool { return u.lane == r.lane }) {
 				continue
 			}
 			parked[r.lane]++
@@ -58,9 +60,14 @@ func (m *model) read(limit int, busy []int64) (rows []row) {
 			}
 		}
 		r.early -= m.now
-		rows = append(rows, r)
+		p.rows = append(p.rows, r)
 	}
-	return rows
+	for lane, l := range m.lanes {
+		if l.until <= m.now && parked[lane] == 0 && !busy(func(u row) bool { return u.lane == lane }) {
+			p.idle = append(p.idle, lane)
+		}
+	}
+	return p
 }
 
 func (m *model) settle(s settlement) {
@@ -129,22 +136,22 @@ func (m *model) serve(j judgement, rounds int, trouble float64, add func()) {
 	for range rounds {
 		add()
 		m.now += time.Duration(m.random.IntN(30)) * time.Millisecond
-		var rows []row
-		busy := b.ids()
+		var seen picture
+		underway := b.underway()
 		beside := !last.empty() || len(b.send) >= limit
 		// The settlement and the read are done before the sink answers, or after.
 		early := m.random.IntN(2) == 0
 		if early && beside {
 			m.settle(last)
-			rows = m.read(limit, busy)
+			seen = m.read(limit, underway)
 		}
 		answers := m.publish(b, trouble)
 		if !early && beside {
 			m.settle(last)
-			rows = m.read(limit, busy)
+			seen = m.read(limit, underway)
 		}
 		last, _ = j.judge(b, answers)
-		b = plan(rows, last.held(), maxBatchBytes)
+		b = plan(seen, last.held(), maxBatchBytes)
 		if b.empty() {
 			m.settle(last)
 			last = settlement{}

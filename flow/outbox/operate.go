@@ -216,13 +216,34 @@ func (s store) lockLanes(ctx context.Context, lanes []int64) (waiting []int64, e
 	return waiting, err
 }
 
-// leaveDead deletes letters, and lets lanes go on that wait for no other one.
+// leaveDead deletes letters, and lets lanes go on that wait for no other one. The
+// lanes are locked.
 func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
 	if err := s.exec(ctx, s.dialect.deleteBy(`{dead}`, `id`, rows)); err != nil {
 		return err
 	}
-	return s.exec(ctx, s.dialect.updateBy(`{lanes}`, `lane`, lanes, goesOn)+
-		` and why = '`+WhyDead+`' and not exists (select 1 from {dead} l where l.lane = m.lane)`)
+	left, err := s.dead(ctx, `lane in (`+list(lanes)+`)`)
+	if err != nil {
+		return err
+	}
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(lane int64) bool {
+		return slices.ContainsFunc(left, func(l row) bool { return l.lane == lane })
+	})
+	if len(lanes) == 0 {
+		return nil
+	}
+	var held []int64
+	err = s.query(ctx, `select lane from {lanes} where why = '`+WhyDead+`' and lane in (`+list(lanes)+`) for update`, nil,
+		func(scan func(...any) error) error {
+			var lane int64
+			err := scan(&lane)
+			held = append(held, lane)
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	return s.goOn(ctx, held)
 }
 
 // record keeps what was done by hand with letters.
@@ -240,4 +261,9 @@ func sortedLanes(rows []row) (lanes []int64) {
 	return slices.Compact(lanes)
 }
 
-func ids64(rows []row) []int64 { return batch{park: rows}.ids() }
+func ids64(rows []row) (ids []int64) {
+	for _, r := range rows {
+		ids = append(ids, r.id)
+	}
+	return ids
+}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -43,38 +44,32 @@ func (r row) tried() int {
 type batch struct {
 	send, park []row
 	delays     []change
-	full       bool // there may be more to read
+	idle       []int64 // lanes that wait for nothing
+	full       bool    // there may be more to read
 }
 
-func (b batch) empty() bool { return len(b.send)+len(b.park)+len(b.delays) == 0 }
+func (b batch) empty() bool { return len(b.send)+len(b.park)+len(b.delays)+len(b.idle) == 0 }
 
-// ids are the rows that are under way with b.
-func (b batch) ids() (ids []int64) {
-	for _, rows := range [][]row{b.send, b.park} {
-		for _, r := range rows {
-			ids = append(ids, r.id)
-		}
-	}
-	return ids
-}
+// underway are the rows that b does something with.
+func (b batch) underway() []row { return slices.Concat(b.send, b.park) }
 
-// plan decides about rows, which are in order of their ids. held are lanes that were
-// found to wait after the rows were read. What lies beyond maxBytes of payload stays
+// plan decides about what was read. held are lanes that were found to wait after
+// that. What lies beyond maxBytes of payload stays
 // for the next batch.
 //
 // Of a lane that is free everything is sent. Of one that waits nothing is, and what
 // was not parked is parked. Of one that is due the parked rows are sent; and then
 // what came after them, if these were all.
-func plan(rows []row, held map[int64]bool, maxBytes int) batch {
-	p := planner{held: held, parked: map[int64]parkedRows{}}
-	for _, r := range rows {
+func plan(pic picture, held map[int64]bool, maxBytes int) batch {
+	p := planner{batch: batch{idle: pic.idle}, held: held, parked: map[int64]parkedRows{}}
+	for _, r := range pic.rows {
 		if r.parked {
 			q := p.parked[r.lane]
 			p.parked[r.lane] = parkedRows{count: q.count + 1, last: r.id, failing: r.attempts > 0}
 		}
 	}
 	size := 0
-	for _, r := range rows {
+	for _, r := range pic.rows {
 		if size += len(r.Payload); size > maxBytes && size > len(r.Payload) {
 			p.full = true
 			break

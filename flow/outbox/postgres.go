@@ -156,31 +156,11 @@ func texts(v []string) string {
 
 var escape = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
-// ready is the oldest messages that nobody waits with on purpose. Payloads of those
-// that will be parked are left where they are.
 func (postgres) ready(slice, limit int, busy []int64) (string, []any) {
-	return `select o.id, o.message_id, o.topic, o.msg_key, o.headers,
-			case when l.lane is null or l.wait_until <= {now} then o.payload end,
-			o.lane, case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added,
-			case when l.lane is null then 0 when l.wait_until <= {now} then 1 else 2 end,
-			coalesce(l.attempts, 0), coalesce(l.head, 0)
+	return readyColumns + `
 		from {messages} o left join {lanes} l on l.lane = o.lane
 		where o.slice = $1 and not o.parked and o.id <> all ($2::text::bigint[])
 		order by o.id limit ` + strconv.Itoa(limit), []any{slice, numbers(busy)}
-}
-
-// due is the oldest parked messages of the lanes whose time has come.
-func (postgres) due(slice int, busy []int64) (string, []any) {
-	const visible = `p.lane = l.lane and p.parked and p.id <> all ($2::text::bigint[])
-		and (l.attempts = 0 or p.id <= l.head or not exists (select 1 from {messages} h where h.id = l.head))`
-	return `select o.id, o.message_id, o.topic, o.msg_key, o.headers, o.payload,
-			o.lane, case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added, 1, l.attempts, l.head
-		from (select l.lane, l.attempts, l.head from {lanes} l
-			where l.slice = $1 and l.wait_until <= {now} and exists (select 1 from {messages} p where ` + visible + `)
-			order by l.wait_until limit ` + strconv.Itoa(dueLanes) + `) l
-		cross join lateral (select p.* from {messages} p where ` + visible + `
-			order by p.id limit ` + strconv.Itoa(laneRows) + `) o
-		order by o.id`, []any{slice, numbers(busy)}
 }
 
 func (postgres) deleteBy(table, key string, ids []int64) string {

@@ -66,11 +66,11 @@ func (s *service) run(ctx context.Context) error {
 		return s.ended(life, err)
 	}
 	for {
-		rows, err := s.peek(life, nil)
+		seen, err := s.peek(life, nil)
 		if err != nil {
 			return s.ended(life, err)
 		}
-		b := s.plan(rows, nil)
+		b := s.plan(seen, nil)
 		if b.empty() {
 			if !s.pause(life, s.lull()) {
 				return s.ended(life, nil)
@@ -113,25 +113,25 @@ func (s *service) admit(life, storing context.Context) error {
 }
 
 // peek reads without having entered: what is read so can only be sent twice.
-func (s *service) peek(life context.Context, busy []int64) (rows []row, err error) {
+func (s *service) peek(life context.Context, underway []row) (seen picture, err error) {
 	err = s.persist(life, "read", func() error {
 		if !s.claim.Valid() {
 			return interlock.ErrExpired
 		}
 		return s.look(life, func(st store) (err error) {
-			rows, err = st.read(life, s.slice, s.limit, busy)
+			seen, err = st.read(life, s.slice, s.limit, underway)
 			return err
 		})
 	})
-	return rows, err
+	return seen, err
 }
 
-func (s *service) plan(rows []row, held map[int64]bool) batch {
-	b := plan(rows, held, maxBatchBytes)
+func (s *service) plan(seen picture, held map[int64]bool) batch {
+	b := plan(seen, held, maxBatchBytes)
 	switch {
 	case b.full: // the rest did not fit
 		s.limit = max(1, len(b.send))
-	case len(rows) >= s.limit:
+	case len(seen.rows) >= s.limit:
 		b.full = true
 		s.limit = min(2*s.limit, s.options.Batch)
 	}
@@ -149,13 +149,13 @@ func (s *service) stream(ctx contexts, b batch) error {
 	defer cancel()
 	for {
 		publishing := s.publish(sending, b)
-		var rows []row
+		var seen picture
 		var err error
 		switch {
 		case !last.empty():
-			rows, err = s.settle(ctx.storing, last, s.limitOf(life), b.ids())
+			seen, err = s.settle(ctx.storing, last, s.limitOf(life), b.underway())
 		case b.full && life.Err() == nil:
-			rows, err = s.peek(life, b.ids())
+			seen, err = s.peek(life, b.underway())
 		}
 		if err != nil {
 			cancel()
@@ -168,16 +168,16 @@ func (s *service) stream(ctx contexts, b batch) error {
 			return s.blip(life, first)
 		}
 		last = s.verdict(b, answers)
-		b = s.plan(rows, last.held())
+		b = s.plan(seen, last.held())
 		if life.Err() != nil {
 			b = batch{} // somebody else sends it
 		}
 		if b.empty() {
-			if rows, err = s.settle(ctx.storing, last, s.limitOf(life), nil); err != nil {
+			if seen, err = s.settle(ctx.storing, last, s.limitOf(life), nil); err != nil {
 				return err
 			}
 			last = settlement{}
-			if b = s.plan(rows, nil); b.empty() || life.Err() != nil {
+			if b = s.plan(seen, nil); b.empty() || life.Err() != nil {
 				return nil
 			}
 		}
@@ -266,7 +266,7 @@ func (s *service) verdict(b batch, answers []error) settlement {
 
 // settle stores what became of a batch and reads on, in one transaction that has
 // entered the slice. It is repeated until it is known to be done.
-func (s *service) settle(storing context.Context, d settlement, limit int, busy []int64) (rows []row, err error) {
+func (s *service) settle(storing context.Context, d settlement, limit int, underway []row) (seen picture, err error) {
 	err = s.persist(storing, "settle", func() error {
 		return fence.Tx(storing, s.db, s.table.fence(), lastingClaim{s.claim, storing}, s.table.resource(s.slice), func(ctx context.Context, tx driver.SQL) error {
 			st, err := s.table.open("settle batch", tx)
@@ -274,14 +274,14 @@ func (s *service) settle(storing context.Context, d settlement, limit int, busy 
 				return err
 			}
 			if err := st.settle(ctx, s.slice, d); err != nil || limit == 0 {
-				rows = nil
+				seen = picture{}
 				return err
 			}
-			rows, err = st.read(ctx, s.slice, limit, busy)
+			seen, err = st.read(ctx, s.slice, limit, underway)
 			return err
 		})
 	})
-	return rows, err
+	return seen, err
 }
 
 // persist repeats what failed and may be repeated, as long as the claim is valid.

@@ -5,56 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 )
-
-// How much of the lanes that wait is read at once.
-const (
-	dueLanes = 20  // lanes
-	laneRows = 100 // messages of each
-)
-
-// read reads what a slice has to send, in order of the ids, leaving out what is
-// busy. It reads the state, and remembers no place in it: a transaction that commits
-// late is seen when it has, whatever its ids are.
-func (s store) read(ctx context.Context, slice, limit int, busy []int64) ([]row, error) {
-	query, args := s.dialect.due(slice, busy)
-	parked, err := s.rows(ctx, query, args, true)
-	if err != nil {
-		return nil, err
-	}
-	query, args = s.dialect.ready(slice, limit, busy)
-	ready, err := s.rows(ctx, query, args, false)
-	if err != nil {
-		return nil, err
-	}
-	rows := append(parked, ready...)
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.id, b.id) })
-	return rows, nil
-}
-
-// rows is what a statement of [store.read] finds.
-func (s store) rows(ctx context.Context, query string, args []any, parked bool) (found []row, err error) {
-	err = s.query(ctx, query, args, func(scan func(...any) error) error {
-		r := row{parked: parked}
-		var headers string
-		var early, age, lists int64
-		if err := scan(&r.id, &r.ID, &r.Topic, &r.Key, &headers, &r.Payload, &r.lane, &early, &age,
-			&lists, &r.attempts, &r.head); err != nil {
-			return err
-		}
-		var err error
-		r.Headers, err = decoded(headers)
-		r.early, r.age, r.lists = micros(early), micros(age), standing(lists)
-		found = append(found, r)
-		return err
-	})
-	return found, s.failed("read outbox", err)
-}
-
-func micros(n int64) time.Duration {
-	return time.Duration(min(n, int64(forever/time.Microsecond))) * time.Microsecond
-}
 
 // settle stores what became of a batch. Doing it again changes nothing.
 func (s store) settle(ctx context.Context, slice int, d settlement) error {
@@ -128,9 +79,6 @@ func (s store) bury(ctx context.Context, _ int, d settlement) error {
 	return nil
 }
 
-// goesOn makes a lane due at once.
-const goesOn = `why = '` + whyQueued + `', attempts = 0, head = 0, wait_until = {now}`
-
 // relieve lets lanes go on that waited: those with parked messages are due at once,
 // and the others are free.
 func (s store) relieve(ctx context.Context, _ int, d settlement) error {
@@ -142,9 +90,39 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
 		return err
 	}
-	if err := s.exec(ctx, s.dialect.deleteBy(`{lanes}`, `lane`, d.relieved)+` and not exists
-		(select 1 from {messages} p where p.lane = m.lane and p.parked = true)`); err != nil {
+	// A condition of the DELETE would be a read that locks, in InnoDB.
+	parked := map[int64]bool{}
+	err := s.query(ctx, `select distinct lane from {messages} where lane in (`+list(d.relieved)+`) and parked = true`, nil,
+		func(scan func(...any) error) error {
+			var lane int64
+			err := scan(&lane)
+			parked[lane] = true
+			return err
+		})
+	if err != nil {
 		return err
 	}
-	return s.exec(ctx, s.dialect.updateBy(`{lanes}`, `lane`, d.relieved, goesOn))
+	var free, queued []int64
+	for _, lane := range d.relieved {
+		if parked[lane] {
+			queued = append(queued, lane)
+		} else {
+			free = append(free, lane)
+		}
+	}
+	if len(free) > 0 {
+		if err := s.exec(ctx, s.dialect.deleteBy(`{lanes}`, `lane`, free)); err != nil {
+			return err
+		}
+	}
+	return s.goOn(ctx, queued)
+}
+
+// goOn makes lanes due at once.
+func (s store) goOn(ctx context.Context, lanes []int64) error {
+	if len(lanes) == 0 {
+		return nil
+	}
+	return s.exec(ctx, s.dialect.updateBy(`{lanes}`, `lane`, lanes,
+		`why = '`+whyQueued+`', attempts = 0, head = 0, wait_until = {now}`))
 }

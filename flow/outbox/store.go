@@ -39,9 +39,9 @@ type dialect interface {
 	// onConflict ends an insert whose row is there by its unique column: columns of
 	// it are overwritten, or if there are none it is left.
 	onConflict(unique string, columns []string) string
-	// ready and due are the statements of [store.read], with their parameters.
+	// ready selects the columns of a row, of messages that are not parked and not
+	// busy, in order.
 	ready(slice, limit int, busy []int64) (query string, args []any)
-	due(slice int, busy []int64) (query string, args []any)
 	// deleteBy, updateBy and lockBy do something with the rows of a table, called m,
 	// that have one of these primary keys, and touch no other row. A condition may
 	// be added to the first two.

@@ -1,0 +1,122 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// How much of the lanes that wait is read at once.
+const (
+	dueLanes = 20  // lanes
+	laneRows = 100 // messages of each
+)
+
+// A picture is what was found to be sent.
+type picture struct {
+	rows []row   // in order of their ids
+	idle []int64 // lanes that are due and have nothing
+}
+
+// read reads what a slice has to send, leaving out what is under way, and the
+// lanes that are due and have something under way. It reads the state, and remembers
+// no place in it: a transaction that commits late is seen when it has, whatever its
+// ids are.
+func (s store) read(ctx context.Context, slice, limit int, underway []row) (picture, error) {
+	lanes, err := s.due(ctx, slice, underway)
+	if err != nil {
+		return picture{}, s.failed("read outbox", err)
+	}
+	var p picture
+	if len(lanes) > 0 {
+		if p.rows, err = s.rows(ctx, parkedOf(lanes), nil, lanes); err != nil {
+			return picture{}, s.failed("read outbox", err)
+		}
+	}
+	for _, l := range lanes {
+		if !slices.ContainsFunc(p.rows, func(r row) bool { return r.lane == l.lane }) {
+			p.idle = append(p.idle, l.lane)
+		}
+	}
+	query, args := s.dialect.ready(slice, limit, ids64(underway))
+	ready, err := s.rows(ctx, query, args, nil)
+	p.rows = append(p.rows, ready...)
+	slices.SortFunc(p.rows, func(a, b row) int { return cmp.Compare(a.id, b.id) })
+	return p, s.failed("read outbox", err)
+}
+
+// A dueLane is one that waits no more.
+type dueLane struct {
+	lane     int64
+	attempts int
+	head     int64 // 0 if it is not there any more
+}
+
+// due are the lanes whose time has come, the longest first.
+func (s store) due(ctx context.Context, slice int, underway []row) (lanes []dueLane, err error) {
+	but := ""
+	if len(underway) > 0 {
+		but = ` and l.lane not in (` + list(sortedLanes(underway)) + `)`
+	}
+	err = s.query(ctx, `select l.lane, l.attempts, coalesce(h.id, 0) from {lanes} l left join {messages} h on h.id = l.head
+		where l.slice = ? and l.wait_until <= {now}`+but+` order by l.wait_until limit `+strconv.Itoa(dueLanes), []any{slice},
+		func(scan func(...any) error) error {
+			var l dueLane
+			err := scan(&l.lane, &l.attempts, &l.head)
+			lanes = append(lanes, l)
+			return err
+		})
+	return lanes, err
+}
+
+// parkedOf selects the oldest parked messages of lanes: of one that failed, none
+// behind the message that did.
+func parkedOf(lanes []dueLane) string {
+	var parts []string
+	for _, l := range lanes {
+		where := ` where o.parked = true and o.lane = ` + strconv.FormatInt(l.lane, 10)
+		if l.attempts > 0 && l.head > 0 {
+			where += ` and o.id <= ` + strconv.FormatInt(l.head, 10)
+		}
+		parts = append(parts, `(select `+columns+`, o.payload, 1, 0, 0 from {messages} o`+where+` order by o.id limit `+strconv.Itoa(laneRows)+`)`)
+	}
+	return strings.Join(parts, ` union all `)
+}
+
+// columns of a row; behind them stand the payload, its lane's standing, and how
+// often which message at its head has failed. Payloads of what will be parked are left
+// where they are.
+const (
+	columns = `o.id, o.message_id, o.topic, o.msg_key, o.headers, o.lane,
+		case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added`
+	readyColumns = `select ` + columns + `, case when l.lane is null or l.wait_until <= {now} then o.payload end,
+		case when l.lane is null then 0 when l.wait_until <= {now} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
+)
+
+// rows is what a statement finds: parked messages of lanes that are due, or others.
+func (s store) rows(ctx context.Context, query string, args []any, lanes []dueLane) (found []row, err error) {
+	err = s.query(ctx, query, args, func(scan func(...any) error) error {
+		r := row{parked: lanes != nil}
+		var headers string
+		var early, age, lists int64
+		if err := scan(&r.id, &r.ID, &r.Topic, &r.Key, &headers, &r.lane, &early, &age, &r.Payload, &lists, &r.attempts, &r.head); err != nil {
+			return err
+		}
+		var err error
+		r.Headers, err = decoded(headers)
+		r.early, r.age, r.lists = micros(early), micros(age), standing(lists)
+		if i := slices.IndexFunc(lanes, func(l dueLane) bool { return l.lane == r.lane }); i >= 0 {
+			r.attempts, r.head = lanes[i].attempts, lanes[i].head
+		}
+		found = append(found, r)
+		return err
+	})
+	return found, err
+}
+
+func micros(n int64) time.Duration {
+	return time.Duration(min(n, int64(forever/time.Microsecond))) * time.Microsecond
+}
