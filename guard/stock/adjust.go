@@ -46,16 +46,19 @@ func (l *ledger) readjusted(ctx context.Context, a Adjustment) error {
 // adjustWithRoom applies what is recorded and was refused, at the expense of what
 // has expired; or it removes the record.
 func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) error {
-	level, _, err := l.lock(ctx, a.Item)
-	if err != nil {
+	item, refusal, err := l.lock(ctx, a.Item)
+	var gifts []gift
+	switch {
+	case err != nil:
 		return err
-	}
-	gifts, refusal, err := l.room(ctx, a.Item, a.Take(), "")
-	if err != nil {
-		return err
-	}
-	if level.Supply+a.Delta > driver.MaxQuantity {
+	case refusal != nil:
+	case item.Supply+a.Delta > driver.MaxQuantity:
 		refusal = full(op, a.Item)
+	default:
+		gifts, refusal, err = l.room(ctx, item, a.Take(), "")
+	}
+	if err != nil {
+		return err
 	}
 	if refusal != nil {
 		_, err := l.exec(ctx, `delete from {operations} where item = ? and operation = ?`, a.Item, a.Operation)
@@ -64,27 +67,22 @@ func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) er
 	if err := l.giveAway(ctx, gifts); err != nil {
 		return err
 	}
-	_, err = l.exec(ctx, `update {items} set supply = supply + ? where item = ?`, a.Delta, a.Item)
-	return err
+	return l.move(ctx, a.Item, a.Delta, 0, 0)
 }
 
 // lower sets a supply that is less than what is held and sold, as far as what is
 // held has expired.
 func (l *ledger) lower(ctx context.Context, item string, n int64) error {
-	level, _, err := l.lock(ctx, item)
+	is, _, err := l.lock(ctx, item) // it is there: its supply was just looked at
 	if err != nil {
 		return err
 	}
-	gifts, refusal, err := l.room(ctx, item, level.Supply-n, "")
-	if err == nil {
-		err = refusal
-	}
-	if err != nil {
+	gifts, refusal, err := l.room(ctx, is, is.Supply-n, "")
+	if err = cmp.Or(err, refusal); err != nil {
 		return err
 	}
 	if err := l.giveAway(ctx, gifts); err != nil {
 		return err
 	}
-	_, err = l.exec(ctx, `update {items} set supply = ? where item = ?`, n, item)
-	return err
+	return l.move(ctx, item, n-is.Supply, 0, 0)
 }

@@ -72,26 +72,40 @@ func (l *ledger) repeated(ctx context.Context, r reservation) error {
 // holdWithRoom takes the units of a reservation that is recorded and was refused,
 // at the expense of those that have expired; or it removes the record.
 func (l *ledger) holdWithRoom(ctx context.Context, r reservation) error {
-	var all []gift
-	for _, line := range r.lines {
-		gifts, refusal, err := l.room(ctx, line.Item, line.N, r.id)
-		if err != nil {
-			return err
-		}
-		if refusal != nil {
-			return cmp.Or(l.erase(ctx, r), refusal)
-		}
-		all = append(all, gifts...)
+	gifts, refusal, err := l.roomForAll(ctx, r)
+	switch {
+	case err != nil:
+		return err
+	case refusal != nil:
+		return cmp.Or(l.erase(ctx, r), refusal)
 	}
-	if err := l.giveAway(ctx, all); err != nil {
+	if err := l.giveAway(ctx, gifts); err != nil {
 		return err
 	}
 	for _, line := range r.lines {
-		if _, err := l.exec(ctx, `update {items} set held = held + ? where item = ?`, line.N, line.Item); err != nil {
+		if err := l.move(ctx, line.Item, 0, line.N, 0); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// roomForAll locks the items, and then finds what must be given away.
+func (l *ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, refusal, err error) {
+	items := make([]standing, len(r.lines))
+	for i, line := range r.lines {
+		if items[i], refusal, err = l.lock(ctx, line.Item); refusal != nil || err != nil {
+			return nil, refusal, err
+		}
+	}
+	for i, line := range r.lines {
+		some, refusal, err := l.room(ctx, items[i], line.N, r.id)
+		if refusal != nil || err != nil {
+			return nil, refusal, err
+		}
+		gifts = append(gifts, some...)
+	}
+	return gifts, nil, nil
 }
 
 // erase removes the record of a reservation, line by line: see [mariadb].

@@ -36,6 +36,9 @@ type dialect interface {
 	// upsertion is the statement that sets a supply unless more is held and sold,
 	// and gives what it is then. Its parameters are item and supply.
 	upsertion() string
+	// expired finds and locks the reservations of an item that expired first, but
+	// for one, until they have n units. The item is locked, and stands so.
+	expired(ctx context.Context, l *ledger, item standing, n int64, but string) (gifts []gift, sum int64, err error)
 	// adjust records an operation, and applies it if there are units enough.
 	adjust(ctx context.Context, l *ledger, a Adjustment) (fresh, done bool, err error)
 }
@@ -92,6 +95,14 @@ func (l *ledger) row(ctx context.Context, query string, args []any, dest ...any)
 func (l *ledger) upsert(ctx context.Context, item string, n int64) (is int64, err error) {
 	_, err = l.row(ctx, l.upsertion(), []any{item, n}, &is)
 	return is, err
+}
+
+// move changes the numbers of an item by differences. Column changes makes every
+// change of an item, and of what is held of it, a visible one.
+func (l *ledger) move(ctx context.Context, item string, supply, held, sold int64) error {
+	_, err := l.exec(ctx, `update {items} set supply = supply + ?, held = held + ?, sold = sold + ?, changes = changes + 1 where item = ?`,
+		supply, held, sold, item)
+	return err
 }
 
 func (l *ledger) show(ctx context.Context, item string) (level driver.StockLevel, err error) {

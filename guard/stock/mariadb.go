@@ -2,12 +2,15 @@ package stock
 
 import (
 	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
 )
 
 // mariadb keeps stock in MariaDB.
 //
-// Every look is one that locks, and sees what was committed last, whatever the
-// snapshot of the transaction shows. A look at rows that do not exist would lock
+// Looks lock, but for one, and see what was committed last, whatever the snapshot
+// of the transaction shows. A look at rows that do not exist would lock
 // the gap between others; what may or may not exist is therefore inserted, and
 // column repeats tells whether it was there. No count of affected rows is relied
 // on but where a row that is found is changed.
@@ -32,6 +35,7 @@ func (mariadb) create() []string {
 			supply bigint not null check (supply between 0 and ` + quantity + `),
 			held bigint not null check (held >= 0),
 			sold bigint not null check (sold >= 0),
+			changes bigint not null default 0,
 			check (held + sold <= supply))` + engine,
 		`create table if not exists {lines} (
 			reservation varbinary(512) not null,
@@ -70,7 +74,7 @@ func (mariadb) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken
 		}
 	}
 	for i, line := range r.lines {
-		n, err := l.exec(ctx, `update {items} set held = held + ? where item = ? and held + sold + ? <= supply`,
+		n, err := l.exec(ctx, `update {items} set held = held + ?, changes = changes + 1 where item = ? and held + sold + ? <= supply`,
 			line.N, line.Item, line.N)
 		if err != nil {
 			return true, false, err
@@ -85,27 +89,74 @@ func (mariadb) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken
 // giveBack undoes what was taken for the first lines of a reservation.
 func (l *ledger) giveBack(ctx context.Context, lines []Line) error {
 	for _, line := range lines {
-		if _, err := l.exec(ctx, `update {items} set held = held - ? where item = ?`, line.N, line.Item); err != nil {
+		if err := l.move(ctx, line.Item, 0, -line.N, 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// expired looks without locking, and then locks what it found row by row. A look
+// that locks would also lock the gap to the next item's reservations, and wait for
+// those that are just being made, whatever SKIP LOCKED says; who makes them may
+// wait for the item. Whether the look sees all of the item, or a snapshot from
+// before its last change, the column changes tells.
+func (mariadb) expired(ctx context.Context, l *ledger, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
+	var seen int64
+	if _, err := l.row(ctx, `select changes from {items} where item = ?`, []any{item.name}, &seen); err != nil {
+		return nil, 0, err
+	}
+	if seen != item.changes {
+		return nil, 0, errOutdated
+	}
+	var due []gift
+	err = l.each(ctx, `select reservation, position, n from {lines} {by due}
+		where item = ? and state = 'held' and expires_at <= {now} and reservation <> ?
+		order by expires_at limit ?`, []any{item.name, but, n},
+		func(scan func(...any) error) error {
+			g := gift{item: item.name}
+			err := scan(&g.reservation, &g.position, &g.n)
+			due = append(due, g)
+			return err
+		})
+	for i := 0; i < len(due) && sum < n && err == nil; i++ {
+		var found bool
+		found, err = l.row(ctx, `select n from {lines} where reservation = ? and position = ? and state = 'held' for update skip locked`,
+			[]any{due[i].reservation, due[i].position}, &due[i].n)
+		if found {
+			sum += due[i].n
+			gifts = append(gifts, due[i])
+		}
+	}
+	return gifts, sum, err
+}
+
+var errOutdated = &interlock.Error{Op: "look for what expired", Driver: "mysql", Kind: interlock.Retryable,
+	Err: errors.New("the transaction had read before, and reads from before the item's last change")}
+
 func (mariadb) upsertion() string {
 	return `insert into {items} (item, supply, held, sold) values (?, ?, 0, 0)
-		on duplicate key update supply = if(held + sold <= values(supply), values(supply), supply)
+		on duplicate key update supply = if(held + sold <= values(supply), values(supply), supply), changes = changes + 1
 		returning supply`
 }
 
+// adjust changes the item first, and records the operation while it is locked: of
+// several who record the same one at once, and remove it again because there was
+// too little, InnoDB makes a deadlock.
 func (mariadb) adjust(ctx context.Context, l *ledger, a Adjustment) (fresh, done bool, err error) {
+	n, err := l.exec(ctx, `update {items} set supply = supply + ?, changes = changes + 1
+		where item = ? and supply - held - sold >= ? and supply + ? <= `+quantity, a.Delta, a.Item, a.Take(), a.Delta)
+	if err == nil && n == 0 {
+		_, _, err = l.lock(ctx, a.Item)
+	}
+	if err != nil {
+		return false, false, err
+	}
 	var repeats int64
 	_, err = l.row(ctx, `insert into {operations} (item, operation, delta, done_at, repeats) values (?, ?, ?, utc_timestamp(6), 0)
 		on duplicate key update repeats = repeats + 1 returning repeats`, []any{a.Item, a.Operation, a.Delta}, &repeats)
-	if err != nil || repeats > 0 {
-		return false, false, err
+	if err == nil && repeats > 0 && n == 1 {
+		err = l.move(ctx, a.Item, -a.Delta, 0, 0)
 	}
-	n, err := l.exec(ctx, `update {items} set supply = supply + ?
-		where item = ? and supply - held - sold >= ? and supply + ? <= `+quantity, a.Delta, a.Item, a.Take(), a.Delta)
-	return true, n == 1, err
+	return repeats == 0, n == 1, err
 }

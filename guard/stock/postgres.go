@@ -26,6 +26,7 @@ func (postgres) create() []string {
 			supply bigint not null check (supply between 0 and ` + quantity + `),
 			held bigint not null check (held >= 0),
 			sold bigint not null check (sold >= 0),
+			changes bigint not null default 0,
 			check (held + sold <= supply))`,
 		`create table if not exists {lines} (
 			reservation text collate "C" not null,
@@ -66,7 +67,7 @@ locked as (
 	where exists (select from first) order by i.item for update of i),
 fits as (select count(*) = $3::bigint and bool_and(available >= n) as all_of_them from locked),
 taken as (
-	update {items} i set held = i.held + locked.n from locked, fits where i.item = locked.item and fits.all_of_them)
+	update {items} i set held = i.held + locked.n, changes = changes + 1 from locked, fits where i.item = locked.item and fits.all_of_them)
 select (select count(*) from first), coalesce(all_of_them, false) from fits`
 
 func (postgres) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken bool, err error) {
@@ -81,10 +82,28 @@ func (postgres) hold(ctx context.Context, l *ledger, r reservation) (fresh, take
 	return n == 1, taken, err
 }
 
+// expired passes over what somebody is just about to confirm or cancel: who does
+// that may wait for the item.
+func (postgres) expired(ctx context.Context, l *ledger, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
+	err = l.each(ctx, `select reservation, position, n from {lines}
+		where item = ? and state = 'held' and expires_at <= {now} and reservation <> ?
+		order by expires_at limit ? for update skip locked`, []any{item.name, but, n},
+		func(scan func(...any) error) error {
+			g := gift{item: item.name}
+			if err := scan(&g.reservation, &g.position, &g.n); err != nil || sum >= n {
+				return err
+			}
+			sum += g.n
+			gifts = append(gifts, g)
+			return nil
+		})
+	return gifts, sum, err
+}
+
 func (postgres) upsertion() string {
 	return `insert into {items} as i (item, supply, held, sold) values (?, ?, 0, 0)
 		on conflict (item) do update
-		set supply = case when i.held + i.sold <= excluded.supply then excluded.supply else i.supply end
+		set supply = case when i.held + i.sold <= excluded.supply then excluded.supply else i.supply end, changes = i.changes + 1
 		returning supply`
 }
 
@@ -95,7 +114,7 @@ with fresh as (
 	insert into {operations} (item, operation, delta, done_at) values ($1::text, $2::text, $3::bigint, {now})
 	on conflict do nothing returning 1),
 done as (
-	update {items} set supply = supply + $3::bigint
+	update {items} set supply = supply + $3::bigint, changes = changes + 1
 	where item = $1::text and supply - held - sold >= $4::bigint and supply + $3::bigint <= ` + quantity + ` and exists (select from fresh)
 	returning 1)
 select (select count(*) from fresh), (select count(*) from done)`

@@ -14,52 +14,37 @@ type gift struct {
 	position, n       int64
 }
 
-// lock locks an item until the transaction ends, and tells how it stands, with
-// all that is held, expired or not. Whoever takes or gives back units changes
-// this row, and locks no reservation of others after it.
-func (l *ledger) lock(ctx context.Context, item string) (level driver.StockLevel, found bool, err error) {
-	found, err = l.row(ctx, `select supply, held, sold from {items} where item = ? for update`, []any{item},
-		&level.Supply, &level.Held, &level.Sold)
-	return level, found, err
+// standing is how a locked item stands, with all that is held, expired or not.
+type standing struct {
+	name string
+	driver.StockLevel
+	changes int64
 }
 
-// room locks an item and finds what must be given away for n units of it to be
-// available; by is a reservation that is not to be given away. A refusal is a
-// ShortError or UnknownError. Nothing is changed yet.
-func (l *ledger) room(ctx context.Context, item string, n int64, by string) (gifts []gift, refusal, err error) {
-	level, found, err := l.lock(ctx, item)
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case !found:
-		return nil, &UnknownError{Item: item}, nil
-	case level.Available() >= n:
+// lock locks an item until the transaction ends. A refusal is an UnknownError.
+func (l *ledger) lock(ctx context.Context, item string) (s standing, refusal, err error) {
+	s.name = item
+	found, err := l.row(ctx, `select supply, held, sold, changes from {items} where item = ? for update`, []any{item},
+		&s.Supply, &s.Held, &s.Sold, &s.changes)
+	if !found {
+		refusal = &UnknownError{Item: item}
+	}
+	return s, refusal, err
+}
+
+// room finds what must be given away for n units of a locked item to be available,
+// other than to a reservation itself. A refusal is a ShortError. Nothing is changed
+// yet. All items that are wanted are locked before.
+func (l *ledger) room(ctx context.Context, item standing, n int64, but string) (gifts []gift, refusal, err error) {
+	available := item.Available()
+	if available >= n {
 		return nil, nil, nil
 	}
-	gifts, sum, err := l.expired(ctx, item, n-level.Available(), by)
-	if err == nil && level.Available()+sum < n {
-		refusal = short(l.observe, item, n, level.Available()+sum)
+	gifts, sum, err := l.expired(ctx, l, item, n-available, but)
+	if err == nil && available+sum < n {
+		refusal = short(l.observe, item.name, n, available+sum)
 	}
 	return gifts, refusal, err
-}
-
-// expired finds the reservations that expired first, until they have n units.
-// Those that somebody is just about to confirm or cancel are passed over, since
-// who does that waits for the item, which is locked.
-func (l *ledger) expired(ctx context.Context, item string, n int64, by string) (gifts []gift, sum int64, err error) {
-	err = l.each(ctx, `select reservation, position, n from {lines} {by due}
-		where item = ? and state = 'held' and expires_at <= {now} and reservation <> ?
-		order by expires_at limit ? for update skip locked`, []any{item, by, n},
-		func(scan func(...any) error) error {
-			g := gift{item: item}
-			if err := scan(&g.reservation, &g.position, &g.n); err != nil || sum >= n {
-				return err
-			}
-			sum += g.n
-			gifts = append(gifts, g)
-			return nil
-		})
-	return gifts, sum, err
 }
 
 // giveAway makes the units of gifts available. Their items are locked.
@@ -84,7 +69,7 @@ func (l *ledger) unhold(ctx context.Context, gifts []gift) error {
 		for ; len(gifts) > 0 && gifts[0].item == item; gifts = gifts[1:] {
 			sum += gifts[0].n
 		}
-		if _, err := l.exec(ctx, `update {items} set held = held - ? where item = ?`, sum, item); err != nil {
+		if err := l.move(ctx, item, 0, -sum, 0); err != nil {
 			return err
 		}
 	}

@@ -78,8 +78,7 @@ func (l *ledger) settle(ctx context.Context, id string, to driver.StockState) er
 		if to == driver.StockConfirmed {
 			sold = line.N
 		}
-		_, err := l.exec(ctx, `update {items} set held = held - ?, sold = sold + ? where item = ?`, line.N, sold, line.Item)
-		if err != nil {
+		if err := l.move(ctx, line.Item, 0, -line.N, sold); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,170 @@
+package stock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/stock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestSurroundings is about what users do around the calls.
+func TestSurroundings(t *testing.T) {
+	eachWorld(t, map[string]func(*testing.T, world){
+		"tables are created once":                 testCreate,
+		"tables may have any name":                testTableNames,
+		"an early snapshot sells nothing twice":   testEarlySnapshot,
+		"a missing table is told":                 testMissing,
+		"an open transaction is waited for":       testWaits,
+		"a hold in the same transaction is known": testSameTransaction,
+	})
+}
+
+func testCreate(t *testing.T, w world) {
+	table := stock.Table{Name: "another"}
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			if err := w.in(func(ctx context.Context, db driver.SQL) error { return table.Create(ctx, db) }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	w.set(t, "a", 1)
+	ok(t, w.in(func(ctx context.Context, db driver.SQL) error { return w.Create(ctx, db) }))
+	w.has(t, "a", 1, 0, 0)
+}
+
+func testTableNames(t *testing.T, w world) {
+	schema := "public"
+	if w.Dialect == driver.MariaDB {
+		schema = databases.One[string](t, w.DB, `select database()`)
+	}
+	for _, name := range []string{"What? {now}", schema + ".stock", "select", strings.Repeat("x", 48)} {
+		w.Table = stock.Table{Name: name}
+		ok(t, w.in(func(ctx context.Context, db driver.SQL) error { return w.Create(ctx, db) }))
+		w.set(t, "a", 2)
+		ok(t, w.hold("r", time.Hour, one("a")))
+		ok(t, w.adjust(stock.Adjustment{Item: "a", Operation: "o", Delta: 1}))
+		ok(t, w.confirm("r"))
+		if got := w.level(t, "a"); got != (driver.StockLevel{Supply: 3, Sold: 1}) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// testEarlySnapshot has transactions that look, are overtaken, and then hold what
+// they saw.
+func testEarlySnapshot(t *testing.T, w world) {
+	for i, level := range []driver.Isolation{driver.RepeatableRead, driver.Serializable} {
+		item, old := fmt.Sprint("seat", i), fmt.Sprint("old", i)
+		w.set(t, item, 1)
+		ok(t, w.hold(old, time.Hour, one(item)))
+		w.lapse(t, old, 2*time.Hour)
+		tx := w.Begun(t, level)
+		if w.Dialect == driver.MariaDB && level == driver.Serializable {
+			_, err := databases.Value[int64](t.Context(), tx, `select count(*) from interlock_stock_operation`)
+			ok(t, err) // any other look would lock what it looks at
+		} else if seen, err := w.Show(t.Context(), tx, item); err != nil || seen.Available() != 1 {
+			t.Fatalf("%+v, %v", seen, err)
+		}
+		ok(t, w.hold(fmt.Sprint("new", i), time.Hour, one(item)))
+		err := w.Hold(t.Context(), tx, fmt.Sprint("late", i), time.Hour, one(item))
+		var short *stock.ShortError
+		if !errors.As(err, &short) && interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%v: %v (%v)", level, err, interlock.Kind(err))
+		}
+		ok(t, tx.Rollback(t.Context()))
+		w.has(t, item, 1, 1, 0)
+	}
+}
+
+func testMissing(t *testing.T, w world) {
+	w.Table.Name = "nowhere"
+	err := w.hold("r", time.Hour, one("a"))
+	wantKind(t, err, interlock.Definite, nil)
+	if !strings.Contains(fmt.Sprint(err), "Table.Create") {
+		t.Errorf("%v", err)
+	}
+}
+
+// testWaits: what is not committed is neither available nor gone.
+func testWaits(t *testing.T, w world) {
+	w.set(t, "a", 1)
+	for i, end := range []func(driver.Tx[driver.SQL]) error{
+		func(tx driver.Tx[driver.SQL]) error { return tx.Rollback(t.Context()) },
+		func(tx driver.Tx[driver.SQL]) error { return tx.Commit(t.Context()) },
+	} {
+		tx := w.Begun(t, driver.SessionIsolation)
+		ok(t, w.Hold(t.Context(), tx, fmt.Sprint("first", i), time.Hour, one("a")))
+		second := fmt.Sprint("second", i)
+		done := make(chan error, 1)
+		go func() { done <- w.hold(second, time.Hour, one("a")) }()
+		testbed.Eventually(t, "the second waits", bound, func() bool { return w.waiters(t) == 1 })
+		ok(t, end(tx))
+		err := <-done
+		if i == 0 {
+			ok(t, err)
+			ok(t, w.cancel(second))
+			continue
+		}
+		wantShort(t, err, "a", 1, 0)
+	}
+}
+
+// waiters is how many sessions of the database wait for a lock. Where the lists of
+// locks are renewed now and then only, a statement that takes long waits.
+func (w world) waiters(t *testing.T) int64 {
+	t.Helper()
+	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+	if w.Dialect == driver.MariaDB {
+		query = `select count(*) from information_schema.processlist
+			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`
+	}
+	return databases.One[int64](t, w.DB, query)
+}
+
+func testSameTransaction(t *testing.T, w world) {
+	w.set(t, "a", 2)
+	ok(t, w.in(func(ctx context.Context, db driver.SQL) error {
+		ok(t, w.Hold(ctx, db, "r", time.Hour, one("a")))
+		ok(t, w.Hold(ctx, db, "r", time.Hour, one("a")))
+		wantReused(t, w.Hold(ctx, db, "r", time.Hour, stock.Line{Item: "a", N: 2}), "r")
+		ok(t, w.Confirm(ctx, db, "r"))
+		ok(t, w.Hold(ctx, db, "s", time.Hour, one("a")))
+		return w.Cancel(ctx, db, "s")
+	}))
+	w.has(t, "a", 2, 0, 1)
+}
+
+// TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
+func TestModesOfMariaDB(t *testing.T) {
+	server := testbed.MariaDB(t)
+	for _, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
+		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL"} {
+		db := databases.Open(t, server, databases.Maria)
+		modal, closed, err := databases.Connect(t.Context(), db.Client, db.URL+"?interpolateParams=true&time_zone=%27-09:30%27&sql_mode=%27"+mode+"%27")
+		ok(t, err)
+		t.Cleanup(closed)
+		db.BeginnerAt = modal
+		w := newWorld(t, db)
+		item := `it's "\`
+		w.set(t, item, 3)
+		ok(t, w.hold("old", time.Hour, one(item)))
+		w.lapse(t, "old", 2*time.Hour)
+		ok(t, w.hold("r", time.Hour, stock.Line{Item: item, N: 3}))
+		wantShort(t, w.hold("s", time.Hour, one(item)), item, 1, 0)
+		ok(t, w.confirm("r"))
+		ok(t, w.adjust(stock.Adjustment{Item: item, Operation: item, Delta: 1}))
+		w.has(t, item, 4, 0, 3)
+	}
+}
