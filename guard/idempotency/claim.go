@@ -62,7 +62,7 @@ func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request,
 	r := &Request{store: s, id: c.ID, owner: c.Owner}
 	err := s.persist(ctx, func(int) (bool, error) {
 		r.sent = s.now()
-		ctx, cancel := context.WithTimeout(ctx, c.Lease)
+		ctx, cancel := context.WithTimeout(ctx, cleanup) // also if the caller would wait for ever
 		defer cancel()
 		var err error
 		r.record, err = s.records.Claim(ctx, c)

@@ -60,12 +60,12 @@ var ReplayHeaders = []string{"Cache-Control", "Content-Disposition", "Content-En
 
 // KeepStatus tells whether an answer depends on the request alone: 2xx, 3xx and 4xx
 // do, but for those that say who asks (401, 403, 407), when (408, 425, 429), or what
-// is in the way now (409, 421, 423).
+// is in the way now (409, 412, 421, 423).
 func KeepStatus(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
 		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
-		http.StatusConflict, http.StatusMisdirectedRequest, http.StatusLocked:
+		http.StatusConflict, http.StatusPreconditionFailed, http.StatusMisdirectedRequest, http.StatusLocked:
 		return false
 	}
 	return status >= 200 && status < 500

@@ -41,11 +41,12 @@ func TestLeaseShorterThanHandler(t *testing.T) {
 
 // testLeaseIsRenewed is that on a real database: nobody is let in meanwhile.
 func testLeaseIsRenewed(t *testing.T, w world) {
-	s := open(t, w.records, &idempotency.Options{Lease: 150 * time.Millisecond})
+	s := open(t, w.records, &idempotency.Options{Lease: time.Second})
 	got, err := s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
-		for end := time.Now().Add(time.Second); time.Now().Before(end) && ctx.Err() == nil; {
+		for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end) && ctx.Err() == nil; {
 			_, err := s.Do(t.Context(), order("k"), never)
 			as[*idempotency.InFlightError](t, err)
+			time.Sleep(50 * time.Millisecond) // the others need the database too
 		}
 		s, err := phase(ctx, w.records, "pay")
 		return answer(200, s), err

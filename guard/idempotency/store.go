@@ -150,7 +150,8 @@ func (s *Store) do(ctx context.Context, call Call, fn Func, told *observe.Idempo
 	return response, err
 }
 
-// cleanup bounds what has to be recorded when nobody waits for it any more.
+// cleanup bounds a claim, and what has to be recorded when nobody waits for it any
+// more.
 const cleanup = 10 * time.Second
 
 // Attempts and waits of a step that failed, and may be tried again.
