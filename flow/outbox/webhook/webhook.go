@@ -1,0 +1,222 @@
+// Package webhook delivers messages by HTTP. It does not deliver them once: a
+// receiver tells a repetition by the id in the header webhook-id, which is signed. It
+// does not know what a receiver did when no answer came; the message is sent again.
+// It follows no redirect, and does not keep the receiver from being one that should
+// not be reached from here: addresses are the program's own.
+//
+//	signer, err := webhook.NewSecret(secret) // or webhook.NewKey, of Ed25519
+//	sink, err := webhook.New("https://receiver.example/events", signer, nil)
+//	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, nil)
+//
+// and on the other side
+//
+//	verifier := webhook.Verifier{Secrets: [][]byte{secret}}
+//	m, err := verifier.Read(r) // then guard/once, by m.ID
+//
+// Requests are those of the Standard Webhooks specification: POST, the payload as
+// the body, and the headers webhook-id, webhook-timestamp and webhook-signature over
+// "id.timestamp.body". The topic and the key are headers of our own, and not signed.
+package webhook
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Headers of a request.
+const (
+	HeaderID        = "webhook-id"
+	HeaderTimestamp = "webhook-timestamp" // seconds since 1970
+	HeaderSignature = "webhook-signature"
+	HeaderTopic     = "interlock-topic" // as a path segment of a URL is escaped, as is the key
+	HeaderKey       = "interlock-key"
+)
+
+// Defaults of [Options].
+const (
+	DefaultTimeout = 10 * time.Second
+	DefaultPerHost = 8
+)
+
+// Options of a sink; nil and the zero value work.
+type Options struct {
+	// Client sends the requests; nil means one with connections of its own. It is
+	// made not to follow redirects.
+	Client *http.Client
+	// Timeout bounds each request; 0 means [DefaultTimeout].
+	Timeout time.Duration
+	// PerHost is how many requests are under way to one host at most; 0 means
+	// [DefaultPerHost].
+	PerHost int
+	// Address says where a message goes instead; nil means all go to one place.
+	Address func(m driver.Message) string
+	// ContentType is that of the payload, unless a message has a header of that
+	// name; empty means application/json.
+	ContentType string
+	// Now is the clock of the timestamps; nil means time.Now.
+	Now func() time.Time
+}
+
+// Sink posts messages. It is safe for concurrent use.
+type Sink struct {
+	address string
+	signer  Signer
+	options Options
+	client  *http.Client
+
+	mu    sync.Mutex
+	hosts map[string]chan struct{}
+}
+
+var _ driver.Sink = (*Sink)(nil)
+
+// New makes a sink that posts to an address, http or https; it sends nothing. What
+// cannot be is a Bug.
+func New(address string, signer Signer, o *Options) (*Sink, error) {
+	s := &Sink{address: address, signer: signer, hosts: map[string]chan struct{}{}}
+	if o != nil {
+		s.options = *o
+	}
+	s.options.Timeout, s.options.PerHost = cmp.Or(s.options.Timeout, DefaultTimeout), cmp.Or(s.options.PerHost, DefaultPerHost)
+	s.options.ContentType = cmp.Or(s.options.ContentType, "application/json")
+	if s.options.Now == nil {
+		s.options.Now = time.Now
+	}
+	client := http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
+	if s.options.Client != nil {
+		client = *s.options.Client
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	s.client = &client
+	switch {
+	case signer == nil:
+		return nil, problem("", interlock.Bug, errors.New("there is no signer"))
+	case s.options.Timeout < 0 || s.options.PerHost < 0:
+		return nil, problem("", interlock.Bug, fmt.Errorf("impossible options: timeout %v, %d for each host", s.options.Timeout, s.options.PerHost))
+	case s.options.Address == nil:
+		if _, err := parse(address); err != nil {
+			return nil, problem("", interlock.Bug, err)
+		}
+	}
+	return s, nil
+}
+
+// Close closes connections that nothing uses.
+func (s *Sink) Close() { s.client.CloseIdleConnections() }
+
+func parse(address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err == nil && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		err = fmt.Errorf("%q is no address of http or https", u.Redacted())
+	}
+	return u, err
+}
+
+// Publish posts messages; see [driver.Sink]. A message is taken if the answer is
+// 2xx, and refused (Definite) if it is 4xx, except for 408, 425 and 429. Any other
+// answer, redirects included, is Retryable, and none at all is Uncertain, unless
+// there was no connection. A Retry-After is in the error, as driver.Sink says.
+func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
+	answers := make([]error, len(messages))
+	var running sync.WaitGroup
+	for _, lane := range driver.Lanes(messages) {
+		running.Go(func() {
+			failed := false
+			for _, i := range lane {
+				if answers[i] = driver.ErrNotSent; !failed {
+					answers[i] = s.post(ctx, messages[i])
+					failed = answers[i] != nil
+				}
+			}
+		})
+	}
+	running.Wait()
+	return answers
+}
+
+// post sends one message.
+func (s *Sink) post(ctx context.Context, m driver.Message) error {
+	request, err := s.request(m)
+	if err != nil {
+		return problem(m.ID, interlock.Definite, err)
+	}
+	leave, err := s.enter(ctx, request.URL.Host)
+	if err != nil {
+		return problem(m.ID, interlock.Retryable, err)
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	response, err := s.client.Do(request.WithContext(ctx))
+	if err != nil {
+		return problem(m.ID, unanswered(err), err)
+	}
+	defer response.Body.Close()
+	why, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+	return verdict(m.ID, response, why, s.options.Now())
+}
+
+// enter waits until there are not too many requests to a host.
+func (s *Sink) enter(ctx context.Context, host string) (leave func(), err error) {
+	s.mu.Lock()
+	turns := s.hosts[host]
+	if turns == nil {
+		turns = make(chan struct{}, s.options.PerHost)
+		s.hosts[host] = turns
+	}
+	s.mu.Unlock()
+	select {
+	case turns <- struct{}{}:
+		return func() { <-turns }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// request is a signed request for m. What cannot be sent now never can.
+func (s *Sink) request(m driver.Message) (*http.Request, error) {
+	address := s.address
+	if s.options.Address != nil {
+		address = s.options.Address(m)
+	}
+	u, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := signable(m.ID); err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(m.Payload))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("content-type", s.options.ContentType)
+	for name, value := range m.Headers {
+		if strings.HasPrefix(strings.ToLower(name), "webhook-") || strings.HasPrefix(strings.ToLower(name), "interlock-") {
+			return nil, fmt.Errorf("header %q is one of ours", name)
+		}
+		r.Header.Set(name, value)
+	}
+	at := s.options.Now().Unix()
+	r.Header.Set(HeaderID, m.ID)
+	r.Header.Set(HeaderTimestamp, strconv.FormatInt(at, 10))
+	r.Header.Set(HeaderSignature, s.signer.Sign(signed(m.ID, at, m.Payload)))
+	r.Header.Set(HeaderTopic, url.PathEscape(m.Topic))
+	if m.Key != "" {
+		r.Header.Set(HeaderKey, url.PathEscape(m.Key))
+	}
+	return r, nil
+}
