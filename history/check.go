@@ -7,21 +7,25 @@ import (
 )
 
 // CheckFiles merges the histories in the files and checks their tokens.
-func CheckFiles(paths ...string) (Report, error) {
+func CheckFiles(paths ...string) (Report, error) { return InFiles(CheckTokens, paths...) }
+
+// InFiles merges the histories in the files and lets a checker judge them, such as
+// [CheckUpdates].
+func InFiles[R any](check func(iter.Seq2[Event, error]) (R, error), paths ...string) (none R, err error) {
 	readers := make([]*Reader, 0, len(paths))
 	for _, path := range paths {
 		f, err := os.Open(path)
 		if err != nil {
-			return Report{}, fmt.Errorf("check history: %w", err)
+			return none, fmt.Errorf("check history: %w", err)
 		}
 		defer f.Close()
 		r, err := NewReader(f)
 		if err != nil {
-			return Report{}, fmt.Errorf("%s: %w", path, err)
+			return none, fmt.Errorf("%s: %w", path, err)
 		}
 		readers = append(readers, r)
 	}
-	return CheckTokens(Merge(readers...))
+	return check(Merge(readers...))
 }
 
 // CheckTokens judges the tokens of a history by the rules of this package. It

@@ -27,6 +27,8 @@
 //   - [CheckDeliveries]: nothing acknowledged is lost, and each key is in order
 //   - [CheckEffects]: what was acknowledged took place exactly once
 //
+// [InFiles] lets one judge what several processes wrote.
+//
 // # Several processes
 //
 // Each process writes its own file. A process can be stopped between reading

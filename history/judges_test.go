@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -309,6 +310,33 @@ func TestEndOfNoCall(t *testing.T) {
 		if _, err := check(func(yield func(Event, error) bool) { yield(Event{}, errTorn) }); err != errTorn {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestInFiles: what two processes did to one number is judged together.
+func TestInFiles(t *testing.T) {
+	var paths []string
+	for lane, total := range []int64{5, 10} {
+		path := filepath.Join(t.TempDir(), "history.jsonl")
+		w, err := Create(path, Header{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Invoke(Event{Lane: fmt.Sprint(lane), Op: OpAdd, Key: "k", Amount: 5}).OK("")
+		w.Invoke(Event{Lane: fmt.Sprint(lane), Op: OpRead, Key: "k"}).EndWith(Event{Kind: OK, Amount: total})
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	if v, err := InFiles(CheckUpdates, paths...); err != nil || !v.OK() || v.Done != 4 {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := InFiles(CheckUpdates, paths[1]); err != nil || v.Total != 1 {
+		t.Errorf("half of it: %v, %v", v, err)
+	}
+	if _, err := InFiles(CheckUpdates, "nowhere.jsonl"); err == nil {
+		t.Error("a missing file is no error")
 	}
 }
 

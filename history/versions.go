@@ -27,7 +27,8 @@ const (
 //
 // One call comes before another only if it had returned before the other was
 // invoked. Equal versions are taken for the same state, whose content is not
-// looked at.
+// looked at. It knows no terminal states: if one may replace newer ones, give it
+// a Stamp above theirs.
 func CheckVersions(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	return walk(events, &v, &versions{found: &v.Findings, keys: map[string]*state{}}, OpApply, OpRead)
@@ -98,12 +99,15 @@ func (s *state) notApplied(stamp int64) {
 // excuses reports whether something of that version, or of a higher one, may
 // have been there.
 func (s *state) excuses(stamp int64) bool {
+	if s.top.at != (Ref{}) && s.top.stamp >= stamp {
+		return true
+	}
 	for maybe := range s.maybe {
 		if maybe >= stamp {
 			return true
 		}
 	}
-	return s.top.at != (Ref{}) && s.top.stamp >= stamp
+	return false
 }
 
 func (c *versions) stated(e Event) {

@@ -15,8 +15,7 @@ import (
 //
 // The remedy is a queue for each key: events of one customer are done one after
 // the other, those of different customers at the same time. It holds within one
-// process; where several consume, let a claim say whose customer it is, and
-// guard/fence or guard/once refuse who is late.
+// process; what goes wrong between two of them is two-owners.
 var outOfTurn = race{
 	name:    "out-of-turn",
 	symptom: "two quick changes of one record end with the first one in force",

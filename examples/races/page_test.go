@@ -180,6 +180,15 @@ func testRemediesOnPostgres(t *testing.T) {
 	}
 	says(`select balance::text from account`, "100")
 
+	first, second := letter{Key: "order/42", Seq: 1, Body: []byte("packed")}, letter{Key: "order/42", Seq: 2, Body: []byte("sent")}
+	if err := receiveInSequence(ctx, pool, second); err == nil {
+		t.Error("the second one came first, and nobody minds")
+	}
+	for _, m := range []letter{first, second, first} {
+		wants(t, receiveInSequence(ctx, pool, m), nil)
+	}
+	says(`select status from orders`, "sent")
+
 	testOutboxOfThePage(ctx, t, pool)
 	testPayOnce(t, pool)
 	says(`select count(*)::text from payment`, "1")
@@ -240,8 +249,9 @@ type (
 		Acknowledge func(error)
 	}
 	letter struct {
-		ID   string
-		Body []byte
+		ID, Key string
+		Seq     int64
+		Body    []byte
 	}
 )
 

@@ -32,7 +32,7 @@ type twin func(ctx context.Context, s *scene) error
 var races = []race{
 	lostUpdate, writeSkew, dirtyRead, // transactions
 	oversold, doubleBooking, // conditional writes
-	resurrected, replay, outOfTurn, duplicate, // events
+	resurrected, replay, outOfTurn, twoOwners, duplicate, // events
 	lateCommit, stalled, // the outbox
 	lostReply, // requests
 }

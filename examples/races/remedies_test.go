@@ -145,6 +145,20 @@ func receiveOnce(ctx context.Context, pool *pgxpool.Pool, m letter) error {
 	return err // nil: done, now or before: acknowledge it
 }
 
+func receiveInSequence(ctx context.Context, pool *pgxpool.Pool, m letter) error {
+	inbox := once.Inbox{Consumer: "orders"}
+	_, err := once.Tx(ctx, postgres.Pool(pool), inbox, once.Message{Key: m.Key, Seq: m.Seq, Payload: m.Body},
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `update orders set status = $1 where id = 42`, string(m.Body))
+			return err
+		})
+	var gap *once.GapError
+	if errors.As(err, &gap) {
+		return fmt.Errorf("deliver it again, after %d: %w", gap.Want, err)
+	}
+	return err // nil: done, now or before: acknowledge it
+}
+
 func sendWithTheOrder(ctx context.Context, pool *pgxpool.Pool) error {
 	box := outbox.Table{}
 	return outbox.Tx(ctx, postgres.Pool(pool), nil, func(ctx context.Context, tx pgx.Tx) error {
