@@ -24,20 +24,18 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestCallsAreInOrder lets callers with tokens of all ages race, through several
+// testCallsAreInOrder lets callers with tokens of all ages race, through several
 // instances: the other side sees one call at a time, by rising tokens.
-func TestCallsAreInOrder(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		var callers []*proxy.Caller
-		for range 3 {
-			callers = append(callers, caller(t, db.Again(t), nil))
-		}
-		race(t, callers)
-	})
-	t.Run("loose, in one process", func(t *testing.T) {
-		race(t, []*proxy.Caller{proxy.NewLoose(fence.NewStore(memory.NewSpace().Fence()), nil)})
-	})
+func testCallsAreInOrder(t *testing.T, db *databases.DB) {
+	var callers []*proxy.Caller
+	for range 3 {
+		callers = append(callers, caller(t, db.Again(t), nil))
+	}
+	race(t, callers)
 }
+
+// TestLooseCallsAreInOrder in one process.
+func TestLooseCallsAreInOrder(t *testing.T) { race(t, []*proxy.Caller{looseCaller()}) }
 
 func race(t *testing.T, callers []*proxy.Caller) {
 	api, by := newAPI(t, nil), transport(t)
@@ -76,171 +74,163 @@ func race(t *testing.T, callers []*proxy.Caller) {
 	}
 }
 
-// TestOperationsAreMadeOnce: what was answered is not sent again, under whichever
+// testOperationsAreMadeOnce: what was answered is not sent again, under whichever
 // claim; what may have been sent is in doubt until somebody settles it, or is
 // sent again with the same key.
-func TestOperationsAreMadeOnce(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		statuses := []int{201, 503, 500, 404}
-		api := newAPI(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(statuses[0]); statuses = statuses[1:] })
-		by := transport(t)
-		careful, bold := caller(t, db, nil), caller(t, db, &proxy.Options{Repeat: true})
-		do := func(c *proxy.Caller, n int, operation string) (int, error) {
-			return c.Do(t.Context(), grant(n, bound), "api", operation, post(by, api.URL, operation))
+func testOperationsAreMadeOnce(t *testing.T, db *databases.DB) {
+	statuses := []int{201, 503, 500, 404}
+	api := newAPI(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(statuses[0]); statuses = statuses[1:] })
+	by := transport(t)
+	careful, bold := caller(t, db, nil), caller(t, db, &proxy.Options{Repeat: true})
+	do := func(c *proxy.Caller, n int, operation string) (int, error) {
+		return c.Do(t.Context(), grant(n, bound), "api", operation, post(by, api.URL, operation))
+	}
+	want := func(status int, err error, wanted int) {
+		t.Helper()
+		if err != nil || status != wanted {
+			t.Errorf("%d %v, want %d", status, err, wanted)
 		}
-		want := func(status int, err error, wanted int) {
-			t.Helper()
-			if err != nil || status != wanted {
-				t.Errorf("%d %v, want %d", status, err, wanted)
-			}
-		}
-		status, err := do(careful, 1, "a")
-		want(status, err, 201)
-		for n, c := range map[int]*proxy.Caller{1: careful, 2: bold} {
-			var done *proxy.DoneError
-			if _, err := do(c, n, "a"); !errors.As(err, &done) || done.Status != 201 || interlock.Kind(err) != interlock.Definite {
-				t.Errorf("made again: %v", err)
-			}
-		}
-		status, err = do(careful, 3, "b")
-		want(status, err, 503)
-		var doubt *proxy.InDoubtError
-		if _, err := do(careful, 3, "b"); !errors.As(err, &doubt) || doubt.Status != 503 || !errors.Is(err, interlock.ErrUncertain) {
-			t.Errorf("in doubt, and then: %v", err)
-		}
-		status, err = do(bold, 3, "b")
-		want(status, err, 500)
-		status, err = do(bold, 4, "b")
-		want(status, err, 404)
-		if _, err := do(bold, 4, "b"); interlock.Kind(err) != interlock.Definite {
-			t.Errorf("settled, and then: %v", err)
-		}
-		if got := fmt.Sprint(api.seen()); got != "[a b b b]" {
-			t.Errorf("sent %s", got)
-		}
-		if keys := api.seenKeys(); keys[1] != proxy.Key("api", "b") || keys[2] != keys[1] || keys[3] != keys[1] || keys[0] == keys[1] || len(keys[0]) != 64 {
-			t.Errorf("keys %v", keys)
-		}
-		if r := record(t, db, "b"); r.Attempts != 3 || r.Status != 404 || !r.Settled || r.Token != token(4) || time.Since(r.Called).Abs() > time.Hour {
-			t.Errorf("recorded %+v", r)
-		}
-	})
-}
-
-// TestWhatIsKnownToBeUnsentLeavesNoDoubt, and what is not known leaves it.
-func TestWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		c := caller(t, db, nil)
-		failing := func(err error) proxy.Send { return func(context.Context, *proxy.Call) (int, error) { return 0, err } }
-		lost := &interlock.Error{Op: "dial", Kind: interlock.Retryable, Err: errors.New("refused")}
-		for range 2 {
-			_, err := c.Do(t.Context(), grant(1, bound), "api", "a", failing(lost))
-			wantKind(t, err, interlock.Retryable, lost)
-		}
-		if r := record(t, db, "a"); r.Attempts != 0 {
-			t.Errorf("recorded %+v", r)
-		}
-		_, err := c.Do(t.Context(), grant(1, bound), "api", "a", failing(errors.New("connection reset")))
-		wantKind(t, err, interlock.Uncertain, nil)
-		// The end of a context is no proof, nor is any error once the call was let out.
-		_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(context.DeadlineExceeded))
-		wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded)
-		_, err = c.Do(t.Context(), grant(1, bound), "api", "c", func(_ context.Context, call *proxy.Call) (int, error) {
-			ok(t, call.Ready())
-			return 0, lost
-		})
-		wantKind(t, err, interlock.Uncertain, lost)
-		for _, operation := range []string{"b", "c"} {
-			if r := record(t, db, operation); r.Attempts != 1 || r.Settled {
-				t.Errorf("%s: recorded %+v", operation, r)
-			}
-		}
-		if r := record(t, db, "a"); r.Attempts != 1 || r.Settled {
-			t.Errorf("recorded %+v", r)
-		}
-		// An earlier attempt stays in doubt whatever becomes of a later one.
-		_, err = caller(t, db, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a", failing(lost))
-		wantKind(t, err, interlock.Retryable, lost)
-		for range 2 { // nor does a refusal
-			_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(nil))
-			var doubt *proxy.InDoubtError
-			if !errors.As(err, &doubt) {
-				t.Errorf("not in doubt any more: %v", err)
-			}
-		}
-		if r := record(t, db, "a"); r.Attempts != 2 || r.Settled {
-			t.Errorf("recorded %+v", r)
-		}
-	})
-}
-
-func TestDoubtsAreSettled(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		c := caller(t, db, nil)
-		unsure := func(context.Context, *proxy.Call) (int, error) { return 0, errors.New("reset") }
-		fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
-		settle := func(operation string, status int) error {
-			return db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error {
-				return proxy.Calls{}.Settle(ctx, tx, "api", operation, status)
-			})
-		}
-		for _, operation := range []string{"made", "not made", "left"} {
-			_, err := c.Do(t.Context(), grant(1, bound), "api", operation, unsure)
-			wantKind(t, err, interlock.Uncertain, nil)
-		}
-		ok(t, settle("made", 202))
-		ok(t, settle("not made", 0))
-		wantKind(t, settle("left", 503), interlock.Bug, nil)
+	}
+	status, err := do(careful, 1, "a")
+	want(status, err, 201)
+	for n, c := range map[int]*proxy.Caller{1: careful, 2: bold} {
 		var done *proxy.DoneError
-		if _, err := c.Do(t.Context(), grant(1, bound), "api", "made", fine); !errors.As(err, &done) || done.Status != 202 {
-			t.Error(err)
+		if _, err := do(c, n, "a"); !errors.As(err, &done) || done.Status != 201 || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("made again: %v", err)
 		}
-		_, err := c.Do(t.Context(), grant(1, bound), "api", "not made", fine)
-		ok(t, err)
-		ok(t, settle("made", 0)) // too late
-		ok(t, settle("not made", 404))
-		if r, s := record(t, db, "made"), record(t, db, "not made"); r.Status != 202 || s.Status != 200 {
-			t.Errorf("recorded %+v and %+v", r, s)
-		}
-		clean := func(age time.Duration) error {
-			return db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error { return proxy.Calls{}.Clean(ctx, tx, age) })
-		}
-		ok(t, clean(time.Hour))
-		if r := record(t, db, "made"); !r.Settled {
-			t.Error("a young record was removed")
-		}
-		ok(t, clean(0))
-		if r, s := record(t, db, "made"), record(t, db, "left"); r.Attempts != 0 || s.Attempts != 1 {
-			t.Errorf("after cleaning: %+v, in doubt %+v", r, s)
-		}
-		wantKind(t, clean(-1), interlock.Bug, nil)
-	})
+	}
+	status, err = do(careful, 3, "b")
+	want(status, err, 503)
+	var doubt *proxy.InDoubtError
+	if _, err := do(careful, 3, "b"); !errors.As(err, &doubt) || doubt.Status != 503 || !errors.Is(err, interlock.ErrUncertain) {
+		t.Errorf("in doubt, and then: %v", err)
+	}
+	status, err = do(bold, 3, "b")
+	want(status, err, 500)
+	status, err = do(bold, 4, "b")
+	want(status, err, 404)
+	if _, err := do(bold, 4, "b"); interlock.Kind(err) != interlock.Definite {
+		t.Errorf("settled, and then: %v", err)
+	}
+	if got := fmt.Sprint(api.seen()); got != "[a b b b]" {
+		t.Errorf("sent %s", got)
+	}
+	if keys := api.seenKeys(); keys[1] != proxy.Key("api", "b") || keys[2] != keys[1] || keys[3] != keys[1] || keys[0] == keys[1] || len(keys[0]) != 64 {
+		t.Errorf("keys %v", keys)
+	}
+	if r := record(t, db, "b"); r.Attempts != 3 || r.Status != 404 || !r.Settled || r.Token != token(4) || time.Since(r.Called).Abs() > time.Hour {
+		t.Errorf("recorded %+v", r)
+	}
 }
 
-// TestALivingCallKeepsItsTurn: it takes longer than its session may stand still.
-func TestALivingCallKeepsItsTurn(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/slow" {
-				<-time.After(2500 * time.Millisecond) // the other side's own time
-			}
+// testWhatIsKnownToBeUnsentLeavesNoDoubt, and what is not known leaves it.
+func testWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T, db *databases.DB) {
+	c := caller(t, db, nil)
+	failing := func(err error) proxy.Send { return func(context.Context, *proxy.Call) (int, error) { return 0, err } }
+	lost := &interlock.Error{Op: "dial", Kind: interlock.Retryable, Err: errors.New("refused")}
+	for range 2 {
+		_, err := c.Do(t.Context(), grant(1, bound), "api", "a", failing(lost))
+		wantKind(t, err, interlock.Retryable, lost)
+	}
+	if r := record(t, db, "a"); r.Attempts != 0 {
+		t.Errorf("recorded %+v", r)
+	}
+	_, err := c.Do(t.Context(), grant(1, bound), "api", "a", failing(errors.New("connection reset")))
+	wantKind(t, err, interlock.Uncertain, nil)
+	// The end of a context is no proof, nor is any error once the call was let out.
+	_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(context.DeadlineExceeded))
+	wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded)
+	_, err = c.Do(t.Context(), grant(1, bound), "api", "c", func(_ context.Context, call *proxy.Call) (int, error) {
+		ok(t, call.Ready())
+		return 0, lost
+	})
+	wantKind(t, err, interlock.Uncertain, lost)
+	for _, operation := range []string{"b", "c"} {
+		if r := record(t, db, operation); r.Attempts != 1 || r.Settled {
+			t.Errorf("%s: recorded %+v", operation, r)
+		}
+	}
+	if r := record(t, db, "a"); r.Attempts != 1 || r.Settled {
+		t.Errorf("recorded %+v", r)
+	}
+	// An earlier attempt stays in doubt whatever becomes of a later one.
+	_, err = caller(t, db, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a", failing(lost))
+	wantKind(t, err, interlock.Retryable, lost)
+	for range 2 { // nor does a refusal
+		_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(nil))
+		var doubt *proxy.InDoubtError
+		if !errors.As(err, &doubt) {
+			t.Errorf("not in doubt any more: %v", err)
+		}
+	}
+	if r := record(t, db, "a"); r.Attempts != 2 || r.Settled {
+		t.Errorf("recorded %+v", r)
+	}
+}
+
+func testDoubtsAreSettled(t *testing.T, db *databases.DB) {
+	c := caller(t, db, nil)
+	unsure := func(context.Context, *proxy.Call) (int, error) { return 0, errors.New("reset") }
+	fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
+	settle := func(operation string, status int) error {
+		return db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error {
+			return proxy.Calls{}.Settle(ctx, tx, "api", operation, status)
 		})
-		by, c := transport(t), grant(1, 1500*time.Millisecond)
-		c.stubborn = true // renewed each time
-		var all sync.WaitGroup
-		all.Go(func() {
-			if status, err := caller(t, db, nil).Do(t.Context(), c, "api", "slow", post(by, api.URL+"/slow", "1")); status != 200 || err != nil {
-				t.Errorf("the slow call: %d %v", status, err)
-			}
-		})
-		testbed.Eventually(t, "the slow call is on its way", bound, func() bool { return len(api.seen()) == 1 })
-		_, err := caller(t, db.Again(t), nil).Do(t.Context(), grant(2, bound), "api", "next", post(by, api.URL, "2"))
-		ok(t, err)
-		all.Wait()
-		if api.most.Load() != 1 {
-			t.Error("both were made at once")
+	}
+	for _, operation := range []string{"made", "not made", "left"} {
+		_, err := c.Do(t.Context(), grant(1, bound), "api", operation, unsure)
+		wantKind(t, err, interlock.Uncertain, nil)
+	}
+	ok(t, settle("made", 202))
+	ok(t, settle("not made", 0))
+	wantKind(t, settle("left", 503), interlock.Bug, nil)
+	var done *proxy.DoneError
+	if _, err := c.Do(t.Context(), grant(1, bound), "api", "made", fine); !errors.As(err, &done) || done.Status != 202 {
+		t.Error(err)
+	}
+	_, err := c.Do(t.Context(), grant(1, bound), "api", "not made", fine)
+	ok(t, err)
+	ok(t, settle("made", 0)) // too late
+	ok(t, settle("not made", 404))
+	if r, s := record(t, db, "made"), record(t, db, "not made"); r.Status != 202 || s.Status != 200 {
+		t.Errorf("recorded %+v and %+v", r, s)
+	}
+	clean := func(age time.Duration) error {
+		return db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error { return proxy.Calls{}.Clean(ctx, tx, age) })
+	}
+	ok(t, clean(time.Hour))
+	if r := record(t, db, "made"); !r.Settled {
+		t.Error("a young record was removed")
+	}
+	ok(t, clean(0))
+	if r, s := record(t, db, "made"), record(t, db, "left"); r.Attempts != 0 || s.Attempts != 1 {
+		t.Errorf("after cleaning: %+v, in doubt %+v", r, s)
+	}
+	wantKind(t, clean(-1), interlock.Bug, nil)
+}
+
+// testALivingCallKeepsItsTurn: it takes longer than its session may stand still.
+func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
+	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			<-time.After(2500 * time.Millisecond) // the other side's own time
 		}
 	})
+	by, c := transport(t), grant(1, 1500*time.Millisecond)
+	c.stubborn = true // renewed each time
+	var all sync.WaitGroup
+	all.Go(func() {
+		if status, err := caller(t, db, nil).Do(t.Context(), c, "api", "slow", post(by, api.URL+"/slow", "1")); status != 200 || err != nil {
+			t.Errorf("the slow call: %d %v", status, err)
+		}
+	})
+	testbed.Eventually(t, "the slow call is on its way", bound, func() bool { return len(api.seen()) == 1 })
+	_, err := caller(t, db.Again(t), nil).Do(t.Context(), grant(2, bound), "api", "next", post(by, api.URL, "2"))
+	ok(t, err)
+	all.Wait()
+	if api.most.Load() != 1 {
+		t.Error("both were made at once")
+	}
 }
 
 // TestACallEndsWithItsSession: an operator ends it, and the call is told within a
@@ -266,88 +256,82 @@ func TestACallEndsWithItsSession(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestAnAnswerOutlivesTheClaim: what was answered is recorded, although the claim
+// testAnAnswerOutlivesTheClaim: what was answered is recorded, although the claim
 // ended meanwhile.
-func TestAnAnswerOutlivesTheClaim(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
+func testAnAnswerOutlivesTheClaim(t *testing.T, db *databases.DB) {
+	c := grant(1, bound)
+	status, err := caller(t, db, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, _ *proxy.Call) (int, error) {
+		c.end(interlock.ErrLost)
+		<-ctx.Done()
+		return 200, nil
+	})
+	if r := record(t, db, "a"); status != 200 || err != nil || !r.Settled || r.Status != 200 {
+		t.Errorf("%d %v, recorded %+v", status, err, r)
+	}
+}
+
+// testNothingIsSentUnderAnEndedClaim, nor once it ended on the way.
+func testNothingIsSentUnderAnEndedClaim(t *testing.T, db *databases.DB) {
+	never := func(context.Context, *proxy.Call) (int, error) { t.Error("it was sent"); return 0, nil }
+	lost := grant(1, bound)
+	lost.end(interlock.ErrLost)
+	for _, calls := range []*proxy.Caller{caller(t, db, nil), proxy.NewLoose(fence.NewStore(memory.NewSpace().Fence()), nil)} {
+		_, err := calls.Do(t.Context(), lost, "api", "a", never)
+		wantKind(t, err, interlock.Definite, interlock.ErrLost)
+		_, err = calls.Do(t.Context(), grant(1, -1), "api", "a", never)
+		wantKind(t, err, interlock.Definite, interlock.ErrExpired)
 		c := grant(1, bound)
-		status, err := caller(t, db, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, _ *proxy.Call) (int, error) {
+		api := newAPI(t, nil)
+		_, err = calls.Do(t.Context(), c, "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
 			c.end(interlock.ErrLost)
-			<-ctx.Done()
-			return 200, nil
+			return post(transport(t), api.URL, "1")(context.WithoutCancel(ctx), call)
 		})
-		if r := record(t, db, "a"); status != 200 || err != nil || !r.Settled || r.Status != 200 {
-			t.Errorf("%d %v, recorded %+v", status, err, r)
+		if wantKind(t, err, interlock.Definite, interlock.ErrLost); len(api.seen()) != 0 {
+			t.Errorf("sent %v", api.seen())
 		}
-	})
+	}
+	if r := record(t, db, "a"); r.Attempts != 0 {
+		t.Errorf("recorded %+v", r)
+	}
 }
 
-// TestNothingIsSentUnderAnEndedClaim, nor once it ended on the way.
-func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		never := func(context.Context, *proxy.Call) (int, error) { t.Error("it was sent"); return 0, nil }
-		lost := grant(1, bound)
-		lost.end(interlock.ErrLost)
-		for _, calls := range []*proxy.Caller{caller(t, db, nil), proxy.NewLoose(fence.NewStore(memory.NewSpace().Fence()), nil)} {
-			_, err := calls.Do(t.Context(), lost, "api", "a", never)
-			wantKind(t, err, interlock.Definite, interlock.ErrLost)
-			_, err = calls.Do(t.Context(), grant(1, -1), "api", "a", never)
-			wantKind(t, err, interlock.Definite, interlock.ErrExpired)
-			c := grant(1, bound)
-			api := newAPI(t, nil)
-			_, err = calls.Do(t.Context(), c, "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
-				c.end(interlock.ErrLost)
-				return post(transport(t), api.URL, "1")(context.WithoutCancel(ctx), call)
-			})
-			if wantKind(t, err, interlock.Definite, interlock.ErrLost); len(api.seen()) != 0 {
-				t.Errorf("sent %v", api.seen())
-			}
-		}
-		if r := record(t, db, "a"); r.Attempts != 0 {
-			t.Errorf("recorded %+v", r)
-		}
-	})
-}
-
-// TestBadCallsAreRefused before anything is sent or recorded.
-func TestBadCallsAreRefused(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		never := func(context.Context, *proxy.Call) (int, error) { t.Error("it was sent"); return 0, nil }
-		c := caller(t, db, nil)
-		for _, operation := range []string{strings.Repeat("o", 256), "a\x00", "\xff"} {
-			_, err := c.Do(t.Context(), grant(1, bound), "api", operation, never)
-			wantKind(t, err, interlock.Bug, interlock.ErrName)
-		}
-		for _, resource := range []string{"", strings.Repeat("r", 513), "a\x00"} {
-			_, err := c.Do(t.Context(), grant(1, bound), resource, "a", never)
-			wantKind(t, err, interlock.Bug, interlock.ErrName)
-		}
-		odd := `it's "\` + strings.Repeat("ä", 100)
-		fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
-		for _, operation := range []string{odd, strings.ToUpper(odd), "%[1]s", ""} {
-			_, err := c.Do(t.Context(), grant(1, bound), odd, operation, fine)
-			ok(t, err)
-		}
-		if n := databases.One[int64](t, db, `select count(*) from interlock_call`); n != 3 {
-			t.Errorf("%d records", n)
-		}
-		for _, marks := range []fence.Marks{fence.Table{Strict: true}, fence.Column{Strict: true}} {
-			_, err := proxy.NewStrict(db, marks, proxy.Calls{}, nil)
-			wantKind(t, err, interlock.Bug, nil)
-		}
-		missing, err := proxy.NewStrict(db, fence.Table{}, proxy.Calls{Name: "none"}, nil)
+// testBadCallsAreRefused before anything is sent or recorded.
+func testBadCallsAreRefused(t *testing.T, db *databases.DB) {
+	never := func(context.Context, *proxy.Call) (int, error) { t.Error("it was sent"); return 0, nil }
+	c := caller(t, db, nil)
+	for _, operation := range []string{strings.Repeat("o", 256), "a\x00", "\xff"} {
+		_, err := c.Do(t.Context(), grant(1, bound), "api", operation, never)
+		wantKind(t, err, interlock.Bug, interlock.ErrName)
+	}
+	for _, resource := range []string{"", strings.Repeat("r", 513), "a\x00"} {
+		_, err := c.Do(t.Context(), grant(1, bound), resource, "a", never)
+		wantKind(t, err, interlock.Bug, interlock.ErrName)
+	}
+	odd := `it's "\` + strings.Repeat("ä", 100)
+	fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
+	for _, operation := range []string{odd, strings.ToUpper(odd), "%[1]s", ""} {
+		_, err := c.Do(t.Context(), grant(1, bound), odd, operation, fine)
 		ok(t, err)
-		_, err = missing.Do(t.Context(), grant(1, bound), "api", "a", never)
-		if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "Calls.Create") {
-			t.Errorf("%v does not say what to do", err)
-		}
-		far, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(48*time.Hour)), 0)
-		ok(t, err)
-		ahead := grant(1, bound)
-		ahead.token = far
-		_, err = c.Do(t.Context(), ahead, "api", "a", never)
-		wantKind(t, err, interlock.Definite, interlock.ErrImplausibleToken)
-	})
+	}
+	if n := databases.One[int64](t, db, `select count(*) from interlock_call`); n != 3 {
+		t.Errorf("%d records", n)
+	}
+	for _, marks := range []fence.Marks{fence.Table{Strict: true}, fence.Column{Strict: true}} {
+		_, err := proxy.NewStrict(db, marks, proxy.Calls{}, nil)
+		wantKind(t, err, interlock.Bug, nil)
+	}
+	missing, err := proxy.NewStrict(db, fence.Table{}, proxy.Calls{Name: "none"}, nil)
+	ok(t, err)
+	_, err = missing.Do(t.Context(), grant(1, bound), "api", "a", never)
+	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "Calls.Create") {
+		t.Errorf("%v does not say what to do", err)
+	}
+	far, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(48*time.Hour)), 0)
+	ok(t, err)
+	ahead := grant(1, bound)
+	ahead.token = far
+	_, err = c.Do(t.Context(), ahead, "api", "a", never)
+	wantKind(t, err, interlock.Definite, interlock.ErrImplausibleToken)
 }
 
 // TestAClosedDatabaseSendsNothing.
@@ -448,29 +432,27 @@ func (t countedTx) Commit(ctx context.Context) error {
 	return t.Tx.Commit(ctx)
 }
 
-// TestCosts: a call takes two commits; bounds twice and once more while it is
+// testCosts: a call takes two commits; bounds twice and once more while it is
 // held, two entries, and two statements for its record. The hooks tell of it.
-func TestCosts(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		var sent []observe.ProxySent
-		var refused []observe.ProxyRefused
-		n := counted{db, new(atomic.Int64), new(atomic.Int64)}
-		c := caller(t, n, &proxy.Options{Hooks: &observe.Proxy{Sent: func(e observe.ProxySent) { sent = append(sent, e) },
-			Refused: func(e observe.ProxyRefused) { refused = append(refused, e) }}})
-		fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
-		entries := map[driver.Dialect]int64{driver.Postgres: 1, driver.MariaDB: 1}[db.Dialect]
-		for operation, records := range map[string]int64{"a": 2, "": 0} {
-			n.statements.Store(0)
-			n.commits.Store(0)
-			_, err := c.Do(t.Context(), grant(1, time.Hour), "api", operation, fine)
-			ok(t, err)
-			if got := n.statements.Load(); got != 3+2*entries+records || n.commits.Load() != 2 {
-				t.Errorf("operation %q: %d statements, %d commits", operation, got, n.commits.Load())
-			}
+func testCosts(t *testing.T, db *databases.DB) {
+	var sent []observe.ProxySent
+	var refused []observe.ProxyRefused
+	n := counted{db, new(atomic.Int64), new(atomic.Int64)}
+	c := caller(t, n, &proxy.Options{Hooks: &observe.Proxy{Sent: func(e observe.ProxySent) { sent = append(sent, e) },
+		Refused: func(e observe.ProxyRefused) { refused = append(refused, e) }}})
+	fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
+	entries := map[driver.Dialect]int64{driver.Postgres: 1, driver.MariaDB: 1}[db.Dialect]
+	for operation, records := range map[string]int64{"a": 2, "": 0} {
+		n.statements.Store(0)
+		n.commits.Store(0)
+		_, err := c.Do(t.Context(), grant(1, time.Hour), "api", operation, fine)
+		ok(t, err)
+		if got := n.statements.Load(); got != 3+2*entries+records || n.commits.Load() != 2 {
+			t.Errorf("operation %q: %d statements, %d commits", operation, got, n.commits.Load())
 		}
-		_, _ = c.Do(t.Context(), grant(1, time.Hour), "api", "a", fine)
-		if len(sent) != 2 || sent[0].Status != 200 || sent[0].Err != nil || sent[0].Token != token(1) || len(refused) != 1 || refused[0].Err == nil {
-			t.Errorf("told of %+v and %+v", sent, refused)
-		}
-	})
+	}
+	_, _ = c.Do(t.Context(), grant(1, time.Hour), "api", "a", fine)
+	if len(sent) != 2 || sent[0].Status != 200 || sent[0].Err != nil || sent[0].Token != token(1) || len(refused) != 1 || refused[0].Err == nil {
+		t.Errorf("told of %+v and %+v", sent, refused)
+	}
 }

@@ -60,47 +60,45 @@ func request(t *testing.T, method, url string, n int, operation, body string, mo
 	return resp.StatusCode, resp.Header, string(text)
 }
 
-// TestTheProxyPassesOnWhatItShould, and nothing else.
-func TestTheProxyPassesOnWhatItShould(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		var seen http.Header
-		var path string
-		api := newAPI(t, func(w http.ResponseWriter, r *http.Request) {
-			seen, path = r.Header.Clone(), r.URL.String()
-			w.Header().Set("X-Answer", "yes")
-			w.Header().Set("Connection", "X-Hop")
-			w.Header().Set("X-Hop", "1")
-			w.WriteHeader(http.StatusCreated)
-			_, _ = io.WriteString(w, "made")
-		})
-		at := front(t, caller(t, db, nil), api.URL+"/v1", nil)
-		status, header, text := request(t, http.MethodPost, at+"/payouts?x=1", 1, "payout 7", "pay",
-			"X-Custom", "kept", "Connection", "X-Mine, Upgrade", "X-Mine", "1", "Upgrade", "websocket", "Te", "trailers", "Proxy-Authorization", "secret")
-		if status != 201 || text != "made" || header.Get("X-Answer") != "yes" || header.Get("X-Hop") != "" || header.Get("Content-Length") != "4" {
-			t.Errorf("%d %q %v", status, text, header)
-		}
-		if fmt.Sprint(api.seen()) != "[pay]" || path != "/v1/payouts?x=1" || seen.Get("X-Custom") != "kept" ||
-			seen.Get("Idempotency-Key") != proxy.Key("api", "payout 7") {
-			t.Errorf("%v at %s with %v", api.seen(), path, seen)
-		}
-		for _, name := range []string{wire.Header, "X-Mine", "Upgrade", "Connection", "Proxy-Authorization"} {
-			if v := seen.Get(name); v != "" {
-				t.Errorf("%s: %s came through", name, v)
-			}
-		}
-		status, _, text = request(t, http.MethodPost, at+"/payouts", 1, `"payout 7"`, "pay")
-		if status != 409 || !strings.Contains(text, "call-done") || len(api.seen()) != 1 {
-			t.Errorf("again: %d %s, calls %v", status, text, api.seen())
-		}
-		status, _, text = request(t, http.MethodHead, at, 2, "", "")
-		if status != 201 || text != "" || seen.Get("Idempotency-Key") != "" {
-			t.Errorf("%d %q", status, text)
-		}
-		status, _, text = request(t, http.MethodPost, at, 1, "payout 8", "pay")
-		if status != 412 || !strings.Contains(text, `"seen":"`+token(2).String()) || len(api.seen()) != 2 {
-			t.Errorf("stale: %d %s, calls %v", status, text, api.seen())
-		}
+// testTheProxyPassesOnWhatItShould, and nothing else.
+func testTheProxyPassesOnWhatItShould(t *testing.T, db *databases.DB) {
+	var seen http.Header
+	var path string
+	api := newAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		seen, path = r.Header.Clone(), r.URL.String()
+		w.Header().Set("X-Answer", "yes")
+		w.Header().Set("Connection", "X-Hop")
+		w.Header().Set("X-Hop", "1")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "made")
 	})
+	at := front(t, caller(t, db, nil), api.URL+"/v1", nil)
+	status, header, text := request(t, http.MethodPost, at+"/payouts?x=1", 1, "payout 7", "pay",
+		"X-Custom", "kept", "Connection", "X-Mine, Upgrade", "X-Mine", "1", "Upgrade", "websocket", "Te", "trailers", "Proxy-Authorization", "secret")
+	if status != 201 || text != "made" || header.Get("X-Answer") != "yes" || header.Get("X-Hop") != "" || header.Get("Content-Length") != "4" {
+		t.Errorf("%d %q %v", status, text, header)
+	}
+	if fmt.Sprint(api.seen()) != "[pay]" || path != "/v1/payouts?x=1" || seen.Get("X-Custom") != "kept" ||
+		seen.Get("Idempotency-Key") != proxy.Key("api", "payout 7") {
+		t.Errorf("%v at %s with %v", api.seen(), path, seen)
+	}
+	for _, name := range []string{wire.Header, "X-Mine", "Upgrade", "Connection", "Proxy-Authorization"} {
+		if v := seen.Get(name); v != "" {
+			t.Errorf("%s: %s came through", name, v)
+		}
+	}
+	status, _, text = request(t, http.MethodPost, at+"/payouts", 1, `"payout 7"`, "pay")
+	if status != 409 || !strings.Contains(text, "call-done") || len(api.seen()) != 1 {
+		t.Errorf("again: %d %s, calls %v", status, text, api.seen())
+	}
+	status, _, text = request(t, http.MethodHead, at, 2, "", "")
+	if status != 201 || text != "" || seen.Get("Idempotency-Key") != "" {
+		t.Errorf("%d %q", status, text)
+	}
+	status, _, text = request(t, http.MethodPost, at, 1, "payout 8", "pay")
+	if status != 412 || !strings.Contains(text, `"seen":"`+token(2).String()) || len(api.seen()) != 2 {
+		t.Errorf("stale: %d %s, calls %v", status, text, api.seen())
+	}
 }
 
 // TestBadRequestsAreTheCallersFault: none reaches the API.

@@ -128,19 +128,17 @@ func TestLooseBetweenProcesses(t *testing.T) {
 	}
 }
 
-// TestACrashAfterTheCallForgetsNothing: the mark of a call that was sent is there
+// testACrashAfterTheCallForgetsNothing: the mark of a call that was sent is there
 // although the transaction that held it is not committed.
-func TestACrashAfterTheCallForgetsNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *databases.DB) {
-		api := newAPI(t, nil)
-		newer := crash.Start(t, "owner", 0, db.Client, db.URL, api.URL, "2", "60s", "honest", dies)
-		newer.Wait(bound)
-		_, err := caller(t, db, nil).Do(t.Context(), grant(1, bound), "api", "late", post(transport(t), api.URL, "1"))
-		var stale *interlock.StaleTokenError
-		if !errors.As(err, &stale) || stale.Seen != token(2) || fmt.Sprint(api.seen()) != "[2]" {
-			t.Errorf("calls %v: %v", api.seen(), err)
-		}
-	})
+func testACrashAfterTheCallForgetsNothing(t *testing.T, db *databases.DB) {
+	api := newAPI(t, nil)
+	newer := crash.Start(t, "owner", 0, db.Client, db.URL, api.URL, "2", "60s", "honest", dies)
+	newer.Wait(bound)
+	_, err := caller(t, db, nil).Do(t.Context(), grant(1, bound), "api", "late", post(transport(t), api.URL, "1"))
+	var stale *interlock.StaleTokenError
+	if !errors.As(err, &stale) || stale.Seen != token(2) || fmt.Sprint(api.seen()) != "[2]" {
+		t.Errorf("calls %v: %v", api.seen(), err)
+	}
 }
 
 // TestCrashes kills a caller at each of its points, and lets it try again. With a

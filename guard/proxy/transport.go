@@ -84,7 +84,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, bug("send request", req.URL.Host, "it is not made in a call, with the call's context")
 	}
-	g := &gate{ready: call.Ready}
+	g := &gate{call: call}
 	req = req.Clone(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		GotConn: func(got httptrace.GotConnInfo) { g.guard(got.Conn) },
 	}))
@@ -107,8 +107,7 @@ func (t *Transport) key(c *Call) string {
 
 // A gate stands in a connection while it serves a request.
 type gate struct {
-	ready   func() error
-	written atomic.Bool           // some of it may have been
+	call    *Call
 	refused atomic.Pointer[error] // why it was shut
 }
 
@@ -136,7 +135,7 @@ func (g *gate) failed(err error) error {
 		err = *why
 	}
 	switch {
-	case g.written.Load():
+	case g.call.granted.Load(): // some of it may have been written
 		return &interlock.Error{Op: "send request", Kind: interlock.Uncertain, Err: err}
 	case why != nil:
 		return err
@@ -153,11 +152,10 @@ type conn struct {
 // Write asks the gate, and then writes at once.
 func (c *conn) Write(p []byte) (int, error) {
 	if g := c.gate.Load(); g != nil {
-		if err := g.ready(); err != nil {
+		if err := g.call.Ready(); err != nil {
 			g.refused.CompareAndSwap(nil, &err)
 			return 0, err
 		}
-		g.written.Store(true)
 	}
 	return c.Conn.Write(p)
 }

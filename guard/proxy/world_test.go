@@ -154,10 +154,28 @@ func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *pr
 	return c
 }
 
-// each runs test on each database by one client.
-func each(t *testing.T, test func(t *testing.T, db *databases.DB)) {
+// TestStrict runs every test on one server of each kind, in a database of its own.
+func TestStrict(t *testing.T) {
+	tests := map[string]func(*testing.T, *databases.DB){
+		"CallsAreInOrder":                    testCallsAreInOrder,
+		"OperationsAreMadeOnce":              testOperationsAreMadeOnce,
+		"WhatIsKnownToBeUnsentLeavesNoDoubt": testWhatIsKnownToBeUnsentLeavesNoDoubt,
+		"DoubtsAreSettled":                   testDoubtsAreSettled,
+		"ALivingCallKeepsItsTurn":            testALivingCallKeepsItsTurn,
+		"AnAnswerOutlivesTheClaim":           testAnAnswerOutlivesTheClaim,
+		"NothingIsSentUnderAnEndedClaim":     testNothingIsSentUnderAnEndedClaim,
+		"BadCallsAreRefused":                 testBadCallsAreRefused,
+		"Costs":                              testCosts,
+		"TheProxyPassesOnWhatItShould":       testTheProxyPassesOnWhatItShould,
+		"ACrashAfterTheCallForgetsNothing":   testACrashAfterTheCallForgetsNothing,
+	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		test(t, prepared(t, open(t)))
+		for name, test := range tests {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, prepared(t, open(t)))
+			})
+		}
 	}, databases.Pgx, databases.Maria)
 }
 
