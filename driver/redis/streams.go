@@ -1,0 +1,199 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/stream_add.lua
+var streamAddLua string
+
+var streamAddScript = newScript(streamAddLua)
+
+// One run of the script adds so many messages, or bytes of payload, at most.
+const (
+	streamRows  = 128
+	streamBytes = 1 << 20
+)
+
+// StreamOptions of a Stream; nil and the zero value work.
+type StreamOptions struct {
+	// Prefix begins the names of the streams; the topic is the rest.
+	Prefix string
+	// MaxLen is about how many entries a stream keeps, the newest; 0 means all.
+	// Whoever reads too slowly loses what is cut off.
+	MaxLen int64
+}
+
+// Stream adds messages to streams, one for each topic. It implements driver.Sink.
+// An entry has the fields id, key and headers (a JSON object), where the message has
+// them, and payload.
+//
+// A message counts as delivered when the server has it in memory. A crash loses what
+// appendfsync had not written, and a failover what the replica did not have: the
+// outbox has deleted those messages, and they are gone. After a lost answer an entry is
+// added again, with another entry id and the same field id.
+type Stream struct {
+	conn    *conn
+	options StreamOptions
+}
+
+var _ driver.Sink = (*Stream)(nil)
+
+// NewStream makes a sink; it sends nothing. The client stays the caller's.
+func NewStream(client rueidis.Client, o *StreamOptions) *Stream {
+	s := &Stream{conn: newConn(client)}
+	if o != nil {
+		s.options = *o
+	}
+	return s
+}
+
+// streamed are the messages of one topic that are yet to be added.
+type streamed struct {
+	key  string
+	left []int
+}
+
+// Publish adds messages, those of all topics in one pipeline, and those of one topic
+// in one script for up to 128 of them; see driver.Sink.
+func (s *Stream) Publish(ctx context.Context, messages []driver.Message) []error {
+	answers := make([]error, len(messages))
+	lanes := make([]string, len(messages))
+	var topics []*streamed
+	at := map[string]*streamed{}
+	for lane, indices := range driver.Lanes(messages) {
+		for _, i := range indices {
+			lanes[i] = strconv.Itoa(lane)
+		}
+	}
+	for i, m := range messages {
+		if answers[i] = s.check(m); answers[i] != nil {
+			continue
+		}
+		t := at[m.Topic]
+		if t == nil {
+			t = &streamed{key: s.options.Prefix + m.Topic}
+			at[m.Topic], topics = t, append(topics, t)
+		}
+		t.left = append(t.left, i)
+	}
+	failed := map[string]bool{}
+	for i := range messages {
+		failed[lanes[i]] = failed[lanes[i]] || answers[i] != nil
+	}
+	for len(topics) > 0 {
+		topics = s.round(ctx, topics, messages, lanes, answers, failed)
+	}
+	return answers
+}
+
+// check refuses what no stream can have.
+func (s *Stream) check(m driver.Message) error {
+	asked := request{op: "publish", name: m.ID}
+	switch key := s.options.Prefix + m.Topic; {
+	case m.ID == "" || m.Topic == "":
+		return problem(asked, interlock.Bug, interlock.ErrName)
+	case strings.HasPrefix(key, reserved):
+		return problem(asked, interlock.Definite, fmt.Errorf("the stream %q cannot be written: names that begin with %s are our own", key, reserved))
+	case s.options.MaxLen < 0:
+		return problem(asked, interlock.Bug, fmt.Errorf("%d entries are impossible", s.options.MaxLen))
+	}
+	return nil
+}
+
+// round adds some messages of each topic, and gives the topics that have more.
+func (s *Stream) round(ctx context.Context, topics []*streamed, messages []driver.Message, lanes []string, answers []error, failed map[string]bool) (more []*streamed) {
+	var batches []batch
+	var chunks [][]int
+	for _, t := range topics {
+		chunk := t.take(messages, lanes, answers, failed)
+		if len(t.left) > 0 {
+			more = append(more, t)
+		}
+		if len(chunk) > 0 {
+			chunks = append(chunks, chunk)
+			batches = append(batches, s.batch(t.key, chunk, messages, lanes))
+		}
+	}
+	if len(batches) == 0 {
+		return more
+	}
+	asked := request{op: "publish"}
+	results, err := s.conn.evalAll(ctx, asked, streamAddScript, batches)
+	for n, chunk := range chunks {
+		texts, failure := []string(nil), err
+		if err == nil {
+			texts, failure = s.texts(results[n], len(chunk))
+		}
+		for at, i := range chunk {
+			asked.name = messages[i].ID
+			switch {
+			case failure != nil:
+				answers[i] = failure
+			case texts[at] == "held":
+				answers[i] = driver.ErrNotSent
+			case texts[at] != "":
+				answers[i] = problem(asked, kindOf(texts[at]), errors.New(texts[at]))
+			}
+			failed[lanes[i]] = failed[lanes[i]] || answers[i] != nil
+		}
+	}
+	return more
+}
+
+// texts are what the script answered.
+func (s *Stream) texts(r rueidis.RedisResult, n int) ([]string, error) {
+	asked := request{op: "publish"}
+	if err := r.Error(); err != nil {
+		return nil, failure(asked, err)
+	}
+	texts, err := r.AsStrSlice()
+	if err != nil || len(texts) != n {
+		return nil, uncertain(asked, errReply)
+	}
+	return texts, nil
+}
+
+// take takes as many messages as one script adds, of lanes that have not failed.
+func (t *streamed) take(messages []driver.Message, lanes []string, answers []error, failed map[string]bool) (chunk []int) {
+	size := 0
+	for len(t.left) > 0 && len(chunk) < streamRows {
+		i := t.left[0]
+		if size += len(messages[i].Payload); size > streamBytes && len(chunk) > 0 {
+			break
+		}
+		t.left = t.left[1:]
+		if failed[lanes[i]] {
+			answers[i] = driver.ErrNotSent
+			continue
+		}
+		chunk = append(chunk, i)
+	}
+	return chunk
+}
+
+// batch is one run of the script.
+func (s *Stream) batch(key string, chunk []int, messages []driver.Message, lanes []string) batch {
+	b := batch{keys: []string{key}, args: []string{strconv.FormatInt(s.options.MaxLen, 10)}}
+	for _, i := range chunk {
+		m := messages[i]
+		headers := ""
+		if len(m.Headers) > 0 {
+			text, _ := json.Marshal(m.Headers) // texts cannot fail
+			headers = string(text)
+		}
+		b.args = append(b.args, lanes[i], m.ID, m.Key, headers, string(m.Payload))
+	}
+	return b
+}
