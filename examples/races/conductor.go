@@ -28,6 +28,13 @@ func atOnce(_ context.Context, run func()) error { go run(); return nil }
 // bound is how long one act may take.
 const bound = 30 * time.Second
 
+// afterwards closes what an act has used, also if ctx has ended.
+func afterwards(ctx context.Context, close func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	defer cancel()
+	return close(ctx)
+}
+
 // act plays the actors in an order of steps: each entry lets the actor of that
 // name go on to its next pause, or to its end. When the order is used up, all
 // run freely. So a race is not a matter of luck, and the same order is forced on

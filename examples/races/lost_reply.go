@@ -68,7 +68,7 @@ func paying(open func(*scene, pauses) (http.Handler, error)) twin {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, c.close(ctx)) }()
+		defer func() { err = errors.Join(err, afterwards(ctx, c.close)) }()
 		var actors []actor
 		for _, name := range attempts {
 			waits[name] = make(chan func(string), 1)

@@ -33,6 +33,7 @@ var outOfTurn = race{
 			return stage{}, nil, err
 		}
 		start := func(ctx context.Context, run func()) error {
+			ctx = context.WithoutCancel(ctx) // each of them is to run, and to come to its end
 			return workers.Go(ctx, customer, func(context.Context) error { run(); return nil }, nil)
 		}
 		queued := func(context.Context) (int, error) { return workers.Load().Queued, nil }
@@ -50,7 +51,7 @@ func moving(pool func(s *scene, customer string) (g stage, shut func(context.Con
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, shut(ctx)) }()
+		defer func() { err = errors.Join(err, afterwards(ctx, shut)) }()
 		var actors []actor
 		for i, id := range events {
 			s.told.Invoke(history.Event{Lane: "topic", Op: history.OpPublish, Key: customer, ID: id}).OK("")

@@ -98,12 +98,12 @@ func newClaimedRelay(ctx context.Context, s *scene, topic string) (relay, error)
 	}
 	locks, err := lock.NewFenced(d, nil)
 	if err != nil {
-		return nil, errors.Join(err, d.Close(ctx))
+		return nil, errors.Join(err, afterwards(ctx, d.Close))
 	}
 	r := &claimedRelay{s: s, topic: topic, ended: make(chan error, 1), arrived: make(chan string, 100), got: map[string]bool{}}
 	sender, err := outbox.NewRelay(postgres.Pool(s.postgres), box, outbox.Func(r.receive), nil)
 	if err != nil {
-		return nil, errors.Join(err, locks.Close(ctx), d.Close(ctx))
+		return nil, errors.Join(err, afterwards(ctx, locks.Close), afterwards(ctx, d.Close))
 	}
 	r.wake = sender.Wake
 	running, stop := context.WithCancel(ctx)
@@ -113,7 +113,7 @@ func newClaimedRelay(ctx context.Context, s *scene, topic string) (relay, error)
 		if errors.Is(err, context.Canceled) {
 			err = nil
 		}
-		r.ended <- errors.Join(err, locks.Close(ctx), d.Close(ctx))
+		r.ended <- errors.Join(err, afterwards(ctx, locks.Close), afterwards(ctx, d.Close))
 	}()
 	return r, nil
 }
@@ -134,7 +134,7 @@ func (r *claimedRelay) add(ctx context.Context, tx pgx.Tx, id string) error {
 // send waits until all have arrived, though not for ever: then the checker tells.
 func (r *claimedRelay) send(ctx context.Context, ids []string) error {
 	r.wake()
-	patience := time.NewTimer(bound)
+	patience := time.NewTimer(bound / 3)
 	defer patience.Stop()
 	for _, id := range ids {
 		for !r.got[id] {
