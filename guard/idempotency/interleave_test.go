@@ -13,7 +13,7 @@ import (
 )
 
 // TestEveryInterleaving plays all orders of the steps of two attempts, each of which
-// may die after any of its steps, with leases that lapse at up to two moments, and a
+// may die after any of its steps, with leases that lapse at any moment and in the end, and a
 // third attempt that comes to an end after all of it. A phase takes effect in the
 // step that records it, as in a transaction: each does so once, and one answer stands.
 func TestEveryInterleaving(t *testing.T) {
@@ -30,8 +30,8 @@ func TestEveryInterleaving(t *testing.T) {
 			}
 		}
 	}
-	extend(nil, [3]int{4, 4, 2})
-	if t.Logf("%d schedules", played); played < 5_000 {
+	extend(nil, [3]int{4, 4, 1})
+	if t.Logf("%d schedules", played); played < 500 {
 		t.Errorf("only %d schedules", played)
 	}
 }
