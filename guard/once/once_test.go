@@ -2,6 +2,7 @@ package once_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -299,6 +302,33 @@ func testSpoiled(t *testing.T, w world) {
 	}
 }
 
+// TestSpoiledByHand: nor can it be committed by the client's own handle.
+func TestSpoiledByHand(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		library, lend := "pgx", postgres.StdTx
+		if w.Dialect == driver.MariaDB {
+			library, lend = "mysql", mysql.Tx
+		}
+		db, err := sql.Open(library, w.URL)
+		ok(t, err)
+		defer db.Close()
+		tx, err := db.BeginTx(t.Context(), nil)
+		ok(t, err)
+		_, err = w.inbox.Once(t.Context(), lend(tx), message(1), func(ctx context.Context) error {
+			ok(t, effect("m1")(ctx, lend(tx)))
+			return errors.New("half way")
+		})
+		if err == nil || err.Error() != "half way" {
+			t.Error(err)
+		}
+		_ = tx.Commit()
+		w.wantEffects(t, "m1", 0)
+		outcome, err := w.deliver(t.Context(), message(1))
+		want(t, outcome, err, once.Done)
+	}, databases.PgxStd, databases.Maria)
+}
+
 func testFailedEffect(t *testing.T, w world) {
 	for _, optimistic := range []bool{false, true} {
 		w.inbox.Optimistic = optimistic
@@ -329,7 +359,7 @@ func testFailedEffect(t *testing.T, w world) {
 			cancel(gaveUp)
 			return nil
 		})
-		if err == nil || !errors.Is(err, gaveUp) || outcome != once.Undone {
+		if !errors.Is(err, gaveUp) || interlock.Kind(err) == interlock.Uncertain || outcome != once.Undone { // COMMIT was not sent
 			t.Errorf("%v, %v", outcome, err)
 		}
 		w.wantEffects(t, m.ID, 0)

@@ -84,8 +84,6 @@ func transact[T any](ctx context.Context, db driver.Beginner[T], name string,
 		return uncommitted(err)
 	case !worth:
 		return nil
-	case ctx.Err() != nil:
-		return &interlock.Error{Op: "commit", Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
 	sent = true
 	return about("commit", name, tx.Commit(ctx))
