@@ -86,16 +86,6 @@ func (mariadb) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken
 	return true, true, nil
 }
 
-// giveBack undoes what was taken for the first lines of a reservation.
-func (l *ledger) giveBack(ctx context.Context, lines []Line) error {
-	for _, line := range lines {
-		if err := l.move(ctx, line.Item, 0, -line.N, 0); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // expired looks without locking, and then locks what it found row by row. A look
 // that locks would also lock the gap to the next item's reservations, and wait for
 // those that are just being made, whatever SKIP LOCKED says; who makes them may

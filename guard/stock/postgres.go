@@ -50,9 +50,10 @@ func (postgres) create() []string {
 }
 
 // holdPostgres records the first line, and only if that was not there the others,
-// locks the items in their order, and takes the units if there are enough of each.
-// The first line is what keeps two of the same reservation apart. The rows of
-// column locked are as they are now, not as they were when the statement began.
+// locks the items in their order, and takes the units of those that have enough.
+// The first line is what keeps two of the same reservation apart. It is the
+// condition of the UPDATE that decides: of all that a statement reads, only the row
+// that it changes is sure to be as it is now, and not as it was when it began.
 const holdPostgres = `
 with want (position, item, n) as (values %s),
 first as (
@@ -63,23 +64,33 @@ rest as (
 	insert into {lines} (reservation, position, item, n, state, expires_at)
 	select $1::text, position, item, n, 'held', expires_at from want, first where position > 0),
 locked as (
-	select i.item, w.n, i.supply - i.held - i.sold as available from {items} i join want w using (item)
-	where exists (select from first) order by i.item for update of i),
-fits as (select count(*) = $3::bigint and bool_and(available >= n) as all_of_them from locked),
+	select i.item from {items} i join want using (item) where exists (select from first) order by i.item for update of i),
 taken as (
-	update {items} i set held = i.held + locked.n, changes = changes + 1 from locked, fits where i.item = locked.item and fits.all_of_them)
-select (select count(*) from first), coalesce(all_of_them, false) from fits`
+	update {items} i set held = i.held + want.n, changes = i.changes + 1 from want join locked using (item)
+	where i.item = want.item and i.held + i.sold + want.n <= i.supply
+	returning want.position)
+select exists (select from first), coalesce(position, -1) from (values (0)) as one (n) left join taken on true`
 
 func (postgres) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken bool, err error) {
-	args := []any{r.id, r.ttl.Microseconds(), int64(len(r.lines))}
+	args := []any{r.id, r.ttl.Microseconds()}
 	values := make([]string, len(r.lines))
 	for i, line := range r.lines {
 		values[i] = fmt.Sprintf("(%d, $%d::text, $%d::bigint)", i, len(args)+1, len(args)+2)
 		args = append(args, line.Item, line.N)
 	}
-	var n int
-	_, err = l.row(ctx, fmt.Sprintf(holdPostgres, strings.Join(values, ", ")), args, &n, &taken)
-	return n == 1, taken, err
+	var got []Line
+	err = l.each(ctx, fmt.Sprintf(holdPostgres, strings.Join(values, ", ")), args, func(scan func(...any) error) error {
+		var position int
+		err := scan(&fresh, &position)
+		if position >= 0 {
+			got = append(got, r.lines[position])
+		}
+		return err
+	})
+	if err != nil || len(got) == len(r.lines) {
+		return fresh, true, err
+	}
+	return fresh, false, l.giveBack(ctx, got)
 }
 
 // expired passes over what somebody is just about to confirm or cancel: who does

@@ -75,3 +75,13 @@ func (l *ledger) unhold(ctx context.Context, gifts []gift) error {
 	}
 	return nil
 }
+
+// giveBack undoes what was taken for the first lines of a reservation.
+func (l *ledger) giveBack(ctx context.Context, lines []Line) error {
+	for _, line := range lines {
+		if err := l.move(ctx, line.Item, 0, -line.N, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}

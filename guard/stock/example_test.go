@@ -1,0 +1,93 @@
+package stock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/stock"
+)
+
+// Two want the last seat. One pays; the other is told at once.
+func ExampleStore() {
+	ctx := context.Background()
+	store := stock.NewStore(memory.NewStock(), nil) // or redis.NewStock(client, nil)
+	if err := store.Set(ctx, "seat/12A", 1); err != nil {
+		log.Fatal(err)
+	}
+	seat := stock.Line{Item: "seat/12A", N: 1}
+	fmt.Println("alice:", store.Hold(ctx, "order/1", 10*time.Minute, seat))
+	fmt.Println("bob:", store.Hold(ctx, "order/2", 10*time.Minute, seat))
+	fmt.Println("alice pays:", store.Confirm(ctx, "seat/12A", "order/1"))
+	fmt.Println("and again:", store.Confirm(ctx, "seat/12A", "order/1"))
+	// Output:
+	// alice: <nil>
+	// bob: too few units of "seat/12A": 1 wanted, 0 available
+	// alice pays: <nil>
+	// and again: <nil>
+}
+
+// A balance from which each operation takes once, and never more than there is.
+func ExampleStore_Adjust() {
+	ctx := context.Background()
+	store := stock.NewStore(memory.NewStock(), nil)
+	_ = store.Set(ctx, "account/42", 100)
+	pay := stock.Adjustment{Item: "account/42", Operation: "payment/7", Delta: -70}
+	fmt.Println(store.Adjust(ctx, pay))
+	fmt.Println(store.Adjust(ctx, pay)) // the answer to the first had been lost
+	pay.Operation = "payment/8"
+	var short *stock.ShortError
+	fmt.Println(errors.As(store.Adjust(ctx, pay), &short), short.Available)
+	level, err := store.Show(ctx, "account/42")
+	fmt.Println(level.Available(), err)
+	// Output:
+	// <nil>
+	// <nil>
+	// true 30
+	// 30 <nil>
+}
+
+// Book a seat in the transaction that writes the user's own booking. The unique
+// index on booking.seat is the net: it refuses a second booking of the seat also
+// from code that knows nothing of this package.
+//
+//	create table booking (order_id text primary key, seat text not null);
+//	create unique index one_booking_of_a_seat on booking (seat);
+func ExampleTable() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	stocks := stock.Table{} // its tables were made by Create
+	seat := stock.Line{Item: "seat/12A", N: 1}
+
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return stocks.Hold(ctx, postgres.Tx(tx), "order/17", 10*time.Minute, seat)
+	})
+	var short *stock.ShortError
+	if errors.As(err, &short) {
+		fmt.Println("the seat is taken")
+		return
+	}
+	// The buyer pays. Repeating this transaction does it once.
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `insert into booking (order_id, seat) values ('order/17', 'seat/12A') on conflict (order_id) do nothing`)
+		if err != nil {
+			return err
+		}
+		return stocks.Confirm(ctx, postgres.Tx(tx), "order/17")
+	})
+	var late *stock.SettledError
+	if errors.As(err, &late) {
+		fmt.Println("too late, the money goes back: the hold had expired, and others have the seat")
+	}
+}
