@@ -23,21 +23,22 @@ type ClientOptions struct {
 	Audience string
 }
 
-// outgoing is ctx with the token of the claim that it is under, ended with it.
-func (o *ClientOptions) outgoing(ctx context.Context) (joined context.Context, stop func(), err error) {
+// outgoing is what a call takes along, its token already in the context.
+func (o *ClientOptions) outgoing(ctx context.Context) (out wire.Outbound, err error) {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	value, joined, stop, under, err := wire.Outgoing(ctx, o.Signer, o.Audience)
+	out, under, err := wire.Outgoing(ctx, o.Signer, o.Audience)
 	if err != nil || !under {
-		return ctx, stop, err
+		return out, err
 	}
-	md, _ := metadata.FromOutgoingContext(joined) // a copy
+	md, _ := metadata.FromOutgoingContext(ctx) // a copy
 	if md == nil {
 		md = metadata.MD{}
 	}
-	md.Set(Key, value)
-	return metadata.NewOutgoingContext(joined, md), stop, nil
+	md.Set(Key, out.Value)
+	out.Context = metadata.NewOutgoingContext(out.Context, md)
+	return out, nil
 }
 
 // UnaryClient puts the claim's token on each call that is made under one, see
@@ -47,12 +48,12 @@ func (o *ClientOptions) outgoing(ctx context.Context) (joined context.Context, s
 // it as well. A refusal of the service is a [*wire.Refusal]; see [Refusal].
 func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		joined, stop, err := o.outgoing(ctx)
+		out, err := o.outgoing(ctx)
 		if err != nil {
 			return err
 		}
-		defer stop()
-		return blame(ctx, joined, invoke(joined, method, req, reply, cc, opts...))
+		defer out.Stop()
+		return blame(ctx, out.Context, invoke(out.Context, method, req, reply, cc, opts...))
 	}
 }
 
@@ -71,17 +72,17 @@ func blame(callers, joined context.Context, err error) error {
 // ends its context, as gRPC asks of every stream.
 func StreamClient(o *ClientOptions) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		joined, stop, err := o.outgoing(ctx)
+		out, err := o.outgoing(ctx)
 		if err != nil {
 			return nil, err
 		}
-		s, err := begin(joined, desc, cc, method, opts...)
+		s, err := begin(out.Context, desc, cc, method, opts...)
 		if err != nil {
-			defer stop()
-			return nil, blame(ctx, joined, err)
+			defer out.Stop()
+			return nil, blame(ctx, out.Context, err)
 		}
-		unhook := context.AfterFunc(ctx, stop) // of a stream that nobody reads to its end
-		return &clientStream{s, ctx, joined, func() { unhook(); stop() }, !desc.ServerStreams}, nil
+		unhook := context.AfterFunc(ctx, out.Stop) // of a stream that nobody reads to its end
+		return &clientStream{s, ctx, out.Context, func() { unhook(); out.Stop() }, !desc.ServerStreams}, nil
 	}
 }
 

@@ -34,27 +34,33 @@ func Carry(ctx context.Context, signed string) context.Context {
 	return context.WithValue(ctx, bearerKey{}, bearer{signed: signed})
 }
 
-// Outgoing is the token that a request made with ctx carries, written for
-// audience by signer or, if that is nil, as it is. ok is false if ctx is under no
-// claim. It refuses a claim that has ended, with the cause: an error is Definite,
+// Outbound is what a request takes along.
+type Outbound struct {
+	Value   string          // of [Header]
+	Context context.Context // of the request, ended also with the claim
+	Stop    func()          // lets go of the claim, once the request is over
+}
+
+// Outgoing is for transports other than [Transport]: what a request made with ctx
+// takes along, its token written for audience by signer or, if that is nil, as it
+// is. ok is false if ctx is under no claim; then Context is ctx, and there is no
+// Value. It refuses a claim that has ended, with the cause: an error is Definite,
 // and nothing must be sent.
-//
-// joined is ctx, ended also with the claim; stop lets go of both. It is for
-// transports other than [Transport].
-func Outgoing(ctx context.Context, signer *Signer, audience string) (value string, joined context.Context, stop func(), ok bool, err error) {
+func Outgoing(ctx context.Context, signer *Signer, audience string) (out Outbound, ok bool, err error) {
+	out = Outbound{Context: ctx, Stop: func() {}}
 	b, ok := ctx.Value(bearerKey{}).(bearer)
 	switch {
 	case !ok:
-		return "", ctx, func() {}, false, nil
+		return out, false, nil
 	case b.claim == nil:
-		return b.signed, ctx, func() {}, true, nil
+		out.Value = b.signed
+		return out, true, nil
 	}
-	value, err = b.write(signer, audience)
-	if err != nil {
-		return "", ctx, func() {}, true, err
+	if out.Value, err = b.write(signer, audience); err != nil {
+		return Outbound{Context: ctx, Stop: func() {}}, true, err
 	}
-	joined, stop = join.Context(ctx, b.claim.Context())
-	return value, joined, stop, true, nil
+	out.Context, out.Stop = join.Context(ctx, b.claim.Context())
+	return out, true, nil
 }
 
 func (b bearer) write(signer *Signer, audience string) (string, error) {
@@ -90,7 +96,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strayed(req) {
 		return base.RoundTrip(req)
 	}
-	value, ctx, stop, under, err := Outgoing(req.Context(), t.Signer, t.Audience)
+	out, under, err := Outgoing(req.Context(), t.Signer, t.Audience)
 	if !under {
 		return base.RoundTrip(req)
 	}
@@ -100,14 +106,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	sent := req.Clone(ctx)
-	sent.Header.Set(Header, value)
+	sent := req.Clone(out.Context)
+	sent.Header.Set(Header, out.Value)
 	resp, err := base.RoundTrip(sent)
 	if err != nil {
-		defer stop()
-		return nil, blame(ctx, req.Context(), err)
+		defer out.Stop()
+		return nil, blame(out.Context, req.Context(), err)
 	}
-	resp.Body = held(resp.Body, stop)
+	resp.Body = held(req.Context(), resp.Body, out)
 	return resp, nil
 }
 
@@ -129,10 +135,10 @@ func blame(joined, callers context.Context, err error) error {
 	return &interlock.Error{Op: "send request under claim", Kind: interlock.Uncertain, Err: errors.Join(context.Cause(joined), err)}
 }
 
-// held calls stop once body is at its end or is closed. A body that can be
-// written to, of a connection that changed its protocol, stays so.
-func held(body io.ReadCloser, stop func()) io.ReadCloser {
-	h := &holding{ReadCloser: body, stop: sync.OnceFunc(stop)}
+// held lets go of the claim once body is at its end or is closed. A body that can
+// be written to, of a connection that changed its protocol, stays so.
+func held(callers context.Context, body io.ReadCloser, out Outbound) io.ReadCloser {
+	h := &holding{ReadCloser: body, callers: callers, joined: out.Context, stop: sync.OnceFunc(out.Stop)}
 	if w, ok := body.(io.Writer); ok {
 		return struct {
 			*holding
@@ -144,15 +150,20 @@ func held(body io.ReadCloser, stop func()) io.ReadCloser {
 
 type holding struct {
 	io.ReadCloser
-	stop func()
+	callers, joined context.Context
+	stop            func()
 }
 
 func (h *holding) Read(p []byte) (int, error) {
 	n, err := h.ReadCloser.Read(p)
-	if err != nil {
-		h.stop()
+	if err == nil {
+		return n, nil
 	}
-	return n, err
+	defer h.stop()
+	if err == io.EOF {
+		return n, err
+	}
+	return n, blame(h.joined, h.callers, err)
 }
 
 func (h *holding) Close() error {

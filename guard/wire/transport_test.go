@@ -55,7 +55,7 @@ func TestRequestsEndWithTheClaim(t *testing.T) {
 		c := grant("r", token(1), bound)
 		go func() { <-half; c.end(interlock.ErrLost) }()
 		_, text, err := post(wire.Under(t.Context(), c, ""), by, url+path)
-		if err == nil || interlock.Kind(err) != interlock.Uncertain || path == "/none" && !errors.Is(err, interlock.ErrLost) {
+		if err == nil || interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, interlock.ErrLost) || !errors.Is(err, interlock.ErrUncertain) {
 			t.Errorf("%s: %q, %v", path, text, err)
 		}
 	}
