@@ -394,6 +394,47 @@ func (f failing) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	return f.Idempotency.Update(ctx, u)
 }
 
+// testLastPhaseOverHTTP: what the transaction recorded is what the client is told, the
+// first time too, whatever else the handler writes.
+func testLastPhaseOverHTTP(t *testing.T, w world) {
+	s := serve(t, w.records, nil, func(out http.ResponseWriter, r *http.Request) {
+		_, err := idempotency.LastPhase(r.Context(), w.records, func(ctx context.Context, db tx) (idempotency.Response, error) {
+			return idempotency.Response{Status: 202, Body: []byte("recorded"), Header: http.Header{"Location": {"/here"}, "Set-Cookie": {"a=b"}}},
+				effect(ctx, db, "k", "last", 1)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		http.Error(out, "too late", 500)
+	})
+	for i := range 2 {
+		got := s.ask(t, "k")
+		if got.Status != 202 || got.Body != "recorded" || got.Header.Get("Location") != "/here" || (got.Header.Get("Set-Cookie") == "") != (i == 1) {
+			t.Errorf("%+v", got)
+		}
+	}
+	if got := w.effects(t, "k"); got != "last by 1" || s.runs.Load() != 1 {
+		t.Errorf("effects %s, run %d times", got, s.runs.Load())
+	}
+}
+
+// TestBodyIsKept for a completer, which finishes what the handler began, under the
+// same operation.
+func TestBodyIsKept(t *testing.T) {
+	records := memory.NewIdempotency()
+	s := serve(t, records, &idempotency.HandlerOptions{KeepBody: true}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	s.want(t, s.ask(t, "k"), 500, "")
+	completer := idempotency.NewCompleter(open(t, records, nil), map[string]idempotency.Func{"POST /orders/{id}": func(ctx context.Context) (idempotency.Response, error) {
+		return idempotency.Response{Status: 201, Body: idempotency.From(ctx).Input()}, nil
+	}}, &idempotency.CompleterOptions{After: 1})
+	if n, err := completer.Pass(t.Context()); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if got := s.ask(t, "k"); got.Status != 201 || got.Body != `{"n":1}` || s.runs.Load() != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestManyAtOnce sends a request 32 times at once: it takes effect once, and each is
 // told the same answer, or that it is in flight.
 func TestManyAtOnce(t *testing.T) {

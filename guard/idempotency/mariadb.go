@@ -30,7 +30,7 @@ func (mariadb) create(n names) []string {
 		keep_until datetime(6),
 		status bigint not null,
 		header longblob not null,
-		body longblob not null,
+		answer longblob not null,
 		digest varbinary(255) not null,
 		primary key (scope, operation, request_key),
 		key ` + n.due + ` (finished, lease_until),
@@ -44,7 +44,7 @@ const takeable = `finished = 0 and fingerprint = values(fingerprint) and (owner 
 // the same after each of them, since it holds for a row whose owner is the new one.
 const claimMaria = `
 insert into %[1]s (scope, operation, request_key, fingerprint, owner, attempt, lease_until, created_at,
-	input, points, finished, status, header, body, digest)
+	input, points, finished, status, header, answer, digest)
 values (coalesce(?, x''), ?, ?, ?, ?, 1, utc_timestamp(6) + interval ? microsecond, utc_timestamp(6),
 	coalesce(?, x''), x'', 0, 0, x'', x'', x'')
 on duplicate key update
@@ -52,7 +52,7 @@ on duplicate key update
 	owner = if(` + takeable + `, values(owner), owner),
 	lease_until = if(` + takeable + `, values(lease_until), lease_until)
 returning fingerprint, owner, attempt, timestampdiff(microsecond, utc_timestamp(6), lease_until),
-	timestampdiff(microsecond, created_at, utc_timestamp(6)), finished, status, input, points, header, body, digest`
+	timestampdiff(microsecond, created_at, utc_timestamp(6)), finished, status, input, points, header, answer, digest`
 
 func (mariadb) claim(ctx context.Context, db driver.SQL, n names, c driver.IdempotencyClaim) (driver.IdempotencyRecord, error) {
 	r := driver.IdempotencyRecord{ID: c.ID}
@@ -68,7 +68,7 @@ const (
 	advanceMaria = `update %[1]s set lease_until = utc_timestamp(6) + interval ? microsecond, points = coalesce(?, points)`
 	renewMaria   = advanceMaria + whoseMaria
 	finishMaria  = advanceMaria + `, finished_at = utc_timestamp(6), keep_until = utc_timestamp(6) + interval ? microsecond,
-		status = ?, header = coalesce(?, x''), body = coalesce(?, x''), digest = coalesce(?, x''), finished = 1` + whoseMaria
+		status = ?, header = coalesce(?, x''), answer = coalesce(?, x''), digest = coalesce(?, x''), finished = 1` + whoseMaria
 )
 
 func (mariadb) update(ctx context.Context, db driver.SQL, n names, u driver.IdempotencyUpdate) (bool, error) {

@@ -31,7 +31,7 @@ func (postgres) create(n names) []string {
 			keep_until timestamptz,
 			status bigint not null,
 			header bytea not null,
-			body bytea not null,
+			answer bytea not null,
 			digest text not null,
 			primary key (scope, operation, key))`,
 		`create index if not exists ` + n.due + ` on ` + n.table + ` (lease_until) where finished_at is null`,
@@ -53,7 +53,7 @@ func between(from, to string) string {
 var claimPostgres = `
 with claimed as (
 	insert into %[1]s as r (scope, operation, key, fingerprint, owner, attempt, lease_until, created_at,
-		input, points, status, header, body, digest)
+		input, points, status, header, answer, digest)
 	values ($1::text, $2::text, $3::text, $4::text, $5::text, 1, clock_timestamp() + ` + microseconds("$6") + `, clock_timestamp(),
 		$7::bytea, '', 0, '', '', '')
 	on conflict (scope, operation, key) do update set
@@ -68,7 +68,7 @@ shown as (
 	union all
 	select *, false from %[1]s where scope = $1::text and operation = $2::text and key = $3::text and not exists (select from claimed))
 select fingerprint, owner, attempt, ` + between("clock_timestamp()", "lease_until") + `, ` + between("created_at", "clock_timestamp()") + `,
-	finished_at is not null, status, input, points, header, body, digest, fresh
+	finished_at is not null, status, input, points, header, answer, digest, fresh
 from shown`
 
 var errSnapshot = errors.New("the transaction does not see the record that is in its way")
@@ -96,7 +96,7 @@ const (
 	forgetPostgres  = `delete from %[1]s` + whosePostgres
 	advancePostgres = `update %[1]s set lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond', points = coalesce($6::bytea, points)`
 	finishPostgres  = advancePostgres + `, finished_at = clock_timestamp(), keep_until = clock_timestamp() + $7::bigint * interval '1 microsecond',
-		status = $8::bigint, header = $9::bytea, body = $10::bytea, digest = $11::text` + whosePostgres
+		status = $8::bigint, header = $9::bytea, answer = $10::bytea, digest = $11::text` + whosePostgres
 	renewPostgres = advancePostgres + whosePostgres
 )
 

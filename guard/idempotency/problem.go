@@ -32,7 +32,7 @@ func problemOf(err error, patience time.Duration) problem {
 	switch {
 	case errors.As(err, &busy):
 		return problem{Title: "A request with this key is in flight", Status: http.StatusConflict, Reason: "in-flight",
-			Detail: "Try again later to have its answer.", retry: min(patience, busy.Remaining)}
+			Detail: "Try again later to have its answer.", retry: max(1, min(patience, busy.Remaining))}
 	case errors.As(err, &mismatch):
 		return problem{Title: "The key was used for another request", Status: http.StatusUnprocessableEntity, Reason: "mismatch",
 			Detail: "A retry must be the same as the first request. Choose another key for another request."}

@@ -28,6 +28,7 @@ func TestSQL(t *testing.T) {
 		{"a reaper removes what is old, and reports what is unfinished", testReaper},
 		{"a commit of unknown outcome is looked up", testCommitInDoubt},
 		{"every level of isolation", testIsolation},
+		{"a handler's last phase is its answer", testLastPhaseOverHTTP},
 		{"a clock that was set back loses nothing", testClockSetBack},
 		{"results survive, or the phase does not", testResults},
 		{"a closed database is told", testClosed},
