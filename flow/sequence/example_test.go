@@ -1,0 +1,108 @@
+package sequence_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/sequence"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Events come out of order, twice, and one of them late.
+func ExampleSequencer() {
+	ctx := context.Background()
+	passed := make(chan struct{})
+	s, err := sequence.New("orders", &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
+		fmt.Printf("%s %s late=%v\n", d.Key, d.Payload, d.Late)
+		return nil
+	}, &sequence.Options{
+		Wait:    10 * time.Millisecond,
+		Settled: func(sequence.Event, sequence.Outcome) { close(passed) },
+		Observe: &observe.Sequence{Recorded: func(g observe.SequenceGap) { fmt.Println("hole", g.From, "to", g.To) }},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close(ctx)
+	offer := func(seq int64, state string) {
+		outcome, err := s.Offer(ctx, sequence.Event{Key: "order/7", Position: sequence.Position{Seq: seq}, Payload: []byte(state)})
+		fmt.Println(seq, outcome, err)
+	}
+	offer(1, "created")
+	offer(1, "created")
+	offer(3, "shipped")
+	<-passed
+	offer(2, "paid")
+	// Output:
+	// order/7 created late=false
+	// 1 delivered <nil>
+	// 1 duplicate <nil>
+	// 3 held <nil>
+	// hole 2 to 2
+	// order/7 shipped late=false
+	// order/7 paid late=true
+	// 2 late <nil>
+}
+
+// The position, the hole and the effect are in one database. The statement refuses
+// what is older than what it finds: that is the guard for late events.
+func ExampleInTx() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	store := sequence.InTx(postgres.Pool(pool), sequence.Table{})
+	s, err := sequence.New("orders", store, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {
+		// guard/version has this statement for any table, for tombstones and for Redis and etcd.
+		_, err := tx.Exec(ctx, `insert into orders as o (id, state, epoch, seq) values ($1, $2, $3, $4)
+			on conflict (id) do update set state = excluded.state, epoch = excluded.epoch, seq = excluded.seq
+			where (o.epoch, o.seq) < (excluded.epoch, excluded.seq)`, d.Key, string(d.Payload), d.Epoch, d.Seq)
+		return err
+	}, &sequence.Options{Halt: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close(ctx)
+	outcome, err := s.Offer(ctx, sequence.Event{Key: "order/7", Position: sequence.Position{Seq: 3}, Payload: []byte("paid")})
+	switch {
+	case outcome.Durable():
+		fmt.Println("acknowledge it")
+	case outcome == sequence.Held:
+		fmt.Println("wait for Options.Settled")
+	default:
+		fmt.Println("pause, and offer it again:", err)
+	}
+}
+
+// What an operator does about holes.
+func ExampleTable() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	var table sequence.Table // "interlock_sequence" and "interlock_sequence_hole"
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return table.Create(ctx, postgres.Tx(tx)) })
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		holes, err := table.Open(ctx, postgres.Tx(tx), "orders", 100)
+		for _, h := range holes {
+			fmt.Println(h.Key, h.Epoch, h.From, h.To, "missing since", h.Opened)
+		}
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,150 @@
+package sequence
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// An OpenHole is a hole that is open, and since when.
+type OpenHole struct {
+	Hole
+	Opened time.Time // by the database's clock
+}
+
+// Open lists holes of a stream that are open, the oldest first, at most limit.
+func (t Table) Open(ctx context.Context, db driver.SQL, stream string, limit int) (holes []OpenHole, err error) {
+	const op = "list holes"
+	if err := named(op, "stream", stream, maxStream); err != nil {
+		return nil, err
+	}
+	d, q, err := t.speak(op, db)
+	if err != nil {
+		return nil, err
+	}
+	err = db.Query(ctx, d.sql(`select name, epoch, from_seq, to_seq, unix_micro(opened_at) from `+q.holes+`
+		where stream = ? and closed_at is null order by opened_at, name, epoch, from_seq limit ?`), []any{stream, limit},
+		func(scan func(...any) error) error {
+			var h OpenHole
+			var opened int64
+			if err := scan(&h.Key, &h.Epoch, &h.From, &h.To, &opened); err != nil {
+				return err
+			}
+			h.Opened = time.UnixMicro(opened).UTC()
+			holes = append(holes, h)
+			return nil
+		})
+	return holes, t.failed(op, stream, err)
+}
+
+// WriteOff closes an open hole whose events will never come, as it stands; should
+// one come nevertheless, it is a duplicate. It fails with [ErrNoHole] if there is no
+// open hole that is exactly h.
+func (t Table) WriteOff(ctx context.Context, db driver.SQL, stream string, h Hole) error {
+	const op = "write off hole"
+	if err := both(op, stream, h.Key); err != nil {
+		return err
+	}
+	d, q, err := t.speak(op, db)
+	if err != nil {
+		return err
+	}
+	if _, err := d.lock(ctx, db, q, stream, h.Key); err != nil {
+		return t.failed(op, h.Key, err)
+	}
+	n, err := db.Exec(ctx, d.sql(`update `+q.holes+` set closed_at = now()
+		where stream = ? and name = ? and epoch = ? and from_seq = ? and to_seq = ? and closed_at is null`),
+		stream, h.Key, h.Epoch, h.From, h.To)
+	switch {
+	case err != nil:
+		return t.failed(op, h.Key, err)
+	case n == 0:
+		return noHole(h.Key, Position{h.Epoch, h.From})
+	}
+	return t.failed(op, h.Key, t.count(ctx, db, d, q, stream, h.Key, -1))
+}
+
+// Purge forgets closed holes of a stream that were closed longer ago than older, by
+// the database's clock, at most limit, and returns how many. Nothing depends on them:
+// they are for people.
+func (t Table) Purge(ctx context.Context, db driver.SQL, stream string, older time.Duration, limit int) (int64, error) {
+	const op = "purge holes"
+	if err := named(op, "stream", stream, maxStream); err != nil {
+		return 0, err
+	}
+	if older < 0 || limit < 1 {
+		return 0, bug(op, stream, "an age below zero, or no limit")
+	}
+	d, q, err := t.speak(op, db)
+	if err != nil {
+		return 0, err
+	}
+	n, err := db.Exec(ctx, d.purge(q), stream, older.Microseconds(), limit)
+	return n, t.failed(op, stream, err)
+}
+
+// fill takes a position out of its hole, in the transaction.
+func (t Table) fill(ctx context.Context, db driver.SQL, stream, key string, at Position) (State, error) {
+	const op = "fill"
+	d, q, err := t.speak(op, db)
+	if err != nil {
+		return State{}, err
+	}
+	// The key first, as whoever moves it does: so nobody waits in a circle.
+	s, err := d.lock(ctx, db, q, stream, key)
+	if err != nil {
+		return s, t.failed(op, key, err)
+	}
+	h := Hole{Key: key, Epoch: at.Epoch}
+	found, err := row(ctx, db, d.sql(`select from_seq, to_seq from `+q.holes+`
+		where stream = ? and name = ? and epoch = ? and from_seq <= ? and to_seq >= ? and closed_at is null`),
+		[]any{stream, key, at.Epoch, at.Seq, at.Seq}, &h.From, &h.To)
+	if err != nil || !found {
+		if err == nil {
+			err = noHole(key, at)
+		}
+		return s, t.failed(op, key, err)
+	}
+	more, err := t.split(ctx, db, d, q, stream, h, at.Seq)
+	if err == nil && more != 0 {
+		err = t.count(ctx, db, d, q, stream, key, more)
+	}
+	s.Holes += more
+	return s, t.failed(op, key, err)
+}
+
+// split replaces an open hole by what is left of it beside seq, which is closed. It
+// returns how many more open holes there are.
+func (t Table) split(ctx context.Context, db driver.SQL, d dialect, q tables, stream string, h Hole, seq int64) (more int64, err error) {
+	before, after := h.without(seq)
+	// The row of h begins where before does, or else is that of seq.
+	to, closed := before.To, ``
+	if before.empty() {
+		to, closed, more = seq, `, closed_at = now()`, -1
+	}
+	_, err = db.Exec(ctx, d.sql(`update `+q.holes+` set to_seq = ?`+closed+` where stream = ? and name = ? and epoch = ? and from_seq = ?`),
+		to, stream, h.Key, h.Epoch, h.From)
+	if err == nil && !before.empty() {
+		err = t.part(ctx, db, d, q, stream, h, seq, seq, true)
+	}
+	if err == nil && !after.empty() {
+		more++
+		err = t.part(ctx, db, d, q, stream, h, after.From, after.To, false)
+	}
+	return more, err
+}
+
+// part adds a hole that was a part of h, open or closed by now, and as old.
+func (t Table) part(ctx context.Context, db driver.SQL, d dialect, q tables, stream string, h Hole, from, to int64, closed bool) error {
+	_, err := db.Exec(ctx, d.sql(`insert into `+q.holes+` (stream, name, epoch, from_seq, to_seq, opened_at, closed_at)
+		select stream, name, epoch, ?, ?, opened_at, case when ? then now() end from `+q.holes+`
+		where stream = ? and name = ? and epoch = ? and from_seq = ?`), from, to, closed, stream, h.Key, h.Epoch, h.From)
+	return err
+}
+
+// count adds to the number of a key's open holes.
+func (t Table) count(ctx context.Context, db driver.SQL, d dialect, q tables, stream, key string, more int64) error {
+	_, err := db.Exec(ctx, d.sql(`update `+q.keys+` set open_holes = open_holes + ? where stream = ? and name = ?`), more, stream, key)
+	return err
+}

@@ -1,0 +1,174 @@
+package sequence
+
+import (
+	"container/heap"
+	"container/list"
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// entry is a key that something is remembered of. Who has a token of lock works on
+// its machine; the rest is under Sequencer.mu.
+type entry struct {
+	key     string
+	lock    chan struct{} // capacity 1
+	machine machine
+	users   int           // callers that have it or wait for it
+	idle    *list.Element // in Sequencer.idle; nil if it is not there
+	due     time.Time     // zero: nothing is to be done without a caller
+	at      int           // in the agenda; -1 if it is not there
+	tended  bool          // somebody is on the way
+	bytes   int64         // that it holds
+}
+
+// idle is entries that could be forgotten, the least recently used first.
+type idle struct{ list.List }
+
+// enter waits for a key.
+func (s *Sequencer[T]) enter(ctx context.Context, op, key string) (*entry, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, bug(op, key, "%w", interlock.ErrClosed)
+	}
+	s.work.Add(1)
+	k := s.entry(key)
+	s.mu.Unlock()
+	if ctx.Err() == nil {
+		select {
+		case k.lock <- struct{}{}:
+			return k, nil
+		case <-ctx.Done():
+		}
+	}
+	s.forget(k)
+	return nil, &interlock.Error{Op: op, Name: key, Kind: interlock.Definite, Err: context.Cause(ctx)}
+}
+
+// entry finds or makes the entry of a key, for one more user. The mutex is held.
+func (s *Sequencer[T]) entry(key string) *entry {
+	k := s.keys[key]
+	if k == nil {
+		k = &entry{key: key, lock: make(chan struct{}, 1), machine: machine{rules: s.rules}, at: -1}
+		s.keys[key] = k
+	}
+	if k.idle != nil {
+		s.idle.Remove(k.idle)
+		k.idle = nil
+	}
+	k.users++
+	return k
+}
+
+// leave gives a key up. An operation that did not come to its end, because the
+// handler panicked, is forgotten.
+func (s *Sequencer[T]) leave(k *entry) {
+	k.machine.abort()
+	due := k.machine.due()
+	bytes := int64(0)
+	for _, h := range k.machine.held {
+		bytes += weight(h.event)
+	}
+	s.mu.Lock()
+	s.weigh(k, bytes)
+	s.schedule(k, due)
+	s.mu.Unlock()
+	<-k.lock
+	s.forget(k)
+}
+
+// forget takes back what entry gave, and drops entries that are not needed.
+func (s *Sequencer[T]) forget(k *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.work.Done()
+	k.users--
+	if k.users > 0 || k.bytes > 0 {
+		return
+	}
+	k.idle = s.idle.PushBack(k)
+	for s.idle.Len() > max(s.options.Cached, 0) {
+		oldest := s.idle.Remove(s.idle.Front()).(*entry)
+		delete(s.keys, oldest.key)
+	}
+}
+
+// weight is what an event counts for.
+func weight(e Event) int64 { return int64(len(e.Key) + len(e.Payload)) }
+
+// weigh notes what a key holds now. The mutex is held.
+func (s *Sequencer[T]) weigh(k *entry, bytes int64) {
+	s.bytes += bytes - k.bytes
+	switch {
+	case k.bytes == 0 && bytes > 0:
+		s.gaps++
+	case k.bytes > 0 && bytes == 0:
+		s.gaps--
+	}
+	k.bytes = bytes
+}
+
+// reserve makes room for an event, in case that it must be held; what is too much
+// is given back by leave.
+func (s *Sequencer[T]) reserve(k *entry, e Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.bytes+weight(e) > s.options.Bytes:
+		return &FullError{Key: e.Key, What: "bytes are held"}
+	case k.bytes == 0 && s.gaps >= s.options.Gaps:
+		return &FullError{Key: e.Key, What: "keys hold events"}
+	}
+	s.weigh(k, k.bytes+weight(e))
+	return nil
+}
+
+// schedule notes when a key is due. The mutex is held.
+func (s *Sequencer[T]) schedule(k *entry, due time.Time) {
+	if k.at >= 0 {
+		heap.Remove(&s.due, k.at)
+	}
+	if k.due = due; due.IsZero() || k.tended {
+		return
+	}
+	heap.Push(&s.due, k)
+	if k.at == 0 {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// agenda is a heap of the entries that are due, the first first.
+type agenda []*entry
+
+// Len is that of [heap.Interface], as are those that follow.
+func (a agenda) Len() int { return len(a) }
+
+// Less compares due times.
+func (a agenda) Less(i, j int) bool { return a[i].due.Before(a[j].due) }
+
+// Swap keeps places known.
+func (a agenda) Swap(i, j int) {
+	a[i], a[j] = a[j], a[i]
+	a[i].at, a[j].at = i, j
+}
+
+// Push adds an entry.
+func (a *agenda) Push(x any) {
+	k := x.(*entry)
+	k.at = len(*a)
+	*a = append(*a, k)
+}
+
+// Pop takes the last one.
+func (a *agenda) Pop() any {
+	old := *a
+	k := old[len(old)-1]
+	old[len(old)-1], *a = nil, old[:len(old)-1]
+	k.at = -1
+	return k
+}

@@ -1,0 +1,408 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/flow/sequence"
+)
+
+// TestOrderIsRestored, duplicates are dropped, and keys do not wait for each other.
+func TestOrderIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s, _ := sequencer(t, &j, sequence.Options{})
+		offers(t, s, "a", "1=delivered 1=duplicate 3=held 4=held 3=repeated")
+		offers(t, s, "b", "1=delivered")
+		offers(t, s, "a", "2=delivered 4=duplicate 5=delivered")
+		j.want(t, "a1 dropped(a1) gap(a:2-2 after 0s) b1 a2 a3 a4 3:delivered 4:delivered dropped(a4) a5")
+		if load := s.Load(); load != (sequence.Load{}) {
+			t.Errorf("%+v is held", load)
+		}
+	})
+}
+
+// TestWaitEndsAfterFiveSeconds from when the gap was noticed, and not before; the
+// hole is recorded before what is behind it is delivered; a late event closes it.
+func TestWaitEndsAfterFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s, store := sequencer(t, &j, sequence.Options{})
+		offers(t, s, "a", "1=delivered 5=held")
+		time.Sleep(2 * time.Second)
+		offers(t, s, "a", "7=held 3=held")
+		time.Sleep(3*time.Second - time.Nanosecond)
+		synctest.Wait()
+		j.want(t, "a1 gap(a:2-4 after 0s)")
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		// 2 and 4 were noticed with 5; 6 with 7, two seconds later.
+		j.want(t, "overdue(a:2-2 after 5s) recorded(a:2-2) a3 3:delivered "+
+			"gap(a:4-4 after 5s) overdue(a:4-4 after 5s) recorded(a:4-4) a5 5:delivered gap(a:6-6 after 3s)")
+		offers(t, s, "a", "2=late 2=duplicate 6=delivered 8=delivered")
+		j.want(t, "a2-late closes(a2) dropped(a2) a6 a7 7:delivered a8")
+		if holes := fmt.Sprint(store.Holes("test", "a")); holes != "[{a 0 4 4}]" {
+			t.Errorf("open: %s", holes)
+		}
+		time.Sleep(time.Hour)
+		j.want(t, "")
+	})
+}
+
+// TestHalt: the key stands still until what is missing comes, or an operator says so.
+func TestHalt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s, store := sequencer(t, &j, sequence.Options{Halt: true})
+		offers(t, s, "a", "2=held 4=held")
+		offers(t, s, "b", "2=held")
+		time.Sleep(time.Hour)
+		_, err := s.Offer(t.Context(), event("a", 5))
+		var stands *sequence.HaltedError
+		if !errors.As(err, &stands) || stands.Missing != (sequence.Hole{Key: "a", From: 1, To: 1}) || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%v", err)
+		}
+		j.take()
+		offers(t, s, "a", "1=delivered") // it came after all
+		j.want(t, "a1 a2 2:delivered gap(a:3-3 after 1h0m0s) overdue(a:3-3 after 1h0m0s) halted(a:3-3 after 1h0m0s)")
+		ok(t, s.Resume(t.Context(), "a"))
+		j.want(t, "recorded(a:3-3) a4 4:delivered")
+		ok(t, s.Resume(t.Context(), "a")) // nothing is halted
+		offers(t, s, "a", "5=delivered")
+		if holes := fmt.Sprint(store.Holes("test", "a"), store.Holes("test", "b")); holes != "[{a 0 3 3}] []" {
+			t.Errorf("open: %s", holes)
+		}
+	})
+}
+
+// TestEpochs: a new epoch begins at 1, waits for what is known to be missing of the
+// one before, and makes the rest of that stale.
+func TestEpochs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s, _ := sequencer(t, &j, sequence.Options{})
+		offers(t, s, "a", "1:1=delivered 1:3=held 3:1=held 3:3=held")
+		time.Sleep(time.Minute)
+		j.want(t, "a1:1 gap(a:2-2 after 0s) overdue(a:2-2 after 5s) recorded(a:2-2) a1:3 1:3:delivered a3:1 3:1:delivered "+
+			"gap(a:2-2 after 5s) overdue(a:2-2 after 5s) recorded(a:2-2) a3:3 3:3:delivered")
+		offers(t, s, "a", "1:2=late 1:4=stale 2:1=stale 3:2=late 3:2=duplicate 4:1=delivered 3:4=stale")
+	})
+}
+
+// TestBounds: what would go beyond them is refused and can be offered again; what is
+// missing itself never is.
+func TestBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s, _ := sequencer(t, &j, sequence.Options{Buffer: 3, Gaps: 2, Bytes: 100})
+		offers(t, s, "a", "2=held 3=held 4=held 5=refused")
+		offers(t, s, "b", "2=held")
+		_, err := s.Offer(t.Context(), event("c", 2))
+		var full *sequence.FullError
+		if !errors.As(err, &full) || interlock.Kind(err) != interlock.Retryable || !strings.Contains(full.Error(), "too many keys") {
+			t.Errorf("a third key with a gap: %v", err)
+		}
+		big := event("b", 3)
+		big.Payload = make([]byte, 100)
+		if _, err := s.Offer(t.Context(), big); !errors.As(err, &full) || !strings.Contains(full.Error(), "too many bytes") {
+			t.Errorf("too many bytes: %v", err)
+		}
+		if load := s.Load(); load != (sequence.Load{Keys: 2, Bytes: 4}) {
+			t.Errorf("%+v is held", load)
+		}
+		offers(t, s, "a", "1=delivered 5=delivered")
+		offers(t, s, "c", "2=held 1=delivered 3=delivered")
+		big.Seq = 1
+		if o, err := s.Offer(t.Context(), big); o != sequence.Delivered {
+			t.Errorf("the missing event is %v: %v", o, err)
+		}
+		if load := s.Load(); load != (sequence.Load{}) {
+			t.Errorf("%+v is held", load)
+		}
+	})
+}
+
+// TestFetch: what the source has is delivered in order and only the rest is a hole;
+// answers that fail, are partial, too late, or of something else do no harm.
+func TestFetch(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(ctx context.Context) []int64
+		want   string
+		then   string // after the answer has come late
+	}{
+		"all":     {func(context.Context) []int64 { return []int64{4, 2, 3, 9} }, "a2 a3 a4 a5 5:delivered", "a6"},
+		"partial": {func(context.Context) []int64 { return []int64{3} }, "overdue-2-2 recorded(a:2-2) a3 recorded(a:4-4) a5 5:delivered", "a6"},
+		"none":    {func(context.Context) []int64 { return nil }, "recorded(a:2-4) a5 5:delivered", "a6"},
+		"late": {func(ctx context.Context) []int64 {
+			<-ctx.Done()
+			time.Sleep(time.Minute) // it does not look at its context
+			return []int64{2, 3}
+		}, "recorded(a:2-4) a5 5:delivered a2-late closes(a2) a3-late closes(a3)", "a6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var j journal
+				var asked []string
+				s, _ := sequencer(t, &j, sequence.Options{Fetch: func(ctx context.Context, missing sequence.Hole) ([]sequence.Event, error) {
+					asked = append(asked, fmt.Sprint(missing))
+					var events []sequence.Event
+					for _, seq := range c.answer(ctx) {
+						if len(asked) == 1 {
+							events = append(events, event("a", seq))
+						}
+					}
+					return events, errors.New("and no more")
+				}})
+				offers(t, s, "a", "1=delivered 5=held")
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				offers(t, s, "a", "6=delivered")
+				var got []string
+				for word := range strings.FieldsSeq(j.take()) {
+					if word[0] == 'a' && word != "after" || strings.HasPrefix(word, "recorded") || strings.Contains(word, "deliver") || strings.HasPrefix(word, "closes") {
+						got = append(got, word)
+					}
+				}
+				want := "a1 " + strings.TrimPrefix(c.want, "overdue-2-2 ") + " " + c.then
+				if strings.Join(got, " ") != want {
+					t.Errorf("got  %v\nwant %s", got, want)
+				}
+				if asked[0] != "{a 0 2 4}" {
+					t.Errorf("asked for %v", asked)
+				}
+			})
+		})
+	}
+}
+
+// TestFetchOfMuch: a gap that is larger than the buffer is fetched piece by piece.
+func TestFetchOfMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		var asked []string
+		s, _ := sequencer(t, &j, sequence.Options{Buffer: 4, Fetch: func(_ context.Context, missing sequence.Hole) (events []sequence.Event, err error) {
+			asked = append(asked, fmt.Sprint(missing.From, "-", missing.To))
+			for seq := missing.From; seq <= missing.To; seq++ {
+				events = append(events, event("a", seq))
+			}
+			return events, nil
+		}})
+		offers(t, s, "a", "11=held")
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		offers(t, s, "a", "12=delivered")
+		if got := strings.Join(asked, " "); got != "1-4 5-8 9-10" {
+			t.Errorf("asked for %s", got)
+		}
+	})
+}
+
+// TestFailures: an offered event goes back with the handler's error; a held one is
+// tried again, holds up its key alone, and nothing is lost or passed over.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		broken := errors.New("broken")
+		j.fail = map[string]error{"a:1": broken, "b:3": broken}
+		s, _ := sequencer(t, &j, sequence.Options{})
+		_, err := s.Offer(t.Context(), event("a", 1))
+		if !errors.Is(err, broken) {
+			t.Error(err)
+		}
+		offers(t, s, "b", "2=held 3=held 4=held 1=delivered")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := j.take(); !strings.Contains(got, "b1") || !strings.Contains(got, "b2 2:delivered") || strings.Contains(got, "b4") ||
+			!strings.Contains(got, "failed(b, 3)") {
+			t.Errorf("%s", got)
+		}
+		j.mu.Lock()
+		j.fail = nil
+		j.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		j.want(t, "b3 3:delivered b4 4:delivered")
+		offers(t, s, "a", "1=delivered")
+	})
+}
+
+// unwilling is a store that records no hole while it is told not to.
+type unwilling struct {
+	sequence.Memory
+	mu  sync.Mutex
+	not error
+}
+
+func (u *unwilling) Advance(ctx context.Context, m sequence.Move, fn func(context.Context, struct{}) error) error {
+	u.mu.Lock()
+	not := u.not
+	u.mu.Unlock()
+	if m.Hole != nil && not != nil {
+		return not
+	}
+	return u.Memory.Advance(ctx, m, fn)
+}
+
+// TestNothingPassesAHoleThatIsNotRecorded: the key stands still, others do not.
+func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		store := &unwilling{not: errors.New("disk full")}
+		s := over(t, store, handle[struct{}](&j), &j, sequence.Options{})
+		offers(t, s, "a", "2=held")
+		time.Sleep(time.Hour)
+		offers(t, s, "b", "1=delivered")
+		if got := j.take(); strings.Contains(got, "a2") || strings.Contains(got, "recorded") || !strings.Contains(got, "overdue(a:1-1") {
+			t.Errorf("%s", got)
+		}
+		if err := s.Resume(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "disk full") {
+			t.Error(err)
+		}
+		store.mu.Lock()
+		store.not = nil
+		store.mu.Unlock()
+		j.take()
+		ok(t, s.Resume(t.Context(), "a"))
+		j.want(t, "recorded(a:1-1) a2 2:delivered")
+	})
+}
+
+// TestClose: what is held is not settled, nothing more is taken, and all has ended.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s, _ := sequencer(t, &j, sequence.Options{Fetch: func(ctx context.Context, _ sequence.Hole) ([]sequence.Event, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}})
+		offers(t, s, "a", "2=held")
+		time.Sleep(5*time.Second + time.Millisecond)
+		closed(t, s)
+		j.take()
+		_, err := s.Offer(t.Context(), event("a", 1))
+		wantKind(t, err, interlock.Bug, interlock.ErrClosed)
+		wantKind(t, s.Resume(t.Context(), "a"), interlock.Bug, interlock.ErrClosed)
+		time.Sleep(time.Hour)
+		j.want(t, "")
+	})
+}
+
+// TestPanic: the handler's panic is its caller's, and the key goes on.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := true
+		s, err := sequence.New("test", &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error {
+			if first {
+				first = false
+				panic("x")
+			}
+			return nil
+		}, nil)
+		ok(t, err)
+		defer closed(t, s)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = s.Offer(t.Context(), event("a", 1))
+		}()
+		offers(t, s, "a", "1=delivered")
+	})
+}
+
+// TestBadInput: each ends in an error that says what was wrong.
+func TestBadInput(t *testing.T) {
+	var j journal
+	s, store := sequencer(t, &j, sequence.Options{})
+	for _, e := range []sequence.Event{{}, event(strings.Repeat("x", 513), 1), event("a\x00", 1), event("\xff", 1)} {
+		_, err := s.Offer(t.Context(), e)
+		wantKind(t, err, interlock.Bug, interlock.ErrName)
+	}
+	for _, p := range []sequence.Position{{}, {Seq: -1}, {Epoch: -1, Seq: 1}} {
+		_, err := s.Offer(t.Context(), sequence.Event{Key: "a", Position: p})
+		wantKind(t, err, interlock.Bug, nil)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Offer(ended, event("a", 1))
+	wantKind(t, err, interlock.Definite, context.Canceled)
+	for _, o := range []sequence.Options{{Wait: -1}, {FetchWait: -1}, {Buffer: -1}, {Bytes: -1}, {Gaps: -1}, {Timeout: -1}, {Concurrency: -1}} {
+		_, err := sequence.New("test", store, handle[struct{}](&j), &o)
+		wantKind(t, err, interlock.Bug, nil)
+	}
+	for _, stream := range []string{"", strings.Repeat("x", 256), "\x00"} {
+		_, err := sequence.New(stream, store, handle[struct{}](&j), nil)
+		wantKind(t, err, interlock.Bug, interlock.ErrName)
+	}
+	_, err = sequence.New[struct{}]("test", store, nil, nil)
+	wantKind(t, err, interlock.Bug, nil)
+	j.want(t, "")
+}
+
+// TestRace: many goroutines bring the events of many keys, each twice and in any
+// order, to a sequencer with little memory. Each is delivered once and in order.
+func TestRace(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			const keys, each = 8, 40
+			last := make([]int64, keys) // the handler of one key is never run twice at once
+			s, err := sequence.New("test", &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
+				k := d.Key[0] - 'a'
+				if d.Seq != last[k]+1 || d.Late {
+					t.Errorf("%+v after %d", d, last[k])
+				}
+				last[k] = d.Seq
+				return nil
+			}, &sequence.Options{Wait: time.Minute, Buffer: 8, Gaps: 6, Cached: 2})
+			ok(t, err)
+			var all sync.WaitGroup
+			for worker := range uint64(4) {
+				r := rand.New(rand.NewPCG(seed, worker%2)) // two pairs that bring the same
+				all.Go(func() { bring(t, s, r, keys, each) })
+			}
+			all.Wait()
+			for k, n := range last {
+				if n != each {
+					t.Errorf("key %d is at %d", k, n)
+				}
+			}
+			if load := s.Load(); load != (sequence.Load{}) {
+				t.Errorf("%+v is held", load)
+			}
+			closed(t, s)
+		})
+	}
+}
+
+// bring offers all events, nearly in order, until each is taken: what is refused
+// comes again.
+func bring(t *testing.T, s *sequence.Sequencer[struct{}], r *rand.Rand, keys, each int) {
+	var todo []sequence.Event
+	for seq := range each {
+		for k := range keys {
+			todo = append(todo, event(string(rune('a'+k)), int64(seq+1)))
+		}
+	}
+	for len(todo) > 0 {
+		i := r.IntN(min(len(todo), 5*keys))
+		o, err := s.Offer(t.Context(), todo[i])
+		var full *sequence.FullError
+		switch {
+		case o == sequence.Refused && errors.As(err, &full), o == sequence.Repeated:
+			i = -1
+		case err != nil:
+			t.Error(err)
+			return
+		}
+		if i >= 0 {
+			todo = append(todo[:i], todo[i+1:]...)
+		}
+	}
+}

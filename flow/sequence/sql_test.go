@@ -1,0 +1,417 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/sequence"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestDatabases runs each test by each client.
+func TestDatabases(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for name, test := range map[string]func(t *testing.T, db *databases.DB){
+			"a restart goes on where it was":             testRestart,
+			"a failed handler leaves nothing":            testRollback,
+			"two processes deliver once and in order":    testTwoProcesses,
+			"holes are split, closed, listed, purged":    testHoles,
+			"a key begins where it is told":              testBegin,
+			"what a delivery costs":                      testCosts,
+			"a lost commit converges":                    testLostCommit,
+			"several create the tables at once":          testCreate,
+			"errors say what was wrong":                  testErrors,
+			"odd names are data":                         testNames,
+			"holes of several processes do not deadlock": testFillAndOpen,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, withTables(t, open(t)))
+			})
+		}
+	})
+}
+
+// inDatabase is a sequencer over db whose waits are short, or nearly endless.
+func inDatabase(t *testing.T, db driver.Beginner[driver.SQL], j *journal, wait time.Duration) *sequence.Sequencer[driver.SQL] {
+	t.Helper()
+	return over(t, sequence.InTx(db, sequence.Table{}), record, j, sequence.Options{Wait: wait})
+}
+
+func testRestart(t *testing.T, db *databases.DB) {
+	var j journal
+	s := inDatabase(t, db, &j, 20*time.Millisecond)
+	offers(t, s, "a", "1=delivered 2=delivered 5=held")
+	testbed.Eventually(t, "the wait ends", bound, func() bool { return strings.Contains(j.take(), "5:delivered") })
+	offers(t, s, "a", "8=held")
+	closed(t, s)
+	again := inDatabase(t, db, &j, time.Hour)
+	offers(t, again, "a", "1=duplicate 3=late 3=duplicate 7=held 6=delivered 8=delivered")
+	if got := effects(t, db); got != "a 0:1, a 0:2, a 0:5, a 0:3 late, a 0:6, a 0:7, a 0:8" {
+		t.Errorf("effects: %s", got)
+	}
+}
+
+func testRollback(t *testing.T, db *databases.DB) {
+	var j journal
+	broken := errors.New("broken")
+	fail := true
+	s := over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), func(ctx context.Context, tx driver.SQL, d sequence.Delivery) error {
+		if err := record(ctx, tx, d); err != nil {
+			return err
+		}
+		if fail {
+			return broken
+		}
+		return nil
+	}, &j, sequence.Options{})
+	_, err := s.Offer(t.Context(), event("a", 1))
+	if !errors.Is(err, broken) || effects(t, db) != "" || where(t, db, "a") != (sequence.State{}) {
+		t.Errorf("%v, and there is %q", err, effects(t, db))
+	}
+	fail = false
+	offers(t, s, "a", "1=delivered")
+	if got := effects(t, db); got != "a 0:1" {
+		t.Errorf("effects: %s", got)
+	}
+}
+
+// testTwoProcesses: each brings all events of the same keys in an order of its own;
+// some are brought to neither, and passed over by whichever comes first.
+func testTwoProcesses(t *testing.T, db *databases.DB) {
+	const keys, each = 3, 12
+	var all sync.WaitGroup
+	for seed := range uint64(2) {
+		var j journal
+		s := inDatabase(t, db.Again(t), &j, 50*time.Millisecond)
+		r := rand.New(rand.NewPCG(seed, 9))
+		all.Go(func() {
+			bringTwice(t, s, r, keys, each)
+			testbed.Eventually(t, "nothing is held", bound, func() bool { return s.Load() == sequence.Load{} })
+		})
+	}
+	all.Wait()
+	for k := range keys {
+		key := string(rune('a' + k))
+		last, seen := int64(0), map[int64]bool{}
+		for word := range strings.SplitSeq(effects(t, db), ", ") {
+			var seq int64
+			if n, _ := fmt.Sscanf(word, key+" 0:%d", &seq); n == 0 {
+				continue
+			}
+			if late := strings.HasSuffix(word, "late"); seen[seq] || !late && seq <= last {
+				t.Errorf("key %s: %s after %d", key, word, last)
+			} else if !late {
+				last = seq
+			}
+			seen[seq] = true
+		}
+		if len(seen) != each-1 || seen[5] || last != each {
+			t.Errorf("key %s: delivered %v", key, seen)
+		}
+	}
+}
+
+// bringTwice brings all events but the fifth of each key until they are taken.
+func bringTwice(t *testing.T, s *sequence.Sequencer[driver.SQL], r *rand.Rand, keys, each int) {
+	var todo []sequence.Event
+	for range 2 {
+		for i := range keys * each {
+			if e := event(string(rune('a'+i%keys)), int64(i/keys+1)); e.Seq != 5 {
+				todo = append(todo, e)
+			}
+		}
+	}
+	for len(todo) > 0 {
+		i := r.IntN(min(len(todo), 4*keys))
+		if o, err := s.Offer(t.Context(), todo[i]); o == sequence.Refused {
+			if k := interlock.Kind(err); k != interlock.Retryable {
+				t.Errorf("%v (%v)", err, k)
+				return
+			}
+			continue // a deadlock, or the other was faster several times
+		}
+		todo = append(todo[:i], todo[i+1:]...)
+	}
+}
+
+// testHoles compares the table with memory over random moves.
+func testHoles(t *testing.T, db *databases.DB) {
+	memory, store := &sequence.Memory{}, sequence.InTx[driver.SQL](db, sequence.Table{})
+	hole := sequence.Hole{Key: "a", Epoch: 3, From: 1, To: 9}
+	ok(t, store.Advance(t.Context(), sequence.Move{Stream: "test", Key: "a", To: sequence.Position{Epoch: 3, Seq: 9}, Hole: &hole}, noSQL))
+	ok(t, memory.Advance(t.Context(), sequence.Move{Stream: "test", Key: "a", To: sequence.Position{Epoch: 3, Seq: 9}, Hole: &hole}, nothing))
+	for _, seq := range []int64{5, 5, 1, 9, 7, 10, 6, 8, 2} {
+		at := sequence.Position{Epoch: 3, Seq: seq}
+		got, err := store.Fill(t.Context(), "test", "a", at, noSQL)
+		want, wantErr := memory.Fill(t.Context(), "test", "a", at, nothing)
+		if got != want || errors.Is(err, sequence.ErrNoHole) != errors.Is(wantErr, sequence.ErrNoHole) || (err == nil) != (wantErr == nil) {
+			t.Errorf("fill %v: %+v, %v; memory: %+v, %v", at, got, err, want, wantErr)
+		}
+		var open []sequence.Hole
+		db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+			holes, err := sequence.Table{}.Open(ctx, tx, "test", 100)
+			for _, h := range holes {
+				if time.Since(h.Opened).Abs() > time.Hour {
+					t.Errorf("opened %v", h.Opened)
+				}
+				open = append(open, h.Hole)
+			}
+			return err
+		})
+		if want := memory.Holes("test", "a"); fmt.Sprint(open) != fmt.Sprint(want) {
+			t.Errorf("after %v: open %v, want %v", at, open, want)
+		}
+	}
+	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+		if err := (sequence.Table{}).WriteOff(ctx, tx, "test", sequence.Hole{Key: "a", Epoch: 3, From: 3, To: 5}); !errors.Is(err, sequence.ErrNoHole) {
+			t.Errorf("no such hole: %v", err)
+		}
+		return sequence.Table{}.WriteOff(ctx, tx, "test", sequence.Hole{Key: "a", Epoch: 3, From: 3, To: 4})
+	})
+	if s := where(t, db, "a"); s != (sequence.State{Position: sequence.Position{Epoch: 3, Seq: 9}}) {
+		t.Errorf("%+v", s)
+	}
+	for _, c := range []struct {
+		older time.Duration
+		limit int
+		want  int64
+	}{{time.Hour, 100, 0}, {0, 3, 3}, {0, 100, 5}} {
+		db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+			n, err := sequence.Table{}.Purge(ctx, tx, "test", c.older, c.limit)
+			if n != c.want {
+				t.Errorf("purged %d, want %d", n, c.want)
+			}
+			return err
+		})
+	}
+}
+
+func noSQL(context.Context, driver.SQL) error { return nil }
+
+func nothing(context.Context, struct{}) error { return nil }
+
+func testBegin(t *testing.T, db *databases.DB) {
+	at := sequence.Position{Epoch: 2, Seq: 100}
+	begin := func(ctx context.Context, tx driver.SQL) error {
+		return sequence.Table{}.Begin(ctx, tx, "test", "a", at)
+	}
+	db.Do(t, begin)
+	if err := db.Try(t.Context(), begin); !errors.Is(err, sequence.ErrMoved) {
+		t.Errorf("begun again: %v", err)
+	}
+	var j journal
+	offers(t, inDatabase(t, db, &j, time.Hour), "a", "2:100=duplicate 1:500=stale 2:101=delivered")
+	for _, at := range []sequence.Position{{}, {Epoch: -1}, {Seq: -1}} {
+		wantKind(t, db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error {
+			return sequence.Table{}.Begin(ctx, tx, "test", "b", at)
+		}), interlock.Bug, nil)
+	}
+}
+
+// testCosts counts statements, the handler's own left out: one for each delivery,
+// and none for a duplicate.
+func testCosts(t *testing.T, db *databases.DB) {
+	var c counted
+	var j journal
+	s := over(t, sequence.InTx[driver.SQL](countedBeginner{db, &c}, sequence.Table{}),
+		func(context.Context, driver.SQL, sequence.Delivery) error { return nil }, &j, sequence.Options{})
+	first := "3 statements, 2 commits" // a look and, on MariaDB, a row to lock
+	if db.Dialect == driver.Postgres {
+		first = "2 statements, 2 commits"
+	}
+	for _, step := range []struct{ offers, want string }{
+		{"1=delivered", first},
+		{"2=delivered", "1 statements, 1 commits"},
+		{"1=duplicate", "0 statements, 0 commits"},
+		{"4=held 5=held 6=held", "0 statements, 0 commits"},
+		{"3=delivered", "2 statements, 2 commits"}, // itself, and the three together
+	} {
+		c.statements.Store(0)
+		c.commits.Store(0)
+		offers(t, s, "a", step.offers)
+		if got := fmt.Sprintf("%d statements, %d commits", c.statements.Load(), c.commits.Load()); got != step.want {
+			t.Errorf("%s: %s, want %s", step.offers, got, step.want)
+		}
+	}
+}
+
+// counted counts what is asked of a database.
+type counted struct{ statements, commits atomic.Int64 }
+
+type countedBeginner struct {
+	driver.Beginner[driver.SQL]
+	c *counted
+}
+
+type countedTx struct {
+	driver.Tx[driver.SQL]
+	c *counted
+}
+
+func (b countedBeginner) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := b.Beginner.Begin(ctx)
+	return countedTx{tx, b.c}, err
+}
+
+func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	t.c.statements.Add(1)
+	return t.Tx.Exec(ctx, query, args...)
+}
+
+func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	t.c.statements.Add(1)
+	return t.Tx.Query(ctx, query, args, each)
+}
+
+func (t countedTx) Commit(ctx context.Context) error {
+	t.c.commits.Add(1)
+	return t.Tx.Commit(ctx)
+}
+
+// lossy loses the answer to every second commit.
+type lossy struct {
+	driver.Beginner[driver.SQL]
+	n *atomic.Int64
+}
+
+type lossyTx struct {
+	driver.Tx[driver.SQL]
+	n *atomic.Int64
+}
+
+func (b lossy) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := b.Beginner.Begin(ctx)
+	return lossyTx{tx, b.n}, err
+}
+
+func (t lossyTx) Commit(ctx context.Context) error {
+	err := t.Tx.Commit(ctx)
+	if err == nil && t.n.Add(1)%2 == 0 {
+		err = &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("the reply was lost")}
+	}
+	return err
+}
+
+func testLostCommit(t *testing.T, db *databases.DB) {
+	var j journal
+	s := inDatabase(t, lossy{db, &atomic.Int64{}}, &j, 20*time.Millisecond)
+	for _, seq := range []int64{1, 2, 5, 4, 6, 3} {
+		testbed.Eventually(t, "the event is taken", bound, func() bool {
+			o, err := s.Offer(t.Context(), event("a", seq))
+			if o == sequence.Refused && interlock.Kind(err) != interlock.Uncertain {
+				t.Error(err)
+			}
+			return o.Durable()
+		})
+	}
+	if got := effects(t, db); got != "a 0:1, a 0:2, a 0:5, a 0:4 late, a 0:6, a 0:3 late" {
+		t.Errorf("effects: %s", got)
+	}
+}
+
+func testCreate(t *testing.T, db *databases.DB) {
+	var all sync.WaitGroup
+	for range 4 {
+		own := db.Again(t)
+		all.Go(func() {
+			d := *db
+			d.BeginnerAt = own
+			if err := d.Try(t.Context(), sequence.Table{Name: "other"}.Create); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func testErrors(t *testing.T, db *databases.DB) {
+	var j journal
+	s := over(t, sequence.InTx[driver.SQL](db, sequence.Table{Name: "missing"}), record, &j, sequence.Options{})
+	_, err := s.Offer(t.Context(), event("a", 1))
+	wantKind(t, err, interlock.Definite, nil)
+	if !strings.Contains(err.Error(), "make it with Table.Create") {
+		t.Error(err)
+	}
+	long := over(t, sequence.InTx[driver.SQL](db, sequence.Table{Name: strings.Repeat("x", 60)}), record, &j, sequence.Options{})
+	_, err = long.Offer(t.Context(), event("a", 1))
+	wantKind(t, err, interlock.Bug, interlock.ErrName)
+	for _, c := range []func(ctx context.Context, tx driver.SQL) error{
+		func(ctx context.Context, tx driver.SQL) error {
+			_, err := sequence.Table{}.Open(ctx, tx, "", 1)
+			return err
+		},
+		func(ctx context.Context, tx driver.SQL) error {
+			_, err := sequence.Table{}.Purge(ctx, tx, "test", -1, 1)
+			return err
+		},
+		func(ctx context.Context, tx driver.SQL) error {
+			_, err := sequence.Table{}.Purge(ctx, tx, "test", 0, 0)
+			return err
+		},
+		func(ctx context.Context, tx driver.SQL) error {
+			_, err := sequence.Table{}.Position(ctx, tx, "test", "")
+			return err
+		},
+		func(ctx context.Context, tx driver.SQL) error {
+			return sequence.Table{}.WriteOff(ctx, tx, "test", sequence.Hole{})
+		},
+	} {
+		wantKind(t, db.Try(t.Context(), c), interlock.Bug, nil)
+	}
+}
+
+func testNames(t *testing.T, db *databases.DB) {
+	var j journal
+	s := inDatabase(t, db, &j, time.Hour)
+	names := []string{`it's "\`, "A", "a", "a ", "\u00e4", "a\u0308", "?", "$1", strings.Repeat("x", 512)}
+	for _, name := range names {
+		offers(t, s, name, "1=delivered")
+	}
+	again := inDatabase(t, db, &j, time.Hour)
+	for _, name := range names {
+		offers(t, again, name, "1=duplicate 2=delivered")
+	}
+}
+
+// testFillAndOpen: late events of one hole and new holes of the same keys, from
+// several processes at once, wait for each other and in no circle.
+func testFillAndOpen(t *testing.T, db *databases.DB) {
+	store := sequence.InTx[driver.SQL](db, sequence.Table{})
+	ok(t, store.Advance(t.Context(), sequence.Move{Stream: "test", Key: "a", To: sequence.Position{Seq: 20},
+		Hole: &sequence.Hole{Key: "a", From: 1, To: 20}}, noSQL))
+	var all sync.WaitGroup
+	for w := range int64(2) {
+		own := sequence.InTx(db.Again(t), sequence.Table{})
+		all.Go(func() {
+			for seq := w + 1; seq <= 20; seq += 2 {
+				if _, err := own.Fill(t.Context(), "test", "a", sequence.Position{Seq: seq}, noSQL); err != nil {
+					t.Errorf("fill %d: %v", seq, err)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for seq := int64(20); seq < 40; seq += 2 {
+			err := store.Advance(t.Context(), sequence.Move{Stream: "test", Key: "a", From: sequence.Position{Seq: seq},
+				To: sequence.Position{Seq: seq + 2}, Hole: &sequence.Hole{Key: "a", From: seq + 1, To: seq + 2}}, noSQL)
+			if err != nil {
+				t.Errorf("open at %d: %v", seq, err)
+			}
+		}
+	})
+	all.Wait()
+	if s := where(t, db, "a"); s.Seq != 40 || s.Holes != 10 {
+		t.Errorf("%+v", s)
+	}
+}
