@@ -148,8 +148,11 @@ func testStockAdjustsOnce(s *stockScene) {
 	s.adjust(take)(stockDone) // at the expense of what has expired
 	s.confirm("r")(stockGone)
 	s.has(seat, 0, 0, 0)
-	s.adjust(driver.StockAdjustment{Item: seat, Operation: "three", Delta: 5})(stockDone)
-	s.has(seat, 5, 0, 0)
+	for range 3 {
+		s.adjust(driver.StockAdjustment{Item: seat, Operation: "three", Delta: 5})(stockDone)
+		s.adjust(driver.StockAdjustment{Item: seat, Operation: "four", Delta: -1})(stockDone)
+		s.has(seat, 4, 0, 0)
+	}
 }
 
 func testStockSupply(s *stockScene) {

@@ -43,4 +43,9 @@
 // after the other in the order of their names; so a transaction that calls several
 // times may still meet another in a circle, which the database ends with an error
 // that is Retryable.
+//
+// On MariaDB, a transaction that had read before it calls sees what expired as of
+// then: it is told Retryable where that matters, and should be run again. Several
+// calls with one id at the same moment, of which one is refused, may be Retryable
+// there, too.
 package stock

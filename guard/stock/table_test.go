@@ -186,6 +186,10 @@ func testSettled(t *testing.T, w world) {
 
 func testAdjust(t *testing.T, w world) {
 	w.set(t, "balance", 100)
+	for range 3 { // there would be enough for all of them
+		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "less", Delta: -2}))
+		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "more", Delta: 2}))
+	}
 	take := stock.Adjustment{Item: "balance", Operation: "op1", Delta: -70}
 	for range 3 {
 		ok(t, w.adjust(take))
@@ -207,7 +211,7 @@ func testAdjust(t *testing.T, w world) {
 	wantKind(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "op4", Delta: 1}), interlock.Definite, nil)
 	wantUnknown(t, w.adjust(stock.Adjustment{Item: "other", Operation: "op1", Delta: 1}), "other", "")
 	w.has(t, "balance", driver.MaxQuantity, 0, 0)
-	if n := databases.One[int64](t, w.DB, `select count(*) from interlock_stock_operation`); n != 3 {
+	if n := databases.One[int64](t, w.DB, `select count(*) from interlock_stock_operation`); n != 5 {
 		t.Errorf("%d operations are recorded", n)
 	}
 }
