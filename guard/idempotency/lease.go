@@ -12,6 +12,7 @@ import (
 
 // renew keeps the lease until ctx ends, or until it is lost. A lease lasts from
 // the moment before the last good renewal left, by this process's monotonic clock.
+// If the machine was suspended, that may be noticed late; the store notices at once.
 func (r *Request) renew(ctx context.Context) {
 	s := r.store
 	lease := s.options.Lease

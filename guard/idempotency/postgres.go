@@ -82,13 +82,19 @@ func (postgres) claim(ctx context.Context, db driver.SQL, n names, c driver.Idem
 			found = true
 			return scanned(&r, scan, &fresh)
 		})
-		if err != nil || found && (fresh || r.Finished || r.Owner != c.Owner) {
+		if err != nil || found && (fresh || standsInTheWay(r, c)) {
 			return r, err
 		}
-		// It was made, or finished, after the statement's snapshot. The next one sees it.
+		// It was made, taken or finished after the statement's snapshot. The next one
+		// sees that.
 	}
 	return driver.IdempotencyRecord{}, &interlock.Error{Op: "claim request", Driver: "postgres", Name: c.ID.Key,
 		Kind: interlock.Retryable, Err: errSnapshot}
+}
+
+// standsInTheWay tells whether a record explains why a claim did not get it.
+func standsInTheWay(r driver.IdempotencyRecord, c driver.IdempotencyClaim) bool {
+	return r.Finished || r.Fingerprint != c.Fingerprint || r.Owner != c.Owner && r.Remaining > 0
 }
 
 const (
