@@ -12,11 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/outbox"
-	"github.com/interlock-dev/interlock/internal/testbed/crash"
+
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
-
-var roles = map[string]crash.Role{}
 
 // TestOutbox runs every test on every database, by each of its clients.
 func TestOutbox(t *testing.T) {

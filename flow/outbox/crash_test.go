@@ -1,0 +1,266 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+var roles = map[string]crash.Role{"relay": playRelay, "paused": playPaused}
+
+// single has one slice, so that a process does one thing after the other.
+var single = outbox.Table{Slices: 1}
+
+// fileSink appends the ids of messages to a file, which outlives the process. The
+// answer about one message is lost when it is delivered first.
+type fileSink struct {
+	at   *crash.Points
+	name string
+	lost string
+}
+
+func (s fileSink) Publish(_ context.Context, messages []driver.Message) []error {
+	answers := make([]error, len(messages))
+	failed := map[string]bool{}
+	for i, m := range messages {
+		if failed[m.Key] {
+			answers[i] = driver.ErrNotSent
+			continue
+		}
+		s.at.Pass()
+		before, err := os.ReadFile(s.name)
+		if err == nil {
+			err = s.append(m.ID)
+		}
+		if err == nil && m.ID == s.lost && !slices.Contains(strings.Fields(string(before)), m.ID) {
+			err = errors.New("the answer is lost")
+		}
+		answers[i], failed[m.Key] = err, err != nil
+		s.at.Pass()
+	}
+	return answers
+}
+
+func (s fileSink) append(id string) error {
+	f, err := os.OpenFile(s.name, os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(id + "\n")
+	return err
+}
+
+// watched ends the relay when it looks and there is nothing left.
+type watched struct {
+	driver.Beginner[driver.SQL]
+	direct driver.Beginner[driver.SQL]
+	end    context.CancelFunc
+}
+
+func (w watched) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := w.Beginner.Begin(ctx)
+	return watchedTx{tx, w}, err
+}
+
+type watchedTx struct {
+	driver.Tx[driver.SQL]
+	w watched
+}
+
+func (t watchedTx) Rollback(ctx context.Context) error {
+	err := t.Tx.Rollback(ctx)
+	look, begun := t.w.direct.Begin(ctx)
+	if begun != nil {
+		return err
+	}
+	defer func() { _ = look.Rollback(ctx) }()
+	n, failed := databases.Value[int64](ctx, look, `select (select count(*) from interlock_outbox) + (select count(*) from interlock_outbox_lane)`)
+	if failed == nil && n == 0 {
+		t.w.end()
+	}
+	return err
+}
+
+// playRelay delivers all there is to a file. Its arguments are the client, the URL and
+// the file.
+func playRelay(ctx context.Context, at *crash.Points, args []string) error {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, err := outbox.NewRelay(watched{crash.Beginner[driver.SQL](db, at), db, cancel}, single, fileSink{at, args[2], "a/2"},
+		&outbox.Options{Batch: 2, MinPause: time.Millisecond, MaxPause: time.Millisecond})
+	if err != nil {
+		return err
+	}
+	if err := r.Run(ctx, grant(1), 0); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// scene is an outbox with some messages, and what has to be the case in the end.
+func scene(tb testing.TB, db *databases.DB) (args []string, want func()) {
+	tb.Helper()
+	db.Do(tb, single.Create)
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) error {
+		return single.Add(ctx, sql, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
+	})
+	name := filepath.Join(tb.TempDir(), "delivered")
+	ok(tb, os.WriteFile(name, nil, 0o600))
+	return []string{db.Client, db.URL, name}, func() {
+		tb.Helper()
+		ids := deliveredTo(tb, name)
+		inOrder(tb, "a", ids, 3)
+		inOrder(tb, "b", ids, 2)
+		if n := count(tb, db, `interlock_outbox`) + count(tb, db, `interlock_outbox_lane`); n != 0 {
+			tb.Errorf("%d rows are left", n)
+		}
+	}
+}
+
+// deliveredTo are the ids in a file, in the order of their first delivery.
+func deliveredTo(tb testing.TB, name string) []string {
+	tb.Helper()
+	text, err := os.ReadFile(name)
+	ok(tb, err)
+	var messages []driver.Message
+	for _, id := range strings.Fields(string(text)) {
+		messages = append(messages, driver.Message{ID: id})
+	}
+	return firsts(messages)
+}
+
+// TestKilledAnywhere kills a relay at every statement, commit and call of the sink,
+// and lets another one go on: nothing is lost, and keys keep their order.
+func TestKilledAnywhere(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		points := 0
+		for point, killed := 1, true; killed; point++ {
+			args, want := scene(t, db)
+			_, killed = crash.Run(t, "relay", point, args...)
+			if crash.Run(t, "relay", 0, args...); killed {
+				points = point
+			}
+			if want(); t.Failed() {
+				t.Fatalf("killed at %d", point)
+			}
+		}
+		t.Logf("%d points", points)
+		if points < 40 {
+			t.Errorf("only %d points", points)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestKilledTwice kills the second relay too. Which pairs of points there are depends
+// on the first; one in 31 of them is tried, from another one on each time.
+func TestKilledTwice(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		pairs := 0
+		for first, killed := 1, true; killed; first++ {
+			for second := 1 + first%stride; ; second += stride {
+				args, want := scene(t, db)
+				if _, killed = crash.Run(t, "relay", first, args...); !killed {
+					break
+				}
+				_, again := crash.Run(t, "relay", second, args...)
+				crash.Run(t, "relay", 0, args...)
+				if want(); t.Failed() {
+					t.Fatalf("killed at %d and %d", first, second)
+				}
+				if pairs++; !again {
+					break
+				}
+			}
+		}
+		t.Logf("%d pairs of points", pairs)
+	}, databases.Pgx)
+}
+
+const stride = 31
+
+// playPaused is a relay that says when the sink has a batch, and is stopped then.
+func playPaused(ctx context.Context, at *crash.Points, args []string) error {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	file := fileSink{at, args[2], ""}
+	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
+		if m.ID == "a/2" {
+			fmt.Println("has it")
+			_, _ = fmt.Scanln() // until it is told to go on
+		}
+		return file.Publish(ctx, []driver.Message{m})[0]
+	})
+	r, err := outbox.NewRelay(db, single, sink, &outbox.Options{Batch: 2})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ended:", r.Run(ctx, grant(1), 0))
+	return nil
+}
+
+// TestPausedOwner stops a relay with a batch in its hands, lets another one deliver
+// everything, and wakes the first: it finds out, and deletes nothing.
+func TestPausedOwner(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		args, want := scene(t, db)
+		former := crash.Start(t, "paused", 0, args...)
+		if line := former.Line(bound); line != "has it" {
+			t.Fatal(line)
+		}
+		former.Pause()
+		c := grant(1 << 30) // much later than that of the child, which began after us
+		r, err := outbox.NewRelay(db, single, fileSink{nil, args[2], ""}, nil)
+		ok(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx, c, 0) }()
+		defer func() { cancel(); <-ended }()
+		testbed.Eventually(t, "all is delivered", bound, func() bool { return count(t, db, `interlock_outbox`) == 0 })
+		// What it would delete is there again, and is kept from the new owner.
+		cancel()
+		err = <-ended
+		ended <- err
+		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+			return single.Add(ctx, sql, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
+		})
+		db.Exec(t, `update interlock_outbox set id = id - 5`)
+		_, err = former.Stdin().Write([]byte("\n"))
+		ok(t, err)
+		former.Resume()
+		if line := former.Line(bound); !strings.HasPrefix(line, "ended: stale token") {
+			t.Errorf("the former owner says %q", line)
+		}
+		if n := count(t, db, `interlock_outbox`); n != 5 {
+			t.Errorf("%d of 5 rows are left", n)
+		}
+		db.Exec(t, `delete from interlock_outbox`)
+		want()
+	}, databases.Pgx, databases.Maria)
+}

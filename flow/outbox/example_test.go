@@ -1,0 +1,132 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/outbox"
+)
+
+// An order and the message about it are committed together; a relay under a lock
+// delivers the message.
+func Example() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	box := outbox.Table{}
+	bell, err := postgres.NewBell(pool.Config().ConnConfig, "outbox", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer bell.Close(ctx)
+
+	// What a service does.
+	err = outbox.Tx(ctx, postgres.Pool(pool), bell, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `insert into orders (id, state) values (42, 'created')`); err != nil {
+			return err
+		}
+		return box.Add(ctx, postgres.Tx(tx), driver.Message{Topic: "orders", Key: "order/42", Payload: []byte(`{"state":"created"}`)})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// What a relay does: one lock for all slices.
+	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
+		fmt.Println(m.ID, m.Topic, m.Key) // receivers act once for each m.ID: guard/once
+		return nil
+	})
+	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Bell: bell})
+	if err != nil {
+		log.Fatal(err)
+	}
+	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil) // or redis, or etcd
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locks.Do(ctx, "outbox", relay.RunAll)
+	fmt.Println("not in charge any more:", err)
+}
+
+// Several relays share the slices: each is a partition of a group.
+func ExampleRelay_Run() {
+	var (
+		ctx    = context.Background()
+		pool   *pgxpool.Pool
+		locks  driver.Fenced
+		values driver.Values
+	)
+	box := outbox.Table{Slices: 16}
+	relay, err := outbox.NewRelay(postgres.Pool(pool), box, &memory.Sink{}, &outbox.Options{Poison: outbox.DeadLetter})
+	if err != nil {
+		log.Fatal(err)
+	}
+	g, err := own.Join(ctx, locks, values, "outbox", own.Layout{Partitions: box.Slices}, &own.Options{
+		Work: func(ctx context.Context, p own.Partition) error { return relay.Run(ctx, p.Claim, p.Index) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer g.Leave(ctx)
+}
+
+// What a deployment does once, and an operator does when a receiver was mended.
+func ExampleTable() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	box := outbox.Table{Name: "ops.outbox", Slices: 16}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return box.Create(ctx, postgres.Tx(tx)) })
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		status, err := box.Status(ctx, postgres.Tx(tx))
+		for _, w := range status.Waiting {
+			fmt.Println(w.Key, "waits for", w.ID, "which was tried", w.Attempts, "times:", w.LastError)
+		}
+		letters, err2 := box.Letters(ctx, postgres.Tx(tx), outbox.LetterQuery{Topic: "orders"})
+		var ids []string
+		for _, l := range letters {
+			ids = append(ids, l.ID)
+		}
+		return errors.Join(err, err2, box.Replay(ctx, postgres.Tx(tx), ids, "receiver mended", "alice"))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A function is a sink.
+func ExampleFunc() {
+	sink := outbox.Func(func(_ context.Context, m driver.Message) error {
+		if m.ID == "2" {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	for _, err := range sink.Publish(context.Background(), []driver.Message{
+		{ID: "1", Topic: "t", Key: "k"}, {ID: "2", Topic: "t", Key: "k"}, {ID: "3", Topic: "t", Key: "k"}}) {
+		fmt.Println(err)
+	}
+	// Output:
+	// <nil>
+	// not now
+	// publish: held back: a message before it, of the same topic and key, was not delivered
+}

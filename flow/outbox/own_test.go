@@ -1,0 +1,101 @@
+package outbox_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestRelaysShareSlices lets relays join and leave a group that owns the slices,
+// while messages are added: by locks in Redis, and in the same PostgreSQL.
+func TestRelaysShareSlices(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Run("locks in Redis", func(t *testing.T) {
+			t.Parallel()
+			client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
+			ok(t, err)
+			t.Cleanup(client.Close)
+			testShared(t, made(t, open(t)), func(t *testing.T) (driver.Fenced, driver.Values) {
+				d, err := redis.Open(t.Context(), client, &redis.Options{TTL: 3 * time.Second})
+				ok(t, err)
+				return d, redis.NewValues(client, "")
+			})
+		})
+		t.Run("locks in PostgreSQL", func(t *testing.T) {
+			t.Parallel()
+			db := made(t, open(t))
+			config, err := pgx.ParseConfig(db.URL)
+			ok(t, err)
+			values := memory.NewSpace().Values() // the layout's; the locks are what matters here
+			testShared(t, db, func(t *testing.T) (driver.Fenced, driver.Values) {
+				d, err := postgres.Open(t.Context(), config, &postgres.Options{TTL: 3 * time.Second})
+				ok(t, err)
+				return d, values
+			})
+		})
+	}, databases.Pgx)
+}
+
+func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.Fenced, driver.Values)) {
+	var sink memory.Sink
+	join := func(name string) (leave func()) {
+		d, values := locks(t)
+		r := relay(t, db, &sink, outbox.Options{Batch: 4})
+		g, err := own.Join(t.Context(), d, values, "outbox", own.Layout{Partitions: box.Slices}, &own.Options{Identity: name,
+			Work: func(ctx context.Context, p own.Partition) error { return r.Run(ctx, p.Claim, p.Index) }})
+		ok(t, err)
+		return func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
+			defer cancel()
+			ok(t, g.Leave(ctx))
+			ok(t, d.Close(ctx))
+		}
+	}
+	total := 0
+	more := func() {
+		from := total/2 + 1
+		for i := range 20 {
+			add(t, db, slices.Concat(keyed("a", from+i, from+i), keyed("b", from+i, from+i))...)
+		}
+		total += 40
+	}
+	a := join("a")
+	more()
+	b := join("b")
+	more()
+	delivered(t, &sink, total)
+	owners := func(n int) {
+		testbed.Eventually(t, "the slices are spread", bound, func() bool {
+			found := map[string]bool{}
+			for _, s := range status(t, db).Slices {
+				found[s.Owner] = true
+			}
+			return len(found) == n
+		})
+	}
+	owners(2)
+	a()
+	more()
+	delivered(t, &sink, total)
+	c := join("c")
+	more()
+	b()
+	ids := delivered(t, &sink, total)
+	inOrder(t, "a", ids, total/2)
+	inOrder(t, "b", ids, total/2)
+	empty(t, db)
+	c()
+	t.Logf("%d of %d messages were delivered twice", len(sink.Messages())-total, total)
+}
