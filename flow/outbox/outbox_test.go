@@ -42,6 +42,7 @@ func TestOutbox(t *testing.T) {
 		{"other layouts are refused", testLayouts},
 		{"bad messages are refused", testBadMessages},
 		{"relays that overtake each other", testTogether},
+		{"throughput", testThroughput},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

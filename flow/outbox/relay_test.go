@@ -377,3 +377,27 @@ func testTogether(t *testing.T, db *databases.DB) {
 	empty(t, db)
 	t.Log(fmt.Sprint(len(sink.Messages())-240, " of 240 messages were delivered twice"))
 }
+
+// testThroughput logs what batches are worth. It fails if they are worth nothing.
+func testThroughput(t *testing.T, db *databases.DB) {
+	rate := func(n, batch int) float64 {
+		var messages []driver.Message
+		for i := range n {
+			messages = append(messages, driver.Message{Topic: "t", Key: fmt.Sprint(i % 50), Payload: make([]byte, 200)})
+		}
+		add(t, db, messages...)
+		var sink memory.Sink
+		began := time.Now()
+		stop := serve(t, relay(t, db, &sink, outbox.Options{Batch: batch}), grant(batch))
+		delivered(t, &sink, n)
+		empty(t, db)
+		took := time.Since(began)
+		_ = stop()
+		return float64(n) / took.Seconds()
+	}
+	one, many := rate(100, 1), rate(4000, 500)
+	t.Logf("%.0f messages/s one by one, %.0f in batches: %.1f times", one, many, many/one)
+	if many < 2*one {
+		t.Error("batches are worth nothing")
+	}
+}

@@ -1,0 +1,105 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+type later struct{ error }
+
+func (later) RetryAfter() time.Duration { return 20 * time.Second }
+
+func errorOf(kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: "publish", Kind: kind, Err: err}
+}
+
+// TestRefused: only an error that says so of the message itself makes it poison.
+func TestRefused(t *testing.T) {
+	why := errors.New("why")
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{errorOf(interlock.Definite, why), true}, {fmt.Errorf("x: %w", errorOf(interlock.Bug, why)), true},
+		{errorOf(interlock.Retryable, why), false}, {errorOf(interlock.Uncertain, why), false}, {why, false},
+		{context.DeadlineExceeded, false}, {interlock.ErrLost, false}, {driver.ErrNotSent, false},
+		{errorOf(interlock.Definite, context.Canceled), false}, {errorOf(interlock.Bug, interlock.ErrClosed), false},
+	} {
+		if got := refused(c.err); got != c.want {
+			t.Errorf("%v: %v", c.err, got)
+		}
+	}
+}
+
+func TestJudgement(t *testing.T) {
+	j := judgement{deadLetters: true, attempts: 3, giveUp: 5,
+		retry: backoff.Policy{First: time.Second, Max: 30 * time.Second}, random: func() float64 { return 0.999 }}
+	r := row{Message: driver.Message{ID: "m", Topic: "t", Key: "k"}, id: 7, lane: 1, lists: due, parked: true, attempts: 2, head: 7}
+	other := r
+	other.head = 6 // the failures were of another message
+	for _, c := range []struct {
+		name     string
+		row      row
+		err      error
+		dead     bool
+		attempts int
+		pause    time.Duration // at least
+	}{
+		{"refused for the last time", r, errorOf(interlock.Definite, errors.New("x")), true, 3, 0},
+		{"refused for the first time", other, errorOf(interlock.Definite, errors.New("x")), false, 1, 990 * time.Millisecond},
+		{"failed", r, errors.New("x"), false, 3, 3990 * time.Millisecond},
+		{"asked to wait", other, errorOf(interlock.Retryable, later{errors.New("x")}), false, 1, 20 * time.Second},
+	} {
+		s, failures := j.judge(batch{send: []row{c.row}}, []error{c.err})
+		if len(failures) != 1 || failures[0].Dead != c.dead || failures[0].Attempts != c.attempts || len(s.dead) == 1 != c.dead {
+			t.Errorf("%s: %+v, %+v", c.name, failures, s)
+			continue
+		}
+		if p := failures[0].Pause; !c.dead && (p < c.pause || p > c.pause+time.Second || s.changes[0].pause != p) {
+			t.Errorf("%s: pause %v", c.name, p)
+		}
+	}
+	// A sink that gives too few answers has not said that the others arrived.
+	s, _ := j.judge(batch{send: []row{{id: 1, lane: 1}, {id: 2, lane: 2}}}, []error{nil})
+	if len(s.sent) != 1 || len(s.changes) != 1 || s.changes[0].id != 2 {
+		t.Errorf("%+v", s)
+	}
+	if got := told(errors.New(strings.Repeat("é", 600) + "\x00")); len(got) > 1010 || strings.ContainsRune(got, 0) {
+		t.Errorf("%d bytes of an error are kept", len(got))
+	}
+}
+
+// TestPlanFits: a batch has so much payload at most, or one message.
+func TestPlanFits(t *testing.T) {
+	rows := []row{{id: 1, lane: 1}, {id: 2, lane: 2}, {id: 3, lane: 1}}
+	for i := range rows {
+		rows[i].Payload = make([]byte, 6)
+	}
+	for most, want := range map[int]int{1: 1, 6: 1, 12: 2, 17: 2, 18: 3} {
+		if b := plan(picture{rows: rows}, nil, most); len(b.send) != want || b.full != (want < 3) {
+			t.Errorf("%d bytes: %d messages", most, len(b.send))
+		}
+	}
+}
+
+func TestImpossibleOptions(t *testing.T) {
+	for _, o := range []Options{{Batch: -1}, {Batch: 1001}, {Attempts: -1}, {GiveUp: -1}, {Poison: 7}, {Followers: -1},
+		{MinPause: -1}, {MinPause: 2, MaxPause: 1}, {MaxPoll: -1}, {MinPoll: 2, MaxPoll: 1}, {Publish: -1}, {Drain: -1}} {
+		if err := o.Validate(); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, o := range []*Options{nil, {}, {MinPause: time.Hour}, {MinPoll: time.Hour}} {
+		if err := o.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
