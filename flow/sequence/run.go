@@ -16,10 +16,10 @@ type result struct {
 	failed  error   // the first failure of anything else
 }
 
-// offer gives the machine of a key an event. The key's lock is held, as in all that
-// follows.
-func (s *Sequencer[T]) offer(ctx context.Context, k *entry, e Event) (Outcome, error) {
-	r := s.step(ctx, k, input{kind: offer, event: e, room: s.reserve(k, e)})
+// offer gives the machine of a key an event, which was fetched if it is late. The
+// key's lock is held, as in all that follows.
+func (s *Sequencer[T]) offer(ctx context.Context, k *entry, e Event, late bool) (Outcome, error) {
+	r := s.step(ctx, k, input{kind: offer, event: e, late: late, room: s.reserve(k, e)})
 	return r.outcome, r.err
 }
 
@@ -191,15 +191,15 @@ func (s *Sequencer[T]) beginFetch(missing Hole) {
 	s.work.Add(1) // the caller's own is not done yet
 	go func() {
 		defer s.work.Done()
+		ctx, cancel := context.WithTimeout(s.ctx, s.options.FetchWait)
+		defer cancel()
 		select {
 		case s.fetches <- struct{}{}:
-			defer func() { <-s.fetches }()
-		case <-s.ctx.Done():
+		case <-ctx.Done(): // others take too long; the machine goes on by itself
 			return
 		}
-		ctx, cancel := context.WithTimeout(s.ctx, s.options.FetchWait)
 		events, err := s.options.Fetch(ctx, missing)
-		cancel()
+		<-s.fetches
 		s.take(missing, events, err)
 	}()
 }
@@ -228,6 +228,6 @@ func (s *Sequencer[T]) take(missing Hole, events []Event, err error) {
 		return
 	}
 	for _, e := range asked {
-		_, _ = s.offer(ctx, k, e) // one that fails stays missing, and its hole open
+		_, _ = s.offer(ctx, k, e, true) // one that fails stays missing, and its hole open
 	}
 }

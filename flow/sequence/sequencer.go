@@ -90,7 +90,7 @@ func (s *Sequencer[T]) Offer(ctx context.Context, e Event) (Outcome, error) {
 		return Refused, err
 	}
 	defer s.leave(k)
-	return s.offer(ctx, k, e)
+	return s.offer(ctx, k, e, false)
 }
 
 // Resume lets a halted key go on without what is missing: it records the hole and

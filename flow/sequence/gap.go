@@ -1,0 +1,109 @@
+package sequence
+
+import (
+	"slices"
+	"time"
+)
+
+// gap deals with what is missing before the first of what is held.
+func (m *machine) gap(now time.Time) {
+	missing, since := m.missing(), m.since()
+	note := func(kind effectKind) { m.emit(effect{kind: kind, hole: missing, waited: now.Sub(since)}) }
+	if m.phase == unseen {
+		m.phase = waiting
+		note(noteGap)
+	}
+	if m.phase == waiting && !now.Before(since.Add(m.wait)) {
+		m.phase = overdue
+		note(noteOverdue)
+		if m.fetch > 0 {
+			m.phase, m.deadline = fetching, now.Add(m.fetch)
+			wanted := missing
+			wanted.To = min(wanted.To, wanted.From+int64(m.limit)-1)
+			m.emit(effect{kind: fetch, hole: wanted})
+		} else if m.halt {
+			m.phase = halted
+			note(noteHalted)
+		}
+	}
+	if m.phase == fetching && !now.Before(m.deadline) {
+		m.unanswered(now)
+	}
+	if m.phase == overdue {
+		m.do(effect{kind: open, hole: missing})
+	}
+}
+
+// unanswered is what follows a fetch that did not close the gap.
+func (m *machine) unanswered(now time.Time) {
+	m.phase = overdue
+	if m.halt {
+		m.phase = halted
+		m.emit(effect{kind: noteHalted, hole: m.missing(), waited: now.Sub(m.since())})
+	}
+}
+
+// fetched holds what a source gave of what it was asked for. An answer that comes
+// too late is not for the machine: its events are offered like any others.
+func (m *machine) fetched(now time.Time, in input) {
+	for _, e := range in.events {
+		if at, found := m.find(e.Position); !found && in.at.has(e.Position) && m.last.Before(e.Position) {
+			m.insert(at, held{event: e, at: now, fetched: true})
+		}
+	}
+	if len(m.held) > 0 && !m.last.first(m.held[0].event.Position) {
+		m.unanswered(now)
+	}
+}
+
+// awaits reports whether the answer to a fetch is waited for.
+func (m *machine) awaits(wanted Hole) bool {
+	if m.phase != fetching || len(m.held) == 0 {
+		return false
+	}
+	missing := m.missing()
+	return missing.Epoch == wanted.Epoch && missing.From == wanted.From
+}
+
+// missing is what is missing before the first of what is held.
+func (m *machine) missing() Hole {
+	first := m.held[0].event
+	h := Hole{Key: first.Key, Epoch: first.Epoch, From: 1, To: first.Seq - 1}
+	if first.Epoch == m.last.Epoch {
+		h.From = m.last.Seq + 1
+	}
+	return h
+}
+
+func (h Hole) has(p Position) bool { return p.Epoch == h.Epoch && h.From <= p.Seq && p.Seq <= h.To }
+
+// since is when the gap was noticed: when the first event came that is behind it.
+// Another epoch's do not tell that this one's are missing.
+func (m *machine) since() time.Time {
+	since := m.held[0].at
+	for _, h := range m.held {
+		if h.event.Epoch == m.held[0].event.Epoch && h.at.Before(since) {
+			since = h.at
+		}
+	}
+	return since
+}
+
+func (m *machine) find(p Position) (at int, found bool) {
+	return slices.BinarySearchFunc(m.held, p, func(h held, p Position) int {
+		switch {
+		case h.event.Before(p):
+			return -1
+		case p.Before(h.event.Position):
+			return 1
+		}
+		return 0
+	})
+}
+
+func (m *machine) insert(at int, h held) {
+	if at == 0 && len(m.held) > 0 && m.held[0].event.Epoch != h.event.Epoch {
+		m.phase = unseen // the gap before this one comes first
+	}
+	m.held = slices.Insert(m.held, at, h)
+}
