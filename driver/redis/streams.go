@@ -129,27 +129,32 @@ func (s *Stream) round(ctx context.Context, topics []*streamed, messages []drive
 	if len(batches) == 0 {
 		return more
 	}
-	asked := request{op: "publish"}
-	results, err := s.conn.evalAll(ctx, asked, streamAddScript, batches)
+	results, err := s.conn.evalAll(ctx, request{op: "publish"}, streamAddScript, batches)
 	for n, chunk := range chunks {
 		texts, failure := []string(nil), err
 		if err == nil {
 			texts, failure = s.texts(results[n], len(chunk))
 		}
 		for at, i := range chunk {
-			asked.name = messages[i].ID
-			switch {
-			case failure != nil:
-				answers[i] = failure
-			case texts[at] == "held":
-				answers[i] = driver.ErrNotSent
-			case texts[at] != "":
-				answers[i] = problem(asked, kindOf(texts[at]), errors.New(texts[at]))
+			answers[i] = failure
+			if failure == nil {
+				answers[i] = answerOf(messages[i].ID, texts[at])
 			}
 			failed[lanes[i]] = failed[lanes[i]] || answers[i] != nil
 		}
 	}
 	return more
+}
+
+// answerOf is what the script's text about a message says.
+func answerOf(id, text string) error {
+	switch text {
+	case "":
+		return nil
+	case "held":
+		return driver.ErrNotSent
+	}
+	return problem(request{op: "publish", name: id}, kindOf(text), errors.New(text))
 }
 
 // texts are what the script answered.

@@ -84,22 +84,31 @@ func prepare(i int, m driver.Message) (prepared, error) {
 	if len(m.Payload) > MaxPayload {
 		return refuse("its payload has %d bytes, %d are the most", len(m.Payload), MaxPayload)
 	}
-	if len(m.Headers) == 0 {
-		return p, nil
-	}
-	for name, value := range m.Headers {
-		if name == "" || !text(name) || !text(value) {
-			return refuse("header %q is not UTF-8 without NUL, or has no name", name)
-		}
-	}
-	b, err := json.Marshal(m.Headers)
-	if err != nil {
-		return refuse("its headers: %v", err)
-	}
-	if p.headers = string(b); len(b) > MaxHeaders {
-		return refuse("its headers have %d bytes as JSON, %d are the most", len(b), MaxHeaders)
+	var why string
+	if p.headers, why = encoded(m.Headers); why != "" {
+		return refuse("%s", why)
 	}
 	return p, nil
+}
+
+// encoded is headers as they are stored, or why they cannot be.
+func encoded(headers map[string]string) (stored, why string) {
+	if len(headers) == 0 {
+		return "", ""
+	}
+	for name, value := range headers {
+		if name == "" || !text(name) || !text(value) {
+			return "", fmt.Sprintf("header %q is not UTF-8 without NUL, or has no name", name)
+		}
+	}
+	b, err := json.Marshal(headers)
+	if err != nil {
+		return "", fmt.Sprintf("its headers: %v", err)
+	}
+	if len(b) > MaxHeaders {
+		return "", fmt.Sprintf("its headers have %d bytes as JSON, %d are the most", len(b), MaxHeaders)
+	}
+	return string(b), ""
 }
 
 // decoded is the headers as they were added.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // Relay delivers the messages of a table to a sink. It has no goroutines but those
@@ -67,13 +68,13 @@ func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 	}
 	s := newService(r, c, slice)
 	if f := r.options.Hooks.Serving; f != nil {
-		f(observeServing(c, slice))
+		f(observe.OutboxServing{Slice: slice, Token: c.Token(), Owner: c.Owner()})
 	}
 	leave := r.enter(s)
 	defer leave()
 	err := s.run(ctx)
 	if f := r.options.Hooks.Stopped; f != nil {
-		f(observeStopped(slice, err))
+		f(observe.OutboxStopped{Slice: slice, Err: err})
 	}
 	return err
 }

@@ -90,15 +90,7 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
 		return err
 	}
-	// A condition of the DELETE would be a read that locks, in InnoDB.
-	parked := map[int64]bool{}
-	err := s.query(ctx, `select distinct lane from {messages} where lane in (`+list(d.relieved)+`) and parked = true`, nil,
-		func(scan func(...any) error) error {
-			var lane int64
-			err := scan(&lane)
-			parked[lane] = true
-			return err
-		})
+	parked, err := s.parked(ctx, d.relieved)
 	if err != nil {
 		return err
 	}
@@ -116,6 +108,20 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 		}
 	}
 	return s.goOn(ctx, queued)
+}
+
+// parked tells of which lanes something is parked. It is a statement of its own, since
+// a condition of a DELETE is a read that locks, in InnoDB.
+func (s store) parked(ctx context.Context, lanes []int64) (map[int64]bool, error) {
+	parked := map[int64]bool{}
+	err := s.query(ctx, `select distinct lane from {messages} where lane in (`+list(lanes)+`) and parked = true`, nil,
+		func(scan func(...any) error) error {
+			var lane int64
+			err := scan(&lane)
+			parked[lane] = true
+			return err
+		})
+	return parked, err
 }
 
 // goOn makes lanes due at once.
