@@ -22,6 +22,7 @@ func TestSurroundings(t *testing.T) {
 		"tables are created once":                 testCreate,
 		"tables may have any name":                testTableNames,
 		"an early snapshot sells nothing twice":   testEarlySnapshot,
+		"what expired unseen is no refusal":       testExpiredUnseen,
 		"a missing table is told":                 testMissing,
 		"an open transaction is waited for":       testWaits,
 		"a hold in the same transaction is known": testSameTransaction,
@@ -86,6 +87,21 @@ func testEarlySnapshot(t *testing.T, w world) {
 		ok(t, tx.Rollback(t.Context()))
 		w.has(t, item, 1, 1, 0)
 	}
+}
+
+// testExpiredUnseen has a hold that was made, and expired, after a transaction's
+// snapshot was taken. It is not told that there is nothing: it must run again.
+func testExpiredUnseen(t *testing.T, w world) {
+	w.set(t, "a", 1)
+	tx := w.Begun(t, driver.RepeatableRead)
+	if seen, err := w.Show(t.Context(), tx, "a"); err != nil || seen.Available() != 1 {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	ok(t, w.hold("unseen", time.Hour, one("a")))
+	w.lapse(t, "unseen", 2*time.Hour)
+	wantKind(t, w.Hold(t.Context(), tx, "late", time.Hour, one("a")), interlock.Retryable, nil)
+	ok(t, tx.Rollback(t.Context()))
+	ok(t, w.hold("late", time.Hour, one("a")))
 }
 
 func testMissing(t *testing.T, w world) {

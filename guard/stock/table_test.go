@@ -185,10 +185,10 @@ func testSettled(t *testing.T, w world) {
 }
 
 func testAdjust(t *testing.T, w world) {
-	w.set(t, "balance", 100)
+	w.set(t, "balance", 97)
 	for range 3 { // there would be enough for all of them
 		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "less", Delta: -2}))
-		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "more", Delta: 2}))
+		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "more", Delta: 5}))
 	}
 	take := stock.Adjustment{Item: "balance", Operation: "op1", Delta: -70}
 	for range 3 {
