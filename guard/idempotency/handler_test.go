@@ -67,6 +67,9 @@ func (s *site) ask(t testing.TB, key string, changes ...string) said {
 			*map[string]*string{"body": &body, "path": &path, "method": &method}[name] = value
 		} else {
 			name, value, _ := strings.Cut(c, ": ")
+			if name == "Tenant" {
+				header.Del(name)
+			}
 			header.Add(name, value)
 		}
 	}
@@ -144,8 +147,10 @@ func TestOtherRequestUnderAKey(t *testing.T) {
 	}
 	s.want(t, s.ask(t, "k", "Unrelated: x"), 201, "")
 	for _, c := range []string{"method=PATCH", "Tenant: bob"} {
-		s.want(t, s.ask(t, "other "+c[:1]), 400, "key-malformed") // a bare key with a blank
-		s.want(t, s.ask(t, "k2", c), 201, "")
+		got := s.ask(t, "k", c)
+		if s.want(t, got, 201, ""); got.Header.Get("Idempotency-Replayed") != "" {
+			t.Errorf("%s has the answer of another request", c)
+		}
 	}
 	if s.runs.Load() != 3 {
 		t.Errorf("run %d times", s.runs.Load())
