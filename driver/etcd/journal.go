@@ -1,0 +1,174 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Journal keeps records of transactions: an append is one transaction of etcd, and
+// appends that come together travel in one request, each with its own conditions.
+// It implements driver.Journal.
+//
+// A transaction has a key for where it stands, one for what it is, one for each record
+// and payload, and one in the due index for each due time that it has, or has had: an
+// append does not know the one before, and leaves it to who comes by when that is due.
+// etcd has no clock in its transactions: what is too
+// far in the future, and when something was written, kept or ended, is told by the
+// clock of whoever calls. A request has room for 1.5 MiB and 128 operations by etcd's
+// defaults, on which this relies.
+type Journal struct {
+	client *clientv3.Client
+	prefix string
+	now    func() time.Time
+}
+
+var _ driver.Journal = (*Journal)(nil)
+
+// NewJournal keeps a journal under prefix, in keys that go on with
+// "interlock.journal:". No lock's contenders begin so. It does not block, and the
+// client must outlive its use.
+func NewJournal(client *clientv3.Client, prefix string) *Journal {
+	return &Journal{client: client, prefix: prefix + reserved + "journal:", now: time.Now}
+}
+
+// The keys. Ids stand last, or in front of a NUL, which none contains: they are as
+// they are, so that keys are in the order of ids.
+
+func (j *Journal) shardKey(shard int) string { return fmt.Sprintf("%sshard/%09d", j.prefix, shard) }
+
+func (j *Journal) headKey(id string) string { return j.prefix + "head/" + id }
+
+func (j *Journal) aboutKey(id string) string { return j.prefix + "about/" + id }
+
+func (j *Journal) recordKey(id string, position int64) string {
+	return j.prefix + "record/" + id + "\x00" + padded(position)
+}
+
+func (j *Journal) payloadKey(id string, sum []byte) string {
+	return fmt.Sprintf("%spayload/%s\x00%x", j.prefix, id, sum)
+}
+
+func (j *Journal) dueKey(h driver.Head) string { return j.dueAt(h.Shard, h.Due) + h.Transaction }
+
+// dueAt is the prefix of all that is due in a shard at a time.
+func (j *Journal) dueAt(shard int, at time.Time) string {
+	return fmt.Sprintf("%sdue/%09d/%s/", j.prefix, shard, padded(at.UnixMilli()+dueZero))
+}
+
+// dueZero lets times before 1970 stand in front of those after it.
+const dueZero = 1 << 60
+
+// located is a head and the revision that wrote it.
+type located struct {
+	driver.Head
+	revision int64
+}
+
+// The value of a head begins with the position and whether the transaction has
+// ended, so that an append finds out by comparing values whether it fits. What never
+// changes is in a key of its own, which begins with the shard.
+const (
+	goesOn   = "0"
+	hasEnded = "1"
+)
+
+type headNote struct {
+	Sum     []byte `json:"sum,omitempty"`
+	Due     int64  `json:"due_ms,omitempty"`
+	Claimed bool   `json:"claimed,omitempty"`
+	Ended   int64  `json:"ended_us,omitempty"`
+}
+
+func headText(h driver.Head) string {
+	if h.Ended.IsZero() {
+		return padded(h.Position) + goesOn + jsonText(headNote{Sum: h.Sum, Claimed: h.Claimed, Due: h.Due.UnixMilli()})
+	}
+	return padded(h.Position) + hasEnded + jsonText(headNote{Sum: h.Sum, Ended: h.Ended.UnixMicro()})
+}
+
+func aboutText(shard int, kind string) string { return padded(int64(shard)) + kind }
+
+// readPlaced reads the two keys of a transaction; none is the zero value.
+func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p located, err error) {
+	if len(head) == 0 && len(about) == 0 {
+		return p, nil
+	}
+	var s headNote
+	if len(head) != 1 || len(about) != 1 || len(head[0].Value) <= digits || len(about[0].Value) < digits ||
+		json.Unmarshal(head[0].Value[digits+1:], &s) != nil {
+		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
+	}
+	position, err := strconv.ParseInt(string(head[0].Value[:digits]), 10, 64)
+	shard, err2 := strconv.ParseInt(string(about[0].Value[:digits]), 10, 64)
+	if err != nil || err2 != nil {
+		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
+	}
+	p.revision = head[0].ModRevision
+	p.Head = driver.Head{Transaction: id, Shard: int(shard), Type: string(about[0].Value[digits:]), Position: position, Sum: s.Sum, Claimed: s.Claimed}
+	if s.Ended != 0 {
+		p.Ended = time.UnixMicro(s.Ended).UTC()
+	} else {
+		p.Due = time.UnixMilli(s.Due).UTC()
+	}
+	return p, nil
+}
+
+// heading of a record, in front of its data.
+type recordHeading struct {
+	Kind    string          `json:"kind"`
+	Step    string          `json:"step,omitempty"`
+	Sum     []byte          `json:"sum,omitempty"`
+	Epoch   interlock.Token `json:"epoch,omitempty"`
+	Written int64           `json:"written_us"`
+}
+
+func recordText(r driver.Record, epoch interlock.Token, now time.Time) string {
+	return jsonText(recordHeading{r.Kind, r.Step, r.Sum, epoch, now.UnixMicro()}) + "\n" + string(r.Data)
+}
+
+func readLogged(kv *mvccpb.KeyValue) (r driver.Record, err error) {
+	head, data, ok := bytes.Cut(kv.Value, []byte("\n"))
+	var h recordHeading
+	r.Position, err = strconv.ParseInt(string(kv.Key[max(0, len(kv.Key)-digits):]), 10, 64)
+	if !ok || err != nil || json.Unmarshal(head, &h) != nil {
+		return r, fmt.Errorf("key %q is not a record", kv.Key)
+	}
+	r.Kind, r.Step, r.Sum, r.Epoch, r.Data, r.Written = h.Kind, h.Step, h.Sum, h.Epoch, data, time.UnixMicro(h.Written).UTC()
+	return r, nil
+}
+
+func jsonText(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("etcd: journal: " + err.Error()) // strings, numbers and bytes always marshal
+	}
+	return string(text)
+}
+
+// do sends one transaction, within the time of a request.
+func (j *Journal) do(ctx context.Context, op, name string, when []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	if ctx.Err() != nil {
+		return nil, unsent(ctx, op, name)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := j.client.Txn(rctx).If(when...).Then(then...).Else(otherwise...).Commit()
+	if err != nil {
+		return nil, failed(rctx, op, name, err)
+	}
+	return reply, nil
+}
+
+func journalError(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
+}

@@ -1,0 +1,178 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Enter raises the epoch of a shard; see driver.JournalWriter. It takes two requests,
+// and more if others enter at once.
+func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
+	const op = "enter shard"
+	name, key := driver.ShardName(shard), j.shardKey(shard)
+	if shard < 0 || !epoch.Valid() {
+		return journalError(op, name, interlock.Bug, fmt.Errorf("%d is not a token", int64(epoch)))
+	}
+	if err := plausible(op, name, epoch, j.now()); err != nil {
+		return err
+	}
+	for {
+		// A key that is not there is compared as one of no value.
+		reply, err := j.do(ctx, op, name, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+			[]clientv3.Op{clientv3.OpPut(key, padded(int64(epoch)))},
+			[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", padded(int64(epoch)+1))},
+				[]clientv3.Op{clientv3.OpPut(key, padded(int64(epoch)))}, []clientv3.Op{clientv3.OpGet(key)})})
+		if err != nil || reply.Succeeded || reply.Responses[0].GetResponseTxn().Succeeded {
+			return err
+		}
+		kvs := reply.Responses[0].GetResponseTxn().Responses[0].GetResponseRange().Kvs
+		if len(kvs) == 0 {
+			continue // removed by hand in this instant
+		}
+		return j.judgeEpoch(op, shard, kvs[0].Value, epoch)
+	}
+}
+
+// judgeEpoch says what is wrong with an epoch that is not the shard's.
+func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.Token) error {
+	name := driver.ShardName(shard)
+	seen, err := interlock.ParseToken(string(stored))
+	if len(stored) == 0 {
+		seen, err = 0, nil
+	}
+	switch {
+	case err != nil:
+		return journalError(op, name, interlock.Definite, fmt.Errorf("its key holds no epoch but %.40q", stored))
+	case seen > got:
+		return journalError(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got})
+	case seen < got:
+		return journalError(op, name, interlock.Bug, fmt.Errorf("nobody has entered with epoch %d", got))
+	}
+	return nil
+}
+
+// A request has room for so many appends, of so many bytes, by etcd's defaults of 128
+// operations and 1.5 MiB.
+const (
+	maxAppends     = 32
+	maxAppendBytes = 1 << 20
+)
+
+// Append does each append wholly or not at all, with one request for as many as
+// travel together; see driver.JournalWriter.
+func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
+	errs := make([]error, len(appends))
+	var group []int
+	size := 0
+	for i, a := range appends {
+		if errs[i] = driver.CheckAppend(appends, i); errs[i] != nil {
+			continue
+		}
+		bytes := appendBytes(a)
+		if len(group) == maxAppends || len(group) > 0 && size+bytes > maxAppendBytes {
+			j.appendGroup(ctx, appends, group, errs)
+			group, size = nil, 0
+		}
+		group, size = append(group, i), size+bytes
+	}
+	if len(group) > 0 {
+		j.appendGroup(ctx, appends, group, errs)
+	}
+	return errs
+}
+
+// appendBytes is at least what an append takes in a request.
+func appendBytes(a driver.Append) int {
+	size := 4 * (len(a.Transaction) + 200)
+	for _, r := range a.Records {
+		size += len(r.Data) + len(r.Step) + len(a.Transaction) + 300
+	}
+	return size
+}
+
+func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, group []int, errs []error) {
+	var ops []clientv3.Op
+	for _, i := range group {
+		when, then := j.appendOps(appends[i])
+		ops = append(ops, clientv3.OpTxn(when, then, j.lookOps(appends[i])))
+	}
+	reply, err := j.do(ctx, "append", appends[group[0]].Transaction, nil, ops, nil)
+	for k, i := range group {
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		if inner := reply.Responses[k].GetResponseTxn(); !inner.Succeeded {
+			errs[i] = j.refusal(appends[i], (*clientv3.TxnResponse)(inner))
+		}
+	}
+}
+
+// appendOps is an append: on what conditions, and what it does.
+func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
+	head, about := j.headKey(a.Transaction), j.aboutKey(a.Transaction)
+	if a.Epoch != 0 {
+		when = append(when, clientv3.Compare(clientv3.Value(j.shardKey(a.Shard)), "=", padded(int64(a.Epoch))))
+	}
+	if a.After == 0 {
+		when = append(when, clientv3.Compare(clientv3.CreateRevision(head), "=", 0))
+		then = append(then, clientv3.OpPut(about, aboutText(a.Shard, a.Type)))
+	} else {
+		when = append(when,
+			clientv3.Compare(clientv3.Value(head), ">", padded(a.After)+goesOn),
+			clientv3.Compare(clientv3.Value(head), "<", padded(a.After)+hasEnded),
+			clientv3.Compare(clientv3.Value(about), ">", before(aboutText(a.Shard, ""))),
+			clientv3.Compare(clientv3.Value(about), "<", aboutText(a.Shard+1, "")))
+	}
+	now := j.now()
+	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Sum: a.Records[len(a.Records)-1].Sum, Due: a.Due}
+	if a.Due.IsZero() {
+		h.Ended = now
+	} else {
+		then = append(then, clientv3.OpPut(j.dueKey(h), ""))
+	}
+	then = append(then, clientv3.OpPut(head, headText(h)))
+	for i, r := range a.Records {
+		then = append(then, clientv3.OpPut(j.recordKey(a.Transaction, a.After+int64(i)+1), recordText(r, a.Epoch, now)))
+	}
+	return when, then
+}
+
+// before is below a text and everything that begins with it, and above all texts of
+// its length that are below it.
+func before(text string) string { return text[:len(text)-1] + string(text[len(text)-1]-1) + "\xff" }
+
+// lookOps reads what says why an append was refused.
+func (j *Journal) lookOps(a driver.Append) []clientv3.Op {
+	return []clientv3.Op{clientv3.OpGet(j.shardKey(a.Shard)), clientv3.OpGet(j.headKey(a.Transaction)), clientv3.OpGet(j.aboutKey(a.Transaction))}
+}
+
+// refusal says why an append was not done.
+func (j *Journal) refusal(a driver.Append, look *clientv3.TxnResponse) error {
+	const op = "append"
+	var epoch []byte
+	if kvs := look.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		epoch = kvs[0].Value
+	}
+	if a.Epoch != 0 {
+		if err := j.judgeEpoch(op, a.Shard, epoch, a.Epoch); err != nil {
+			return err
+		}
+	}
+	p, err := j.readPlaced(a.Transaction, look.Responses[1].GetResponseRange().Kvs, look.Responses[2].GetResponseRange().Kvs)
+	switch {
+	case err != nil:
+		return journalError(op, a.Transaction, interlock.Definite, err)
+	case p.Position == a.After && p.Ended.IsZero() && p.Shard != a.Shard:
+		return journalError(op, a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", p.Shard, a.Shard))
+	case p.Position == a.After && p.Ended.IsZero():
+		return journalError(op, a.Transaction, interlock.Definite, errors.New("its keys were changed by hand"))
+	}
+	return &driver.PositionError{Transaction: a.Transaction, After: a.After, Found: p.Head}
+}

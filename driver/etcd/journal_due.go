@@ -1,0 +1,156 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// entry is one of the due index: that of a transaction, or one that it has left.
+type entry struct {
+	key, id string
+	at      located // what the transaction says itself
+}
+
+// current says whether the transaction is due when the entry says.
+func (j *Journal) current(e entry) bool {
+	return e.at.Position > 0 && e.at.Ended.IsZero() && j.dueKey(e.at.Head) == e.key
+}
+
+// duePage is how many entries of the index are read at once: each is looked up by two
+// operations of one request.
+const duePage = 50
+
+// entries reads a page of the index from a key on, below another one, with what the
+// transactions say. more says that there may be further ones.
+func (j *Journal) entries(ctx context.Context, op, from, to string) (list []entry, more bool, err error) {
+	reply, err := j.do(ctx, op, "due index", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(to), clientv3.WithLimit(duePage), clientv3.WithKeysOnly())}, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	var ops []clientv3.Op
+	start := len(j.dueAt(0, time.UnixMilli(0)))
+	for _, kv := range reply.Responses[0].GetResponseRange().Kvs {
+		e := entry{key: string(kv.Key), id: string(kv.Key[start:])}
+		list = append(list, e)
+		ops = append(ops, clientv3.OpGet(j.headKey(e.id)), clientv3.OpGet(j.aboutKey(e.id)))
+	}
+	if len(list) == 0 {
+		return nil, false, nil
+	}
+	if reply, err = j.do(ctx, op, "due index", nil, ops, nil); err != nil {
+		return nil, false, err
+	}
+	for i := range list {
+		list[i].at, err = j.readPlaced(list[i].id, reply.Responses[2*i].GetResponseRange().Kvs, reply.Responses[2*i+1].GetResponseRange().Kvs)
+		if err != nil {
+			return nil, false, journalError(op, list[i].id, interlock.Definite, err)
+		}
+	}
+	return list, len(list) == duePage, nil
+}
+
+// Due lists what is unfinished; see driver.JournalReader. It takes two requests for
+// each fifty entries of the index.
+func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
+	from, to := j.shardOfIndex(shard), clientv3.GetPrefixRangeEnd(j.shardOfIndex(shard))
+	if behind.Transaction != "" {
+		behind.Shard = shard
+		from = j.dueKey(behind) + "\x00"
+	}
+	for more := true; more && len(heads) < limit; {
+		var list []entry
+		if list, more, err = j.entries(ctx, "list due", from, to); err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			if from = e.key + "\x00"; j.current(e) && len(heads) < limit {
+				heads = append(heads, e.at.Head)
+			}
+		}
+	}
+	return heads, nil
+}
+
+func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09d/", j.prefix, shard) }
+
+// Claim moves due times, and removes the entries that transactions have left; see
+// driver.JournalWriter. It takes three requests for each fifty entries.
+func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
+	const op = "claim"
+	if until.IsZero() {
+		return nil, journalError(op, driver.ShardName(shard), interlock.Bug, errors.New("until when is not said"))
+	}
+	from, to := j.shardOfIndex(shard), j.dueAt(shard, by.Add(time.Millisecond))
+	owned := clientv3.Compare(clientv3.Value(j.shardKey(shard)), "=", padded(int64(epoch)))
+	for more := true; more && len(heads) < limit; {
+		var list []entry
+		if list, more, err = j.entries(ctx, op, from, to); err != nil {
+			return heads, err
+		}
+		var ops []clientv3.Op
+		var claimed []driver.Head // in the order of ops; the zero Head for an entry that is removed
+		for _, e := range list {
+			if from = e.key + "\x00"; len(heads)+countHeads(claimed) == limit {
+				more = false
+				break
+			}
+			when, then, h := j.claimOps(e, until)
+			ops, claimed = append(ops, clientv3.OpTxn(when, then, nil)), append(claimed, h)
+		}
+		reply, err := j.do(ctx, op, driver.ShardName(shard), []clientv3.Cmp{owned}, ops, []clientv3.Op{clientv3.OpGet(j.shardKey(shard))})
+		if err != nil {
+			return heads, err
+		}
+		if !reply.Succeeded {
+			return heads, j.disowned(op, shard, epoch, reply)
+		}
+		for i, h := range claimed {
+			if h.Transaction != "" && reply.Responses[i].GetResponseTxn().Succeeded {
+				heads = append(heads, h)
+			}
+		}
+	}
+	return heads, nil
+}
+
+func countHeads(claimed []driver.Head) (n int) {
+	for _, h := range claimed {
+		if h.Transaction != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (j *Journal) disowned(op string, shard int, epoch interlock.Token, reply *clientv3.TxnResponse) error {
+	var stored []byte
+	if kvs := reply.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		stored = kvs[0].Value
+	}
+	return j.judgeEpoch(op, shard, stored, epoch)
+}
+
+// claimOps puts off the due time of an entry's transaction, or removes an entry that
+// it has left, unless it has moved since it was read.
+func (j *Journal) claimOps(e entry, until time.Time) (when []clientv3.Cmp, then []clientv3.Op, h driver.Head) {
+	when = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(e.id)), "=", e.at.revision)}
+	then = []clientv3.Op{clientv3.OpDelete(e.key)}
+	if !j.current(e) {
+		return when, then, h
+	}
+	h = e.at.Head
+	h.Due, h.Claimed = time.UnixMilli(until.UnixMilli()).UTC(), true
+	if later := j.dueKey(h); later != e.key {
+		then = append(then, clientv3.OpPut(later, ""))
+	} else {
+		then = nil
+	}
+	return when, append(then, clientv3.OpPut(j.headKey(e.id), headText(h))), h
+}

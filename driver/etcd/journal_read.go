@@ -1,0 +1,206 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+func checkTransaction(op, id string) error {
+	if id == "" || len(id) > driver.MaxTransaction {
+		return journalError(op, id, interlock.Bug, fmt.Errorf("%w: a transaction's id has 1 to %d bytes", interlock.ErrName, driver.MaxTransaction))
+	}
+	return nil
+}
+
+// Read gives a transaction's head and records, in one request; see
+// driver.JournalReader.
+func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
+	const op = "read journal"
+	if err := checkTransaction(op, id); err != nil {
+		return driver.Head{}, nil, err
+	}
+	last := clientv3.GetPrefixRangeEnd(j.recordKey(id, 0)[:len(j.recordKey(id, 0))-digits])
+	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.headKey(id)), clientv3.OpGet(j.aboutKey(id)),
+		clientv3.OpGet(j.recordKey(id, max(0, after)+1), clientv3.WithRange(last))}, nil)
+	if err != nil {
+		return driver.Head{}, nil, err
+	}
+	p, err := j.readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
+	var records []driver.Record
+	for _, kv := range reply.Responses[2].GetResponseRange().Kvs {
+		r, bad := readLogged(kv)
+		if bad != nil && err == nil {
+			err = bad
+		}
+		records = append(records, r)
+	}
+	if err != nil {
+		return driver.Head{}, nil, journalError(op, id, interlock.Definite, err)
+	}
+	return p.Head, records, nil
+}
+
+// Keep stores a payload; see driver.JournalWriter.
+func (j *Journal) Keep(ctx context.Context, id string, sum, payload []byte) error {
+	if err := driver.CheckPayload(id, sum, payload); err != nil {
+		return err
+	}
+	key := j.payloadKey(id, sum)
+	_, err := j.do(ctx, "keep payload", id, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		[]clientv3.Op{clientv3.OpPut(key, strconv.FormatInt(j.now().UnixMicro(), 10)+"\n"+string(payload))}, nil)
+	return err
+}
+
+// Payload gives what was kept; see driver.JournalReader.
+func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, error) {
+	const op = "read payload"
+	if err := checkTransaction(op, id); err != nil {
+		return nil, err
+	}
+	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.payloadKey(id, sum))}, nil)
+	if err != nil {
+		return nil, err
+	}
+	kvs := reply.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return nil, nil
+	}
+	_, payload, ok := strings.Cut(string(kvs[0].Value), "\n")
+	if !ok {
+		return nil, journalError(op, id, interlock.Definite, fmt.Errorf("key %q is not a payload", kvs[0].Key))
+	}
+	return []byte(payload), nil
+}
+
+// Heads lists transactions by their ids; see driver.JournalReader. It takes one
+// request for each fifty.
+func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
+	for more := true; more && len(heads) < limit; {
+		var list []located
+		if list, more, err = j.heads(ctx, "list transactions", behind, min(duePage, limit-len(heads))); err != nil {
+			return nil, err
+		}
+		for _, p := range list {
+			heads, behind = append(heads, p.Head), p.Transaction
+		}
+	}
+	return heads, nil
+}
+
+// heads reads a page of transactions.
+func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list []located, more bool, err error) {
+	each := func(key func(string) string) clientv3.Op {
+		return clientv3.OpGet(key(behind)+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(key(""))), clientv3.WithLimit(int64(limit)))
+	}
+	reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{each(j.headKey), each(j.aboutKey)}, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	head, about := reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs
+	for i := range head {
+		id := strings.TrimPrefix(string(head[i].Key), j.headKey(""))
+		p, err := j.readPlaced(id, head[i:i+1], about[min(i, len(about)):min(i+1, len(about))])
+		if err != nil {
+			return nil, false, journalError(op, id, interlock.Definite, err)
+		}
+		list = append(list, p)
+	}
+	return list, len(list) == limit, nil
+}
+
+// Forget removes what ended long ago; see driver.JournalKeeper. It looks at every
+// transaction and payload there is.
+func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
+	behind := ""
+	for more := true; more && forgotten < limit; {
+		var list []located
+		if list, more, err = j.heads(ctx, "forget", behind, duePage); err != nil {
+			return forgotten, err
+		}
+		for _, p := range list {
+			behind = p.Transaction
+			if p.Ended.IsZero() || !p.Ended.Before(before) || forgotten == limit {
+				continue
+			}
+			if err := j.forget(ctx, p); err != nil {
+				return forgotten, err
+			}
+			forgotten++
+		}
+	}
+	return forgotten, j.forgetPayloads(ctx, before)
+}
+
+// forget removes an ended transaction, in one step: nothing can be appended to it.
+func (j *Journal) forget(ctx context.Context, p located) error {
+	_, err := j.do(ctx, "forget", p.Transaction, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(p.Transaction)), "=", p.revision)},
+		[]clientv3.Op{
+			clientv3.OpDelete(j.headKey(p.Transaction)), clientv3.OpDelete(j.aboutKey(p.Transaction)),
+			clientv3.OpDelete(j.prefix+"record/"+p.Transaction+"\x00", clientv3.WithPrefix()),
+			clientv3.OpDelete(j.prefix+"payload/"+p.Transaction+"\x00", clientv3.WithPrefix()),
+		}, nil)
+	return err
+}
+
+// forgetPayloads removes old payloads whose transaction does not exist.
+func (j *Journal) forgetPayloads(ctx context.Context, before time.Time) error {
+	const op = "forget payloads"
+	all := j.prefix + "payload/"
+	from := all
+	for {
+		reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(all)), clientv3.WithLimit(1))}, nil)
+		if err != nil {
+			return err
+		}
+		kvs := reply.Responses[0].GetResponseRange().Kvs
+		if len(kvs) == 0 {
+			return nil
+		}
+		key := string(kvs[0].Key)
+		id, _, _ := strings.Cut(strings.TrimPrefix(key, all), "\x00")
+		kept, _, _ := strings.Cut(string(kvs[0].Value), "\n")
+		if us, err := strconv.ParseInt(kept, 10, 64); err == nil && time.UnixMicro(us).Before(before) {
+			when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(id)), "=", 0)}
+			if _, err := j.do(ctx, op, id, when, []clientv3.Op{clientv3.OpDelete(key)}, nil); err != nil {
+				return err
+			}
+		}
+		from = key + "\x00"
+	}
+}
+
+// Unscheduled counts what is unfinished and has no entry in the due index; see
+// driver.JournalKeeper. It looks at every transaction there is.
+func (j *Journal) Unscheduled(ctx context.Context) (count int, err error) {
+	behind := ""
+	for more := true; more; {
+		var list []located
+		if list, more, err = j.heads(ctx, "count unscheduled", behind, duePage); err != nil {
+			return 0, err
+		}
+		for _, p := range list {
+			if behind = p.Transaction; !p.Ended.IsZero() {
+				continue
+			}
+			// Missing while the transaction is where it was read: not moved since.
+			reply, err := j.do(ctx, "count unscheduled", p.Transaction, []clientv3.Cmp{
+				clientv3.Compare(clientv3.ModRevision(j.headKey(p.Transaction)), "=", p.revision),
+				clientv3.Compare(clientv3.CreateRevision(j.dueKey(p.Head)), "=", 0)}, nil, nil)
+			if err != nil {
+				return 0, err
+			}
+			if reply.Succeeded {
+				count++
+			}
+		}
+	}
+	return count, nil
+}

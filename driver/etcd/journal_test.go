@@ -1,0 +1,108 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestJournal(t *testing.T) {
+	drivertest.RunJournal(t, drivertest.JournalHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.JournalBackend {
+			var extra []string
+			if !exclusive {
+				extra = append(extra, "--unsafe-no-fsync")
+			}
+			server := testbed.Etcd(t, extra...)
+			return ledger{paths.New[driver.Journal](server), dial(t, server.Addr())}
+		},
+	})
+}
+
+// ledger is a server with a path of its own for each opening of its journal.
+type ledger struct {
+	*paths.Server[driver.Journal]
+	operator *clientv3.Client // past every fault of the paths
+}
+
+func (l ledger) Open(t *testing.T) (driver.Journal, error) {
+	return l.Lead(t, func(path *testbed.Proxy) (driver.Journal, error) {
+		return NewJournal(dial(t, path.Addr()), "suite/"), nil
+	})
+}
+
+func (l ledger) Beside(*testing.T) (driver.Journal, error) {
+	return NewJournal(l.operator, "suite/"), nil
+}
+
+func (l ledger) Faults() drivertest.Faults { return l.Server }
+
+// TestAppendCostsOneRequest, and so does a group of them.
+func TestAppendCostsOneRequest(t *testing.T) {
+	var count counter
+	j := NewJournal(dial(t, serverFor(t).Addr(), count.on), "")
+	due := time.Now()
+	for after := range int64(3) {
+		var group []driver.Append
+		for i := range maxAppends {
+			group = append(group, driver.Append{Transaction: fmt.Sprint("t", i), After: 2 * after, Records: []driver.Record{{Kind: "x"}, {Kind: "y"}}, Due: due})
+		}
+		before := count.n.Load()
+		if err := errors.Join(j.Append(bounded(t), group)...); err != nil {
+			t.Fatal(err)
+		}
+		if got := count.n.Load() - before; got != 1 {
+			t.Fatalf("%d requests for %d appends", got, len(group))
+		}
+	}
+}
+
+// TestEntriesThatWereLeft: due times that a transaction has had are not in the way,
+// and go when they have passed.
+func TestEntriesThatWereLeft(t *testing.T) {
+	client := dial(t, serverFor(t).Addr())
+	j := NewJournal(client, "p/")
+	now := time.Now().Truncate(time.Second)
+	if err := j.Enter(bounded(t), 0, tok(t, 5, 0)); err != nil {
+		t.Fatal(err)
+	}
+	var after int64
+	add := func(due time.Time) {
+		t.Helper()
+		if err := j.Append(bounded(t), []driver.Append{{Transaction: "t", After: after, Records: []driver.Record{{Kind: "x"}}, Due: due}})[0]; err != nil {
+			t.Fatal(err)
+		}
+		after++
+	}
+	entries := func() int64 {
+		t.Helper()
+		reply, err := client.Get(bounded(t), "p/interlock.journal:due/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.Count
+	}
+	for i := range 3 * duePage {
+		add(now.Add(time.Duration(i) * time.Second))
+	}
+	heads, err := j.Due(bounded(t), 0, driver.Head{}, 10)
+	if err != nil || len(heads) != 1 || !heads[0].Due.Equal(now.Add((3*duePage-1)*time.Second)) || entries() != 3*duePage {
+		t.Fatalf("due: %+v, %v, %d entries", heads, err, entries())
+	}
+	heads, err = j.Claim(bounded(t), 0, tok(t, 5, 0), now.Add(2*duePage*time.Second), now.Add(time.Hour), 10)
+	if err != nil || len(heads) != 0 || entries() != duePage-1 {
+		t.Fatalf("claimed %+v, %v, %d entries", heads, err, entries())
+	}
+	add(time.Time{})
+	if _, err = j.Claim(bounded(t), 0, tok(t, 5, 0), now.Add(time.Hour), now.Add(2*time.Hour), 10); err != nil || entries() != 0 {
+		t.Fatalf("%v, %d entries", err, entries())
+	}
+}
