@@ -18,7 +18,7 @@ type VersionAttempted struct {
 	Err      error  // nil if the update is done
 }
 
-// VersionRetrying: an update waits, and is then attempted again.
+// VersionRetrying: an update waits, and is then attempted again unless its context ends.
 type VersionRetrying struct {
 	Name    string
 	Attempt int // the one that failed

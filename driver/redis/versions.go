@@ -18,10 +18,10 @@ var versionScript = newScript(versionWriteLua)
 
 // Versions keeps the newest state of each entity; one script compares and
 // writes. It implements driver.Versions. A state is the hash
-// interlock:{TAG}:version:PREFIX+NAME, which never expires. What a crash without
-// appendfsync always, or a failover to a replica, loses of the last writes is
-// lost with its stamp: an older state may then be applied again, until the newest
-// is brought once more.
+// interlock:{TAG}:version:PREFIX+NAME, which never expires; its field version has
+// 19 digits. What a crash without appendfsync always, a failover to a replica, or
+// an eviction by a policy for all keys loses is lost with its stamp: an older
+// state may then be applied again, until the newest is brought once more.
 type Versions struct {
 	conn   *conn
 	prefix string
@@ -113,7 +113,8 @@ func parseVersioned(asked request, f []string) (v driver.Versioned, err error) {
 		return v, nil
 	}
 	v = driver.Versioned{Stamp: driver.Stamp{Tie: f[1]}, Deleted: f[2] == "1", Terminal: f[3] == "1", Data: []byte(f[4])}
-	if v.Stamp.Version, err = parseInt(f[0]); err != nil || v.Stamp.Version < 1 {
+	// With other than 19 digits it would be compared wrongly.
+	if v.Stamp.Version, err = parseInt(f[0]); err != nil || v.Stamp.Version < 1 || len(f[0]) != len(digits(0)) {
 		return driver.Versioned{}, problem(asked, interlock.Definite, fmt.Errorf("the state is damaged: version %q", f[0]))
 	}
 	return v, nil

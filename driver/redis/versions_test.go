@@ -72,6 +72,7 @@ func TestVersionsCostOneRequest(t *testing.T) {
 	for key, command := range map[string][]string{
 		"a text":    {"SET", s.key("a text"), "x"},
 		"no number": {"HSET", s.key("no number"), "version", "zzzzzzzzzzzzzzzzzzzz", "data", "x"},
+		"by hand":   {"HSET", s.key("by hand"), "version", "5", "data", "x"}, // which is above every 19 digits
 	} {
 		if err := raw(t, operator, command...).Error(); err != nil {
 			t.Fatal(err)

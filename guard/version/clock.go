@@ -36,8 +36,9 @@ type ClockOptions struct {
 // count. A count that runs over borrows from the next millisecond.
 //
 // It remembers nothing over a restart. Observe the last version that was stored,
-// before the first Next, if the wall clock may have been set back meanwhile. It
-// is safe for concurrent use.
+// before the first Next, if the wall clock may have been set back meanwhile. If
+// that is refused, it was set back by more than MaxAhead: give no version before
+// it is right. A Clock is safe for concurrent use.
 type Clock struct {
 	now   func() time.Time
 	ahead time.Duration

@@ -52,6 +52,19 @@ func TestClockRisesOverAClockSetBack(t *testing.T) {
 	}
 }
 
+// TestClockIsMadeAnew after a restart, with a wall clock that was set back: by
+// what was stored it goes on, or is refused.
+func TestClockIsMadeAnew(t *testing.T) {
+	last := newClock(t, &wallClock{noon}, 0).Next()
+	c := newClock(t, &wallClock{noon.Add(-time.Minute)}, 0)
+	ok(t, c.Observe(last))
+	if next := c.Next(); next <= last {
+		t.Errorf("%d after %d", next, last)
+	}
+	c = newClock(t, &wallClock{noon.Add(-time.Minute - time.Millisecond)}, 0)
+	mustFail(t, c.Observe(last), interlock.Definite, nil)
+}
+
 // TestClockAtTheEndsOfTime gives versions that a guard takes.
 func TestClockAtTheEndsOfTime(t *testing.T) {
 	for _, at := range []time.Time{{}, time.UnixMilli(0), time.UnixMilli(math.MaxInt64), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)} {

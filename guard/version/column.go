@@ -54,6 +54,10 @@ func (e *NoRowError) Error() string { return fmt.Sprintf("table %s has no row %q
 // ErrorKind is [interlock.Definite].
 func (e *NoRowError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
+func noRow(op, table, key string) error {
+	return problem(op, key, interlock.Definite, &NoRowError{table, key})
+}
+
 // errMoved: a row is not what it was a moment ago, for reasons that are not known.
 var errMoved = &interlock.Error{Op: "apply change", Kind: interlock.Retryable, Err: errors.New("the row changed meanwhile")}
 
@@ -105,7 +109,7 @@ func (c Column) Apply(ctx context.Context, db driver.SQL, change Change) (Outcom
 	case err != nil:
 		return Stale, failed(op, change.Entity, err)
 	case rows == 0:
-		return Stale, problem(op, change.Entity, interlock.Definite, &NoRowError{q.table, change.Entity})
+		return Stale, noRow(op, q.table, change.Entity)
 	case rows > 1:
 		return Stale, bug(op, change.Entity, fmt.Errorf("column %s of table %s is not unique: %d rows matched", q.key, q.table, rows))
 	}

@@ -1,7 +1,8 @@
 // Package version keeps old news from overwriting newer ones, whatever the order
 // and however often they come. It does not put events in order, finds none that
 // is missing, and protects nothing that is written past it. What it gives: once
-// a state of an entity was applied and committed, no older one is.
+// a state of an entity was applied and committed, no older one is, but for one
+// that ends the entity.
 //
 // Each state has a [Stamp], given by whoever produced it: a version and, if
 // several producers may give the same one, the producer's id. In SQL the guard

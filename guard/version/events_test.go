@@ -185,92 +185,90 @@ func testJudged(w world) {
 }
 
 // testRacingConsumers: two consumers of each of three partitions read the same
-// events at once, each in its own order.
+// events at once, each in its own order and at a level of its own. What was done,
+// in the order in which it was done, is what the rule allows.
 func testRacingConsumers(w world) {
+	serial := map[driver.Dialect]string{driver.Postgres: "bigserial", driver.MariaDB: "bigint auto_increment"}[w.Dialect]
+	w.DB.Exec(w.T, `create table done (n `+serial+` primary key, id varchar(64), version bigint, tie varchar(9), ended int)`)
 	for kind, g := range w.guards() {
 		const entities = 4
+		brought := map[string]driver.Versioned{} // what must stay
+		var lanes [6][]version.Change
+		for lane := range lanes {
+			r := rand.New(rand.NewPCG(11, uint64(lane/2)))
+			for range 40 {
+				c := change(fmt.Sprint(kind, r.IntN(entities)), 1+r.Int64N(30), fmt.Sprint(r.IntN(2)))
+				if strings.HasSuffix(c.Entity, "0") && c.Stamp == (version.Stamp{Version: 12, Tie: "0"}) {
+					c.Terminal = true
+				}
+				lanes[lane] = append(lanes[lane], c)
+				v := driver.Versioned{Stamp: c.Stamp, Terminal: c.Terminal}
+				if v.Judge(brought[c.Entity]) == version.Applied {
+					brought[c.Entity] = v
+				}
+			}
+			rand.New(rand.NewPCG(12, uint64(lane))).Shuffle(40, func(i, j int) { lanes[lane][i], lanes[lane][j] = lanes[lane][j], lanes[lane][i] })
+		}
 		for i := range entities {
 			w.order(fmt.Sprint(kind, i))
 		}
-		var mu sync.Mutex
-		newest, applied := map[string]version.Stamp{}, map[string]int{}
 		var running sync.WaitGroup
-		for lane := range 6 {
-			r := rand.New(rand.NewPCG(11, uint64(lane/2)))
+		for i, lane := range lanes {
+			level := []driver.Isolation{driver.SessionIsolation, driver.ReadCommitted, driver.RepeatableRead, driver.Serializable}[i%4]
 			running.Go(func() {
-				for range 40 {
-					c := change(fmt.Sprint(kind, r.IntN(entities)), 1+r.Int64N(30), fmt.Sprint(r.IntN(2)))
-					o, err := w.patiently(g, c)
-					if err != nil {
+				for _, c := range lane {
+					if _, err := w.patiently(level, g, c); err != nil {
 						w.Error(err)
 						return
 					}
-					mu.Lock()
-					if c.Stamp.Compare(newest[c.Entity]) > 0 {
-						newest[c.Entity] = c.Stamp
-					}
-					if o == version.Applied {
-						applied[c.Entity+c.Stamp.String()]++
-					}
-					mu.Unlock()
 				}
 			})
 		}
 		running.Wait()
-		for id, s := range newest {
-			if got := w.text(`select status from orders where id = ` + quoted(id)); got != s.String() {
-				w.Errorf("%s: %q stayed, and the newest is %v", id, got, s)
-			}
-		}
-		for what, n := range applied {
-			if n != 1 {
-				w.Errorf("%s was applied %d times", what, n)
+		stored := w.done(kind)
+		for id, v := range brought {
+			if got := w.text(`select status from orders where id = ` + quoted(id)); got != v.Stamp.String() || stored[id].Stamp != v.Stamp {
+				w.Errorf("%s: %q stayed, and %v was done last; want %v", id, got, stored[id].Stamp, v)
 			}
 		}
 	}
 }
 
-// patiently applies and writes the stamp into the row, again after a deadlock.
-func (w world) patiently(g version.Guard, c version.Change) (o version.Outcome, err error) {
-	for range 100 {
-		if o, err = w.apply(g, c, setStatus(c.Entity, c.Stamp.String())); interlock.Kind(err) != interlock.Retryable {
+// done follows what was done to the entities of one kind, and tells where it ended.
+func (w world) done(kind string) map[string]driver.Versioned {
+	w.Helper()
+	stored := map[string]driver.Versioned{}
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		return db.Query(ctx, `select id, version, tie, ended from done where id like `+quoted(kind+"%")+` order by n`, nil, func(scan func(...any) error) error {
+			var id string
+			var ended int
+			var v driver.Versioned
+			if err := scan(&id, &v.Stamp.Version, &v.Stamp.Tie, &ended); err != nil {
+				return err
+			}
+			v.Terminal = ended == 1
+			if o := v.Judge(stored[id]); o != version.Applied {
+				w.Errorf("%s: %+v was done after %+v: it is %v", id, v, stored[id], o)
+			}
+			stored[id] = v
+			return nil
+		})
+	})
+	return stored
+}
+
+// patiently applies, writes the stamp into the row and notes it, again after a
+// deadlock or a failure of serialization.
+func (w world) patiently(level driver.Isolation, g version.Guard, c version.Change) (o version.Outcome, err error) {
+	at := world{w.T, &databases.DB{BeginnerAt: leveled{w.DB.BeginnerAt, level}}}
+	note := fmt.Sprintf(`insert into done (id, version, tie, ended) values ('%s', %d, '%s', %d)`, c.Entity, c.Stamp.Version, c.Stamp.Tie,
+		map[bool]int{true: 1}[c.Terminal])
+	for range 1000 {
+		if o, err = at.apply(g, c, setStatus(c.Entity, c.Stamp.String()), note); interlock.Kind(err) != interlock.Retryable {
 			break
 		}
 	}
 	return o, err
-}
-
-func testWaits(w world) {
-	for kind, g := range w.guards() {
-		w.order(kind)
-		first := w.Begun(w.T, driver.SessionIsolation)
-		if o, err := g.Apply(w.Context(), first, change(kind, 2, "")); err != nil || o != version.Applied {
-			w.Fatal(o, err)
-		}
-		var o version.Outcome
-		second := later(w.T, func() (err error) {
-			o, err = w.apply(g, change(kind, 1, ""))
-			return err
-		})
-		ok(w.T, first.Rollback(w.Context()))
-		ok(w.T, second())
-		if o != version.Applied { // what was rolled back is not known
-			w.Errorf("%s: after a rollback: %v", kind, o)
-		}
-		third := w.Begun(w.T, driver.SessionIsolation)
-		if o, err := g.Apply(w.Context(), third, change(kind, 9, "")); err != nil || o != version.Applied {
-			w.Fatal(o, err)
-		}
-		fourth := later(w.T, func() (err error) {
-			o, err = w.apply(g, change(kind, 8, ""))
-			return err
-		})
-		ok(w.T, third.Commit(w.Context()))
-		ok(w.T, fourth())
-		if o != version.Stale {
-			w.Errorf("%s: behind a newer change: %v", kind, o)
-		}
-	}
 }
 
 // testLostCommit: whoever does not know whether it committed applies once more.

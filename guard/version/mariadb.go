@@ -3,6 +3,7 @@ package version
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -100,6 +101,10 @@ func (mariadb) show(ctx context.Context, db driver.SQL, table, entity string) (S
 	return State{Stamp: v.Stamp, Deleted: deleted, Terminal: v.Terminal, Changed: time.UnixMicro(changed).UTC()}, err
 }
 
+// purgedAtOnce is how many tombstones one statement deletes: one with parameters
+// takes 65,535 of them.
+const purgedAtOnce = 1000
+
 // purge looks without locks and deletes by key, since deleting by age would lock
 // the gaps into which new tombstones go. Who was faster counts: see the condition.
 func (mariadb) purge(ctx context.Context, db driver.SQL, table string, age time.Duration, limit int) (int64, error) {
@@ -112,11 +117,19 @@ func (mariadb) purge(ctx context.Context, db driver.SQL, table string, age time.
 			args = append(args, entity)
 			return err
 		})
-	if err != nil || len(args) == 0 {
+	if err != nil {
 		return 0, err
 	}
-	list := strings.TrimSuffix(strings.Repeat("?,", len(args)), ",")
-	return db.Exec(ctx, `delete from `+table+` where entity in (`+list+`) and `+old, append(args, age.Microseconds())...)
+	var purged int64
+	for some := range slices.Chunk(args, purgedAtOnce) {
+		list := strings.TrimSuffix(strings.Repeat("?,", len(some)), ",")
+		n, err := db.Exec(ctx, `delete from `+table+` where entity in (`+list+`) and `+old, append(some, age.Microseconds())...)
+		if err != nil {
+			return 0, err
+		}
+		purged += n
+	}
+	return purged, nil
 }
 
 // applyColumn locks the row by a look, which sees what was committed last.

@@ -92,10 +92,12 @@ func (postgres) show(ctx context.Context, db driver.SQL, table, entity string) (
 	return s, err
 }
 
+// purge makes an array of what it deletes, because that is made once: a plan may
+// run a subquery for each row, and its limit is then none.
 func (postgres) purge(ctx context.Context, db driver.SQL, table string, age time.Duration, limit int) (int64, error) {
-	return db.Exec(ctx, fmt.Sprintf(`delete from %[1]s where entity in (
+	return db.Exec(ctx, fmt.Sprintf(`delete from %[1]s where entity = any (array(
 		select entity from %[1]s where deleted and changed_at < clock_timestamp() - $1::bigint * interval '1 microsecond'
-		order by changed_at limit $2::bigint for update skip locked)`, table), age.Microseconds(), int64(limit))
+		order by changed_at limit $2::bigint for update skip locked))`, table), age.Microseconds(), int64(limit))
 }
 
 const applyColumnPostgres = `
@@ -128,8 +130,8 @@ func (p postgres) applyColumn(ctx context.Context, db driver.SQL, q columns, c C
 	o, err = p.judge(stored, c, func() (now driver.Versioned, err error) {
 		found, err := row(ctx, db, fmt.Sprintf(`select %s, %s, %s from %s where %s = $1`, version, tie, terminal, q.table, q.key),
 			[]any{c.Entity}, &now.Stamp.Version, &now.Stamp.Tie, &now.Terminal)
-		if !found {
-			rows = 0
+		if err == nil && !found {
+			err = noRow("apply change", q.table, c.Entity)
 		}
 		return now, err
 	})

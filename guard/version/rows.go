@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
@@ -45,6 +44,9 @@ func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], ro
 	if err := named(op, key); err != nil {
 		return err
 	}
+	if change == nil {
+		return bug(op, key, errNoFunction)
+	}
 	return u.update(ctx, key, retryable, func() error {
 		return attempt(ctx, db, key, func(tx driver.Tx[T]) error {
 			s, err := rows.statements(tx, key)
@@ -54,12 +56,12 @@ func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], ro
 			var r R
 			seen, err := rows.read(ctx, tx, s, &r)
 			if err != nil {
-				return uncommitted(op, key, err)
+				return failed(op, key, uncommitted(err))
 			}
 			if err := change(ctx, &r); err != nil {
 				return err
 			}
-			return uncommitted(op, key, rows.write(ctx, tx, s, &r, seen))
+			return failed(op, key, uncommitted(rows.write(ctx, tx, s, &r, seen)))
 		})
 	})
 }
@@ -117,7 +119,7 @@ func (r Rows[R]) read(ctx context.Context, db driver.SQL, s statements, into *R)
 	case err != nil:
 		return 0, err
 	case rows == 0:
-		return 0, problem("update row", s.key, interlock.Definite, &NoRowError{s.table, s.key})
+		return 0, noRow("update row", s.table, s.key)
 	case rows > 1:
 		return 0, bug("update row", s.key, fmt.Errorf("%d rows of table %s have that key", rows, s.table))
 	}

@@ -48,6 +48,10 @@ type Guard interface {
 	// meanwhile waits. Call it before anything is read that the change depends on.
 	// If the outcome is not Applied nothing was done. After an error the
 	// transaction must be rolled back.
+	//
+	// Whoever applies changes of several entities in one transaction does so in one
+	// order, such as that of their names. Else two may wait for each other, until
+	// the database undoes one of them, which is Retryable.
 	Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error)
 }
 

@@ -16,7 +16,7 @@ type Stats struct {
 type Counts struct {
 	Attempts  int64 // those of all updates together
 	Conflicts int64 // attempts that met another writer's change
-	Retries   int64 // attempts that were followed by another one
+	Retries   int64 // attempts that were to be followed by another one
 	Exhausted int64 // updates whose last attempt met a conflict
 	HandedOff int64 // those of them that Options.HandOff took over
 }

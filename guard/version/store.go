@@ -18,8 +18,11 @@ type Store struct {
 }
 
 // NewStore makes a store of v, which a driver package provides. It does not block.
-// It fails, with an error of kind Bug, if the options are impossible.
+// It fails, with an error of kind Bug, if v is nil or the options are impossible.
 func NewStore(v driver.Versions, o *Options) (*Store, error) {
+	if v == nil {
+		return nil, bug("make store", "", errors.New("there are no driver.Versions to keep it in"))
+	}
 	u, err := NewUpdater(o)
 	if err != nil {
 		return nil, err
@@ -65,6 +68,9 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 // pause. The Stamp that change returns is ignored: the next state has the next
 // Version and a Tie that nobody else has. change runs once for each attempt.
 //
+// So whoever updates gives the versions. Where others give them too, and they are
+// brought by Apply, theirs are Stale once an update has been given the same.
+//
 // It returns nil if the state was stored. Otherwise:
 //
 //   - a [ConflictError], or what Options.HandOff returned: nothing was done;
@@ -74,8 +80,12 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 //   - an error of change, as it is; or of a request that was repeated in vain.
 func (s *Store) Update(ctx context.Context, entity string,
 	change func(ctx context.Context, was driver.Versioned) (driver.Versioned, error)) error {
-	if err := named("update state", entity); err != nil {
+	const op = "update state"
+	if err := named(op, entity); err != nil {
 		return err
+	}
+	if change == nil {
+		return bug(op, entity, errNoFunction)
 	}
 	return s.updater.update(ctx, entity, conflicting, func() error {
 		was, err := s.Get(ctx, entity)

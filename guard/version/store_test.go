@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -162,6 +163,12 @@ func TestStoreRefusesUnsent(t *testing.T) {
 			return v, nil
 		})
 		mustFail(t, err, interlock.Bug, nil)
+		last := at1(math.MaxInt64) // none comes after it
+		s.mustApply(last, version.Applied)
+		mustFail(t, s.Update(s.Context(), order, same), interlock.Bug, nil)
+		if v, err := s.Get(s.Context(), order); err != nil || v.Stamp != last.Stamp {
+			s.Errorf("%+v, %v", v, err)
+		}
 	})
 }
 

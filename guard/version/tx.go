@@ -23,19 +23,27 @@ import (
 //     that failed as often as it was tried;
 //   - an Uncertain error: COMMIT was sent and not answered. It is not attempted
 //     again, because fn might then be done twice;
-//   - an error of fn, as it is, after a rollback; if it is Retryable, fn is run again.
+//   - an error of fn, as it is, after a rollback. If it is Retryable, or a driver's
+//     that is Uncertain, such as a connection that was lost within a guard, fn is
+//     run again, and the error is Retryable in the end.
 //
 // It protects nothing by itself: at READ COMMITTED the transaction sees a conflict
 // only where fn looks for it, by a version in the condition of its UPDATE.
 func Tx[T any](ctx context.Context, u *Updater, db driver.Beginner[T], name string, fn func(ctx context.Context, tx T) error) error {
+	if fn == nil {
+		return bug("update", name, errNoFunction)
+	}
 	return u.update(ctx, name, retryable, func() error {
-		return attempt(ctx, db, name, func(tx driver.Tx[T]) error { return tx.Classify(fn(ctx, tx.Native())) })
+		return attempt(ctx, db, name, func(tx driver.Tx[T]) error { return uncommitted(tx.Classify(fn(ctx, tx.Native()))) })
 	})
 }
 
 // attempt commits what work did in a transaction. A rollback ignores that ctx has
 // ended, and is also done if work panics.
 func attempt[T any](ctx context.Context, db driver.Beginner[T], name string, work func(tx driver.Tx[T]) error) error {
+	if db == nil {
+		return bug("begin", name, errors.New("there is no database"))
+	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return about("begin", name, err)
@@ -59,10 +67,12 @@ func attempt[T any](ctx context.Context, db driver.Beginner[T], name string, wor
 
 // uncommitted makes an error of unknown outcome Retryable: what a statement did
 // does not matter in a transaction that is never committed.
-func uncommitted(op, name string, err error) error {
+func uncommitted(err error) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Driver == "" || e.Kind != interlock.Uncertain {
-		return failed(op, name, err)
+		return err
 	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: interlock.Retryable, Err: e.Err}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
 }
+
+var errNoFunction = errors.New("there is no function that makes the change")

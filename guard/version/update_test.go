@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // account is a row of the table that updates work on.
@@ -169,7 +172,7 @@ func testSerialization(w world) {
 	}
 	// A transaction of repeatable reads that is overtaken.
 	n = 0
-	ok(w.T, version.Update(w.Context(), u, at{w.DB.BeginnerAt, driver.RepeatableRead}, accounts, "1", func(_ context.Context, a *account) error {
+	ok(w.T, version.Update(w.Context(), u, leveled{w.DB.BeginnerAt, driver.RepeatableRead}, accounts, "1", func(_ context.Context, a *account) error {
 		if n++; n == 1 {
 			w.overtake()
 		}
@@ -181,13 +184,15 @@ func testSerialization(w world) {
 	}
 }
 
-// at begins transactions at a level.
-type at struct {
+// leveled begins transactions at a level.
+type leveled struct {
 	driver.BeginnerAt[driver.SQL]
 	level driver.Isolation
 }
 
-func (a at) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) { return a.BeginAt(ctx, a.level) }
+func (l leveled) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	return l.BeginAt(ctx, l.level)
+}
 
 func testUncertainUpdate(w world) {
 	w.accounts()
@@ -203,6 +208,81 @@ func testUncertainUpdate(w world) {
 	if got := w.text(`select concat(balance, ' ', version) from account`); got != "1 1" || calls != 1 {
 		w.Errorf("%s after %d attempts", got, calls)
 	}
+}
+
+// testLostInside: the server ends the session while fn runs. COMMIT was never sent,
+// so that fn is run again, whatever a guard within it says of its statement.
+func testLostInside(w world) {
+	w.accounts()
+	session, end := `select pg_backend_pid()`, `select pg_terminate_backend($1::int)`
+	if w.Dialect == driver.MariaDB {
+		session, end = `select connection_id()`, `kill ?`
+	}
+	calls := 0
+	killed := func(ctx context.Context, db driver.SQL) error {
+		if calls++; calls > 1 {
+			return nil
+		}
+		id, err := databases.Value[int64](ctx, db, session)
+		ok(w.T, err)
+		return w.Try(ctx, func(ctx context.Context, other driver.SQL) error {
+			_, err := other.Exec(ctx, end, id)
+			return err
+		})
+	}
+	err := version.Tx(w.Context(), updater(w.T, version.Options{}), w.DB, "1", func(ctx context.Context, db driver.SQL) error {
+		if err := killed(ctx, db); err != nil {
+			return err
+		}
+		_, err := version.Table{}.Apply(ctx, db, change("a", 1, ""))
+		return err
+	})
+	if s := w.state("a"); err != nil || calls != 2 || s.Stamp.Version != 1 {
+		w.Errorf("after %d calls: %v; %+v", calls, err, s)
+	}
+	calls = 0
+	errOutside := &interlock.Error{Op: "charge", Kind: interlock.Uncertain, Err: errors.New("no answer from the bank")}
+	err = version.Tx(w.Context(), updater(w.T, version.Options{}), w.DB, "1", func(context.Context, driver.SQL) error {
+		calls++
+		return errOutside
+	})
+	if err != error(errOutside) || calls != 1 {
+		w.Errorf("what is no driver's: %v after %d calls", err, calls)
+	}
+}
+
+// testLongNumbers: in rows that are updated, and in columns.
+func testLongNumbers(w world) {
+	type big struct{ N int64 }
+	w.DB.Exec(w.T, `create table big (id bigint primary key, version bigint, n bigint not null)`,
+		`insert into big (id, n) values (9007199254740992, 0), (9007199254740993, 0), (9007199254740994, 0),
+			(9223372036854775806, 0), (9223372036854775807, 0), (-9007199254740993, 0), (-9007199254740992, 0)`)
+	c := version.Column{Table: "big", Key: "id", Version: "version"}
+	rows := version.Rows[big]{Table: "big", Key: "id", Version: "version", Columns: []string{"n"},
+		Fields: func(b *big) []any { return []any{&b.N} }}
+	keys := []string{"9007199254740993", "9223372036854775806", "-9007199254740993"}
+	for _, id := range keys {
+		w.mustApply(c, change(id, 1<<53, ""), version.Applied)
+		w.mustApply(c, change(id, 1<<53, ""), version.Duplicate)
+		ok(w.T, version.Update(w.Context(), updater(w.T, version.Options{}), w.DB, rows, id, func(_ context.Context, b *big) error {
+			b.N++
+			return nil
+		}))
+		if got := w.text(`select concat(version, ' ', n) from big where id = ` + id); got != "9007199254740993 1" {
+			w.Errorf("%s is %s", id, got)
+		}
+	}
+	if got := w.text(`select concat(count(*)) from big where n > 0 or version is not null`); got != fmt.Sprint(len(keys)) {
+		w.Errorf("%s rows were written", got)
+	}
+	for _, id := range []string{"12abc", "9007199254740995"} {
+		_, err := w.apply(c, change(id, 1, ""))
+		mustFail(w.T, err, interlock.Definite, nil)
+	}
+	// The last version there is, in the row and in the code that adds one.
+	w.mustApply(c, change(keys[0], math.MaxInt64, ""), version.Applied)
+	err := version.Update(w.Context(), updater(w.T, version.Options{}), w.DB, rows, keys[0], func(context.Context, *big) error { return nil })
+	mustFail(w.T, err, interlock.Definite, nil)
 }
 
 // testRowKinds: texts, numbers, NULL and bytes, and what is wrong with Rows.
@@ -253,6 +333,16 @@ func TestImpossibleOptions(t *testing.T) {
 		_, err = version.NewStore(nil, &o)
 		mustFail(t, err, interlock.Bug, nil)
 	}
-	_, err := version.NewUpdater(nil)
+	u, err := version.NewUpdater(nil)
 	ok(t, err)
+	_, err = version.NewStore(nil, nil)
+	mustFail(t, err, interlock.Bug, nil)
+	fn := func(context.Context, driver.SQL) error { return nil }
+	mustFail(t, version.Tx(t.Context(), u, nil, "1", fn), interlock.Bug, nil)
+	mustFail(t, version.Tx[driver.SQL](t.Context(), nil, nil, "1", fn), interlock.Bug, nil)
+	mustFail(t, version.Tx[driver.SQL](t.Context(), u, nil, "1", nil), interlock.Bug, nil)
+	mustFail(t, version.Update[driver.SQL](t.Context(), u, nil, accounts, "1", nil), interlock.Bug, nil)
+	s, err := version.NewStore(memory.NewVersions(), nil)
+	ok(t, err)
+	mustFail(t, s.Update(t.Context(), order, nil), interlock.Bug, nil)
 }

@@ -80,6 +80,9 @@ func NewUpdater(o *Options) (*Updater, error) {
 // update attempts until it works, ends in an error that is not worth it to attempt
 // again, or was attempted often enough.
 func (u *Updater) update(ctx context.Context, name string, worth func(error) bool, attempt func() error) error {
+	if u == nil {
+		return bug("update", name, errors.New("there is no Updater: make one with NewUpdater"))
+	}
 	for n := 1; ; n++ {
 		err := attempt()
 		conflict := conflicted(err)

@@ -54,6 +54,13 @@ func TestSQL(t *testing.T) {
 		{"every sql_mode does", testModes},
 		{"tables are created once", testCreate},
 		{"an ended context ends it", testEndedContext},
+		{"however many are purged, a limit is one", testPurgeMany},
+		{"a purge keeps to its limit by any plan", testPurgeLimit},
+		{"keys beyond the numbers of a float are told apart", testLongNumbers},
+		{"a row that goes while it is waited for is missing", testRowGone},
+		{"a consumer that is killed before its commit leaves nothing", testKilledBetween},
+		{"of two that wait for each other one is undone", testCrossed},
+		{"a connection lost inside of a transaction", testLostInside},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

@@ -1,0 +1,160 @@
+package version_test
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// behind runs fn, and gives its error, once it waits for a lock.
+func (w world) behind(fn func() error) (wait func() error) {
+	w.Helper()
+	wait = later(w.T, fn)
+	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+	if w.Dialect == driver.MariaDB { // its list of locks is renewed now and then only; what takes long waits
+		query = `select count(*) from information_schema.processlist
+			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`
+	}
+	testbed.Eventually(w.T, "it waits for a lock", bound, func() bool { return databases.One[int64](w.T, w.DB, query) == 1 })
+	return wait
+}
+
+// first is a transaction that has applied c, and set the status of its order.
+func (w world) first(g version.Guard, c version.Change) driver.Tx[driver.SQL] {
+	w.Helper()
+	tx := w.Begun(w.T, driver.SessionIsolation)
+	if o, err := g.Apply(w.Context(), tx, c); err != nil || o != version.Applied {
+		w.Fatal(o, err)
+	}
+	_, err := tx.Exec(w.Context(), setStatus(c.Entity, c.Stamp.String()))
+	ok(w.T, err)
+	return tx
+}
+
+// testWaits: who comes second waits, judges by what is there then, and sees it.
+func testWaits(w world) {
+	for kind, g := range w.guards() {
+		w.order(kind)
+		for _, step := range []struct {
+			first, second version.Change
+			commit        bool
+			want          version.Outcome
+			status        string // which the second one reads
+		}{
+			{change(kind, 2, ""), change(kind, 1, ""), false, version.Applied, ""}, // what is rolled back is not known
+			{change(kind, 9, ""), change(kind, 8, ""), true, version.Stale, "9"},
+			{change(kind, 10, ""), change(kind, 10, ""), true, version.Duplicate, "10"},
+			{change(kind, 11, ""), change(kind, 12, ""), true, version.Applied, "11"},
+			{terminal(change(kind, 13, "")), change(kind, 14, ""), true, version.Terminal, "13"},
+		} {
+			first := w.first(g, step.first)
+			var o version.Outcome
+			var status string
+			second := w.behind(func() error {
+				return w.Try(w.Context(), func(ctx context.Context, db driver.SQL) (err error) {
+					if o, err = g.Apply(ctx, db, step.second); err == nil {
+						status, err = databases.Value[string](ctx, db, `select status from orders where id = `+quoted(kind))
+					}
+					return err
+				})
+			})
+			if step.commit {
+				ok(w.T, first.Commit(w.Context()))
+			} else {
+				ok(w.T, first.Rollback(w.Context()))
+			}
+			if ok(w.T, second()); o != step.want || status != step.status {
+				w.Errorf("%s: %+v behind %+v: %v, reading %q", kind, step.second, step.first, o, status)
+			}
+		}
+	}
+}
+
+// testRowGone: the row is deleted while a change waits for it.
+func testRowGone(w world) {
+	w.guards()
+	w.order("a")
+	tx := w.Begun(w.T, driver.SessionIsolation)
+	_, err := tx.Exec(w.Context(), `delete from orders`)
+	ok(w.T, err)
+	second := w.behind(func() error {
+		_, err := w.apply(version.Column{Table: "orders", Key: "id", Version: "version"}, change("a", 1, ""))
+		return err
+	})
+	ok(w.T, tx.Commit(w.Context()))
+	var missing *version.NoRowError
+	err = second()
+	if mustFail(w.T, err, interlock.Definite, nil); !errors.As(err, &missing) || missing.Key != "a" {
+		w.Errorf("%v", err)
+	}
+}
+
+// testCrossed: two transactions apply to the same entities in opposite orders, and
+// the database undoes one.
+func testCrossed(w world) {
+	for kind, g := range w.guards() {
+		a, b := kind+" a", kind+" b"
+		w.order(a)
+		w.order(b)
+		first := w.first(g, change(a, 1, ""))
+		second := w.behind(func() error {
+			return w.Try(w.Context(), func(ctx context.Context, db driver.SQL) error {
+				if _, err := g.Apply(ctx, db, change(b, 2, "")); err != nil {
+					return err
+				}
+				_, err := g.Apply(ctx, db, change(a, 2, ""))
+				return err
+			})
+		})
+		_, mine := g.Apply(w.Context(), first, change(b, 1, ""))
+		if mine == nil {
+			mine = first.Commit(w.Context())
+		} else {
+			ok(w.T, first.Rollback(w.Context()))
+		}
+		other := second()
+		if (mine == nil) == (other == nil) {
+			w.Fatalf("%s: %v and %v", kind, mine, other)
+		}
+		mustFail(w.T, errors.Join(mine, other), interlock.Retryable, nil)
+	}
+}
+
+// testKilledBetween: the session of a consumer that has applied a change ends
+// before its COMMIT, and nothing of it is left; who waits goes on.
+func testKilledBetween(w world) {
+	for kind, g := range w.guards() {
+		w.order(kind)
+		w.mustApply(g, change(kind, 1, ""), version.Applied, setStatus(kind, "1"))
+		first := w.first(g, change(kind, 5, ""))
+		session, end := `select pg_backend_pid()`, `select pg_terminate_backend($1::int)`
+		if w.Dialect == driver.MariaDB {
+			session, end = `select connection_id()`, `kill ?`
+		}
+		id, err := databases.Value[int64](w.Context(), first, session)
+		ok(w.T, err)
+		var o version.Outcome
+		second := w.behind(func() (err error) {
+			o, err = w.apply(g, change(kind, 4, ""), setStatus(kind, "4"))
+			return err
+		})
+		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+			_, err := db.Exec(ctx, end, id)
+			return err
+		})
+		if ok(w.T, second()); o != version.Applied {
+			w.Errorf("%s: behind a consumer that was killed: %v", kind, o)
+		}
+		if err := first.Commit(w.Context()); err == nil {
+			w.Errorf("%s: a session that was ended has committed", kind)
+		}
+		if got := w.text(`select status from orders where id = ` + quoted(kind)); got != "4" {
+			w.Errorf("%s: status %q", kind, got)
+		}
+	}
+}
