@@ -24,9 +24,14 @@ func TestFull(t *testing.T) {
 	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 2, Total: 3,
 		Observe: &observe.Keyed{Refused: func(r observe.KeyedRefused) { refused = append(refused, r) }}})
 	release := stuck(t, x, "a")
-	for _, key := range []string{"a", "a", "b"} {
-		ok(t, x.Go(t.Context(), key, nothing, nil))
+	for range 2 {
+		ok(t, x.Go(t.Context(), "a", nothing, nil))
 	}
+	var full *keyed.FullError
+	if err := x.Go(t.Context(), "a", nothing, nil); !errors.As(err, &full) || full.All {
+		t.Errorf("a third while there is room for others: %v", err)
+	}
+	ok(t, x.Go(t.Context(), "b", nothing, nil))
 	for key, want := range map[string]keyed.FullError{
 		"a": {Key: "a", Queued: 2}, "b": {Key: "b", All: true, Queued: 3}, "c": {Key: "c", All: true, Queued: 3},
 	} {
@@ -43,7 +48,7 @@ func TestFull(t *testing.T) {
 	if load := x.Load(); load != (keyed.Load{Running: 1, Queued: 3, Keys: 2}) {
 		t.Errorf("%+v", load)
 	}
-	if len(refused) != 6 || refused[0].Err == nil {
+	if len(refused) != 7 || refused[0].Err == nil {
 		t.Errorf("observed %v", refused)
 	}
 	release()

@@ -44,6 +44,18 @@ func TestPanicsAreTold(t *testing.T) {
 		testbed.Eventually(t, "the Do waits", bound, func() bool { return x.Load().Queued == 1 })
 		release()
 		check("queued do", <-queued)
+		// What was ready meanwhile does not wait for somebody to come.
+		release = stuck(t, x, "k")
+		other := make(chan error, 1)
+		ok(t, x.Go(t.Context(), "k", task, nil))
+		ok(t, x.Go(t.Context(), "other", nothing, func(err error) { other <- err }))
+		release()
+		select {
+		case err := <-other:
+			ok(t, err)
+		case <-time.After(bound / 3):
+			t.Fatalf("%s: another key's task never ran", name)
+		}
 		if name == "panic" {
 			testbed.Eventually(t, "it is idle", bound, func() bool { return x.Load() == (keyed.Load{}) })
 			check("do", x.Do(t.Context(), "k", task))

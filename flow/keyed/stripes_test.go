@@ -56,6 +56,25 @@ func TestStripesExclude(t *testing.T) {
 	}
 }
 
+// TestStripesAreTakenInOneOrder, whatever the keys' own: nobody holds what another
+// waits for while he waits for what that one holds.
+func TestStripesAreTakenInOneOrder(t *testing.T) {
+	for _, keys := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s, ended := stripes(t, 1<<16), make(chan error)
+			_, unlock, err := s.Lock(t.Context(), keys[0])
+			ok(t, err)
+			for _, order := range [][]string{{keys[0], keys[1]}, {keys[1], keys[0]}} {
+				go func() { ended <- s.DoAll(t.Context(), order, nothing) }()
+				synctest.Wait()
+			}
+			unlock()
+			ok(t, <-ended)
+			ok(t, <-ended)
+		})
+	}
+}
+
 // TestStripesReentrance: a lock inside a lock is refused whatever its keys, and
 // allowed again once that is over.
 func TestStripesReentrance(t *testing.T) {

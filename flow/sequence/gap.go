@@ -43,11 +43,11 @@ func (m *machine) unanswered(now time.Time) {
 	}
 }
 
-// fetched holds what a source gave of what it was asked for. An answer that comes
-// too late is not for the machine: its events are offered like any others.
+// fetched holds what a source gave of what it was asked for, and the machine awaits.
+// An answer that comes too late is none: its events are offered like any others.
 func (m *machine) fetched(now time.Time, in input) {
 	for _, e := range in.events {
-		if at, found := m.find(e.Position); !found && in.at.has(e.Position) && m.last.Before(e.Position) {
+		if at, found := m.find(e.Position); !found { // nobody else brought it meanwhile
 			m.insert(at, held{event: e, at: now, fetched: true})
 		}
 	}

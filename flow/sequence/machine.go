@@ -60,8 +60,7 @@ type input struct {
 	room   error   // offer: why it cannot be held
 	err    error   // done
 	state  State   // done, of a load or a fill
-	at     Hole    // fetched: what was asked for
-	events []Event // fetched
+	events []Event // fetched: those of what was asked for
 }
 
 type inputKind int

@@ -216,7 +216,7 @@ func (mo *model) answers(w world) {
 		answered := w.clone()
 		answered.wanted = nil
 		if answered.m.awaits(asked) {
-			mo.input(answered, "fetched", input{kind: fetched, at: asked, events: events})
+			mo.input(answered, "fetched", input{kind: fetched, events: events})
 		}
 	}
 }

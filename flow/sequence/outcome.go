@@ -18,9 +18,11 @@ func (m *machine) ended(now time.Time, in input) {
 	case op.kind == fill && errors.Is(in.err, ErrNoHole):
 		m.holes = in.state.Holes
 		m.drop(op.events[0], op.offered)
-	case errors.Is(in.err, ErrMoved) && m.moves < 3:
+	case errors.Is(in.err, ErrMoved):
 		m.loaded = false
-		m.moves++
+		if m.moves++; m.moves > 3 {
+			m.failed(now, op, in.err)
+		}
 	default:
 		m.failed(now, op, in.err)
 	}
@@ -56,10 +58,11 @@ func (m *machine) move(to Position) {
 	}
 }
 
-// failed takes a failure: what the store has is not known for certain then. An
-// offered event is given back with it; anything else is tried again later.
+// failed takes a failure. Whether it was done for all that does not matter: the store
+// compares, and what is tried again finds the key moved. An offered event is given
+// back with the error; anything else is tried again later.
 func (m *machine) failed(now time.Time, op effect, err error) {
-	m.loaded, m.moves = false, 0
+	m.moves = 0
 	if m.offered != nil && (op.offered || op.kind == load) {
 		m.offered = nil
 		m.emit(effect{kind: answer, err: err})
@@ -72,7 +75,5 @@ func (m *machine) failed(now time.Time, op effect, err error) {
 
 // abort forgets an operation whose outcome never came.
 func (m *machine) abort() {
-	if m.doing != nil {
-		m.doing, m.offered, m.loaded = nil, nil, false
-	}
+	m.doing, m.offered = nil, nil
 }

@@ -224,7 +224,7 @@ func (s *Sequencer[T]) take(missing Hole, events []Event, err error) {
 		}
 	}
 	if k.machine.awaits(missing) {
-		s.step(ctx, k, input{kind: fetched, at: missing, events: asked})
+		s.step(ctx, k, input{kind: fetched, events: asked})
 		return
 	}
 	for _, e := range asked {

@@ -312,6 +312,7 @@ func TestPanic(t *testing.T) {
 			defer func() { _ = recover() }()
 			_, _ = s.Offer(t.Context(), event("a", 1))
 		}()
+		ok(t, s.Resume(t.Context(), "a")) // there is nothing that it could deliver
 		offers(t, s, "a", "1=delivered")
 	})
 }
