@@ -84,6 +84,8 @@ func transact[T any](ctx context.Context, db driver.Beginner[T], name string,
 		return uncommitted(err)
 	case !worth:
 		return nil
+	case ctx.Err() != nil: // a client that is asked to commit now may not know what it did
+		return &interlock.Error{Op: "commit", Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
 	sent = true
 	return about("commit", name, tx.Commit(ctx))
