@@ -1,0 +1,40 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// What follows a failure of its topic and key is not taken.
+func ExampleSink() {
+	var sink memory.Sink
+	sink.Refuse(func(m driver.Message) error {
+		if m.ID == "2" {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	answers := sink.Publish(context.Background(), []driver.Message{
+		{ID: "1", Topic: "t", Key: "a"}, {ID: "2", Topic: "t", Key: "a"}, {ID: "3", Topic: "t", Key: "a"}, {ID: "4", Topic: "t", Key: "b"}})
+	fmt.Println(answers[1], "and", errors.Is(answers[2], driver.ErrNotSent))
+	for _, m := range sink.Messages() {
+		fmt.Println(m.ID)
+	}
+	// Output:
+	// not now and true
+	// 1
+	// 4
+}
+
+func ExampleBell() {
+	var bell memory.Bell
+	stop := bell.Listen(func() { fmt.Println("something was committed") })
+	bell.Ring()
+	stop()
+	bell.Ring()
+	// Output: something was committed
+}
