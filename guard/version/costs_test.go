@@ -2,12 +2,10 @@ package version_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -91,55 +89,6 @@ func (c countingTx) Dialect() driver.Dialect { return c.Tx.Dialect() }
 func (c countingTx) Commit(ctx context.Context) error {
 	c.commits.Add(1)
 	return c.Tx.Commit(ctx)
-}
-
-func testPurge(w world) {
-	t := version.Table{}
-	for i := range 7 {
-		w.mustApply(t, deleted(change(fmt.Sprint("old ", i), 5, "")), version.Applied)
-	}
-	w.mustApply(t, change("alive", 5, ""), version.Applied)
-	w.mustApply(t, terminal(change("ended", 5, "")), version.Applied)
-	switch w.Dialect { // all of it was an hour ago
-	case driver.Postgres:
-		w.DB.Exec(w.T, `update interlock_version set changed_at = changed_at - interval '1 hour'`)
-	default:
-		w.DB.Exec(w.T, `update interlock_version set changed_at = changed_at - interval 1 hour`)
-	}
-	w.mustApply(t, deleted(change("young", 5, "")), version.Applied)
-	w.mustApply(t, change("old 0", 6, ""), version.Applied) // it came back
-	purge := func(age time.Duration, limit int) (n int64) {
-		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
-			n, err = t.Purge(ctx, db, age, limit)
-			return err
-		})
-		return n
-	}
-	if n := purge(2*time.Hour, 0); n != 0 {
-		w.Errorf("%d were purged before their time", n)
-	}
-	for i, want := range []int64{4, 2, 0} {
-		if n := purge(30*time.Minute, 4); n != want {
-			w.Errorf("purge %d removed %d, want %d", i, n, want)
-		}
-	}
-	for id, kept := range map[string]bool{"old 0": true, "old 1": false, "alive": true, "ended": true, "young": true} {
-		if got := w.state(id).Stamp.Version > 0; got != kept {
-			w.Errorf("%s is kept: %v", id, got)
-		}
-	}
-	w.mustApply(t, change("young", 4, ""), version.Stale)
-	w.mustApply(t, change("old 1", 4, ""), version.Applied) // which is why age must be long
-	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-		for _, bad := range []struct {
-			age   time.Duration
-			limit int
-		}{{0, 1}, {-time.Hour, 1}, {time.Hour, -1}} {
-			_, err := t.Purge(ctx, db, bad.age, bad.limit)
-			mustFail(w.T, err, interlock.Bug, nil)
-		}
-		return nil
-	})
 }
 
 // lossy is w's database by way of a proxy that loses the answers to COMMIT.

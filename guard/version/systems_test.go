@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -17,28 +18,40 @@ import (
 // testEarlySnapshot: a transaction whose snapshot is older than the last change
 // does not apply an older one by it.
 func testEarlySnapshot(w world) {
-	for kind, g := range w.guards() {
-		w.order(kind)
-		w.mustApply(g, change(kind, 1, ""), version.Applied)
-		early := w.Begun(w.T, driver.RepeatableRead)
-		_, err := databases.Value[int64](w.Context(), early, `select count(*) from orders`)
-		ok(w.T, err)
-		w.mustApply(g, change(kind, 5, ""), version.Applied)
-		o, err := g.Apply(w.Context(), early, change(kind, 4, ""))
-		if w.Dialect == driver.Postgres {
-			mustFail(w.T, err, interlock.Retryable, nil)
-		} else if err != nil || o != version.Stale {
-			w.Errorf("%s: %v, %v", kind, o, err)
+	refused := func(o version.Outcome, err error) bool { return interlock.Kind(err) == interlock.Retryable }
+	settings := map[string]func(version.Outcome, error) bool{`select 1`: refused}
+	if w.Dialect == driver.MariaDB {
+		settings = map[string]func(version.Outcome, error) bool{
+			`set session innodb_snapshot_isolation = off`: func(o version.Outcome, err error) bool { return err == nil && o == version.Stale },
+			`set session innodb_snapshot_isolation = on`:  refused,
 		}
-		ok(w.T, early.Rollback(w.Context()))
+	}
+	for kind, g := range w.guards() {
+		for setting, right := range settings {
+			id := kind + setting
+			w.order(id)
+			w.mustApply(g, change(id, 1, ""), version.Applied)
+			early := w.Begun(w.T, driver.RepeatableRead)
+			_, err := early.Exec(w.Context(), setting)
+			ok(w.T, err)
+			_, err = databases.Value[int64](w.Context(), early, `select count(*) from orders`)
+			ok(w.T, err)
+			w.mustApply(g, change(id, 5, ""), version.Applied)
+			if o, err := g.Apply(w.Context(), early, change(id, 4, "")); !right(o, err) {
+				w.Errorf("%s, %s: %v, %v", kind, setting, o, err)
+			}
+			ok(w.T, early.Rollback(w.Context()))
+		}
 	}
 }
 
 // testModes: the user's sql_mode changes what quotes and empty texts mean, and in
-// which order assignments are made.
+// which order assignments are made. On PostgreSQL it is the client that sends
+// parameters in several ways.
 func testModes(w world) {
 	if w.Dialect != driver.MariaDB {
-		w.Skip("there are no modes")
+		testQueryModes(w)
+		return
 	}
 	guards := w.guards()
 	w.accounts()
@@ -72,6 +85,40 @@ func testModes(w world) {
 			w.Errorf("%q: purged %d, %v", mode, n, err)
 		}
 		ok(w.T, tx.Rollback(w.Context()))
+	}
+}
+
+func testQueryModes(w world) {
+	guards := w.guards()
+	w.accounts()
+	w.DB.Exec(w.T, `create table seat (no int primary key, version bigint)`)
+	for i, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		db, closed, err := databases.Connect(w.Context(), w.Client, w.URL+"&default_query_exec_mode="+mode)
+		ok(w.T, err)
+		w.Cleanup(closed)
+		by := world{w.T, &databases.DB{BeginnerAt: db}}
+		for kind, g := range guards {
+			id := fmt.Sprint(kind, i)
+			w.order(id)
+			by.mustApply(g, change(id, math.MaxInt64-1, `\'"é`), version.Applied)
+			by.mustApply(g, change(id, math.MaxInt64-1, `\'"é`), version.Duplicate)
+			by.mustApply(g, change(id, math.MaxInt64-2, "z"), version.Stale)
+			by.mustApply(g, terminal(change(id, 1, "")), version.Applied)
+			by.mustApply(g, change(id, math.MaxInt64, ""), version.Terminal)
+		}
+		w.DB.Exec(w.T, fmt.Sprintf(`insert into seat (no) values (%d)`, i))
+		by.mustApply(version.Column{Table: "seat", Key: "no", Version: "version"}, change(fmt.Sprint(i), 3, ""), version.Applied)
+		ok(w.T, version.Update(w.Context(), updater(w.T, version.Options{}), db, accounts, "1", func(_ context.Context, a *account) error {
+			a.Balance++
+			return nil
+		}))
+		by.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+			_, err := version.Table{}.Purge(ctx, db, time.Hour, 0)
+			return err
+		})
+	}
+	if got := w.text(`select concat(balance) from account`); got != "5" {
+		w.Errorf("balance %s", got)
 	}
 }
 

@@ -81,7 +81,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 // newer change at the same time. An error is that of the database, with its kind.
 //
 // Where a transaction of repeatable reads would apply a change by a snapshot from
-// before the last one, PostgreSQL fails, Retryable. MariaDB judges by what was
+// before the last one, PostgreSQL fails, Retryable, and so does MariaDB where
+// innodb_snapshot_isolation is on. Where it is off MariaDB judges by what was
 // committed last, and the transaction reads on in its old snapshot: there more
 // than elsewhere, apply before you read.
 func (t Table) Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error) {

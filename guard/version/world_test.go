@@ -54,6 +54,7 @@ func TestSQL(t *testing.T) {
 		{"every sql_mode does", testModes},
 		{"tables are created once", testCreate},
 		{"an ended context ends it", testEndedContext},
+		{"what comes back while it is purged stays", testPurgeBehind},
 		{"however many are purged, a limit is one", testPurgeMany},
 		{"a purge keeps to its limit by any plan", testPurgeLimit},
 		{"keys beyond the numbers of a float are told apart", testLongNumbers},
