@@ -69,7 +69,7 @@ func keysOf(n int) []string {
 
 func benchmarkGo(b *testing.B, n int, fn func(context.Context) error) {
 	b.ReportAllocs()
-	x, err := keyed.NewExecutor(&keyed.Options{Wait: true, Concurrency: 2})
+	x, err := keyed.NewExecutor(&keyed.Options{Wait: true, Concurrency: 2, Total: 1024}) // as the buffered channel
 	if err != nil {
 		b.Fatal(err)
 	}
