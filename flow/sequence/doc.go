@@ -6,8 +6,9 @@
 //
 //	order := sequence.InTx(postgres.Pool(pool), sequence.Table{})
 //	s, err := sequence.New("orders", order, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {
-//		// version.Apply, or any statement that refuses what is older: d may be late
-//		return apply(ctx, tx, d)
+//		stamp := version.Stamp{Version: d.Epoch<<40 | d.Seq} // d may be late
+//		outcome, err := version.Table{}.Apply(ctx, postgres.Tx(tx), version.Change{Entity: d.Key, Stamp: stamp})
+//		… // apply it if outcome is version.Applied
 //	}, nil)
 //	…
 //	outcome, err := s.Offer(ctx, sequence.Event{Key: "order/7", Position: sequence.Position{Seq: 3}, Payload: body})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/sequence"
+	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -50,8 +51,8 @@ func ExampleSequencer() {
 	// 2 late <nil>
 }
 
-// The position, the hole and the effect are in one database. The statement refuses
-// what is older than what it finds: that is the guard for late events.
+// The position, the hole and the effect are in one transaction, and a late event
+// passes the version guard there: it is not applied over a newer one.
 func ExampleInTx() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
@@ -61,10 +62,12 @@ func ExampleInTx() {
 	defer pool.Close()
 	store := sequence.InTx(postgres.Pool(pool), sequence.Table{})
 	s, err := sequence.New("orders", store, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {
-		// guard/version has this statement for any table, for tombstones and for Redis and etcd.
-		_, err := tx.Exec(ctx, `insert into orders as o (id, state, epoch, seq) values ($1, $2, $3, $4)
-			on conflict (id) do update set state = excluded.state, epoch = excluded.epoch, seq = excluded.seq
-			where (o.epoch, o.seq) < (excluded.epoch, excluded.seq)`, d.Key, string(d.Payload), d.Epoch, d.Seq)
+		stamp := version.Stamp{Version: d.Epoch<<40 | d.Seq} // orders as the position does
+		outcome, err := version.Table{}.Apply(ctx, postgres.Tx(tx), version.Change{Entity: d.Key, Stamp: stamp})
+		if err != nil || outcome != version.Applied {
+			return err
+		}
+		_, err = tx.Exec(ctx, `update orders set state = $1 where id = $2`, string(d.Payload), d.Key)
 		return err
 	}, &sequence.Options{Halt: true})
 	if err != nil {
