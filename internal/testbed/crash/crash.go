@@ -16,7 +16,10 @@
 //	}
 //
 //	func TestCrashes(t *testing.T) {
-//		crash.Each(t, "relay", func(t *testing.T, at int) []string { return []string{client, url} }, check)
+//		crash.Once(t, "relay", func(tb testing.TB) crash.Scene {
+//			db := …
+//			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) { … }}
+//		})
 //	}
 package crash
 
