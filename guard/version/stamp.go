@@ -45,7 +45,8 @@ type Change struct {
 type Guard interface {
 	// Apply raises the stamp of c.Entity to c.Stamp if that is newer, and keeps it
 	// locked until the transaction ends: whoever applies a change of the same entity
-	// meanwhile waits. Call it before anything is read that the change depends on.
+	// meanwhile waits, unless that was old before. Call it before anything is read
+	// that the change depends on.
 	// If the outcome is not Applied nothing was done. After an error the
 	// transaction must be rolled back.
 	//

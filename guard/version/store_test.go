@@ -269,13 +269,14 @@ func TestStoreUpdateEnds(t *testing.T) {
 		}
 		ended := at1(100)
 		ended.Terminal = true
+		s.flaky.calls = 0
 		err = s.Update(s.Context(), order, func(ctx context.Context, v driver.Versioned) (driver.Versioned, error) {
 			_, _, err := s.flaky.Versions.Apply(ctx, order, ended)
 			return v, err
 		})
 		var over *version.TerminalError
-		if mustFail(t, err, interlock.Definite, nil); !errors.As(err, &over) || over.Stamp != ended.Stamp {
-			s.Errorf("%v", err)
+		if mustFail(t, err, interlock.Definite, nil); !errors.As(err, &over) || over.Stamp != ended.Stamp || s.flaky.calls != 2 {
+			s.Errorf("%v after %d requests", err, s.flaky.calls)
 		}
 		err = s.Update(s.Context(), order, func(context.Context, driver.Versioned) (driver.Versioned, error) {
 			t.Error("run on a terminal state")
