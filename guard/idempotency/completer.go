@@ -104,7 +104,7 @@ func (s *Store) takeUp(ctx context.Context, record driver.IdempotencyRecord) (*R
 		return nil, err
 	case outcome != ours:
 		return nil, nil
-	case r.record.Attempt <= record.Attempt: // it is a new record: that one was given up and forgotten meanwhile
+	case r.record.Attempt == 1: // this claim has made it: that one was given up and forgotten meanwhile
 		return nil, s.give(ctx, r, true)
 	}
 	return r, nil

@@ -109,6 +109,7 @@ func (r *Reaper) discard(ctx context.Context, record driver.IdempotencyRecord) (
 	if taken == nil || err != nil {
 		return false, err
 	}
-	err = r.store.give(ctx, taken, true)
-	return err == nil, err
+	old := taken.record.Age >= r.options.Discard // or it was made anew, by its client
+	err = r.store.give(ctx, taken, old)
+	return old && err == nil, err
 }
