@@ -116,6 +116,29 @@ func (g *gate) Publish(ctx context.Context, m []driver.Message) []error {
 	return g.Sink.Publish(ctx, m)
 }
 
+// unhurried is a sink that takes a moment, and nothing if its call ends meanwhile.
+type unhurried struct{ driver.Sink }
+
+func (u unhurried) Publish(ctx context.Context, m []driver.Message) []error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(100 * time.Millisecond):
+	}
+	return u.Sink.Publish(ctx, m)
+}
+
+// within is the error that comes, if it does in time.
+func within(t *testing.T, ended <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(bound):
+		t.Fatalf("still running after %v", bound)
+		return nil
+	}
+}
+
 // testOvertaken: an owner that was overtaken while the sink had its batch deletes
 // nothing, and says why it ends.
 func testOvertaken(t *testing.T, db *databases.DB) {
@@ -138,7 +161,7 @@ func testOvertaken(t *testing.T, db *databases.DB) {
 	db.Exec(t, `update interlock_outbox set id = id - 3`)
 	close(old.open)
 	var stale *interlock.StaleTokenError
-	if err := <-ended; !errors.As(err, &stale) || stale.Got != grant(1).Token() || stale.Seen != grant(2).Token() {
+	if err := within(t, ended); !errors.As(err, &stale) || stale.Got != grant(1).Token() || stale.Seen != grant(2).Token() {
 		t.Errorf("the former owner ended with %v", err)
 	}
 	if n := count(t, db, `interlock_outbox`); n != 3 {
@@ -158,26 +181,26 @@ func testEnds(t *testing.T, db *databases.DB) {
 	lost := grant(1)
 	ended := run(t.Context(), relay(t, db, &sink, outbox.Options{}), lost)
 	lost.end(interlock.ErrLost)
-	if err := <-ended; !errors.Is(err, interlock.ErrLost) {
+	if err := within(t, ended); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("the claim was lost: %v", err)
 	}
 	expired := grant(2)
 	ended = run(t.Context(), relay(t, db, &sink, outbox.Options{}), expired)
 	expired.expire()
-	if err := <-ended; !errors.Is(err, interlock.ErrExpired) {
+	if err := within(t, ended); !errors.Is(err, interlock.ErrExpired) {
 		t.Errorf("the claim expired: %v", err)
 	}
 	add(t, db, slices.Concat(keyed("a", 1, 3), keyed("b", 1, 3), keyed("c", 1, 3), keyed("d", 1, 3))...)
-	slow := &gate{&sink, make(chan struct{}, 9), make(chan struct{})}
+	patient := &gate{unhurried{&sink}, make(chan struct{}, 9), make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := grant(3)
 	c.ctx = ctx // as that of a lock's Do
-	ended = run(ctx, relay(t, db, slow, outbox.Options{}), c)
-	<-slow.entered
+	ended = run(ctx, relay(t, db, patient, outbox.Options{}), c)
+	<-patient.entered
 	why := errors.New("told to end")
 	cancel(why)
-	close(slow.open)
-	if err := <-ended; !errors.Is(err, why) {
+	close(patient.open)
+	if err := within(t, ended); !errors.Is(err, why) {
 		t.Errorf("ended with %v", err)
 	}
 	if n := count(t, db, `interlock_outbox where slice = 0`); n != 0 || len(sink.Messages()) == 0 {
