@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
@@ -44,8 +43,8 @@ func (o *ClientOptions) outgoing(ctx context.Context) (out wire.Outbound, err er
 // UnaryClient puts the claim's token on each call that is made under one, see
 // [wire.Under], and ends the call with the claim. A claim that has ended is
 // refused before anything is sent: the error is Definite and wraps the cause. If
-// the claim ends while the call is on its way, the error is Uncertain and wraps
-// it as well. A refusal of the service is a [*wire.Refusal]; see [Refusal].
+// the claim or ctx ends while the call is on its way, the error is Uncertain and
+// wraps the cause as well as the status. A refusal of the service is a [*wire.Refusal]; see [Refusal].
 func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		out, err := o.outgoing(ctx)
@@ -53,18 +52,18 @@ func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 			return err
 		}
 		defer out.Stop()
-		return blame(ctx, out.Context, invoke(out.Context, method, req, reply, cc, opts...))
+		return blame(out, invoke(out.Context, method, req, reply, cc, opts...))
 	}
 }
 
 // blame says what a call's error is to the caller.
-func blame(callers, joined context.Context, err error) error {
+func blame(out wire.Outbound, err error) error {
 	told := Refusal(err)
 	var r *wire.Refusal
-	if err == nil || errors.As(told, &r) || joined.Err() == nil || callers.Err() != nil {
+	if errors.As(told, &r) {
 		return told
 	}
-	return &interlock.Error{Op: "call under claim", Kind: interlock.Uncertain, Err: errors.Join(context.Cause(joined), err)}
+	return out.Outcome(told)
 }
 
 // StreamClient is [UnaryClient] for streams: the token is sent when the stream
@@ -79,18 +78,18 @@ func StreamClient(o *ClientOptions) grpc.StreamClientInterceptor {
 		s, err := begin(out.Context, desc, cc, method, opts...)
 		if err != nil {
 			defer out.Stop()
-			return nil, blame(ctx, out.Context, err)
+			return nil, blame(out, err)
 		}
 		unhook := context.AfterFunc(ctx, out.Stop) // of a stream that nobody reads to its end
-		return &clientStream{s, ctx, out.Context, func() { unhook(); out.Stop() }, !desc.ServerStreams}, nil
+		return &clientStream{s, out, func() { unhook(); out.Stop() }, !desc.ServerStreams}, nil
 	}
 }
 
 type clientStream struct {
 	grpc.ClientStream
-	callers, joined context.Context
-	stop            func()
-	single          bool // one answer is the end of it
+	out    wire.Outbound
+	stop   func()
+	single bool // one answer is the end of it
 }
 
 // RecvMsg receives a message, or the end of the stream.
@@ -103,5 +102,5 @@ func (s *clientStream) RecvMsg(m any) error {
 	if err == io.EOF {
 		return err
 	}
-	return blame(s.callers, s.joined, err)
+	return blame(s.out, err)
 }

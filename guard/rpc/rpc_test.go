@@ -153,18 +153,25 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 				t.Errorf("%s: %v (%v)", way, err, interlock.Kind(err))
 			}
 		}
-		held := grant("account/42", token(1), bound)
-		go func() { <-in; held.end(interlock.ErrLost) }()
-		if err := call(wire.Under(t.Context(), held, ""), "42"); !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Uncertain {
-			t.Errorf("%s: %v (%v)", way, err, interlock.Kind(err))
-		}
-		ctx, cancel := context.WithCancel(wire.Under(t.Context(), grant("account/42", token(1), bound), ""))
-		go func() { <-in; cancel() }()
-		if err := call(ctx, "42"); status.Code(err) != codes.Canceled {
-			t.Errorf("%s: %v", way, err)
+		held, own := grant("account/42", token(1), bound), grant("account/42", token(1), bound)
+		ctx, cancel := context.WithCancelCause(wire.Under(t.Context(), grant("account/42", token(1), bound), ""))
+		for _, c := range []struct {
+			ctx   context.Context
+			end   context.CancelCauseFunc
+			cause error
+		}{
+			{wire.Under(t.Context(), held, ""), held.end, interlock.ErrLost},
+			{wire.Under(own.ctx, own, ""), own.end, interlock.ErrLost}, // as in the body of Do
+			{ctx, cancel, &interlock.StaleTokenError{Resource: "of a sibling"}},
+		} {
+			go func() { <-in; c.end(c.cause) }()
+			err := call(c.ctx, "42")
+			if !errors.Is(err, c.cause) || interlock.Kind(err) != interlock.Uncertain || status.Code(err) != codes.Canceled {
+				t.Errorf("%s: %v (%v)", way, err, interlock.Kind(err))
+			}
 		}
 	}
-	if b.served.Load() != 4 {
+	if b.served.Load() != 6 {
 		t.Errorf("served %d", b.served.Load())
 	}
 }

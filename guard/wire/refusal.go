@@ -115,26 +115,43 @@ func (r *Refusal) Unwrap() error {
 // for nil, and for an error that neither is about the claim nor says of itself
 // that it is Retryable, or Uncertain: that is for the handler to answer. What the
 // error says of the inside of the service is not in the refusal.
+//
+// An error that says it is Uncertain is [Unknown], whatever it wraps; so is the
+// cause of a claim that ended if the error does not say that it is Definite, as
+// errors of guards do: a request of the handler's own that was on its way fails
+// with that cause too.
 func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	var r *Refusal
 	var stale *interlock.StaleTokenError
+	kind, said := says(err)
 	switch {
 	case err == nil:
 		return nil, false
-	case errors.As(err, &r):
+	case errors.As(err, &r) && (kind == r.ErrorKind() || kind != interlock.Uncertain):
 		return r, true
+	case errors.Is(err, interlock.ErrUncertain): // what has no kind is of the handler's own
+		return &Refusal{Reason: Unknown, Resource: nameOf(err)}, true
 	case errors.As(err, &stale):
 		return &Refusal{Reason: Stale, Resource: stale.Resource, Seen: stale.Seen, Got: stale.Got}, true
 	case errors.Is(err, interlock.ErrImplausibleToken):
 		return &Refusal{Reason: Implausible, Resource: nameOf(err)}, true
-	case errors.Is(err, interlock.ErrUncertain): // and says so: what has no kind is of the handler's own
-		return &Refusal{Reason: Unknown, Resource: nameOf(err)}, true
-	case interlock.Kind(err) == interlock.Retryable:
+	case said && kind == interlock.Retryable:
 		return &Refusal{Reason: Busy, Resource: nameOf(err)}, true
-	case ended(err):
+	case ended(err) && said:
 		return &Refusal{Reason: Over, Resource: nameOf(err)}, true
+	case ended(err):
+		return &Refusal{Reason: Unknown}, true
 	}
 	return nil, false
+}
+
+// says is the kind that err says it has.
+func says(err error) (kind interlock.ErrorKind, said bool) {
+	var k interface{ ErrorKind() interlock.ErrorKind }
+	if said = errors.As(err, &k); said {
+		kind = k.ErrorKind()
+	}
+	return kind, said
 }
 
 // ended reports whether err is one of a claim that is over.

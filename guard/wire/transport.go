@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"sync"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/join"
@@ -39,6 +38,29 @@ type Outbound struct {
 	Value   string          // of [Header]
 	Context context.Context // of the request, ended also with the claim
 	Stop    func()          // lets go of the claim, once the request is over
+
+	ends []context.Context // those that end Context: the claim's, and the caller's
+}
+
+// Outcome is what the error of a request that was handed on says to the caller.
+// Once the claim, or the caller's context, has ended it is Uncertain, and wraps the
+// cause: clients return that as it is, whatever they have sent, and elsewhere a
+// cause may be the proof that nothing was. Any other error, and nil, comes back as
+// it is.
+func (o Outbound) Outcome(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, ctx := range o.ends {
+		if ctx.Err() == nil {
+			continue
+		}
+		if cause := context.Cause(ctx); !errors.Is(err, cause) {
+			err = errors.Join(cause, err)
+		}
+		return &interlock.Error{Op: "send request under claim", Kind: interlock.Uncertain, Err: err}
+	}
+	return err
 }
 
 // Outgoing is for transports other than [Transport]: what a request made with ctx
@@ -49,16 +71,18 @@ type Outbound struct {
 func Outgoing(ctx context.Context, signer *Signer, audience string) (out Outbound, ok bool, err error) {
 	out = Outbound{Context: ctx, Stop: func() {}}
 	b, ok := ctx.Value(bearerKey{}).(bearer)
-	switch {
-	case !ok:
+	if !ok {
 		return out, false, nil
-	case b.claim == nil:
+	}
+	out.ends = []context.Context{ctx}
+	if b.claim == nil {
 		out.Value = b.signed
 		return out, true, nil
 	}
 	if out.Value, err = b.write(signer, audience); err != nil {
-		return Outbound{Context: ctx, Stop: func() {}}, true, err
+		return out, true, err
 	}
+	out.ends = []context.Context{b.claim.Context(), ctx}
 	out.Context, out.Stop = join.Context(ctx, b.claim.Context())
 	return out, true, nil
 }
@@ -77,10 +101,12 @@ func (b bearer) write(signer *Signer, audience string) (string, error) {
 // concurrent use.
 //
 // A claim that has ended is refused before anything is sent: the error is
-// Definite and wraps the cause. If the claim ends while the request is on its
-// way, the error is Uncertain and wraps the cause as well. A request that is
-// under no claim is sent as it is. One that follows a redirect to another host,
-// or from https to http, is sent without the token.
+// Definite and wraps the cause. If the claim or the request's context ends while
+// the request is on its way, the error is Uncertain and wraps the cause as well;
+// see [Outbound.Outcome]. An http.Client with a Timeout of its own hides that:
+// give the context a deadline instead. A request that is under no claim is sent
+// as it is. One that follows a redirect to another host, or from https to http, is
+// sent without the token.
 type Transport struct {
 	Base     http.RoundTripper // nil means http.DefaultTransport
 	Signer   *Signer           // nil means that tokens travel as they are
@@ -111,9 +137,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := base.RoundTrip(sent)
 	if err != nil {
 		defer out.Stop()
-		return nil, blame(out.Context, req.Context(), err)
+		return nil, out.Outcome(err)
 	}
-	resp.Body = held(req.Context(), resp.Body, out)
+	resp.Body = held(resp.Body, out)
 	return resp, nil
 }
 
@@ -127,18 +153,10 @@ func strayed(req *http.Request) bool {
 	return first.URL.Host != req.URL.Host || first.URL.Scheme != req.URL.Scheme && req.URL.Scheme != "https"
 }
 
-// blame names the end of the claim as the reason, if it is.
-func blame(joined, callers context.Context, err error) error {
-	if joined.Err() == nil || callers.Err() != nil {
-		return err
-	}
-	return &interlock.Error{Op: "send request under claim", Kind: interlock.Uncertain, Err: errors.Join(context.Cause(joined), err)}
-}
-
 // held lets go of the claim once body is at its end or is closed. A body that can
 // be written to, of a connection that changed its protocol, stays so.
-func held(callers context.Context, body io.ReadCloser, out Outbound) io.ReadCloser {
-	h := &holding{ReadCloser: body, callers: callers, joined: out.Context, stop: sync.OnceFunc(out.Stop)}
+func held(body io.ReadCloser, out Outbound) io.ReadCloser {
+	h := &holding{body, out}
 	if w, ok := body.(io.Writer); ok {
 		return struct {
 			*holding
@@ -150,8 +168,7 @@ func held(callers context.Context, body io.ReadCloser, out Outbound) io.ReadClos
 
 type holding struct {
 	io.ReadCloser
-	callers, joined context.Context
-	stop            func()
+	out Outbound
 }
 
 func (h *holding) Read(p []byte) (int, error) {
@@ -159,14 +176,14 @@ func (h *holding) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	defer h.stop()
+	defer h.out.Stop()
 	if err == io.EOF {
 		return n, err
 	}
-	return n, blame(h.joined, h.callers, err)
+	return n, h.out.Outcome(err)
 }
 
 func (h *holding) Close() error {
-	defer h.stop()
+	defer h.out.Stop()
 	return h.ReadCloser.Close()
 }
