@@ -4,7 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"hash"
 	"net"
 	"net/http"
 )
@@ -13,12 +16,15 @@ import (
 // answer is shown when it is durable, and as a whole. It is an http.ErrNotSupported.
 var ErrStreaming = fmt.Errorf("idempotency: an answer that is to be replayed cannot be streamed: %w", http.ErrNotSupported)
 
-// buffer is the answer of a handler while it is made.
+// buffer is the answer of a handler while it is made. A handler that writes too much
+// is not stopped: what it does beside is done once all the same.
 type buffer struct {
 	header http.Header // what the handler works on
 	sent   http.Header // as it was when the status was written
 	status int         // 0 until then
+	most   int         // bytes that the body may have
 	body   bytes.Buffer
+	digest hash.Hash // of a body that has more, which is not held; nil otherwise
 }
 
 func (b *buffer) Header() http.Header { return b.header }
@@ -39,6 +45,14 @@ func (b *buffer) Write(p []byte) (int, error) {
 	if b.status == http.StatusNoContent || b.status == http.StatusNotModified {
 		return 0, http.ErrBodyNotAllowed
 	}
+	if b.digest == nil && len(p) > b.most-b.body.Len() {
+		b.digest = sha256.New()
+		b.digest.Write(b.body.Bytes())
+		b.body = bytes.Buffer{}
+	}
+	if b.digest != nil {
+		return b.digest.Write(p)
+	}
 	return b.body.Write(p)
 }
 
@@ -51,7 +65,11 @@ func (b *buffer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil
 // response is the answer, once the handler has returned.
 func (b *buffer) response() Response {
 	b.WriteHeader(http.StatusOK)
-	return Response{Status: b.status, Header: b.sent, Body: b.body.Bytes()}
+	r := Response{Status: b.status, Header: b.sent, Body: b.body.Bytes()}
+	if b.digest != nil {
+		r.digest = hex.EncodeToString(b.digest.Sum(nil))
+	}
+	return r
 }
 
 // send writes an answer to a client.

@@ -46,6 +46,12 @@ type HandlerOptions struct {
 	// MaxRequest is the longest body of a request in bytes; 0 means 1 MiB. One that
 	// is longer is answered 413.
 	MaxRequest int64
+	// MaxResponse is the longest body of an answer, in bytes, that is held in memory
+	// and shown; 0 means 8 MiB, or the store's MaxAnswer if that is more. A longer
+	// one is shown to nobody: the request has had its effect, and all who ask are
+	// answered 409, answer-not-kept. If it is not one to be kept, the request is left
+	// unfinished, and answered 500.
+	MaxResponse int
 	// KeepBody keeps the request's body as [Request.Input], for a [Completer].
 	KeepBody bool
 	// Docs is the address of a page about the problems that clients are told, whose
@@ -112,6 +118,9 @@ func Handler(s *Store, scope func(*http.Request) string, next http.Handler, o *H
 	if h.MaxRequest <= 0 {
 		h.MaxRequest = 1 << 20
 	}
+	if h.MaxResponse <= 0 {
+		h.MaxResponse = max(8<<20, s.options.MaxAnswer)
+	}
 	if h.KeepBody {
 		h.MaxRequest = min(h.MaxRequest, MaxInput)
 	}
@@ -157,13 +166,25 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, key string) {
 		h.refuse(w, problem{Title: "The request's body cannot be read", Status: http.StatusBadRequest, Reason: "request-unreadable"})
 		return
 	}
-	out := &buffer{header: http.Header{}}
+	out := &buffer{header: http.Header{}, most: h.MaxResponse}
 	response, err := h.store.Do(r.Context(), h.call(r, key, body), h.carryOut(out, r, body))
+	if errors.Is(err, errUnfinished) {
+		response, err = out.response(), nil
+	}
+	h.tell(w, key, response, err)
+}
+
+// tell answers with what came of a request.
+func (h *handler) tell(w http.ResponseWriter, key string, response Response, err error) {
 	switch {
-	case errors.Is(err, errUnfinished):
-		out.response().send(w)
+	case errors.Is(err, errTooLarge):
+		h.refuse(w, problem{Title: "The answer is too large", Status: http.StatusInternalServerError, Reason: "answer-too-large"})
 	case err != nil:
 		h.refuse(w, problemOf(err, h.RetryAfter))
+	case response.digest != "":
+		h.refuse(w, problemOf(&NotKeptError{Key: key, Status: response.Status, Digest: response.digest}, 0))
+	case response.Status != 0 && (response.Status < 200 || response.Status > 999): // of a LastPhase
+		h.refuse(w, problem{Title: "The answer has no status of HTTP", Status: http.StatusInternalServerError, Reason: "bug"})
 	case response.Replayed:
 		w.Header().Set("Idempotency-Replayed", "true")
 		response.send(w)
@@ -201,8 +222,12 @@ func operation(r *http.Request) string {
 	return r.Method + " " + what
 }
 
-// errUnfinished is a handler's answer of 500 or more.
-var errUnfinished = errors.New("the handler has failed")
+// What leaves a request unfinished: a handler's answer of 500 or more, and one that
+// can be neither kept nor shown.
+var (
+	errUnfinished = errors.New("the handler has failed")
+	errTooLarge   = errors.New("the answer is too large")
+)
 
 // carryOut runs the handler into out.
 func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
@@ -213,8 +238,12 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 		again.Body = io.NopCloser(bytes.NewReader(body))
 		h.next.ServeHTTP(out, again)
 		response := out.response()
+		kept := h.Keep(response.Status)
 		switch {
-		case attempt.answered(), h.Keep(response.Status): // what LastPhase has recorded comes before this
+		case attempt.answered(): // what LastPhase has recorded comes before this
+		case response.digest != "" && (!kept || attempt.declined.Load()):
+			return response, errTooLarge
+		case kept:
 		case response.Status >= http.StatusInternalServerError:
 			return response, errUnfinished
 		default:
