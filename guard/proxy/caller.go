@@ -104,7 +104,7 @@ func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation 
 	status, tried, err = p.turn(ctx, c, call, func(ctx context.Context, call *Call) (int, error) {
 		sent = p.options.now()
 		status, err := send(ctx, call)
-		return status, call.outcome(err)
+		return status, call.outcome(ctx, err)
 	})
 	p.tell(call, began, sent, status, tried, err)
 	return status, err

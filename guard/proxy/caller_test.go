@@ -213,11 +213,11 @@ func testDoubtsAreSettled(t *testing.T, db *databases.DB) {
 func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
-			<-time.After(2500 * time.Millisecond) // the other side's own time
+			<-time.After(3 * time.Second) // the other side's own time
 		}
 	})
-	by, c := transport(t), grant(1, 1500*time.Millisecond)
-	c.stubborn = true // renewed each time
+	by, c := transport(t), grant(1, 3*time.Second) // idle for 2 at most
+	c.stubborn = true                              // renewed each time
 	var all sync.WaitGroup
 	all.Go(func() {
 		if status, err := caller(t, db, nil).Do(t.Context(), c, "api", "slow", post(by, api.URL+"/slow", "1")); status != 200 || err != nil {
@@ -236,6 +236,7 @@ func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 // TestACallEndsWithItsSession: an operator ends it, and the call is told within a
 // second, and is in doubt.
 func TestACallEndsWithItsSession(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := prepared(t, open(t))
 		_, err := caller(t, db.Again(t), nil).Do(t.Context(), grant(1, bound), "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
@@ -336,6 +337,7 @@ func testBadCallsAreRefused(t *testing.T, db *databases.DB) {
 
 // TestAClosedDatabaseSendsNothing.
 func TestAClosedDatabaseSendsNothing(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		d := prepared(t, open(t))
 		db, closed, err := databases.Connect(t.Context(), d.Client, d.URL)

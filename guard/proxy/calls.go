@@ -75,7 +75,12 @@ func (t Calls) begin(ctx context.Context, db driver.SQL, c *Call) (number int64,
 		return 0, r, err
 	}
 	err = db.Query(ctx, named(d.begin, table), []any{c.Key, c.Resource, c.Operation, int64(c.Token)},
-		func(scan func(...any) error) error { return scan(&number, &r.Status, &r.Settled) })
+		func(scan func(...any) error) error {
+			var called int64
+			err := scan(&number, &r.Status, &r.Settled, &called)
+			r.Called = at(called)
+			return err
+		})
 	return number, r, missing(err)
 }
 
@@ -86,13 +91,16 @@ func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation stri
 		return r, err
 	}
 	err = db.Query(ctx, named(d.show, table), []any{Key(resource, operation)}, func(scan func(...any) error) error {
-		var called int64 // microseconds since 1970
+		var called int64
 		err := scan((*int64)(&r.Token), &r.Attempts, &r.Status, &r.Settled, &called)
-		r.Called = time.UnixMicro(called).UTC()
+		r.Called = at(called)
 		return err
 	})
 	return r, missing(err)
 }
+
+// at is a time as the dialects show it: in microseconds since 1970.
+func at(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
 // answered records the status of an attempt, unless another one was begun since.
 func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int64, status int) error {
@@ -103,9 +111,11 @@ func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int6
 	return t.exec(ctx, db, "record call", func(d dialect) string { return d.answered }, int64(status), settled, c.Key, number, int64(c.Token))
 }
 
-// withdraw removes a first attempt that no other followed.
-func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call) error {
-	return t.exec(ctx, db, "withdraw call", func(d dialect) string { return d.withdraw }, c.Key, int64(c.Token))
+// withdraw removes the first attempt that began just when called says, if no other
+// followed: if it was never committed, there may be one of somebody else under the
+// same claim in its place.
+func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time.Time) error {
+	return t.exec(ctx, db, "withdraw call", func(d dialect) string { return d.withdraw }, c.Key, int64(c.Token), called.UnixMicro())
 }
 
 // Settle ends a doubt by what somebody found out: the call was made, with that

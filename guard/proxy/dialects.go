@@ -2,8 +2,8 @@ package proxy
 
 // The id is that of [Key], so that it has one length and no collation; resource
 // and operation are for people. An attempt that was begun and has no answer is
-// one that may have been sent. Times are shown in microseconds, since clients differ in how
-// they read them.
+// one that may have been sent. Times are shown in microseconds, since clients
+// differ in how they read them.
 
 var postgres = dialect{
 	create: []string{
@@ -22,14 +22,15 @@ var postgres = dialect{
 	begin: `insert into %[1]s as c (id, resource, operation, token, attempts, status, called_at)
 		values ($1::text, $2::text, $3::text, $4::bigint, 1, 0, clock_timestamp())
 		on conflict (id) do update set attempts = c.attempts + 1, token = excluded.token
-		returning attempts, status, settled_at is not null`,
+		returning attempts, status, settled_at is not null, (extract(epoch from called_at) * 1000000)::bigint`,
 	show: `select token, attempts, status, settled_at is not null, (extract(epoch from called_at) * 1000000)::bigint from %[1]s where id = $1::text`,
 	answered: `update %[1]s set status = $1::bigint, settled_at = case when $2::bigint = 1 then clock_timestamp() end
 		where id = $3::text and attempts = $4::bigint and token = $5::bigint`,
-	withdraw: `delete from %[1]s where id = $1::text and token = $2::bigint and attempts = 1 and status = 0 and settled_at is null`,
-	settle:   `update %[1]s set status = $1::bigint, settled_at = clock_timestamp() where id = $2::text and settled_at is null`,
-	remove:   `delete from %[1]s where id = $1::text and settled_at is null`,
-	clean:    `delete from %[1]s where settled_at < clock_timestamp() - $1::bigint * interval '1 microsecond'`,
+	withdraw: `delete from %[1]s where id = $1::text and token = $2::bigint and attempts = 1 and status = 0 and settled_at is null
+		and (extract(epoch from called_at) * 1000000)::bigint = $3::bigint`,
+	settle: `update %[1]s set status = $1::bigint, settled_at = clock_timestamp() where id = $2::text and settled_at is null`,
+	remove: `delete from %[1]s where id = $1::text and settled_at is null`,
+	clean:  `delete from %[1]s where settled_at < clock_timestamp() - $1::bigint * interval '1 microsecond'`,
 }
 
 var mariadb = dialect{
@@ -44,11 +45,12 @@ var mariadb = dialect{
 		settled_at datetime(6)) engine = InnoDB`},
 	begin: `insert into %[1]s (id, resource, operation, token, attempts, status, called_at) values (?, ?, ?, ?, 1, 0, utc_timestamp(6))
 		on duplicate key update attempts = attempts + 1, token = values(token)
-		returning attempts, status, settled_at is not null`,
+		returning attempts, status, settled_at is not null, timestampdiff(microsecond, '1970-01-01', called_at)`,
 	show:     `select token, attempts, status, settled_at is not null, timestampdiff(microsecond, '1970-01-01', called_at) from %[1]s where id = ?`,
 	answered: `update %[1]s set status = ?, settled_at = if(? = 1, utc_timestamp(6), null) where id = ? and attempts = ? and token = ?`,
-	withdraw: `delete from %[1]s where id = ? and token = ? and attempts = 1 and status = 0 and settled_at is null`,
-	settle:   `update %[1]s set status = ?, settled_at = utc_timestamp(6) where id = ? and settled_at is null`,
-	remove:   `delete from %[1]s where id = ? and settled_at is null`,
-	clean:    `delete from %[1]s where settled_at < utc_timestamp(6) - interval ? microsecond`,
+	withdraw: `delete from %[1]s where id = ? and token = ? and attempts = 1 and status = 0 and settled_at is null
+		and timestampdiff(microsecond, '1970-01-01', called_at) = ?`,
+	settle: `update %[1]s set status = ?, settled_at = utc_timestamp(6) where id = ? and settled_at is null`,
+	remove: `delete from %[1]s where id = ? and settled_at is null`,
+	clean:  `delete from %[1]s where settled_at < utc_timestamp(6) - interval ? microsecond`,
 }

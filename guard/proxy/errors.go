@@ -53,12 +53,21 @@ func unsent(err error) error {
 	if err == nil || errors.As(err, &doubt) || interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
-	return &interlock.Error{Op: "make call", Kind: interlock.Retryable, Err: fmt.Errorf("it was not sent: %w", plain{err})}
+	return notSent("make call", err)
+}
+
+// notSent says so, and that it is worth trying again.
+func notSent(op string, err error) error {
+	return &interlock.Error{Op: op, Kind: interlock.Retryable, Err: fmt.Errorf("it was not sent: %w", plain{err})}
 }
 
 // plain hides that an error is an ErrUncertain, and nothing else.
 type plain struct{ err error }
 
 func (p plain) Error() string { return p.err.Error() }
+
+func (p plain) Is(target error) bool {
+	return target != interlock.ErrUncertain && errors.Is(p.err, target)
+}
 
 func (p plain) As(target any) bool { return errors.As(p.err, target) }

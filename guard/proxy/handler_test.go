@@ -103,6 +103,7 @@ func testTheProxyPassesOnWhatItShould(t *testing.T, db *databases.DB) {
 
 // TestBadRequestsAreTheCallersFault: none reaches the API.
 func TestBadRequestsAreTheCallersFault(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		api := newAPI(t, nil)
 		at := front(t, caller(t, prepared(t, open(t)), nil), api.URL, &proxy.HandlerOptions{MaxBody: 10})
@@ -133,6 +134,7 @@ func TestBadRequestsAreTheCallersFault(t *testing.T) {
 
 // TestTheOtherSideFails: the caller is told what it may conclude.
 func TestTheOtherSideFails(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := prepared(t, open(t))
 		api := newAPI(t, func(w http.ResponseWriter, r *http.Request) {

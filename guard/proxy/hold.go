@@ -93,13 +93,22 @@ func (h *holding) keep(ctx context.Context, period time.Duration) {
 		case <-tick.C:
 		}
 		sent := h.now()
-		if _, err := h.tx.Exec(ctx, "select 1"); err != nil {
+		if err := h.move(ctx); err != nil {
 			h.until.Store(&wire.Deadline{})
 			h.cancel(errors.Join(errMarkLost, err))
 			return
 		}
 		h.moved(sent)
 	}
+}
+
+// move sends a statement, and waits for the answer no longer than it is certain that
+// the session lasts: a connection may be dead without anybody saying so.
+func (h *holding) move(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.until.Load().Remaining(h.now()))
+	defer cancel()
+	_, err := h.tx.Exec(ctx, "select 1")
+	return err
 }
 
 // lasts refuses what is done once the database may have ended the session.

@@ -71,7 +71,7 @@ func owner(ctx context.Context, _ *crash.Points, args []string) error {
 	return nil
 }
 
-// connect makes a caller. One that is late looks after its session only once it
+// connect makes a caller. One that is late believes in its session until it
 // has written: the one order of things in which the stop that remains is seen.
 func connect(ctx context.Context, client, url string, late bool) (c *proxy.Caller, closed func(), err error) {
 	if client == "redis" {
@@ -87,24 +87,32 @@ func connect(ctx context.Context, client, url string, late bool) (c *proxy.Calle
 	}
 	begin := driver.Beginner[driver.SQL](db)
 	if late {
-		begin = tardy{begin}
+		begin = paced{begin, func() { <-written }}
 	}
 	c, err = proxy.NewStrict(begin, fence.Table{}, proxy.Calls{}, nil)
 	return c, closed, err
 }
 
-type tardy struct{ driver.Beginner[driver.SQL] }
-
-func (t tardy) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := t.Beginner.Begin(ctx)
-	return tardyTx{tx}, err
+// paced does beat in place of the statements that keep a session.
+type paced struct {
+	driver.Beginner[driver.SQL]
+	beat func()
 }
 
-type tardyTx struct{ driver.Tx[driver.SQL] }
+func (p paced) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := p.Beginner.Begin(ctx)
+	return pacedTx{tx, p.beat}, err
+}
 
-func (t tardyTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+type pacedTx struct {
+	driver.Tx[driver.SQL]
+	beat func()
+}
+
+func (t pacedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	if query == "select 1" {
-		<-written
+		t.beat()
+		return 0, nil
 	}
 	return t.Tx.Exec(ctx, query, args...)
 }
@@ -158,7 +166,10 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	defer closed()
-	calls, err := proxy.NewStrict(crash.Beginner[driver.SQL](db, at), fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
+	// How many statements keep the session depends on how long the call takes, so
+	// they are no points; the claim lasts long enough without any.
+	points := paced{crash.Beginner[driver.SQL](db, at), func() {}}
+	calls, err := proxy.NewStrict(points, fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
 	if err != nil {
 		return err
 	}

@@ -36,8 +36,9 @@ type strict struct {
 
 // attempt is what is known of one.
 type attempt struct {
-	number int64 // counted by the record; 0 if there is none
-	tried  bool  // send was run
+	number int64     // counted by the record; 0 if there is none
+	called time.Time // when the first attempt began, as the record has it
+	tried  bool      // send was run
 	status int
 	err    error // of send
 }
@@ -51,9 +52,8 @@ func (s *strict) call(ctx context.Context, c interlock.Claim, call *Call, send S
 	var a attempt
 	// The mark is durable before anything is visible: a crash must not forget that
 	// this token has entered.
-	err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) (err error) {
-		a.number, err = s.begin(ctx, tx, call)
-		return err
+	err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) error {
+		return s.begin(ctx, tx, call, &a)
 	})
 	if err == nil {
 		err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) error {
@@ -62,7 +62,7 @@ func (s *strict) call(ctx context.Context, c interlock.Claim, call *Call, send S
 	}
 	switch {
 	case !a.sent():
-		s.withdraw(ctx, call, a.number)
+		s.withdraw(ctx, call, a)
 		return 0, a.tried, unsent(err)
 	case a.err != nil:
 		return 0, true, a.err
@@ -76,20 +76,21 @@ func (s *strict) call(ctx context.Context, c interlock.Claim, call *Call, send S
 }
 
 // begin records that the call is about to be sent.
-func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call) (number int64, err error) {
+func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call, a *attempt) error {
 	if call.Operation == "" {
-		return 0, nil
+		return nil
 	}
 	number, r, err := s.calls.begin(ctx, tx, call)
 	switch {
 	case err != nil:
-		return 0, err
+		return err
 	case r.Settled:
-		return 0, &DoneError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
+		return &DoneError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
 	case number > 1 && !s.repeat:
-		return 0, &InDoubtError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
+		return &InDoubtError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
 	}
-	return number, nil
+	a.number, a.called = number, r.Called
+	return nil
 }
 
 // held sends while tx holds the mark, and records the answer.
@@ -126,9 +127,9 @@ func (s *strict) record(ctx context.Context, tx driver.SQL, call *Call, a attemp
 // withdraw forgets an attempt that was certainly not sent. If it was not the
 // first, an earlier one may have been; and if this fails, the call stays in
 // doubt.
-func (s *strict) withdraw(ctx context.Context, call *Call, number int64) {
-	if number == 1 {
-		_ = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error { return s.calls.withdraw(ctx, tx, call) })
+func (s *strict) withdraw(ctx context.Context, call *Call, a attempt) {
+	if a.number == 1 {
+		_ = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error { return s.calls.withdraw(ctx, tx, call, a.called) })
 	}
 }
 

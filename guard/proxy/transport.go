@@ -135,12 +135,12 @@ func (g *gate) failed(err error) error {
 		err = *why
 	}
 	switch {
-	case g.call.granted.Load(): // some of it may have been written
+	case g.call.sent(false): // some of it may have been written
 		return &interlock.Error{Op: "send request", Kind: interlock.Uncertain, Err: err}
 	case why != nil:
 		return err
 	}
-	return unsent(err)
+	return notSent("send request", err)
 }
 
 // conn is a connection with a gate.

@@ -156,6 +156,7 @@ func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *pr
 
 // TestStrict runs every test on one server of each kind, in a database of its own.
 func TestStrict(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*testing.T, *databases.DB){
 		"CallsAreInOrder":                    testCallsAreInOrder,
 		"OperationsAreMadeOnce":              testOperationsAreMadeOnce,
@@ -168,6 +169,10 @@ func TestStrict(t *testing.T) {
 		"Costs":                              testCosts,
 		"TheProxyPassesOnWhatItShould":       testTheProxyPassesOnWhatItShould,
 		"ACrashAfterTheCallForgetsNothing":   testACrashAfterTheCallForgetsNothing,
+		"ACallEndsWithItsConnection":         testACallEndsWithItsConnection,
+		"ACauseIsNoProof":                    testACauseIsNoProof,
+		"ACallThatIsOverSendsNothing":        testACallThatIsOverSendsNothing,
+		"AnAttemptForgetsOnlyItself":         testAnAttemptForgetsOnlyItself,
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range tests {

@@ -1,0 +1,150 @@
+package proxy_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/proxy"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// testACauseIsNoProof: a client of the user's own fails with the cause with which
+// the context ended, after it has sent. The cause may well say that nothing was
+// done, of something else.
+func testACauseIsNoProof(t *testing.T, db *databases.DB) {
+	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	plain := &http.Transport{}
+	defer plain.CloseIdleConnections()
+	stale := &interlock.StaleTokenError{Resource: "of a sibling"}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		testbed.Eventually(t, "the call is on its way", bound, func() bool { return len(api.seen()) == 1 })
+		cancel(stale)
+	}()
+	_, err := caller(t, db, nil).Do(ctx, grant(1, bound), "api", "a", post(plain, api.URL, "1"))
+	wantKind(t, err, interlock.Uncertain, stale)
+	if r := record(t, db, "a"); r.Attempts != 1 || r.Settled {
+		t.Errorf("recorded %+v", r)
+	}
+}
+
+// testACallEndsWithItsConnection: what is sent to the database is lost, and nobody
+// says so; the call is told before the next owner may send. Its answer is recorded
+// by another connection.
+func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
+	path := testbed.NewProxy(t, db.Server.Addr())
+	far, closed, err := databases.Connect(t.Context(), db.Client, strings.Replace(db.URL, db.Server.Addr(), path.Addr(), 1))
+	ok(t, err)
+	defer closed()
+	c := grant(1, 3*time.Second)
+	c.stubborn = true // it is renewed by another way
+	status, err := caller(t, far, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
+		ok(t, call.Ready())
+		path.Cut()
+		select {
+		case <-ctx.Done():
+		case <-time.After(bound / 2):
+			t.Error("it was not told")
+		}
+		path.Heal()
+		wantKind(t, call.Ready(), interlock.Retryable, nil)
+		return 200, nil
+	})
+	if r := record(t, db, "a"); status != 200 || err != nil || !r.Settled {
+		t.Errorf("%d %v, recorded %+v", status, err, r)
+	}
+}
+
+// testACallThatIsOverSendsNothing: what a Send left running is not let out once
+// its outcome is told, though the claim lasts.
+func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
+	for name, calls := range map[string]*proxy.Caller{"strict": caller(t, db, nil), "loose": looseCaller()} {
+		var left *proxy.Call
+		_, err := calls.Do(t.Context(), grant(1, bound), "api", "a", func(_ context.Context, call *proxy.Call) (int, error) {
+			left = call
+			return 0, &interlock.Error{Op: "give up", Kind: interlock.Retryable, Err: errors.New("too slow")}
+		})
+		wantKind(t, err, interlock.Retryable, nil)
+		if left.Ready() == nil {
+			t.Errorf("%s: it may be sent, and is said not to be", name)
+		}
+	}
+}
+
+// overtaken fails the first COMMIT, after another has made its attempt.
+type overtaken struct {
+	driver.Beginner[driver.SQL]
+	other func()
+}
+
+func (o *overtaken) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := o.Beginner.Begin(ctx)
+	return overtakenTx{tx, o}, err
+}
+
+type overtakenTx struct {
+	driver.Tx[driver.SQL]
+	by *overtaken
+}
+
+func (t overtakenTx) Commit(ctx context.Context) error {
+	if t.by.other == nil {
+		return t.Tx.Commit(ctx)
+	}
+	err := t.Tx.Rollback(ctx)
+	t.by.other()
+	t.by.other = nil
+	return &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.Join(errors.New("connection reset"), err)}
+}
+
+// testAnAttemptForgetsOnlyItself: a caller tries again under the same claim by
+// another proxy, whose call stays in doubt, while the first attempt is taken back.
+func testAnAttemptForgetsOnlyItself(t *testing.T, db *databases.DB) {
+	do := func(c *proxy.Caller) error {
+		_, err := c.Do(t.Context(), grant(1, bound), "api", "a", func(_ context.Context, call *proxy.Call) (int, error) {
+			ok(t, call.Ready())
+			return 0, errors.New("connection reset")
+		})
+		return err
+	}
+	first := caller(t, &overtaken{db, func() {
+		wantKind(t, do(caller(t, db.Again(t), nil)), interlock.Uncertain, nil)
+	}}, nil)
+	wantKind(t, do(first), interlock.Retryable, nil)
+	if r := record(t, db, "a"); r.Attempts != 1 || r.Settled {
+		t.Errorf("the attempt of another is forgotten: %+v", r)
+	}
+	var doubt *proxy.InDoubtError
+	if err := do(first); !errors.As(err, &doubt) {
+		t.Errorf("made again: %v", err)
+	}
+}
+
+// TestDialingThatIsEndedLeavesNoDoubt: nothing was written.
+func TestDialingThatIsEndedLeavesNoDoubt(t *testing.T) {
+	c := grant(1, bound)
+	base := &http.Transport{DialContext: dialing(func() { c.end(interlock.ErrLost) })}
+	by := proxy.NewTransport(&proxy.TransportOptions{Base: base})
+	defer by.CloseIdleConnections()
+	_, err := looseCaller().Do(t.Context(), c, "api", "a", post(by, "http://api.example", "1"))
+	if wantKind(t, err, interlock.Retryable, interlock.ErrLost); !strings.Contains(err.Error(), "not sent") {
+		t.Error(err)
+	}
+}
+
+// dialing dials nobody: it does what begun does, and waits for its context.
+func dialing(begun func()) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		begun()
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+}
