@@ -44,6 +44,8 @@ history                 -> .
 internal/backoff        ->
 internal/join           ->
 internal/sqltext        -> . driver
+internal/failure        -> .
+internal/transact       -> . driver internal/failure
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed
@@ -92,6 +94,7 @@ flow/outbox             -> . driver observe internal/... guard/fence
 flow/outbox/webhook     -> . driver observe internal/...
 # Coordinators stand on one journal.
 txn/journal             -> . driver observe internal/... guard/fence
+txn/saga                -> . driver observe internal/... txn/journal
 
 # What is built from all of it.
 server/...              -> * | *

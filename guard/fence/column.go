@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -80,11 +81,11 @@ func (c Column) Enter(ctx context.Context, db driver.SQL, resource string, token
 	f, err := d.enterColumn(ctx, db, q, entry{resource: resource, token: token, strict: c.Strict})
 	switch {
 	case err != nil:
-		return about("enter", resource, err)
+		return failure.About("enter", resource, err)
 	case f.rows == 0:
 		return &NoRowError{Table: q.table, Resource: resource}
 	case f.rows > 1:
-		return bug("enter", resource, "column %s of table %s is not unique: %d rows matched", q.key, q.table, f.rows)
+		return failure.Bug("enter", resource, "column %s of table %s is not unique: %d rows matched", q.key, q.table, f.rows)
 	case !f.plausible:
 		return implausible("enter", resource, token)
 	case f.raised:

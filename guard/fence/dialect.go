@@ -5,6 +5,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // dialect is how a database keeps marks. Its methods return the errors of the
@@ -55,7 +56,7 @@ func speak(op string, db driver.SQL, resource string) (dialect, error) {
 	if d, ok := dialects[db.Dialect()]; ok {
 		return d, nil
 	}
-	return nil, bug(op, resource, "SQL of %q is not spoken", string(db.Dialect()))
+	return nil, failure.Bug(op, resource, "SQL of %q is not spoken", string(db.Dialect()))
 }
 
 // unread is a transaction in which nothing was read yet.

@@ -2,13 +2,13 @@ package fence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Marks raises a resource's mark inside a SQL transaction. It is a [Table] or a
@@ -25,7 +25,7 @@ type Marks interface {
 // admit checks what is known before the database is asked.
 func admit(db driver.SQL, resource string, token interlock.Token) (dialect, error) {
 	if !token.Valid() {
-		return nil, bug("enter", resource, "token %d was never issued", token)
+		return nil, failure.Bug("enter", resource, "token %d was never issued", token)
 	}
 	return usable("enter", db, resource)
 }
@@ -54,19 +54,6 @@ func stale(resource string, seen, got interlock.Token) error {
 func implausible(op, resource string, token interlock.Token) error {
 	return &interlock.Error{Op: op, Name: resource, Kind: interlock.Definite,
 		Err: fmt.Errorf("%w: %d lies more than %v beyond the store's clock", interlock.ErrImplausibleToken, token, interlock.MaxAhead)}
-}
-
-func bug(op, resource, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: resource, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}
-
-// about tells a driver's error as one of op on resource.
-func about(op, resource string, err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: resource, Kind: e.Kind, Err: e.Err}
 }
 
 // label makes a source storable: it is for people, and may be changed.

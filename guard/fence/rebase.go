@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 const rebaseSuffix = "_rebase"
@@ -44,11 +45,11 @@ func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to in
 func answerable(resource string, to interlock.Token, reason, by string) error {
 	switch {
 	case strings.TrimSpace(reason) == "":
-		return bug("rebase", resource, "a reason is required")
+		return failure.Bug("rebase", resource, "a reason is required")
 	case strings.TrimSpace(by) == "":
-		return bug("rebase", resource, "it must be said who rebases")
+		return failure.Bug("rebase", resource, "it must be said who rebases")
 	case to < 0 || to > 0 && !to.Valid():
-		return bug("rebase", resource, "%d is no token", to)
+		return failure.Bug("rebase", resource, "%d is no token", to)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Store guards data in a key-value store that keeps the marks too. It protects
@@ -38,7 +39,7 @@ func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, s
 		return err
 	}
 	if !c.Token().Valid() {
-		return bug("enter", resource, "token %d was never issued", c.Token())
+		return failure.Bug("enter", resource, "token %d was never issued", c.Token())
 	}
 	if !c.Valid() {
 		return over(c, resource, nil)

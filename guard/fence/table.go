@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -53,7 +54,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	}
 	for _, query := range d.create(marks, audit) {
 		if _, err := db.Exec(ctx, query); err != nil {
-			return about("create table", marks, err)
+			return failure.About("create table", marks, err)
 		}
 	}
 	return nil
@@ -108,5 +109,5 @@ func (t Table) failed(op, resource string, err error) error {
 		return &interlock.Error{Op: op, Name: resource, Kind: interlock.Definite,
 			Err: fmt.Errorf("the guard's table is missing, make it with Table.Create: %w", err)}
 	}
-	return about(op, resource, err)
+	return failure.About(op, resource, err)
 }

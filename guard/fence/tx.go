@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -42,7 +43,7 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interl
 	defer leave()
 	tx, err := db.Begin(inside)
 	if err != nil {
-		return blame(c, resource, about("begin", resource, err))
+		return blame(c, resource, failure.About("begin", resource, err))
 	}
 	sent := false
 	defer func() {
@@ -64,7 +65,7 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 	ctx, cancel := context.WithTimeout(ctx, c.Remaining())
 	defer cancel()
 	if err := tx.Commit(ctx); err != nil {
-		return blame(c, resource, about("commit", resource, err))
+		return blame(c, resource, failure.About("commit", resource, err))
 	}
 	return nil
 }
@@ -73,13 +74,13 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if err := enter(ctx, tx, marks, c, resource); err != nil {
-		return blame(c, resource, uncommitted(err))
+		return blame(c, resource, failure.Uncommitted(err))
 	}
 	if !c.Valid() { // the wait was too long
 		return over(c, resource, nil)
 	}
 	if err := fn(ctx, tx.Native()); err != nil {
-		return blame(c, resource, tx.Classify(err))
+		return blame(c, resource, failure.Uncommitted(tx.Classify(err)))
 	}
 	switch {
 	case !c.Valid():
@@ -97,7 +98,7 @@ func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock
 	}
 	idle, err := bound(ctx, tx, c.Remaining())
 	if err != nil {
-		return about("bound transaction", resource, err)
+		return failure.About("bound transaction", resource, err)
 	}
 	if err := marks.Enter(ctx, unread{tx}, resource, c.Token(), c.Owner()); err != nil {
 		return outwaited(ctx, err)
@@ -108,7 +109,7 @@ func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock
 	// It waited so long for its turn that it might now stand still for longer
 	// than the claim lasts.
 	if _, err := bound(ctx, tx, c.Remaining()); err != nil {
-		return about("bound transaction", resource, err)
+		return failure.About("bound transaction", resource, err)
 	}
 	return nil
 }
@@ -161,14 +162,4 @@ func blame(c interlock.Claim, resource string, err error) error {
 		return err
 	}
 	return over(c, resource, err)
-}
-
-// uncommitted makes an error of unknown outcome Retryable: what a statement did
-// does not matter in a transaction that is never committed.
-func uncommitted(err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
-		return err
-	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -56,12 +57,12 @@ func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], ro
 			var r R
 			seen, err := rows.read(ctx, tx, s, &r)
 			if err != nil {
-				return failed(op, key, uncommitted(err))
+				return failed(op, key, failure.Uncommitted(err))
 			}
 			if err := change(ctx, &r); err != nil {
 				return err
 			}
-			return failed(op, key, uncommitted(rows.write(ctx, tx, s, &r, seen)))
+			return failed(op, key, failure.Uncommitted(rows.write(ctx, tx, s, &r, seen)))
 		})
 	})
 }

@@ -2,7 +2,6 @@ package version
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -83,13 +82,4 @@ func bug(op, name string, err error) error { return problem(op, name, interlock.
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: kind, Err: err}
-}
-
-// about tells a driver's error as one of op on name.
-func about(op, name string, err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) || e.Driver == "" {
-		return err // of no driver: it has been told already
-	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
 }

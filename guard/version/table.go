@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -70,7 +71,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	}
 	for _, query := range d.create(table, index) {
 		if _, err := db.Exec(ctx, query); err != nil {
-			return about(op, table, err)
+			return failure.About(op, table, err)
 		}
 	}
 	return nil
@@ -153,5 +154,5 @@ func failed(op, name string, err error) error {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: fmt.Errorf("the table is missing, make that of a Table with its Create: %w", err)}
 	}
-	return about(op, name, err)
+	return failure.About(op, name, err)
 }

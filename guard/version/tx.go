@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // Tx runs fn in a transaction of its own and commits it, and does so again, in
@@ -34,45 +34,16 @@ func Tx[T any](ctx context.Context, u *Updater, db driver.Beginner[T], name stri
 		return bug("update", name, errNoFunction)
 	}
 	return u.update(ctx, name, retryable, func() error {
-		return attempt(ctx, db, name, func(tx driver.Tx[T]) error { return uncommitted(tx.Classify(fn(ctx, tx.Native()))) })
+		return attempt(ctx, db, name, func(tx driver.Tx[T]) error { return tx.Classify(fn(ctx, tx.Native())) })
 	})
 }
 
-// attempt commits what work did in a transaction. A rollback ignores that ctx has
-// ended, and is also done if work panics.
+// attempt commits what work did in a transaction.
 func attempt[T any](ctx context.Context, db driver.Beginner[T], name string, work func(tx driver.Tx[T]) error) error {
 	if db == nil {
 		return bug("begin", name, errors.New("there is no database"))
 	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return about("begin", name, err)
-	}
-	sent := false
-	defer func() {
-		if !sent {
-			// If this fails the connection is closed; COMMIT was never sent.
-			_ = tx.Rollback(ctx)
-		}
-	}()
-	if err := work(tx); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return problem("commit", name, interlock.Definite, context.Cause(ctx))
-	}
-	sent = true
-	return about("commit", name, tx.Commit(ctx))
-}
-
-// uncommitted makes an error of unknown outcome Retryable: what a statement did
-// does not matter in a transaction that is never committed.
-func uncommitted(err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) || e.Driver == "" || e.Kind != interlock.Uncertain {
-		return err
-	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+	return transact.Do(ctx, db.Begin, name, work)
 }
 
 var errNoFunction = errors.New("there is no function that makes the change")

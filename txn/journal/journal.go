@@ -28,13 +28,12 @@ package journal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"sync"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // ErrExists is the refusal to begin a transaction that exists, or has existed and
@@ -78,7 +77,7 @@ func (o *Options) resolve() (Options, error) {
 			*d.value = d.byDefault
 		}
 		if *d.value < 1 || *d.value > d.most {
-			return r, bug("open journal", "", "%s is %d, and 1 to %d", d.name, *d.value, d.most)
+			return r, failure.Bug("open journal", "", "%s is %d, and 1 to %d", d.name, *d.value, d.most)
 		}
 	}
 	if r.Patience == 0 {
@@ -143,7 +142,7 @@ func (j *Journal) ShardOf(transaction string) int {
 func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
 	if due.IsZero() {
-		return nil, bug("begin", id, "when it is due is not said")
+		return nil, failure.Bug("begin", id, "when it is due is not said")
 	}
 	if err := l.append(ctx, due, entries); err != nil {
 		return nil, err
@@ -188,7 +187,3 @@ func (j *Journal) Forget(ctx context.Context, endedBefore time.Time, limit int) 
 // Unscheduled counts the unfinished transactions that nobody would ever look at.
 // It is a gauge to alarm on: anything but 0 is a defect.
 func (j *Journal) Unscheduled(ctx context.Context) (int, error) { return j.store.Unscheduled(ctx) }
-
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // An Entry is what a record says. Position, Epoch and Written are set where it was
@@ -46,7 +47,7 @@ func (l *Log) Head() driver.Head { return l.head }
 //     converges, with the same Log or after opening it anew and looking.
 func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error {
 	if due.IsZero() {
-		return bug("append", l.head.Transaction, "when it is due is not said; only the end of a transaction has no time")
+		return failure.Bug("append", l.head.Transaction, "when it is due is not said; only the end of a transaction has no time")
 	}
 	return l.append(ctx, due, entries)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // A Shard is a part of the journal under its owner's claim. It is safe for
@@ -24,7 +25,7 @@ type Shard struct {
 func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard, error) {
 	s := &Shard{journal: j, number: shard, epoch: c.Token(), claim: c}
 	if shard < 0 || shard >= j.options.Shards {
-		return nil, bug("own shard", driver.ShardName(shard), "there are %d shards", j.options.Shards)
+		return nil, failure.Bug("own shard", driver.ShardName(shard), "there are %d shards", j.options.Shards)
 	}
 	if err := s.holds(); err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (s *Shard) Epoch() interlock.Token { return s.epoch }
 // transaction of another shard is refused as a Bug.
 func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 	if s.journal.ShardOf(id) != s.number {
-		return nil, nil, bug("open transaction", id, "it is in shard %d, not in %d", s.journal.ShardOf(id), s.number)
+		return nil, nil, failure.Bug("open transaction", id, "it is in shard %d, not in %d", s.journal.ShardOf(id), s.number)
 	}
 	return s.journal.open(ctx, id, s)
 }

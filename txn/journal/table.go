@@ -2,13 +2,14 @@ package journal
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // Table is a driver.Journal in PostgreSQL or MariaDB: a table of transactions, one
@@ -110,7 +111,7 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 	}
 	for _, q := range queries {
 		if _, err := db.Exec(ctx, q); err != nil {
-			return about("create table", t.name, err)
+			return failure.About("create table", t.name, err)
 		}
 	}
 	return nil
@@ -120,7 +121,7 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
 	name := driver.ShardName(shard)
 	if shard < 0 || !epoch.Valid() {
-		return bug("enter shard", name, "%d is not a token", epoch)
+		return failure.Bug("enter shard", name, "%d is not a token", epoch)
 	}
 	return t.within(ctx, "enter shard", name, driver.ReadCommitted, func(db driver.SQL, n tables) error {
 		return n.marks.Enter(ctx, db, name, epoch, "journal")
@@ -145,7 +146,7 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 		})
 		for i := range part {
 			if err != nil && (part[i] == nil || interlock.Kind(part[i]) != interlock.Bug) {
-				part[i] = about("append", appends[begin+i].Transaction, err)
+				part[i] = failure.About("append", appends[begin+i].Transaction, err)
 			}
 		}
 		begin = end
@@ -164,7 +165,7 @@ func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append)
 	}
 	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
 	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
-		return about("append", a.Transaction, err)
+		return failure.About("append", a.Transaction, err)
 	}
 	return errs[0]
 }
@@ -188,36 +189,12 @@ func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Iso
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
-	tx, err := t.db.BeginAt(ctx, level)
-	if err != nil {
-		return about(op, name, err)
-	}
-	n, err := t.in(tx.Dialect())
-	if err == nil {
-		err = fn(tx, n)
-	}
-	if err != nil {
-		_ = tx.Rollback(ctx)
-		return about(op, name, unsent(err))
-	}
-	return about(op, name, tx.Commit(ctx))
-}
-
-// unsent makes the unknown outcome of a statement Retryable: its transaction was not
-// committed.
-func unsent(err error) error {
-	var e *interlock.Error
-	if interlock.Kind(err) != interlock.Uncertain || !errors.As(err, &e) {
+	err := transact.Do(ctx, transact.At(t.db, level), name, func(tx driver.Tx[T]) error {
+		n, err := t.in(tx.Dialect())
+		if err == nil {
+			err = fn(tx, n)
+		}
 		return err
-	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
-}
-
-// about says what was tried of an error of the database; another comes back as it is.
-func about(op, name string, err error) error {
-	var e *interlock.Error
-	if err == nil || !errors.As(err, &e) || !errors.Is(err, e) {
-		return err
-	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
+	})
+	return failure.About(op, name, err)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // append does what may be done of appends, and says in errs what became of those
@@ -74,7 +75,7 @@ func owned(op string, shard int, seen, got interlock.Token) error {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got}}
 	case seen < got:
-		return bug(op, name, "nobody has entered with epoch %d", got)
+		return failure.Bug(op, name, "nobody has entered with epoch %d", got)
 	}
 	return nil
 }
@@ -85,7 +86,7 @@ func fits(a driver.Append, h driver.Head) error {
 	case h.Position != a.After || !h.Ended.IsZero():
 		return &driver.PositionError{Transaction: a.Transaction, After: a.After, Found: h}
 	case h.Shard != a.Shard && h.Position > 0:
-		return bug("append", a.Transaction, "it is in shard %d, not in %d", h.Shard, a.Shard)
+		return failure.Bug("append", a.Transaction, "it is in shard %d, not in %d", h.Shard, a.Shard)
 	}
 	return nil
 }

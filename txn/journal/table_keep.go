@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Claim moves due times; see driver.JournalWriter. Transactions that somebody else
@@ -13,7 +14,7 @@ import (
 func (t *Table[T]) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	name := driver.ShardName(shard)
 	if until.IsZero() {
-		return nil, bug("claim", name, "until when is not said")
+		return nil, failure.Bug("claim", name, "until when is not said")
 	}
 	err = t.within(ctx, "claim", name, driver.ReadCommitted, func(db driver.SQL, n tables) error {
 		seen, err := n.marks.Share(ctx, db, name)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 const headColumns = `id, shard, type, position, sum, due, claimed, ended`
@@ -138,7 +139,7 @@ func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads [
 
 func named(op, id string) error {
 	if id == "" || len(id) > driver.MaxTransaction {
-		return bug(op, id, "%w: a transaction's id has 1 to %d bytes", interlock.ErrName, driver.MaxTransaction)
+		return failure.Bug(op, id, "%w: a transaction's id has 1 to %d bytes", interlock.ErrName, driver.MaxTransaction)
 	}
 	return nil
 }

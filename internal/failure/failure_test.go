@@ -1,0 +1,67 @@
+package failure_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// state is an error with an SQLSTATE.
+type state string
+
+func (s state) Error() string    { return string(s) }
+func (s state) SQLState() string { return string(s) }
+
+func TestAbout(t *testing.T) {
+	plain := errors.New("plain")
+	if err := failure.About("x", "y", plain); err != plain {
+		t.Errorf("an error of somebody else: %v", err)
+	}
+	if err := failure.About("x", "y", nil); err != nil {
+		t.Errorf("nil: %v", err)
+	}
+	below := fmt.Errorf("wrapped: %w", &interlock.Error{Op: "run statement", Driver: "postgres", Kind: interlock.Retryable, Err: state("40001")})
+	err := failure.About("add", "box", below)
+	var e *interlock.Error
+	if !errors.As(err, &e) || e.Op != "add" || e.Name != "box" || e.Driver != "postgres" || e.Kind != interlock.Retryable || !errors.Is(err, state("40001")) {
+		t.Errorf("%#v", err)
+	}
+}
+
+func TestUncommitted(t *testing.T) {
+	for kind, want := range map[interlock.ErrorKind]interlock.ErrorKind{
+		interlock.Uncertain: interlock.Retryable, interlock.Retryable: interlock.Retryable,
+		interlock.Definite: interlock.Definite, interlock.Bug: interlock.Bug,
+	} {
+		err := failure.Uncommitted(&interlock.Error{Op: "x", Driver: "postgres", Kind: kind, Err: state("y")})
+		if interlock.Kind(err) != want || !errors.Is(err, state("y")) {
+			t.Errorf("%v became %v", kind, err)
+		}
+	}
+	if err := failure.Uncommitted(&interlock.Error{Op: "call", Kind: interlock.Uncertain, Err: state("y")}); interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("an error of no driver became %v", err)
+	}
+	if plain := errors.New("plain"); failure.Uncommitted(plain) != plain || failure.Uncommitted(nil) != nil {
+		t.Error("an error of somebody else was changed")
+	}
+}
+
+func TestMissingTable(t *testing.T) {
+	for code, want := range map[string]bool{"42P01": true, "42S02": true, "40001": false} {
+		if got := failure.MissingTable(&interlock.Error{Op: "x", Err: state(code)}); got != want {
+			t.Errorf("%s: %v", code, got)
+		}
+	}
+	if failure.MissingTable(nil) {
+		t.Error("nil")
+	}
+}
+
+func TestBug(t *testing.T) {
+	if err := failure.Bug("x", "y", "why %w", interlock.ErrName); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,53 @@
+// Package transact runs something in a transaction of its own. It retries nothing,
+// and cannot undo what was done elsewhere meanwhile.
+package transact
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// ErrNothing is what work returns if there is nothing to commit: Do then rolls back and
+// returns nil.
+var ErrNothing = errors.New("nothing to commit")
+
+// Do begins a transaction, runs work in it, and commits if that returns nil. Otherwise,
+// and if work panics, it rolls back; that ignores the end of ctx and has a bound of its
+// own. name is what errors are about.
+//
+// An error of work comes back as it is, but for a driver's of unknown outcome: it is
+// Retryable, because nothing was committed. If ctx has ended before COMMIT was sent it
+// is not sent, and the error is Definite. An Uncertain error of a driver therefore means
+// that COMMIT was sent and not answered.
+func Do[T any](ctx context.Context, begin func(context.Context) (driver.Tx[T], error), name string, work func(tx driver.Tx[T]) error) error {
+	tx, err := begin(ctx)
+	if err != nil {
+		return failure.Uncommitted(failure.About("begin", name, err))
+	}
+	sent := false
+	defer func() {
+		if !sent {
+			// If this fails the connection is closed; COMMIT was never sent.
+			_ = tx.Rollback(ctx)
+		}
+	}()
+	switch err := work(tx); {
+	case errors.Is(err, ErrNothing):
+		return nil
+	case err != nil:
+		return failure.Uncommitted(err)
+	case ctx.Err() != nil: // a client that is asked to commit now may not know what it did
+		return &interlock.Error{Op: "commit", Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	sent = true
+	return failure.About("commit", name, tx.Commit(ctx))
+}
+
+// At begins transactions of a level.
+func At[T any](db driver.BeginnerAt[T], level driver.Isolation) func(context.Context) (driver.Tx[T], error) {
+	return func(ctx context.Context) (driver.Tx[T], error) { return db.BeginAt(ctx, level) }
+}

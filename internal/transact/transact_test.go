@@ -1,0 +1,84 @@
+package transact_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/internal/transact"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestDo: what work did is there if it returned nil, and only then; a connection is
+// given back whatever work does.
+func TestDo(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Exec(t, `create table done (id bigint primary key)`)
+		mine := errors.New("mine")
+		gone := errors.New("gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		for i, c := range []struct {
+			name string
+			ctx  context.Context
+			work func() error
+			kind interlock.ErrorKind
+			is   error
+			done bool
+		}{
+			{"committed", t.Context(), func() error { return nil }, 0, nil, true},
+			{"its own error", t.Context(), func() error { return mine }, interlock.Uncertain, mine, false},
+			{"nothing", t.Context(), func() error { return transact.ErrNothing }, 0, nil, false},
+			{"a lost answer of a driver", t.Context(), func() error {
+				return &interlock.Error{Op: "run statement", Driver: "x", Kind: interlock.Uncertain, Err: mine}
+			}, interlock.Retryable, mine, false},
+			{"the caller has gone", ctx, func() error { cancel(gone); return nil }, interlock.Definite, gone, false},
+			{"gone before", ctx, func() error { return nil }, interlock.Definite, gone, false},
+		} {
+			err := transact.Do(c.ctx, db.Begin, "name", func(tx driver.Tx[driver.SQL]) error {
+				if _, err := tx.Exec(context.WithoutCancel(c.ctx), insert(i)); err != nil {
+					t.Errorf("%s: %v", c.name, err)
+				}
+				return c.work()
+			})
+			if (err == nil) != (c.is == nil) || err != nil && (interlock.Kind(err) != c.kind || !errors.Is(err, c.is)) {
+				t.Errorf("%s: %v (%v)", c.name, err, interlock.Kind(err))
+			}
+			if n := databases.One[int64](t, db, count(i)); (n == 1) != c.done {
+				t.Errorf("%s: %d rows", c.name, n)
+			}
+		}
+	})
+}
+
+// TestPanicRollsBack: a panic of work goes on, and leaves nothing.
+func TestPanicRollsBack(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Exec(t, `create table done (id bigint primary key)`)
+		func() {
+			defer func() {
+				if got := recover(); got != "oops" {
+					t.Errorf("recovered %v", got)
+				}
+			}()
+			_ = transact.Do(t.Context(), transact.At(db, driver.ReadCommitted), "name", func(tx driver.Tx[driver.SQL]) error {
+				if _, err := tx.Exec(t.Context(), insert(1)); err != nil {
+					t.Error(err)
+				}
+				panic("oops")
+			})
+		}()
+		db.Exec(t, insert(1)) // it does not wait for anybody
+	}, databases.Pgx, databases.Maria)
+}
+
+func insert(i int) string { return "insert into done (id) values (" + string(rune('0'+i)) + ")" }
+
+func count(i int) string { return "select count(*) from done where id = " + string(rune('0'+i)) }
