@@ -47,9 +47,8 @@
 // renewal of the lease, a third of it, cannot be recorded and is run again, up to five
 // times: give such requests a longer lease. A process that is stopped within a phase
 // keeps rows from its successor for two thirds of a lease at most, on MariaDB for a
-// second at least; one that is stopped between the only statement of another step and
-// its COMMIT, for as long as idle_in_transaction_session_timeout (MariaDB:
-// idle_transaction_timeout) allows.
+// second at least; one that is stopped between the statement of another step and its
+// COMMIT, for two seconds. The server ends its session then.
 //
 // A database whose clock is set forward lets leases lapse early: attempts then meet,
 // and only what is done in phases is done once. One whose clock is set back makes

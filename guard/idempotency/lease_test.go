@@ -42,9 +42,9 @@ func TestLeaseShorterThanHandler(t *testing.T) {
 // testLeaseIsRenewed is that on a real database: nobody is let in meanwhile.
 func testLeaseIsRenewed(t *testing.T, w world) {
 	s := open(t, w.records, &idempotency.Options{Lease: time.Second})
-	got, err := s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+	got, err := s.Do(t.Context(), order("slow"), func(ctx context.Context) (idempotency.Response, error) {
 		for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end) && ctx.Err() == nil; {
-			_, err := s.Do(t.Context(), order("k"), never)
+			_, err := s.Do(t.Context(), order("slow"), never)
 			as[*idempotency.InFlightError](t, err)
 			time.Sleep(50 * time.Millisecond) // the others need the database too
 		}

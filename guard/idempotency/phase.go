@@ -17,7 +17,8 @@ import (
 // ctx is that of the request's [Func], or comes from it; s is what the request's
 // [Store] stands on. fn must not end the transaction, nor do anything outside of it
 // that must not be done twice: fn is run again if the database asks for that, up to
-// five times.
+// five times. The server ends a transaction from which it hears nothing for two thirds
+// of the lease.
 //
 // An error of fn is returned as it is, after a rollback. An [interlock.ErrLost]
 // says that another attempt has begun, and that nothing was done.

@@ -130,7 +130,7 @@ var unfinishedPostgres = `
 select scope, operation, key, fingerprint, owner, attempt, ` + between("clock_timestamp()", "lease_until") + `,
 	` + between("created_at", "clock_timestamp()") + `
 from %[1]s
-where finished_at is null and lease_until <= clock_timestamp() - ` + microseconds("$1") + `
+where finished_at is null and lease_until <= statement_timestamp() - ` + microseconds("$1") + `
 	and ($2::text = '' or operation = $2::text) and ($3::bigint = 0 or attempt < $3::bigint)
 order by lease_until limit $4::bigint`
 
@@ -141,7 +141,7 @@ func (postgres) unfinished(ctx context.Context, db driver.SQL, n names, q driver
 
 // removePostgres leaves alone what another reaper removes at the same time.
 const removePostgres = `delete from %[1]s where ctid = any(array(
-	select ctid from %[1]s where finished_at is not null and keep_until <= clock_timestamp()
+	select ctid from %[1]s where finished_at is not null and keep_until <= statement_timestamp()
 	order by keep_until limit $1::bigint for update skip locked))`
 
 func (postgres) remove(ctx context.Context, db driver.SQL, n names, limit int) (int, error) {

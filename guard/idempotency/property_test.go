@@ -140,9 +140,9 @@ func (w world) try(t *testing.T, chance *rand.Rand, key string, lease time.Durat
 	switch fate := chance.IntN(10); {
 	case healthy:
 	case fate < 5:
-		p.dies = 1 + chance.IntN(26)
+		p.dies = 1 + chance.IntN(28)
 	case fate < 9:
-		p.stalls = 1 + chance.IntN(26)
+		p.stalls = 1 + chance.IntN(28)
 	}
 	records := idempotency.NewSQL[tx](p, idempotency.Table{})
 	call := order(key)

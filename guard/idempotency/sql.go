@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -84,6 +85,11 @@ func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error)
 	return removed, err
 }
 
+// silence is for how long a process may stand still between the statement of a step
+// and its COMMIT. It holds the record's row there: from the attempt at work even if
+// it is a duplicate, which has changed nothing.
+const silence = 2 * time.Second
+
 // alone does a step in a transaction of its own. What a statement did does not
 // matter as long as COMMIT was not sent.
 func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL, dialect, names) error) error {
@@ -93,11 +99,14 @@ func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL
 	}
 	d, n, err := s.table.speak(tx.Dialect())
 	if err == nil {
-		err = ofKind(step(tx, d, n), interlock.Uncertain, interlock.Retryable)
+		err = tx.Bound(ctx, silence, 0)
+	}
+	if err == nil {
+		err = step(tx, d, n)
 	}
 	if err != nil {
 		_ = tx.Rollback(ctx) // if this fails the connection is closed
-		return s.table.failed(op, key, err)
+		return s.table.failed(op, key, ofKind(err, interlock.Uncertain, interlock.Retryable))
 	}
 	return about(op, key, tx.Commit(ctx))
 }

@@ -23,7 +23,6 @@ func TestSQL(t *testing.T) {
 		{"a retry goes on after the last phase", testResumes},
 		{"an overtaken attempt commits nothing", testOvertaken},
 		{"duplicates are not kept waiting by a phase", testNotBlocked},
-		{"a lease shorter than its handler is renewed", testLeaseIsRenewed},
 		{"a completer finishes what was left", testCompleterFinishes},
 		{"a reaper removes what is old, and reports what is unfinished", testReaper},
 		{"a commit of unknown outcome is looked up", testCommitInDoubt},
@@ -42,6 +41,21 @@ func TestSQL(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestTime has what takes time, and is no matter of the client.
+func TestTime(t *testing.T) {
+	eachBeside(t, func(t *testing.T, w world) {
+		for name, test := range map[string]func(*testing.T, world){
+			"a lease shorter than its handler is renewed": testLeaseIsRenewed,
+			"a process that stands still lets the row go": testStandsStill,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, w)
+			})
+		}
+	}, clients...)
 }
 
 func testOnce(t *testing.T, w world) {
@@ -72,9 +86,10 @@ func testOnce(t *testing.T, w world) {
 	}
 }
 
-// testCosts: one statement and one commit to claim, one commit for each phase, none
-// for a finish that is folded into the last, one for a replay.
+// testCosts: one statement, its bound and one commit to claim, one commit for each
+// phase, none for a finish that is folded into the last, one for a replay.
 func testCosts(t *testing.T, w world) {
+	const step = "1 begun, 2 statements, 1 commits"
 	c := &counted{Beginner: w.DB}
 	records := idempotency.NewSQL[tx](c, idempotency.Table{})
 	store := open(t, records, nil)
@@ -85,7 +100,7 @@ func testCosts(t *testing.T, w world) {
 		}
 	}
 	folded := func(ctx context.Context) (idempotency.Response, error) {
-		want("claim", "1 begun, 1 statements, 1 commits")
+		want("claim", step)
 		return idempotency.LastPhase(ctx, records, func(ctx context.Context, db tx) (idempotency.Response, error) {
 			return answer(200, "done"), effect(ctx, db, "k", "last", 1)
 		})
@@ -95,17 +110,17 @@ func testCosts(t *testing.T, w world) {
 	want("the last phase with the finish", "1 begun, 3 statements, 1 commits") // the bound, the effect, the record
 	got, err = store.Do(t.Context(), order("k"), never)
 	wantAnswer(t, got, err, "done", true)
-	want("a replay", "1 begun, 1 statements, 1 commits")
+	want("a replay", step)
 
 	plain := func(ctx context.Context) (idempotency.Response, error) {
-		want("claim", "1 begun, 1 statements, 1 commits")
+		want("claim", step)
 		_, err := phase(ctx, records, "pay")
 		want("a phase", "1 begun, 3 statements, 1 commits")
 		return answer(200, "done"), err
 	}
 	got, err = store.Do(t.Context(), order("l"), plain)
 	wantAnswer(t, got, err, "done", false)
-	want("a finish of its own", "1 begun, 1 statements, 1 commits")
+	want("a finish of its own", step)
 }
 
 func testResumes(t *testing.T, w world) {

@@ -27,7 +27,8 @@ type Options struct {
 	// retry after a crash waits for as long.
 	Lease time.Duration
 	// Retention is how long an answer is kept at least; 0 means [DefaultRetention],
-	// otherwise a second or more. After it the key stands for a new request.
+	// otherwise a second or more. Once it is removed, which takes a [Reaper] but on
+	// Redis, the key stands for a new request.
 	Retention time.Duration
 	// MaxAnswer is the longest body that is kept, in bytes; 0 means
 	// [DefaultMaxAnswer]. Of a longer one the digest is kept, and a retry has a
