@@ -15,30 +15,14 @@ import (
 )
 
 // OnceHarness tells [RunOnce] how to reach one driver.Once and its store.
-type OnceHarness struct {
-	// Bubble runs one test; nil calls test itself. The memory driver passes
-	// synctest.Test.
-	Bubble func(t *testing.T, test func(t *testing.T))
-	// Start prepares an empty store for one test; it cleans up by t.Cleanup. A
-	// test that kills the server asks for one of its own by exclusive.
-	Start func(t *testing.T, exclusive bool) OnceBackend
-	// Without says Servers for a store that has no server to break, LostReplies for
-	// one that cannot lose them, and Durable for one that forgets. Whatever it does
-	// not name must be there.
-	Without Ability
-}
+type OnceHarness = StoreHarness[driver.Once]
 
-// OnceBackend is one running store.
-type OnceBackend interface {
-	// Open opens it as a further process would, on the same store, by way of a path
-	// of its own that Faults can break.
-	Open(t *testing.T) (driver.Once, error)
-	// Faults is nil where there is no server to break (Without Servers).
-	Faults() Faults
-}
+// OnceBackend is one running store of deliveries.
+type OnceBackend = StoreBackend[driver.Once]
 
 // RunOnce runs the suite of driver.Once.
 func RunOnce(t *testing.T, h OnceHarness) {
+	var tests []storeTest[driver.Once]
 	for _, c := range []struct {
 		name  string
 		needs Ability
@@ -59,48 +43,17 @@ func RunOnce(t *testing.T, h OnceHarness) {
 		{"LostReplyToOnceDone", Servers | LostReplies | onPaths, testLostReplyToOnceDone},
 		{"OnceOverARestart", Servers | Durable, testOnceOverARestart},
 	} {
-		if c.needs&h.Without != 0 {
-			continue
-		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			h.run(t, c.needs, c.test)
-		})
+		tests = append(tests, storeTest[driver.Once]{c.name, c.needs, func(s *storeScene[driver.Once]) {
+			c.test(&onceScene{storeScene: s, once: s.store})
+		}})
 	}
-}
-
-func (h OnceHarness) run(t *testing.T, needs Ability, test func(*onceScene)) {
-	bubble := h.Bubble
-	if bubble == nil {
-		bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
-	}
-	bubble(t, func(t *testing.T) {
-		b := h.Start(t, needs&(Servers|onPaths) == Servers)
-		s := &onceScene{T: t, backend: b, faults: b.Faults()}
-		_, drops := s.faults.(ReplyDropper)
-		if needs&Servers != 0 && s.faults == nil || needs&LostReplies != 0 && !drops {
-			t.Fatal("the harness lacks what this test needs, and Without does not say so")
-		}
-		s.once = s.open()
-		test(s)
-	})
+	h.run(t, tests)
 }
 
 // onceScene is one test with its store and a first opening of it.
 type onceScene struct {
-	*testing.T
-	backend OnceBackend
-	faults  Faults
-	once    driver.Once
-}
-
-func (s *onceScene) open() driver.Once {
-	s.Helper()
-	o, err := s.backend.Open(s.T)
-	if err != nil {
-		s.Fatalf("open: %v", err)
-	}
-	return o
+	*storeScene[driver.Once]
+	once driver.Once
 }
 
 // delivery is that of an owner, of the message that most tests use.
@@ -137,13 +90,6 @@ func (s *onceScene) forget(d driver.Delivery) {
 	s.Helper()
 	if err := s.once.Forget(s.Context(), d); err != nil {
 		s.Fatalf("forget by %q: %v", d.Owner, err)
-	}
-}
-
-func (s *onceScene) mustFail(err error, kind interlock.ErrorKind, is error) {
-	s.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		s.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, is)
 	}
 }
 

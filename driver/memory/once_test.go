@@ -21,4 +21,6 @@ type inbox struct{ once *memory.Once }
 
 func (i inbox) Open(*testing.T) (driver.Once, error) { return i.once, nil }
 
+func (i inbox) Beside(*testing.T) (driver.Once, error) { return i.once, nil }
+
 func (i inbox) Faults() drivertest.Faults { return nil }

@@ -12,16 +12,22 @@ import (
 
 func TestOnce(t *testing.T) {
 	drivertest.RunOnce(t, drivertest.OnceHarness{Start: func(t *testing.T, _ bool) drivertest.OnceBackend {
-		return &onceBackend{paths.New[driver.Once](durable(t))}
+		server := durable(t)
+		return &onceBackend{paths.New[driver.Once](server), server.Addr()}
 	}})
 }
 
 // onceBackend is a server with a path of its own for each consumer.
-type onceBackend struct{ *paths.Server[driver.Once] }
+type onceBackend struct {
+	*paths.Server[driver.Once]
+	addr string
+}
 
 func (b *onceBackend) Open(t *testing.T) (driver.Once, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Once, error) { return NewOnce(dial(t, path.Addr())), nil })
 }
+
+func (b *onceBackend) Beside(t *testing.T) (driver.Once, error) { return NewOnce(dial(t, b.addr)), nil }
 
 func (b *onceBackend) Faults() drivertest.Faults { return b.Server }
 

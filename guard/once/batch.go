@@ -18,38 +18,38 @@ const batchSize = 500
 //
 // It returns the outcome of each message. One that is [Mismatched] does not hold
 // up the others; a message that comes twice in a batch is a [Duplicate] the second
-// time. Any error is one of all of them, and the transaction must be rolled back;
-// the outcomes are then nil.
+// time. Any error is one of all of them, and the outcomes are then nil. Unless it is a
+// Bug it spoils the transaction, which must be rolled back.
 //
 // Records are written in the order of their ids, so that two batches wait for each
 // other, and not both. Messages with a sequence number are a Bug here.
 func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
 	var outcomes []Outcome
 	err := whole(ctx, in, db, func(begin func()) (err error) {
-		outcomes, err = in.batch(ctx, db, messages, fn != nil, func(ctx context.Context, fresh []Message) error {
-			begin()
-			return fn(ctx, fresh)
-		})
+		outcomes, err = in.batch(ctx, db, messages, begin, fn)
 		return err
 	})
 	return outcomes, err
 }
 
-func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, effect bool,
+// batch is Batch that leaves the transaction to whoever called it. It calls begin
+// before it records: of a large batch a part may be recorded when it fails.
+func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, begin func(),
 	fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
-	d, t, err := in.admitAll(db, messages, effect)
+	d, t, err := in.admitAll(db, messages, fn != nil)
 	if err != nil {
 		return nil, err
 	}
+	begin()
 	found, err := recordAll(ctx, db, d, t, messages)
 	if err != nil {
 		return nil, about("receive batch", t.consumer, err)
 	}
 	outcomes, fresh, err := in.sort(t, messages, found)
-	if err != nil || len(fresh) == 0 {
-		return outcomes, err
+	if err == nil && len(fresh) > 0 {
+		err = fn(ctx, fresh)
 	}
-	if err := fn(ctx, fresh); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return outcomes, nil

@@ -142,6 +142,38 @@ func testFailedBatch(t *testing.T, w world) {
 	}
 }
 
+// leaving is a transaction whose caller goes after its first statement.
+type leaving struct {
+	driver.SQL
+	leave func()
+}
+
+func (l leaving) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	defer l.leave()
+	return l.SQL.Query(ctx, query, args, each)
+}
+
+// testHalfABatch: the first part of a batch is recorded, and the second one is not,
+// so that the effect does not begin.
+func testHalfABatch(t *testing.T, w world) {
+	tx := w.Begun(t, driver.SessionIsolation)
+	ctx, cancel := context.WithCancel(t.Context())
+	outcomes, err := w.inbox.Batch(ctx, leaving{tx, cancel}, messages(0, 501), func(context.Context, []once.Message) error {
+		t.Error("the effect began")
+		return nil
+	})
+	if err == nil || outcomes != nil {
+		t.Errorf("%v, %v", outcomes, err)
+	}
+	if tx.Commit(t.Context()) == nil {
+		t.Error("it was committed")
+	}
+	outcomes, err = once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 2), effectsOf)
+	if ok(t, err); fmt.Sprint(outcomes) != "[done done]" {
+		t.Errorf("%v", outcomes)
+	}
+}
+
 func testBatchInTransaction(t *testing.T, w world) {
 	tx := w.Begun(t, driver.SessionIsolation)
 	outcomes, err := w.inbox.Batch(t.Context(), tx, messages(0, 2), func(ctx context.Context, fresh []once.Message) error {

@@ -2,7 +2,9 @@ package once_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -61,6 +63,82 @@ func TestClean(t *testing.T) {
 	})
 }
 
+// TestCleanLimit: whatever the number, and however the database runs the statement.
+func TestCleanLimit(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		_, err := once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 1300), nothingNew)
+		ok(t, err)
+		w.age(t, "1 = 1", 8*24*time.Hour)
+		w.Do(t, func(ctx context.Context, db driver.SQL) error {
+			for _, off := range []string{"hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize"} {
+				if w.Dialect == driver.Postgres {
+					_, err := db.Exec(ctx, `set local enable_`+off+` = off`)
+					ok(t, err)
+				}
+			}
+			n, err := w.inbox.Clean(ctx, db, 7)
+			if n != 7 {
+				t.Errorf("cleaned %d, want 7", n)
+			}
+			return err
+		})
+		for _, wanted := range []int64{1293, 0} {
+			if n := w.clean(t, w.inbox, math.MaxInt); n != wanted {
+				t.Errorf("cleaned %d, want %d", n, wanted)
+			}
+		}
+	}, databases.Pgx, databases.PgxStd, databases.Maria)
+}
+
+// TestCleanHoldsNobodyUp: what is cleaned is not where new messages go.
+func TestCleanHoldsNobodyUp(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		_, err := once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 4), nothingNew)
+		ok(t, err)
+		w.age(t, "message_id <> 'm3'", 8*24*time.Hour)
+		for range 2 { // beside a record that stays, and alone
+			tx := w.Begun(t, driver.SessionIsolation)
+			n, err := w.inbox.Clean(t.Context(), tx, 0)
+			if ok(t, err); n == 0 {
+				t.Error("nothing was cleaned")
+			}
+			second := later(t, func() (once.Outcome, error) { return w.deliver(t.Context(), message(100+int(n))) })
+			a := second()
+			want(t, a.outcome, a.err, once.Done)
+			ok(t, tx.Commit(t.Context()))
+			w.age(t, "1 = 1", 8*24*time.Hour)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestCleanSparesWhatIsNew: between the look and the delete on MariaDB, another
+// cleans the record and the message comes again.
+func TestCleanSparesWhatIsNew(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		deliver := func(wanted once.Outcome) {
+			t.Helper()
+			outcome, err := w.deliver(t.Context(), message(1))
+			want(t, outcome, err, wanted)
+		}
+		deliver(once.Done)
+		w.age(t, "1 = 1", 8*24*time.Hour)
+		w.Do(t, func(ctx context.Context, db driver.SQL) error {
+			n, err := w.inbox.Clean(ctx, leaving{db, func() {
+				w.Exec(t, `delete from interlock_inbox`)
+				deliver(once.Done)
+			}}, 0)
+			if n != 0 {
+				t.Errorf("cleaned %d", n)
+			}
+			return err
+		})
+		deliver(once.Duplicate)
+	}, databases.Maria)
+}
+
 // age makes records that many hours old.
 func (w world) age(t *testing.T, which string, by time.Duration) {
 	t.Helper()
@@ -117,6 +195,15 @@ func TestModesOfMariaDB(t *testing.T) {
 			if n := w.clean(t, w.inbox, 0); n != 0 {
 				t.Errorf("%s: cleaned %d", mode, n)
 			}
+			tx := w.Begun(t, driver.SessionIsolation)
+			_, err = w.inbox.Once(t.Context(), tx, message(1), func(ctx context.Context) error {
+				ok(t, effect("m1")(ctx, tx))
+				return errors.New("half way")
+			})
+			if err == nil || tx.Commit(t.Context()) == nil {
+				t.Errorf("%s: what failed was committed", mode)
+			}
+			w.wantEffects(t, "m1", 0)
 			closed()
 		}
 	}, databases.Maria, databases.MariaInlined)

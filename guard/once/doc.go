@@ -9,12 +9,12 @@
 //	outcome, err := once.Tx(ctx, postgres.Pool(pool), inbox, once.Message{ID: m.ID, Payload: m.Body},
 //		func(ctx context.Context, tx pgx.Tx) error {
 //			_, err := tx.Exec(ctx, `update account set balance = balance - 30 where id = 42`)
-//			return err // and messages that follow from it: into the outbox, by the same tx
+//			return err // and messages that follow from it: into flow/outbox, by the same tx
 //		})
 //	switch {
 //	case err == nil: // done, or a duplicate: acknowledge
-//	case interlock.Kind(err) == interlock.Definite: // a dead letter
-//	default: // let it be delivered again
+//	case outcome == once.Mismatched: // a dead letter
+//	default: // let it be delivered again, also after a Definite error: at a shutdown that is one
 //	}
 //
 // [Tx] and [BatchTx] own the transaction and are the forms to use. [Inbox.Once]
@@ -43,7 +43,8 @@
 // READ COMMITTED, a duplicate of what was committed after its transaction began is
 // a [Duplicate]; at REPEATABLE READ and SERIALIZABLE it is a Retryable error, since
 // the transaction could not read what the first one did. On MariaDB it is a
-// Duplicate at every level, but the effect of a message that is new may read a
+// Duplicate at every level (with innodb_snapshot_isolation on, a Retryable error
+// again), but the effect of a message that is new may read a
 // snapshot taken before: let the record be the first thing that a transaction does.
 //
 // # Cleaning

@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/guard/once"
 )
 
@@ -26,21 +27,19 @@ func ExampleTx() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	inbox := once.Inbox{Consumer: "billing"}
+	inbox, box := once.Inbox{Consumer: "billing"}, outbox.Table{}
 	outcome, err := once.Tx(ctx, postgres.Pool(pool), inbox, once.Message{ID: "order-7-paid", Payload: []byte(`{"order": 7}`)},
 		func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `update orders set state = 'paid' where id = 7`); err != nil {
 				return err
 			}
-			// What other services are to hear goes into the outbox (package flow/outbox),
-			// by the same transaction.
-			_, err := tx.Exec(ctx, `insert into outbox (id, topic, payload) values ('order-7-invoice', 'invoices', '{}')`)
-			return err
+			// What other services are to hear: a relay sends it once this is committed.
+			return box.Add(ctx, postgres.Tx(tx), driver.Message{ID: "order-7-invoice", Topic: "invoices", Key: "order/7", Payload: []byte(`{}`)})
 		})
 	switch {
 	case err == nil:
 		fmt.Println("acknowledge it:", outcome)
-	case interlock.Kind(err) == interlock.Definite:
+	case outcome == once.Mismatched:
 		fmt.Println("a dead letter:", err)
 	default:
 		fmt.Println("let it be delivered again:", err)

@@ -3,6 +3,7 @@ package once
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -78,10 +79,30 @@ func (mariadb) look(ctx context.Context, db driver.SQL, t tables, ids []string) 
 	return found, err
 }
 
-func (mariadb) clean(ctx context.Context, db driver.SQL, t tables, limit int) (int64, error) {
-	return db.Exec(ctx, `delete from `+t.records+`
+// clean looks without locks and deletes by id: a delete by age would lock the gap
+// into which new records go, and so would this one by the index of ages. What another has deleted meanwhile does not count.
+func (mariadb) clean(ctx context.Context, db driver.SQL, t tables, limit int) (cleaned int64, err error) {
+	var old []any
+	err = db.Query(ctx, `select message_id from `+t.records+`
 where consumer = ? and recorded_at < utc_timestamp(6) - interval ? microsecond order by recorded_at limit ?`,
-		t.consumer, t.retention, limit)
+		[]any{t.consumer, t.retention, limit}, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			old = append(old, id)
+			return err
+		})
+	if err != nil {
+		return 0, err
+	}
+	for some := range slices.Chunk(old, batchSize) {
+		n, err := db.Exec(ctx, `delete r from `+t.records+` as r force index (primary) where consumer = ? and message_id in (`+strings.Repeat(",?", len(some))[1:]+`)
+and recorded_at < utc_timestamp(6) - interval ? microsecond`, append(append([]any{t.consumer}, some...), t.retention)...)
+		if err != nil {
+			return 0, err
+		}
+		cleaned += n
+	}
+	return cleaned, nil
 }
 
 // spoil undoes the transaction, since a statement that fails would not keep MariaDB

@@ -23,8 +23,10 @@ var errOvertaken = errors.New("the same message had its effect meanwhile, in ano
 // Once fn has begun, an error, and also a panic, spoils the transaction: nothing in
 // it can be committed any more, so that there is no record without its effect. On
 // MariaDB it is rolled back at once; who goes on by the client's own handle then
-// writes outside of it. After any other error than those two types it must be
-// rolled back too.
+// writes outside of it. It cannot be rolled back there by db after a statement by way
+// of db waited too long for a lock: that leaves the record in the transaction, as long
+// as the caller does. After any other error than those two types it must be rolled
+// back too.
 func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	var outcome Outcome
 	err := whole(ctx, in, db, func(begin func()) (err error) {

@@ -36,6 +36,7 @@ func TestInbox(t *testing.T) {
 		{"what is seen at each level", testLevels},
 		{"a record without its effect cannot be committed", testSpoiled},
 		{"a failed effect leaves no record", testFailedEffect},
+		{"an effect's error comes back as it is", testOwnError},
 		{"an answer that is lost is found a duplicate", testLostCommit},
 		{"names are data", testNames},
 		{"bad input is told and nothing is lost", testBadInput},
@@ -45,6 +46,7 @@ func TestInbox(t *testing.T) {
 		{"large batches are cut", testLargeBatch},
 		{"batches in any order block but do not deadlock", testBatchesInAnyOrder},
 		{"a failed batch leaves nothing", testFailedBatch},
+		{"half a batch cannot be committed", testHalfABatch},
 		{"a batch in the caller's transaction", testBatchInTransaction},
 		{"what a batch costs", testBatchCosts},
 		{"numbers are followed", testSequence},
@@ -261,6 +263,17 @@ func testLevels(t *testing.T, w world) {
 		_ = tx.Rollback(t.Context())
 		w.wantEffects(t, m.ID, 1)
 	}
+	if w.Dialect == driver.MariaDB {
+		tx := w.Begun(t, driver.RepeatableRead)
+		_, err := tx.Exec(t.Context(), `set session innodb_snapshot_isolation = on`)
+		ok(t, err)
+		_, err = databases.Value[int64](t.Context(), tx, `select count(*) from account`)
+		ok(t, err)
+		outcome, err := w.deliver(t.Context(), message(3))
+		want(t, outcome, err, once.Done)
+		_, err = w.inbox.Once(t.Context(), tx, message(3), func(context.Context) error { return nil })
+		wantKind(t, err, interlock.Retryable, nil)
+	}
 }
 
 // testSpoiled plays callers who overlook that the effect failed.
@@ -366,6 +379,24 @@ func testFailedEffect(t *testing.T, w world) {
 		outcome, err = w.deliver(t.Context(), m)
 		want(t, outcome, err, once.Done)
 		w.wantEffects(t, m.ID, 1)
+	}
+}
+
+// ownError has a cause whose outcome is not known, in a system that is not the database.
+type ownError struct{ cause error }
+
+func (e *ownError) Error() string { return "charge the card: " + e.cause.Error() }
+func (e *ownError) Unwrap() error { return e.cause }
+
+func testOwnError(t *testing.T, w world) {
+	own := &ownError{&interlock.Error{Op: "charge", Kind: interlock.Uncertain, Err: errors.New("no answer")}}
+	outcome, err := once.Tx(t.Context(), w.DB, w.inbox, message(1), func(context.Context, driver.SQL) error { return own })
+	if err != own || outcome != once.Undone {
+		t.Errorf("%v, %v", outcome, err)
+	}
+	_, err = once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 2), func(context.Context, driver.SQL, []once.Message) error { return own })
+	if err != own {
+		t.Error(err)
 	}
 }
 

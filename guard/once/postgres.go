@@ -121,12 +121,14 @@ func lookBy(ctx context.Context, db driver.SQL, query string, t tables, ids []st
 	return found, err
 }
 
+// clean makes an array of what it deletes, because that is made once: a plan may run
+// a subquery for each row, and its limit is then none.
 func (postgres) clean(ctx context.Context, db driver.SQL, t tables, limit int) (int64, error) {
 	return db.Exec(ctx, fmt.Sprintf(`
-delete from %[1]s where (consumer, message_id) in (
-	select consumer, message_id from %[1]s
+delete from %[1]s where consumer = $1::text and message_id = any(array(
+	select message_id from %[1]s
 	where consumer = $1::text and recorded_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
-	order by recorded_at limit $3::int for update skip locked)`, t.records), t.consumer, t.retention, limit)
+	order by recorded_at limit $3::bigint for update skip locked))`, t.records), t.consumer, t.retention, int64(limit))
 }
 
 // spoil runs a statement that fails: PostgreSQL then rolls back whatever comes.

@@ -10,7 +10,9 @@ import (
 )
 
 // Tx records m in a transaction of its own, runs fn there if m is new, and commits
-// both. fn must not end the transaction. It returns the outcome, and no error, if m
+// both. fn must not end the transaction, and must return the errors of its statements:
+// on MariaDB what comes after a deadlock, or after a CREATE, is in no transaction. It
+// returns the outcome, and no error, if m
 // is [Done] or a [Duplicate]: acknowledge it. Otherwise the outcome is [Undone] or
 // [Mismatched], and the error is:
 //
@@ -21,7 +23,9 @@ import (
 //     the transaction. Let the message be delivered again: it is then found a
 //     duplicate if it was committed, and done if it was not;
 //   - an error of fn, as it is, after a rollback. If it came from the database
-//     and bears no kind of its own, it is given one.
+//     and bears no kind of its own, it is given one;
+//   - any other error, after which nothing was committed. It is Definite if ctx ended,
+//     or if the database refused: that is no fault of the message.
 //
 // A rollback ignores the cancellation of ctx and has a bound of its own. It is
 // also done if fn panics.
@@ -31,10 +35,12 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, 
 	}
 	var outcome Outcome
 	err := transact(ctx, db, m.name(), func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
+		var own error
 		outcome, err = in.once(ctx, tx, m, func(ctx context.Context) error {
-			return tx.Classify(fn(ctx, tx.Native()))
+			own = tx.Classify(fn(ctx, tx.Native()))
+			return own
 		})
-		return outcome == Done, err
+		return outcome == Done, uncommitted(err, own)
 	})
 	if err != nil && outcome == Done {
 		outcome = Undone
@@ -47,12 +53,17 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, 
 // error; those that are [Mismatched] are none.
 func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messages []Message,
 	fn func(ctx context.Context, tx T, fresh []Message) error) ([]Outcome, error) {
+	if fn == nil {
+		return nil, bug("receive batch", in.Consumer, "there is no function that makes the effect")
+	}
 	var outcomes []Outcome
 	err := transact(ctx, db, in.Consumer, func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
-		outcomes, err = in.batch(ctx, tx, messages, fn != nil, func(ctx context.Context, fresh []Message) error {
-			return tx.Classify(fn(ctx, tx.Native(), fresh))
+		var own error
+		outcomes, err = in.batch(ctx, tx, messages, func() {}, func(ctx context.Context, fresh []Message) error {
+			own = tx.Classify(fn(ctx, tx.Native(), fresh))
+			return own
 		})
-		return slices.Contains(outcomes, Done), err
+		return slices.Contains(outcomes, Done), uncommitted(err, own)
 	})
 	if err != nil {
 		return nil, err
@@ -81,7 +92,7 @@ func transact[T any](ctx context.Context, db driver.Beginner[T], name string,
 	worth, err := work(ctx, tx)
 	switch {
 	case err != nil:
-		return uncommitted(err)
+		return err
 	case !worth:
 		return nil
 	case ctx.Err() != nil: // a client that is asked to commit now may not know what it did
@@ -91,11 +102,11 @@ func transact[T any](ctx context.Context, db driver.Beginner[T], name string,
 	return about("commit", name, tx.Commit(ctx))
 }
 
-// uncommitted makes an error of unknown outcome Retryable: what a statement did
-// does not matter in a transaction that is never committed.
-func uncommitted(err error) error {
+// uncommitted makes an error of unknown outcome Retryable, unless it is the effect's
+// own: what a statement did does not matter in a transaction that is never committed.
+func uncommitted(err, own error) error {
 	var e *interlock.Error
-	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
+	if own != nil || !errors.As(err, &e) || e.Kind != interlock.Uncertain {
 		return err
 	}
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
