@@ -59,7 +59,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 
 // claim asks the store, again if it has to, always as the same owner.
 func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request, error) {
-	r := &Request{store: s, id: c.ID, owner: c.Owner}
+	r := &Request{store: s, id: c.ID, owner: c.Owner, busy: make(chan struct{}, 1)}
 	err := s.persist(ctx, func(int) (bool, error) {
 		r.sent = s.now()
 		ctx, cancel := context.WithTimeout(ctx, cleanup) // also if the caller would wait for ever

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -87,6 +88,28 @@ func TestPhasesOutOfPlace(t *testing.T) {
 	if idempotency.From(t.Context()) != nil {
 		t.Error("a context of nothing has a request")
 	}
+}
+
+// TestPhaseWaitsWithItsContext: one that is begun inside of another by the context
+// around it, which hides that, waits for itself: until that context ends, and not
+// for ever.
+func TestPhaseWaitsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, memory.NewIdempotency(), nil)
+		cause := errors.New("the client has gone")
+		around, cancel := context.WithTimeoutCause(t.Context(), time.Minute, cause)
+		defer cancel()
+		began := time.Now()
+		_, err := s.Do(around, order("k"), func(ctx context.Context) (idempotency.Response, error) {
+			_, err := idempotency.Step(ctx, "outer", func(context.Context) (int, error) {
+				return idempotency.Step(ctx, "inner", func(context.Context) (int, error) { return 1, nil })
+			})
+			return answer(200, ""), err
+		})
+		if wantKind(t, err, interlock.Definite, cause); time.Since(began) != time.Minute {
+			t.Errorf("after %v", time.Since(began))
+		}
+	})
 }
 
 // TestStepsAreRemembered: done once by name, with the result of then, on any store.

@@ -12,7 +12,8 @@ import (
 // Phase runs fn in a transaction that also records that the phase is done, with
 // its result, which must survive JSON: all of it is committed, or nothing. If an
 // attempt before has done it, fn is not run, and its result is returned. The names
-// of a request's phases must differ, 1 to 100 bytes each; see [MaxPoints].
+// of a request's phases must differ, 1 to 100 bytes each; see [MaxPoints]. They are run
+// one at a time.
 //
 // ctx is that of the request's [Func], or comes from it; s is what the request's
 // [Store] stands on. fn must not end the transaction, nor do anything outside of it
@@ -118,16 +119,19 @@ func enter(ctx context.Context, on driver.Idempotency, name string) (r *Request,
 	case on != nil && on != r.store.records:
 		return nil, nil, bug(op, name, "the request is recorded elsewhere")
 	}
-	r.mu.Lock()
+	leave, err = r.turn(ctx)
+	if err != nil {
+		return nil, nil, &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: err}
+	}
 	switch {
 	case r.over || r.last != nil:
 		err = bug(op, name, "the request is over")
 	case r.ctx.Err() != nil:
 		err = &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(r.ctx)}
 	default:
-		return r, r.mu.Unlock, nil
+		return r, leave, nil
 	}
-	r.mu.Unlock()
+	leave()
 	return nil, nil, err
 }
 

@@ -27,7 +27,7 @@ type Request struct {
 	cancel context.CancelCauseFunc
 	losing sync.Once
 
-	mu     sync.Mutex // held while a phase runs
+	busy   chan struct{} // has one while a phase runs, which has what follows to itself
 	record driver.IdempotencyRecord
 	points points
 	last   *Response // of LastPhase
@@ -62,9 +62,32 @@ func (r *Request) Decline() { r.declined.Store(true) }
 
 // answered tells whether the last phase has recorded the answer.
 func (r *Request) answered() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.wait()()
 	return r.last != nil
+}
+
+// wait waits for a phase that is under way, and keeps others from it until leave.
+func (r *Request) wait() (leave func()) {
+	r.busy <- struct{}{}
+	return func() { <-r.busy }
+}
+
+// turn is wait that gives up at the end of ctx, or of the attempt.
+func (r *Request) turn(ctx context.Context) (leave func(), err error) {
+	leave = func() { <-r.busy }
+	select {
+	case r.busy <- struct{}{}:
+		return leave, nil
+	default:
+	}
+	select {
+	case r.busy <- struct{}{}:
+		return leave, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-r.ctx.Done():
+		return nil, context.Cause(r.ctx)
+	}
 }
 
 // run carries r out and records what came of it.
@@ -116,9 +139,9 @@ func (r *Request) begin(ctx context.Context) (inside context.Context, end func()
 	renewal.Go(func() { r.renew(renewing) })
 	return inside, func() {
 		r.cancel(interlock.ErrReleased)
-		r.mu.Lock()
+		leave := r.wait()
 		r.over = true
-		r.mu.Unlock()
+		leave()
 		stop()
 		renewal.Wait()
 	}

@@ -21,6 +21,9 @@ import (
 // effect once: that of HTTP in lower case. It is read as [idempotency.ParseKey] does.
 const IdempotencyKey = "idempotency-key"
 
+// IdempotencyReplayed is the header, "true", of an answer that was given before.
+const IdempotencyReplayed = "idempotency-replayed"
+
 // IdempotencyOptions are those of [Idempotent]; nil and the zero value work.
 type IdempotencyOptions struct {
 	// Optional lets calls without a key pass, which then may take effect twice;
@@ -38,7 +41,8 @@ type IdempotencyOptions struct {
 // retries with the same reply, or the same status. scope tells whose call it is, by
 // what the client has proved to be: whoever shares a scope and knows a key can have
 // the answer. The service has phases as an HTTP handler has them; if the last one is
-// an [idempotency.LastPhase], its answer is made by [Reply].
+// an [idempotency.LastPhase], its answer is made by [Reply]. What it sets as header or
+// trailer is not kept; a replay has the header [IdempotencyReplayed].
 //
 // What depends on the request alone is kept: a reply, InvalidArgument, NotFound,
 // AlreadyExists, OutOfRange and Unimplemented. Unauthenticated, PermissionDenied,
@@ -100,6 +104,9 @@ func answer(ctx context.Context, s *idempotency.Store, call idempotency.Call, ne
 		shown = err
 		return idempotency.Response{}, err
 	})
+	if response.Replayed {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(IdempotencyReplayed, "true")) // fails only outside of a call
+	}
 	switch {
 	case err == nil && response.Header == nil: // neither kept nor made by Reply
 		return nil, shown

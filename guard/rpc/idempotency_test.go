@@ -59,6 +59,20 @@ func customer(ctx context.Context) string {
 // metadata in pairs.
 func ordering(t *testing.T, s *shop, records driver.Idempotency, o *rpc.IdempotencyOptions) func(what, key string, more ...string) (int64, error) {
 	t.Helper()
+	conn := dialShop(t, s, records, o)
+	return func(what, key string, more ...string) (int64, error) {
+		if key != "" {
+			more = append(more, rpc.IdempotencyKey, key)
+		}
+		reply := new(wrapperspb.Int64Value)
+		err := conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), more...), "/Shop/Order", wrapperspb.String(what), reply)
+		return reply.Value, err
+	}
+}
+
+// dialShop serves a shop, and gives a connection to it.
+func dialShop(t *testing.T, s *shop, records driver.Idempotency, o *rpc.IdempotencyOptions) *grpc.ClientConn {
+	t.Helper()
 	store, err := idempotency.New(records, nil)
 	ok(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,14 +88,7 @@ func ordering(t *testing.T, s *shop, records driver.Idempotency, o *rpc.Idempote
 	conn, err := grpc.NewClient("dns:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	ok(t, err)
 	t.Cleanup(func() { conn.Close() })
-	return func(what, key string, more ...string) (int64, error) {
-		if key != "" {
-			more = append(more, rpc.IdempotencyKey, key)
-		}
-		reply := new(wrapperspb.Int64Value)
-		err := conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), more...), "/Shop/Order", wrapperspb.String(what), reply)
-		return reply.Value, err
-	}
+	return conn
 }
 
 func wantStatus(t *testing.T, err error, want codes.Code) {
@@ -117,6 +124,21 @@ func TestCallTakesEffectOnce(t *testing.T) {
 	for i := range 2 {
 		if n, err := optional("books", ""); n != int64(3+i) || err != nil {
 			t.Errorf("%d, %v", n, err)
+		}
+	}
+}
+
+// TestReplayIsMarked: a client can tell a replay, of a reply and of a status.
+func TestReplayIsMarked(t *testing.T) {
+	for _, failed := range []error{nil, status.Error(codes.NotFound, "no books")} {
+		conn := dialShop(t, &shop{err: failed}, memory.NewIdempotency(), nil)
+		for i, want := range []string{"", "true"} {
+			var header metadata.MD
+			ctx := metadata.AppendToOutgoingContext(t.Context(), rpc.IdempotencyKey, "k")
+			err := conn.Invoke(ctx, "/Shop/Order", wrapperspb.String("books"), new(wrapperspb.Int64Value), grpc.Header(&header))
+			if got := strings.Join(header.Get(rpc.IdempotencyReplayed), ","); status.Code(err) != status.Code(failed) || got != want {
+				t.Errorf("%d: %v, replayed %q, want %q", i, err, got, want)
+			}
 		}
 	}
 }
