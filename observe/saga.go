@@ -1,0 +1,50 @@
+package observe
+
+import "time"
+
+// Saga receives what happens to sagas. Every hook may be nil. Hooks must return at
+// once and must not call the engine that reports.
+type Saga struct {
+	Started func(SagaStarted)
+	Tried   func(SagaTried)
+	Ended   func(SagaEnded)
+	Dead    func(SagaDead)
+	Failed  func(SagaFailed)
+}
+
+// SagaStarted: a saga was begun. Attaching to one is not told.
+type SagaStarted struct {
+	Saga, Type string
+}
+
+// SagaTried: a call of a step or of an undo did not succeed.
+type SagaTried struct {
+	Saga, Type, Step string
+	Undo             bool // it was the step's undo
+	Attempt          int  // from 1, counted by this engine
+	Err              error
+	Again            time.Duration // when it is repeated; 0 if it is not
+}
+
+// SagaEnded: a saga has come to a final state: SUCCEEDED, COMPENSATED or DEAD_LETTER.
+type SagaEnded struct {
+	Saga, Type string
+	State      string
+	Reason     string // why it was undone
+}
+
+// SagaDead: a saga could not be undone wholly, and waits for a person. It is told
+// again and again.
+type SagaDead struct {
+	Saga, Type string
+	Reason     string   // why it was to be undone
+	Steps      []string // whose undos were given up
+}
+
+// SagaFailed: a saga could not be driven, or a shard not be looked at. It is tried
+// again.
+type SagaFailed struct {
+	Saga  string // empty if it concerns the shard
+	Shard int
+	Err   error
+}

@@ -1,0 +1,60 @@
+// Package saga runs steps to their end, or takes back what they did. It does not
+// isolate: others see what a saga has done before it has ended. It does not make a
+// step happen once: it calls it at least once, always with the same key, and the
+// target has to see to the rest. Nor does it take back what nobody can: a saga whose
+// undo fails for good becomes a dead letter and waits for a person. What it gives:
+// once Start has returned, every step is done, or every step that was or may have
+// been done is undone, or the saga is a dead letter and tells so; whatever crashes
+// in between, and however often.
+//
+//	hold := saga.Step("hold", holdSeat).Undo("release", releaseSeat)
+//	pay := saga.Step("pay", func(ctx context.Context, o Order) (Receipt, error) {
+//		seat, err := hold.Output(saga.From(ctx).Outputs) // of an earlier step
+//		…
+//		return bank.Charge(ctx, saga.From(ctx).Key(), seat.Price) // the bank refuses a second charge under a key
+//	}).Pivot()
+//	book := saga.Define("book", hold, pay, saga.Step("mail", mail))
+//
+//	engine, err := saga.New(j, nil, book) // j: a journal.Journal
+//	go engine.Run(ctx, claim)             // claim: that of a fenced lock; or Serve, for each shard
+//	outcome, err := book.Do(ctx, engine, "booking/42", order)
+//
+// # Order
+//
+// Steps follow each other. Before each is called, a record that it may have been is
+// durable; the record that it was done travels with the next one's. So a saga of n
+// steps that succeeds costs 1 + n appends to the journal, beside what its targets
+// write. The decision whether to commit or to abort is made once. After the pivot is
+// done it can only be to commit. Undos run in the reverse of the order of sending,
+// by what the journal says: what the steps were is not asked of the code.
+//
+// # Failures
+//
+// A call that fails with [Fail] has not happened, and the saga is aborted; with
+// [Retry] it has not happened, and is repeated; any other error leaves open whether
+// it has happened: it is repeated, then given up and undone. A Fail that follows a
+// call which may have happened, one before a crash too, does not prove that nothing
+// has: such a step is undone as well, and its undo is told that nothing is known.
+// The pivot is repeated until its outcome is known. A target must therefore give
+// every call of one key the first one's answer, and refuse a call that comes behind
+// its undo.
+//
+// What is unfinished never expires, and has a due time always. A dead letter counts
+// as unfinished.
+//
+// # Owners
+//
+// Each shard of the journal is driven by the holder of its claim. Who is stopped and
+// wakes up later appends nothing: the journal knows the epoch. But a call that it
+// had begun may still arrive, next to the new owner's: the key covers that, and
+// [Call.Epoch] can be shown to a guard.
+//
+// # Limits
+//
+// It does not run steps in parallel or in loops, does not start a saga in the user's
+// SQL transaction, and has nothing yet to retry or resolve a dead letter with.
+// Attempts are counted by each engine anew. Deadlines are wall-clock times of the
+// process that started the saga, and are compared with the clock of the one that
+// drives it: a clock that is set back aborts later. An action that does not return
+// when its context ends keeps its saga, and Serve, waiting.
+package saga

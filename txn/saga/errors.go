@@ -1,0 +1,149 @@
+package saga
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+var (
+	// ErrNone: there is no saga of that id. It is Definite.
+	ErrNone = errors.New("there is no such saga")
+	// ErrMismatch: under this id there is a saga of another type or with other
+	// input, or its steps are not those of the definition. The error is a
+	// [*MismatchError].
+	ErrMismatch = errors.New("it is another saga")
+	// ErrCompensated: the saga was undone. The error is an [*EndedError].
+	ErrCompensated = errors.New("the saga was undone")
+	// ErrDeadLetter: the saga was to be undone, and part of it could not be. The
+	// error is an [*EndedError].
+	ErrDeadLetter = errors.New("part of the saga could not be undone")
+	// ErrNoOutput: the step has no output here, since it was not done.
+	ErrNoOutput = errors.New("the step has no output")
+
+	errOrder = errors.New("it cannot follow what is there")
+	errLate  = errors.New("the time of the saga is up")
+)
+
+// A DefinitionError says what is wrong with a definition, and how to mend it. It is
+// a Bug.
+type DefinitionError struct {
+	Saga    string
+	Step    string // empty if it concerns the whole
+	Problem string
+}
+
+// Error names the step.
+func (e *DefinitionError) Error() string {
+	if e.Step == "" {
+		return fmt.Sprintf("define saga %q: %s", e.Saga, e.Problem)
+	}
+	return fmt.Sprintf("define saga %q: step %q: %s", e.Saga, e.Step, e.Problem)
+}
+
+// ErrorKind is [interlock.Bug].
+func (e *DefinitionError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
+
+// A MismatchError is an [ErrMismatch] and a Bug. Nothing was done.
+type MismatchError struct {
+	ID      string
+	Problem string
+}
+
+// Error says what differs, and what to do.
+func (e *MismatchError) Error() string { return fmt.Sprintf("saga %q: %s", e.ID, e.Problem) }
+
+// Unwrap makes it an [ErrMismatch].
+func (e *MismatchError) Unwrap() error { return ErrMismatch }
+
+// ErrorKind is [interlock.Bug].
+func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
+
+// An EndedError is how a saga ended that did not succeed: an [ErrCompensated], which
+// is Definite, or an [ErrDeadLetter], which is Uncertain: repeating changes nothing,
+// and a person has to look.
+type EndedError struct{ Outcome Outcome }
+
+// Error says why it was undone, and what could not be.
+func (e *EndedError) Error() string {
+	text := fmt.Sprintf("saga %q: %v: %s", e.Outcome.ID, e.Unwrap(), e.Outcome.Reason)
+	for _, d := range e.Outcome.Dead {
+		text += fmt.Sprintf("; the undo of %q was given up: %s", d.Step, d.Err)
+	}
+	return text
+}
+
+// Unwrap gives the sentinel.
+func (e *EndedError) Unwrap() error {
+	if e.Outcome.State == DeadLetter {
+		return ErrDeadLetter
+	}
+	return ErrCompensated
+}
+
+// ErrorKind depends on the state.
+func (e *EndedError) ErrorKind() interlock.ErrorKind {
+	if e.Outcome.State == DeadLetter {
+		return interlock.Uncertain
+	}
+	return interlock.Definite
+}
+
+// class is what an action says about its failure.
+type class int
+
+const (
+	classUnknown class = iota
+	classFail
+	classRetry
+	classOngoing
+)
+
+// classified is an error with a class.
+type classified struct {
+	class class
+	after time.Duration
+	err   error
+}
+
+func (c *classified) Error() string { return c.err.Error() }
+func (c *classified) Unwrap() error { return c.err }
+
+// Fail marks the error of a call that has had no effect and never will, for a
+// reason of the business: no seat, no money. The saga is aborted, and this step not
+// undone, unless an earlier call of it may have happened. Behind the pivot a Fail is
+// retried like anything else; of an undo it makes a dead letter at once. Fail(nil)
+// is nil.
+func Fail(err error) error { return classify(classFail, 0, err) }
+
+// Retry marks the error of a call that has had no effect, and may succeed later: the
+// target was busy, or could not be reached. Retry(nil) is nil.
+func Retry(err error) error { return classify(classRetry, 0, err) }
+
+// Unknown marks the error of a call whose effect is not known. It is what every
+// error is that bears no mark. Unknown(nil) is nil.
+func Unknown(err error) error { return classify(classUnknown, 0, err) }
+
+// Ongoing says that the target works on it: the call is made again after a while,
+// with the same key, and does not count as an attempt.
+func Ongoing(after time.Duration) error {
+	return &classified{class: classOngoing, after: after, err: errors.New("the target is still at work")}
+}
+
+func classify(c class, after time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &classified{c, after, err}
+}
+
+// classOf is the mark that stands outermost.
+func classOf(err error) (class, time.Duration) {
+	var c *classified
+	if errors.As(err, &c) {
+		return c.class, c.after
+	}
+	return classUnknown, 0
+}

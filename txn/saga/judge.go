@@ -1,0 +1,97 @@
+package saga
+
+import (
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+// Policy is how a call is repeated; the zero value works. What may have happened,
+// and what must, is repeated whatever Attempts says: the pivot while its outcome is
+// not known, and every step behind it.
+type Policy struct {
+	// First is the bound of the first wait; each is twice the one before, and drawn
+	// at random below its bound. 0 means 100 milliseconds.
+	First time.Duration
+	// Max is the bound of every wait; 0 means a minute.
+	Max time.Duration
+	// Attempts is how often a step up to the pivot is tried before the saga is
+	// aborted, by one engine; 0 means 10. An [Ongoing] answer does not count.
+	Attempts int
+	// Undos is how often an undo is tried, by one engine, before it is given up as
+	// dead; 0 means 20.
+	Undos int
+}
+
+func (p Policy) resolve() Policy {
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{{&p.First, 100 * time.Millisecond}, {&p.Max, time.Minute}} {
+		if *d.value <= 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if p.Attempts <= 0 {
+		p.Attempts = 10
+	}
+	if p.Undos <= 0 {
+		p.Undos = 20
+	}
+	return p
+}
+
+// delay is the wait after a number of failed attempts.
+func (p Policy) delay(c class, ongoing time.Duration, attempts int, random float64) time.Duration {
+	if c == classOngoing {
+		return max(ongoing, p.First/8)
+	}
+	return backoff.Policy{First: p.First, Max: p.Max}.Delay(attempts, random)
+}
+
+// verdict is what follows from a call that did not succeed.
+type verdict int
+
+const (
+	again      verdict = iota
+	notDone            // given up, and it has not happened
+	perhapsNot         // given up, and it may have happened
+	bury               // the undo is given up
+)
+
+// trial is the calls of one step or undo by one engine.
+type trial struct {
+	phase    phase
+	attempts int  // that failed
+	maybe    bool // an earlier call may have happened
+}
+
+// judge takes the outcome of a call. A refusal that follows a call which may have
+// happened is no proof that nothing did: what can be undone is. The pivot cannot be,
+// and there the target's word is final.
+func (t *trial) judge(p Policy, c class) verdict {
+	if c != classOngoing {
+		t.attempts++
+	}
+	was := t.maybe
+	t.maybe = t.maybe || c == classUnknown || c == classOngoing
+	spent := c != classOngoing && t.attempts >= p.Attempts
+	switch t.phase {
+	case inUndo:
+		if c == classFail || c != classOngoing && t.attempts >= p.Undos {
+			return bury
+		}
+	case atPivot:
+		if c == classFail || spent && !t.maybe {
+			return notDone
+		}
+	case beforePivot:
+		switch {
+		case c == classFail && !was, spent && !t.maybe:
+			return notDone
+		case c == classFail, spent:
+			return perhapsNot
+		}
+	}
+	return again
+}

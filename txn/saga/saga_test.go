@@ -1,0 +1,482 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// TestCostOfSuccess: a saga of n steps is 1 + n appends, with and without a pivot.
+func TestCostOfSuccess(t *testing.T) {
+	for _, steps := range []int{1, 3, 7} {
+		bubble(t, func(t *testing.T) {
+			g := &target{}
+			var all []StepOf[string]
+			for i := range steps {
+				all = append(all, g.undoable(fmt.Sprint("s", i)))
+			}
+			d := Define("order", all...)
+			r := serve(t, nil, 1, nil, d)
+			o, err := d.Do(t.Context(), r.engine, "1", "in")
+			ok(t, err)
+			if o.State != Succeeded || r.store.appends != 1+steps || len(g.did()) != steps {
+				t.Errorf("%+v after %d appends, %v", o, r.store.appends, g.did())
+			}
+		})
+	}
+}
+
+// TestRecords: what stands in the journal of a saga with a pivot, and of one that is
+// undone; the undos come in the reverse order, and what was refused has none.
+func TestRecords(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		good := Define("good", g.undoable("a"), g.act("b").Pivot(), g.act("c"))
+		bad := Define("bad", g.undoable("a"), g.act("b").Uncompensable(), g.undoable("c"), g.undoable("d", Fail(errSeat)), g.act("e").Pivot())
+		r := serve(t, nil, 1, nil, good, bad)
+		o, err := good.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		if text, err := g.act("b").Output(o.Outputs); text != "in>b" || err != nil {
+			t.Errorf("output %q, %v", text, err)
+		}
+		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "sent:b", "done:b", "decide:commit", "sent:c", "done:c", "end:")
+		o, err = bad.Do(t.Context(), r.engine, "2", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		if o.State != Compensated || o.Reason != "d: no seat" {
+			t.Errorf("%+v", o)
+		}
+		same(t, "records", r.records(t, "2"), "begin:", "sent:a", "done:a", "sent:b", "done:b", "sent:c", "done:c", "sent:d",
+			"failed:d", "decide:abort", "undone:c", "undone:a", "end:")
+		same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/c/do", "2/a/do", "2/b/do", "2/c/do", "2/c/undo", "2/a/undo")
+		if r.store.appends != 4+7 {
+			t.Errorf("%d appends", r.store.appends)
+		}
+	})
+}
+
+// TestUnknownIsUndone: a step whose outcome was never known is undone first, and its
+// undo is told so; one whose outcome became known by a refusal too, since an earlier
+// call may still be on its way.
+func TestUnknownIsUndone(t *testing.T) {
+	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
+		"refused after it was at work": {Ongoing(time.Second), Fail(errSeat)}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				d := Define("order", g.undoable("a"), g.undoable("b", fails...), g.act("c").Pivot())
+				r := serve(t, nil, 1, nil, d)
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				wantKind(t, err, interlock.Definite, ErrCompensated)
+				same(t, "effects", g.did(), "1/a/do", "1/b/undo?", "1/a/undo")
+			})
+		})
+	}
+}
+
+// TestRefusedIsNotUndone: neither is a step that was refused, nor one that could
+// not be tried; and the first step's saga ends at once.
+func TestRefusedIsNotUndone(t *testing.T) {
+	for name, fails := range map[string][]error{"refused": {Fail(errSeat)}, "busy for ever": always(Retry(errNetwork)), "busy, then refused": {Retry(errNetwork), Fail(errSeat)}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				d := Define("order", g.undoable("a", fails...), g.act("b").Pivot())
+				r := serve(t, nil, 1, nil, d)
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				wantKind(t, err, interlock.Definite, ErrCompensated)
+				same(t, "effects", g.did())
+				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "failed:a", "decide:abort", "end:")
+			})
+		})
+	}
+}
+
+// TestPivot: it is repeated while its outcome is not known, for longer than Attempts
+// and the saga's time; a refusal aborts; and what stands behind it is repeated for
+// ever, a refusal too.
+func TestPivot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		stubborn := Define("stubborn", g.undoable("a"), g.act("b", repeat(30, errNetwork)...).Pivot(), g.act("c", repeat(30, Fail(errSeat))...)).Timeout(time.Second)
+		refused := Define("refused", g.undoable("a"), g.act("b", errNetwork, Fail(errSeat)).Pivot())
+		busy := Define("busy", g.undoable("a"), g.act("b", always(Retry(errNetwork))...).Pivot())
+		r := serve(t, nil, 1, nil, stubborn, refused, busy)
+		_, err := stubborn.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		for id, d := range map[string]Definition[string]{"2": refused, "3": busy} {
+			_, err = d.Do(t.Context(), r.engine, id, "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			if _, effects := g.count(id + "/a/undo"); effects != 1 {
+				t.Errorf("%s: %v", id, g.did())
+			}
+		}
+	})
+}
+
+// TestTimeout: a saga whose time is up is aborted, also in the middle of a step and
+// of a wait, but not once its pivot is sent; an undo has time of its own.
+func TestTimeout(t *testing.T) {
+	slow := func(g *target, name string, d time.Duration) Action[string, string] {
+		return Step(name, func(ctx context.Context, _ string) (string, error) {
+			select {
+			case <-time.After(d):
+				g.take(From(ctx).Key())
+				return "", nil
+			case <-ctx.Done():
+				return "", context.Cause(ctx)
+			}
+		}).Undo("un"+name, func(ctx context.Context, _ string, out *string) error {
+			time.Sleep(5 * time.Second)
+			g.take(From(ctx).Key())
+			return ctx.Err()
+		})
+	}
+	for name, c := range map[string]struct {
+		steps func(g *target) []StepOf[string]
+		want  []string
+		took  time.Duration
+	}{
+		"in a step": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{slow(g, "a", time.Second), slow(g, "b", time.Hour).Timeout(time.Hour)}
+		}, []string{"1/a/do", "1/b/undo", "1/a/undo"}, 10 * time.Second},
+		"in a wait": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{slow(g, "a", time.Second), g.undoable("b", Ongoing(time.Hour))}
+		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}, 10 * time.Second},
+		"after a step that took no notice": {func(g *target) []StepOf[string] {
+			deaf := Step("a", func(ctx context.Context, _ string) (string, error) {
+				time.Sleep(11 * time.Second)
+				g.take(From(ctx).Key())
+				return "", nil
+			}).Undo("una", func(ctx context.Context, _ string, out *string) error {
+				if g.take(From(ctx).Key()); out == nil {
+					t.Error("the output is lost")
+				}
+				return nil
+			})
+			return []StepOf[string]{deaf, g.act("b").Pivot()}
+		}, []string{"1/a/do", "1/a/undo"}, 11 * time.Second},
+		"just in time": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{slow(g, "a", 10*time.Second-time.Nanosecond), g.act("b").Pivot()}
+		}, []string{"1/a/do", "1/b/do"}, 10*time.Second - time.Nanosecond},
+		"behind the pivot": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{slow(g, "a", time.Second), g.act("b", Ongoing(time.Minute)).Pivot(), g.act("c", Ongoing(time.Minute))}
+		}, []string{"1/a/do", "1/b/do", "1/c/do"}, 121 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				time.Sleep(time.Until(time.Now().Truncate(time.Millisecond).Add(time.Millisecond)))
+				g := &target{}
+				d := Define("order", c.steps(g)...).Timeout(10 * time.Second)
+				r := serve(t, nil, 1, nil, d)
+				from := time.Now()
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				same(t, fmt.Sprint("effects, ", err), g.did(), c.want...)
+				if took := time.Since(from); took < c.took || took > c.took+15*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// TestStepTimeout: a call is ended when its time is up, and that is no refusal.
+func TestStepTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		calls := 0
+		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
+			if calls++; calls == 1 {
+				<-ctx.Done()
+				return 0, context.Cause(ctx)
+			}
+			return 0, Fail(errSeat)
+		}).Timeout(3*time.Second).Undo("una", func(ctx context.Context, _ string, _ *int) error {
+			g.take(From(ctx).Key())
+			return nil
+		}))
+		var tried []observe.SagaTried
+		r := serve(t, nil, 1, &Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { tried = append(tried, e) }}}, d)
+		from := time.Now()
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, "effects", g.did(), "1/a/undo")
+		if took := time.Since(from); took < 3*time.Second || took > 4*time.Second || len(tried) != 2 || tried[0].Again == 0 || tried[1].Again != 0 {
+			t.Errorf("it took %v: %+v", took, tried)
+		}
+	})
+}
+
+// TestStartTwice: a second start attaches to the first saga and has its result; with
+// other input, or as another saga, it is refused and changes nothing.
+func TestStartTwice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d, other := Define("order", g.undoable("a"), g.act("b").Pivot()), Define("other", g.undoable("a"))
+		r := serve(t, nil, 1, nil, d, other)
+		var work sync.WaitGroup
+		for range 20 {
+			work.Go(func() {
+				o, err := d.Do(t.Context(), r.engine, "1", "in")
+				if text, _ := g.act("b").Output(o.Outputs); err != nil || text != "in>b" {
+					t.Errorf("%+v, %v", o, err)
+				}
+			})
+		}
+		work.Wait()
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		if calls, _ := g.count("1/a/do"); calls != 1 || r.store.appends < 3 {
+			t.Errorf("%d calls", calls)
+		}
+		wantKind(t, d.Start(t.Context(), r.engine, "1", "else"), interlock.Bug, ErrMismatch)
+		wantKind(t, other.Start(t.Context(), r.engine, "1", "in"), interlock.Bug, ErrMismatch)
+		if n := len(r.records(t, "1")); n != 7 {
+			t.Errorf("%v", r.records(t, "1"))
+		}
+	})
+}
+
+// TestCallerGone: a saga goes on to its end, and is undone, though whoever started it
+// does not wait any more.
+func TestCallerGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Minute), Fail(errSeat)))
+		r := serve(t, nil, 1, nil, d)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := d.Do(ctx, r.engine, "1", "in")
+		wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded)
+		o, err := r.engine.Wait(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, fmt.Sprint(o.State), g.did(), "1/a/do", "1/b/undo?", "1/a/undo")
+	})
+}
+
+// TestDeadLetter: an undo that fails for good is given up after Undos attempts, the
+// others go on, and the saga stays: it is told of, is due again, is not forgotten,
+// and no later engine ends it.
+func TestDeadLetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails error
+		calls int
+	}{"bounded": {errNetwork, 3}, "refused": {Fail(errSeat), 1}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				calls := 0
+				d := Define("order", g.undoable("a"), g.act("b").Retry(Policy{Undos: 3}).Undo("unb", func(context.Context, string, *string) error {
+					calls++
+					return c.fails
+				}), g.undoable("c"), g.undoable("d", Fail(errSeat)))
+				var dead []observe.SagaDead
+				ended := 0
+				o := &Options{Remind: time.Hour, Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }, Ended: func(observe.SagaEnded) { ended++ }}}
+				r := serve(t, nil, 1, o, d)
+				outcome, err := d.Do(t.Context(), r.engine, "1", "in")
+				wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+				same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/c/do", "1/c/undo", "1/a/undo")
+				if calls != c.calls || len(outcome.Dead) != 1 || outcome.Dead[0].Step != "b" || !strings.Contains(err.Error(), c.fails.Error()) {
+					t.Errorf("%d calls; %v", calls, err)
+				}
+				time.Sleep(5*time.Hour + 30*time.Minute)
+				if len(dead) != 6 || ended != 1 || len(dead[0].Steps) != 1 || dead[0].Steps[0] != "b" {
+					t.Errorf("told %d times, %d ends: %+v", len(dead), ended, dead)
+				}
+				r.stop()
+				<-r.served
+				next := serve(t, r.store, 2, nil, d)
+				time.Sleep(time.Minute)
+				n, err := next.engine.journal.Forget(t.Context(), time.Now().Add(time.Hour), 10)
+				if again, lookErr := next.engine.Look(t.Context(), "1"); n != 0 || err != nil || lookErr != nil || again.State != DeadLetter || calls != c.calls {
+					t.Errorf("later: %v, %v, %+v, %v", n, err, again, lookErr)
+				}
+			})
+		})
+	}
+}
+
+// TestTakeOver: a new owner drives at once what it finds, and a saga that somebody
+// without a shard has started is found by polling.
+func TestTakeOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), g.act("b", Ongoing(time.Hour)).Pivot())
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		r.stop()
+		if err := <-r.served; !errors.Is(err, context.Canceled) {
+			t.Errorf("served: %v", err)
+		}
+		from := time.Now()
+		next := serve(t, r.store, 2, nil, d)
+		o, err := next.engine.Wait(t.Context(), "1")
+		if err != nil || o.State != Succeeded || time.Since(from) > 0 {
+			t.Errorf("%+v, %v, after %v", o, err, time.Since(from))
+		}
+		ok(t, d.Start(t.Context(), r.engine, "2", "in")) // serves nothing any more
+		_, err = r.engine.Wait(t.Context(), "2")
+		if took := time.Since(from); err != nil || took > 3*time.Second {
+			t.Errorf("%v, after %v", err, took)
+		}
+	})
+}
+
+// TestPausedOwner: an owner that wakes up after another has entered appends nothing,
+// makes no further call, and ends.
+func TestPausedOwner(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		gate := make(chan struct{})
+		blocked := true
+		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
+			if blocked {
+				blocked = false
+				<-gate // a process that is stopped does not see its context end
+			}
+			g.take(From(ctx).Key())
+			return 1, nil
+		}).Undo("una", func(context.Context, string, *int) error { return nil }), g.act("b").Pivot())
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		next := serve(t, r.store, 2, nil, d)
+		_, err := next.engine.Wait(t.Context(), "1")
+		ok(t, err)
+		close(gate)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrStaleToken)
+		calls, effects := g.count("1/a/do")
+		if b, _ := g.count("1/b/do"); calls != 2 || effects != 1 || b != 1 {
+			t.Errorf("%d calls, %d effects; %v", calls, effects, g.did())
+		}
+		same(t, "records", next.records(t, "1"), "begin:", "sent:a", "done:a", "sent:b", "done:b", "decide:commit", "end:")
+	})
+}
+
+// TestExpiredClaim: an owner whose claim is over, though its context has not ended
+// yet, makes no call.
+func TestExpiredClaim(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a", Ongoing(time.Second)))
+		r := serve(t, nil, 1, &Options{Poll: time.Hour}, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		r.claim.expired.Store(true)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
+		same(t, "effects", g.did())
+	})
+}
+
+// TestAchievedWhileStopping: what an action has achieved while the engine was told
+// to stop is written, and its failure is not taken for one.
+func TestAchievedWhileStopping(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", Step("a", func(ctx context.Context, fails string) (int, error) {
+			if <-ctx.Done(); fails != "" {
+				return 0, context.Cause(ctx)
+			}
+			return 1, nil
+		}).Undo("una", func(context.Context, string, *int) error { return nil }).Retry(Policy{Attempts: 1}), g.act("b").Pivot())
+		r := serve(t, nil, 1, nil, d)
+		ok(t, errors.Join(d.Start(t.Context(), r.engine, "1", ""), d.Start(t.Context(), r.engine, "2", "fails")))
+		synctest.Wait()
+		r.stop()
+		<-r.served
+		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "sent:b")
+		same(t, "records", r.records(t, "2"), "begin:", "sent:a")
+	})
+}
+
+// TestBounded: no more sagas are under way than Concurrency says, those that wait
+// left aside; all come to their end.
+func TestBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		inside, most := 0, 0
+		d := Define("order", Step("a", func(ctx context.Context, waits bool) (int, error) {
+			if waits && From(ctx).Attempt == 1 {
+				return 0, Ongoing(time.Hour)
+			}
+			mu.Lock()
+			inside++
+			most = max(most, inside)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			inside--
+			mu.Unlock()
+			return 1, nil
+		}).Pivot())
+		r := serve(t, nil, 1, &Options{Concurrency: 4}, d)
+		for i := range 40 {
+			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint("waits", i), true))
+		}
+		synctest.Wait()
+		from := time.Now()
+		for i := range 40 {
+			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint(i), false))
+		}
+		for i := range 40 {
+			_, err := r.engine.Wait(t.Context(), fmt.Sprint(i))
+			ok(t, err)
+		}
+		if took := time.Since(from); most != 4 || took > 11*time.Second {
+			t.Errorf("%d at once, after %v", most, took)
+		}
+		for i := range 40 {
+			_, err := r.engine.Wait(t.Context(), fmt.Sprint("waits", i))
+			ok(t, err)
+		}
+	})
+}
+
+// TestLostAnswerOfBegin: a start whose answer is lost is found to have begun.
+func TestLostAnswerOfBegin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a", Fail(errSeat)))
+		store := &watched{Journal: memory.NewJournal(), points: crashAt(2)} // behind the begin's append
+		r := idle(t, store, nil, d)
+		wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), interlock.Uncertain, nil)
+		store.points = nil
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r.serve(t, 1)
+		_, err := r.engine.Wait(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		// Somebody may have called the step before this engine did.
+		same(t, "effects", g.did(), "1/a/undo?")
+	})
+}
+
+// TestPanic: a panic is that of one saga, and not known to have done nothing.
+func TestPanic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", Step("a", func(context.Context, string) (int, error) { panic("oops") }).
+			Undo("una", func(ctx context.Context, _ string, out *int) error {
+				if g.take(From(ctx).Key()); out != nil {
+					t.Error("an output")
+				}
+				return nil
+			}))
+		r := serve(t, nil, 1, nil, d)
+		o, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, "effects", g.did(), "1/a/undo")
+		if !strings.HasPrefix(o.Reason, "a: panic: oops") {
+			t.Error(o.Reason)
+		}
+	})
+}

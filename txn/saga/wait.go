@@ -1,0 +1,105 @@
+package saga
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Outcome is where a saga stands, and how it has ended once State is final.
+type Outcome struct {
+	ID      string
+	Type    string
+	State   State
+	Reason  string  // why it is undone; empty while it is not
+	Outputs Outputs // of the steps that were done, those that were undone too
+	Dead    []Dead  // the undos that were given up, in the order of their steps
+}
+
+// Dead is an undo that was given up.
+type Dead struct {
+	Step string // whose undo it is
+	Err  string // of the last call
+}
+
+// Err is nil while the saga goes on and when it has succeeded, else an
+// [*EndedError].
+func (o Outcome) Err() error {
+	if o.State == Compensated || o.State == DeadLetter {
+		return &EndedError{o}
+	}
+	return nil
+}
+
+// Look reads where a saga stands, whoever drives it. The error is an [ErrNone] if it
+// does not exist, or ended so long ago that it was forgotten.
+func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
+	head, m, err := e.read(ctx, id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{ID: id, Type: head.Type, State: m.state, Reason: m.reason, Outputs: m.outputs()}
+	for _, p := range m.steps {
+		if p.fate == dead {
+			o.Dead = append(o.Dead, Dead{p.name, p.err})
+		}
+	}
+	return o, nil
+}
+
+// Wait blocks until a saga has come to its end, whoever drives it, and returns how:
+// the error is that of [Outcome.Err]. When ctx ends the saga goes on, and the error
+// is Uncertain.
+func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
+	ended := e.listen(id)
+	defer e.unlisten(id, ended)
+	for {
+		o, err := e.Look(ctx, id)
+		if err == nil && o.State.Final() {
+			return o, o.Err()
+		}
+		if kind := interlock.Kind(err); err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
+			return Outcome{}, err
+		}
+		timer := time.NewTimer(e.options.Poll)
+		select {
+		case <-ended:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return o, &interlock.Error{Op: "wait for saga", Name: id, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		}
+		timer.Stop()
+	}
+}
+
+func (e *Engine) listen(id string) chan struct{} {
+	c := make(chan struct{}, 1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiters[id] = append(e.waiters[id], c)
+	return c
+}
+
+func (e *Engine) unlisten(id string, c chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	left := slices.DeleteFunc(e.waiters[id], func(other chan struct{}) bool { return other == c })
+	if e.waiters[id] = left; len(left) == 0 {
+		delete(e.waiters, id)
+	}
+}
+
+// tell wakes those who wait for a saga that is driven here.
+func (e *Engine) tell(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.waiters[id] {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, nil) }
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+var began = time.Now()
+
+// bubble runs a test in virtual time that begins at the present, so that tokens are
+// plausible.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(began))
+		test(t)
+	})
+}
+
+// claim lasts until it is ended.
+type claim struct {
+	token   interlock.Token
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	expired atomic.Bool
+}
+
+// grant is the n-th claim.
+func grant(n int64) *claim {
+	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
+	if err != nil {
+		panic(err)
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+func (c *claim) Name() string             { return "shard" }
+func (c *claim) Owner() string            { return "tester" }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return !c.expired.Load() && c.ctx.Err() == nil }
+func (c *claim) Remaining() time.Duration {
+	if c.Valid() {
+		return time.Minute
+	}
+	return 0
+}
+
+// watched is a memory journal that counts appends, and passes a point before and
+// after each.
+type watched struct {
+	*memory.Journal
+	points *points
+
+	mu      sync.Mutex
+	appends int
+}
+
+func (w *watched) Append(ctx context.Context, appends []driver.Append) []error {
+	if err := w.points.pass(); err != nil {
+		return repeat(len(appends), err)
+	}
+	w.mu.Lock()
+	w.appends += len(appends)
+	w.mu.Unlock()
+	errs := w.Journal.Append(ctx, appends)
+	if err := w.points.pass(); err != nil {
+		return repeat(len(appends), err)
+	}
+	return errs
+}
+
+func repeat(n int, err error) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// errCrashed is what everything ends with in an engine that has crashed. It is not
+// Definite: the engine may conclude nothing from it.
+var errCrashed = errors.New("crashed")
+
+// points are where an engine can crash, numbered from 1 as they are passed: from the
+// chosen one on nothing that it does has an effect.
+type points struct {
+	mu      sync.Mutex
+	chosen  int // 0 is none
+	passed  int
+	crashed chan struct{}
+	dead    bool
+}
+
+func crashAt(n int) *points { return &points{chosen: n, crashed: make(chan struct{})} }
+
+func (p *points) pass() error {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return errCrashed
+	}
+	if p.passed++; p.passed == p.chosen {
+		p.dead = true
+		close(p.crashed)
+		return errCrashed
+	}
+	return nil
+}
+
+// target is the participants of all engines: it lets the calls of one key have one
+// effect, and refuses a call behind its undo.
+type target struct {
+	mu      sync.Mutex
+	calls   []string // by key
+	effects []string // by key, in their order
+}
+
+// take is a call that arrives: what it does it does once.
+func (g *target) take(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls = append(g.calls, key)
+	if !slices.Contains(g.effects, key) {
+		g.effects = append(g.effects, key)
+	}
+}
+
+func (g *target) count(key string) (calls, effects int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range g.calls {
+		if k == key {
+			calls++
+		}
+	}
+	for _, k := range g.effects {
+		if k == key {
+			effects++
+		}
+	}
+	return calls, effects
+}
+
+func (g *target) did() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.effects)
+}
+
+var (
+	errSeat    = errors.New("no seat")
+	errNetwork = errors.New("network")
+)
+
+// act is an action of g that gives its step's name, as often as fails does not say
+// otherwise.
+func (g *target) act(name string, fails ...error) Action[string, string] {
+	calls := 0
+	return Step(name, func(ctx context.Context, input string) (string, error) {
+		if calls++; calls <= len(fails) && fails[calls-1] != nil {
+			return "", fails[calls-1]
+		}
+		g.take(From(ctx).Key())
+		return input + ">" + name, nil
+	})
+}
+
+// undoable is act with an undo.
+func (g *target) undoable(name string, fails ...error) Action[string, string] {
+	return g.act(name, fails...).Undo("un"+name, func(ctx context.Context, _ string, out *string) error {
+		key := From(ctx).Key()
+		if out == nil {
+			key += "?"
+		}
+		g.take(key)
+		return nil
+	})
+}
+
+// always is an error for ever.
+func always(err error) []error { return repeat(1000, err) }
+
+// rig is an engine over a journal of one shard, served until the test ends.
+type rig struct {
+	engine *Engine
+	store  *watched
+	claim  *claim
+	stop   context.CancelFunc
+	served chan error
+}
+
+// serve makes and serves an engine, on a store of its own if none is given.
+func serve(t *testing.T, store *watched, n int64, o *Options, defs ...Defined) *rig {
+	t.Helper()
+	if store == nil {
+		store = &watched{Journal: memory.NewJournal()}
+	}
+	r := idle(t, store, o, defs...)
+	r.serve(t, n)
+	return r
+}
+
+// idle makes an engine that serves nothing.
+func idle(t *testing.T, store *watched, o *Options, defs ...Defined) *rig {
+	t.Helper()
+	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	if o == nil {
+		o = &Options{}
+	}
+	o.random = func() float64 { return 0.5 }
+	e, err := New(j, o, defs...)
+	ok(t, err)
+	return &rig{engine: e, store: store, stop: func() {}}
+}
+
+// serve serves the shard under the n-th claim until the test ends.
+func (r *rig) serve(t *testing.T, n int64) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	r.claim, r.stop, r.served = grant(n), stop, served
+	c := r.claim
+	go func() { served <- r.engine.Serve(ctx, c, 0) }()
+	synctest.Wait()
+	t.Cleanup(func() {
+		stop()
+		c.end(interlock.ErrReleased)
+		synctest.Wait()
+	})
+}
+
+// records are those of a saga, as kind:step.
+func (r *rig) records(t *testing.T, id string) []string {
+	t.Helper()
+	_, entries, err := r.engine.journal.Open(context.Background(), id)
+	ok(t, err)
+	var all []string
+	for _, e := range entries {
+		all = append(all, fmt.Sprintf("%s:%s", e.Kind, e.Step))
+	}
+	return all
+}
+
+func same(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v\nwant %v", what, got, want)
+	}
+}
