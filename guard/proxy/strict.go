@@ -50,15 +50,14 @@ func (a *attempt) sent() bool {
 
 func (s *strict) call(ctx context.Context, c interlock.Claim, call *Call, send Send) (status int, tried bool, err error) {
 	var a attempt
+	enter := func(fn func(context.Context, session) error) error {
+		return fence.Tx(ctx, s.db, s.marks, c, call.Resource, fn)
+	}
 	// The mark is durable before anything is visible: a crash must not forget that
 	// this token has entered.
-	err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) error {
-		return s.begin(ctx, tx, call, &a)
-	})
+	err = enter(func(ctx context.Context, tx session) error { return s.begin(ctx, tx, call, &a) })
 	if err == nil {
-		err = fence.Tx(ctx, s.db, s.marks, c, call.Resource, func(ctx context.Context, tx session) error {
-			return s.held(ctx, tx, c, call, send, &a)
-		})
+		err = enter(func(ctx context.Context, tx session) error { return s.held(ctx, tx, c, call, send, &a) })
 	}
 	switch {
 	case !a.sent():

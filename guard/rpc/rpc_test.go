@@ -117,7 +117,7 @@ func TestBadTokensAreTheCallersFault(t *testing.T) {
 			told = 0
 			ctx := metadata.NewOutgoingContext(t.Context(), metadata.MD{rpc.Key: c.values})
 			wantCode(t, name+", "+way, call(ctx, c.account), c.reason, c.code)
-			if b.served.Load() != 0 || told == 0 && c.reason != wire.Malformed {
+			if b.served.Load() != 0 || told == 0 {
 				t.Errorf("%s, %s: served %d, told %d", name, way, b.served.Load(), told)
 			}
 		}

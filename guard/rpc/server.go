@@ -63,9 +63,5 @@ func (s *serverStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	name, err := s.resource(s.ctx, s.method, m)
-	if err != nil {
-		return &wire.Refusal{Reason: wire.Malformed, Got: s.passage.Token(), Detail: err.Error()}
-	}
-	return s.passage.For(name)
+	return s.passage.About(func() (string, error) { return s.resource(s.ctx, s.method, m) })
 }

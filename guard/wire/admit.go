@@ -63,7 +63,7 @@ func (o *Options) Admit(ctx context.Context, values []string, about func() (stri
 	pass.Remaining = min(cmp.Or(pass.Remaining, r.Remaining), r.Longest)
 	p, end = r.open(ctx, pass)
 	if about != nil {
-		if err := p.about(about); err != nil {
+		if err := p.About(about); err != nil {
 			end()
 			return nil, nil, err
 		}

@@ -12,7 +12,10 @@
 //		…
 //		resp, err := client.Do(req)
 //		…
-//		return wire.Check(resp) // an *interlock.StaleTokenError if it was refused
+//		if err := wire.Check(resp); err != nil {
+//			return err // an *interlock.StaleTokenError if it was refused
+//		}
+//		… // the status, as of every answer
 //	})
 //
 // The service:

@@ -53,7 +53,10 @@ func Example() {
 			return err
 		}
 		defer resp.Body.Close()
-		return wire.Check(resp)
+		if err := wire.Check(resp); err != nil || resp.StatusCode == http.StatusOK {
+			return err
+		}
+		return errors.New(resp.Status)
 	}
 	err = locks.Do(ctx, "order/42", func(ctx context.Context, c interlock.Claim) error {
 		fmt.Println("in order:", ship(ctx, c))

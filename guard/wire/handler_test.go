@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/wire"
@@ -205,6 +206,22 @@ func TestAPassageEndsByItself(t *testing.T) {
 			end()
 		}
 	})
+}
+
+// TestLongDetailsAreCut: what is about a request of any length is still read as a
+// refusal by who has made it.
+func TestLongDetailsAreCut(t *testing.T) {
+	long := strings.Repeat("\xff\"ä", 20_000)
+	for reason, resource := range map[wire.Reason]wire.Resource{
+		wire.WrongResource: func(*http.Request) (string, error) { return long, nil },
+		wire.Malformed:     func(*http.Request) (string, error) { return "", errors.New(long) },
+	} {
+		url := service(t, wire.Handler(resource, http.NotFoundHandler(), nil))
+		_, _, err := post(wire.Under(t.Context(), grant("r", token(1), bound), ""), client(t, &wire.Transport{}), url)
+		if wantReason(t, err, reason); err == nil || len(err.Error()) > 4096 || !utf8.ValidString(err.Error()) {
+			t.Errorf("%.100q", err)
+		}
+	}
 }
 
 // TestReasonsHaveAnswers: each has a status that is not another's meaning, and

@@ -139,7 +139,7 @@ func passOf(c interlock.Claim, resource string) (Pass, error) {
 	if resource == "" {
 		resource = c.Name()
 	}
-	p := Pass{Token: c.Token(), Resource: resource, Owner: owner(c.Owner()),
+	p := Pass{Token: c.Token(), Resource: resource, Owner: brief(c.Owner(), MaxOwner),
 		Remaining: min(c.Remaining(), longest).Truncate(time.Millisecond)}
 	if !c.Valid() || p.Remaining <= 0 {
 		return p, over(c, resource)
@@ -151,10 +151,10 @@ func passOf(c interlock.Claim, resource string) (Pass, error) {
 	return p, nil
 }
 
-// owner makes a text for people storable and short.
-func owner(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	for len(s) > MaxOwner {
+// brief makes a text for people storable and short.
+func brief(s string, most int) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s[:min(len(s), 2*most)], "\uFFFD"), "\x00", "\uFFFD")
+	for len(s) > most {
 		_, size := utf8.DecodeLastRuneInString(s)
 		s = s[:len(s)-size]
 	}

@@ -58,8 +58,9 @@ func (p *Passage) For(resource string) error {
 		Detail: fmt.Sprintf("the request is about %q", resource)})
 }
 
-// about refuses a passage that is not for what find says.
-func (p *Passage) about(find func() (string, error)) error {
+// About refuses a passage that is not for what find says, or if that fails, with a
+// [*Refusal] that shows why.
+func (p *Passage) About(find func() (string, error)) error {
 	name, err := find()
 	if err != nil {
 		return p.refused(&Refusal{Reason: Malformed, Got: p.pass.Token, Detail: err.Error()})

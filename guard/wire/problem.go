@@ -17,8 +17,10 @@ const ProblemType = "urn:interlock:problem:"
 // ProblemMedia is the media type of a problem, of RFC 9457.
 const ProblemMedia = "application/problem+json"
 
-// maxProblem bounds what is read of a refusal's body.
-const maxProblem = 16 << 10
+const (
+	maxProblem = 16 << 10 // that is read of a refusal's body, in bytes
+	maxDetail  = 1 << 10  // that is told of its reason: with the rest, and escaped, it fits
+)
 
 // problem is the body of a refusal. Tokens are texts: many readers of JSON round
 // integers above 2^53.
@@ -35,7 +37,7 @@ type problem struct {
 // MarshalJSON writes a refusal as a problem of RFC 9457.
 func (r *Refusal) MarshalJSON() ([]byte, error) {
 	return json.Marshal(problem{Type: ProblemType + string(r.Reason), Title: answers[r.Reason].title, Status: r.Reason.Status(),
-		Detail: r.Detail, Resource: r.Resource, Seen: text(r.Seen), Got: text(r.Got)})
+		Detail: brief(r.Detail, maxDetail), Resource: r.Resource, Seen: text(r.Seen), Got: text(r.Got)})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote; a problem of another kind is an
@@ -96,7 +98,9 @@ func Refuse(w http.ResponseWriter, err error) (refused bool) {
 }
 
 // Check is the [*Refusal] that a response holds, of which the body is read then,
-// or nil: then the body is as it was. The body stays the caller's to close.
+// or nil: then the body is as it was, and the status may still be one that says no,
+// as the handler's own, or that of something in between. The body stays the
+// caller's to close.
 func Check(resp *http.Response) error {
 	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || media != ProblemMedia || resp.StatusCode < 400 {

@@ -94,7 +94,7 @@ func (r *Refusal) Error() string {
 		text += fmt.Sprintf(": got %d, seen %d", r.Got, r.Seen)
 	}
 	if r.Detail != "" {
-		text += ": " + r.Detail
+		text += ": " + brief(r.Detail, maxDetail)
 	}
 	return text
 }

@@ -222,7 +222,7 @@ func TestKeysThatAreNone(t *testing.T) {
 			t.Errorf("id %q: %v, %v", id, err, err2)
 		}
 	}
-	for _, k := range [][]byte{nil, make([]byte, 31), make([]byte, 33)} {
+	for _, k := range [][]byte{nil, make([]byte, 31), make([]byte, 32), make([]byte, 33)} {
 		_, err := wire.NewSigner("a", ed25519.PrivateKey(k), nil)
 		_, err2 := wire.NewVerifier("bank", map[string]ed25519.PublicKey{"a": k}, nil)
 		if err == nil || err2 == nil {

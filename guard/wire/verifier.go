@@ -66,6 +66,9 @@ func (v *Verifier) SetKeys(keys map[string]ed25519.PublicKey) error {
 		if len(key) != ed25519.PublicKeySize || !keyID(id) {
 			return bug("set keys", id, "it needs keys of Ed25519 with ids of 1 to 64 visible characters")
 		}
+		if [ed25519.PublicKeySize]byte(key) == ([ed25519.PublicKeySize]byte{}) { // nobody has set it, and anybody can sign for it
+			return bug("set keys", id, "a key of zeros is none")
+		}
 	}
 	keys = maps.Clone(keys)
 	v.keys.Store(&keys)
