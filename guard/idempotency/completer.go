@@ -47,7 +47,7 @@ func NewCompleter(s *Store, by map[string]Func, o *CompleterOptions) *Completer 
 }
 
 // or replaces what is not positive.
-func or[N int | time.Duration](n *N, otherwise N) {
+func or[N int | int64 | time.Duration](n *N, otherwise N) {
 	if *n <= 0 {
 		*n = otherwise
 	}
