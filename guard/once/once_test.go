@@ -342,6 +342,34 @@ func TestSpoiledByHand(t *testing.T) {
 	}, databases.PgxStd, databases.Maria)
 }
 
+// TestEndedByHand: what the effect must not do leaves the outcome unknown, and no more.
+func TestEndedByHand(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		library, begins := "pgx", postgres.DB
+		if w.Dialect == driver.MariaDB {
+			library, begins = "mysql", mysql.DB
+		}
+		db, err := sql.Open(library, w.URL)
+		ok(t, err)
+		defer db.Close()
+		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
+			m := message(i)
+			outcome, err := once.Tx(t.Context(), begins(db), w.inbox, m, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `insert into effect (message) values ('`+m.ID+`')`)
+				ok(t, err)
+				return end(tx)
+			})
+			if wantKind(t, err, interlock.Uncertain, sql.ErrTxDone); outcome != once.Undone {
+				t.Errorf("%v", outcome)
+			}
+			outcome, err = w.deliver(t.Context(), m)
+			want(t, outcome, err, []once.Outcome{once.Duplicate, once.Done}[i])
+			w.wantEffects(t, m.ID, 1)
+		}
+	}, databases.PgxStd, databases.Maria)
+}
+
 func testFailedEffect(t *testing.T, w world) {
 	for _, optimistic := range []bool{false, true} {
 		w.inbox.Optimistic = optimistic

@@ -103,9 +103,10 @@ const rotatePatience = "2000"
 // most if Rotate is called often enough: once an hour, say, by any process. If it
 // is not called nothing is lost, and the table grows.
 //
-// It waits up to two seconds, or the session's lock_timeout if that is less, for transactions that have recorded messages, during
-// which no other can; if that is not enough it fails with [interlock.ErrHeld],
-// Retryable. Call it in a transaction of its own. A clock that is set back delays
+// It waits up to two seconds, or the session's lock_timeout if that is less, for
+// transactions that have recorded messages, during which no other can; if that is not
+// enough it fails with [interlock.ErrHeld], Retryable. Call it in a transaction of its
+// own. A clock that is set back delays
 // it; one that is set forward makes it come early.
 func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 	const op = "rotate inbox"

@@ -81,6 +81,8 @@ func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error
 //
 //   - a [interlock.HeldError], Retryable: another delivery of it is under way. Let
 //     it be delivered again, after the lease at the latest;
+//   - a Retryable error: the claim was made too late for fn to begin, because ctx or
+//     the lease had ended. It is given up;
 //   - fn's own error. The claim is given up, so that it can be delivered at once;
 //   - an Uncertain error: the store did not say that it claimed m, and fn did not
 //     run, or it did not say that it recorded it, and fn did.
@@ -143,21 +145,28 @@ func (s *Store) run(ctx context.Context, d driver.Delivery, until time.Time, fn 
 			_ = s.once.Forget(ctx, d) // otherwise the lease ends by itself
 		}
 	}()
-	inside, leave := context.WithDeadlineCause(ctx, until, interlock.ErrExpired)
-	err := fn(inside)
-	leave()
-	if err != nil {
+	if err := s.within(ctx, d, until, fn); err != nil {
 		return Undone, err
 	}
 	made = true
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	err = s.insist(after, func() error { return s.once.Done(after, d, s.options.Retention) })
+	err := s.insist(after, func() error { return s.once.Done(after, d, s.options.Retention) })
 	if err != nil {
 		return Undone, &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Uncertain,
 			Err: fmt.Errorf("its effect was made, and may be made again, since that could not be recorded: %w", err)}
 	}
 	return Done, nil
+}
+
+// within makes the effect while the lease lasts, if it still does.
+func (s *Store) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
+	ctx, leave := context.WithDeadlineCause(ctx, until, interlock.ErrExpired)
+	defer leave()
+	if ctx.Err() != nil {
+		return &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Retryable, Err: context.Cause(ctx)}
+	}
+	return fn(ctx)
 }
 
 // attempts is how often a request is sent whose answer was lost.

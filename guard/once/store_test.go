@@ -175,6 +175,33 @@ func TestStoreHeld(t *testing.T) {
 	})
 }
 
+// slow is a driver.Once whose answers to claims come late.
+type slow struct {
+	driver.Once
+	by time.Duration
+}
+
+func (s slow) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
+	defer time.Sleep(s.by)
+	return s.Once.Claim(ctx, d, lease)
+}
+
+// TestStoreLateClaim: an effect does not begin when its lease is over already, be the
+// answer late or the process paused.
+func TestStoreLateClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{Once: memory.NewOnce()}
+		s := newStore(t, slow{f, time.Second}, &once.StoreOptions{Lease: time.Second})
+		outcome, err := s.Once(t.Context(), message(1), func(context.Context) error {
+			t.Error("the effect began")
+			return nil
+		})
+		if wantKind(t, err, interlock.Retryable, interlock.ErrExpired); outcome != once.Undone || f.forgot.Load() != 1 {
+			t.Errorf("%v, forgot %d", outcome, f.forgot.Load())
+		}
+	})
+}
+
 // TestStoreLostAnswers: a few are made good by asking again, also if it was the
 // request that was lost.
 func TestStoreLostAnswers(t *testing.T) {

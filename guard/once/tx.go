@@ -19,9 +19,9 @@ import (
 //   - a [MismatchError], or a [GapError]: nothing was done;
 //   - a Retryable error, such as a serialization failure or a deadlock: nothing was
 //     committed, and the message may be delivered again. It is not retried here;
-//   - an Uncertain error: COMMIT was sent and not answered, or, on MariaDB, fn ended
-//     the transaction. Let the message be delivered again: it is then found a
-//     duplicate if it was committed, and done if it was not;
+//   - an Uncertain error: COMMIT was sent and not answered, or fn ended the
+//     transaction. Let the message be delivered again: it is then found a duplicate
+//     if it was committed, and done if it was not;
 //   - an error of fn, as it is, after a rollback. If it came from the database
 //     and bears no kind of its own, it is given one;
 //   - any other error, after which nothing was committed. It is Definite if ctx ended,
