@@ -102,13 +102,18 @@ func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation stri
 // at is a time as the dialects show it: in microseconds since 1970.
 func at(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
-// answered records the status of an attempt, unless another one was begun since.
+// answered records the status of an attempt. One that settles nothing is of no
+// interest once another attempt was begun.
 func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int64, status int) error {
-	settled := int64(0)
 	if settles(status) {
-		settled = 1
+		return t.settled(ctx, db, "record call", c.Key, status)
 	}
-	return t.exec(ctx, db, "record call", func(d dialect) string { return d.answered }, int64(status), settled, c.Key, number, int64(c.Token))
+	return t.exec(ctx, db, "record call", func(d dialect) string { return d.answered }, int64(status), c.Key, number, int64(c.Token))
+}
+
+// settled records the status that ended a call, unless one is there.
+func (t Calls) settled(ctx context.Context, db driver.SQL, op, key string, status int) error {
+	return t.exec(ctx, db, op, func(d dialect) string { return d.settle }, int64(status), key)
 }
 
 // withdraw removes the first attempt that began just when called says, if no other
@@ -126,7 +131,7 @@ func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation st
 	case status == 0:
 		return t.exec(ctx, db, "settle call", func(d dialect) string { return d.remove }, key)
 	case settles(status):
-		return t.exec(ctx, db, "settle call", func(d dialect) string { return d.settle }, int64(status), key)
+		return t.settled(ctx, db, "settle call", key, status)
 	}
 	return bug("settle call", operation, "status %d settles nothing", status)
 }

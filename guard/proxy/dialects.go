@@ -23,9 +23,8 @@ var postgres = dialect{
 		values ($1::text, $2::text, $3::text, $4::bigint, 1, 0, clock_timestamp())
 		on conflict (id) do update set attempts = c.attempts + 1, token = excluded.token
 		returning attempts, status, settled_at is not null, (extract(epoch from called_at) * 1000000)::bigint`,
-	show: `select token, attempts, status, settled_at is not null, (extract(epoch from called_at) * 1000000)::bigint from %[1]s where id = $1::text`,
-	answered: `update %[1]s set status = $1::bigint, settled_at = case when $2::bigint = 1 then clock_timestamp() end
-		where id = $3::text and attempts = $4::bigint and token = $5::bigint`,
+	show:     `select token, attempts, status, settled_at is not null, (extract(epoch from called_at) * 1000000)::bigint from %[1]s where id = $1::text`,
+	answered: `update %[1]s set status = $1::bigint where id = $2::text and attempts = $3::bigint and token = $4::bigint and settled_at is null`,
 	withdraw: `delete from %[1]s where id = $1::text and token = $2::bigint and attempts = 1 and status = 0 and settled_at is null
 		and (extract(epoch from called_at) * 1000000)::bigint = $3::bigint`,
 	settle: `update %[1]s set status = $1::bigint, settled_at = clock_timestamp() where id = $2::text and settled_at is null`,
@@ -47,7 +46,7 @@ var mariadb = dialect{
 		on duplicate key update attempts = attempts + 1, token = values(token)
 		returning attempts, status, settled_at is not null, timestampdiff(microsecond, '1970-01-01', called_at)`,
 	show:     `select token, attempts, status, settled_at is not null, timestampdiff(microsecond, '1970-01-01', called_at) from %[1]s where id = ?`,
-	answered: `update %[1]s set status = ?, settled_at = if(? = 1, utc_timestamp(6), null) where id = ? and attempts = ? and token = ?`,
+	answered: `update %[1]s set status = ? where id = ? and attempts = ? and token = ? and settled_at is null`,
 	withdraw: `delete from %[1]s where id = ? and token = ? and attempts = 1 and status = 0 and settled_at is null
 		and timestampdiff(microsecond, '1970-01-01', called_at) = ?`,
 	settle: `update %[1]s set status = ?, settled_at = utc_timestamp(6) where id = ? and settled_at is null`,

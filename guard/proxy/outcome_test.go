@@ -128,6 +128,41 @@ func testAnAttemptForgetsOnlyItself(t *testing.T, db *databases.DB) {
 	}
 }
 
+// between runs other once, between the two transactions of a call.
+type between struct {
+	driver.Beginner[driver.SQL]
+	begun int
+	other func()
+}
+
+func (b *between) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	if b.begun++; b.begun == 2 {
+		b.other()
+	}
+	return b.Beginner.Begin(ctx)
+}
+
+// testAnAnswerIsRecordedWhoeverTriesAgain: another attempt under the same claim, by
+// another proxy, began before this one was sent, and came to nothing.
+func testAnAnswerIsRecordedWhoeverTriesAgain(t *testing.T, db *databases.DB) {
+	do := func(by driver.Beginner[driver.SQL], status int, err error) error {
+		_, failed := caller(t, by, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a",
+			func(context.Context, *proxy.Call) (int, error) { return status, err })
+		return failed
+	}
+	again := db.Again(t)
+	ok(t, do(&between{Beginner: db, other: func() {
+		wantKind(t, do(again, 0, &interlock.Error{Op: "dial", Kind: interlock.Retryable, Err: errors.New("refused")}), interlock.Retryable, nil)
+	}}, 200, nil))
+	if r := record(t, db, "a"); r.Status != 200 || !r.Settled {
+		t.Errorf("the answer was told, and the record is %+v", r)
+	}
+	var done *proxy.DoneError
+	if err := do(again, 200, nil); !errors.As(err, &done) {
+		t.Errorf("made again: %v", err)
+	}
+}
+
 // TestDialingThatIsEndedLeavesNoDoubt: nothing was written.
 func TestDialingThatIsEndedLeavesNoDoubt(t *testing.T) {
 	c := grant(1, bound)

@@ -158,21 +158,22 @@ func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *pr
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T, *databases.DB){
-		"CallsAreInOrder":                    testCallsAreInOrder,
-		"OperationsAreMadeOnce":              testOperationsAreMadeOnce,
-		"WhatIsKnownToBeUnsentLeavesNoDoubt": testWhatIsKnownToBeUnsentLeavesNoDoubt,
-		"DoubtsAreSettled":                   testDoubtsAreSettled,
-		"ALivingCallKeepsItsTurn":            testALivingCallKeepsItsTurn,
-		"AnAnswerOutlivesTheClaim":           testAnAnswerOutlivesTheClaim,
-		"NothingIsSentUnderAnEndedClaim":     testNothingIsSentUnderAnEndedClaim,
-		"BadCallsAreRefused":                 testBadCallsAreRefused,
-		"Costs":                              testCosts,
-		"TheProxyPassesOnWhatItShould":       testTheProxyPassesOnWhatItShould,
-		"ACrashAfterTheCallForgetsNothing":   testACrashAfterTheCallForgetsNothing,
-		"ACallEndsWithItsConnection":         testACallEndsWithItsConnection,
-		"ACauseIsNoProof":                    testACauseIsNoProof,
-		"ACallThatIsOverSendsNothing":        testACallThatIsOverSendsNothing,
-		"AnAttemptForgetsOnlyItself":         testAnAttemptForgetsOnlyItself,
+		"CallsAreInOrder":                     testCallsAreInOrder,
+		"OperationsAreMadeOnce":               testOperationsAreMadeOnce,
+		"WhatIsKnownToBeUnsentLeavesNoDoubt":  testWhatIsKnownToBeUnsentLeavesNoDoubt,
+		"DoubtsAreSettled":                    testDoubtsAreSettled,
+		"ALivingCallKeepsItsTurn":             testALivingCallKeepsItsTurn,
+		"AnAnswerOutlivesTheClaim":            testAnAnswerOutlivesTheClaim,
+		"NothingIsSentUnderAnEndedClaim":      testNothingIsSentUnderAnEndedClaim,
+		"BadCallsAreRefused":                  testBadCallsAreRefused,
+		"Costs":                               testCosts,
+		"TheProxyPassesOnWhatItShould":        testTheProxyPassesOnWhatItShould,
+		"ACrashAfterTheCallForgetsNothing":    testACrashAfterTheCallForgetsNothing,
+		"ACallEndsWithItsConnection":          testACallEndsWithItsConnection,
+		"ACauseIsNoProof":                     testACauseIsNoProof,
+		"ACallThatIsOverSendsNothing":         testACallThatIsOverSendsNothing,
+		"AnAnswerIsRecordedWhoeverTriesAgain": testAnAnswerIsRecordedWhoeverTriesAgain,
+		"AnAttemptForgetsOnlyItself":          testAnAttemptForgetsOnlyItself,
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range tests {

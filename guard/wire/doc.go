@@ -70,5 +70,8 @@
 //
 // A token that lies more than [interlock.MaxAhead] beyond the clock of the
 // service is refused before a guard sees it, and a guard refuses it by the clock
-// of its store. Nobody can lock a resource out for ever.
+// of its store. One that lies less far ahead is not told from an honest one: whoever
+// can make it can enter with it, and keep everybody out whose token is lower, until
+// an operator rebases the mark, as package guard/fence has it. So callers that may
+// not do that need tokens that are signed.
 package wire

@@ -85,6 +85,26 @@ func TestAnAbsurdTokenBricksNothing(t *testing.T) {
 	})
 }
 
+// TestATokenOfTomorrowTakesAnOperator: what the documentation says of a token that
+// is not absurd enough to be told from an honest one.
+func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
+	c, err := redis.Dial(testbed.Redis(t).URL())
+	ok(t, err)
+	defer c.Close()
+	store := fence.NewStore(redis.NewFence(c))
+	url := serve(t, func(ctx context.Context, p *wire.Passage) error { return store.Enter(ctx, p, p.Name()) }, nil)
+	by := client(t, &wire.Transport{})
+	call := func(n interlock.Token) error {
+		_, _, err := post(wire.Under(t.Context(), grant("account/42", n, bound), ""), by, url)
+		return err
+	}
+	ok(t, call(ahead(interlock.MaxAhead-time.Hour)))
+	wantReason(t, call(token(1)), wire.Stale)
+	_, err = store.Rebase(t.Context(), "account/42", token(0), "a token of tomorrow", "operator")
+	ok(t, err)
+	ok(t, call(token(1)))
+}
+
 // TestAStaleTokenIsRefused: with the token that has entered, and nothing is done
 // under it.
 func TestAStaleTokenIsRefused(t *testing.T) {
