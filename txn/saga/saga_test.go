@@ -129,15 +129,13 @@ func TestTimeout(t *testing.T) {
 		return Step(name, func(ctx context.Context, _ string) (string, error) {
 			select {
 			case <-time.After(d):
-				g.take(From(ctx).Key())
-				return "", nil
+				return "", g.take(From(ctx).Key())
 			case <-ctx.Done():
 				return "", context.Cause(ctx)
 			}
 		}).Undo("un"+name, func(ctx context.Context, _ string, out *string) error {
 			time.Sleep(5 * time.Second)
-			g.take(From(ctx).Key())
-			return ctx.Err()
+			return errors.Join(g.take(From(ctx).Key()), ctx.Err())
 		})
 	}
 	for name, c := range map[string]struct {
@@ -154,13 +152,12 @@ func TestTimeout(t *testing.T) {
 		"after a step that took no notice": {func(g *target) []StepOf[string] {
 			deaf := Step("a", func(ctx context.Context, _ string) (string, error) {
 				time.Sleep(11 * time.Second)
-				g.take(From(ctx).Key())
-				return "", nil
+				return "", g.take(From(ctx).Key())
 			}).Undo("una", func(ctx context.Context, _ string, out *string) error {
-				if g.take(From(ctx).Key()); out == nil {
+				if out == nil {
 					t.Error("the output is lost")
 				}
-				return nil
+				return g.take(From(ctx).Key())
 			})
 			return []StepOf[string]{deaf, g.act("b").Pivot()}
 		}, []string{"1/a/do", "1/a/undo"}, 11 * time.Second},
@@ -200,8 +197,7 @@ func TestStepTimeout(t *testing.T) {
 			}
 			return 0, Fail(errSeat)
 		}).Timeout(3*time.Second).Undo("una", func(ctx context.Context, _ string, _ *int) error {
-			g.take(From(ctx).Key())
-			return nil
+			return g.take(From(ctx).Key())
 		}))
 		var tried []observe.SagaTried
 		r := serve(t, nil, 1, &Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { tried = append(tried, e) }}}, d)
@@ -344,8 +340,7 @@ func TestPausedOwner(t *testing.T) {
 				blocked = false
 				<-gate // a process that is stopped does not see its context end
 			}
-			g.take(From(ctx).Key())
-			return 1, nil
+			return 1, g.take(From(ctx).Key())
 		}).Undo("una", func(context.Context, string, *int) error { return nil }), g.act("b").Pivot())
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
@@ -466,10 +461,10 @@ func TestPanic(t *testing.T) {
 		g := &target{}
 		d := Define("order", Step("a", func(context.Context, string) (int, error) { panic("oops") }).
 			Undo("una", func(ctx context.Context, _ string, out *int) error {
-				if g.take(From(ctx).Key()); out != nil {
+				if out != nil {
 					t.Error("an output")
 				}
-				return nil
+				return g.take(From(ctx).Key())
 			}))
 		r := serve(t, nil, 1, nil, d)
 		o, err := d.Do(t.Context(), r.engine, "1", "in")

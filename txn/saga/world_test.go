@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, nil) }
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"engine": engine}) }
 
 func ok(t testing.TB, err error) {
 	t.Helper()
@@ -101,6 +101,21 @@ func (w *watched) Append(ctx context.Context, appends []driver.Append) []error {
 	return errs
 }
 
+// Claim and Enter are nothing that a crashed engine does.
+func (w *watched) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
+	if w.points.over() {
+		return nil, errCrashed
+	}
+	return w.Journal.Claim(ctx, shard, epoch, by, until, limit)
+}
+
+func (w *watched) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
+	if w.points.over() {
+		return errCrashed
+	}
+	return w.Journal.Enter(ctx, shard, epoch)
+}
+
 func repeat(n int, err error) []error {
 	errs := make([]error, n)
 	for i := range errs {
@@ -142,22 +157,38 @@ func (p *points) pass() error {
 	return nil
 }
 
+func (p *points) over() bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
 // target is the participants of all engines: it lets the calls of one key have one
 // effect, and refuses a call behind its undo.
 type target struct {
+	points *points // of the engine that calls; nil is none
+
 	mu      sync.Mutex
 	calls   []string // by key
 	effects []string // by key, in their order
 }
 
-// take is a call that arrives: what it does it does once.
-func (g *target) take(key string) {
+// take is a call: what arrives takes effect once. It can be lost on the way there,
+// and its answer on the way back.
+func (g *target) take(key string) error {
+	if err := g.points.pass(); err != nil {
+		return err
+	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.calls = append(g.calls, key)
 	if !slices.Contains(g.effects, key) {
 		g.effects = append(g.effects, key)
 	}
+	g.mu.Unlock()
+	return g.points.pass()
 }
 
 func (g *target) count(key string) (calls, effects int) {
@@ -195,8 +226,7 @@ func (g *target) act(name string, fails ...error) Action[string, string] {
 		if calls++; calls <= len(fails) && fails[calls-1] != nil {
 			return "", fails[calls-1]
 		}
-		g.take(From(ctx).Key())
-		return input + ">" + name, nil
+		return input + ">" + name, g.take(From(ctx).Key())
 	})
 }
 
@@ -207,8 +237,7 @@ func (g *target) undoable(name string, fails ...error) Action[string, string] {
 		if out == nil {
 			key += "?"
 		}
-		g.take(key)
-		return nil
+		return g.take(key)
 	})
 }
 

@@ -1,0 +1,137 @@
+package saga
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// marking passes a point before and after each append.
+type marking struct {
+	driver.Journal
+	at *crash.Points
+}
+
+func (m marking) Append(ctx context.Context, appends []driver.Append) []error {
+	m.at.Pass()
+	defer m.at.Pass()
+	return m.Journal.Append(ctx, appends)
+}
+
+// effect is a target in the database: a row for each key, in its own transaction.
+func effect(db driver.Beginner[driver.SQL], at *crash.Points) func(ctx context.Context) error {
+	return func(ctx context.Context) (err error) {
+		at.Pass()
+		defer at.Pass()
+		tx, err := db.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		key := From(ctx).Key() // of letters and slashes, here
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`insert into effect (name) select '%s' from one where not exists (select 1 from effect where name = '%s')`, key, key)); err != nil {
+			return err
+		}
+		return tx.Commit(ctx)
+	}
+}
+
+// engine is a process that serves all shards until the saga has ended.
+func engine(ctx context.Context, at *crash.Points, args []string) error {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	j, err := journal.New(marking{journal.NewTable(db, ""), at}, &journal.Options{Shards: 1})
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	apply := effect(db, at)
+	undo := func(ctx context.Context, _ string, _ *string) error { return apply(ctx) }
+	act := func(ctx context.Context, input string) (string, error) { return input, apply(ctx) }
+	d := Define("order", Step("a", act).Undo("una", undo), Step("b", act).Undo("unb", undo),
+		Step("c", func(ctx context.Context, _ string) (string, error) { at.Pass(); return "", Fail(errSeat) }).Undo("unc", undo),
+		Step("p", act).Pivot())
+	e, err := New(j, nil, d)
+	if err != nil {
+		return err
+	}
+	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+	if err != nil {
+		return err
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(ctx)
+	served := make(chan error, 1)
+	go func() { served <- e.Run(ctx, c) }()
+	defer func() { c.end(interlock.ErrReleased); <-served }()
+	if _, err := d.Do(ctx, e, "1", "in"); interlock.Kind(err) != interlock.Definite {
+		return fmt.Errorf("the saga ended with %w", err)
+	}
+	return nil
+}
+
+// TestKilled: a process that is killed between any two of its writes leaves a saga
+// that the next one undoes, each effect once, in the reverse order.
+func TestKilled(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		crash.Once(t, "engine", func(tb testing.TB) crash.Scene {
+			db := open(tb)
+			db.Do(tb, journal.NewTable(db, "").Create)
+			serial := "bigint auto_increment primary key"
+			if db.Dialect == driver.Postgres {
+				serial = "bigserial primary key"
+			}
+			db.Exec(tb, `create table effect (id `+serial+`, name varchar(100))`)
+			db.Exec(tb, `create table one (id bigint)`)
+			db.Exec(tb, `insert into one values (1)`)
+			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
+				tb.Helper()
+				judgeKilled(tb, db)
+			}}
+		})
+	}, databases.Pgx, databases.Maria)
+}
+
+func judgeKilled(tb testing.TB, db *databases.DB) {
+	tb.Helper()
+	var effects []string
+	db.Do(tb, func(ctx context.Context, tx driver.SQL) error {
+		return tx.Query(ctx, `select name from effect order by id`, nil, func(scan func(...any) error) error {
+			var name string
+			err := scan(&name)
+			if name != "1/c/undo" { // it is not known whether the step happened, if its process was killed
+				effects = append(effects, name)
+			}
+			return err
+		})
+	})
+	if want := []string{"1/a/do", "1/b/do", "1/b/undo", "1/a/undo"}; !slices.Equal(effects, want) {
+		tb.Errorf("effects %v", effects)
+	}
+	table := journal.NewTable(db, "")
+	head, records, err := table.Read(tb.Context(), "1", 0)
+	if err != nil || head.Ended.IsZero() {
+		tb.Errorf("%+v, %v", head, err)
+	}
+	decided := 0
+	for _, r := range records {
+		if r.Kind == recordDecide {
+			decided++
+		}
+	}
+	if n, err := table.Unscheduled(tb.Context()); decided != 1 || n != 0 || err != nil {
+		tb.Errorf("%d decisions, %d unscheduled, %v", decided, n, err)
+	}
+}

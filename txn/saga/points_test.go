@@ -1,0 +1,223 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// plot is a saga that engines are to bring to its end, over their crashes.
+type plot struct {
+	saga   func(g *target) Definition[string]
+	end    State
+	must   []string // effects that there are whatever crashes, in this order
+	may    []string // and those that there can be
+	points int      // of a run that does not crash
+}
+
+var plots = map[string]plot{
+	"all done": {
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), g.act("b").Pivot(), g.act("c"))
+		},
+		end: Succeeded, must: []string{"1/a/do", "1/b/do", "1/c/do"},
+		points: 2*4 + 2*3, // around each append, and each call
+	},
+	"third step refused": {
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), g.undoable("b"), g.undoable("c", always(Fail(errSeat))...))
+		},
+		// It is not known of the third step whether it happened, if an engine has
+		// crashed while that was called.
+		end: Compensated, must: []string{"1/a/do", "1/b/do", "1/b/undo", "1/a/undo"}, may: []string{"1/c/undo?"},
+		points: 2*6 + 2*4,
+	},
+	"third step never known": {
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), g.undoable("b"), g.undoable("c", always(errNetwork)...).Retry(Policy{Attempts: 2}))
+		},
+		end: Compensated, must: []string{"1/a/do", "1/b/do", "1/c/undo?", "1/b/undo", "1/a/undo"},
+		points: 2*7 + 2*5,
+	},
+	"undo impossible": {
+		saga: func(g *target) Definition[string] {
+			b := g.act("b").Retry(Policy{Undos: 2}).Undo("unb", func(context.Context, string, *string) error { return errNetwork })
+			return Define("order", g.undoable("a"), b, g.undoable("c", always(Fail(errSeat))...))
+		},
+		end: DeadLetter, must: []string{"1/a/do", "1/b/do", "1/a/undo"}, may: []string{"1/c/undo?"},
+		points: 2*6 + 2*3,
+	},
+}
+
+// life is one engine from its start to its crash at a point, or to the end of the
+// saga. It returns the outcome that was told, if one was, and how many points it has
+// passed.
+func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, point int) (told *Outcome, passed int) {
+	t.Helper()
+	at := crashAt(point)
+	g.points = at
+	d := p.saga(g)
+	r := idle(t, &watched{Journal: store, points: at}, nil, d)
+	ctx, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	served, c := make(chan error, 1), grant(epoch)
+	go func() { served <- r.engine.Serve(ctx, c, 0) }()
+	watch := make(chan struct{})
+	go func() {
+		defer close(watch)
+		select {
+		case <-at.crashed:
+			stop(errCrashed)
+		case <-ctx.Done():
+		}
+	}()
+	synctest.Wait()
+	o, err := d.Do(ctx, r.engine, "1", "in")
+	var ended *EndedError
+	if err == nil || errors.As(err, &ended) {
+		told = &o
+	}
+	stop(nil)
+	<-served
+	<-watch
+	return told, at.passed
+}
+
+// check judges what is left, by itself: it uses nothing of the machine.
+func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcome) {
+	t.Helper()
+	if told == nil || told.State != p.end {
+		t.Fatalf("told %+v, want %v", told, p.end)
+	}
+	effects := slices.DeleteFunc(g.did(), func(e string) bool { return slices.Contains(p.may, e) })
+	same(t, "effects", effects, p.must...)
+	for _, effect := range p.must {
+		if calls, effects := g.count(effect); calls < 1 || effects != 1 {
+			t.Errorf("%s: %d calls, %d effects", effect, calls, effects)
+		}
+	}
+	_, records, err := store.Read(context.Background(), "1", 0)
+	ok(t, err)
+	decisions, epoch := 0, interlock.Token(0)
+	for i, r := range records {
+		if r.Kind == recordDecide {
+			decisions++
+		}
+		if (r.Kind == recordUndone || r.Kind == recordDead) && decisions == 0 {
+			t.Errorf("record %d: undone before the decision", i+1)
+		}
+		if r.Epoch != 0 && r.Epoch < epoch {
+			t.Errorf("record %d is a former owner's", i+1)
+		}
+		epoch = max(epoch, r.Epoch)
+	}
+	if decisions != 1 {
+		t.Errorf("%d decisions", decisions)
+	}
+	if last := records[len(records)-1].Kind; (last == recordEnd) == (p.end == DeadLetter) {
+		t.Errorf("the last record is %s", last)
+	}
+	unscheduled(t, store)
+}
+
+func unscheduled(t *testing.T, store *memory.Journal) {
+	t.Helper()
+	if n, err := store.Unscheduled(context.Background()); n != 0 || err != nil {
+		t.Errorf("%d unscheduled, %v", n, err)
+	}
+}
+
+// TestCrashPoints: an engine that crashes before or after any append, call or answer,
+// and its successor too at any of its own, leave a saga that the next one brings to
+// the same end, with the same effects, once each, in order.
+func TestCrashPoints(t *testing.T) {
+	for name, p := range plots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runs := 0
+			run := func(crashes ...int) (passed []int) {
+				runs++
+				bubble(t, func(t *testing.T) {
+					g, store := &target{}, memory.NewJournal()
+					var told *Outcome
+					for i, point := range append(crashes, 0) {
+						var n int
+						told, n = p.life(t, store, g, int64(i+1), point)
+						passed = append(passed, n)
+						unscheduled(t, store)
+					}
+					if p.check(t, store, g, told); t.Failed() {
+						t.Fatalf("crashed at %v", crashes)
+					}
+				})
+				if t.Failed() {
+					t.FailNow()
+				}
+				return passed
+			}
+			all := run()[0]
+			if all != p.points {
+				t.Fatalf("%d points, want %d", all, p.points)
+			}
+			for first := 1; first <= all; first++ {
+				if passed := run(first); passed[0] != first {
+					t.Fatalf("the first engine passed %v", passed)
+				}
+				for second := 1; ; second++ {
+					if passed := run(first, second); passed[1] < second {
+						break // it came to the end before
+					}
+				}
+			}
+			if runs < all*all/3 {
+				t.Errorf("only %d runs", runs)
+			}
+			t.Log(strings.TrimSpace(fmt.Sprintf("%d points, %d runs", all, runs)))
+		})
+	}
+}
+
+// TestLateDuplicate: a former owner's call that arrives when its successor has
+// undone the step is the target's to refuse: it comes with the key of the step,
+// which tells the two apart, and with the lower epoch.
+func TestLateDuplicate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls []Call
+		first := make(chan struct{})
+		held := false
+		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
+			if !held {
+				held = true
+				<-first
+			}
+			calls = append(calls, From(ctx))
+			return 0, Fail(errSeat)
+		}).Undo("una", func(ctx context.Context, _ string, out *int) error {
+			calls = append(calls, From(ctx))
+			return nil
+		}))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "a/b c", "in"))
+		synctest.Wait()
+		next := serve(t, r.store, 2, nil, d)
+		_, err := next.engine.Wait(t.Context(), "a/b c")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		close(first)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrStaleToken)
+		var keys []string
+		for _, c := range calls {
+			keys = append(keys, c.Key())
+		}
+		same(t, "keys", keys, "a%2Fb%20c/a/do", "a%2Fb%20c/a/undo", "a%2Fb%20c/a/do")
+		if calls[2].Epoch >= calls[1].Epoch || calls[0].Deadline.IsZero() || calls[0].Type != "order" || calls[0].Undo || !calls[1].Undo {
+			t.Errorf("%+v", calls)
+		}
+	})
+}
