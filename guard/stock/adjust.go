@@ -35,12 +35,17 @@ func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 // readjusted judges an operation that was recorded before.
 func (l *ledger) readjusted(ctx context.Context, a Adjustment) error {
 	var delta int64
-	_, err := l.row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
+	found, err := l.row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
 		[]any{a.Item, a.Operation}, &delta)
-	if err == nil && delta != a.Delta {
-		err = &ReusedError{ID: a.Operation}
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return errForgotten
+	case delta != a.Delta:
+		return &ReusedError{ID: a.Operation}
 	}
-	return err
+	return nil
 }
 
 // adjustWithRoom applies what is recorded and was refused, at the expense of what

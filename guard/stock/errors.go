@@ -77,6 +77,11 @@ func (e *UnknownError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *UnknownError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
+// errForgotten: between the statement that met an id and the one that looks what it
+// was used for, somebody has swept it.
+var errForgotten = &interlock.Error{Op: "look for what was recorded", Kind: interlock.Retryable,
+	Err: errors.New("the id was forgotten just now: run the transaction again")}
+
 // errOutcome: a driver answered what driver.Stock does not know.
 var errOutcome = errors.New("the driver's answer has no outcome")
 

@@ -48,6 +48,9 @@ func (l *ledger) repeated(ctx context.Context, r reservation) error {
 	if err != nil {
 		return err
 	}
+	if len(found) == 0 {
+		return errForgotten
+	}
 	if len(found) != len(r.lines) {
 		return &ReusedError{ID: r.id}
 	}

@@ -99,6 +99,11 @@ func (l *ledger) upsert(ctx context.Context, item string, n int64) (is int64, er
 
 // move changes the numbers of an item by differences. Column changes makes every
 // change of an item, and of what is held of it, a visible one.
+//
+// It has no condition, so the CHECK must hold in every version of the item that the
+// statement may see first (see [holdPostgres]). Either an earlier statement locked
+// the item, and there is one version only; or what is taken from held is that of
+// lines that an earlier statement locked as held, and is held in all versions.
 func (l *ledger) move(ctx context.Context, item string, supply, held, sold int64) error {
 	_, err := l.exec(ctx, `update {items} set supply = supply + ?, held = held + ?, sold = sold + ?, changes = changes + 1 where item = ?`,
 		supply, held, sold, item)

@@ -51,9 +51,14 @@ func (postgres) create() []string {
 
 // holdPostgres records the first line, and only if that was not there the others,
 // locks the items in their order, and takes the units of those that have enough.
-// The first line is what keeps two of the same reservation apart. It is the
-// condition of the UPDATE that decides: of all that a statement reads, only the row
-// that it changes is sure to be as it is now, and not as it was when it began.
+// The first line is what keeps two of the same reservation apart.
+//
+// The rows of locked are as they are now; the condition is in the UPDATE all the
+// same. That statement first makes a new row of the version that it saw when it
+// began, and holds the CHECK against it; only then does it notice that there is a
+// newer version, and starts over with that. Without the condition, units that came
+// back meanwhile would end in an error of the CHECK. If the old version does not
+// meet the condition and the newest does, holdWithRoom finds that out.
 const holdPostgres = `
 with want (position, item, n) as (values %s),
 first as (

@@ -186,6 +186,15 @@ func (s shop) undisturbed(t *testing.T) {
 	s.sound()
 }
 
+// wantTooFew requires that what could not be done found too few units.
+func wantTooFew(t *testing.T, id string, err error) {
+	t.Helper()
+	var short *stock.ShortError
+	if !errors.As(err, &short) || short.Available >= short.Want {
+		t.Errorf("%s: %v (%v)", id, err, interlock.Kind(err))
+	}
+}
+
 // raceTurmoil has buyers who hold for a moment only, come late, change their mind,
 // and do two things at once. What each of them was told at last is what the stock
 // says.
@@ -193,7 +202,8 @@ func raceTurmoil(t *testing.T, s shop) {
 	var bought, late atomic.Int64
 	crowd(500, atOnce/2, func(i int, r *rand.Rand) {
 		id, n, ttl := fmt.Sprint("buyer/", i), 1+r.Int64N(3), time.Millisecond*time.Duration(1+r.IntN(15))
-		if s.hold(id, ttl, stock.Line{Item: "x", N: n}) != nil {
+		if err := s.hold(id, ttl, stock.Line{Item: "x", N: n}); err != nil {
+			wantTooFew(t, id, err)
 			return
 		}
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // the buyer thinks
@@ -242,13 +252,11 @@ func raceDeltas(t *testing.T, s shop) {
 		op := i / callers
 		delta := int64(op%7-3)*2 - 1
 		err := s.adjust(stock.Adjustment{Item: "x", Operation: fmt.Sprint(op), Delta: delta})
-		var short *stock.ShortError
-		switch {
-		case err == nil:
+		if err == nil {
 			applied[op].Store(delta)
-		case !errors.As(err, &short):
-			t.Errorf("operation %d: %v (%v)", op, err, interlock.Kind(err))
+			return
 		}
+		wantTooFew(t, fmt.Sprint("operation ", op), err)
 	})
 	want := int64(50)
 	for op := range applied {

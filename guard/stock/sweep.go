@@ -95,5 +95,6 @@ func (l *ledger) sweepOperations(ctx context.Context, keep time.Duration, limit 
 	return len(keys), nil
 }
 
-// seconds rounds up, so that nothing is forgotten too early.
-func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+// seconds rounds up, so that nothing is forgotten too early. d is positive, and may
+// be the longest that there is: nothing is added to it.
+func seconds(d time.Duration) int64 { return int64((d-1)/time.Second) + 1 }

@@ -3,6 +3,7 @@ package stock_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -284,8 +285,10 @@ func testSweep(t *testing.T, w world) {
 		}
 		ok(t, w.adjust(stock.Adjustment{Item: "a", Operation: id, Delta: 1}))
 	}
-	if n := sweep(stock.MaxSweep); n != 0 {
-		t.Errorf("%d were forgotten too early", n)
+	for _, w.Table.Keep = range []time.Duration{math.MaxInt64, time.Hour} {
+		if n := sweep(stock.MaxSweep); n != 0 {
+			t.Errorf("%d were forgotten too early, to be kept for %v", n, w.Table.Keep)
+		}
 	}
 	for i := range 12 {
 		if i%4 != 3 {

@@ -1,0 +1,197 @@
+package stock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/stock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestOverlaps is about what other transactions do between two statements, or are
+// about to commit.
+func TestOverlaps(t *testing.T) {
+	eachWorld(t, map[string]func(*testing.T, world){
+		"units that come back are waited for":           testUnitsThatComeBack,
+		"a sale beside one that is cancelled is a sale": testSaleBesideCancelled,
+		"a commit without an answer is done once":       testLostCommit,
+		"a unique index behind it undoes a sale":        testUniqueIndexBehind,
+	})
+	eachWorld(t, map[string]func(*testing.T, world){"an id forgotten just now was not reused": testForgottenMeanwhile}, databases.Pgx)
+}
+
+// call is one of the calls of a table, on items made for it.
+type call = func(ctx context.Context, db driver.SQL) error
+
+// whileOpen runs call while a transaction that did first is open, which is then
+// committed; call has to wait for that.
+func (w world) whileOpen(t *testing.T, first, call call) error {
+	t.Helper()
+	tx := w.Begun(t, driver.ReadCommitted)
+	ok(t, first(t.Context(), tx))
+	done := make(chan error, 1)
+	go func() { done <- w.in(call) }()
+	testbed.Eventually(t, "the second waits", bound, func() bool { return w.waiters(t) == 1 })
+	ok(t, tx.Commit(t.Context()))
+	return <-done
+}
+
+// testUnitsThatComeBack has an item of which everything is held, as every statement
+// sees that begins before the first transaction ends. What comes of that the CHECK
+// of the database would refuse: a statement must not try it.
+func testUnitsThatComeBack(t *testing.T, w world) {
+	for i, back := range []func(item string) call{
+		func(item string) call {
+			return func(ctx context.Context, db driver.SQL) error { return w.Cancel(ctx, db, "of "+item) }
+		},
+		func(item string) call {
+			return func(ctx context.Context, db driver.SQL) error {
+				return w.Adjust(ctx, db, stock.Adjustment{Item: item, Operation: "more", Delta: 1})
+			}
+		},
+	} {
+		for j, want := range []func(item string) call{
+			func(item string) call {
+				return func(ctx context.Context, db driver.SQL) error {
+					return w.Hold(ctx, db, "new of "+item, time.Hour, one(item))
+				}
+			},
+			func(item string) call {
+				return func(ctx context.Context, db driver.SQL) error {
+					return w.Adjust(ctx, db, stock.Adjustment{Item: item, Operation: "less", Delta: -1})
+				}
+			},
+		} {
+			item := fmt.Sprint(i, j)
+			w.set(t, item, 1)
+			ok(t, w.hold("of "+item, time.Hour, one(item)))
+			if err := w.whileOpen(t, back(item), want(item)); err != nil {
+				t.Errorf("%s: %v (%v)", item, err, interlock.Kind(err))
+			}
+			if level := w.level(t, item); level.Available() != 0 {
+				t.Errorf("%s is %+v", item, level)
+			}
+		}
+	}
+	w.sound(t)
+}
+
+// testSaleBesideCancelled: settling has no condition on the item. It needs none,
+// because its units are held in every version of the item that it may see.
+func testSaleBesideCancelled(t *testing.T, w world) {
+	w.set(t, "a", 2)
+	ok(t, w.hold("gone", time.Hour, one("a")))
+	ok(t, w.hold("sold", time.Hour, one("a")))
+	ok(t, w.whileOpen(t,
+		func(ctx context.Context, db driver.SQL) error { return w.Cancel(ctx, db, "gone") },
+		func(ctx context.Context, db driver.SQL) error { return w.Confirm(ctx, db, "sold") }))
+	w.has(t, "a", 2, 0, 1)
+}
+
+// testLostCommit: whoever does not know whether it was done repeats it with the
+// same id, in a new transaction.
+func testLostCommit(t *testing.T, w world) {
+	proxy := testbed.NewProxy(t, w.Server.Addr())
+	for _, c := range []struct {
+		what string
+		call call
+		want driver.StockLevel
+	}{
+		{"hold", func(ctx context.Context, db driver.SQL) error {
+			return w.Hold(ctx, db, "r", time.Hour, stock.Line{Item: "a", N: 2})
+		}, driver.StockLevel{Supply: 9, Held: 2}},
+		{"confirm", func(ctx context.Context, db driver.SQL) error { return w.Confirm(ctx, db, "r") }, driver.StockLevel{Supply: 9, Sold: 2}},
+		{"adjust", func(ctx context.Context, db driver.SQL) error {
+			return w.Adjust(ctx, db, stock.Adjustment{Item: "a", Operation: "o", Delta: -3})
+		}, driver.StockLevel{Supply: 6, Sold: 2}},
+		{"hold another", func(ctx context.Context, db driver.SQL) error { return w.Hold(ctx, db, "s", time.Hour, one("a")) }, driver.StockLevel{Supply: 6, Held: 1, Sold: 2}},
+		{"cancel", func(ctx context.Context, db driver.SQL) error { return w.Cancel(ctx, db, "s") }, driver.StockLevel{Supply: 6, Sold: 2}},
+	} {
+		if c.what == "hold" {
+			w.set(t, "a", 9)
+		}
+		w.loseAnswer(t, proxy, c.call)
+		testbed.Eventually(t, c.what+" is committed", bound, func() bool { return w.level(t, "a") == c.want })
+		for range 2 {
+			if err := w.in(c.call); err != nil {
+				t.Fatalf("%s again: %v (%v)", c.what, err, interlock.Kind(err))
+			}
+			w.has(t, "a", c.want.Supply, c.want.Held, c.want.Sold)
+		}
+	}
+}
+
+// loseAnswer runs call in a transaction whose COMMIT is done and not answered.
+func (w world) loseAnswer(t *testing.T, proxy *testbed.Proxy, call call) {
+	t.Helper()
+	by, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
+	ok(t, err)
+	defer closed()
+	defer proxy.Heal()
+	err = (&databases.DB{BeginnerAt: by}).Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
+		err := call(ctx, db)
+		proxy.CutAfter(0)
+		return err
+	})
+	wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
+}
+
+// testUniqueIndexBehind has somebody who books without asking for stock.
+func testUniqueIndexBehind(t *testing.T, w world) {
+	w.Exec(t, `create table booking (id int primary key, seat varchar(9) not null)`,
+		`create unique index one_booking_of_a_seat on booking (seat)`,
+		`insert into booking (id, seat) values (1, '12A')`)
+	w.set(t, "12A", 1)
+	ok(t, w.hold("r", time.Hour, one("12A")))
+	wantKind(t, w.in(func(ctx context.Context, db driver.SQL) error {
+		ok(t, w.Confirm(ctx, db, "r"))
+		_, err := db.Exec(ctx, `insert into booking (id, seat) values (2, '12A')`)
+		return err
+	}), interlock.Definite, nil)
+	w.has(t, "12A", 1, 1, 0)
+}
+
+// testForgottenMeanwhile has a sweeper between the statement that meets an old
+// record, and the one that compares with it.
+func testForgottenMeanwhile(t *testing.T, w world) {
+	w.Table.Keep = time.Hour
+	w.set(t, "a", 9)
+	for _, call := range []call{
+		func(ctx context.Context, db driver.SQL) error { return w.Hold(ctx, db, "r", time.Minute, one("a")) },
+		func(ctx context.Context, db driver.SQL) error {
+			return w.Adjust(ctx, db, stock.Adjustment{Item: "a", Operation: "o", Delta: 1})
+		},
+	} {
+		ok(t, w.in(call))
+		w.lapse(t, "r", 2*time.Hour)
+		w.lapseOperations(t)
+		wantKind(t, w.in(func(ctx context.Context, db driver.SQL) error {
+			return call(ctx, &meddled{SQL: db, meddle: func() {
+				ok(t, w.in(func(ctx context.Context, db driver.SQL) error { _, err := w.Sweep(ctx, db, 9); return err }))
+			}})
+		}), interlock.Retryable, nil)
+		ok(t, w.in(call))
+	}
+	w.has(t, "a", 11, 0, 0)
+}
+
+// meddled is a transaction beside which something is done after its first query.
+type meddled struct {
+	driver.SQL
+	meddle func()
+}
+
+func (m *meddled) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	err := m.SQL.Query(ctx, query, args, each)
+	if m.meddle != nil {
+		m.meddle()
+		m.meddle = nil
+	}
+	return err
+}
