@@ -21,8 +21,9 @@ type WireAdmitted struct {
 	Remaining time.Duration // that it may be worked on
 }
 
-// WireRefused: a request was refused before anything saw it. Of a token that
-// could not be read, or believed, there is only the reason.
+// WireRefused: a request, or a later message of a stream, was refused before
+// anything saw it. Of a token that could not be read, or believed, there is only
+// the reason.
 type WireRefused struct {
 	Resource string
 	Owner    string
