@@ -91,25 +91,47 @@ func TestPhasesOutOfPlace(t *testing.T) {
 }
 
 // TestPhaseWaitsWithItsContext: one that is begun inside of another by the context
-// around it, which hides that, waits for itself: until that context ends, and not
-// for ever.
+// around it, which hides that, waits for itself: until that context ends, or the
+// request's, and not for ever.
 func TestPhaseWaitsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := open(t, memory.NewIdempotency(), nil)
-		cause := errors.New("the client has gone")
-		around, cancel := context.WithTimeoutCause(t.Context(), time.Minute, cause)
-		defer cancel()
-		began := time.Now()
-		_, err := s.Do(around, order("k"), func(ctx context.Context) (idempotency.Response, error) {
-			_, err := idempotency.Step(ctx, "outer", func(context.Context) (int, error) {
-				return idempotency.Step(ctx, "inner", func(context.Context) (int, error) { return 1, nil })
-			})
-			return answer(200, ""), err
+	cause := errors.New("the time is over")
+	minute := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeoutCause(ctx, time.Minute, cause)
+	}
+	nested := func(ctx context.Context) (idempotency.Response, error) {
+		_, err := idempotency.Step(ctx, "outer", func(context.Context) (int, error) {
+			return idempotency.Step(ctx, "inner", func(context.Context) (int, error) { return 1, nil })
 		})
-		if wantKind(t, err, interlock.Definite, cause); time.Since(began) != time.Minute {
-			t.Errorf("after %v", time.Since(began))
-		}
-	})
+		return answer(200, ""), err
+	}
+	for name, do := range map[string]func(context.Context, *idempotency.Store) error{
+		"the request's": func(ctx context.Context, s *idempotency.Store) error {
+			ctx, cancel := minute(ctx)
+			defer cancel()
+			_, err := s.Do(ctx, order("k"), func(ctx context.Context) (idempotency.Response, error) {
+				return nested(context.WithoutCancel(ctx))
+			})
+			return err
+		},
+		"its own": func(ctx context.Context, s *idempotency.Store) error {
+			_, err := s.Do(ctx, order("k"), func(ctx context.Context) (idempotency.Response, error) {
+				ctx, cancel := minute(ctx)
+				defer cancel()
+				return nested(ctx)
+			})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				wantKind(t, do(t.Context(), open(t, memory.NewIdempotency(), nil)), interlock.Definite, cause)
+				if time.Since(began) != time.Minute {
+					t.Errorf("after %v", time.Since(began))
+				}
+			})
+		})
+	}
 }
 
 // TestStepsAreRemembered: done once by name, with the result of then, on any store.
