@@ -32,6 +32,7 @@ var errDead = &interlock.Error{Op: "live", Kind: interlock.Definite, Err: errors
 
 // pass is before each operation.
 func (p *process) pass() error {
+	//lint:ignore SA2001 it waits for one that stands still
 	p.gate.RLock()
 	p.gate.RUnlock()
 	p.mu.Lock()
