@@ -32,8 +32,8 @@ var errDead = &interlock.Error{Op: "live", Kind: interlock.Definite, Err: errors
 
 // pass is before each operation.
 func (p *process) pass() error {
-	//lint:ignore SA2001 it waits for one that stands still
 	p.gate.RLock()
+	//lint:ignore SA2001 it waits for one that stands still
 	p.gate.RUnlock()
 	p.mu.Lock()
 	p.ops++
