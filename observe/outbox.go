@@ -57,7 +57,7 @@ type OutboxPaused struct {
 
 // OutboxTrouble: the database did not do what the relay wanted. It is tried again.
 type OutboxTrouble struct {
-	Slice int
+	Slice int // -1 before the relay knows how many there are
 	Op    string
 	Err   error
 }

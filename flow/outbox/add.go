@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// One statement adds so many messages, or bytes of payload, at most.
+// One statement adds so many messages, or bytes of them, at most.
 const (
 	addRows  = 1000
 	addBytes = 4 << 20
@@ -87,13 +87,13 @@ func chunks(all []prepared) func(yield func([]prepared) bool) {
 	return func(yield func([]prepared) bool) {
 		start, size := 0, 0
 		for i, m := range all {
-			if i > start && (i-start == addRows || size+len(m.Payload) > addBytes) {
+			if i > start && (i-start == addRows || size+m.size() > addBytes) {
 				if !yield(all[start:i]) {
 					return
 				}
 				start, size = i, 0
 			}
-			size += len(m.Payload)
+			size += m.size()
 		}
 		yield(all[start:])
 	}

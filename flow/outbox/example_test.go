@@ -62,7 +62,7 @@ func Example() {
 }
 
 // Several relays share the slices: each is a partition of a group.
-func ExampleRelay_Run() {
+func ExampleRelay_RunOf() {
 	var (
 		ctx    = context.Background()
 		pool   *pgxpool.Pool
@@ -75,7 +75,9 @@ func ExampleRelay_Run() {
 		log.Fatal(err)
 	}
 	g, err := own.Join(ctx, locks, values, "outbox", own.Layout{Partitions: box.Slices}, &own.Options{
-		Work: func(ctx context.Context, p own.Partition) error { return relay.Run(ctx, p.Claim, p.Index) },
+		Work: func(ctx context.Context, p own.Partition) error {
+			return relay.RunOf(ctx, p.Claim, p.Index, p.Layout.Count())
+		},
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -77,7 +77,7 @@ type judgement struct {
 
 // judge decides what becomes of a batch that was answered so.
 func (j judgement) judge(b batch, answers []error) (s settlement, failures []observe.OutboxFailed) {
-	s.park, s.changes, s.relieved = b.park, b.delays, b.idle
+	s.park, s.changes, s.relieved = b.park, slices.Clone(b.delays), b.idle
 	failed, touched := map[int64]bool{}, map[int64]bool{}
 	for i, r := range b.send {
 		err := answerTo(answers, i)
@@ -115,8 +115,10 @@ func (s *settlement) follows(lane int64) bool {
 	return slices.ContainsFunc(s.dead, is) && !slices.ContainsFunc(s.changes, is)
 }
 
-// fail decides about a message that was not delivered.
+// fail decides about a message that was not delivered, also in place of a later one
+// of its lane that is not to be sent yet.
 func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
+	s.changes = slices.DeleteFunc(s.changes, func(c change) bool { return c.lane == r.lane })
 	poison := refused(err)
 	c := change{row: r, why: WhyRetry, attempts: r.tried() + 1, err: err}
 	f := observe.OutboxFailed{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempts: c.attempts, Poison: poison, Err: err}

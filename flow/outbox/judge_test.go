@@ -77,6 +77,30 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
+// TestFailureBeforeDelay: of a key that failed before a message that is not to be sent
+// yet, what failed decides.
+func TestFailureBeforeDelay(t *testing.T) {
+	rows := []row{{id: 1, lane: 7}, {id: 2, lane: 7}, {id: 3, lane: 7, early: time.Hour}}
+	for i := range rows {
+		rows[i].Key = "k"
+	}
+	b := plan(picture{rows: rows}, nil, maxBatchBytes)
+	answers := []error{errorOf(interlock.Definite, errors.New("x")), driver.ErrNotSent}
+	for _, c := range []struct {
+		policy judgement
+		want   string // why it waits
+	}{{judgement{}, WhyBlocked}, {judgement{deadLetters: true, attempts: 1, follow: Park}, WhyDead}, {judgement{deadLetters: true, attempts: 1}, ""}} {
+		c.policy.random = func() float64 { return 0 }
+		s, _ := c.policy.judge(b, answers)
+		if n := len(s.changes); c.want == "" && (n != 0 || len(s.relieved) != 1) || c.want != "" && (n != 1 || s.changes[0].why != c.want || s.changes[0].id != 1) {
+			t.Errorf("%q: %+v", c.want, s)
+		}
+	}
+	if s, _ := (judgement{}).judge(b, []error{nil, nil}); len(s.changes) != 1 || s.changes[0].why != WhyDelayed {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestPlanFits: a batch has so much payload at most, or one message.
 func TestPlanFits(t *testing.T) {
 	rows := []row{{id: 1, lane: 1}, {id: 2, lane: 2}, {id: 3, lane: 1}}

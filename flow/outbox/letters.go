@@ -65,14 +65,16 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, q LetterQuery) ([]Let
 	return s.letters(ctx, op, `{empty}, null`, where+fmt.Sprintf(` order by id limit %d`, q.Limit), args...)
 }
 
-// Letter shows a dead letter in full. One that does not exist is a [*NotFoundError].
+// Letter shows a dead letter in full. A message that was added again after it had
+// died, and died again, is another letter with the same id: all that name one by its
+// id mean the oldest. One that does not exist is a [*NotFoundError].
 func (t Table) Letter(ctx context.Context, db driver.SQL, id string) (Letter, error) {
 	const op = "show dead letter"
 	s, err := t.open(op, db)
 	if err != nil {
 		return Letter{}, err
 	}
-	found, err := s.letters(ctx, op, `headers, payload`, ` where message_id = ?`, id)
+	found, err := s.letters(ctx, op, `headers, payload`, ` where message_id = ? order by id limit 1`, id)
 	if err != nil {
 		return Letter{}, err
 	}

@@ -62,7 +62,7 @@ func (mariadb) create(n names) []string {
 			key due (slice, wait_until))` + engine,
 		`create table if not exists ` + n.dead + ` (
 			id bigint not null primary key,
-			message_id varbinary(255) not null unique,
+			message_id varbinary(255) not null,
 			slice int not null,
 			lane bigint not null,
 			topic varbinary(255) not null,
@@ -73,7 +73,8 @@ func (mariadb) create(n names) []string {
 			attempts int not null,
 			last_error blob not null,
 			died bigint not null,
-			key lane (lane, id))` + engine,
+			key lane (lane, id),
+			key letter (message_id, id))` + engine,
 		`create table if not exists ` + n.audit + ` (
 			id bigint not null auto_increment primary key,
 			action varchar(16) not null,

@@ -58,6 +58,11 @@ type prepared struct {
 	lane    int64
 }
 
+// size is about what it takes in a statement.
+func (p prepared) size() int {
+	return len(p.ID) + len(p.Topic) + len(p.Key) + len(p.headers) + len(p.Payload)
+}
+
 // prepare checks a message and gives it an id.
 func prepare(i int, m driver.Message) (prepared, error) {
 	if m.ID == "" {

@@ -35,6 +35,18 @@ type modelLane struct {
 func (m *model) read(limit int, underway []row) (p picture) {
 	busy := func(is func(row) bool) bool { return slices.ContainsFunc(underway, is) }
 	parked, ready := map[int64]int{}, 0
+	open := func(lane int64) bool {
+		return m.lanes[lane] != nil && m.lanes[lane].until <= m.now && !busy(func(u row) bool { return u.lane == lane })
+	}
+	var lanes []int64
+	for lane := range m.lanes {
+		if len(lanes) < min(limit, dueLanes) && open(lane) {
+			lanes = append(lanes, lane)
+		}
+	}
+	if len(lanes) > 0 {
+		p.each = min(limit/len(lanes), laneRows)
+	}
 	for _, r := range m.rows {
 		l := m.lanes[r.lane]
 		switch {
@@ -42,8 +54,7 @@ func (m *model) read(limit int, underway []row) (p picture) {
 			continue
 		case r.parked:
 			gone := l != nil && !slices.ContainsFunc(m.rows, func(h row) bool { return h.id == l.head })
-			if l == nil || l.until > m.now || parked[r.lane] == laneRows || l.attempts > 0 && r.id > l.head && !gone ||
-				busy(func(u row) bool { return u.lane == r.lane }) {
+			if !slices.Contains(lanes, r.lane) || parked[r.lane] == p.each || l.attempts > 0 && r.id > l.head && !gone {
 				continue
 			}
 			parked[r.lane]++
@@ -62,8 +73,8 @@ func (m *model) read(limit int, underway []row) (p picture) {
 		r.early -= m.now
 		p.rows = append(p.rows, r)
 	}
-	for lane, l := range m.lanes {
-		if l.until <= m.now && parked[lane] == 0 && !busy(func(u row) bool { return u.lane == lane }) {
+	for _, lane := range lanes {
+		if parked[lane] == 0 {
 			p.idle = append(p.idle, lane)
 		}
 	}
@@ -77,7 +88,12 @@ func (m *model) settle(s settlement) {
 			m.rows[i].parked = m.rows[i].parked || m.rows[i].id == p.id
 		}
 	}
+	changed := map[int64]bool{}
 	for _, c := range s.changes {
+		if changed[c.lane] {
+			panic("two changes of one lane")
+		}
+		changed[c.lane] = true
 		m.lanes[c.lane] = &modelLane{c.attempts, c.id, m.now + c.pause}
 	}
 	for _, p := range s.park {

@@ -63,6 +63,9 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 	if stored != len(rows) {
 		return &DuplicateError{Table: t.name()}
 	}
+	if err := s.goOnFrom(ctx, WhyDelayed, lanes); err != nil {
+		return s.failed(op, err)
+	}
 	return s.failed(op, s.leaveDead(ctx, rows, lanes))
 }
 
@@ -91,9 +94,7 @@ func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) e
 	if err != nil {
 		return err
 	}
-	var c change
-	err = s.query(ctx, `select m.id, m.lane, coalesce(l.attempts, 0), coalesce(l.head, 0) from {messages} m left join {lanes} l on l.lane = m.lane
-		where m.message_id = ?`, []any{id}, func(scan func(...any) error) error { return scan(&c.id, &c.lane, &c.attempts, &c.head) })
+	c, err := s.undelivered(ctx, id)
 	switch {
 	case err != nil:
 		return s.failed(op, err)
@@ -103,9 +104,6 @@ func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) e
 		c.attempts = 0
 	}
 	c.err = fmt.Errorf("buried by %s: %s", by, reason)
-	if _, err := s.lockLanes(ctx, []int64{c.lane}); err != nil {
-		return s.failed(op, err)
-	}
 	if err := s.bury(ctx, 0, settlement{dead: []change{c}}); err != nil {
 		return s.failed(op, err)
 	}
@@ -116,6 +114,22 @@ func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) e
 		return nil
 	}
 	return s.failed(op, s.relieve(ctx, 0, settlement{relieved: []int64{c.lane}}))
+}
+
+// undelivered locks a message and its lane, in the order in which everybody does: the
+// lane is only known when the message was read, and the message may be gone when the
+// lane is locked. Its id is 0 if it is.
+func (s store) undelivered(ctx context.Context, id string) (c change, err error) {
+	if err := s.query(ctx, `select lane from {messages} where message_id = ?`, []any{id},
+		func(scan func(...any) error) error { return scan(&c.lane) }); err != nil {
+		return c, err
+	}
+	if err := s.query(ctx, `select attempts, head from {lanes} where lane = ? for update`, []any{c.lane},
+		func(scan func(...any) error) error { return scan(&c.attempts, &c.head) }); err != nil {
+		return c, err
+	}
+	return c, s.query(ctx, `select id from {messages} where message_id = ? and lane = ? for update`, []any{id, c.lane},
+		func(scan func(...any) error) error { return scan(&c.id) })
 }
 
 // Retry lets the message that its key waits for be tried at once, by its id. One that
@@ -164,6 +178,11 @@ func (t Table) take(ctx context.Context, db driver.SQL, op string, ids []string,
 	if err != nil {
 		return s, nil, s.failed(op, err)
 	}
+	named := map[string]bool{}
+	letters = slices.DeleteFunc(letters, func(l row) bool { // all but the oldest of each id
+		defer func() { named[l.ID] = true }()
+		return named[l.ID]
+	})
 	for _, id := range ids {
 		if !slices.ContainsFunc(letters, func(l row) bool { return l.ID == id }) {
 			return s, nil, s.notFound("dead letter", id)
@@ -229,11 +248,16 @@ func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(lane int64) bool {
 		return slices.ContainsFunc(left, func(l row) bool { return l.lane == lane })
 	})
+	return s.goOnFrom(ctx, WhyDead, lanes)
+}
+
+// goOnFrom makes those of the lanes due at once that wait for that reason.
+func (s store) goOnFrom(ctx context.Context, why string, lanes []int64) error {
 	if len(lanes) == 0 {
 		return nil
 	}
 	var held []int64
-	err = s.query(ctx, `select lane from {lanes} where why = '`+WhyDead+`' and lane in (`+list(lanes)+`) for update`, nil,
+	err := s.query(ctx, `select lane from {lanes} where why = '`+why+`' and lane in (`+list(lanes)+`) for update`, nil,
 		func(scan func(...any) error) error {
 			var lane int64
 			err := scan(&lane)

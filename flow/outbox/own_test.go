@@ -54,7 +54,9 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 		d, values := locks(t)
 		r := relay(t, db, &sink, outbox.Options{Batch: 4})
 		g, err := own.Join(t.Context(), d, values, "outbox", own.Layout{Partitions: box.Slices}, &own.Options{Identity: name,
-			Work: func(ctx context.Context, p own.Partition) error { return r.Run(ctx, p.Claim, p.Index) }})
+			Work: func(ctx context.Context, p own.Partition) error {
+				return r.RunOf(ctx, p.Claim, p.Index, p.Layout.Count())
+			}})
 		ok(t, err)
 		return func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)

@@ -54,8 +54,7 @@ func (b batch) empty() bool { return len(b.send)+len(b.park)+len(b.delays)+len(b
 func (b batch) underway() []row { return slices.Concat(b.send, b.park) }
 
 // plan decides about what was read. held are lanes that were found to wait after
-// that. What lies beyond maxBytes of payload stays
-// for the next batch.
+// that. What lies beyond maxBytes of payload stays for the next batch.
 //
 // Of a lane that is free everything is sent. Of one that waits nothing is, and what
 // was not parked is parked. Of one that is due the parked rows are sent; and then
@@ -65,7 +64,7 @@ func plan(pic picture, held map[int64]bool, maxBytes int) batch {
 	for _, r := range pic.rows {
 		if r.parked {
 			q := p.parked[r.lane]
-			p.parked[r.lane] = parkedRows{count: q.count + 1, last: r.id, failing: r.attempts > 0}
+			p.parked[r.lane] = parkedRows{count: q.count + 1, most: pic.each, last: r.id, failing: r.attempts > 0}
 		}
 	}
 	size := 0
@@ -88,12 +87,13 @@ type planner struct {
 // parkedRows are those of one lane that were read: only of lanes that are due.
 type parkedRows struct {
 	count   int
+	most    int // that are read
 	last    int64
 	failing bool
 }
 
 // all reports whether the lane had no more.
-func (q parkedRows) all() bool { return q.count > 0 && q.count < laneRows && !q.failing }
+func (q parkedRows) all() bool { return q.count > 0 && q.count < q.most && !q.failing }
 
 func (p *planner) place(r row) {
 	q := p.parked[r.lane]

@@ -62,7 +62,7 @@ func (postgres) create(n names) []string {
 		index(`due`, n.lanes, `(slice, wait_until)`),
 		`create table if not exists ` + n.dead + ` (
 			id bigint primary key,
-			message_id text not null unique,
+			message_id text not null,
 			slice int not null,
 			lane bigint not null,
 			topic text not null,
@@ -74,6 +74,7 @@ func (postgres) create(n names) []string {
 			last_error text not null,
 			died bigint not null)`,
 		index(`lane`, n.dead, `(lane, id)`),
+		index(`letter`, n.dead, `(message_id, id)`),
 		`create table if not exists ` + n.audit + ` (
 			id bigint generated always as identity primary key,
 			action text not null,

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// How much of the lanes that wait is read at once.
+// How much of the lanes that wait is read at once, and no more than of the others.
 const (
 	dueLanes = 20  // lanes
 	laneRows = 100 // messages of each
@@ -18,6 +18,7 @@ const (
 // A picture is what was found to be sent.
 type picture struct {
 	rows []row   // in order of their ids
+	each int     // so many parked ones were read of a lane at most
 	idle []int64 // lanes that are due and have nothing
 }
 
@@ -26,13 +27,14 @@ type picture struct {
 // no place in it: a transaction that commits late is seen when it has, whatever its
 // ids are.
 func (s store) read(ctx context.Context, slice, limit int, underway []row) (picture, error) {
-	lanes, err := s.due(ctx, slice, underway)
+	lanes, err := s.due(ctx, slice, min(limit, dueLanes), underway)
 	if err != nil {
 		return picture{}, s.failed("read outbox", err)
 	}
 	var p picture
 	if len(lanes) > 0 {
-		if p.rows, err = s.rows(ctx, parkedOf(lanes), nil, lanes); err != nil {
+		p.each = min(limit/len(lanes), laneRows)
+		if p.rows, err = s.rows(ctx, parkedOf(lanes, p.each), nil, lanes); err != nil {
 			return picture{}, s.failed("read outbox", err)
 		}
 	}
@@ -56,13 +58,13 @@ type dueLane struct {
 }
 
 // due are the lanes whose time has come, the longest first.
-func (s store) due(ctx context.Context, slice int, underway []row) (lanes []dueLane, err error) {
+func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes []dueLane, err error) {
 	but := ""
 	if len(underway) > 0 {
 		but = ` and l.lane not in (` + list(sortedLanes(underway)) + `)`
 	}
 	err = s.query(ctx, `select l.lane, l.attempts, coalesce(h.id, 0) from {lanes} l left join {messages} h on h.id = l.head
-		where l.slice = ? and l.wait_until <= {now}`+but+` order by l.wait_until limit `+strconv.Itoa(dueLanes), []any{slice},
+		where l.slice = ? and {due}`+but+` order by l.wait_until limit `+strconv.Itoa(most), []any{slice},
 		func(scan func(...any) error) error {
 			var l dueLane
 			err := scan(&l.lane, &l.attempts, &l.head)
@@ -74,14 +76,14 @@ func (s store) due(ctx context.Context, slice int, underway []row) (lanes []dueL
 
 // parkedOf selects the oldest parked messages of lanes: of one that failed, none
 // behind the message that did.
-func parkedOf(lanes []dueLane) string {
+func parkedOf(lanes []dueLane, each int) string {
 	var parts []string
 	for _, l := range lanes {
 		where := ` where o.parked = true and o.lane = ` + strconv.FormatInt(l.lane, 10)
 		if l.attempts > 0 && l.head > 0 {
 			where += ` and o.id <= ` + strconv.FormatInt(l.head, 10)
 		}
-		parts = append(parts, `(select `+columns+`, o.payload, 1, 0, 0 from {messages} o`+where+` order by o.id limit `+strconv.Itoa(laneRows)+`)`)
+		parts = append(parts, `(select `+columns+`, o.payload, 1, 0, 0 from {messages} o`+where+` order by o.id limit `+strconv.Itoa(each)+`)`)
 	}
 	return strings.Join(parts, ` union all `)
 }
@@ -92,8 +94,8 @@ func parkedOf(lanes []dueLane) string {
 const (
 	columns = `o.id, o.message_id, o.topic, o.msg_key, o.headers, o.lane,
 		case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added`
-	readyColumns = `select ` + columns + `, case when l.lane is null or l.wait_until <= {now} then o.payload end,
-		case when l.lane is null then 0 when l.wait_until <= {now} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
+	readyColumns = `select ` + columns + `, case when l.lane is null or {due} then o.payload end,
+		case when l.lane is null then 0 when {due} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
 )
 
 // rows is what a statement finds: parked messages of lanes that are due, or others.
@@ -107,7 +109,7 @@ func (s store) rows(ctx context.Context, query string, args []any, lanes []dueLa
 		}
 		var err error
 		r.Headers, err = decoded(headers)
-		r.early, r.age, r.lists = micros(early), micros(age), standing(lists)
+		r.early, r.age, r.lists = micros(early), max(0, micros(age)), standing(lists)
 		if i := slices.IndexFunc(lanes, func(l dueLane) bool { return l.lane == r.lane }); i >= 0 {
 			r.attempts, r.head = lanes[i].attempts, lanes[i].head
 		}

@@ -25,17 +25,20 @@ type Relay struct {
 
 // NewRelay makes a relay; it sends nothing. Its transactions come from db, at READ
 // COMMITTED if db is a [driver.BeginnerAt]; each slice that is served uses one at a
-// time, for a moment. Options that are impossible are a Bug.
+// time, for a moment. Options that are impossible are a Bug, as is no db or sink.
 func NewRelay[T any](db driver.Beginner[T], table Table, sink driver.Sink, o *Options) (*Relay, error) {
 	options, err := o.orDefault()
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case db == nil || sink == nil:
+		return nil, bug("make relay", table.name(), "there is no database or no sink")
 	}
 	return &Relay{db: begins[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}}, nil
 }
 
 // Slices is how many slices the table has, which is how many partitions a group of
-// claim/own needs to serve all of them.
+// claim/own needs to serve all of them; [Relay.RunOf] checks it.
 func (r *Relay) Slices(ctx context.Context) (n int, err error) {
 	err = r.look(ctx, func(s store) error {
 		n, err = s.slices(ctx)
@@ -55,18 +58,35 @@ func (r *Relay) Wake() {
 
 // Run delivers the messages of one slice, from 0, as long as c is valid and ctx
 // lasts; then it lets the sink finish what is under way, within Options.Drain, and
-// returns the cause of the end. It fits what claim/own runs for a partition, under
-// the partition's claim.
+// returns the cause of the end.
 //
 // Errors of the sink, and those of the database that may pass, are told to the hooks
 // and tried again. It returns an [interlock.StaleTokenError] if a newer claim has
-// served the slice, a [*LayoutError] if the table has another number of slices, and
-// any other Definite error of the database.
+// served the slice, a [*LayoutError] if the table has no such slice or another number
+// of them than its Table says, and any other Definite error of the database. It does
+// not know whether anybody serves the other slices: see [Relay.RunOf].
 func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
-	if slice < 0 {
-		return bug("run relay", r.table.name(), "there is no slice %d", slice)
+	return r.run(ctx, c, slice, 0)
+}
+
+// RunOf is [Relay.Run] of one of so many slices, and fits what claim/own runs for a
+// partition, under the partition's claim: if the layout of the group has another
+// number of partitions than the table has slices, more or fewer, nothing is delivered
+// and each of them returns a [*LayoutError]. With Run, slices without a partition
+// would be served by nobody, and nobody would be told.
+func (r *Relay) RunOf(ctx context.Context, c interlock.Claim, slice, slices int) error {
+	if slices < 1 || slice >= slices {
+		return bug("run relay", r.table.name(), "there is no slice %d of %d", slice, slices)
 	}
-	s := newService(r, c, slice)
+	return r.run(ctx, c, slice, slices)
+}
+
+// run is Run; of is how many slices there have to be, if not 0.
+func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error {
+	if slice < 0 || c == nil {
+		return bug("run relay", r.table.name(), "there is no slice %d, or no claim", slice)
+	}
+	s := newService(r, c, slice, of)
 	if f := r.options.Hooks.Serving; f != nil {
 		f(observe.OutboxServing{Slice: slice, Token: c.Token(), Owner: c.Owner()})
 	}
@@ -80,9 +100,13 @@ func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 }
 
 // RunAll is [Relay.Run] of all slices under one claim, such as a lock's: it fits
-// the function of a lock's Do.
+// the function of a lock's Do. Hooks are told of trouble before it knows the slices as
+// that of slice -1.
 func (r *Relay) RunAll(ctx context.Context, c interlock.Claim) error {
-	n, err := r.Slices(ctx)
+	if c == nil {
+		return bug("run relay", r.table.name(), "there is no claim")
+	}
+	n, err := newService(r, c, -1, 0).count(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,13 +137,20 @@ func (r *Relay) enter(s *service) (leave func()) {
 	}
 }
 
+// open is [Table.open] for what reads by the relay's options.
+func (r *Relay) open(op string, db driver.SQL) (store, error) {
+	s, err := r.table.open(op, db)
+	s.pause = r.options.MaxPause
+	return s, err
+}
+
 // look runs fn in a transaction that is rolled back.
 func (r *Relay) look(ctx context.Context, fn func(store) error) error {
 	tx, err := r.db.Begin(ctx)
 	if err != nil {
-		return err
+		return uncommitted(err)
 	}
-	s, err := r.table.open("run relay", tx)
+	s, err := r.open("run relay", tx)
 	if err == nil {
 		err = fn(s)
 	}

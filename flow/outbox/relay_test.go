@@ -314,6 +314,9 @@ func testLayouts(t *testing.T, db *databases.DB) {
 		"add":     add(other),
 		"create":  db.Try(t.Context(), other.Create),
 		"a slice": relay(t, db, &memory.Sink{}, outbox.Options{}).Run(t.Context(), grant(1), 2),
+		// Groups of claim/own with fewer partitions, and with more.
+		"too few":  relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(t.Context(), grant(1), 0, 1),
+		"too many": relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(t.Context(), grant(1), 1, 3),
 	} {
 		var layout *outbox.LayoutError
 		if wantKind(t, err, interlock.Definite); !errors.As(err, &layout) || layout.Stored != 2 {
@@ -327,7 +330,12 @@ func testLayouts(t *testing.T, db *databases.DB) {
 	}
 	ok(t, add(outbox.Table{})) // names none
 	ok(t, db.Try(t.Context(), outbox.Table{}.Create))
-	wantKind(t, r.Run(t.Context(), grant(1), -1), interlock.Bug)
+	_, noSink := outbox.NewRelay(db, box, nil, nil)
+	_, noDB := outbox.NewRelay[driver.SQL](nil, box, &memory.Sink{}, nil)
+	for _, err := range []error{r.Run(t.Context(), grant(1), -1), r.RunOf(t.Context(), grant(1), 3, 3), r.RunOf(t.Context(), grant(1), -1, 3),
+		r.Run(t.Context(), nil, 0), r.RunAll(t.Context(), nil), noSink, noDB} {
+		wantKind(t, err, interlock.Bug)
+	}
 	db.Exec(t, `delete from interlock_outbox_layout`)
 	wantKind(t, add(outbox.Table{}), interlock.Definite)
 	if n := count(t, db, `interlock_outbox`); n != 1 {

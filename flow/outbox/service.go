@@ -15,6 +15,7 @@ type service struct {
 	*Relay
 	claim interlock.Claim
 	slice int
+	of    int // how many slices there have to be; 0 is any number
 	judge judgement
 	awake chan struct{}
 
@@ -24,8 +25,8 @@ type service struct {
 	next  time.Time // when a lane is due that this service made wait; zero if none is known
 }
 
-func newService(r *Relay, c interlock.Claim, slice int) *service {
-	return &service{Relay: r, claim: c, slice: slice, judge: r.options.judgement(), awake: make(chan struct{}, 1), limit: r.options.Batch}
+func newService(r *Relay, c interlock.Claim, slice, of int) *service {
+	return &service{Relay: r, claim: c, slice: slice, of: of, judge: r.options.judgement(), awake: make(chan struct{}, 1), limit: r.options.Batch}
 }
 
 func (s *service) wake() {
@@ -43,7 +44,7 @@ func (s *service) run(ctx context.Context) error {
 	defer done()
 	sending, done := lasting(life, s.claim, s.options.Drain)
 	defer done()
-	if err := s.admit(life, storing); err != nil {
+	if err := s.admit(life); err != nil {
 		return s.ended(life, err)
 	}
 	for {
@@ -78,19 +79,39 @@ func (s *service) ended(life context.Context, err error) error {
 
 // admit checks that the slice is one of the table, and enters it before anything is
 // read: what a former owner has not settled by then it never will.
-func (s *service) admit(life, storing context.Context) error {
-	n := 0
-	err := s.persist(life, "read layout", func() (err error) {
+func (s *service) admit(life context.Context) error {
+	n, err := s.slices(life)
+	switch want := max(s.of, s.slice+1); {
+	case err != nil:
+		return err
+	case n < want || s.of != 0 && n != want:
+		return &LayoutError{Table: s.table.name(), Stored: n, Want: want}
+	}
+	_, err = s.settle(life, settlement{}, 0, nil)
+	return err
+}
+
+// slices is how many there are, as soon as the database says it.
+func (s *service) slices(life context.Context) (n int, err error) {
+	err = s.persist(life, "read layout", func() (err error) {
+		if !s.claim.Valid() {
+			return interlock.ErrExpired
+		}
 		n, err = s.Slices(life)
 		return err
 	})
-	if err == nil && s.slice >= n {
-		err = &LayoutError{Table: s.table.name(), Stored: n, Want: s.slice + 1}
+	return n, err
+}
+
+// count is slices for who serves none yet.
+func (s *service) count(ctx context.Context) (int, error) {
+	life, leave := join.Context(ctx, s.claim.Context())
+	defer leave()
+	n, err := s.slices(life)
+	if err != nil {
+		err = s.ended(life, err)
 	}
-	if err == nil {
-		_, err = s.settle(storing, settlement{}, 0, nil)
-	}
-	return err
+	return n, err
 }
 
 // peek reads without having entered: what is read so can only be sent twice.

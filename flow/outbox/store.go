@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -16,7 +17,7 @@ import (
 // Statements are written once for both databases where they differ in little:
 // {messages}, {lanes}, {dead}, {audit}, {layout} are the tables, {now} is the time
 // of the statement by the database's clock, in microseconds since 1970, as all
-// times are stored; ? is a parameter. {or_leave COLUMN} ends an insert that leaves
+// times are stored; {due} says that a lane, called l, waits no more; ? is a parameter. {or_leave COLUMN} ends an insert that leaves
 // a row that is there, {or_set COLUMN: A B} one that overwrites A and B of it. A
 // text that may be empty is written coalesce(?, {empty}).
 type store struct {
@@ -24,6 +25,7 @@ type store struct {
 	dialect dialect
 	names   names
 	table   Table
+	pause   time.Duration // the longest of a relay
 }
 
 // dialect is what a database has of its own.
@@ -57,6 +59,7 @@ var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres{}, driver.Ma
 // text is query as the database reads it.
 func (s store) text(query string) string {
 	n := s.names
+	query = strings.ReplaceAll(query, `{due}`, s.over())
 	var b strings.Builder
 	for query != "" {
 		before, rest, open := strings.Cut(query, "{")
@@ -80,6 +83,13 @@ func (s store) text(query string) string {
 		return b.String()
 	}
 	return numbered(b.String())
+}
+
+// over is {due}. A clock that was ahead when a time was stored, and was set back since,
+// makes nobody wait for longer than a pause.
+func (s store) over() string {
+	return `(l.wait_until <= {now} or l.why = '` + whyQueued + `' or l.why in ('` + WhyRetry + `', '` + WhyBlocked + `')
+		and l.wait_until > {now} + ` + strconv.FormatInt(s.pause.Microseconds(), 10) + `)`
 }
 
 // numbered writes parameters as PostgreSQL has them.

@@ -1,0 +1,161 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// publishedAge are hooks that check ages.
+func publishedAge(t *testing.T) *observe.Outbox {
+	return &observe.Outbox{Published: func(e observe.OutboxPublished) {
+		if e.Oldest < 0 {
+			t.Errorf("a message is %v old", e.Oldest)
+		}
+	}}
+}
+
+// widest is the most rows that a query gave.
+type widest struct {
+	*databases.DB
+	rows *atomic.Int64
+}
+
+func (w widest) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := w.DB.Begin(ctx)
+	return widestTx{tx, w.rows}, err
+}
+
+func (w widest) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	tx, err := w.DB.BeginAt(ctx, level)
+	return widestTx{tx, w.rows}, err
+}
+
+type widestTx struct {
+	driver.Tx[driver.SQL]
+	rows *atomic.Int64
+}
+
+func (t widestTx) Native() driver.SQL { return t }
+func (t widestTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	var n int64
+	err := t.Tx.Query(ctx, query, args, func(scan func(...any) error) error { n++; return each(scan) })
+	for most := t.rows.Load(); n > most && !t.rows.CompareAndSwap(most, n); most = t.rows.Load() {
+	}
+	return err
+}
+
+// testReadsAreBounded: of keys with a long tail no more is read at once than a batch
+// has, however many of them go on together.
+func testReadsAreBounded(t *testing.T, db *databases.DB) {
+	const keys, each, batch = 30, 12, 25
+	var all []driver.Message
+	for k := range keys {
+		all = append(all, keyed(fmt.Sprint("key", k), 1, each)...)
+	}
+	add(t, db, all...)
+	db.Exec(t, `update interlock_outbox set parked = true`)
+	db.Exec(t, `insert into interlock_outbox_lane (lane, slice, topic, msg_key, message_id, head, why, attempts, last_error, since, wait_until)
+		select distinct lane, slice, topic, msg_key, message_id, 0, 'queued', 0, 'x', 0, 0 from interlock_outbox where message_id like '%/1'`)
+	var sink memory.Sink
+	var rows atomic.Int64
+	serve(t, relay(t, widest{db, &rows}, &sink, outbox.Options{Batch: batch}), grant(1))
+	ids := delivered(t, &sink, len(all))
+	for k := range keys {
+		inOrder(t, fmt.Sprint("key", k), ids, each)
+	}
+	empty(t, db)
+	if n := rows.Load(); n > batch {
+		t.Errorf("a query gave %d rows, for batches of %d", n, batch)
+	}
+}
+
+// testHeadersFill: headers count for what one statement takes.
+func testHeadersFill(t *testing.T, db *databases.DB) {
+	var messages []driver.Message
+	for i := range 1000 {
+		messages = append(messages, driver.Message{ID: fmt.Sprint(i), Topic: "t", Headers: map[string]string{"x": strings.Repeat("'", outbox.MaxHeaders-10)}})
+	}
+	add(t, db, messages...)
+	if n := count(t, db, `interlock_outbox`); n != 1000 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// absent is a database that is away for some transactions.
+type absent struct {
+	*databases.DB
+	left *atomic.Int64
+}
+
+func (a absent) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	if a.left.Add(-1) >= 0 {
+		return nil, &interlock.Error{Op: "begin", Kind: interlock.Retryable, Err: errors.New("away")}
+	}
+	return a.DB.BeginAt(ctx, level)
+}
+
+// testAwayAtFirst: a relay waits for the database from the first look on.
+func testAwayAtFirst(t *testing.T, db *databases.DB) {
+	add(t, db, keyed("k", 1, 1)...)
+	var sink memory.Sink
+	var left, troubles atomic.Int64
+	left.Store(3)
+	hooks := &observe.Outbox{Trouble: func(e observe.OutboxTrouble) {
+		if troubles.Add(1); e.Slice != -1 {
+			t.Errorf("%+v", e)
+		}
+	}}
+	stop := serve(t, relay(t, absent{db, &left}, &sink, outbox.Options{Hooks: hooks}), grant(1))
+	delivered(t, &sink, 1)
+	if _ = stop(); troubles.Load() != 3 {
+		t.Errorf("%d troubles are told", troubles.Load())
+	}
+	left.Store(1 << 40)
+	stop = serve(t, relay(t, absent{db, &left}, &sink, outbox.Options{}), grant(2))
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Errorf("told to end: %v", err)
+	}
+	over := grant(3)
+	over.expire()
+	if err := relay(t, absent{db, &left}, &sink, outbox.Options{}).RunAll(t.Context(), over); !errors.Is(err, interlock.ErrExpired) {
+		t.Errorf("the claim expired: %v", err)
+	}
+}
+
+// testEndsEntering: who has nothing under way ends at once, also if a former owner's
+// transaction is in its way.
+func testEndsEntering(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
+	add(t, db, slices.Concat(keyed("a", 1, 1), keyed("b", 1, 1), keyed("c", 1, 1), keyed("d", 1, 1))...)
+	delivered(t, &sink, 4)
+	empty(t, db)
+	_ = stop()
+	former := db.Begun(t, driver.SessionIsolation)
+	_, err := databases.Value[int64](t.Context(), former, `select 1 from interlock_outbox_fence where resource = 'interlock_outbox/0' for update`)
+	ok(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	r := relay(t, db, &sink, outbox.Options{Drain: time.Minute})
+	go func() { ended <- r.Run(ctx, grant(2), 0) }()
+	blocked(t, db)
+	cancel()
+	if err := within(t, ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+	ok(t, former.Rollback(t.Context()))
+}

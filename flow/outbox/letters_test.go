@@ -1,0 +1,151 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// testDiesTwice: a message that is added again after it died, and dies again, is
+// another letter: it neither stops its slice nor is lost.
+func testDiesTwice(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	accept := refuse(&sink, poison("never"), "k/1")
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+	for i, payload := range []string{"first", "second"} {
+		add(t, db, driver.Message{ID: "k/1", Topic: "t", Key: "k", Payload: []byte(payload)})
+		testbed.Eventually(t, "it is dead", bound, func() bool { return status(t, db).Dead == int64(i+1) })
+	}
+	add(t, db, keyed("k", 2, 2)...)
+	delivered(t, &sink, 1)
+	accept()
+	for i, payload := range []string{"first", "second"} {
+		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+			l, err := box.Letter(ctx, sql, "k/1")
+			if string(l.Payload) != payload {
+				t.Errorf("letter %q, want the oldest", l.Payload)
+			}
+			return errors.Join(err, box.Replay(ctx, sql, []string{"k/1", "k/1"}, "mended", "bob"))
+		})
+		testbed.Eventually(t, "it is delivered", bound, func() bool { return len(sink.Messages()) == i+2 })
+		if m := sink.Messages()[i+1]; m.ID != "k/1" || string(m.Payload) != payload {
+			t.Errorf("%s came with %q, want %q", m.ID, m.Payload, payload)
+		}
+		empty(t, db)
+	}
+	if n := status(t, db).Dead; n != 0 {
+		t.Errorf("%d are dead", n)
+	}
+}
+
+// testReplayBeforeDelayed: a replayed letter does not wait for a message behind it
+// that is not to be sent yet.
+func testReplayBeforeDelayed(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	accept := refuse(&sink, poison("never"), "k/1")
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+	add(t, db, keyed("k", 1, 1)...)
+	testbed.Eventually(t, "it is dead", bound, func() bool { return status(t, db).Dead == 1 })
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return box.AddAt(ctx, sql, time.Now().Add(time.Hour), keyed("k", 2, 2)...)
+	})
+	later := func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.ID == "k/2" }
+	waiting(t, db, 1, later)
+	accept()
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return box.Replay(ctx, sql, []string{"k/1"}, "mended", "bob")
+	})
+	if ids := delivered(t, &sink, 1); ids[0] != "k/1" {
+		t.Errorf("%v came", ids)
+	}
+	waiting(t, db, 1, later)
+}
+
+// testFailureBeforeDelayed: what was not delivered is tried again soon, although
+// behind it there is a message that is not to be sent yet.
+func testFailureBeforeDelayed(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	first := true
+	sink.Refuse(func(driver.Message) error {
+		if first {
+			first = false
+			return errors.New("not now")
+		}
+		return nil
+	})
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return errors.Join(box.Add(ctx, sql, keyed("k", 1, 2)...), box.AddAt(ctx, sql, time.Now().Add(time.Hour), keyed("k", 3, 3)...))
+	})
+	serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
+	if ids := delivered(t, &sink, 2); !slices.Equal(ids, []string{"k/1", "k/2"}) {
+		t.Errorf("%v came", ids)
+	}
+	waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.ID == "k/3" })
+}
+
+// meanwhile does something after the first query.
+type meanwhile struct {
+	driver.SQL
+	do func()
+}
+
+func (m meanwhile) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	err := m.SQL.Query(ctx, query, args, each)
+	m.do()
+	return err
+}
+
+// testBuryTooLate: a message that is delivered just then was not buried.
+func testBuryTooLate(t *testing.T, db *databases.DB) {
+	add(t, db, keyed("k", 1, 1)...)
+	err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+		deliver := sync.OnceFunc(func() { db.Exec(t, `delete from interlock_outbox`) })
+		return box.Bury(ctx, meanwhile{sql, deliver}, "k/1", "why", "bob")
+	})
+	var missing *outbox.NotFoundError
+	if wantKind(t, err, interlock.Definite); !errors.As(err, &missing) {
+		t.Errorf("%v", err)
+	}
+	if n := count(t, db, `interlock_outbox_audit`); n != 0 {
+		t.Errorf("%d records", n)
+	}
+}
+
+// testClockSetBack: times that were stored by a clock that was an hour ahead keep no
+// key waiting for longer than a pause, and show no age below nothing.
+func testClockSetBack(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	accept := refuse(&sink, errors.New("not now"), "a/1", "b/1", "c/1")
+	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
+	add(t, db, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 2), keyed("c", 1, 2))...)
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return box.AddAt(ctx, sql, time.Now().Add(time.Hour), keyed("late", 1, 1)...)
+	})
+	waiting(t, db, 4, func(w outbox.Waiting) bool { return w.Why != outbox.WhyRetry || w.Messages == 2 })
+	_ = stop()
+	db.Exec(t, `update interlock_outbox set added = added + 3600000000`)
+	db.Exec(t, `update interlock_outbox_lane set since = since + 3600000000`)
+	db.Exec(t, `update interlock_outbox_lane set wait_until = wait_until + 3600000000 where msg_key <> 'late'`)
+	db.Exec(t, `update interlock_outbox_lane set why = 'queued', attempts = 0, head = 0 where msg_key = 'b'`)
+	db.Exec(t, `update interlock_outbox_lane set why = 'blocked' where msg_key = 'c'`)
+	if s := status(t, db); s.Oldest < 0 || slices.ContainsFunc(s.Slices, func(s outbox.SliceStatus) bool { return s.Oldest < 0 }) {
+		t.Errorf("%+v", s)
+	}
+	accept()
+	serve(t, relay(t, db, &sink, outbox.Options{Hooks: publishedAge(t)}), grant(2))
+	ids := delivered(t, &sink, 6)
+	for _, key := range []string{"a", "b", "c"} {
+		inOrder(t, key, ids, 2)
+	}
+	waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.Key == "late" })
+}
