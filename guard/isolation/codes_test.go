@@ -98,6 +98,7 @@ func TestCodes(t *testing.T) {
 			"swallowed deadlock":      testSwallowed,
 			"lost commit":             testLostCommit,
 			"cut before commit":       testCutBefore,
+			"cut in a driver.SQL":     testCutInSQL,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -292,4 +293,34 @@ func testCutBefore(t *testing.T, n native) {
 		t.Errorf("%d runs", runs)
 	}
 	n.sum(t, 22)
+}
+
+// testCutInSQL: what a driver.SQL says of a lost connection may be Uncertain. Then
+// the transaction is not run again; it is done whole or not at all.
+func testCutInSQL(t *testing.T, n native) {
+	proxy := testbed.NewProxy(t, n.Server.Addr())
+	db, closed, err := databases.Connect(t.Context(), n.Client, strings.Replace(n.URL, n.Server.Addr(), proxy.Addr(), 1))
+	ok(t, err)
+	t.Cleanup(closed)
+	runs := 0
+	err = isolation.Serializable(t.Context(), db, nil, func(ctx context.Context, tx driver.SQL) error {
+		runs++
+		if _, err := tx.Exec(ctx, add("1")); err != nil {
+			return err
+		}
+		if runs == 1 {
+			proxy.Cut()
+			proxy.Heal() // which closes what was cut
+		}
+		_, err := tx.Exec(ctx, add("1"))
+		return err
+	})
+	if err == nil {
+		n.sum(t, 22)
+		return
+	}
+	if runs != 1 || interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("after %d runs: %v (%v)", runs, err, interlock.Kind(err))
+	}
+	n.sum(t, 20)
 }

@@ -23,7 +23,9 @@
 // deadlock (40P01; 1213 on MariaDB), a lock that was not to be had in time (55P03;
 // 1205), a row that changed since the snapshot was taken (1020), and a connection
 // that ended before COMMIT was sent. It makes no difference whether the function
-// returns the error as its client library gave it, or wrapped.
+// returns the error as its client library gave it, or wrapped. But of a lost
+// connection a driver.SQL may say that it is Uncertain, and so may a guard that works
+// on one: the function may have asked another database, so that is not run again.
 //
 // # Levels
 //
@@ -67,8 +69,9 @@ func Serializable[T any](ctx context.Context, db driver.BeginnerAt[T], o *Option
 //
 //   - an [ExhaustedError], Retryable, when all attempts failed; or, if ctx ended
 //     between two attempts, the error of the last one with the cause;
-//   - an Uncertain error: the answer to COMMIT was lost, or fn gave one. Whether it
-//     was done has to be found out by looking; it is not run again;
+//   - an Uncertain error: the answer to COMMIT was lost, or fn gave one (then COMMIT
+//     was not sent). Whether it was done has to be found out by looking; it is not
+//     run again;
 //   - an error of fn, as it is, after a rollback. If it came from the database and
 //     bears no kind of its own, it is given one.
 //

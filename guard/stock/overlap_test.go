@@ -22,8 +22,8 @@ func TestOverlaps(t *testing.T) {
 		"a sale beside one that is cancelled is a sale": testSaleBesideCancelled,
 		"a commit without an answer is done once":       testLostCommit,
 		"a unique index behind it undoes a sale":        testUniqueIndexBehind,
+		"an id forgotten just now was not reused":       testForgottenMeanwhile,
 	})
-	eachWorld(t, map[string]func(*testing.T, world){"an id forgotten just now was not reused": testForgottenMeanwhile}, databases.Pgx)
 }
 
 // call is one of the calls of a table, on items made for it.
@@ -158,8 +158,11 @@ func testUniqueIndexBehind(t *testing.T, w world) {
 }
 
 // testForgottenMeanwhile has a sweeper between the statement that meets an old
-// record, and the one that compares with it.
+// record, and the one that compares with it. On MariaDB the first one locks it.
 func testForgottenMeanwhile(t *testing.T, w world) {
+	if w.Dialect == driver.MariaDB {
+		return
+	}
 	w.Table.Keep = time.Hour
 	w.set(t, "a", 9)
 	for _, call := range []call{

@@ -165,7 +165,7 @@ func testSameTransaction(t *testing.T, w world) {
 // TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
 func TestModesOfMariaDB(t *testing.T) {
 	server := testbed.MariaDB(t)
-	for _, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
+	for _, mode := range []string{"", "STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
 		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL"} {
 		db := databases.Open(t, server, databases.Maria)
 		modal, closed, err := databases.Connect(t.Context(), db.Client, db.URL+"?interpolateParams=true&time_zone=%27-09:30%27&sql_mode=%27"+mode+"%27")
