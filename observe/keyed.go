@@ -30,5 +30,5 @@ type KeyedEnded struct {
 // KeyedRefused: a task was not taken, or left the queue before it began.
 type KeyedRefused struct {
 	Key string
-	Err error // full, closed, or why its context ended
+	Err error // full, closed, reentered, or why its context ended
 }

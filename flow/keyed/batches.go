@@ -16,8 +16,8 @@ type Batches[T any] struct{ x *engine[T] }
 //
 // The context of run is the executor's, not the submitters': it carries none of
 // their values, and ends when run has returned or a Close has waited long enough.
-// An error of run is that of every piece of the batch, unless it is an [Each], which
-// has one for each. nil options are the defaults.
+// An error of run is that of every piece of the batch, unless it is an [Each], not
+// wrapped, which has one for each. nil options are the defaults.
 func NewBatches[T any](most int, run func(ctx context.Context, key string, batch []T) error, o *Options) (*Batches[T], error) {
 	if run == nil {
 		return nil, bug("make executor", "", errNil)

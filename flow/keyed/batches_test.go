@@ -68,6 +68,8 @@ func TestErrorsOfABatch(t *testing.T) {
 			}
 			return each
 		}, "[<nil> odd <nil>]"},
+		"each, and more": {func(batch []int) error { return errors.Join(make(keyed.Each, len(batch)), odd) },
+			"[batch: <nil>\nodd batch: <nil>\nodd batch: <nil>\nodd]"},
 		"too few": {func([]int) error { return keyed.Each{nil} },
 			`[run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil>]`},
 	} {
@@ -127,5 +129,16 @@ func TestBatchesShareTheirCost(t *testing.T) {
 	closed(t, b)
 	if done != 10_000 || runs > 5_000 {
 		t.Errorf("%d tasks in %d runs", done, runs)
+	}
+}
+
+// TestErrorsOfATask are its submitter's as they are: an Each of its own, or of what
+// it called, makes no success of it.
+func TestErrorsOfATask(t *testing.T) {
+	x := executor(t, nil)
+	for _, want := range []error{keyed.Each{nil}, keyed.Each{nil, nil}, fmt.Errorf("a batch below: %w", keyed.Each{nil})} {
+		if err := x.Do(t.Context(), "k", func(context.Context) error { return want }); fmt.Sprint(err) != fmt.Sprint(want) {
+			t.Errorf("%v, want %v", err, want)
+		}
 	}
 }

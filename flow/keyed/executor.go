@@ -67,7 +67,8 @@ func NewExecutor(o *Options) (*Executor, error) {
 	x.call = func(_ string, live []*task[func(context.Context) error]) error {
 		ctx := x.enter(live[0].ctx)
 		defer ctx.end()
-		return live[0].work(ctx)
+		live[0].err = live[0].work(ctx) // as it is, also if it is an Each
+		return nil
 	}
 	return &Executor{x}, nil
 }
@@ -91,8 +92,9 @@ func (e *Executor) Do(ctx context.Context, key string, fn func(ctx context.Conte
 
 // Go queues fn, and returns nil once it is taken. Then done is called exactly once,
 // before the next task of key begins: with fn's error, or, if fn never runs because
-// its context has ended by its turn or Close dropped it, with that. done must return
-// at once, and must not panic; nil means that nobody wants to know.
+// its context has ended by its turn or Close dropped it, with that. Until its turn a
+// task whose context has ended keeps its place. done must return at once, and must
+// not panic; nil means that nobody wants to know.
 //
 // ctx is that of the task, also when Go has returned: [context.WithoutCancel] makes
 // one that outlives its request. Go waits for nothing but room, if Options.Wait says

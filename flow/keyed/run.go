@@ -1,7 +1,6 @@
 package keyed
 
 import (
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -165,8 +164,7 @@ func spread[T any](key string, live []*task[T], err error) {
 
 // outcomes is err for each of n tasks.
 func outcomes(key string, n int, err error) []error {
-	var each Each
-	if errors.As(err, &each) {
+	if each, is := err.(Each); is { // what wraps one may be of more than its parts
 		if len(each) == n {
 			return each
 		}

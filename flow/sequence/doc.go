@@ -2,7 +2,8 @@
 // producer numbered them, and says so when one is missing. It does not order events
 // that nobody numbered, does not make a handler's effect outside the store happen
 // once, and cannot tell that the last event of a key is missing before a later one
-// comes. A log's offsets are no numbers for it: they have legal gaps.
+// comes. It believes the producer: a number that is far too high makes a hole of all
+// that is still to come. A log's offsets are no numbers for it: they have legal gaps.
 //
 //	order := sequence.InTx(postgres.Pool(pool), sequence.Table{})
 //	s, err := sequence.New("orders", order, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {

@@ -8,38 +8,34 @@ import (
 // gap deals with what is missing before the first of what is held.
 func (m *machine) gap(now time.Time) {
 	missing, since := m.missing(), m.since()
+	ended := m.phase == waiting && !now.Before(since.Add(m.wait)) || m.phase == fetching && !now.Before(m.deadline)
+	if (m.phase == unseen || ended) && !m.fresh { // nothing is missing if it came elsewhere
+		m.look()
+		return
+	}
 	note := func(kind effectKind) { m.emit(effect{kind: kind, hole: missing, waited: now.Sub(since)}) }
 	if m.phase == unseen {
 		m.phase = waiting
 		note(noteGap)
 	}
 	if m.phase == waiting && !now.Before(since.Add(m.wait)) {
-		m.phase = overdue
+		m.phase, m.deadline = fetching, now.Add(m.fetch)
 		note(noteOverdue)
 		if m.fetch > 0 {
-			m.phase, m.deadline = fetching, now.Add(m.fetch)
 			wanted := missing
 			wanted.To = min(wanted.To, wanted.From+int64(m.limit)-1)
 			m.emit(effect{kind: fetch, hole: wanted})
-		} else if m.halt {
+		}
+	}
+	if m.phase == fetching && !now.Before(m.deadline) { // at once if there is no source
+		m.phase = overdue
+		if m.halt {
 			m.phase = halted
 			note(noteHalted)
 		}
 	}
-	if m.phase == fetching && !now.Before(m.deadline) {
-		m.unanswered(now)
-	}
 	if m.phase == overdue {
 		m.do(effect{kind: open, hole: missing})
-	}
-}
-
-// unanswered is what follows a fetch that did not close the gap.
-func (m *machine) unanswered(now time.Time) {
-	m.phase = overdue
-	if m.halt {
-		m.phase = halted
-		m.emit(effect{kind: noteHalted, hole: m.missing(), waited: now.Sub(m.since())})
 	}
 }
 
@@ -51,9 +47,7 @@ func (m *machine) fetched(now time.Time, in input) {
 			m.insert(at, held{event: e, at: now, fetched: true})
 		}
 	}
-	if len(m.held) > 0 && !m.last.first(m.held[0].event.Position) {
-		m.unanswered(now)
-	}
+	m.deadline = now // if it did not help, and nothing else did
 }
 
 // awaits reports whether the answer to a fetch is waited for.
@@ -102,7 +96,7 @@ func (m *machine) find(p Position) (at int, found bool) {
 }
 
 func (m *machine) insert(at int, h held) {
-	if at == 0 && len(m.held) > 0 && m.held[0].event.Epoch != h.event.Epoch {
+	if m.notices(at, h.event) {
 		m.phase = unseen // the gap before this one comes first
 	}
 	m.held = slices.Insert(m.held, at, h)

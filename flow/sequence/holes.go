@@ -13,11 +13,15 @@ type OpenHole struct {
 	Opened time.Time // by the database's clock
 }
 
-// Open lists holes of a stream that are open, the oldest first, at most limit.
+// Open lists holes of a stream that are open, the oldest first, at most limit, which
+// is at least 1.
 func (t Table) Open(ctx context.Context, db driver.SQL, stream string, limit int) (holes []OpenHole, err error) {
 	const op = "list holes"
 	if err := named(op, "stream", stream, maxStream); err != nil {
 		return nil, err
+	}
+	if limit < 1 {
+		return nil, bug(op, stream, "no limit")
 	}
 	d, q, err := t.speak(op, db)
 	if err != nil {

@@ -19,18 +19,21 @@ type inTx[T any] struct {
 	table Table
 }
 
+// Load commits nothing: what was read is true however the transaction ends.
 func (s inTx[T]) Load(ctx context.Context, stream, key string) (state State, err error) {
-	err = s.run(ctx, key, func(tx driver.Tx[T]) error {
-		state, err = s.table.Position(ctx, tx, stream, key)
-		return err
-	})
-	return state, err
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return state, uncommitted(about("begin", key, err))
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	state, err = s.table.Position(ctx, tx, stream, key)
+	return state, uncommitted(err)
 }
 
 func (s inTx[T]) Advance(ctx context.Context, m Move, fn func(ctx context.Context, in T) error) error {
 	return s.run(ctx, m.Key, func(tx driver.Tx[T]) error {
 		if err := s.table.advance(ctx, tx, m); err != nil {
-			return err
+			return uncommitted(err)
 		}
 		return tx.Classify(fn(ctx, tx.Native()))
 	})
@@ -39,7 +42,7 @@ func (s inTx[T]) Advance(ctx context.Context, m Move, fn func(ctx context.Contex
 func (s inTx[T]) Fill(ctx context.Context, stream, key string, at Position, fn func(ctx context.Context, in T) error) (state State, err error) {
 	err = s.run(ctx, key, func(tx driver.Tx[T]) error {
 		if state, err = s.table.fill(ctx, tx, stream, key, at); err != nil {
-			return err
+			return uncommitted(err)
 		}
 		return tx.Classify(fn(ctx, tx.Native()))
 	})
@@ -59,7 +62,7 @@ func (s inTx[T]) run(ctx context.Context, key string, fn func(tx driver.Tx[T]) e
 		}
 	}()
 	if err := fn(tx); err != nil {
-		return uncommitted(err)
+		return err
 	}
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: "commit", Name: key, Kind: interlock.Definite, Err: context.Cause(ctx)}
@@ -68,8 +71,9 @@ func (s inTx[T]) run(ctx context.Context, key string, fn func(tx driver.Tx[T]) e
 	return about("commit", key, tx.Commit(ctx))
 }
 
-// uncommitted makes an error of unknown outcome Retryable: what a statement did does
-// not matter in a transaction that is never committed.
+// uncommitted makes a statement's error of unknown outcome Retryable: what it did does
+// not matter in a transaction that is never committed. A handler's error stays as it
+// is: it may be of something done elsewhere.
 func uncommitted(err error) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {

@@ -65,7 +65,7 @@ func (s *Sequencer[T]) entry(key string) *entry {
 // leave gives a key up. An operation that did not come to its end, because the
 // handler panicked, is forgotten.
 func (s *Sequencer[T]) leave(k *entry) {
-	k.machine.abort()
+	k.machine.abort(s.now())
 	due := k.machine.due()
 	bytes := int64(0)
 	for _, h := range k.machine.held {

@@ -8,7 +8,8 @@ import "time"
 type machine struct {
 	rules
 
-	loaded bool     // last and holes are what the store says
+	loaded bool     // last and holes are what the store said
+	fresh  bool     // it said so after the present input came: nobody has moved the key since
 	last   Position // all up to here is delivered, or recorded as missing
 	holes  int64    // holes that are open: without any, what lies behind is a duplicate
 	held   []held   // sorted, all after last once drained
@@ -18,6 +19,7 @@ type machine struct {
 	failures int       // in a row, of what was not for an offer
 	retry    time.Time // when to try again after one
 	moves    int       // how often in a row somebody else was faster
+	most     int       // events handed over at once since a failure; 0 if there is no bound
 
 	offered *Event // not answered yet
 	foreign bool   // it is not the source's: it was fetched, and came late
@@ -59,6 +61,7 @@ type input struct {
 	late   bool    // offer: it was fetched, and came too late to be taken as such
 	room   error   // offer: why it cannot be held
 	err    error   // done
+	began  bool    // done: the handler was run, so that err is not the store's refusal
 	state  State   // done, of a load or a fill
 	events []Event // fetched: those of what was asked for
 }
@@ -104,6 +107,12 @@ const (
 // Step takes one input. The effects are in order; an operation is the last.
 func (m *machine) Step(now time.Time, in input) []effect {
 	m.out = nil
+	if in.kind != done {
+		m.fresh = false
+	}
+	if !now.Before(m.retry) {
+		m.retry = time.Time{}
+	}
 	switch in.kind {
 	case offer:
 		m.offered, m.foreign, m.room = &in.event, in.late, in.room
@@ -133,12 +142,18 @@ func (m *machine) proceed(now time.Time) {
 	switch {
 	case m.offered == nil && (len(m.held) == 0 || now.Before(m.retry)):
 	case !m.loaded:
-		m.do(effect{kind: load})
+		m.look()
 	case m.offered != nil:
 		m.judge(now)
 	default:
 		m.drain(now)
 	}
+}
+
+// look asks the store where the key is, and then goes on.
+func (m *machine) look() {
+	m.loaded = false
+	m.do(effect{kind: load})
 }
 
 // drain deals with the first of what is held.
@@ -154,12 +169,13 @@ func (m *machine) drain(now time.Time) {
 	}
 }
 
-// run is the events that follow each other, or only the first if that failed
-// before: one that cannot be taken must not hold up those before it.
+// run is the events that follow each other, or after a failure only the first, then
+// two, then four: one that cannot be taken must not hold up those before it, and what
+// is too much for the time of one step must get on.
 func (m *machine) run() (events []Event) {
 	last := m.last
 	for _, h := range m.held {
-		if !last.first(h.event.Position) || len(events) > 0 && (m.failures > 0 || h.event.Epoch != last.Epoch) {
+		if !last.first(h.event.Position) || len(events) > 0 && (len(events) == m.most || h.event.Epoch != last.Epoch) {
 			break
 		}
 		events = append(events, h.event)

@@ -115,7 +115,7 @@ func (w *world) key(wait int) string {
 		return 0
 	}
 	number(bit(w.at), bit(w.m.last), flag(w.m.loaded), int(w.m.holes), int(w.m.phase), rel(w.m.deadline), rel(w.m.retry),
-		min(w.m.failures, 1), w.m.moves, w.faults, flag(w.resumed))
+		min(w.m.failures, 1), w.m.moves, w.m.most, w.faults, flag(w.resumed))
 	if w.wanted != nil {
 		number(int(w.wanted.Epoch), int(w.wanted.From), int(w.wanted.To))
 	}
@@ -240,6 +240,9 @@ func (mo *model) step(w world, in, cause input) {
 	mo.bounds(&w)
 	op := w.m.doing
 	if op == nil {
+		if due := w.m.due(); !due.IsZero() && !due.After(w.time()) {
+			mo.fail(&w, "a tick is asked for at once, when one has just been")
+		}
 		mo.add(w)
 		return
 	}
@@ -348,6 +351,9 @@ func (mo *model) open(w *world, h Hole) {
 
 // judge checks what is told.
 func (mo *model) judge(w *world, e effect, cause input) {
+	if e.kind >= noteGap && e.kind <= noteHalted && e.kind != noteRecorded && w.m.last != w.at {
+		mo.fail(w, "hole %+v is told of, and the key was moved elsewhere", e.hole)
+	}
 	switch e.kind {
 	case noteOverdue:
 		for seq := e.hole.From; seq <= e.hole.To; seq++ {
@@ -398,7 +404,7 @@ func (mo *model) refused(w *world, err error) {
 	var stands *HaltedError
 	switch {
 	case errors.As(err, &full) && len(w.m.held) >= mo.rules.limit:
-	case errors.As(err, &stands) && mo.rules.halt && w.m.phase == halted:
+	case errors.As(err, &stands) && mo.rules.halt && w.m.phase == halted && w.m.last == w.at:
 	case w.broken:
 	default:
 		mo.fail(w, "refused without need: %v", err)

@@ -16,7 +16,9 @@ func (m *machine) judge(now time.Time) {
 		m.do(effect{kind: deliver, events: []Event{e}, offered: true})
 	case found:
 		m.reply(now, Repeated, nil)
-	case m.phase == halted && !m.missing().has(e.Position):
+	case !m.fresh && (m.stands(e) || m.notices(at, e)):
+		m.look() // what is missing may have come elsewhere
+	case m.stands(e):
 		m.reply(now, Refused, &HaltedError{Missing: m.missing()})
 	case len(m.held) >= m.limit:
 		m.reply(now, Refused, &FullError{Key: e.Key, What: "events of the key are held"})
@@ -26,6 +28,14 @@ func (m *machine) judge(now time.Time) {
 		m.insert(at, held{event: e, at: now, fetched: m.foreign})
 		m.reply(now, Held, nil)
 	}
+}
+
+// stands reports whether the key is halted, and the event does not help.
+func (m *machine) stands(e Event) bool { return m.phase == halted && !m.missing().has(e.Position) }
+
+// notices reports whether there is a gap before the event that nobody knew of.
+func (m *machine) notices(at int, e Event) bool {
+	return at == 0 && (len(m.held) == 0 || m.held[0].event.Epoch != e.Epoch)
 }
 
 // reply answers the offer, and goes on with what is held.

@@ -16,7 +16,8 @@ type Options struct {
 	Wait time.Duration
 	// Fetch asks the source for missing events once the wait has ended: those of
 	// the hole that it has, in any order. It is asked for no more than Buffer at a
-	// time, and again while that helps. nil means that there is no source.
+	// time, and again while that helps: once it has none of them the whole hole is
+	// passed over, also what was not asked for. nil means that there is no source.
 	Fetch func(ctx context.Context, missing Hole) ([]Event, error)
 	// FetchWait bounds one Fetch; 0 means 5 s. What it gives later is taken as if
 	// it had been offered.

@@ -11,14 +11,11 @@ func (m *machine) ended(now time.Time, in input) {
 	m.doing = nil
 	switch {
 	case in.err == nil:
-		if !now.Before(m.retry) {
-			m.retry = time.Time{}
-		}
 		m.succeeded(op, in)
-	case op.kind == fill && errors.Is(in.err, ErrNoHole):
+	case op.kind == fill && !in.began && errors.Is(in.err, ErrNoHole):
 		m.holes = in.state.Holes
 		m.drop(op.events[0], op.offered)
-	case errors.Is(in.err, ErrMoved):
+	case !in.began && errors.Is(in.err, ErrMoved):
 		m.loaded = false
 		if m.moves++; m.moves > 3 {
 			m.failed(now, op, in.err)
@@ -29,6 +26,7 @@ func (m *machine) ended(now time.Time, in input) {
 }
 
 func (m *machine) succeeded(op effect, in input) {
+	m.fresh = m.fresh || op.kind != fill
 	if op.kind == load {
 		m.loaded, m.holes = true, in.state.Holes
 		m.move(in.state.Position)
@@ -47,14 +45,18 @@ func (m *machine) succeeded(op effect, in input) {
 		for _, e := range op.events {
 			m.told(e, Delivered, op.offered)
 		}
+		if m.most *= 2; m.most > m.limit {
+			m.most = 0
+		}
 		m.move(op.events[len(op.events)-1].Position)
 	}
 }
 
-// move sets the position. What gap there is now has not been dealt with.
+// move sets the position. What gap there is now has not been dealt with, and what
+// failed before is not what is to be done next.
 func (m *machine) move(to Position) {
 	if m.last != to {
-		m.last, m.phase = to, unseen
+		m.last, m.phase, m.retry = to, unseen, time.Time{}
 	}
 }
 
@@ -68,12 +70,22 @@ func (m *machine) failed(now time.Time, op effect, err error) {
 		m.emit(effect{kind: answer, err: err})
 		return
 	}
-	m.failures++
-	m.retry = now.Add(m.backoff(m.failures))
+	m.later(now)
 	m.emit(effect{kind: noteFailed, err: err})
 }
 
-// abort forgets an operation whose outcome never came.
-func (m *machine) abort() {
+// later is when what failed is tried again, and with how much.
+func (m *machine) later(now time.Time) {
+	m.failures++
+	m.most = 1
+	m.retry = now.Add(m.backoff(m.failures))
+}
+
+// abort forgets an operation whose outcome never came. What is held is dealt with
+// later.
+func (m *machine) abort(now time.Time) {
+	if m.doing != nil {
+		m.later(now)
+	}
 	m.doing, m.offered = nil, nil
 }

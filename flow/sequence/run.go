@@ -40,6 +40,7 @@ func (s *Sequencer[T]) step(ctx context.Context, k *entry, in input) (r result) 
 // operate carries out an operation and brings its outcome.
 func (s *Sequencer[T]) operate(ctx context.Context, k *entry, e effect) input {
 	in := input{kind: done}
+	hand := s.hand(e, &in.began)
 	switch e.kind {
 	case load:
 		in.state, in.err = s.store.Load(ctx, s.stream, k.key)
@@ -48,19 +49,23 @@ func (s *Sequencer[T]) operate(ctx context.Context, k *entry, e effect) input {
 		in.err = s.store.Advance(ctx, Move{Stream: s.stream, Key: k.key, From: k.machine.last,
 			To: Position{hole.Epoch, hole.To}, Hole: &hole}, func(context.Context, T) error { return nil })
 	case fill:
-		in.state, in.err = s.store.Fill(ctx, s.stream, k.key, e.events[0].Position, s.hand(e.events, true))
+		in.state, in.err = s.store.Fill(ctx, s.stream, k.key, e.events[0].Position, hand)
 	case deliver:
 		in.err = s.store.Advance(ctx, Move{Stream: s.stream, Key: k.key, From: k.machine.last,
-			To: e.events[len(e.events)-1].Position}, s.hand(e.events, false))
+			To: e.events[len(e.events)-1].Position}, hand)
 	}
 	return in
 }
 
 // hand gives events to the handler.
-func (s *Sequencer[T]) hand(events []Event, late bool) func(context.Context, T) error {
-	return func(ctx context.Context, in T) error {
-		for _, e := range events {
-			if err := s.handler(ctx, in, Delivery{Event: e, Late: late}); err != nil {
+func (s *Sequencer[T]) hand(e effect, began *bool) func(context.Context, T) error {
+	return func(ctx context.Context, in T) (err error) {
+		*began = true
+		if !e.offered { // nobody is there who could recover, or whose event it is
+			defer contain(e.events[0].Key, &err)
+		}
+		for _, event := range e.events {
+			if err := s.handler(ctx, in, Delivery{Event: event, Late: e.kind == fill}); err != nil {
 				return err
 			}
 		}
@@ -198,10 +203,15 @@ func (s *Sequencer[T]) beginFetch(missing Hole) {
 		case <-ctx.Done(): // others take too long; the machine goes on by itself
 			return
 		}
-		events, err := s.options.Fetch(ctx, missing)
+		events, err := s.fetch(ctx, missing)
 		<-s.fetches
 		s.take(missing, events, err)
 	}()
+}
+
+func (s *Sequencer[T]) fetch(ctx context.Context, missing Hole) (events []Event, err error) {
+	defer contain(missing.Key, &err)
+	return s.options.Fetch(ctx, missing)
 }
 
 // take gives a machine what was fetched. What comes too late is offered instead, as

@@ -12,7 +12,8 @@ import (
 // Handler takes an event. in is what the store lends, such as the transaction that
 // moves the key. An error leaves the event undelivered: one that was just offered
 // goes back to its source, one that was held is tried again with growing waits,
-// and the key with it.
+// and the key with it. So is one that panics over a held event, as if it had returned
+// a [*PanicError]; a panic over an event just offered is its caller's.
 type Handler[T any] func(ctx context.Context, in T, d Delivery) error
 
 // Sequencer puts the events of one stream in order, each key for itself. It is safe

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -234,6 +235,31 @@ func TestFailures(t *testing.T) {
 	})
 }
 
+// TestSlowHandlerGetsOn: more is held than the handler does in the time of a step.
+// What follows a failure is handed over piece by piece.
+func TestSlowHandlerGetsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		slow := func(ctx context.Context, _ struct{}, d sequence.Delivery) error {
+			select {
+			case <-time.After(time.Second):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		s := over(t, &sequence.Memory{}, slow, &j, sequence.Options{Timeout: 10 * time.Second})
+		for seq := int64(2); seq <= 65; seq++ {
+			offers(t, s, "a", fmt.Sprint(seq, "=held"))
+		}
+		time.Sleep(5*time.Second + 2*64*time.Second)
+		synctest.Wait()
+		if got := strings.Count(j.take(), ":delivered"); got != 64 {
+			t.Errorf("%d of 64 delivered in twice the time that they take", got)
+		}
+	})
+}
+
 // unwilling is a store that records no hole while it is told not to.
 type unwilling struct {
 	sequence.Memory
@@ -275,6 +301,49 @@ func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
 	})
 }
 
+// TestWhatCameDoesNotWaitForAHole: while a hole cannot be recorded its events come
+// after all; what is behind them is delivered with them.
+func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		s := over(t, &unwilling{not: errors.New("disk full")}, handle[struct{}](&j), &j, sequence.Options{})
+		offers(t, s, "a", "1=delivered 4=held")
+		time.Sleep(10 * time.Minute) // the next attempt is far away
+		synctest.Wait()
+		j.take()
+		offers(t, s, "a", "2=delivered 3=delivered")
+		if got := j.take(); !strings.HasSuffix(got, "a3 a4 4:delivered") {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+// TestErrorsOfTheStoreFromTheHandler: a handler that works on another stream may
+// return what a store answers. Its event is not taken for one that is done.
+func TestErrorsOfTheStoreFromTheHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, own := range []error{sequence.ErrNoHole, sequence.ErrMoved} {
+			var fail error
+			runs := 0
+			s := over(t, &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error { runs++; return fail }, &journal{}, sequence.Options{})
+			offers(t, s, "a", "1=delivered 4=held")
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			fail, runs = fmt.Errorf("another stream: %w", own), 0
+			for _, seq := range []int64{2, 5} { // late, and next
+				if o, err := s.Offer(t.Context(), event("a", seq)); o != sequence.Refused || !errors.Is(err, fail) {
+					t.Errorf("%d: %v, %v, want %v", seq, o, err, fail)
+				}
+			}
+			if runs != 2 {
+				t.Errorf("%d runs of 2 events", runs)
+			}
+			fail = nil
+			offers(t, s, "a", "2=late 5=delivered")
+		}
+	})
+}
+
 // TestClose: what is held is not settled, nothing more is taken, and all has ended.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -295,27 +364,59 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestPanic: the handler's panic is its caller's, and the key goes on.
+// TestPanic: the handler's panic over an offered event is its caller's; one over an
+// event that is held ends nobody's process, and is tried again. So is one that ends
+// its goroutine.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := true
-		s, err := sequence.New("test", &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error {
-			if first {
-				first = false
-				panic("x")
+		var j journal
+		var bad sync.Map
+		bad.Store(int64(1), func() { panic("x") })
+		bad.Store(int64(3), func() { panic(errOdd) })
+		bad.Store(int64(6), runtime.Goexit)
+		s := over(t, &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
+			if fail, is := bad.Load(d.Seq); is {
+				fail.(func())()
 			}
+			j.add("a%d", d.Seq)
 			return nil
-		}, nil)
-		ok(t, err)
-		defer closed(t, s)
+		}, &j, sequence.Options{Fetch: func(context.Context, sequence.Hole) ([]sequence.Event, error) { panic(errOdd) }})
 		func() {
 			defer func() { _ = recover() }()
 			_, _ = s.Offer(t.Context(), event("a", 1))
+			t.Error("no panic")
 		}()
+		bad.Delete(int64(1))
 		ok(t, s.Resume(t.Context(), "a")) // there is nothing that it could deliver
-		offers(t, s, "a", "1=delivered")
+		offers(t, s, "a", "3=held 1=delivered 2=delivered")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		var p *sequence.PanicError
+		if err := s.Resume(t.Context(), "a"); !errors.As(err, &p) || p.Key != "a" || !errors.Is(err, errOdd) ||
+			!strings.Contains(string(p.Stack), "TestPanic") {
+			t.Errorf("%v, want the panic", err)
+		}
+		wantKind(t, p, interlock.Uncertain, interlock.ErrUncertain)
+		bad.Delete(int64(3))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		offers(t, s, "a", "4=delivered 6=held")
+		j.take()
+		var caller sync.WaitGroup
+		caller.Go(func() { _, _ = s.Offer(t.Context(), event("a", 5)) }) // 6 ends the goroutine
+		caller.Wait()
+		bad.Delete(int64(6))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		j.want(t, "a5 a6 6:delivered")
+		offers(t, s, "a", "5=duplicate 8=held")
+		time.Sleep(time.Minute) // and the source panics
+		synctest.Wait()
+		offers(t, s, "a", "9=delivered")
 	})
 }
+
+var errOdd = errors.New("odd")
 
 // TestBadInput: each ends in an error that says what was wrong.
 func TestBadInput(t *testing.T) {
