@@ -24,11 +24,13 @@ import (
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/guard/stock"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 var update = flag.Bool("update", false, "put the code into docs/remedies.md")
@@ -146,7 +148,7 @@ func testRemediesOnPostgres(t *testing.T) {
 		`create table payment (id bigserial primary key, cents bigint)`), nil)
 	wants(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		db := postgres.Tx(tx)
-		return errors.Join(stock.Table{}.Create(ctx, db), version.Table{}.Create(ctx, db), once.Inbox{Consumer: "billing"}.Create(ctx, db),
+		return errors.Join(stock.Table{}.Create(ctx, db), version.Table{}.Create(ctx, db), sequence.Table{}.Create(ctx, db), once.Inbox{Consumer: "billing"}.Create(ctx, db),
 			outbox.Table{}.Create(ctx, db), idempotency.Table{}.Create(ctx, db), fence.Table{}.Create(ctx, db),
 			stock.Table{}.Set(ctx, db, "chair", 3))
 	}), nil)
@@ -189,6 +191,9 @@ func testRemediesOnPostgres(t *testing.T) {
 	}
 	says(`select status from orders`, "sent")
 
+	testInSequence(ctx, t, pool)
+	says(`select status from orders`, "returned")
+
 	testOutboxOfThePage(ctx, t, pool)
 	testPayOnce(t, pool)
 	says(`select count(*)::text from payment`, "1")
@@ -196,6 +201,36 @@ func testRemediesOnPostgres(t *testing.T) {
 	locks := newLocks(t)
 	wants(t, withdrawUnderLock(ctx, pool, locks), nil)
 	says(`select balance::text from account`, "70")
+}
+
+// testInSequence: the events 1, 3, 2, 5 come, and 4 once it was passed over.
+func testInSequence(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	overdue, acknowledged := make(chan observe.SequenceGap, 1), make(chan int64, 9)
+	orders, err := deliverInSequence(pool, func(g observe.SequenceGap) { overdue <- g })
+	wants(t, err, nil)
+	offered := func(seq int64, status string, want ...int64) {
+		t.Helper()
+		m := letter{Key: "order/43", Seq: seq, Body: []byte(status), Acknowledge: func() { acknowledged <- seq }}
+		wants(t, offerMessage(ctx, orders, m), nil)
+		for _, seq := range want {
+			if got := <-acknowledged; got != seq {
+				t.Errorf("%d is acknowledged, want %d", got, seq)
+			}
+		}
+	}
+	offered(1, "packed", 1)
+	offered(3, "delivered")
+	offered(2, "sent", 3, 2) // 3 is told before the call returns
+	offered(5, "returned")
+	if g := <-overdue; g.From != 4 || g.To != 4 {
+		t.Errorf("overdue: %+v", g)
+	}
+	if seq := <-acknowledged; seq != 5 {
+		t.Errorf("%d is acknowledged, want 5", seq)
+	}
+	offered(4, "complained of", 4)
+	wants(t, orders.Close(ctx), nil)
 }
 
 func newLocks(t *testing.T) *lock.Fenced {
@@ -249,9 +284,10 @@ type (
 		Acknowledge func(error)
 	}
 	letter struct {
-		ID, Key string
-		Seq     int64
-		Body    []byte
+		ID, Key     string
+		Seq         int64
+		Body        []byte
+		Acknowledge func()
 	}
 )
 

@@ -22,12 +22,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/guard/isolation"
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/guard/stock"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // The bodies of these functions are the code of docs/remedies.md, word for word,
@@ -133,6 +135,34 @@ func inOrder(ctx context.Context, events []event, handle func(context.Context, e
 		}
 	}
 	return workers.Close(ctx)
+}
+
+func deliverInSequence(pool *pgxpool.Pool, alert func(observe.SequenceGap)) (*sequence.Sequencer[pgx.Tx], error) {
+	store := sequence.InTx(postgres.Pool(pool), sequence.Table{})
+	return sequence.New("orders", store, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {
+		outcome, err := version.Table{}.Apply(ctx, postgres.Tx(tx), version.Change{
+			Entity: d.Key, Stamp: version.Stamp{Version: d.Seq}})
+		if err != nil || outcome != version.Applied {
+			return err // it came late: what was after it is applied already
+		}
+		_, err = tx.Exec(ctx, `update orders set status = $1 where id = 42`, string(d.Payload))
+		return err
+	}, &sequence.Options{
+		Settled: func(e sequence.Event, o sequence.Outcome) { e.Handle.(letter).Acknowledge() },
+		Observe: &observe.Sequence{Overdue: alert},
+	})
+}
+
+func offerMessage(ctx context.Context, orders *sequence.Sequencer[pgx.Tx], m letter) error {
+	outcome, err := orders.Offer(ctx, sequence.Event{Key: m.Key, Position: sequence.Position{Seq: m.Seq}, Payload: m.Body, Handle: m})
+	switch {
+	case outcome.Durable():
+		m.Acknowledge()
+	case outcome == sequence.Held: // Settled will tell
+	case outcome == sequence.Repeated:
+		return errors.New("another copy is held: have it delivered again later")
+	}
+	return err // not nil: have it delivered again
 }
 
 func receiveOnce(ctx context.Context, pool *pgxpool.Pool, m letter) error {
