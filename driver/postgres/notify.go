@@ -62,6 +62,9 @@ type ear struct{ each func() }
 // nothing. A channel has 1 to 63 bytes of UTF-8 without NUL, anything else is an
 // interlock.ErrName. Close it.
 func NewBell(config *pgx.ConnConfig, channel string, o *BellOptions) (*Bell, error) {
+	if config == nil {
+		return nil, problem("make bell", channel, interlock.Bug, errors.New("there is no configuration"))
+	}
 	b := &Bell{config: config.Copy(), channel: channel, interval: DefaultBellInterval, self: rand.Text(),
 		rung: make(chan struct{}, 1), ears: map[*ear]bool{}}
 	if o != nil && o.Interval != 0 {

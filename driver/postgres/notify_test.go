@@ -92,6 +92,9 @@ func TestBellBadInput(t *testing.T) {
 	if _, err := NewBell(config, "x", &BellOptions{Interval: -1}); interlock.Kind(err) != interlock.Bug {
 		t.Error(err)
 	}
+	if _, err := NewBell(nil, "x", nil); interlock.Kind(err) != interlock.Bug {
+		t.Error(err)
+	}
 	b, err := NewBell(config, "x", nil)
 	if err != nil {
 		t.Fatal(err)

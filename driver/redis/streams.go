@@ -146,7 +146,9 @@ func (s *Stream) round(ctx context.Context, topics []*streamed, messages []drive
 	return more
 }
 
-// answerOf is what the script's text about a message says.
+// answerOf is what the script's text about a message says. That a topic is no stream
+// will not pass by itself; whatever else the server refuses, such as for a missing
+// right, is not the message's fault.
 func answerOf(id, text string) error {
 	switch text {
 	case "":
@@ -154,14 +156,27 @@ func answerOf(id, text string) error {
 	case "held":
 		return driver.ErrNotSent
 	}
-	return problem(request{op: "publish", name: id}, kindOf(text), errors.New(text))
+	kind := interlock.Retryable
+	if strings.HasPrefix(text, "WRONGTYPE ") {
+		kind = interlock.Definite
+	}
+	return problem(request{op: "publish", name: id}, kind, errors.New(text))
+}
+
+// blameless is the failure of a request, which says nothing about its messages: a
+// Definite one keeps none of them from being sent later.
+func blameless(asked request, err error) error {
+	if interlock.Kind(err) != interlock.Definite {
+		return err
+	}
+	return problem(asked, interlock.Retryable, errors.Unwrap(err))
 }
 
 // texts are what the script answered.
 func (s *Stream) texts(r rueidis.RedisResult, n int) ([]string, error) {
 	asked := request{op: "publish"}
 	if err := r.Error(); err != nil {
-		return nil, failure(asked, err)
+		return nil, blameless(asked, failure(asked, err))
 	}
 	texts, err := r.AsStrSlice()
 	if err != nil || len(texts) != n {

@@ -90,6 +90,23 @@ func TestStreamFailuresHoldTheirLane(t *testing.T) {
 	}
 }
 
+// TestStreamNotAllowed: a missing right is nothing that is wrong with a message.
+func TestStreamNotAllowed(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := NewStream(client, nil)
+	for _, rights := range []string{"~good", "~* -xadd", "-evalsha -eval"} {
+		words := append([]string{"SETUSER", "default", "resetkeys"}, strings.Fields(rights)...)
+		if err := client.Do(t.Context(), client.B().Arbitrary("ACL").Args(words...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Publish(t.Context(), []driver.Message{{ID: "1", Topic: "t"}})[0]
+		if err == nil || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%s: %v (%v)", rights, err, interlock.Kind(err))
+		}
+	}
+}
+
 // TestStreamMemory: a server that is full refuses for now.
 func TestStreamMemory(t *testing.T) {
 	t.Parallel()

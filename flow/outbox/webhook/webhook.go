@@ -19,7 +19,6 @@
 package webhook
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -27,8 +26,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -78,7 +75,7 @@ type Sink struct {
 	client  *http.Client
 
 	mu    sync.Mutex
-	hosts map[string]chan struct{}
+	hosts map[string]*host
 }
 
 var _ driver.Sink = (*Sink)(nil)
@@ -86,7 +83,7 @@ var _ driver.Sink = (*Sink)(nil)
 // New makes a sink that posts to an address, http or https; it sends nothing. What
 // cannot be is a Bug.
 func New(address string, signer Signer, o *Options) (*Sink, error) {
-	s := &Sink{address: address, signer: signer, hosts: map[string]chan struct{}{}}
+	s := &Sink{address: address, signer: signer, hosts: map[string]*host{}}
 	if o != nil {
 		s.options = *o
 	}
@@ -102,7 +99,7 @@ func New(address string, signer Signer, o *Options) (*Sink, error) {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	s.client = &client
 	switch {
-	case signer == nil:
+	case signer == nil || signer.Sign(nil) == "":
 		return nil, problem("", interlock.Bug, errors.New("there is no signer"))
 	case s.options.Timeout < 0 || s.options.PerHost < 0:
 		return nil, problem("", interlock.Bug, fmt.Errorf("impossible options: timeout %v, %d for each host", s.options.Timeout, s.options.PerHost))
@@ -167,56 +164,4 @@ func (s *Sink) post(ctx context.Context, m driver.Message) error {
 	defer response.Body.Close()
 	why, _ := io.ReadAll(io.LimitReader(response.Body, 512))
 	return verdict(m.ID, response, why, s.options.Now())
-}
-
-// enter waits until there are not too many requests to a host.
-func (s *Sink) enter(ctx context.Context, host string) (leave func(), err error) {
-	s.mu.Lock()
-	turns := s.hosts[host]
-	if turns == nil {
-		turns = make(chan struct{}, s.options.PerHost)
-		s.hosts[host] = turns
-	}
-	s.mu.Unlock()
-	select {
-	case turns <- struct{}{}:
-		return func() { <-turns }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// request is a signed request for m. What cannot be sent now never can.
-func (s *Sink) request(m driver.Message) (*http.Request, error) {
-	address := s.address
-	if s.options.Address != nil {
-		address = s.options.Address(m)
-	}
-	u, err := parse(address)
-	if err != nil {
-		return nil, err
-	}
-	if err := signable(m.ID); err != nil {
-		return nil, err
-	}
-	r, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(m.Payload))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("content-type", s.options.ContentType)
-	for name, value := range m.Headers {
-		if strings.HasPrefix(strings.ToLower(name), "webhook-") || strings.HasPrefix(strings.ToLower(name), "interlock-") {
-			return nil, fmt.Errorf("header %q is one of ours", name)
-		}
-		r.Header.Set(name, value)
-	}
-	at := s.options.Now().Unix()
-	r.Header.Set(HeaderID, m.ID)
-	r.Header.Set(HeaderTimestamp, strconv.FormatInt(at, 10))
-	r.Header.Set(HeaderSignature, s.signer.Sign(signed(m.ID, at, m.Payload)))
-	r.Header.Set(HeaderTopic, url.PathEscape(m.Topic))
-	if m.Key != "" {
-		r.Header.Set(HeaderKey, url.PathEscape(m.Key))
-	}
-	return r, nil
 }

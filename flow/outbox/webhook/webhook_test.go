@@ -188,7 +188,10 @@ func TestWhatCannotBeSent(t *testing.T) {
 	})
 	const somewhere = "http://127.0.0.1:1"
 	for _, m := range []driver.Message{{ID: "a.b", Payload: []byte(somewhere)}, {Payload: []byte(somewhere)}, {ID: "a\nb", Payload: []byte(somewhere)},
-		{ID: "a", Payload: []byte("ftp://x")}, {ID: "a", Payload: []byte(":")}, {ID: "a", Headers: map[string]string{"Webhook-Id": "b"}, Payload: []byte(somewhere)}} {
+		{ID: "a", Payload: []byte("ftp://x")}, {ID: "a", Payload: []byte(":")}, {ID: "a", Headers: map[string]string{"Webhook-Id": "b"}, Payload: []byte(somewhere)},
+		{ID: "a\x01", Payload: []byte(somewhere)}, {ID: "a", Headers: map[string]string{"a b": "c"}, Payload: []byte(somewhere)},
+		{ID: "a", Headers: map[string]string{"": "c"}, Payload: []byte(somewhere)}, {ID: "a", Headers: map[string]string{"é": "c"}, Payload: []byte(somewhere)},
+		{ID: "a", Headers: map[string]string{"x": "a\nb"}, Payload: []byte(somewhere)}, {ID: "a", Headers: map[string]string{"x": "\x7f"}, Payload: []byte(somewhere)}} {
 		if err := post(t, s, m); interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Errorf("%q: %v (%v)", m, err, interlock.Kind(err))
 		}
@@ -198,8 +201,9 @@ func TestWhatCannotBeSent(t *testing.T) {
 	_, none := webhook.NewKey(nil)
 	_, unsigned := webhook.New(somewhere, nil, nil)
 	_, nowhere := webhook.New("nowhere", good, nil)
+	_, blank := webhook.New(somewhere, webhook.Both(), nil)
 	_, never := webhook.New(somewhere, good, &webhook.Options{Timeout: -1})
-	for _, err := range []error{short, none, unsigned, nowhere, never} {
+	for _, err := range []error{short, none, unsigned, blank, nowhere, never} {
 		if interlock.Kind(err) != interlock.Bug {
 			t.Errorf("%v", err)
 		}

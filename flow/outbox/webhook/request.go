@@ -1,0 +1,64 @@
+package webhook
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// request is a signed request for m. What cannot be sent now never can.
+func (s *Sink) request(m driver.Message) (*http.Request, error) {
+	address := s.address
+	if s.options.Address != nil {
+		address = s.options.Address(m)
+	}
+	u, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := signable(m.ID); err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(m.Payload))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("content-type", s.options.ContentType)
+	for name, value := range m.Headers {
+		if strings.HasPrefix(strings.ToLower(name), "webhook-") || strings.HasPrefix(strings.ToLower(name), "interlock-") {
+			return nil, fmt.Errorf("header %q is one of ours", name)
+		}
+		r.Header.Set(name, value)
+	}
+	at := s.options.Now().Unix()
+	r.Header.Set(HeaderID, m.ID)
+	r.Header.Set(HeaderTimestamp, strconv.FormatInt(at, 10))
+	r.Header.Set(HeaderSignature, s.signer.Sign(signed(m.ID, at, m.Payload)))
+	r.Header.Set(HeaderTopic, url.PathEscape(m.Topic))
+	if m.Key != "" {
+		r.Header.Set(HeaderKey, url.PathEscape(m.Key))
+	}
+	return r, carried(r.Header)
+}
+
+// carried refuses headers that HTTP cannot have, of which the client would only say
+// when it is too late to tell that from a lost answer.
+func carried(h http.Header) error {
+	for name, values := range h {
+		if name == "" || strings.ContainsFunc(name, func(c rune) bool { return !strings.ContainsRune(letters, c) }) {
+			return fmt.Errorf("header %q has a name that HTTP cannot have", name)
+		}
+		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return fmt.Errorf("header %q has a value that HTTP cannot have", name)
+		}
+	}
+	return nil
+}
+
+// letters are those of the name of a header (RFC 9110, token).
+const letters = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
