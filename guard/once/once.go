@@ -50,8 +50,8 @@ func begun(begin func(), fn func(context.Context) error) func(context.Context) e
 // spoilTimeout bounds the statement that spoils a transaction.
 const spoilTimeout = 5 * time.Second
 
-// whole spoils the transaction if do does not come to a good end after it began
-// the effect.
+// whole spoils the transaction if do does not come to a good end after it has told
+// that it begins.
 func whole(ctx context.Context, in Inbox, db driver.SQL, do func(begin func()) error) error {
 	begun, good := false, false
 	defer func() {
