@@ -150,6 +150,7 @@ func deliveredTo(tb testing.TB, name string) []string {
 // TestKilledAnywhere kills a relay at every statement, commit and call of the sink,
 // and lets another one go on: nothing is lost, and keys keep their order.
 func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
 		db := open(t)
@@ -174,6 +175,7 @@ func TestKilledAnywhere(t *testing.T) {
 // TestKilledTwice kills the second relay too: for each point of the first, at another
 // one.
 func TestKilledTwice(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
 		db := open(t)
@@ -227,6 +229,7 @@ func playPaused(ctx context.Context, at *crash.Points, args []string) error {
 // TestPausedOwner stops a relay with a batch in its hands, lets another one deliver
 // everything, and wakes the first: it finds out, and deletes nothing.
 func TestPausedOwner(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
 		db := open(t)

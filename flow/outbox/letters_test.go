@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -119,6 +120,24 @@ func testBuryTooLate(t *testing.T, db *databases.DB) {
 	if n := count(t, db, `interlock_outbox_audit`); n != 0 {
 		t.Errorf("%d records", n)
 	}
+}
+
+// testRetryWaitsForNobody: the key of another message may be locked meanwhile.
+func testRetryWaitsForNobody(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	refuse(&sink, errors.New("not now"), "a/1", "b/1")
+	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
+	add(t, db, slices.Concat(keyed("a", 1, 1), keyed("b", 1, 1))...)
+	waiting(t, db, 2, func(w outbox.Waiting) bool { return w.Why == outbox.WhyRetry })
+	_ = stop()
+	lane := databases.One[int64](t, db, `select lane from interlock_outbox_lane where message_id = 'a/1'`)
+	relay := db.Begun(t, driver.ReadCommitted)
+	_, err := databases.Value[int64](t.Context(), relay, fmt.Sprintf(`select 1 from interlock_outbox_lane where lane = %d for update`, lane))
+	ok(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	ok(t, db.Try(ctx, func(ctx context.Context, sql driver.SQL) error { return box.Retry(ctx, sql, "b/1") }))
+	ok(t, relay.Rollback(t.Context()))
 }
 
 // testClockSetBack: times that were stored by a clock that was an hour ahead keep no

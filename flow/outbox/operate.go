@@ -140,16 +140,23 @@ func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 	if err != nil {
 		return err
 	}
-	const which = ` where message_id = ? and why in ('` + WhyRetry + `', '` + WhyBlocked + `')`
+	// The lane is found without locks, since InnoDB would lock all that it passes.
+	var lane int64
 	found := false
-	err = s.query(ctx, `select 1 from {lanes}`+which+` for update`, []any{id}, func(scan func(...any) error) error { found = true; return nil })
-	if err == nil && !found {
+	const which = ` message_id = ? and why in ('` + WhyRetry + `', '` + WhyBlocked + `')`
+	see := func(scan func(...any) error) error { found = true; return scan(&lane) }
+	err = s.query(ctx, `select lane from {lanes} where`+which, []any{id}, see)
+	if err == nil && found {
+		found = false
+		err = s.query(ctx, `select lane from {lanes} where lane = ? and`+which+` for update`, []any{lane, id}, see)
+	}
+	switch {
+	case err != nil:
+		return s.failed(op, err)
+	case !found:
 		return s.notFound("waiting message", id)
 	}
-	if err == nil {
-		err = s.exec(ctx, `update {lanes} set wait_until = {now}`+which, id)
-	}
-	return s.failed(op, err)
+	return s.failed(op, s.exec(ctx, `update {lanes} set wait_until = {now} where lane = ?`, lane))
 }
 
 // answered opens t for somebody who answers for what is done.

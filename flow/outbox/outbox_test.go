@@ -18,6 +18,7 @@ import (
 
 // TestOutbox runs every test on every database, by each of its clients.
 func TestOutbox(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		test func(t *testing.T, db *databases.DB)
@@ -32,6 +33,7 @@ func TestOutbox(t *testing.T) {
 		{"a letter is replayed before a delayed message", testReplayBeforeDelayed},
 		{"a message fails before a delayed one", testFailureBeforeDelayed},
 		{"a message is buried too late", testBuryTooLate},
+		{"a retry waits for nobody", testRetryWaitsForNobody},
 		{"a clock is set back", testClockSetBack},
 		{"what is read is bounded", testReadsAreBounded},
 		{"headers fill a statement", testHeadersFill},

@@ -21,6 +21,7 @@ import (
 // TestRelaysShareSlices lets relays join and leave a group that owns the slices,
 // while messages are added: by locks in Redis, and in the same PostgreSQL.
 func TestRelaysShareSlices(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Run("locks in Redis", func(t *testing.T) {
 			t.Parallel()

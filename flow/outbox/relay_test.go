@@ -305,6 +305,8 @@ func testLayouts(t *testing.T, db *databases.DB) {
 	elsewhere, err := outbox.NewRelay(db, absent, &memory.Sink{}, nil)
 	ok(t, err)
 	message := driver.Message{Topic: "t"}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
 	add := func(table outbox.Table) error {
 		return db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return table.Add(ctx, sql, message) })
 	}
@@ -315,8 +317,8 @@ func testLayouts(t *testing.T, db *databases.DB) {
 		"create":  db.Try(t.Context(), other.Create),
 		"a slice": relay(t, db, &memory.Sink{}, outbox.Options{}).Run(t.Context(), grant(1), 2),
 		// Groups of claim/own with fewer partitions, and with more.
-		"too few":  relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(t.Context(), grant(1), 0, 1),
-		"too many": relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(t.Context(), grant(1), 1, 3),
+		"too few":  relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(ctx, grant(1), 0, 1),
+		"too many": relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(ctx, grant(1), 1, 3),
 	} {
 		var layout *outbox.LayoutError
 		if wantKind(t, err, interlock.Definite); !errors.As(err, &layout) || layout.Stored != 2 {

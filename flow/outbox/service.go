@@ -73,6 +73,8 @@ func (s *service) ended(life context.Context, err error) error {
 		return err
 	case life.Err() != nil:
 		return context.Cause(life)
+	case s.claim.Context().Err() != nil: // which life will learn in a moment
+		return context.Cause(s.claim.Context())
 	}
 	return errors.Join(interlock.ErrExpired, err)
 }
