@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // retries is how long to wait before the next attempt when the service failed.
@@ -354,7 +355,7 @@ func (m *Map) read(ctx context.Context) (r record, stored bool, err error) {
 	}
 	r, err = decode(v.Data)
 	if err != nil {
-		return r, false, bug("read layout", m.names.group, "it is not one of ours: %w", err)
+		return r, false, failure.Bug("read layout", m.names.group, "it is not one of ours: %w", err)
 	}
 	return r, r.Generation > 0, nil
 }

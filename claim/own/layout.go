@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"sort"
+
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // MaxPartitions is how many partitions a layout has at most.
@@ -29,13 +31,13 @@ type Layout struct {
 func (l Layout) Validate() error {
 	switch {
 	case l.Partitions != 0 && len(l.Splits) > 0:
-		return bug("use layout", "", "a layout has Partitions or Splits, not both")
+		return failure.Bug("use layout", "", "a layout has Partitions or Splits, not both")
 	case l.Count() < 1 || l.Count() > MaxPartitions:
-		return bug("use layout", "", "a layout has 1 to %d partitions, not %d", MaxPartitions, l.Count())
+		return failure.Bug("use layout", "", "a layout has 1 to %d partitions, not %d", MaxPartitions, l.Count())
 	}
 	for i := 1; i < len(l.Splits); i++ {
 		if l.Splits[i-1] >= l.Splits[i] {
-			return bug("use layout", "", "Splits must rise, and %q is followed by %q", l.Splits[i-1], l.Splits[i])
+			return failure.Bug("use layout", "", "Splits must rise, and %q is followed by %q", l.Splits[i-1], l.Splits[i])
 		}
 	}
 	return nil
@@ -117,7 +119,7 @@ func decode(data []byte) (r record, err error) {
 		err = r.Next.Validate()
 	}
 	if err == nil && (r.Generation < 0 || r.Generation == 0 && r.Next == nil) {
-		err = bug("use layout", "", "generation %d has no layout", r.Generation)
+		err = failure.Bug("use layout", "", "generation %d has no layout", r.Generation)
 	}
 	return r, err
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -129,7 +130,7 @@ func (o *Options) resolve() (Options, error) {
 		r.Hooks = &observe.Own{}
 	}
 	if len(r.Identity) > maxText || len(r.Address) > maxText {
-		return r, bug("join group", "", "Identity and Address have at most %d bytes", maxText)
+		return r, failure.Bug("join group", "", "Identity and Address have at most %d bytes", maxText)
 	}
 	return r, nil
 }
@@ -219,7 +220,3 @@ func look(g interlock.Guarantees) time.Duration { return max(time.Second/4, pati
 // patience is how long a question to the service may take: whoever has no answer
 // for a TTL is about to lose what it has.
 func patience(g interlock.Guarantees) time.Duration { return cmp.Or(g.TTL, 30*time.Second) }
-
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}

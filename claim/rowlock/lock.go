@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -58,7 +59,7 @@ func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked 
 // which it returns them.
 func (r Rows) query(d driver.Dialect, n int) (string, error) {
 	if n == 0 || n > MaxKeys {
-		return "", bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
+		return "", failure.Bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
 	}
 	table, err := sqltext.Identifier(d, r.Table, "")
 	if err != nil {
@@ -82,7 +83,7 @@ func (r Rows) query(d driver.Dialect, n int) (string, error) {
 // r.Wait is not in it: set lock_timeout.
 func (r Rows) Clause(d driver.Dialect) (string, error) {
 	if r.Wait < 0 || r.Wait > 0 && r.Mode != Wait {
-		return "", bug("lock rows", r.Table, "Wait is %v; only mode Wait takes one, above zero", r.Wait)
+		return "", failure.Bug("lock rows", r.Table, "Wait is %v; only mode Wait takes one, above zero", r.Wait)
 	}
 	var how string
 	switch r.Mode {
@@ -95,7 +96,7 @@ func (r Rows) Clause(d driver.Dialect) (string, error) {
 	case SkipLocked:
 		how = " skip locked"
 	default:
-		return "", bug("lock rows", r.Table, "mode %d is not known", int(r.Mode))
+		return "", failure.Bug("lock rows", r.Table, "mode %d is not known", int(r.Mode))
 	}
 	return strings.ToUpper("for update" + how), nil
 }

@@ -25,10 +25,9 @@ package rowlock
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -95,11 +94,7 @@ func (o *Options) resolve() (Options, error) {
 		r.Hooks = &observe.RowLock{}
 	}
 	if r.MaxHold < time.Millisecond || r.WarnAfter < 0 || r.WarnAfter > r.MaxHold {
-		return r, bug("open scope", "", "MaxHold must be a millisecond or more, and WarnAfter between 0 and MaxHold")
+		return r, failure.Bug("open scope", "", "MaxHold must be a millisecond or more, and WarnAfter between 0 and MaxHold")
 	}
 	return r, nil
-}
-
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // An OpenHole is a hole that is open, and since when.
@@ -21,7 +22,7 @@ func (t Table) Open(ctx context.Context, db driver.SQL, stream string, limit int
 		return nil, err
 	}
 	if limit < 1 {
-		return nil, bug(op, stream, "no limit")
+		return nil, failure.Bug(op, stream, "no limit")
 	}
 	d, q, err := t.speak(op, db)
 	if err != nil {
@@ -78,7 +79,7 @@ func (t Table) Purge(ctx context.Context, db driver.SQL, stream string, older ti
 		return 0, err
 	}
 	if older < 0 || limit < 1 {
-		return 0, bug(op, stream, "an age below zero, or no limit")
+		return 0, failure.Bug(op, stream, "an age below zero, or no limit")
 	}
 	d, q, err := t.speak(op, db)
 	if err != nil {

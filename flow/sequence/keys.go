@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // entry is a key that something is remembered of. Who has a token of lock works on
@@ -31,7 +32,7 @@ func (s *Sequencer[T]) enter(ctx context.Context, op, key string) (*entry, error
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil, bug(op, key, "%w", interlock.ErrClosed)
+		return nil, failure.Bug(op, key, "%w", interlock.ErrClosed)
 	}
 	s.work.Add(1)
 	k := s.entry(key)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -67,7 +68,7 @@ func (o *Options) with() (Options, error) {
 	standard(&full.Cached, 10_000)
 	standard(&full.Concurrency, 8)
 	if min(full.Wait, full.FetchWait, full.Timeout) < 0 || min(full.Buffer, full.Gaps, full.Concurrency) < 0 || full.Bytes < 0 {
-		return full, bug("make sequencer", "", "no option but Cached may be below zero")
+		return full, failure.Bug("make sequencer", "", "no option but Cached may be below zero")
 	}
 	if full.Settled == nil {
 		full.Settled = func(Event, Outcome) {}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Handler takes an event. in is what the store lends, such as the transaction that
@@ -52,7 +53,7 @@ func New[T any](stream string, store Store[T], handler Handler[T], o *Options) (
 		return nil, err
 	}
 	if store == nil || handler == nil {
-		return nil, bug(op, stream, "it needs a store and a handler")
+		return nil, failure.Bug(op, stream, "it needs a store and a handler")
 	}
 	options, err := o.with()
 	if err != nil {
@@ -84,7 +85,7 @@ func (s *Sequencer[T]) Offer(ctx context.Context, e Event) (Outcome, error) {
 		return Refused, err
 	}
 	if e.Epoch < 0 || e.Seq < 1 {
-		return Refused, bug(op, e.Key, "%v is no position: epochs are at least 0, seqs at least 1", e.Position)
+		return Refused, failure.Bug(op, e.Key, "%v is no position: epochs are at least 0, seqs at least 1", e.Position)
 	}
 	k, err := s.enter(ctx, op, e.Key)
 	if err != nil {

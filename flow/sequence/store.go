@@ -2,7 +2,6 @@ package sequence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -63,10 +62,6 @@ func both(op, stream, key string) error {
 	return named(op, "key", key, driver.MaxName)
 }
 
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}
-
 // moved is ErrMoved of a key.
 func moved(key string, from Position) error {
 	return &interlock.Error{Op: "advance", Name: key, Kind: interlock.Retryable, Err: fmt.Errorf("it is not at %v: %w", from, ErrMoved)}
@@ -75,13 +70,4 @@ func moved(key string, from Position) error {
 // noHole is ErrNoHole of a key.
 func noHole(key string, at Position) error {
 	return &interlock.Error{Op: "fill", Name: key, Kind: interlock.Definite, Err: fmt.Errorf("%v: %w", at, ErrNoHole)}
-}
-
-// about tells a driver's error as one of op on name.
-func about(op, name string, err error) error {
-	var e *interlock.Error
-	if err == nil || !errors.As(err, &e) {
-		return err
-	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -64,7 +65,7 @@ func (t Table) speak(op string, db driver.SQL) (dialect, tables, error) {
 	q, err := t.quoted(db.Dialect())
 	d, ok := dialects[db.Dialect()]
 	if err == nil && !ok {
-		err = bug(op, t.Name, "SQL of %q is not spoken", string(db.Dialect()))
+		err = failure.Bug(op, t.Name, "SQL of %q is not spoken", string(db.Dialect()))
 	}
 	return d, q, err
 }
@@ -80,7 +81,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	}
 	for _, query := range d.create(q) {
 		if _, err := db.Exec(ctx, query); err != nil {
-			return about("create table", q.keys, err)
+			return failure.About("create table", q.keys, err)
 		}
 	}
 	return nil
@@ -111,7 +112,7 @@ func (t Table) Begin(ctx context.Context, db driver.SQL, stream, key string, at 
 		return err
 	}
 	if at.Epoch < 0 || at.Seq < 0 || at == (Position{}) {
-		return bug(op, key, "%v is no position to begin after", at)
+		return failure.Bug(op, key, "%v is no position to begin after", at)
 	}
 	return t.advance(ctx, db, Move{Stream: stream, Key: key, To: at})
 }
@@ -145,7 +146,7 @@ func (t Table) failed(op, name string, err error) error {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: fmt.Errorf("the sequencer's table is missing, make it with Table.Create: %w", err)}
 	}
-	return about(op, name, err)
+	return failure.About(op, name, err)
 }
 
 // row runs a query that gives one row at most, and scans it.

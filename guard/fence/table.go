@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
@@ -101,11 +100,10 @@ func (t Table) Show(ctx context.Context, db driver.SQL, resource string) (driver
 	return m, t.failed(op, resource, err)
 }
 
-// failed is about with the usual reason spelled out: SQLSTATE of a table that
-// does not exist, in either database.
+// failed tells a database's error as one of op on resource, with the usual reason
+// spelled out.
 func (t Table) failed(op, resource string, err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: resource, Kind: interlock.Definite,
 			Err: fmt.Errorf("the guard's table is missing, make it with Table.Create: %w", err)}
 	}

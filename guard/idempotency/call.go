@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // MaxInput is the longest input, in bytes, that a record keeps.
@@ -44,9 +45,9 @@ func (c Call) validate() error {
 	}
 	switch {
 	case c.Fingerprint == "" || len(c.Fingerprint) > driver.MaxIdempotencyName:
-		return bug("claim request", c.Key, "a fingerprint has 1 to %d bytes, this one has %d", driver.MaxIdempotencyName, len(c.Fingerprint))
+		return failure.Bug("claim request", c.Key, "a fingerprint has 1 to %d bytes, this one has %d", driver.MaxIdempotencyName, len(c.Fingerprint))
 	case len(c.Input) > MaxInput:
-		return bug("claim request", c.Key, "an input has at most %d bytes, this one has %d", MaxInput, len(c.Input))
+		return failure.Bug("claim request", c.Key, "an input has at most %d bytes, this one has %d", MaxInput, len(c.Input))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // outcome is what came of a claim.
@@ -69,7 +70,7 @@ func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request,
 		return again(err) || errors.Is(err, interlock.ErrUncertain), err
 	})
 	if err != nil {
-		return r, about("claim request", c.ID.Key, err)
+		return r, failure.About("claim request", c.ID.Key, err)
 	}
 	r.points, err = parsePoints(r.record.Points)
 	return r, err

@@ -58,19 +58,6 @@ func (e *NotKeptError) Error() string {
 // ErrorKind is Definite.
 func (e *NotKeptError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}
-
-// about tells a driver's error as one of op on a request.
-func about(op, name string, err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
-}
-
 // ofKind makes an error of one kind that of another.
 func ofKind(err error, was, is interlock.ErrorKind) error {
 	var e *interlock.Error

@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -76,7 +77,7 @@ func Step[R any](ctx context.Context, name string, fn func(ctx context.Context) 
 			return err
 		}
 		if err := r.store.record(ctx, r.step(text)); err != nil {
-			return r.noted(about("record phase", name, err))
+			return r.noted(failure.About("record phase", name, err))
 		}
 		r.points = all
 		return nil
@@ -87,7 +88,7 @@ func Step[R any](ctx context.Context, name string, fn func(ctx context.Context) 
 func reach[R any](ctx context.Context, on driver.Idempotency, name string, run func(context.Context, *Request) error) (R, error) {
 	var none R
 	if name == "" || len(name) > maxPhase {
-		return none, bug("run phase", name, "%w: it has 1 to %d bytes", interlock.ErrName, maxPhase)
+		return none, failure.Bug("run phase", name, "%w: it has 1 to %d bytes", interlock.ErrName, maxPhase)
 	}
 	r, leave, err := enter(ctx, on, name)
 	if err != nil {
@@ -113,11 +114,11 @@ func enter(ctx context.Context, on driver.Idempotency, name string) (r *Request,
 	r = From(ctx)
 	switch {
 	case r == nil:
-		return nil, nil, bug(op, name, "the context is not that of a request")
+		return nil, nil, failure.Bug(op, name, "the context is not that of a request")
 	case ctx.Value(phaseKey{}) == r:
-		return nil, nil, bug(op, name, "it stands in another phase")
+		return nil, nil, failure.Bug(op, name, "it stands in another phase")
 	case on != nil && on != r.store.records:
-		return nil, nil, bug(op, name, "the request is recorded elsewhere")
+		return nil, nil, failure.Bug(op, name, "the request is recorded elsewhere")
 	}
 	leave, err = r.turn(ctx)
 	if err != nil {
@@ -125,7 +126,7 @@ func enter(ctx context.Context, on driver.Idempotency, name string) (r *Request,
 	}
 	switch {
 	case r.over || r.last != nil:
-		err = bug(op, name, "the request is over")
+		err = failure.Bug(op, name, "the request is over")
 	case r.ctx.Err() != nil:
 		err = &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(r.ctx)}
 	default:

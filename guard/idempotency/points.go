@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // MaxPoints is how many bytes the names and results of all phases of a request may
@@ -45,7 +46,7 @@ func (p points) find(name string) (result json.RawMessage, done bool) {
 func (p points) with(name string, result any) (points, []byte, error) {
 	raw, err := json.Marshal(result)
 	if err != nil {
-		return nil, nil, bug("keep result of phase", name, "%w", err)
+		return nil, nil, failure.Bug("keep result of phase", name, "%w", err)
 	}
 	p = append(slices.Clone(p), point{name, raw})
 	text, err := json.Marshal(p)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -115,7 +116,7 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 		return response, false, nil
 	}
 	if err := s.record(ctx, r.finish(response)); err != nil {
-		return Response{}, false, about("finish request", r.id.Key, err)
+		return Response{}, false, failure.About("finish request", r.id.Key, err)
 	}
 	return response, true, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // SQL keeps records in a table of the database in which the effects of requests
@@ -35,7 +36,7 @@ func (s *SQL[T]) Claim(ctx context.Context, c driver.IdempotencyClaim) (r driver
 		return r, err
 	}
 	if c.Owner == "" || c.Fingerprint == "" || c.Lease <= 0 {
-		return r, bug(op, c.ID.Key, "it needs an owner, a fingerprint and a lease")
+		return r, failure.Bug(op, c.ID.Key, "it needs an owner, a fingerprint and a lease")
 	}
 	err = s.alone(ctx, op, c.ID.Key, func(db driver.SQL, d dialect, n names) (err error) {
 		r, err = d.claim(ctx, db, n, c)
@@ -95,7 +96,7 @@ const silence = 2 * time.Second
 func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL, dialect, names) error) error {
 	tx, err := s.begin(ctx)
 	if err != nil {
-		return about(op, key, err)
+		return failure.About(op, key, err)
 	}
 	d, n, err := s.table.speak(tx.Dialect())
 	if err == nil {
@@ -108,7 +109,7 @@ func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL
 		_ = tx.Rollback(ctx) // if this fails the connection is closed
 		return s.table.failed(op, key, ofKind(err, interlock.Uncertain, interlock.Retryable))
 	}
-	return about(op, key, tx.Commit(ctx))
+	return failure.About(op, key, tx.Commit(ctx))
 }
 
 // begin begins a transaction of one statement. On PostgreSQL a higher level than
@@ -153,7 +154,7 @@ func (s *SQL[T]) commit(ctx context.Context, r *Request, name string, do work[T]
 		}
 		return true, ofKind(err, interlock.Uncertain, interlock.Retryable)
 	})
-	return r.noted(about("run phase", r.id.Key, err))
+	return r.noted(failure.About("run phase", r.id.Key, err))
 }
 
 // transact runs a phase's transaction once. unknown is true if it may have been

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -57,11 +58,11 @@ func (o *Options) orDefault() (Options, error) {
 	}
 	switch {
 	case options.Lease < 100*time.Millisecond || options.Lease > time.Hour:
-		return options, bug("open store", "", "a lease of %v is impossible: it must be 100 ms to an hour", options.Lease)
+		return options, failure.Bug("open store", "", "a lease of %v is impossible: it must be 100 ms to an hour", options.Lease)
 	case options.Retention < time.Second:
-		return options, bug("open store", "", "a retention of %v is impossible: it must be a second or more", options.Retention)
+		return options, failure.Bug("open store", "", "a retention of %v is impossible: it must be a second or more", options.Retention)
 	case options.MaxAnswer < 0:
-		return options, bug("open store", "", "an answer of %d bytes is impossible", options.MaxAnswer)
+		return options, failure.Bug("open store", "", "an answer of %d bytes is impossible", options.MaxAnswer)
 	}
 	return options, nil
 }
@@ -86,7 +87,7 @@ func New(records driver.Idempotency, o *Options) (*Store, error) {
 		return nil, err
 	}
 	if records == nil {
-		return nil, bug("open store", "", "it needs records to work on")
+		return nil, failure.Bug("open store", "", "it needs records to work on")
 	}
 	return &Store{records: records, options: options, now: time.Now, random: mathrand.Float64, owner: rand.Text}, nil
 }
@@ -126,7 +127,7 @@ func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
 
 func (s *Store) do(ctx context.Context, call Call, fn Func, told *observe.IdempotencyAnswered) (Response, error) {
 	if fn == nil {
-		return Response{}, bug("claim request", call.Key, "there is no function to carry it out")
+		return Response{}, failure.Bug("claim request", call.Key, "there is no function to carry it out")
 	}
 	if err := call.validate(); err != nil {
 		return Response{}, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -26,7 +27,7 @@ type names struct{ table, due, old string }
 func (t Table) speak(is driver.Dialect) (d dialect, n names, err error) {
 	d, ok := dialects[is]
 	if !ok {
-		return nil, n, bug("name table", t.Name, "SQL of %q is not spoken", string(is))
+		return nil, n, failure.Bug("name table", t.Name, "SQL of %q is not spoken", string(is))
 	}
 	if t.Name == "" {
 		t.Name = "interlock_idempotency"
@@ -52,7 +53,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	}
 	for _, query := range d.create(n) {
 		if _, err := db.Exec(ctx, query); err != nil {
-			return about("create table", n.table, err)
+			return failure.About("create table", n.table, err)
 		}
 	}
 	return nil
@@ -66,5 +67,5 @@ func (t Table) failed(op, key string, err error) error {
 		return &interlock.Error{Op: op, Name: key, Kind: interlock.Definite,
 			Err: fmt.Errorf("the table of requests is missing, make it with Table.Create: %w", err)}
 	}
-	return about(op, key, err)
+	return failure.About(op, key, err)
 }

@@ -23,9 +23,8 @@
 // deadlock (40P01; 1213 on MariaDB), a lock that was not to be had in time (55P03;
 // 1205), a row that changed since the snapshot was taken (1020), and a connection
 // that ended before COMMIT was sent. It makes no difference whether the function
-// returns the error as its client library gave it, or wrapped. But of a lost
-// connection a driver.SQL may say that it is Uncertain, and so may a guard that works
-// on one: the function may have asked another database, so that is not run again.
+// returns the error as its client library gave it, or a driver.SQL or a guard, or
+// wrapped.
 //
 // # Levels
 //
@@ -50,6 +49,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -69,9 +69,9 @@ func Serializable[T any](ctx context.Context, db driver.BeginnerAt[T], o *Option
 //
 //   - an [ExhaustedError], Retryable, when all attempts failed; or, if ctx ended
 //     between two attempts, the error of the last one with the cause;
-//   - an Uncertain error: the answer to COMMIT was lost, or fn gave one (then COMMIT
-//     was not sent). Whether it was done has to be found out by looking; it is not
-//     run again;
+//   - an Uncertain error: the answer to COMMIT was lost, or fn gave one that is no
+//     driver's (then COMMIT was not sent). Whether it was done has to be found out by
+//     looking; it is not run again;
 //   - an error of fn, as it is, after a rollback. If it came from the database and
 //     bears no kind of its own, it is given one.
 //
@@ -113,30 +113,14 @@ func (o Options) repeat(ctx context.Context, level driver.Isolation, try func() 
 
 // once is one attempt.
 func once[T any](ctx context.Context, db driver.BeginnerAt[T], level driver.Isolation, o Options, fn func(ctx context.Context, tx T) error) error {
-	tx, err := db.BeginAt(ctx, level)
-	if err != nil {
-		return err
-	}
-	sent := false
-	defer func() {
-		if !sent {
-			// If this fails the connection is closed; COMMIT was never sent.
-			_ = tx.Rollback(ctx)
+	return transact.Do(ctx, transact.At(db, level), "", func(tx driver.Tx[T]) error {
+		if o.Idle > 0 || tx.Dialect() == driver.MariaDB {
+			if err := tx.Bound(ctx, cmp.Or(o.Idle, longest), o.Statement); err != nil {
+				return err
+			}
 		}
-	}()
-	if o.Idle > 0 || tx.Dialect() == driver.MariaDB {
-		if err := tx.Bound(ctx, cmp.Or(o.Idle, longest), o.Statement); err != nil {
-			return unsent(err)
-		}
-	}
-	if err := fn(ctx, tx.Native()); err != nil {
-		return tx.Classify(err)
-	}
-	if ctx.Err() != nil {
-		return &interlock.Error{Op: "commit", Kind: interlock.Definite, Err: context.Cause(ctx)}
-	}
-	sent = true
-	return tx.Commit(ctx)
+		return tx.Classify(fn(ctx, tx.Native()))
+	})
 }
 
 // longest is an idle time that bounds nothing: one that a session has is shorter.

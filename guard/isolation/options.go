@@ -2,7 +2,6 @@ package isolation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -101,13 +100,3 @@ func (e *ExhaustedError) Unwrap() error { return e.Err }
 
 // ErrorKind is [interlock.Retryable].
 func (e *ExhaustedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
-
-// unsent makes an error of unknown outcome Retryable: what a statement did does
-// not matter in a transaction that is never committed.
-func unsent(err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
-		return err
-	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
-}

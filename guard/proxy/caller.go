@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -93,7 +94,7 @@ func NewLoose(store *fence.Store, o *Options) *Caller {
 // It waits for as long as ctx and c last. It retries nothing.
 func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation string, send Send) (status int, err error) {
 	if len(operation) > MaxOperation || !utf8.ValidString(operation) || strings.ContainsRune(operation, 0) {
-		return 0, bug("make call", resource, "%w: an operation has at most %d bytes of UTF-8 without NUL", interlock.ErrName, MaxOperation)
+		return 0, failure.Bug("make call", resource, "%w: an operation has at most %d bytes of UTF-8 without NUL", interlock.ErrName, MaxOperation)
 	}
 	call := &Call{Resource: resource, Operation: operation, Token: c.Token()}
 	if operation != "" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -41,7 +42,7 @@ var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres, driver.Mari
 func (t Calls) speak(op string, db driver.SQL) (d dialect, table string, err error) {
 	d, ok := dialects[db.Dialect()]
 	if !ok {
-		return d, "", bug(op, "", "SQL of %q is not spoken", string(db.Dialect()))
+		return d, "", failure.Bug(op, "", "SQL of %q is not spoken", string(db.Dialect()))
 	}
 	if t.Name == "" {
 		t.Name = "interlock_call"
@@ -133,7 +134,7 @@ func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation st
 	case settles(status):
 		return t.settled(ctx, db, "settle call", key, status)
 	}
-	return bug("settle call", operation, "status %d settles nothing", status)
+	return failure.Bug("settle call", operation, "status %d settles nothing", status)
 }
 
 // Clean removes the records of calls that were settled longer than age ago, by
@@ -141,7 +142,7 @@ func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation st
 // that is in doubt.
 func (t Calls) Clean(ctx context.Context, db driver.SQL, age time.Duration) error {
 	if age < 0 {
-		return bug("clean calls", "", "an age of %v lies ahead", age)
+		return failure.Bug("clean calls", "", "an age of %v lies ahead", age)
 	}
 	return t.exec(ctx, db, "clean calls", func(d dialect) string { return d.clean }, age.Microseconds())
 }

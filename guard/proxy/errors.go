@@ -42,10 +42,6 @@ func (e *InDoubtError) ErrorKind() interlock.ErrorKind { return interlock.Uncert
 // Unwrap makes it an [interlock.ErrUncertain].
 func (e *InDoubtError) Unwrap() error { return interlock.ErrUncertain }
 
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}
-
 // unsent is why a call was certainly not sent: what is not known of err then
 // concerns only the mark, or the record, and trying again is safe.
 func unsent(err error) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // cleaning bounds what is done after a call, whatever became of its context.
@@ -20,7 +21,7 @@ func NewStrict[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o *
 	table, _ := marks.(fence.Table)
 	column, _ := marks.(fence.Column)
 	if table.Strict || column.Strict {
-		return nil, bug("make caller", "", "marks that let a token enter once cannot be held while a call is made")
+		return nil, failure.Bug("make caller", "", "marks that let a token enter once cannot be held while a call is made")
 	}
 	options := o.resolve()
 	return newCaller(&strict{db: lifted[T]{db}, marks: marks, calls: calls, repeat: options.Repeat, now: options.now}, options), nil

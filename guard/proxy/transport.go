@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // TransportOptions are those of [NewTransport]; nil and the zero value work.
@@ -82,7 +83,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
 			req.Body.Close() // as a RoundTripper must
 		}
-		return nil, bug("send request", req.URL.Host, "it is not made in a call, with the call's context")
+		return nil, failure.Bug("send request", req.URL.Host, "it is not made in a call, with the call's context")
 	}
 	g := &gate{call: call}
 	req = req.Clone(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -98,29 +99,20 @@ func full(op, item string) error {
 		Err: fmt.Errorf("the supply would exceed %d, the highest number", int64(driver.MaxQuantity))}
 }
 
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}
-
 // named checks a name of an item, a reservation or an operation.
 func named(op, what, name string) error {
 	if name == "" || len(name) > driver.MaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, driver.MaxName)
+		return failure.Bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, driver.MaxName)
 	}
 	return nil
 }
 
 // about tells a database's error as one of op on name, with the usual reason
-// spelled out: SQLSTATE of a table that does not exist, in either database.
+// spelled out.
 func about(op, name string, err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: fmt.Errorf("a table of the stock is missing, make them with Table.Create: %w", err)}
 	}
-	var e *interlock.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
+	return failure.About(op, name, err)
 }

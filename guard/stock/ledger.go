@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -49,7 +50,7 @@ var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres{}, driver.Ma
 func (t Table) open(op string, db driver.SQL) (*ledger, error) {
 	d, ok := dialects[db.Dialect()]
 	if !ok {
-		return nil, bug(op, "", "SQL of %q is not spoken", string(db.Dialect()))
+		return nil, failure.Bug(op, "", "SQL of %q is not spoken", string(db.Dialect()))
 	}
 	n, err := t.quoted(db.Dialect())
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // MaxLines is how many items one reservation can have.
@@ -33,7 +34,7 @@ func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error
 		return r, err
 	}
 	if len(lines) == 0 || len(lines) > MaxLines {
-		return r, bug(op, id, "%d lines: a reservation has 1 to %d", len(lines), MaxLines)
+		return r, failure.Bug(op, id, "%d lines: a reservation has 1 to %d", len(lines), MaxLines)
 	}
 	slices.SortFunc(r.lines, func(a, b Line) int { return cmp.Compare(a.Item, b.Item) })
 	for i, line := range r.lines {
@@ -41,10 +42,10 @@ func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error
 			return r, err
 		}
 		if i > 0 && line.Item == r.lines[i-1].Item {
-			return r, bug(op, id, "the item %q is there twice", line.Item)
+			return r, failure.Bug(op, id, "the item %q is there twice", line.Item)
 		}
 		if err := (driver.StockHold{N: line.N, TTL: ttl}).Check(); err != nil {
-			return r, bug(op, id, "%w", err)
+			return r, failure.Bug(op, id, "%w", err)
 		}
 	}
 	return r, nil
@@ -63,7 +64,7 @@ func adjustable(op string, a Adjustment) error {
 		return err
 	}
 	if err := a.Check(); err != nil {
-		return bug(op, a.Item, "%w", err)
+		return failure.Bug(op, a.Item, "%w", err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // MaxSweep is how many reservations, and how many operations, one Sweep forgets
@@ -22,7 +23,7 @@ const MaxSweep = 1000
 func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (forgotten int, err error) {
 	const op = "sweep stock"
 	if limit < 1 || limit > MaxSweep {
-		return 0, bug(op, "", "a limit of %d: it can be 1 to %d", limit, MaxSweep)
+		return 0, failure.Bug(op, "", "a limit of %d: it can be 1 to %d", limit, MaxSweep)
 	}
 	l, err := t.open(op, db)
 	if err != nil {

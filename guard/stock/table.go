@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -109,7 +110,7 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 
 func suppliable(op, item string, n int64) error {
 	if n < 0 || n > driver.MaxQuantity {
-		return bug(op, item, "a supply of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
+		return failure.Bug(op, item, "a supply of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
 	}
 	return named(op, "an item", item)
 }

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"crypto/ed25519"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // DefaultLife is how long a signed token lasts at most if nothing is said.
@@ -39,7 +39,7 @@ type Signer struct {
 // ASCII characters.
 func NewSigner(id string, key ed25519.PrivateKey, o *SignerOptions) (*Signer, error) {
 	if len(key) != ed25519.PrivateKeySize || !keyID(id) {
-		return nil, bug("make signer", id, "it needs a key of Ed25519 and an id of 1 to 64 visible characters")
+		return nil, failure.Bug("make signer", id, "it needs a key of Ed25519 and an id of 1 to 64 visible characters")
 	}
 	var options SignerOptions
 	if o != nil {
@@ -47,7 +47,7 @@ func NewSigner(id string, key ed25519.PrivateKey, o *SignerOptions) (*Signer, er
 	}
 	s := &Signer{key: key, life: cmp.Or(options.Life, DefaultLife), now: options.now}
 	if s.life < time.Millisecond {
-		return nil, bug("make signer", id, "a token cannot last for %v", s.life)
+		return nil, failure.Bug("make signer", id, "a token cannot last for %v", s.life)
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -83,18 +83,14 @@ func (s *Signer) Sign(c interlock.Claim, resource, audience string) (string, err
 	message, err := json.Marshal(statement{Audience: audience, Issued: instant(now), Expires: instant(now.Add(min(p.Remaining, s.life))),
 		Token: p.Token.String(), Resource: p.Resource, Owner: p.Owner})
 	if err != nil {
-		return "", bug("sign token", p.Resource, "%w", err)
+		return "", failure.Bug("sign token", p.Resource, "%w", err)
 	}
 	text := seal(s.key, message, s.footer, []byte(implicit))
 	if len(text) > MaxText {
-		return "", bug("sign token", p.Resource, "it would have %d bytes, and %d is the limit", len(text), MaxText)
+		return "", failure.Bug("sign token", p.Resource, "it would have %d bytes, and %d is the limit", len(text), MaxText)
 	}
 	return text, nil
 }
 
 // instant is t, cut to a millisecond.
 func instant(t time.Time) string { return t.UTC().Format(timeForm) }
-
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}

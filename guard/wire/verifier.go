@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Defaults of [VerifierOptions].
@@ -50,7 +51,7 @@ func NewVerifier(audience string, keys map[string]ed25519.PublicKey, o *Verifier
 	v := &Verifier{audience: audience, skew: max(0, cmp.Or(options.Skew, DefaultSkew)),
 		maxLife: cmp.Or(options.MaxLife, DefaultMaxLife), now: options.now}
 	if v.maxLife < 0 {
-		return nil, bug("make verifier", audience, "a token cannot last for %v", v.maxLife)
+		return nil, failure.Bug("make verifier", audience, "a token cannot last for %v", v.maxLife)
 	}
 	if v.now == nil {
 		v.now = time.Now
@@ -64,10 +65,10 @@ func NewVerifier(audience string, keys map[string]ed25519.PublicKey, o *Verifier
 func (v *Verifier) SetKeys(keys map[string]ed25519.PublicKey) error {
 	for id, key := range keys {
 		if len(key) != ed25519.PublicKeySize || !keyID(id) {
-			return bug("set keys", id, "it needs keys of Ed25519 with ids of 1 to 64 visible characters")
+			return failure.Bug("set keys", id, "it needs keys of Ed25519 with ids of 1 to 64 visible characters")
 		}
 		if [ed25519.PublicKeySize]byte(key) == ([ed25519.PublicKeySize]byte{}) { // nobody has set it, and anybody can sign for it
-			return bug("set keys", id, "a key of zeros is none")
+			return failure.Bug("set keys", id, "a key of zeros is none")
 		}
 	}
 	keys = maps.Clone(keys)

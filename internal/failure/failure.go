@@ -26,14 +26,27 @@ func About(op, name string, err error) error {
 }
 
 // Uncommitted makes a driver's error of unknown outcome Retryable: what a statement did
-// does not matter in a transaction that is never committed. Any other error comes back
-// as it is.
+// does not matter in a transaction that is never committed. What it was wrapped in stays.
+// Any other error comes back as it is.
 func Uncommitted(err error) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Driver == "" || e.Kind != interlock.Uncertain {
 		return err
 	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+	why := e.Err
+	if err != error(e) {
+		why = known{err}
+	}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: why}
+}
+
+// known is an error whose outcome is not unknown any more.
+type known struct{ error }
+
+func (k known) As(target any) bool { return errors.As(k.error, target) }
+
+func (k known) Is(target error) bool {
+	return target != interlock.ErrUncertain && errors.Is(k.error, target)
 }
 
 // MissingTable reports whether a database, PostgreSQL or MariaDB, says that there is

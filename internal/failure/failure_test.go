@@ -44,6 +44,11 @@ func TestUncommitted(t *testing.T) {
 	if err := failure.Uncommitted(&interlock.Error{Op: "call", Kind: interlock.Uncertain, Err: state("y")}); interlock.Kind(err) != interlock.Uncertain {
 		t.Errorf("an error of no driver became %v", err)
 	}
+	mine := errors.New("mine")
+	err := failure.Uncommitted(errors.Join(mine, &interlock.Error{Op: "x", Driver: "postgres", Kind: interlock.Uncertain, Err: state("y")}))
+	if interlock.Kind(err) != interlock.Retryable || errors.Is(err, interlock.ErrUncertain) || !errors.Is(err, mine) || !errors.Is(err, state("y")) {
+		t.Errorf("an error with others became %v", err)
+	}
 	if plain := errors.New("plain"); failure.Uncommitted(plain) != plain || failure.Uncommitted(nil) != nil {
 		t.Error("an error of somebody else was changed")
 	}
