@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,6 +88,7 @@ func New(j *journal.Journal, o *Options, definitions ...Defined) (*Engine, error
 		if _, twice := e.plans[p.name]; twice {
 			problems = append(problems, p.wrong("", "there are two of that name; give each its own"))
 		}
+		p.steps = slices.Clone(p.steps) // other engines may have the definition too
 		for i := range p.steps {
 			s := &p.steps[i]
 			s.policy = s.policy.resolve()

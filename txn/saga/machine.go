@@ -119,8 +119,8 @@ func (m *machine) send(e journal.Entry) error {
 	switch {
 	case m.state != Running && m.state != Completing, !m.quiet():
 		return errOrder
-	case m.state == Running && m.passedPivot():
-		return fmt.Errorf("the pivot is done, and nothing is decided")
+	case m.state == Running && (m.passedPivot() || m.broken()):
+		return fmt.Errorf("it has to be decided first")
 	case slices.ContainsFunc(m.steps, func(p progress) bool { return p.name == e.Step }):
 		return fmt.Errorf("it was sent before")
 	}
@@ -163,9 +163,8 @@ func (m *machine) decide(e journal.Entry) error {
 	if m.state != Running || !m.quiet() {
 		return errOrder
 	}
-	failed := len(m.steps) > 0 && m.steps[len(m.steps)-1].fate != done
 	switch {
-	case e.Step == decideCommit && !failed:
+	case e.Step == decideCommit && !m.broken():
 		m.state = Completing
 	case e.Step == decideAbort && !m.passedPivot():
 		m.state, m.reason = Undoing, w.Error
@@ -232,6 +231,9 @@ func (m *machine) undoing() *progress {
 func (m *machine) has(f fate) bool {
 	return slices.ContainsFunc(m.steps, func(p progress) bool { return p.fate == f })
 }
+
+// broken reports whether a step was given up.
+func (m *machine) broken() bool { return m.has(refused) || m.has(unknown) }
 
 func (m *machine) passedPivot() bool {
 	return slices.ContainsFunc(m.steps, func(p progress) bool { return p.pivot && p.fate == done })

@@ -1,0 +1,256 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestDefinitions: what is wrong with a definition is told when the engine is built,
+// with the step and the mend; what is right is taken.
+func TestDefinitions(t *testing.T) {
+	g := &target{}
+	a, p := g.undoable("a"), g.act("p").Pivot()
+	none := Step[string, string]("none", nil)
+	for name, c := range map[string]struct {
+		defs []Defined
+		step string
+		mend string // empty if nothing is wrong
+	}{
+		"right":                {[]Defined{Define("x", a, p, g.act("z")), Define("y", a), Define("z", g.act("q").Uncompensable(), p)}, "", ""},
+		"no name":              {[]Defined{Define("", a)}, "", "give it 1 to 255"},
+		"no steps":             {[]Defined{Define[string]("x")}, "", "give it one"},
+		"two of a name":        {[]Defined{Define("x", a), Define("x", a)}, "", "give each its own"},
+		"step twice":           {[]Defined{Define("x", g.undoable("b"), a.Undo("other", func(context.Context, string, *string) error { return nil }), a)}, "a", "give each its own"},
+		"step without a name":  {[]Defined{Define("x", g.undoable(""))}, "", "give it 1 to 255"},
+		"step with a long one": {[]Defined{Define("x", g.undoable(strings.Repeat("n", 256)))}, strings.Repeat("n", 256), "give it 1 to 255"},
+		"no step":              {[]Defined{Define[string]("x", a, nil)}, "", "give it 1 to 255"},
+		"no action":            {[]Defined{Define("x", none.Pivot())}, "none", "give it a function"},
+		"no undo":              {[]Defined{Define("x", g.act("b"), p)}, "b", "Uncompensable"},
+		"no undo at the end":   {[]Defined{Define("x", a, g.act("b"))}, "b", "make it the Pivot"},
+		"undo no function":     {[]Defined{Define("x", g.act("b").Undo("unb", nil), p)}, "b", "give it one"},
+		"undo without a name":  {[]Defined{Define("x", a.Undo("", func(context.Context, string, *string) error { return nil }), p)}, "a", "give it 1 to 255"},
+		"undo twice":           {[]Defined{Define("x", a, g.undoable("b").Undo("una", func(context.Context, string, *string) error { return nil }))}, "b", "give each its own"},
+		"undo of the pivot":    {[]Defined{Define("x", a.Pivot())}, "a", "take its undo away"},
+		"undo behind it":       {[]Defined{Define("x", p, a)}, "a", "move it before the pivot"},
+		"two pivots":           {[]Defined{Define("x", p, g.act("q").Pivot())}, "q", "one at most"},
+		"both":                 {[]Defined{Define("x", a.Uncompensable())}, "a", "take one of the two away"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := New(nil, nil, c.defs...)
+			var d *DefinitionError
+			switch {
+			case c.mend == "" && err == nil:
+			case !errors.As(err, &d):
+				t.Errorf("%v", err)
+			case d.Step != c.step || !strings.Contains(d.Problem, c.mend) || !strings.Contains(err.Error(), d.Step) || interlock.Kind(d) != interlock.Bug:
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	_, err := New(nil, nil, Define("x", g.act("b"), g.act("c"), p))
+	if err == nil || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), `"c"`) {
+		t.Errorf("not all problems are told: %v", err)
+	}
+}
+
+// TestBadInput ends in a clear error, and nothing was begun.
+func TestBadInput(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d, stranger := Define("order", g.undoable("a")), Define("stranger", g.undoable("a"))
+		channel := Define("channel", Step("a", func(context.Context, chan int) (int, error) { return 0, nil }).Pivot())
+		r := serve(t, nil, 1, nil, d, channel)
+		ctx := t.Context()
+		wantKind(t, d.Start(ctx, r.engine, "", "in"), interlock.Bug, nil)
+		wantKind(t, d.Start(ctx, r.engine, strings.Repeat("x", driver.MaxTransaction+1), "in"), interlock.Bug, nil)
+		wantKind(t, stranger.Start(ctx, r.engine, "1", "in"), interlock.Bug, nil)
+		wantKind(t, channel.Start(ctx, r.engine, "1", nil), interlock.Bug, nil)
+		wantKind(t, d.Start(ctx, r.engine, "1", strings.Repeat("x", driver.MaxPayload)), interlock.Definite, nil)
+		_, err := r.engine.Wait(ctx, "1")
+		wantKind(t, err, interlock.Definite, ErrNone)
+		wantKind(t, r.engine.Serve(ctx, r.claim, 0), interlock.Bug, nil)
+		wantKind(t, r.engine.Serve(ctx, r.claim, 1), interlock.Bug, nil)
+		wantKind(t, idle(t, r.store, nil, d).engine.Serve(ctx, grant(0), 0), interlock.Definite, interlock.ErrStaleToken)
+		if heads, err := r.store.Heads(ctx, "", 10); len(heads) != 0 || err != nil {
+			t.Errorf("left %v, %v", heads, err)
+		}
+		if c := From(ctx); c.Saga != "" || c.Attempt != 0 {
+			t.Errorf("a call of nobody: %+v", c)
+		}
+	})
+}
+
+// TestClosedJournal: nothing is begun in it, and who serves it ends.
+func TestClosedJournal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, r.engine.journal.Close())
+		wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), interlock.Bug, interlock.ErrClosed)
+	})
+}
+
+// TestOutputs: a step reads what earlier ones gave, by their types, and not what
+// later ones will; one that is too large to keep is no output.
+func TestOutputs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		type seat struct{ Row, Number int }
+		g := &target{}
+		large := Step("large", func(context.Context, string) (string, error) { return strings.Repeat("x", driver.MaxPayload), nil }).
+			Undo("unlarge", func(ctx context.Context, _ string, out *string) error {
+				if out != nil {
+					t.Error("it has an output")
+				}
+				return g.take(From(ctx).Key())
+			})
+		hold := Step("hold", func(context.Context, string) (seat, error) { return seat{3, 4}, nil }).Uncompensable()
+		pay := Step("pay", func(ctx context.Context, _ string) (int, error) {
+			s, err := hold.Output(From(ctx).Outputs)
+			if _, early := large.Output(From(ctx).Outputs); !errors.Is(early, ErrNoOutput) {
+				t.Errorf("an output from the future: %v", early)
+			}
+			return s.Row * s.Number, err
+		}).Uncompensable()
+		d := Define("order", hold, pay, large)
+		r := serve(t, nil, 1, nil, d)
+		o, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, "effects", g.did(), "1/large/undo")
+		if n, err := pay.Output(o.Outputs); n != 12 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		wrong := Step("hold", func(context.Context, string) (int, error) { return 0, nil })
+		if _, err := wrong.Output(o.Outputs); err == nil || errors.Is(err, ErrNoOutput) {
+			t.Errorf("a seat as a number: %v", err)
+		}
+	})
+}
+
+// TestDeployed: a saga that was begun by another definition is left alone with an
+// error that names the step, and goes on under the right one; so is one whose undo
+// or whole definition is missing.
+func TestDeployed(t *testing.T) {
+	for name, c := range map[string]struct {
+		next func(g *target) Defined // the definition that does not fit
+		says string
+	}{
+		"another step":  {func(g *target) Defined { return Define("order", g.undoable("other"), g.undoable("b")) }, `"other"`},
+		"fewer steps":   {func(g *target) Defined { return Define("order", g.undoable("a")) }, `"b"`},
+		"a new pivot":   {func(g *target) Defined { return Define("order", g.act("a").Pivot(), g.act("b")) }, "pivot"},
+		"no definition": {func(g *target) Defined { return Define("bill", g.undoable("a")) }, `"order"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Hour)))
+				r := serve(t, nil, 1, nil, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				synctest.Wait()
+				r.stop()
+				<-r.served
+				wantLeft(t, r, c.next(g), c.says)
+				same(t, "effects", g.did(), "1/a/do")
+				last := serve(t, r.store, 3, nil, d)
+				_, err := last.engine.Wait(t.Context(), "1")
+				ok(t, err)
+			})
+		})
+	}
+}
+
+// wantLeft serves r's store by a definition that does not fit, for a while.
+func wantLeft(t *testing.T, r *rig, d Defined, says string) {
+	t.Helper()
+	var failed []error
+	next := serve(t, r.store, 2, &Options{Recheck: time.Hour, Hooks: &observe.Saga{Failed: func(e observe.SagaFailed) { failed = append(failed, e.Err) }}}, d)
+	time.Sleep(10 * time.Second)
+	next.stop()
+	<-next.served
+	if len(failed) == 0 {
+		t.Fatal("nobody was told")
+	}
+	wantKind(t, failed[0], interlock.Bug, ErrMismatch)
+	if !strings.Contains(failed[0].Error(), says) {
+		t.Errorf("%v does not say %s", failed[0], says)
+	}
+}
+
+// TestUndoWithoutItsStep: an undo needs no more than its function, whatever became of
+// the steps; without the function the saga waits.
+func TestUndoWithoutItsStep(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), g.act("b").Undo("unb", func(context.Context, string, *string) error { return Ongoing(time.Hour) }), g.undoable("c", Fail(errSeat)))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		r.stop()
+		<-r.served
+		wantLeft(t, r, Define("order", g.undoable("x")), `"unb"`)
+		unb := g.act("new").Undo("unb", func(ctx context.Context, _ string, out *string) error { return g.take(From(ctx).Key() + *out) })
+		last := serve(t, r.store, 3, nil, Define("order", unb, g.undoable("a")))
+		_, err := last.engine.Wait(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/b/undoin>b", "1/a/undo")
+	})
+}
+
+// TestDamagedJournal: a saga whose records make no sense is left alone, and the
+// others go on.
+func TestDamagedJournal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"))
+		store := &watched{Journal: memory.NewJournal()}
+		r := idle(t, store, nil, d)
+		_, err := r.engine.journal.Begin(t.Context(), "1", "order", time.Now(), journal.Entry{Kind: recordEnd})
+		ok(t, err)
+		_, err = r.engine.Look(t.Context(), "1")
+		wantKind(t, err, interlock.Bug, nil)
+		r.serve(t, 1)
+		_, err = d.Do(t.Context(), r.engine, "2", "in")
+		ok(t, err)
+		same(t, "records", r.records(t, "1"), "end:")
+	})
+}
+
+// TestClockSetBack: a clock that jumps loses nothing: what is due is found when the
+// clock comes there, or by the next owner, and a saga that is driven goes on.
+func TestClockSetBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		var back atomic.Int64
+		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Second)), g.act("c").Pivot()).Timeout(time.Minute)
+		r := idle(t, &watched{Journal: memory.NewJournal()}, &Options{now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}, d)
+		r.serve(t, 1)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		back.Store(int64(time.Hour))
+		_, err := r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+		foreign := idle(t, r.store, nil, d)
+		ok(t, d.Start(t.Context(), foreign.engine, "2", "in")) // due in an hour, by the owner's clock
+		r.stop()
+		<-r.served
+		r.serve(t, 2)
+		from := time.Now()
+		_, err = r.engine.Wait(t.Context(), "2")
+		ok(t, err)
+		if took := time.Since(from); took > 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		unscheduled(t, r.store.Journal)
+	})
+}
