@@ -1,0 +1,90 @@
+package saga_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// Order is the input of the saga.
+type Order struct{ Seat, Card string }
+
+// A seat is held, then paid for. The card of the second order is refused, and its
+// seat released; each effect passes a guard under the call's key.
+func Example() {
+	ctx := context.Background()
+	space := memory.NewSpace()
+	effects, err := once.NewStore(memory.NewOnce(), "hall", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	effect := func(ctx context.Context, what string) error {
+		_, err := effects.Once(ctx, once.Message{ID: saga.From(ctx).Key()}, func(context.Context) error {
+			fmt.Println(what)
+			return nil
+		})
+		return err
+	}
+
+	hold := saga.Step("hold", func(ctx context.Context, o Order) (string, error) {
+		return "ticket for " + o.Seat, effect(ctx, "hold "+o.Seat)
+	}).Undo("release", func(ctx context.Context, o Order, ticket *string) error {
+		return effect(ctx, "release "+o.Seat) // ticket is nil if it is not known whether it was held
+	})
+	pay := saga.Step("pay", func(ctx context.Context, o Order) (string, error) {
+		if o.Card == "stolen" {
+			return "", saga.Fail(errors.New("the card was refused"))
+		}
+		ticket, err := hold.Output(saga.From(ctx).Outputs)
+		if err != nil {
+			return "", err
+		}
+		return ticket + ", paid", effect(ctx, "charge "+o.Card)
+	}).Pivot()
+	book := saga.Define("book", hold, pay)
+
+	j, err := journal.New(memory.NewJournal(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer j.Close()
+	engine, err := saga.New(j, nil, book)
+	if err != nil {
+		log.Fatal(err)
+	}
+	d := space.Open(nil)
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	claim, err := locks.Acquire(ctx, "sagas")
+	if err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- engine.Run(ctx, claim) }()
+
+	outcome, err := book.Do(ctx, engine, "booking/1", Order{Seat: "12A", Card: "visa"})
+	receipt, _ := pay.Output(outcome.Outputs)
+	fmt.Println(outcome.State, receipt, err)
+	outcome, err = book.Do(ctx, engine, "booking/2", Order{Seat: "12B", Card: "stolen"})
+	fmt.Println(outcome.State, errors.Is(err, saga.ErrCompensated), outcome.Reason)
+	_ = claim.Release(ctx)
+	<-served
+	// Output:
+	// hold 12A
+	// charge visa
+	// SUCCEEDED ticket for 12A, paid <nil>
+	// hold 12B
+	// release 12B
+	// COMPENSATED true pay: the card was refused
+}
