@@ -5,6 +5,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // Tx runs fn in a transaction of db, commits it if fn returns nil, and then rings
@@ -13,22 +14,7 @@ import (
 // database; that of the commit is Uncertain if it may have been done. Nothing is
 // retried. A rollback ignores the cancellation of ctx, and is also done if fn panics.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], bell driver.Bell, fn func(ctx context.Context, tx T) error) error {
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	ended := false
-	defer func() {
-		if !ended {
-			// If this fails the connection is closed; COMMIT was never sent.
-			_ = tx.Rollback(ctx)
-		}
-	}()
-	if err := fn(ctx, tx.Native()); err != nil {
-		return tx.Classify(err)
-	}
-	ended = true
-	err = tx.Commit(ctx)
+	err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error { return tx.Classify(fn(ctx, tx.Native())) })
 	if bell != nil && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
 		bell.Ring()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // An OrderError tells that a dead letter cannot be replayed before another of its
@@ -163,9 +164,9 @@ func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 func (t Table) answered(op string, db driver.SQL, reason, by string) (store, error) {
 	switch {
 	case strings.TrimSpace(reason) == "":
-		return store{}, bug(op, t.name(), "a reason is required")
+		return store{}, failure.Bug(op, t.name(), "a reason is required")
 	case strings.TrimSpace(by) == "":
-		return store{}, bug(op, t.name(), "it must be said who does it")
+		return store{}, failure.Bug(op, t.name(), "it must be said who does it")
 	}
 	return t.open(op, db)
 }

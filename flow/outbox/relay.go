@@ -2,12 +2,12 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -32,7 +32,7 @@ func NewRelay[T any](db driver.Beginner[T], table Table, sink driver.Sink, o *Op
 	case err != nil:
 		return nil, err
 	case db == nil || sink == nil:
-		return nil, bug("make relay", table.name(), "there is no database or no sink")
+		return nil, failure.Bug("make relay", table.name(), "there is no database or no sink")
 	}
 	return &Relay{db: begins[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}}, nil
 }
@@ -76,7 +76,7 @@ func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 // would be served by nobody, and nobody would be told.
 func (r *Relay) RunOf(ctx context.Context, c interlock.Claim, slice, slices int) error {
 	if slices < 1 || slice >= slices {
-		return bug("run relay", r.table.name(), "there is no slice %d of %d", slice, slices)
+		return failure.Bug("run relay", r.table.name(), "there is no slice %d of %d", slice, slices)
 	}
 	return r.run(ctx, c, slice, slices)
 }
@@ -84,7 +84,7 @@ func (r *Relay) RunOf(ctx context.Context, c interlock.Claim, slice, slices int)
 // run is Run; of is how many slices there have to be, if not 0.
 func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error {
 	if slice < 0 || c == nil {
-		return bug("run relay", r.table.name(), "there is no slice %d, or no claim", slice)
+		return failure.Bug("run relay", r.table.name(), "there is no slice %d, or no claim", slice)
 	}
 	s := newService(r, c, slice, of)
 	if f := r.options.Hooks.Serving; f != nil {
@@ -104,7 +104,7 @@ func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error
 // that of slice -1.
 func (r *Relay) RunAll(ctx context.Context, c interlock.Claim) error {
 	if c == nil {
-		return bug("run relay", r.table.name(), "there is no claim")
+		return failure.Bug("run relay", r.table.name(), "there is no claim")
 	}
 	n, err := newService(r, c, -1, 0).count(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *Relay) open(op string, db driver.SQL) (store, error) {
 func (r *Relay) look(ctx context.Context, fn func(store) error) error {
 	tx, err := r.db.Begin(ctx)
 	if err != nil {
-		return uncommitted(err)
+		return failure.Uncommitted(err)
 	}
 	s, err := r.open("run relay", tx)
 	if err == nil {
@@ -157,17 +157,7 @@ func (r *Relay) look(ctx context.Context, fn func(store) error) error {
 	if rolled := tx.Rollback(ctx); err == nil && rolled != nil && interlock.Kind(rolled) == interlock.Bug {
 		err = rolled
 	}
-	return uncommitted(err)
-}
-
-// uncommitted makes an error of unknown outcome Retryable: what a statement did
-// does not matter in a transaction that is never committed.
-func uncommitted(err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
-		return err
-	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+	return failure.Uncommitted(err)
 }
 
 // lasting is a context for what must come to an end after life, which c's context

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // store is a table in one transaction.
@@ -127,20 +127,9 @@ func list(ids []int64) string {
 
 // failed tells an error of the database as one of op on the outbox.
 func (s store) failed(op string, err error) error {
-	var state interface{ SQLState() string }
-	var e *interlock.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02"):
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: s.table.name(), Kind: interlock.Definite,
 			Err: fmt.Errorf("a table of the outbox is missing, make it with Table.Create: %w", err)}
-	case errors.As(err, &e):
-		return &interlock.Error{Op: op, Driver: e.Driver, Name: s.table.name(), Kind: e.Kind, Err: e.Err}
 	}
-	return err
-}
-
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+	return failure.About(op, s.table.name(), err)
 }

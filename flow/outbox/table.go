@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -89,14 +90,14 @@ func (t Table) resource(slice int) string { return fmt.Sprintf("%s/%d", t.name()
 // open finds how to talk to db about t.
 func (t Table) open(op string, db driver.SQL) (store, error) {
 	if db == nil {
-		return store{}, bug(op, t.name(), "there is no transaction")
+		return store{}, failure.Bug(op, t.name(), "there is no transaction")
 	}
 	d, ok := dialects[db.Dialect()]
 	if !ok {
-		return store{}, bug(op, t.name(), "SQL of %q is not spoken", string(db.Dialect()))
+		return store{}, failure.Bug(op, t.name(), "SQL of %q is not spoken", string(db.Dialect()))
 	}
 	if t.Slices < 0 || t.Slices > MaxSlices {
-		return store{}, bug(op, t.name(), "%d slices are impossible: 1 to %d", t.Slices, MaxSlices)
+		return store{}, failure.Bug(op, t.name(), "%d slices are impossible: 1 to %d", t.Slices, MaxSlices)
 	}
 	n, err := t.quoted(db.Dialect())
 	if err != nil {

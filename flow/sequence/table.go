@@ -2,7 +2,6 @@ package sequence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
@@ -141,8 +140,7 @@ func (t Table) advance(ctx context.Context, db driver.SQL, m Move) error {
 // failed is about with the usual reason spelled out: SQLSTATE of a table that does
 // not exist, in either database.
 func (t Table) failed(op, name string, err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: fmt.Errorf("the sequencer's table is missing, make it with Table.Create: %w", err)}
 	}

@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -62,8 +61,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 // failed is about, with the usual reason spelled out: SQLSTATE of a table that
 // does not exist, in either database.
 func (t Table) failed(op, key string, err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: key, Kind: interlock.Definite,
 			Err: fmt.Errorf("the table of requests is missing, make it with Table.Create: %w", err)}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // batchSize is how many messages one statement records.
@@ -58,11 +59,11 @@ func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, be
 func (in Inbox) admitAll(db driver.SQL, messages []Message, effect bool) (dialect, tables, error) {
 	const op = "receive batch"
 	if !effect {
-		return nil, tables{}, bug(op, in.Consumer, "there is no function that makes the effect")
+		return nil, tables{}, failure.Bug(op, in.Consumer, "there is no function that makes the effect")
 	}
 	for _, m := range messages {
 		if m.Seq > 0 {
-			return nil, tables{}, bug(op, m.name(), "it has a sequence number: use Once")
+			return nil, tables{}, failure.Bug(op, m.name(), "it has a sequence number: use Once")
 		}
 		if err := m.check(); err != nil {
 			return nil, tables{}, err

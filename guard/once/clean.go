@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -22,9 +23,9 @@ func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, err
 	case err != nil:
 		return 0, err
 	case in.Rotated:
-		return 0, bug(op, t.name, "it is rotated: use Rotate")
+		return 0, failure.Bug(op, t.name, "it is rotated: use Rotate")
 	case limit < 0:
-		return 0, bug(op, t.name, "a limit of %d", limit)
+		return 0, failure.Bug(op, t.name, "a limit of %d", limit)
 	case limit == 0:
 		limit = 1000
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // dialect is how a database keeps records. Its methods return the errors of the
@@ -52,11 +53,11 @@ func (in Inbox) speak(op string, db driver.SQL) (dialect, error) {
 	case d == driver.Postgres:
 		return postgres{}, nil
 	case d == driver.MariaDB && in.Rotated:
-		return nil, bug(op, in.Consumer, "a rotated inbox needs PostgreSQL")
+		return nil, failure.Bug(op, in.Consumer, "a rotated inbox needs PostgreSQL")
 	case d == driver.MariaDB:
 		return mariadb{}, nil
 	default:
-		return nil, bug(op, in.Consumer, "SQL of %q is not spoken", string(d))
+		return nil, failure.Bug(op, in.Consumer, "SQL of %q is not spoken", string(d))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -53,7 +54,7 @@ type tables struct {
 // open checks the inbox, and finds out how to talk to db about op.
 func (in Inbox) open(op string, db driver.SQL) (dialect, tables, error) {
 	if db == nil {
-		return nil, tables{}, bug(op, in.Consumer, "there is no transaction")
+		return nil, tables{}, failure.Bug(op, in.Consumer, "there is no transaction")
 	}
 	d, err := in.speak(op, db)
 	if err != nil {
@@ -63,7 +64,7 @@ func (in Inbox) open(op string, db driver.SQL) (dialect, tables, error) {
 		return nil, tables{}, err
 	}
 	if in.Retention < 0 {
-		return nil, tables{}, bug(op, in.Consumer, "a retention of %v", in.Retention)
+		return nil, tables{}, failure.Bug(op, in.Consumer, "a retention of %v", in.Retention)
 	}
 	t, err := in.quoted(db.Dialect())
 	return d, t, err

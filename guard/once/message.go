@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // A Message is what may be delivered more than once.
@@ -38,9 +39,9 @@ const maxID = 255
 func (m Message) check() error {
 	switch {
 	case m.Seq < 0 || m.Epoch < 0:
-		return bug("receive", m.name(), "epoch %d, sequence number %d: they are not negative", m.Epoch, m.Seq)
+		return failure.Bug("receive", m.name(), "epoch %d, sequence number %d: they are not negative", m.Epoch, m.Seq)
 	case m.Hash != nil && len(m.Hash) != sha256.Size:
-		return bug("receive", m.name(), "the hash has %d bytes, not %d", len(m.Hash), sha256.Size)
+		return failure.Bug("receive", m.name(), "the hash has %d bytes, not %d", len(m.Hash), sha256.Size)
 	case m.Seq > 0:
 		return named("key", m.Key)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 var errOvertaken = errors.New("the same message had its effect meanwhile, in another transaction: roll back, and it will be found a duplicate")
@@ -90,7 +91,7 @@ func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(cont
 // admit checks what is known before the database is asked.
 func (in Inbox) admit(db driver.SQL, m Message, effect bool) (dialect, tables, error) {
 	if !effect {
-		return nil, tables{}, bug("receive", m.name(), "there is no function that makes its effect")
+		return nil, tables{}, failure.Bug("receive", m.name(), "there is no function that makes its effect")
 	}
 	if err := m.check(); err != nil {
 		return nil, tables{}, err

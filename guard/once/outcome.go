@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // An Outcome says what became of a message.
@@ -70,26 +71,17 @@ func (e *GapError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *GapError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-func bug(op, name, format string, args ...any) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-}
-
 func retryable(op, name, why string) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable, Err: errors.New(why)}
 }
 
-// about tells a driver's error as one of op on name, with the usual reason spelled
-// out: SQLSTATE of a table that does not exist, in either database.
+// about tells a driver's error as one of op on name, with the usual reason spelled out.
 func about(op, name string, err error) error {
-	var e *interlock.Error
-	if !errors.As(err, &e) {
-		return err
+	if failure.MissingTable(err) {
+		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
+			Err: fmt.Errorf("the inbox's table is missing, make it with Inbox.Create: %w", err)}
 	}
-	told := &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
-	if state := stateOf(err); state == "42P01" || state == "42S02" {
-		told.Err = fmt.Errorf("the inbox's table is missing, make it with Inbox.Create: %w", e.Err)
-	}
-	return told
+	return failure.About(op, name, err)
 }
 
 // stateOf is the SQLSTATE of the database's error, empty if it has none.

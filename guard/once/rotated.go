@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -115,7 +116,7 @@ func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 		return false, err
 	}
 	if !in.Rotated {
-		return false, bug(op, t.name, "it is not rotated: use Clean")
+		return false, failure.Bug(op, t.name, "it is not rotated: use Clean")
 	}
 	next, err := rotate(ctx, db, t)
 	err = about(op, t.name, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -52,7 +53,7 @@ type Store struct {
 // is named as in [Inbox]. It sends nothing. A wrong name or negative time is a Bug.
 func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error) {
 	if once == nil {
-		return nil, bug("open store", consumer, "there is no driver")
+		return nil, failure.Bug("open store", consumer, "there is no driver")
 	}
 	if err := named("consumer", consumer); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error
 			*d.value = d.standard
 		}
 		if *d.value < time.Millisecond || *d.value > driver.MaxKeep {
-			return nil, bug("open store", consumer, "%v is not between a millisecond and %v", *d.value, driver.MaxKeep)
+			return nil, failure.Bug("open store", consumer, "%v is not between a millisecond and %v", *d.value, driver.MaxKeep)
 		}
 	}
 	return s, nil
@@ -106,9 +107,9 @@ func (s *Store) admit(m Message, effect bool) (driver.Delivery, error) {
 	d := driver.Delivery{Consumer: s.consumer, ID: m.ID, Hash: m.hash(), Owner: crand.Text()}
 	switch {
 	case !effect:
-		return d, bug("receive", m.name(), "there is no function that makes its effect")
+		return d, failure.Bug("receive", m.name(), "there is no function that makes its effect")
 	case m.Seq != 0:
-		return d, bug("receive", m.name(), "it has a sequence number, and a store has no sequences")
+		return d, failure.Bug("receive", m.name(), "it has a sequence number, and a store has no sequences")
 	}
 	return d, m.check()
 }

@@ -2,11 +2,11 @@ package once
 
 import (
 	"context"
-	"errors"
 	"slices"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // Tx records m in a transaction of its own, runs fn there if m is new, and commits
@@ -31,16 +31,12 @@ import (
 // also done if fn panics.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, fn func(ctx context.Context, tx T) error) (Outcome, error) {
 	if fn == nil {
-		return Undone, bug("receive", m.name(), "there is no function that makes its effect")
+		return Undone, failure.Bug("receive", m.name(), "there is no function that makes its effect")
 	}
 	var outcome Outcome
-	err := transact(ctx, db, m.name(), func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
-		var own error
-		outcome, err = in.once(ctx, tx, m, func(ctx context.Context) error {
-			own = tx.Classify(fn(ctx, tx.Native()))
-			return own
-		})
-		return outcome == Done, uncommitted(err, own)
+	err := inTx(ctx, db, m.name(), func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
+		outcome, err = in.once(ctx, tx, m, func(ctx context.Context) error { return tx.Classify(fn(ctx, tx.Native())) })
+		return outcome == Done, err
 	})
 	if err != nil && outcome == Done {
 		outcome = Undone
@@ -54,16 +50,14 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, 
 func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messages []Message,
 	fn func(ctx context.Context, tx T, fresh []Message) error) ([]Outcome, error) {
 	if fn == nil {
-		return nil, bug("receive batch", in.Consumer, "there is no function that makes the effect")
+		return nil, failure.Bug("receive batch", in.Consumer, "there is no function that makes the effect")
 	}
 	var outcomes []Outcome
-	err := transact(ctx, db, in.Consumer, func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
-		var own error
+	err := inTx(ctx, db, in.Consumer, func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
 		outcomes, err = in.batch(ctx, tx, messages, func() {}, func(ctx context.Context, fresh []Message) error {
-			own = tx.Classify(fn(ctx, tx.Native(), fresh))
-			return own
+			return tx.Classify(fn(ctx, tx.Native(), fresh))
 		})
-		return slices.Contains(outcomes, Done), uncommitted(err, own)
+		return slices.Contains(outcomes, Done), err
 	})
 	if err != nil {
 		return nil, err
@@ -71,43 +65,18 @@ func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messag
 	return outcomes, nil
 }
 
-// transact runs work in a transaction, and commits it if it is worth it. What was
-// found without writing is true however the transaction ends.
-func transact[T any](ctx context.Context, db driver.Beginner[T], name string,
+// inTx runs work in a transaction, and commits it if it is worth it. What was found
+// without writing is true however the transaction ends.
+func inTx[T any](ctx context.Context, db driver.Beginner[T], name string,
 	work func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error)) error {
 	if db == nil {
-		return bug("begin", name, "there is no database")
+		return failure.Bug("begin", name, "there is no database")
 	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return about("begin", name, err)
-	}
-	sent := false
-	defer func() {
-		if !sent {
-			// If this fails the connection is closed; COMMIT was never sent.
-			_ = tx.Rollback(ctx)
+	return transact.Do(ctx, db.Begin, name, func(tx driver.Tx[T]) error {
+		worth, err := work(ctx, tx)
+		if err == nil && !worth {
+			return transact.ErrNothing
 		}
-	}()
-	worth, err := work(ctx, tx)
-	switch {
-	case err != nil:
 		return err
-	case !worth:
-		return nil
-	case ctx.Err() != nil: // a client that is asked to commit now may not know what it did
-		return &interlock.Error{Op: "commit", Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
-	}
-	sent = true
-	return about("commit", name, tx.Commit(ctx))
-}
-
-// uncommitted makes an error of unknown outcome Retryable, unless it is the effect's
-// own: what a statement did does not matter in a transaction that is never committed.
-func uncommitted(err, own error) error {
-	var e *interlock.Error
-	if own != nil || !errors.As(err, &e) || e.Kind != interlock.Uncertain {
-		return err
-	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
+	})
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -159,8 +158,7 @@ func (t Calls) exec(ctx context.Context, db driver.SQL, op string, query func(di
 // missing spells out the usual reason: SQLSTATE of a table that does not exist,
 // in either database.
 func missing(err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: "record call", Kind: interlock.Definite,
 			Err: fmt.Errorf("the table of calls is missing, make it with Calls.Create: %w", err)}
 	}

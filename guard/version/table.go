@@ -2,7 +2,6 @@ package version
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -149,8 +148,7 @@ func (t Table) opened(op string, db driver.SQL, name string) (d dialect, table s
 // failed is about with the usual reason spelled out: SQLSTATE of a table that
 // does not exist, in either database.
 func failed(op, name string, err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02") {
+	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: fmt.Errorf("the table is missing, make that of a Table with its Create: %w", err)}
 	}
