@@ -73,9 +73,10 @@ var (
 )
 
 // Kind says what the caller may conclude from err. Errors of this project
-// answer for themselves, wherever they stand in the chain; a context that ended
-// before anything was sent is Definite; everything else is [Uncertain].
-// Kind(nil) is Definite, and not worth asking.
+// answer for themselves, wherever they stand in the chain. The bare error of a
+// context, or the cause of a claim's end, is Definite: whoever found it had not begun.
+// Wrapped by somebody else it is not, because clients wrap it whatever they have sent.
+// Everything else is [Uncertain]. Kind(nil) is Definite, and not worth asking.
 func Kind(err error) ErrorKind {
 	var k interface{ ErrorKind() ErrorKind }
 	switch {
@@ -90,7 +91,7 @@ func Kind(err error) ErrorKind {
 	}
 	for _, e := range []error{ErrReleased, ErrExpired, ErrLost, ErrSessionEnded, ErrImplausibleToken,
 		context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, e) {
+		if err == e {
 			return Definite
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"testing"
 )
 
@@ -18,6 +19,8 @@ func TestKind(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", io.EOF), Uncertain},
 		{ErrUncertain, Uncertain},
 		{context.Canceled, Definite},
+		{&url.Error{Op: "Post", Err: context.Canceled}, Uncertain},
+		{fmt.Errorf("post: %w", ErrExpired), Uncertain},
 		{ErrReentered, Bug},
 		{ErrClosed, Bug},
 		{ErrName, Bug},
