@@ -71,7 +71,7 @@ func breaks(history []string) string {
 		at[name] = i + 1
 	}
 	before := func(a, b string) bool { return at[b] == 0 || at[a] != 0 && at[a] < at[b] }
-	var flying string
+	var flying, failed string
 	for i, name := range history {
 		verb, step, _ := strings.Cut(name, " ")
 		switch verb {
@@ -83,10 +83,16 @@ func breaks(history []string) string {
 			if flying != "" || at["abort"] != 0 && at["abort"] <= i {
 				return "sent while another is in flight, or after the decision to abort"
 			}
+			if failed != "" {
+				return "went on over a failure"
+			}
 			flying = step
 		case "done", "refused", "unknown":
 			if flying != step {
 				return "an answer to what is not in flight"
+			}
+			if verb != "done" {
+				failed = step
 			}
 			if flying = ""; verb != "done" && at["commit"] != 0 && at["commit"] <= i {
 				return "given up behind the commit"

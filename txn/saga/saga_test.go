@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -433,6 +434,29 @@ func TestBounded(t *testing.T) {
 		for i := range 40 {
 			_, err := r.engine.Wait(t.Context(), fmt.Sprint("waits", i))
 			ok(t, err)
+		}
+	})
+}
+
+// TestLongStep: a saga whose step takes longer than Recheck is driven by one all the
+// time, and what waits is not driven twice either.
+func TestLongStep(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls atomic.Int64
+		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
+			calls.Add(1)
+			time.Sleep(10 * time.Minute)
+			if From(ctx).Attempt == 1 {
+				return 0, Ongoing(10 * time.Minute)
+			}
+			return 1, nil
+		}).Timeout(time.Hour).Pivot())
+		r := serve(t, nil, 1, nil, d)
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		time.Sleep(time.Hour)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d calls", n)
 		}
 	})
 }
