@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast lint vuln races soak-drivers soak-lock mutants story story-soak docs clean
+.PHONY: help run deps test test-fast lint vuln races soak-drivers soak-lock soak-crashes mutants story story-soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ soak-drivers: deps ## The conformance suites of every driver, ten times
 
 soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
+
+soak-crashes: deps ## A relay and the one after it killed at every pair of points
+	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run '^TestKilledTwice$$' -v ./flow/outbox
 
 races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000
 	INTERLOCK_RACES=full go test -count=1 -timeout 120m ./examples/races

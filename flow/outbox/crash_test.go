@@ -173,34 +173,54 @@ func TestKilledAnywhere(t *testing.T) {
 }
 
 // TestKilledTwice kills the second relay too: for each point of the first, at another
-// one.
+// one, or with INTERLOCK_CRASHES=full at every one (make soak-crashes).
 func TestKilledTwice(t *testing.T) {
 	t.Parallel()
+	full := os.Getenv("INTERLOCK_CRASHES") == "full"
+	clients, parts := []string{databases.Pgx}, 1
+	if full {
+		clients, parts = append(clients, databases.Maria), 4
+	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		db := open(t)
-		pairs, again := 0, 0
-		for first := 1; ; first++ {
+		for part := range parts {
+			t.Run(fmt.Sprintf("part %d of %d", part+1, parts), func(t *testing.T) {
+				t.Parallel()
+				killTwice(t, open(t), part+1, parts, full)
+			})
+		}
+	}, clients...)
+}
+
+// killTwice kills the first relay at the from-th point and each step-th after it.
+func killTwice(t *testing.T, db *databases.DB, from, step int, full bool) {
+	pairs, again := 0, 0
+	for first, killed := from, true; killed; first += step {
+		// The points that are left are the fewer the later the first one was; what
+		// it costs to start comes each time.
+		second := 1 + first*37%71
+		if full {
+			second = 1
+		}
+		for twice := true; killed && twice; second++ {
 			args, want := scene(t, db)
-			if _, killed := crash.Run(t, "relay", first, args...); !killed {
-				break
-			}
-			// The points that are left are the fewer the later the first one was; what
-			// it costs to start comes each time.
-			if _, killed := crash.Run(t, "relay", 1+first*37%71, args...); killed {
-				again++
+			if _, killed = crash.Run(t, "relay", first, args...); killed {
+				pairs++
+				if _, twice = crash.Run(t, "relay", second, args...); twice {
+					again++
+				}
 			}
 			crash.Run(t, "relay", 0, args...)
 			if want(); t.Failed() {
-				t.Fatalf("killed at %d and %d", first, 1+first*37%71)
+				t.Fatalf("killed at %d and %d", first, second)
 			}
-			pairs++
+			twice = twice && full
 		}
-		t.Logf("%d relays were killed, and %d of those that followed", pairs, again)
-		if again < pairs/3 {
-			t.Errorf("only %d of %d were killed twice", again, pairs)
-		}
-	}, databases.Pgx)
+	}
+	t.Logf("%d relays were killed, and %d of those that followed", pairs, again)
+	if again < pairs/3 {
+		t.Errorf("only %d of %d were killed twice", again, pairs)
+	}
 }
 
 // playPaused is a relay that says when the sink has a batch, and is stopped then.
