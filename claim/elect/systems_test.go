@@ -2,6 +2,7 @@ package elect_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"net/netip"
 	"slices"
@@ -9,13 +10,17 @@ import (
 	"testing"
 	"time"
 
+	client "github.com/go-sql-driver/mysql"
+	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/driver/zookeeper"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
@@ -25,7 +30,8 @@ const (
 	patience       = 20 * time.Second // bounds every wait for a condition
 )
 
-// system is a real one; etcd's is in the examples, whose module has its client.
+// system is a real one; etcd's is in the examples, whose module has its client. Those
+// without values hand over to whoever comes first.
 type system struct {
 	open   func(t *testing.T) (driver.Fenced, driver.Values)
 	crash  func(t *testing.T, d driver.Fenced)
@@ -70,6 +76,63 @@ var systems = map[string]func(t *testing.T) system{
 			return d, postgres.NewValues(pool, "election_values")
 		}}
 	},
+	"postgres-table": func(t *testing.T) system {
+		p := paths.New[driver.Fenced](testbed.Postgres(t, "-c", "fsync=on"))
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+				pool, err := pgxpool.New(t.Context(), "postgres://postgres@"+path.Addr()+"/postgres?sslmode=disable")
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(pool.Close)
+				return postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: leaseOfServers})
+			}), nil
+		}}
+	},
+	"zookeeper": func(t *testing.T) system {
+		server := testbed.ZooKeeper(t)
+		p := paths.New[driver.Fenced](server)
+		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			conn.Close()
+			for range events {
+			}
+		})
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+				return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: "/elections", TTL: leaseOfServers})
+			})
+			return d, zookeeper.NewValues(conn, "/elections")
+		}}
+	},
+	"mysql": func(t *testing.T) system {
+		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+				config, err := client.ParseDSN("root@tcp(" + path.Addr() + ")/test")
+				if err != nil {
+					return nil, err
+				}
+				return mysql.Open(t.Context(), config, &mysql.Options{TTL: leaseOfServers})
+			}), nil
+		}}
+	},
+	"mysql-table": func(t *testing.T) system {
+		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+				db, err := sql.Open("mysql", "root@tcp("+path.Addr()+")/test")
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(func() { db.Close() })
+				return mysql.OpenTable(t.Context(), db, &mysql.Options{TTL: leaseOfServers})
+			}), nil
+		}}
+	},
 }
 
 func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy) (driver.Fenced, error)) driver.Fenced {
@@ -97,24 +160,15 @@ func TestSystems(t *testing.T) {
 			a.campaign(t)
 			a.leads(t, patience)
 			seen.until(t, "a")
-			b.campaign(t)
-			c.campaign(t)
-			testbed.Eventually(t, "the successor is known to wait", patience, func() bool {
-				err := a.term.HandOver(t.Context(), "c")
-				if err != nil && interlock.Kind(err) != interlock.Retryable {
-					t.Fatal(err)
-				}
-				return err == nil
-			})
-			released := time.Now()
-			a.resign()
-			c.leads(t, patience)
-			gap := c.elected.Sub(released)
-			t.Logf("nobody led for %v", gap)
-			if gap > time.Second {
-				t.Errorf("a planned hand-over took %v", gap)
+			if a.named {
+				b.campaign(t)
 			}
+			c.campaign(t)
+			a.handOver(t, c)
 			seen.until(t, "c")
+			if !a.named {
+				b.campaign(t)
+			}
 
 			crashed := time.Now()
 			s.crash(t, c.driver)
@@ -147,8 +201,34 @@ func TestSystems(t *testing.T) {
 	}
 }
 
+// handOver resigns in favour of another, who campaigns.
+func (c *contender) handOver(t *testing.T, to *contender) {
+	t.Helper()
+	if c.named {
+		testbed.Eventually(t, "the successor is known to wait", patience, func() bool {
+			err := c.term.HandOver(t.Context(), to.identity)
+			if err != nil && interlock.Kind(err) != interlock.Retryable {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
+	released := time.Now()
+	if err := c.resign(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	to.leads(t, patience)
+	gap := to.elected.Sub(released)
+	t.Logf("nobody led for %v", gap)
+	if gap > time.Second {
+		t.Errorf("a planned hand-over took %v", gap)
+	}
+}
+
 // contender is a candidate on a real system, with a driver of its own.
 type contender struct {
+	identity string
+	named    bool // it can hand over to somebody
 	driver   driver.Fenced
 	election *elect.Election
 
@@ -174,7 +254,7 @@ func (s system) candidate(t *testing.T, identity string) *contender {
 			t.Error(err)
 		}
 	})
-	return &contender{driver: d, election: e, begun: make(chan struct{}), end: make(chan struct{}), done: make(chan error, 1)}
+	return &contender{identity: identity, named: v != nil, driver: d, election: e, begun: make(chan struct{}), end: make(chan struct{}), done: make(chan error, 1)}
 }
 
 // campaign begins to; a test that ends early ends it.
