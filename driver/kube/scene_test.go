@@ -47,6 +47,7 @@ func TestDriver(t *testing.T) {
 		"RenewalsShowInWholeSeconds":       testRenewalsShowInWholeSeconds,
 		"OthersMetadataIsKept":             testOthersMetadataIsKept,
 		"LossIsToldAtOnce":                 testLossIsToldAtOnce,
+		"Election":                         testElection,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
