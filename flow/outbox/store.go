@@ -30,10 +30,13 @@ type store struct {
 
 // dialect is what a database has of its own.
 type dialect interface {
-	// create is the statements that make the tables.
-	create(n names) []string
-	// insert adds messages; see add.
-	insert(ctx context.Context, s store, a add) error
+	words
+	batches
+	byKeys
+}
+
+// words are parts of statements.
+type words interface {
 	// now is the time in SQL.
 	now() string
 	// empty is the empty text.
@@ -41,17 +44,27 @@ type dialect interface {
 	// onConflict ends an insert whose row is there by its unique column: columns of
 	// it are overwritten, or if there are none it is left.
 	onConflict(unique string, columns []string) string
+}
+
+// batches are the statements of many messages.
+type batches interface {
+	// create is the statements that make the tables.
+	create(n names) []string
+	// insert adds messages; see add.
+	insert(ctx context.Context, s store, a add) error
 	// ready selects the columns of a row, of messages that are not parked and not
 	// busy, in order.
 	ready(slice, limit int, busy []int64) (query string, args []any)
-	// deleteBy, updateBy and lockBy do something with the rows of a table, called m,
-	// that have one of these primary keys, and touch no other row. A condition may
-	// be added to the first two.
+	// remove deletes messages, by a statement that is the same for any number.
+	remove(ids []int64) (query string, args []any)
+}
+
+// byKeys does something with the rows of a table, called m, that have one of some
+// primary keys, and touches no other row. A condition may be added to the first two.
+type byKeys interface {
 	deleteBy(table, key string, ids []int64) string
 	updateBy(table, key string, ids []int64, set string) string
 	lockBy(table, key string, ids []int64) string
-	// remove deletes messages, by a statement that is the same for any number.
-	remove(ids []int64) (query string, args []any)
 }
 
 var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres{}, driver.MariaDB: mariadb{}}

@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -90,6 +91,7 @@ func (o *Options) resolve() (Options, error) {
 type Journal struct {
 	store   driver.Journal
 	options Options
+	random  func() float64  // in [0,1), for the pauses between tries
 	life    context.Context // of requests that outlast their callers
 	end     context.CancelFunc
 	work    sync.WaitGroup
@@ -107,7 +109,7 @@ func New(store driver.Journal, o *Options) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{store: store, options: options, busy: map[string]bool{}}
+	j := &Journal{store: store, options: options, random: rand.Float64, busy: map[string]bool{}}
 	j.life, j.end = context.WithCancel(context.Background())
 	return j, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -97,7 +96,7 @@ var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 
 // persist appends until there is an outcome.
 func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) error {
-	return try(ctx, func() error {
+	return j.try(ctx, func() error {
 		if err := owner.holds(); err != nil {
 			return err
 		}
@@ -111,13 +110,13 @@ func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) er
 }
 
 // try does what may be repeated until there is an outcome, or ctx ends.
-func try(ctx context.Context, once func() error) error {
+func (j *Journal) try(ctx context.Context, once func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := once()
 		if kind := interlock.Kind(err); err == nil || kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil {
 			return err
 		}
-		timer := time.NewTimer(pause.Delay(attempt, rand.Float64()))
+		timer := time.NewTimer(pause.Delay(attempt, j.random()))
 		select {
 		case <-ctx.Done():
 			timer.Stop()

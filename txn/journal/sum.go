@@ -36,7 +36,7 @@ func (j *Journal) stow(ctx context.Context, transaction string, data []byte) ([]
 		return append([]byte{inline}, data...), nil
 	}
 	sum := sha256.Sum256(data)
-	err := try(ctx, func() error { return j.store.Keep(ctx, transaction, sum[:], data) })
+	err := j.try(ctx, func() error { return j.store.Keep(ctx, transaction, sum[:], data) })
 	return append([]byte{beside}, sum[:]...), err
 }
 
