@@ -94,7 +94,17 @@ flow/outbox             -> . driver observe internal/... guard/fence
 flow/outbox/webhook     -> . driver observe internal/...
 # Coordinators stand on one journal.
 txn/journal             -> . driver observe internal/... guard/fence
-txn/saga                -> . driver observe internal/... txn/journal
+txn/branch              -> .
+txn/barrier             -> . driver observe internal/... txn/branch
+txn/barrier/conformance -> . txn/branch
+txn/coordinator         -> . driver observe internal/... txn/journal txn/branch
+txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
+txn/saga/sagatest       -> . driver driver/memory txn/journal txn/branch txn/coordinator txn/saga
+txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
+txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
+txn/twopc/threepc       -> internal/...
+txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
+txn/web                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc
 
 # What is built from all of it.
 server/...              -> * | *
@@ -105,7 +115,8 @@ tools/...               ->
 
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
-	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest"}
+	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest",
+	"txn/saga/sagatest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

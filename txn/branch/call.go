@@ -1,0 +1,86 @@
+// Package branch is what a coordinator and the participants of its transactions say
+// to each other: which call this is, and what a failure means. It does not make a
+// call happen once, and a participant that takes a call at its word without asking
+// its barrier will do a thing twice, or after it was undone: see txn/barrier.
+//
+//	func charge(ctx context.Context, o Order) (Receipt, error) {
+//		c := branch.From(ctx)                          // transaction, branch, epoch, deadline
+//		receipt, err := bank.Charge(ctx, c.Key(), o.Total)
+//		switch {
+//		case errors.Is(err, bank.ErrNoMoney):
+//			return Receipt{}, branch.Fail(err)          // it has not happened, and will not
+//		case errors.Is(err, bank.ErrBusy):
+//			return Receipt{}, branch.Retry(err)         // it has not happened yet
+//		}
+//		return receipt, err                            // any other error: nobody knows
+//	}
+//
+// Calls are delivered at least once, and perhaps late: behind a later call, or from a
+// coordinator that is no longer in charge. The key, the operation and the epoch are
+// what tells them apart.
+package branch
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Operation is what a call asks for.
+type Operation string
+
+// The operations. A saga's step is done and undone; a branch of a TCC transaction is
+// tried, then confirmed or cancelled; one of a two-phase commit is prepared, then
+// committed or rolled back.
+const (
+	Do       Operation = "do"
+	Undo     Operation = "undo"
+	Try      Operation = "try"
+	Confirm  Operation = "confirm"
+	Cancel   Operation = "cancel"
+	Prepare  Operation = "prepare"
+	Commit   Operation = "commit"
+	Rollback Operation = "rollback"
+)
+
+// A Call is one call of a participant.
+type Call struct {
+	Transaction string    // its id, 1 to driver.MaxTransaction bytes
+	Branch      string    // of the transaction: a saga's step, a resource; 1 to 255 bytes
+	Step        string    // of the branch, where it has several: an index; usually empty, at most 255 bytes
+	Operation   Operation // what is asked for
+	Attempt     int       // from 1, counted by the coordinator that calls
+	// Epoch is the token of the coordinator's claim, 0 if it has none: a resource that
+	// knows guards can refuse lower ones. A participant with a barrier needs not.
+	Epoch interlock.Token
+	// Begun is when the transaction began, in whole milliseconds, the same in all of
+	// its calls. A participant may forget what began before the coordinator's low-water
+	// mark, and refuses what comes from there.
+	Begun time.Time
+	// Deadline is when nobody waits for the answer any more; zero is never.
+	Deadline time.Time
+}
+
+// Key is the same for all calls that must have one effect, and no others. Hand it to
+// a target as an idempotency key.
+func (c Call) Key() string {
+	key := url.PathEscape(c.Transaction) + "/" + url.PathEscape(c.Branch)
+	if c.Step != "" {
+		key += "/" + url.PathEscape(c.Step)
+	}
+	return key + "/" + string(c.Operation)
+}
+
+type callKey struct{}
+
+// With is a context for a call: what [From] finds in it.
+func With(ctx context.Context, c Call) context.Context { return context.WithValue(ctx, callKey{}, c) }
+
+// From is the call that ctx was made for, or that a participant received; the zero
+// Call elsewhere.
+func From(ctx context.Context) Call {
+	c, _ := ctx.Value(callKey{}).(Call)
+	return c
+}

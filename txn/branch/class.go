@@ -1,0 +1,76 @@
+package branch
+
+import (
+	"errors"
+	"time"
+)
+
+// Class is what a participant says about a failure.
+type Class int
+
+// The classes. What bears no mark is Unknown, because that is what an error of the
+// network is.
+const (
+	ClassUnknown Class = iota // nobody knows whether it has happened
+	ClassFail                 // it has not happened, and never will
+	ClassRetry                // it has not happened; it may later
+	ClassOngoing              // the participant is at work on it
+)
+
+// String is the class's name in lower case.
+func (c Class) String() string {
+	switch c {
+	case ClassFail:
+		return "fail"
+	case ClassRetry:
+		return "retry"
+	case ClassOngoing:
+		return "ongoing"
+	}
+	return "unknown"
+}
+
+// classified is an error with a class.
+type classified struct {
+	class Class
+	after time.Duration
+	err   error
+}
+
+func (c *classified) Error() string { return c.err.Error() }
+func (c *classified) Unwrap() error { return c.err }
+
+// Fail marks the error of a call that has had no effect and never will, for a
+// reason of the business: no seat, no money. Fail(nil) is nil.
+func Fail(err error) error { return classify(ClassFail, 0, err) }
+
+// Retry marks the error of a call that has had no effect, and may succeed later: the
+// target was busy, or could not be reached. Retry(nil) is nil.
+func Retry(err error) error { return classify(ClassRetry, 0, err) }
+
+// Unknown marks the error of a call whose effect is not known. It is what every
+// error is that bears no mark. Unknown(nil) is nil.
+func Unknown(err error) error { return classify(ClassUnknown, 0, err) }
+
+// Ongoing says that the target works on it: the call is made again after a while,
+// with the same key, and does not count as an attempt.
+func Ongoing(after time.Duration) error {
+	return classify(ClassOngoing, after, errors.New("the target is still at work"))
+}
+
+func classify(class Class, after time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &classified{class, after, err}
+}
+
+// ClassOf is the mark that stands outermost, and after which time an Ongoing call is
+// to be made again.
+func ClassOf(err error) (class Class, after time.Duration) {
+	var c *classified
+	if errors.As(err, &c) {
+		return c.class, c.after
+	}
+	return ClassUnknown, 0
+}
