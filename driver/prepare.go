@@ -3,6 +3,8 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -32,10 +34,43 @@ func (v Vote) String() string {
 	return "no"
 }
 
+// The limits of an XID: a branch has to be named by the 64 bytes of gtrid and the 64
+// of bqual that XA has, and by the 200 of a Postgres gid, next to a namespace of at most
+// MaxXIDNamespace bytes.
+const (
+	MaxXIDTransaction = 40
+	MaxXIDBranch      = 30
+	MaxXIDNamespace   = 20
+)
+
 // An XID names a branch of a distributed transaction at its participant.
 type XID struct {
-	Transaction string // 1 to MaxTransaction bytes; participants that hold less say so by a Bug
-	Branch      string // the participant's name in the transaction, 1 to 30 bytes of letters, digits, - and _
+	Transaction string // 1 to MaxXIDTransaction bytes out of letters, digits and - . _ ~ : /
+	Branch      string // the participant's name in the transaction, 1 to MaxXIDBranch bytes out of letters, digits, - and _
+}
+
+// Check is nil if the XID keeps to its limits, and else an error that names what does
+// not. Participants check it before they begin, and answer with an interlock.Bug.
+func (x XID) Check() error {
+	if err := spelled("transaction", x.Transaction, MaxXIDTransaction, "-._~:/"); err != nil {
+		return err
+	}
+	return spelled("branch", x.Branch, MaxXIDBranch, "-_")
+}
+
+// spelled says what is wrong with a part of an XID.
+func spelled(part, name string, most int, signs string) error {
+	if len(name) == 0 || len(name) > most {
+		return fmt.Errorf("the %s of an XID has %d bytes; it takes 1 to %d", part, len(name), most)
+	}
+	for i := range len(name) {
+		c := name[i]
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte(signs, c) >= 0 {
+			continue
+		}
+		return fmt.Errorf("the %s %q of an XID has byte %q; it takes letters, digits and %s", part, name, c, signs)
+	}
+	return nil
 }
 
 // ErrHeuristic is the finding that a prepared branch was finished otherwise than
@@ -64,4 +99,31 @@ type Participant interface {
 	Rollback(ctx context.Context, x XID) error
 	// InDoubt lists the branches that are prepared.
 	InDoubt(ctx context.Context) ([]Doubt, error)
+}
+
+// A Preparing is a branch while the user works in it: what the coordinator ends it by.
+// One of its methods is called, once; Abandon may follow any of them, and then frees
+// what is left on this side. It is used by one goroutine at a time.
+type Preparing interface {
+	// Prepare ends the work and promises that it can be committed and rolled back,
+	// whatever crashes. The session that did the work is free when it returns. With
+	// VoteNo, or an error that is Definite, nothing is left of the branch; the error
+	// says why, for whoever reads it. After any other error the branch may be
+	// prepared, and Participant.Rollback has to be told.
+	Prepare(ctx context.Context) (Vote, error)
+	// CommitOne commits a branch that is the only one of its transaction, without
+	// preparing it. The outcome of an error that is not Definite is unknown.
+	CommitOne(ctx context.Context) error
+	// Abandon takes back what the branch did, if it was neither prepared nor
+	// committed, and frees the session, even if ctx has ended. It is idempotent.
+	Abandon(ctx context.Context) error
+}
+
+// A Preparer is a participant in which a process opens branches of its own. T is what
+// the user works with in there: a pgx.Tx, a *sql.Conn, a client.
+type Preparer[T any] interface {
+	Participant
+	// Begin opens branch x (XA has to know its name from the start). Nothing of it is
+	// seen by others, and nothing of it outlasts the session, before Prepare.
+	Begin(ctx context.Context, x XID) (T, Preparing, error)
 }
