@@ -106,10 +106,10 @@ type Participant interface {
 // what is left on this side. It is used by one goroutine at a time.
 type Preparing interface {
 	// Prepare ends the work and promises that it can be committed and rolled back,
-	// whatever crashes. The session that did the work is free when it returns. With
-	// VoteNo, or an error that is Definite, nothing is left of the branch; the error
-	// says why, for whoever reads it. After any other error the branch may be
-	// prepared, and Participant.Rollback has to be told.
+	// whatever crashes. The session that did the work is free when it returns. The
+	// vote counts if there is no error. With VoteNo, or an error that is Definite
+	// and says why it is a no, nothing is left of the branch. After any other error
+	// the branch may be prepared, and Participant.Rollback has to be told.
 	Prepare(ctx context.Context) (Vote, error)
 	// CommitOne commits a branch that is the only one of its transaction, without
 	// preparing it. The outcome of an error that is not Definite is unknown.
