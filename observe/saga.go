@@ -9,7 +9,6 @@ type Saga struct {
 	Tried   func(SagaTried)
 	Ended   func(SagaEnded)
 	Dead    func(SagaDead)
-	Failed  func(SagaFailed)
 }
 
 // SagaStarted: a saga was begun. Attaching to one is not told.
@@ -39,12 +38,4 @@ type SagaDead struct {
 	Saga, Type string
 	Reason     string   // why it was to be undone
 	Steps      []string // whose undos were given up
-}
-
-// SagaFailed: a saga could not be driven, or a shard not be looked at. It is tried
-// again.
-type SagaFailed struct {
-	Saga  string // empty if it concerns the shard
-	Shard int
-	Err   error
 }

@@ -55,9 +55,10 @@ type Call struct {
 	// Epoch is the token of the coordinator's claim, 0 if it has none: a resource that
 	// knows guards can refuse lower ones. A participant with a barrier needs not.
 	Epoch interlock.Token
-	// Begun is when the transaction began, in whole milliseconds, the same in all of
-	// its calls. A participant may forget what began before the coordinator's low-water
-	// mark, and refuses what comes from there.
+	// Begun is when the transaction began, in whole milliseconds: the same in all of
+	// its calls, but for the difference of the clocks of who makes them. A participant
+	// may forget what began before the coordinator's low-water mark, and refuses what
+	// comes from there.
 	Begun time.Time
 	// Deadline is when nobody waits for the answer any more; zero is never.
 	Deadline time.Time

@@ -63,6 +63,15 @@ func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 	return s.journal.open(ctx, id, s)
 }
 
+// Adopt makes the owner's what somebody without a shard has begun or opened: what is
+// appended from here on bears the epoch. The log must be one of this shard's, and is
+// not used any more beside the one returned.
+func (s *Shard) Adopt(l *Log) *Log {
+	adopted := *l
+	adopted.owner = s
+	return &adopted
+}
+
 // Claim takes transactions that are due at a time, the earliest first, at most
 // limit, and puts off their due time to `until`: by then whoever took them has
 // appended, or they are due again. It is one request.

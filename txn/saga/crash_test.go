@@ -62,7 +62,7 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 	d := Define("order", Step("a", act).Undo("una", undo), Step("b", act).Undo("unb", undo),
 		Step("c", func(ctx context.Context, _ string) (string, error) { at.Pass(); return "", Fail(errSeat) }).Undo("unc", undo),
 		Step("p", act).Pivot())
-	e, err := New(j, nil, d)
+	e, err := build(j, &settings{}, d)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 	c := &claim{token: token}
 	c.ctx, c.end = context.WithCancelCause(ctx)
 	served := make(chan error, 1)
-	go func() { served <- e.Run(ctx, c) }()
+	go func() { served <- e.coordinator.Run(ctx, c) }()
 	defer func() { c.end(interlock.ErrReleased); <-served }()
 	if _, err := d.Do(ctx, e, "1", "in"); interlock.Kind(err) != interlock.Definite {
 		return fmt.Errorf("the saga ended with %w", err)

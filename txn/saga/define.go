@@ -24,7 +24,7 @@ type plan struct {
 // Defined is a [Definition] of any input.
 type Defined interface{ defined() plan }
 
-// Define makes a saga of a name that is unique in its engine, at most 255 bytes, of
+// Define makes a saga of a name that is unique in its engine, at most 250 bytes, of
 // steps in their order.
 func Define[I any](name string, steps ...StepOf[I]) Definition[I] {
 	d := Definition[I]{plan{name: name}}
@@ -68,12 +68,15 @@ func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (O
 	return e.Wait(ctx, id)
 }
 
-// longestName is the most bytes of a saga's, a step's or an undo's name.
+// longestName is the most bytes of a step's or an undo's name.
 const longestName = 255
 
 // check finds what is wrong with a definition.
 func (p plan) check() error {
-	problems := []error{p.named("", p.name)}
+	problems := []error{p.named("", protocol+":"+p.name)} // as it stands in the journal
+	if p.name == "" {
+		problems = append(problems, p.named("", ""))
+	}
 	if len(p.steps) == 0 {
 		problems = append(problems, p.wrong("", "it has no steps; give it one"))
 	}

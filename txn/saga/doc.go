@@ -15,8 +15,9 @@
 //	}).Pivot()
 //	book := saga.Define("book", hold, pay, saga.Step("mail", mail))
 //
-//	engine, err := saga.New(j, nil, book) // j: a journal.Journal
-//	go engine.Run(ctx, claim)             // claim: that of a fenced lock; or Serve, for each shard
+//	c, err := coordinator.New(j, nil)     // j: a journal.Journal
+//	engine, err := saga.New(c, nil, book)
+//	go c.Run(ctx, claim)                  // claim: that of a fenced lock; or Serve, for each shard
 //	outcome, err := book.Do(ctx, engine, "booking/42", order)
 //
 // # Order
@@ -46,8 +47,8 @@
 //
 // Each shard of the journal is driven by the holder of its claim. Who is stopped and
 // wakes up later appends nothing: the journal knows the epoch. But a call that it
-// had begun may still arrive, next to the new owner's: the key covers that, and
-// [Call.Epoch] can be shown to a guard.
+// had begun may still arrive, next to the new owner's: the key covers that, and the
+// call's Epoch can be shown to a guard.
 //
 // # Limits
 //

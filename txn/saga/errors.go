@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 var (
@@ -91,59 +92,21 @@ func (e *EndedError) ErrorKind() interlock.ErrorKind {
 	return interlock.Definite
 }
 
-// class is what an action says about its failure.
-type class int
-
-const (
-	classUnknown class = iota
-	classFail
-	classRetry
-	classOngoing
-)
-
-// classified is an error with a class.
-type classified struct {
-	class class
-	after time.Duration
-	err   error
-}
-
-func (c *classified) Error() string { return c.err.Error() }
-func (c *classified) Unwrap() error { return c.err }
-
 // Fail marks the error of a call that has had no effect and never will, for a
 // reason of the business: no seat, no money. The saga is aborted, and this step not
 // undone, unless an earlier call of it may have happened. Behind the pivot a Fail is
-// retried like anything else; of an undo it makes a dead letter at once. Fail(nil)
-// is nil.
-func Fail(err error) error { return classify(classFail, 0, err) }
+// retried like anything else; of an undo it makes a dead letter at once. It is
+// [branch.Fail].
+func Fail(err error) error { return branch.Fail(err) }
 
 // Retry marks the error of a call that has had no effect, and may succeed later: the
-// target was busy, or could not be reached. Retry(nil) is nil.
-func Retry(err error) error { return classify(classRetry, 0, err) }
+// target was busy, or could not be reached. It is [branch.Retry].
+func Retry(err error) error { return branch.Retry(err) }
 
 // Unknown marks the error of a call whose effect is not known. It is what every
-// error is that bears no mark. Unknown(nil) is nil.
-func Unknown(err error) error { return classify(classUnknown, 0, err) }
+// error is that bears no mark. It is [branch.Unknown].
+func Unknown(err error) error { return branch.Unknown(err) }
 
 // Ongoing says that the target works on it: the call is made again after a while,
-// with the same key, and does not count as an attempt.
-func Ongoing(after time.Duration) error {
-	return &classified{class: classOngoing, after: after, err: errors.New("the target is still at work")}
-}
-
-func classify(c class, after time.Duration, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &classified{c, after, err}
-}
-
-// classOf is the mark that stands outermost.
-func classOf(err error) (class, time.Duration) {
-	var c *classified
-	if errors.As(err, &c) {
-		return c.class, c.after
-	}
-	return classUnknown, 0
-}
+// with the same key, and does not count as an attempt. It is [branch.Ongoing].
+func Ongoing(after time.Duration) error { return branch.Ongoing(after) }

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -55,7 +56,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer j.Close()
-	engine, err := saga.New(j, nil, book)
+	c, err := coordinator.New(j, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	engine, err := saga.New(c, nil, book)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -71,7 +76,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- engine.Run(ctx, claim) }()
+	go func() { served <- c.Run(ctx, claim) }()
 
 	outcome, err := book.Do(ctx, engine, "booking/1", Order{Seat: "12A", Card: "visa"})
 	receipt, _ := pay.Output(outcome.Outputs)

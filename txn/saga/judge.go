@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // Policy is how a call is repeated; the zero value works. What may have happened,
@@ -42,8 +43,8 @@ func (p Policy) resolve() Policy {
 }
 
 // delay is the wait after a number of failed attempts.
-func (p Policy) delay(c class, ongoing time.Duration, attempts int, random float64) time.Duration {
-	if c == classOngoing {
+func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
+	if c == branch.ClassOngoing {
 		return max(ongoing, p.First/8)
 	}
 	return backoff.Policy{First: p.First, Max: p.Max}.Delay(attempts, random)
@@ -69,27 +70,27 @@ type trial struct {
 // judge takes the outcome of a call. A refusal that follows a call which may have
 // happened is no proof that nothing did: what can be undone is. The pivot cannot be,
 // and there the target's word is final.
-func (t *trial) judge(p Policy, c class) verdict {
-	if c != classOngoing {
+func (t *trial) judge(p Policy, c branch.Class) verdict {
+	if c != branch.ClassOngoing {
 		t.attempts++
 	}
 	was := t.maybe
-	t.maybe = t.maybe || c == classUnknown || c == classOngoing
-	spent := c != classOngoing && t.attempts >= p.Attempts
+	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassOngoing
+	spent := c != branch.ClassOngoing && t.attempts >= p.Attempts
 	switch t.phase {
 	case inUndo:
-		if c == classFail || c != classOngoing && t.attempts >= p.Undos {
+		if c == branch.ClassFail || c != branch.ClassOngoing && t.attempts >= p.Undos {
 			return bury
 		}
 	case atPivot:
-		if c == classFail || spent && !t.maybe {
+		if c == branch.ClassFail || spent && !t.maybe {
 			return notDone
 		}
 	case beforePivot:
 		switch {
-		case c == classFail && !was, spent && !t.maybe:
+		case c == branch.ClassFail && !was, spent && !t.maybe:
 			return notDone
-		case c == classFail, spent:
+		case c == branch.ClassFail, spent:
 			return perhapsNot
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -182,30 +183,30 @@ func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		phase   phase
 		maybe   bool
-		classes []class
+		classes []branch.Class
 		want    verdict
 	}{
-		{beforePivot, false, []class{classFail}, notDone},
-		{beforePivot, true, []class{classFail}, perhapsNot},
-		{beforePivot, false, []class{classRetry, classFail}, notDone},
-		{beforePivot, false, []class{classUnknown, classFail}, perhapsNot},
-		{beforePivot, false, []class{classOngoing, classFail}, perhapsNot},
-		{beforePivot, false, []class{classRetry, classRetry}, again},
-		{beforePivot, false, []class{classRetry, classRetry, classRetry}, notDone},
-		{beforePivot, false, []class{classRetry, classUnknown, classRetry}, perhapsNot},
-		{beforePivot, true, []class{classRetry, classRetry, classRetry}, perhapsNot},
-		{beforePivot, false, []class{classRetry, classRetry, classOngoing}, again},
-		{beforePivot, false, []class{classOngoing, classOngoing, classOngoing, classOngoing}, again},
-		{atPivot, true, []class{classFail}, notDone},
-		{atPivot, false, []class{classRetry, classRetry, classRetry}, notDone},
-		{atPivot, true, []class{classRetry, classRetry, classRetry, classRetry}, again},
-		{atPivot, false, []class{classUnknown, classRetry, classRetry, classRetry}, again},
-		{afterPivot, false, []class{classFail}, again},
-		{afterPivot, false, []class{classRetry, classRetry, classRetry, classUnknown}, again},
-		{inUndo, false, []class{classUnknown}, again},
-		{inUndo, false, []class{classUnknown, classRetry}, bury},
-		{inUndo, false, []class{classOngoing, classOngoing, classRetry}, again},
-		{inUndo, false, []class{classFail}, bury},
+		{beforePivot, false, []branch.Class{branch.ClassFail}, notDone},
+		{beforePivot, true, []branch.Class{branch.ClassFail}, perhapsNot},
+		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassFail}, notDone},
+		{beforePivot, false, []branch.Class{branch.ClassUnknown, branch.ClassFail}, perhapsNot},
+		{beforePivot, false, []branch.Class{branch.ClassOngoing, branch.ClassFail}, perhapsNot},
+		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry}, again},
+		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, notDone},
+		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassUnknown, branch.ClassRetry}, perhapsNot},
+		{beforePivot, true, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, perhapsNot},
+		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassOngoing}, again},
+		{beforePivot, false, []branch.Class{branch.ClassOngoing, branch.ClassOngoing, branch.ClassOngoing, branch.ClassOngoing}, again},
+		{atPivot, true, []branch.Class{branch.ClassFail}, notDone},
+		{atPivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, notDone},
+		{atPivot, true, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, again},
+		{atPivot, false, []branch.Class{branch.ClassUnknown, branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, again},
+		{afterPivot, false, []branch.Class{branch.ClassFail}, again},
+		{afterPivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry, branch.ClassUnknown}, again},
+		{inUndo, false, []branch.Class{branch.ClassUnknown}, again},
+		{inUndo, false, []branch.Class{branch.ClassUnknown, branch.ClassRetry}, bury},
+		{inUndo, false, []branch.Class{branch.ClassOngoing, branch.ClassOngoing, branch.ClassRetry}, again},
+		{inUndo, false, []branch.Class{branch.ClassFail}, bury},
 	} {
 		trial := trial{phase: c.phase, maybe: c.maybe}
 		for i, class := range c.classes {
@@ -222,32 +223,32 @@ func TestJudge(t *testing.T) {
 func TestDelay(t *testing.T) {
 	p := Policy{First: 80 * time.Millisecond, Max: time.Second}.resolve()
 	for _, c := range []struct {
-		class    class
+		class    branch.Class
 		attempts int
 		random   float64
 		want     time.Duration
 	}{
-		{classRetry, 1, 0.5, 40 * time.Millisecond}, {classUnknown, 3, 0.5, 160 * time.Millisecond}, {classUnknown, 100, 0.5, 500 * time.Millisecond},
-		{classUnknown, 1, 0, 10 * time.Millisecond}, {classOngoing, 1, 0.5, 3 * time.Hour},
+		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond}, {branch.ClassUnknown, 100, 0.5, 500 * time.Millisecond},
+		{branch.ClassUnknown, 1, 0, 10 * time.Millisecond}, {branch.ClassOngoing, 1, 0.5, 3 * time.Hour},
 	} {
 		if got := p.delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
-	if got := p.delay(classOngoing, -time.Second, 1, 0); got != 10*time.Millisecond {
+	if got := p.delay(branch.ClassOngoing, -time.Second, 1, 0); got != 10*time.Millisecond {
 		t.Errorf("at once: %v", got)
 	}
 }
 
 // TestClasses: the outermost mark counts, the cause stays visible, and nil is nil.
 func TestClasses(t *testing.T) {
-	for err, want := range map[error]class{Fail(errSeat): classFail, Retry(errSeat): classRetry, Unknown(errSeat): classUnknown, errSeat: classUnknown,
-		Retry(Fail(errSeat)): classRetry, fmt.Errorf("bank: %w", Fail(errSeat)): classFail} {
-		if got, _ := classOf(err); got != want || !errors.Is(err, errSeat) {
+	for err, want := range map[error]branch.Class{Fail(errSeat): branch.ClassFail, Retry(errSeat): branch.ClassRetry, Unknown(errSeat): branch.ClassUnknown, errSeat: branch.ClassUnknown,
+		Retry(Fail(errSeat)): branch.ClassRetry, fmt.Errorf("bank: %w", Fail(errSeat)): branch.ClassFail} {
+		if got, _ := branch.ClassOf(err); got != want || !errors.Is(err, errSeat) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
-	if c, after := classOf(Ongoing(time.Hour)); c != classOngoing || after != time.Hour {
+	if c, after := branch.ClassOf(Ongoing(time.Hour)); c != branch.ClassOngoing || after != time.Hour {
 		t.Errorf("%v, %v", c, after)
 	}
 	if Fail(nil) != nil || Retry(nil) != nil || Unknown(nil) != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -47,7 +48,7 @@ func TestDefinitions(t *testing.T) {
 		"both":                 {[]Defined{Define("x", a.Uncompensable())}, "a", "take one of the two away"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := New(nil, nil, c.defs...)
+			_, err := build(nil, &settings{}, c.defs...)
 			var d *DefinitionError
 			switch {
 			case c.mend == "" && err == nil:
@@ -58,7 +59,7 @@ func TestDefinitions(t *testing.T) {
 			}
 		})
 	}
-	_, err := New(nil, nil, Define("x", g.act("b"), g.act("c"), p))
+	_, err := build(nil, &settings{}, Define("x", g.act("b"), g.act("c"), p))
 	if err == nil || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), `"c"`) {
 		t.Errorf("not all problems are told: %v", err)
 	}
@@ -79,13 +80,13 @@ func TestBadInput(t *testing.T) {
 		wantKind(t, d.Start(ctx, r.engine, "1", strings.Repeat("x", driver.MaxPayload)), interlock.Definite, nil)
 		_, err := r.engine.Wait(ctx, "1")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		wantKind(t, r.engine.Serve(ctx, r.claim, 0), interlock.Bug, nil)
-		wantKind(t, r.engine.Serve(ctx, r.claim, 1), interlock.Bug, nil)
-		wantKind(t, idle(t, r.store, nil, d).engine.Serve(ctx, grant(0), 0), interlock.Definite, interlock.ErrStaleToken)
+		wantKind(t, r.coordinator.Serve(ctx, r.claim, 0), interlock.Bug, nil)
+		wantKind(t, r.coordinator.Serve(ctx, r.claim, 1), interlock.Bug, nil)
+		wantKind(t, idle(t, r.store, nil, d).coordinator.Serve(ctx, grant(0), 0), interlock.Definite, interlock.ErrStaleToken)
 		if heads, err := r.store.Heads(ctx, "", 10); len(heads) != 0 || err != nil {
 			t.Errorf("left %v, %v", heads, err)
 		}
-		if c := From(ctx); c.Saga != "" || c.Attempt != 0 {
+		if c := From(ctx); c.Transaction != "" || c.Attempt != 0 {
 			t.Errorf("a call of nobody: %+v", c)
 		}
 	})
@@ -97,7 +98,7 @@ func TestClosedJournal(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a"))
 		r := serve(t, nil, 1, nil, d)
-		ok(t, r.engine.journal.Close())
+		ok(t, r.coordinator.Journal().Close())
 		wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), interlock.Bug, interlock.ErrClosed)
 	})
 }
@@ -174,7 +175,7 @@ func TestDeployed(t *testing.T) {
 func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 	t.Helper()
 	var failed []error
-	next := serve(t, r.store, 2, &Options{Recheck: time.Hour, Hooks: &observe.Saga{Failed: func(e observe.SagaFailed) { failed = append(failed, e.Err) }}}, d)
+	next := serve(t, r.store, 2, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}}}, d)
 	time.Sleep(10 * time.Second)
 	next.stop()
 	<-next.served
@@ -215,7 +216,7 @@ func TestDamagedJournal(t *testing.T) {
 		d := Define("order", g.undoable("a"))
 		store := &watched{Journal: memory.NewJournal()}
 		r := idle(t, store, nil, d)
-		_, err := r.engine.journal.Begin(t.Context(), "1", "order", time.Now(), journal.Entry{Kind: recordEnd})
+		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "order", time.Now(), journal.Entry{Kind: recordEnd})
 		ok(t, err)
 		_, err = r.engine.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Bug, nil)
@@ -233,7 +234,7 @@ func TestClockSetBack(t *testing.T) {
 		g := &target{}
 		var back atomic.Int64
 		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Second)), g.act("c").Pivot()).Timeout(time.Minute)
-		r := idle(t, &watched{Journal: memory.NewJournal()}, &Options{now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}, d)
+		r := idle(t, &watched{Journal: memory.NewJournal()}, &settings{Options: coordinator.Options{Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}}, d)
 		r.serve(t, 1)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // plot is a saga that engines are to bring to its end, over their crashes.
@@ -68,7 +69,7 @@ func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, 
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	served, c := make(chan error, 1), grant(epoch)
-	go func() { served <- r.engine.Serve(ctx, c, 0) }()
+	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
 	watch := make(chan struct{})
 	go func() {
 		defer close(watch)
@@ -216,7 +217,7 @@ func TestLateDuplicate(t *testing.T) {
 			keys = append(keys, c.Key())
 		}
 		same(t, "keys", keys, "a%2Fb%20c/a/do", "a%2Fb%20c/a/undo", "a%2Fb%20c/a/do")
-		if calls[2].Epoch >= calls[1].Epoch || calls[0].Deadline.IsZero() || calls[0].Type != "order" || calls[0].Undo || !calls[1].Undo {
+		if calls[2].Epoch >= calls[1].Epoch || calls[0].Deadline.IsZero() || calls[0].Type != "order" || calls[0].Operation == branch.Undo || calls[1].Operation != branch.Undo {
 			t.Errorf("%+v", calls)
 		}
 	})

@@ -12,6 +12,8 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -44,7 +46,7 @@ func (m *moody) call(ctx context.Context, blocked string) error {
 	key := From(ctx).Key()
 	barred := slices.Contains(m.effects, blocked) || m.refused[key]
 	m.mu.Unlock()
-	undo := From(ctx).Undo
+	undo := From(ctx).Operation == branch.Undo
 	switch {
 	case barred:
 		return Fail(errSeat)
@@ -54,7 +56,7 @@ func (m *moody) call(ctx context.Context, blocked string) error {
 		return Retry(errNetwork)
 	case mood == 2:
 		return Ongoing(50 * time.Millisecond)
-	case mood == 3 && !undo && From(ctx).Step != "z": // what stands behind the pivot has to succeed some time
+	case mood == 3 && !undo && From(ctx).Branch != "z": // what stands behind the pivot has to succeed some time
 		return m.refuse(key)
 	}
 	if err := m.take(key); err != nil {
@@ -79,7 +81,7 @@ func (m *moody) refuse(key string) error {
 
 func (m *moody) step(name string) Action[string, string] {
 	return Step(name, func(ctx context.Context, input string) (string, error) {
-		return input, m.call(ctx, From(ctx).Saga+"/"+name+"/undo")
+		return input, m.call(ctx, From(ctx).Transaction+"/"+name+"/undo")
 	})
 }
 
@@ -98,7 +100,7 @@ func compete(t *testing.T, seed uint64) {
 	for n := range owners {
 		j, err := journal.New(&watched{Journal: store}, &journal.Options{Shards: 1})
 		ok(t, err)
-		e, err := New(j, &Options{Poll: 100 * time.Millisecond, Recheck: time.Second, Concurrency: 16}, d)
+		e, err := build(j, &settings{Options: coordinator.Options{Poll: 100 * time.Millisecond, Recheck: time.Second, Concurrency: 16}}, d)
 		ok(t, err)
 		work.Go(func() {
 			time.Sleep(time.Duration(n) * 300 * time.Millisecond)
@@ -106,7 +108,7 @@ func compete(t *testing.T, seed uint64) {
 			defer stop()
 			c := grant(int64(n + 1))
 			served := make(chan error, 1)
-			go func() { served <- e.Serve(ctx, c, 0) }()
+			go func() { served <- e.coordinator.Serve(ctx, c, 0) }()
 			for i := range sagas / owners {
 				id := fmt.Sprint(n, "-", i)
 				work.Go(func() { _ = d.Start(context.Background(), e, id, "in") })
@@ -129,7 +131,7 @@ func compete(t *testing.T, seed uint64) {
 
 // over reports whether all sagas have ended.
 func over(t *testing.T, e *Engine, sagas int) bool {
-	heads, err := e.journal.Heads(context.Background(), "", 1000)
+	heads, err := e.coordinator.Journal().Heads(context.Background(), "", 1000)
 	ok(t, err)
 	return len(heads) == sagas && !slices.ContainsFunc(heads, func(h driver.Head) bool { return h.Ended.IsZero() })
 }

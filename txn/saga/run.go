@@ -2,38 +2,29 @@ package saga
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
+	"strings"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // drive is one saga on its way through this engine, from what the journal says to
-// its end, in a slot of the engine.
+// its end.
 type drive struct {
-	server *server
-	id     string
-	due    bool // found by its due time
+	*coordinator.Turn
+	engine *Engine
 	fresh  bool // nobody has called the step in flight yet
-	inside bool // has a slot
-
-	log  *journal.Log
-	plan plan
-	m    machine
+	plan   plan
+	m      machine
 }
 
-// run goes as far as it comes. Where it fails the saga is due again later.
-func (d *drive) run() {
-	s := d.server
-	defer s.release(d.id)
-	if d.inside = d.inside || s.enter(); !d.inside {
-		return
-	}
-	defer d.leave()
+// Drive goes as far as it comes; see [coordinator.Protocol].
+func (e *Engine) Drive(t *coordinator.Turn) error {
+	d := &drive{Turn: t, engine: e, fresh: t.Fresh()}
 	err := d.open()
 	if err == nil && d.m.state == DeadLetter {
 		err = d.remind()
@@ -41,48 +32,29 @@ func (d *drive) run() {
 	for err == nil && !d.m.state.Final() {
 		err = d.step()
 	}
-	if err == nil {
-		s.engine.tell(d.id)
-		return
-	}
-	s.failed(d.id, err)
-	if errors.Is(err, interlock.ErrStaleToken) {
-		s.fail(err)
-	}
+	return err
 }
 
-// leave gives the slot back, if it has one.
-func (d *drive) leave() {
-	if d.inside {
-		d.server.leave()
+func (d *drive) open() (err error) {
+	if d.m, err = replay(d.Entries()); err != nil {
+		return bug("drive saga", d.ID(), err)
 	}
-	d.inside = false
-}
-
-func (d *drive) open() error {
-	log, entries, err := d.server.shard.Open(d.server.ctx, d.id)
-	if err != nil {
-		return err
-	}
-	if log == nil {
-		return &interlock.Error{Op: "drive saga", Name: d.id, Kind: interlock.Definite, Err: ErrNone}
-	}
-	if d.m, err = replay(entries); err != nil {
-		return bug("drive saga", d.id, err)
-	}
-	d.log = log
-	p, ok := d.server.engine.plans[log.Head().Type]
+	name := nameOf(d.Head().Type)
+	p, ok := d.engine.plans[name]
 	if !ok {
-		return &MismatchError{ID: d.id, Problem: fmt.Sprintf("the engine was built without its definition %q: add it", log.Head().Type)}
+		return &MismatchError{ID: d.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)}
 	}
 	d.plan = p
-	return p.fits(d.id, &d.m)
+	return p.fits(d.ID(), &d.m)
 }
+
+// nameOf is the definition's name in the type of a transaction.
+func nameOf(kind string) string { return strings.TrimPrefix(kind, protocol+":") }
 
 // step does what is next, and writes what became of it.
 func (d *drive) step() error {
 	if d.m.undoing() == nil && d.m.quiet() {
-		return bug("drive saga", d.id, fmt.Errorf("nothing follows in state %q", d.m.state))
+		return bug("drive saga", d.ID(), fmt.Errorf("nothing follows in state %q", d.m.state))
 	}
 	entries, err := d.next()
 	d.fresh = true // what follows was not sent by anybody else
@@ -92,21 +64,19 @@ func (d *drive) step() error {
 	return d.append(entries)
 }
 
-// append makes records durable, and only then goes by them. It outlasts the
-// context of Serve, but not the claim.
+// append makes records durable, and only then goes by them.
 func (d *drive) append(entries []journal.Entry) error {
 	m, err := d.m.with(entries...)
 	if err != nil {
-		return bug("drive saga", d.id, err)
+		return bug("drive saga", d.ID(), err)
 	}
-	ctx, options := context.WithoutCancel(d.server.ctx), d.server.engine.options
 	switch {
 	case entries[len(entries)-1].Kind == recordEnd:
-		err = d.log.End(ctx, entries...)
+		err = d.End(entries...)
 	case m.state == DeadLetter:
-		err = d.log.Append(ctx, options.now().Add(options.Remind), entries...)
+		err = d.Append(d.Now().Add(d.engine.options.Remind), entries...)
 	default:
-		err = d.log.Append(ctx, options.now().Add(options.Recheck), entries...)
+		err = d.Append(time.Time{}, entries...)
 	}
 	if err != nil {
 		return err
@@ -119,9 +89,9 @@ func (d *drive) append(entries []journal.Entry) error {
 
 // announce tells the hooks of an end, and again of a dead letter.
 func (d *drive) announce(was State) {
-	hooks := d.server.engine.options.Hooks
+	hooks := d.engine.options.Hooks
 	if d.m.state == DeadLetter && hooks.Dead != nil {
-		e := observe.SagaDead{Saga: d.id, Type: d.plan.name, Reason: d.m.reason}
+		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.reason}
 		for _, p := range d.m.steps {
 			if p.fate == dead {
 				e.Steps = append(e.Steps, p.name)
@@ -130,13 +100,13 @@ func (d *drive) announce(was State) {
 		hooks.Dead(e)
 	}
 	if d.m.state != was && d.m.state.Final() && hooks.Ended != nil {
-		hooks.Ended(observe.SagaEnded{Saga: d.id, Type: d.plan.name, State: string(d.m.state), Reason: d.m.reason})
+		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.reason})
 	}
 }
 
 // remind tells of a dead letter that is due, and makes it due again.
 func (d *drive) remind() error {
-	if !d.due {
+	if !d.Due() {
 		return nil
 	}
 	return d.append([]journal.Entry{{Kind: recordRemind}})
@@ -150,23 +120,22 @@ func (d *drive) next() ([]journal.Entry, error) {
 	}
 	t := trial{phase: d.m.phase(), maybe: !d.fresh}
 	for attempt := 1; ; attempt++ {
-		now := d.server.engine.options.now()
-		if d.m.late(now) {
+		if d.m.late(d.Now()) {
 			return d.m.givenUp(t.maybe, errLate)
 		}
-		if err := d.server.holds(); err != nil {
+		if err := d.Holds(); err != nil {
 			return nil, err
 		}
 		output, err := d.call(work, t.phase, attempt)
 		if err == nil {
 			return d.became(t.phase, output)
 		}
-		c, ongoing := classOf(err)
-		if d.server.ctx.Err() != nil && c != classFail {
-			return nil, context.Cause(d.server.ctx)
+		c, ongoing := branch.ClassOf(err)
+		if d.Context().Err() != nil && c != branch.ClassFail {
+			return nil, context.Cause(d.Context())
 		}
 		v := t.judge(work.policy, c)
-		wait := work.policy.delay(c, ongoing, max(t.attempts, 1), d.server.engine.options.random())
+		wait := work.policy.delay(c, ongoing, max(t.attempts, 1), d.Random())
 		d.tried(work, attempt, err, v, wait)
 		switch v {
 		case bury:
@@ -174,8 +143,8 @@ func (d *drive) next() ([]journal.Entry, error) {
 		case notDone, perhapsNot:
 			return d.m.givenUp(v == perhapsNot, err)
 		}
-		if !d.pause(t.phase, wait) {
-			return nil, d.server.holds()
+		if !d.pause(t.phase, wait, work.name) {
+			return nil, d.Holds()
 		}
 	}
 }
@@ -185,7 +154,7 @@ func (d *drive) became(p phase, output []byte) ([]journal.Entry, error) {
 	if p == inUndo {
 		return d.m.tookBack()
 	}
-	return d.m.succeeded(d.plan, output, d.server.engine.options.now())
+	return d.m.succeeded(d.plan, output, d.Now())
 }
 
 // task is what is next: the step in flight, or the one whose undo it is.
@@ -196,61 +165,46 @@ func (d *drive) task() (*step, error) {
 	p := d.m.undoing()
 	s := d.plan.undoOf(p.undo)
 	if s == nil {
-		return nil, &MismatchError{ID: d.id, Problem: fmt.Sprintf(
+		return nil, &MismatchError{ID: d.ID(), Problem: fmt.Sprintf(
 			"step %q is to be undone by %q, and the definition of %q has no undo of that name: give it one", p.name, p.undo, d.plan.name)}
 	}
 	return s, nil
 }
 
 // call makes one call, bounded in time.
-func (d *drive) call(s *step, p phase, attempt int) ([]byte, error) {
-	now := d.server.engine.options.now()
-	c := Call{Saga: d.id, Type: d.plan.name, Step: s.name, Undo: p == inUndo, Attempt: attempt,
-		Epoch: d.server.shard.Epoch(), Deadline: now.Add(s.timeout), Outputs: d.m.outputs()}
-	if p == beforePivot && !d.m.deadline.IsZero() && d.m.deadline.Before(c.Deadline) {
-		c.Deadline = d.m.deadline
+func (d *drive) call(s *step, p phase, attempt int) (output []byte, err error) {
+	task := coordinator.Task{Target: s.name, Timeout: s.timeout, Call: branch.Call{
+		Transaction: d.ID(), Branch: s.name, Operation: branch.Do, Attempt: attempt}}
+	if p == beforePivot {
+		task.Call.Deadline = d.m.deadline
 	}
-	var output []byte
+	c := Call{Type: d.plan.name, Outputs: d.m.outputs()}
+	task.Do = func(ctx context.Context) (err error) {
+		output, err = s.act(with(ctx, c), d.m.input)
+		return err
+	}
 	if p == inUndo {
 		target := d.m.undoing()
-		c.Step, output = target.name, target.output
+		task.Call.Branch, task.Call.Operation = target.name, branch.Undo
+		task.Do = func(ctx context.Context) error { return s.back(with(ctx, c), d.m.input, target.output) }
 	}
-	ctx, cancel := context.WithTimeoutCause(d.server.ctx, c.Deadline.Sub(now), fmt.Errorf("the time of step %q is up", c.Step))
-	defer cancel()
-	return guarded(context.WithValue(ctx, callKey{}, c), s, p, d.m.input, output)
+	return output, d.Round(task)[0]
 }
 
-// guarded makes the user's panic the failure of this saga, and of no other.
-func guarded(ctx context.Context, s *step, p phase, input, output []byte) (result []byte, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = Unknown(fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
-		}
-	}()
-	if p == inUndo {
-		return nil, s.back(ctx, input, output)
-	}
-	return s.act(ctx, input)
-}
-
-// pause waits before a call is repeated, outside of the slot, and no longer than the
-// saga may take.
-func (d *drive) pause(p phase, wait time.Duration) bool {
-	s := d.server
+// pause waits before a call is repeated, no longer than the saga may take.
+func (d *drive) pause(p phase, wait time.Duration, target string) bool {
 	if p == beforePivot && !d.m.deadline.IsZero() {
-		wait = min(wait, d.m.deadline.Sub(s.engine.options.now()))
+		wait = min(wait, d.m.deadline.Sub(d.Now()))
 	}
-	d.leave()
-	d.inside = s.pause(wait) && s.enter()
-	return d.inside
+	return d.Pause(wait, target)
 }
 
 // tried tells of a call that did not succeed.
 func (d *drive) tried(s *step, attempt int, err error, v verdict, wait time.Duration) {
-	if f := d.server.engine.options.Hooks.Tried; f != nil {
+	if f := d.engine.options.Hooks.Tried; f != nil {
 		if v != again {
 			wait = 0
 		}
-		f(observe.SagaTried{Saga: d.id, Type: d.plan.name, Step: s.name, Undo: d.m.state == Undoing, Attempt: attempt, Err: err, Again: wait})
+		f(observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Step: s.name, Undo: d.m.state == Undoing, Attempt: attempt, Err: err, Again: wait})
 	}
 }

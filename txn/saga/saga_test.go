@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // TestCostOfSuccess: a saga of n steps is 1 + n appends, with and without a pivot.
@@ -201,7 +202,7 @@ func TestStepTimeout(t *testing.T) {
 			return g.take(From(ctx).Key())
 		}))
 		var tried []observe.SagaTried
-		r := serve(t, nil, 1, &Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { tried = append(tried, e) }}}, d)
+		r := serve(t, nil, 1, &settings{saga: Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { tried = append(tried, e) }}}}, d)
 		from := time.Now()
 		_, err := d.Do(t.Context(), r.engine, "1", "in")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
@@ -278,7 +279,7 @@ func TestDeadLetter(t *testing.T) {
 				}), g.undoable("c"), g.undoable("d", Fail(errSeat)))
 				var dead []observe.SagaDead
 				ended := 0
-				o := &Options{Remind: time.Hour, Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }, Ended: func(observe.SagaEnded) { ended++ }}}
+				o := &settings{saga: Options{Remind: time.Hour, Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }, Ended: func(observe.SagaEnded) { ended++ }}}}
 				r := serve(t, nil, 1, o, d)
 				outcome, err := d.Do(t.Context(), r.engine, "1", "in")
 				wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
@@ -297,7 +298,7 @@ func TestDeadLetter(t *testing.T) {
 				next := serve(t, r.store, 2, nil, d)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				n, err := next.engine.journal.Forget(t.Context(), time.Now().Add(time.Hour), 10)
+				n, err := next.coordinator.Journal().Forget(t.Context(), time.Now().Add(time.Hour), 10)
 				if again, lookErr := next.engine.Look(t.Context(), "1"); n != 0 || err != nil || lookErr != nil || again.State != DeadLetter || calls != c.calls {
 					t.Errorf("later: %v, %v, %+v, %v", n, err, again, lookErr)
 				}
@@ -369,7 +370,7 @@ func TestExpiredClaim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a", Ongoing(time.Second)))
-		r := serve(t, nil, 1, &Options{Poll: time.Hour}, d)
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Hour}}, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
 		r.claim.expired.Store(true)
@@ -419,7 +420,7 @@ func TestBounded(t *testing.T) {
 			mu.Unlock()
 			return 1, nil
 		}).Pivot())
-		r := serve(t, nil, 1, &Options{Concurrency: 4}, d)
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{PerTarget: 4}}, d)
 		for i := range 40 {
 			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint("waits", i), true))
 		}

@@ -2,10 +2,6 @@ package saga
 
 import (
 	"context"
-	"slices"
-	"time"
-
-	"github.com/interlock-dev/interlock"
 )
 
 // Outcome is where a saga stands, and how it has ended once State is final.
@@ -40,7 +36,7 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{ID: id, Type: head.Type, State: m.state, Reason: m.reason, Outputs: m.outputs()}
+	o := Outcome{ID: id, Type: nameOf(head.Type), State: m.state, Reason: m.reason, Outputs: m.outputs()}
 	for _, p := range m.steps {
 		if p.fate == dead {
 			o.Dead = append(o.Dead, Dead{p.name, p.err})
@@ -53,53 +49,16 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 // the error is that of [Outcome.Err]. When ctx ends the saga goes on, and the error
 // is Uncertain.
 func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
-	ended := e.listen(id)
-	defer e.unlisten(id, ended)
-	for {
-		o, err := e.Look(ctx, id)
-		if err == nil && o.State.Final() {
-			return o, o.Err()
+	var o Outcome
+	err := e.coordinator.Await(ctx, id, func(ctx context.Context) (ended bool, err error) {
+		looked, err := e.Look(ctx, id)
+		if err == nil {
+			o = looked
 		}
-		if kind := interlock.Kind(err); err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
-			return Outcome{}, err
-		}
-		timer := time.NewTimer(e.options.Poll)
-		select {
-		case <-ended:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return o, &interlock.Error{Op: "wait for saga", Name: id, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
-		}
-		timer.Stop()
+		return o.State.Final(), err
+	})
+	if err != nil {
+		return o, err
 	}
-}
-
-func (e *Engine) listen(id string) chan struct{} {
-	c := make(chan struct{}, 1)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.waiters[id] = append(e.waiters[id], c)
-	return c
-}
-
-func (e *Engine) unlisten(id string, c chan struct{}) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	left := slices.DeleteFunc(e.waiters[id], func(other chan struct{}) bool { return other == c })
-	if e.waiters[id] = left; len(left) == 0 {
-		delete(e.waiters, id)
-	}
-}
-
-// tell wakes those who wait for a saga that is driven here.
-func (e *Engine) tell(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, c := range e.waiters[id] {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
+	return o, o.Err()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -246,15 +247,16 @@ func always(err error) []error { return repeat(1000, err) }
 
 // rig is an engine over a journal of one shard, served until the test ends.
 type rig struct {
-	engine *Engine
-	store  *watched
-	claim  *claim
-	stop   context.CancelFunc
-	served chan error
+	engine      *Engine
+	coordinator *coordinator.Coordinator
+	store       *watched
+	claim       *claim
+	stop        context.CancelFunc
+	served      chan error
 }
 
 // serve makes and serves an engine, on a store of its own if none is given.
-func serve(t *testing.T, store *watched, n int64, o *Options, defs ...Defined) *rig {
+func serve(t *testing.T, store *watched, n int64, o *settings, defs ...Defined) *rig {
 	t.Helper()
 	if store == nil {
 		store = &watched{Journal: memory.NewJournal()}
@@ -265,18 +267,33 @@ func serve(t *testing.T, store *watched, n int64, o *Options, defs ...Defined) *
 }
 
 // idle makes an engine that serves nothing.
-func idle(t *testing.T, store *watched, o *Options, defs ...Defined) *rig {
+func idle(t *testing.T, store *watched, o *settings, defs ...Defined) *rig {
 	t.Helper()
 	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
 	if o == nil {
-		o = &Options{}
+		o = &settings{}
 	}
-	o.random = func() float64 { return 0.5 }
-	e, err := New(j, o, defs...)
+	o.Random = func() float64 { return 0.5 }
+	e, err := build(j, o, defs...)
 	ok(t, err)
-	return &rig{engine: e, store: store, stop: func() {}}
+	return &rig{engine: e, coordinator: e.coordinator, store: store, stop: func() {}}
+}
+
+// settings are the options of a coordinator and of its engine.
+type settings struct {
+	coordinator.Options
+	saga Options
+}
+
+// build makes an engine and its coordinator.
+func build(j *journal.Journal, o *settings, defs ...Defined) (*Engine, error) {
+	c, err := coordinator.New(j, &o.Options)
+	if err != nil {
+		return nil, err
+	}
+	return New(c, &o.saga, defs...)
 }
 
 // serve serves the shard under the n-th claim until the test ends.
@@ -286,7 +303,7 @@ func (r *rig) serve(t *testing.T, n int64) {
 	served := make(chan error, 1)
 	r.claim, r.stop, r.served = grant(n), stop, served
 	c := r.claim
-	go func() { served <- r.engine.Serve(ctx, c, 0) }()
+	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
 	synctest.Wait()
 	t.Cleanup(func() {
 		stop()
@@ -298,7 +315,7 @@ func (r *rig) serve(t *testing.T, n int64) {
 // records are those of a saga, as kind:step.
 func (r *rig) records(t *testing.T, id string) []string {
 	t.Helper()
-	_, entries, err := r.engine.journal.Open(context.Background(), id)
+	_, entries, err := r.coordinator.Journal().Open(context.Background(), id)
 	ok(t, err)
 	var all []string
 	for _, e := range entries {

@@ -1,0 +1,16 @@
+package observe
+
+// Coordinator receives what goes wrong in a coordinator beside the calls of its
+// transactions. Every hook may be nil. Hooks must return at once and must not call
+// the coordinator that reports.
+type Coordinator struct {
+	Failed func(CoordinatorFailed)
+}
+
+// CoordinatorFailed: a transaction could not be driven, or a shard not be looked at.
+// It is tried again.
+type CoordinatorFailed struct {
+	Transaction string // empty if it concerns the shard
+	Shard       int
+	Err         error
+}

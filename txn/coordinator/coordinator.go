@@ -1,0 +1,280 @@
+// Package coordinator drives what is unfinished in a journal. It does not know what
+// a saga or a two-phase commit is: protocols say what a transaction does next, and
+// their packages are where to begin. It does not keep two processes from calling a
+// participant at once: one that was stopped and wakes up may still send what it had
+// begun. What it gives: each shard of the journal has one owner whose appends count,
+// all that a former owner left is taken up, and what waits or fails is looked at
+// again until it has ended.
+//
+//	c, err := coordinator.New(j, nil)           // j: a journal.Journal
+//	sagas, err := saga.New(c, nil, book, ship)  // a protocol and what it has to know
+//	err = c.Run(ctx, claim)                     // claim: that of a fenced lock; or Serve, for each shard
+//
+// # Targets
+//
+// A call has a target: what is busy or broken together. Each has places for so many
+// calls at once, and a call waits for one without keeping others from theirs. A
+// target that has not answered several times in a row is taken to be sick. With its
+// first answer all that waits to repeat a call of it is repeated at once, as far as
+// there are places: nobody waits for a backoff that was drawn when it was down.
+//
+// # Clocks
+//
+// Due times are those of the process that writes them, and are compared with the
+// clock of the one that owns the shard. A clock that is set back makes what is due
+// wait; nothing is decided by it.
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Options of a coordinator; nil and the zero value work.
+type Options struct {
+	// Concurrency is how many transactions are read or written at once, without those
+	// that wait or call; 0 means 256.
+	Concurrency int
+	// PerTarget is how many calls of one target are made at once; 0 means 64.
+	PerTarget int
+	// Held is how many transactions are kept in memory before no more are taken up
+	// that are due; 0 means 20,000. What is begun here is always taken up.
+	Held int
+	// Poll is how often each shard is asked for what others have begun, and how often
+	// an Await looks at what another process drives; 0 means a second.
+	Poll time.Duration
+	// Recheck is how long a transaction that nobody seems to drive is left alone,
+	// after its last record; 0 means a minute. A new owner of the shard does not wait
+	// for it.
+	Recheck time.Duration
+	// Hooks are told what happens; nil is nobody.
+	Hooks *observe.Coordinator
+	// Now is the clock of due times and deadlines; nil is time.Now.
+	Now func() time.Time
+	// Random, in [0,1), is for the jitter of pauses; nil is that of math/rand.
+	Random func() float64
+}
+
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	for _, n := range []struct {
+		value     *int
+		byDefault int
+		name      string
+	}{{&r.Concurrency, 256, "Concurrency"}, {&r.PerTarget, 64, "PerTarget"}, {&r.Held, 20_000, "Held"}} {
+		if *n.value < 0 {
+			return r, failure.Bug("make coordinator", "", "%s is %d, below zero", n.name, *n.value)
+		}
+		if *n.value == 0 {
+			*n.value = n.byDefault
+		}
+	}
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{{&r.Poll, time.Second}, {&r.Recheck, time.Minute}} {
+		if *d.value <= 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if r.Hooks == nil {
+		r.Hooks = &observe.Coordinator{}
+	}
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	if r.Random == nil {
+		r.Random = rand.Float64
+	}
+	return r, nil
+}
+
+// A Protocol drives the transactions of its types.
+type Protocol interface {
+	// Drive takes a transaction as far as it comes. It returns nil once the
+	// transaction rests: it has ended, or is due later; otherwise it is due again
+	// after Options.Recheck. After a [journal.ErrMoved] it is called again with what
+	// is there then. It may keep nothing of t, and calls it from one goroutine.
+	Drive(t *Turn) error
+}
+
+// A Coordinator drives transactions of all protocols on one journal. It has no
+// goroutines but those of [Coordinator.Serve]. It is safe for concurrent use.
+type Coordinator struct {
+	journal *journal.Journal
+	options Options
+	slots   chan struct{} // one for each transaction that is read or written
+
+	mu        sync.Mutex
+	protocols map[string]Protocol
+	servers   map[int]*server
+	waiters   map[string][]chan struct{}
+	targets   map[string]*target
+	held      int
+}
+
+// New makes a coordinator on a journal, which stays open. It sends nothing.
+func New(j *journal.Journal, o *Options) (*Coordinator, error) {
+	options, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	return &Coordinator{
+		journal: j, options: options, slots: make(chan struct{}, options.Concurrency),
+		protocols: map[string]Protocol{}, servers: map[int]*server{},
+		waiters: map[string][]chan struct{}{}, targets: map[string]*target{},
+	}, nil
+}
+
+// Handle makes p drive what has a type of the form protocol:name. It is a Bug to give
+// a protocol twice, or when a shard is served already: what was found unfinished then
+// would not have been driven.
+func (c *Coordinator) Handle(protocol string, p Protocol) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case protocol == "" || strings.Contains(protocol, ":") || p == nil:
+		return failure.Bug("handle protocol", protocol, "it needs a name without a colon, and what drives it")
+	case c.protocols[protocol] != nil:
+		return failure.Bug("handle protocol", protocol, "the coordinator has one of that name")
+	case len(c.servers) > 0:
+		return failure.Bug("handle protocol", protocol, "the coordinator serves already")
+	}
+	c.protocols[protocol] = p
+	return nil
+}
+
+// protocol is that of a type.
+func (c *Coordinator) protocol(kind string) (Protocol, error) {
+	name, _, _ := strings.Cut(kind, ":")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.protocols[name]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("it is a %q, and the coordinator was built without %q: add it", kind, name)
+}
+
+// Journal is the one it works on.
+func (c *Coordinator) Journal() *journal.Journal { return c.journal }
+
+// Now is the time by its clock.
+func (c *Coordinator) Now() time.Time { return c.options.Now() }
+
+// Random is a number in [0,1), for jitter.
+func (c *Coordinator) Random() float64 { return c.options.Random() }
+
+// Begin makes a transaction with its first entries, unless there is one of that id:
+// then the error is a [journal.ErrExists]. If its shard is served here it is driven at
+// once, else its owner finds it within its Options.Poll. An Uncertain error means that
+// it may have begun; beginning it again converges.
+func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...journal.Entry) error {
+	now := c.options.Now()
+	due, t := now, c.reserve(id)
+	if t != nil { // nobody else has to find it
+		due = now.Add(c.options.Recheck)
+	}
+	log, err := c.journal.Begin(ctx, id, kind, due, entries...)
+	if t != nil {
+		t.admit(log, entries, now)
+	}
+	return err
+}
+
+// Nudge has a transaction looked at now if its shard is served here: somebody else
+// has appended to it, or has begun it in a transaction that has committed.
+func (c *Coordinator) Nudge(id string) {
+	c.mu.Lock()
+	s := c.servers[c.journal.ShardOf(id)]
+	c.mu.Unlock()
+	if s != nil {
+		s.nudge(id)
+	}
+}
+
+// Serve owns a shard of the journal under a claim, of claim/own or any fenced lock,
+// and drives its transactions until ctx or the claim ends, with what a former owner
+// left first. It returns the cause, once no call is under way any more: calls are told
+// by their contexts, and what they have achieved is still written if the claim lasts.
+// A coordinator serves a shard once at a time.
+func (c *Coordinator) Serve(ctx context.Context, claim interlock.Claim, shard int) error {
+	owned, err := c.journal.Own(ctx, claim, shard)
+	if err != nil {
+		return err
+	}
+	s, err := c.enlist(ctx, claim, owned)
+	if err != nil {
+		return err
+	}
+	defer c.dismiss(s)
+	return s.serve()
+}
+
+// Run serves all shards under one claim: enough for one process, with others that
+// stand by for its lock.
+func (c *Coordinator) Run(ctx context.Context, claim interlock.Claim) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var work sync.WaitGroup
+	for shard := range c.journal.Shards() {
+		work.Go(func() { stop(c.Serve(ctx, claim, shard)) })
+	}
+	work.Wait()
+	return context.Cause(ctx)
+}
+
+func (c *Coordinator) enlist(ctx context.Context, claim interlock.Claim, owned *journal.Shard) (*server, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.servers[owned.Number()] != nil {
+		return nil, failure.Bug("serve", driver.ShardName(owned.Number()), "this coordinator serves it already")
+	}
+	s := newServer(ctx, c, claim, owned)
+	c.servers[owned.Number()] = s
+	return s, nil
+}
+
+func (c *Coordinator) dismiss(s *server) {
+	c.mu.Lock()
+	delete(c.servers, s.shard.Number())
+	c.mu.Unlock()
+	s.close()
+}
+
+// reserve keeps the server of a transaction's shard from taking it up, until it is
+// admitted; nil if there is no server here.
+func (c *Coordinator) reserve(id string) *Turn {
+	c.mu.Lock()
+	s := c.servers[c.journal.ShardOf(id)]
+	c.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.take(id)
+}
+
+// failed tells of what went wrong beside the calls.
+func (c *Coordinator) failed(transaction string, shard int, err error) {
+	if f := c.options.Hooks.Failed; f != nil {
+		f(observe.CoordinatorFailed{Transaction: transaction, Shard: shard, Err: err})
+	}
+}
+
+// lost reports whether an error means that the shard is not ours any more.
+func lost(err error) bool {
+	return errors.Is(err, interlock.ErrStaleToken) || errors.Is(err, interlock.ErrExpired)
+}

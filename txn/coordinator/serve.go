@@ -1,0 +1,239 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// server drives the transactions of a shard.
+type server struct {
+	coordinator *Coordinator
+	shard       *journal.Shard
+	claim       interlock.Claim
+	ctx         context.Context // ends with that of Serve, with the claim, or by fail
+	fail        context.CancelCauseFunc
+	let         func() // lets go of the claim's context
+	work        sync.WaitGroup
+
+	mu     sync.Mutex
+	active map[string]*Turn // what is driven, or about to be
+	closed bool
+}
+
+func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
+	s := &server{coordinator: c, shard: shard, claim: claim, active: map[string]*Turn{}}
+	ctx, s.let = join.Context(ctx, claim.Context())
+	s.ctx, s.fail = context.WithCancelCause(ctx)
+	return s
+}
+
+// serve takes over what is unfinished, then what becomes due.
+func (s *server) serve() error {
+	err := s.takeOver()
+	for err == nil && s.sleep(s.coordinator.options.Poll) {
+		err = s.patrol()
+	}
+	if cause := context.Cause(s.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// close waits until nothing is driven any more.
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.fail(interlock.ErrClosed)
+	s.work.Wait()
+	s.let()
+}
+
+// takeOver drives all that has not ended. A store that cannot answer now is asked
+// again after a while.
+func (s *server) takeOver() error {
+	for {
+		err := s.unfinished()
+		if err == nil || s.lasting(err) || !s.sleep(s.coordinator.options.Poll) {
+			return err
+		}
+	}
+}
+
+func (s *server) unfinished() error {
+	for head, err := range s.shard.Unfinished(s.ctx) {
+		if err != nil {
+			s.failed("", err)
+			return err
+		}
+		if !s.start(head, false) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// patrol drives what is due, as far as there is room.
+func (s *server) patrol() error {
+	const most = 100
+	for s.coordinator.room() {
+		now := s.coordinator.options.Now()
+		heads, err := s.shard.Claim(s.ctx, now, now.Add(s.coordinator.options.Recheck), most)
+		if err != nil {
+			s.failed("", err)
+			if s.lasting(err) {
+				return err
+			}
+			return nil
+		}
+		for _, head := range heads {
+			if !s.start(head, true) {
+				return nil
+			}
+		}
+		if len(heads) < most {
+			return nil
+		}
+	}
+	return nil
+}
+
+// room reports whether more may be taken up that is due.
+func (c *Coordinator) room() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held < c.options.Held
+}
+
+// lasting reports whether asking again is of no use.
+func (s *server) lasting(err error) bool {
+	return s.ctx.Err() != nil || lost(err) || interlock.Kind(err) == interlock.Bug
+}
+
+// take marks a transaction as driven here; nil if it is already.
+func (s *server) take(id string) *Turn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.active[id] != nil {
+		return nil
+	}
+	t := &Turn{server: s, id: id, wake: make(chan struct{}, 1)}
+	s.active[id] = t
+	s.coordinator.count(1)
+	return t
+}
+
+func (s *server) release(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.active, id)
+	s.coordinator.count(-1)
+}
+
+func (c *Coordinator) count(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held += n
+}
+
+// start drives a transaction once there is a slot: so no more of them are read than
+// can be driven. One that is driven already is woken if somebody else has appended
+// to it. It is false when the server ends.
+func (s *server) start(head driver.Head, due bool) bool {
+	t := s.take(head.Transaction)
+	if t == nil {
+		s.moved(head)
+		return s.ctx.Err() == nil
+	}
+	if !s.enter() {
+		s.release(head.Transaction)
+		return false
+	}
+	t.due, t.inside = due, true
+	return s.launch(t)
+}
+
+// launch runs a turn that was taken.
+func (s *server) launch(t *Turn) bool {
+	s.mu.Lock()
+	if s.closed { // it is left to the next owner
+		s.mu.Unlock()
+		t.leave()
+		s.release(t.id)
+		return false
+	}
+	s.work.Go(t.run) // close waits for it
+	s.mu.Unlock()
+	return true
+}
+
+// moved wakes the turn of a transaction that is not where the turn left it.
+func (s *server) moved(head driver.Head) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.active[head.Transaction]; t != nil && t.position.Load() != head.Position {
+		t.outrun.Store(true)
+		signal(t.wake)
+	}
+}
+
+// nudge wakes the turn of a transaction, or begins one.
+func (s *server) nudge(id string) {
+	t := s.take(id)
+	if t != nil {
+		t.due = true
+		s.launch(t)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.active[id]; t != nil {
+		t.outrun.Store(true)
+		signal(t.wake)
+	}
+}
+
+// holds says why nothing may be called any more. After a stop of the process this
+// can be known before the contexts have ended.
+func (s *server) holds() error {
+	if s.ctx.Err() == nil && !s.claim.Valid() {
+		s.fail(interlock.ErrExpired)
+	}
+	return context.Cause(s.ctx)
+}
+
+// enter waits for a slot; its counterpart is Turn.leave.
+func (s *server) enter() bool {
+	select {
+	case s.coordinator.slots <- struct{}{}:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// sleep waits, unless the server ends.
+func (s *server) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return s.ctx.Err() == nil
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// failed tells of what went wrong, unless it did because the server ends.
+func (s *server) failed(id string, err error) {
+	if s.ctx.Err() == nil && !errors.Is(err, journal.ErrMoved) {
+		s.coordinator.failed(id, s.shard.Number(), err)
+	}
+}

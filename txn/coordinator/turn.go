@@ -1,0 +1,210 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// A Turn is one transaction on its way through a coordinator that owns its shard.
+// It is for one goroutine.
+type Turn struct {
+	server *server
+	id     string
+	due    bool
+	fresh  bool
+	inside bool // has a slot
+	begun  time.Time
+
+	log     *journal.Log
+	entries []journal.Entry
+
+	position atomic.Int64  // of the last record that is known here
+	outrun   atomic.Bool   // somebody else has appended
+	wake     chan struct{} // holds one
+}
+
+// admit drives a transaction that was reserved, if it was begun here: nobody has
+// called anything for it.
+func (t *Turn) admit(log *journal.Log, entries []journal.Entry, now time.Time) {
+	if log == nil {
+		t.server.release(t.id)
+		return
+	}
+	t.fresh, t.begun = true, now.Truncate(time.Millisecond)
+	t.take(t.server.shard.Adopt(log), entries)
+	t.server.launch(t)
+}
+
+// take is where the transaction stands.
+func (t *Turn) take(log *journal.Log, entries []journal.Entry) {
+	t.log, t.entries = log, entries
+	t.position.Store(log.Head().Position)
+}
+
+// run drives until the transaction rests. Where that fails it is due again later.
+func (t *Turn) run() {
+	s := t.server
+	defer s.release(t.id)
+	if t.inside = t.inside || s.enter(); !t.inside {
+		return
+	}
+	defer t.leave()
+	err := t.drive()
+	for errors.Is(err, journal.ErrMoved) && s.ctx.Err() == nil {
+		t.log, t.due = nil, true
+		err = t.drive()
+	}
+	if err != nil {
+		s.failed(t.id, err)
+		if lost(err) {
+			s.fail(err)
+		}
+	}
+	s.coordinator.tell(t.id)
+}
+
+func (t *Turn) drive() error {
+	if t.log == nil {
+		if err := t.open(); err != nil || t.log == nil {
+			return err
+		}
+	}
+	p, err := t.server.coordinator.protocol(t.Head().Type)
+	if err != nil {
+		return &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: err}
+	}
+	if !t.enter() {
+		return context.Cause(t.server.ctx)
+	}
+	return p.Drive(t)
+}
+
+// open reads the transaction. One that does not exist any more, or yet, stays nil.
+func (t *Turn) open() error {
+	t.outrun.Store(false)
+	t.fresh = false
+	log, entries, err := t.server.shard.Open(t.Context(), t.id)
+	if err != nil || log == nil {
+		return err
+	}
+	t.begun = entries[0].Written.Truncate(time.Millisecond)
+	t.take(log, entries)
+	return nil
+}
+
+// enter takes a slot, unless there is one.
+func (t *Turn) enter() bool {
+	t.inside = t.inside || t.server.enter()
+	return t.inside
+}
+
+// leave gives the slot back, if there is one.
+func (t *Turn) leave() {
+	if t.inside {
+		<-t.server.coordinator.slots
+	}
+	t.inside = false
+}
+
+// Context ends with that of Serve, and with the claim.
+func (t *Turn) Context() context.Context { return t.server.ctx }
+
+// ID is the transaction's.
+func (t *Turn) ID() string { return t.id }
+
+// Head is where the transaction stands, as far as is known here.
+func (t *Turn) Head() driver.Head { return t.log.Head() }
+
+// Entries are those that were there when the turn began.
+func (t *Turn) Entries() []journal.Entry { return t.entries }
+
+// Begun is when the transaction began, in whole milliseconds: by the clock of the
+// process that began it as long as that drives it, then by the store's.
+func (t *Turn) Begun() time.Time { return t.begun }
+
+// Fresh reports whether the transaction was begun in this process a moment ago, and
+// nobody has called anything for it.
+func (t *Turn) Fresh() bool { return t.fresh }
+
+// Due reports whether the transaction was found by its due time, or by a nudge.
+func (t *Turn) Due() bool { return t.due }
+
+// Epoch is that of the shard's owner.
+func (t *Turn) Epoch() interlock.Token { return t.server.shard.Epoch() }
+
+// Now is the time by the coordinator's clock.
+func (t *Turn) Now() time.Time { return t.server.coordinator.options.Now() }
+
+// Random is a number in [0,1), for jitter.
+func (t *Turn) Random() float64 { return t.server.coordinator.options.Random() }
+
+// Holds says why nothing may be called any more: the shard is not ours, serving has
+// ended, or somebody else has appended, a [journal.ErrMoved]. It looks at the clock of
+// the claim on the spot.
+func (t *Turn) Holds() error {
+	if err := t.server.holds(); err != nil {
+		return err
+	}
+	if t.outrun.Load() {
+		return fmt.Errorf("drive %q: %w", t.id, journal.ErrMoved)
+	}
+	return nil
+}
+
+// Append makes entries durable, and says when the transaction is to be looked at
+// next; the zero time is after Options.Recheck. It outlasts the context of Serve, but
+// not the claim. Its errors are those of [journal.Log.Append]; Drive returns them.
+func (t *Turn) Append(due time.Time, entries ...journal.Entry) error {
+	if due.IsZero() {
+		due = t.Now().Add(t.server.coordinator.options.Recheck)
+	}
+	return t.write(func(ctx context.Context) error { return t.log.Append(ctx, due, entries...) })
+}
+
+// End is Append with the last entries of the transaction.
+func (t *Turn) End(entries ...journal.Entry) error {
+	return t.write(func(ctx context.Context) error { return t.log.End(ctx, entries...) })
+}
+
+// Log is the transaction's, for who appends to it in a way of its own, with
+// [Turn.Write].
+func (t *Turn) Log() *journal.Log { return t.log }
+
+// Write runs an append to Log under the conditions of [Turn.Append].
+func (t *Turn) Write(do func(ctx context.Context) error) error { return t.write(do) }
+
+func (t *Turn) write(do func(ctx context.Context) error) error {
+	err := do(context.WithoutCancel(t.server.ctx))
+	t.position.Store(t.log.Head().Position)
+	return err
+}
+
+// Pause waits outside of the slot, and no longer when one of the targets, being sick,
+// answers again, or somebody else appends. It is false if serving has ended, or
+// [Turn.Holds] has something to say.
+func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
+	t.leave()
+	defer t.server.coordinator.listenTo(t, targets)()
+	select { // a sign from before has been seen in what was called since
+	case <-t.wake:
+	default:
+	}
+	if t.outrun.Load() {
+		return false
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.wake:
+	case <-t.server.ctx.Done():
+	}
+	return t.server.ctx.Err() == nil && t.enter() && t.Holds() == nil
+}
