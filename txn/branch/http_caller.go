@@ -1,0 +1,182 @@
+package branch
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// maxReason is how much of an answer that is not 2xx an [AnswerError] keeps, in bytes.
+const maxReason = 4 << 10
+
+// longestPause bounds the Retry-After of a participant.
+const longestPause = 24 * time.Hour
+
+// An AnswerError is a participant's answer that is not 2xx. Its class is Fail for 409,
+// Ongoing for 425 and Unknown for every other status, whoever gave it: a proxy that
+// answers 503 does not know what became of the request.
+type AnswerError struct {
+	Status int
+	Body   string // the first 4 KiB of it
+}
+
+// Error shows the status and the body.
+func (e *AnswerError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
+}
+
+// A Caller calls branches over HTTP. The zero value works, and so do copies.
+type Caller struct {
+	// Client sends the requests; nil means http.DefaultTransport. What it says of
+	// redirects does not count: a participant that has moved is not followed.
+	Client *http.Client
+}
+
+// Post calls a participant once, and retries nothing: a Client whose transport does
+// hides calls from the coordinator. c.Deadline, or ctx's own deadline if that is
+// earlier, is what the participant is told, and ends the call. Input is sent as
+// application/json, whatever it is; output is empty or JSON.
+//
+// An error has a class, and an [*interlock.Error] in its chain:
+//
+//   - Fail: the participant has refused (409, an [*AnswerError]), or what was to be
+//     sent cannot be: a bad url or call, an input above [MaxBody] (Bug).
+//   - Retry: no connection was made, so nothing was sent.
+//   - Ongoing: it works on it (425), to be asked again after its Retry-After, which is
+//     given in seconds; 0 if it does not say.
+//   - Unknown: everything else, also a 2xx whose output was cut off, is above
+//     [MaxBody] or not JSON.
+func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte) (output []byte, err error) {
+	if at, ok := ctx.Deadline(); ok && (c.Deadline.IsZero() || at.Before(c.Deadline)) {
+		c.Deadline = at
+	}
+	if !c.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, c.Deadline)
+		defer cancel()
+	}
+	request, err := newRequest(c, url, input)
+	if err != nil {
+		return nil, Fail(problem(c, interlock.Bug, err))
+	}
+	if ctx.Err() != nil {
+		return nil, Retry(problem(c, interlock.Retryable, context.Cause(ctx)))
+	}
+	way := new(passage)
+	answer, err := caller.client().Do(request.WithContext(way.traced(ctx)))
+	if err != nil {
+		return nil, way.unanswered(c, err)
+	}
+	defer answer.Body.Close()
+	return read(c, answer)
+}
+
+// client is the caller's own, but for redirects.
+func (caller Caller) client() *http.Client {
+	client := http.Client{}
+	if caller.Client != nil {
+		client = *caller.Client
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &client
+}
+
+func newRequest(c Call, address string, input []byte) (*http.Request, error) {
+	if len(input) > MaxBody {
+		return nil, fmt.Errorf("the input has %d bytes, at most %d are allowed", len(input), MaxBody)
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%q is not the address of a participant", u.Redacted())
+	}
+	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(input))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	return r, c.setHeaders(r.Header)
+}
+
+// A passage is what is known of a request's way. Transports that do not tell have
+// asked for no connection.
+type passage struct{ asked, connected atomic.Bool }
+
+func (p *passage) traced(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { p.asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { p.connected.Store(true) },
+	})
+}
+
+// unanswered classifies a request that has no answer. Nothing was sent if no
+// connection was ever had: a second one may have failed after the first had sent.
+func (p *passage) unanswered(c Call, err error) error {
+	var dial *net.OpError
+	var certificate *tls.CertificateVerificationError
+	refused := errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &certificate)
+	if !p.connected.Load() && (p.asked.Load() || refused) {
+		return Retry(problem(c, interlock.Retryable, err))
+	}
+	return Unknown(problem(c, interlock.Uncertain, err))
+}
+
+// read is what an answer says.
+func read(c Call, answer *http.Response) ([]byte, error) {
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		return nil, refusal(c, answer)
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, MaxBody+1))
+	switch {
+	case err != nil:
+	case len(body) > MaxBody:
+		err = fmt.Errorf("the output has more than %d bytes", MaxBody)
+	case len(body) > 0 && !json.Valid(body):
+		err = errNotJSON
+	default:
+		return body, nil
+	}
+	return nil, Unknown(problem(c, interlock.Uncertain, fmt.Errorf("answered %d: %w", answer.StatusCode, err)))
+}
+
+func refusal(c Call, answer *http.Response) error {
+	// What was read is enough, also if the rest is lost.
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxReason))
+	err := &AnswerError{answer.StatusCode, string(body)}
+	switch answer.StatusCode {
+	case http.StatusConflict:
+		return Fail(problem(c, interlock.Definite, err))
+	case http.StatusTooEarly:
+		return classify(ClassOngoing, pause(answer.Header.Get("Retry-After")), problem(c, interlock.Retryable, err))
+	}
+	return Unknown(problem(c, interlock.Uncertain, err))
+}
+
+// pause reads whole seconds; anything else is 0.
+func pause(retryAfter string) time.Duration {
+	seconds, err := strconv.ParseUint(retryAfter, 10, 31)
+	if err != nil {
+		return 0
+	}
+	return min(time.Duration(seconds)*time.Second, longestPause)
+}
+
+func problem(c Call, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: "call branch", Driver: "http", Name: c.Key(), Kind: kind, Err: err}
+}
