@@ -1,0 +1,40 @@
+package etcd
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// An OverdrawnError is the refusal of an amount that would make a balance negative, or
+// greater than a balance can be. It is Definite, and leaves the branch as it was.
+type OverdrawnError struct {
+	Account string
+	Balance int64 // as the branch sees it
+	Amount  int64 // that was to be added
+}
+
+// Error shows both numbers.
+func (e *OverdrawnError) Error() string {
+	return fmt.Sprintf("%d added to the %d of account %q is not between 0 and %d", e.Amount, e.Balance, e.Account, int64(math.MaxInt64))
+}
+
+// ErrorKind is Definite.
+func (e *OverdrawnError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A ChangedError is the refusal of a branch that has read what is not so any more. It
+// is Retryable: by another branch, which reads again.
+type ChangedError struct {
+	Name  string
+	Read  int64 // the version that the branch read, 0 if there was none
+	Found int64 // the version that stands there
+}
+
+// Error shows both versions.
+func (e *ChangedError) Error() string {
+	return fmt.Sprintf("%q was changed: version %d was read, and %d is there", e.Name, e.Read, e.Found)
+}
+
+// ErrorKind is Retryable.
+func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }

@@ -1,0 +1,207 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// preparing is how a branch is ended by its coordinator.
+type preparing struct{ b *ShardBranch }
+
+// Prepare reserves what the branch has changed and read, by one request. A branch
+// that did nothing at all is read-only and sends nothing. Repeating it after an
+// Uncertain answer converges.
+func (p preparing) Prepare(ctx context.Context) (driver.Vote, error) {
+	b := p.b
+	if err := b.finish("prepare branch"); err != nil {
+		return driver.VoteNo, err
+	}
+	if len(b.items) == 0 {
+		return driver.VoteReadOnly, nil
+	}
+	d := b.plan()
+	puts := []clientv3.Op{clientv3.OpPut(b.shard.doubtKey(b.xid), jsonText(d))}
+	for _, w := range d.Writes {
+		puts = append(puts, clientv3.OpPut(b.shard.heldKey(string(w.Item)), jsonText(hold{b.xid.Transaction, b.xid.Branch, w.Amount, d.Since})))
+	}
+	for _, item := range d.Reads {
+		puts = append(puts, clientv3.OpPut(b.shard.readKey(string(item), b.xid), jsonText(hold{b.xid.Transaction, b.xid.Branch, 0, d.Since})))
+	}
+	if err := b.try(ctx, "prepare branch", puts); err != nil {
+		return driver.VoteNo, err
+	}
+	return driver.VoteYes, nil
+}
+
+// CommitOne posts at once what the branch has changed, by one request; a branch that
+// changed nothing has seen one instant of the shard, and sends nothing. Repeating it
+// after an Uncertain answer converges.
+func (p preparing) CommitOne(ctx context.Context) error {
+	b := p.b
+	if err := b.finish("commit branch"); err != nil {
+		return err
+	}
+	d := b.plan()
+	if len(d.Writes) == 0 {
+		return nil
+	}
+	return b.try(ctx, "commit branch", append(b.shard.post(d), b.shard.mark(b.xid, true, d.Nonce)))
+}
+
+// Abandon has nothing to take back: nothing of a branch is in etcd before Prepare.
+func (p preparing) Abandon(context.Context) error {
+	p.b.over, p.b.items = true, nil
+	return nil
+}
+
+// finish ends the user's part of a branch. One that was abandoned has nothing left.
+func (b *ShardBranch) finish(op string) error {
+	if b.items == nil {
+		return shardError(op, branchName(b.xid), interlock.Bug, errors.New("it was abandoned"))
+	}
+	b.over = true
+	return nil
+}
+
+// plan is what the branch is to do once it is committed.
+func (b *ShardBranch) plan() doubt {
+	d := doubt{Nonce: b.nonce, Since: b.shard.now().UnixMicro()}
+	for _, item := range b.inOrder() {
+		it := b.items[item]
+		if !it.changed {
+			d.Reads = append(d.Reads, []byte(item))
+			continue
+		}
+		d.Writes = append(d.Writes, doubtWrite{Item: []byte(item), Text: it.text, Amount: it.amount, Gone: it.text == nil})
+	}
+	return d
+}
+
+// post makes visible what a branch has changed.
+func (s *Shard) post(d doubt) (ops []clientv3.Op) {
+	for _, w := range d.Writes {
+		if w.Gone {
+			ops = append(ops, clientv3.OpDelete(s.postedKey(string(w.Item))))
+		} else {
+			ops = append(ops, clientv3.OpPut(s.postedKey(string(w.Item)), string(w.Text)))
+		}
+	}
+	return ops
+}
+
+// mark leaves the marker of a branch.
+func (s *Shard) mark(x driver.XID, committed bool, nonce string) clientv3.Op {
+	return clientv3.OpPut(s.endedKey(x), jsonText(ended{committed, nonce, s.now().UnixMicro()}))
+}
+
+// try does something if all that the branch has read is still so and nobody else's,
+// and its name is new.
+func (b *ShardBranch) try(ctx context.Context, op string, ops []clientv3.Op) error {
+	s, x := b.shard, b.xid
+	when := []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(s.doubtKey(x)), "=", 0),
+		clientv3.Compare(clientv3.CreateRevision(s.endedKey(x)), "=", 0),
+		clientv3.Compare(clientv3.ModRevision(s.lowKey()), "<", b.revision+1),
+	}
+	otherwise := []clientv3.Op{clientv3.OpGet(s.doubtKey(x)), clientv3.OpGet(s.endedKey(x)), clientv3.OpGet(s.lowKey())}
+	for _, item := range b.inOrder() {
+		when = append(when,
+			clientv3.Compare(clientv3.ModRevision(s.postedKey(item)), "=", b.items[item].version),
+			clientv3.Compare(clientv3.CreateRevision(s.heldKey(item)), "=", 0))
+		otherwise = append(otherwise, clientv3.OpGet(s.heldKey(item)), clientv3.OpGet(s.postedKey(item), clientv3.WithKeysOnly()))
+		if b.items[item].changed {
+			when = append(when, clientv3.Compare(clientv3.CreateRevision(s.readers(item)), "=", 0).WithPrefix())
+			otherwise = append(otherwise, clientv3.OpGet(s.readers(item), clientv3.WithPrefix(), clientv3.WithLimit(1)))
+		}
+	}
+	reply, err := s.do(ctx, op, branchName(x), when, ops, otherwise)
+	if err != nil || reply.Succeeded {
+		return err
+	}
+	return b.refusal(op, reply)
+}
+
+// refusal says why a branch cannot be prepared or committed; nil if it was before.
+func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
+	name := branchName(b.xid)
+	next := func() *mvccpb.KeyValue {
+		kvs := reply.Responses[0].GetResponseRange().Kvs
+		reply.Responses = reply.Responses[1:]
+		if len(kvs) == 0 {
+			return nil
+		}
+		return kvs[0]
+	}
+	if known, err := b.before(next(), next()); known {
+		if err != nil {
+			err = shardError(op, name, interlock.Definite, err)
+		}
+		return err
+	}
+	if low := next(); low != nil && low.ModRevision > b.revision {
+		return shardError(op, name, interlock.Retryable, errors.New("markers were forgotten since it began, begin again"))
+	}
+	for _, item := range b.inOrder() {
+		it := b.items[item]
+		held, posted := next(), next()
+		if it.changed && held == nil {
+			held = next()
+		} else if it.changed {
+			next()
+		}
+		if err := b.conflict(it, held, posted); err != nil {
+			return shardError(op, name, interlock.Kind(err), err)
+		}
+	}
+	return shardError(op, name, interlock.Retryable, errors.New("the shard has changed"))
+}
+
+// before tells of a branch of this name that was prepared, or has ended. It is known
+// without an error if it is this one.
+func (b *ShardBranch) before(doubted, marker *mvccpb.KeyValue) (known bool, err error) {
+	switch {
+	case doubted != nil:
+		d, err := readDoubt(doubted)
+		if err == nil && d.Nonce != b.nonce {
+			err = errors.New("another branch of this name is prepared")
+		}
+		return true, err
+	case marker != nil:
+		e, err := readEnded(marker)
+		switch {
+		case err == nil && !e.Committed:
+			err = fmt.Errorf("it was rolled back at %v, before it came", recorded(e.At))
+		case err == nil && e.Nonce != b.nonce:
+			err = fmt.Errorf("another branch of this name was committed at %v", recorded(e.At))
+		}
+		return true, err
+	}
+	return false, nil
+}
+
+// conflict says what is in the way of an item: a branch that holds it, or another
+// version.
+func (b *ShardBranch) conflict(it *shardItem, held, posted *mvccpb.KeyValue) error {
+	if held != nil {
+		h, err := readHold(held)
+		if err != nil {
+			return shardError("read reservation", it.name, interlock.Definite, err)
+		}
+		return &interlock.HeldError{Name: it.name, Owner: branchName(h.xid()), Since: h.since()}
+	}
+	var found int64
+	if posted != nil {
+		found = posted.ModRevision
+	}
+	if found != it.version {
+		return &ChangedError{Name: it.name, Read: it.version, Found: found}
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// hold is the value of a key that says which branch changes, or relies on, an item.
+type hold struct {
+	Transaction string `json:"transaction"`
+	Branch      string `json:"branch"`
+	Amount      int64  `json:"amount,omitempty"` // what is added to a balance
+	Since       int64  `json:"since_us"`
+}
+
+func (h hold) xid() driver.XID { return driver.XID{Transaction: h.Transaction, Branch: h.Branch} }
+
+func (h hold) since() time.Time { return recorded(h.Since) }
+
+func readHold(kv *mvccpb.KeyValue) (h hold, err error) {
+	if json.Unmarshal(kv.Value, &h) != nil || h.xid().Check() != nil {
+		return hold{}, fmt.Errorf("key %q is not a reservation", kv.Key)
+	}
+	return h, nil
+}
+
+// doubt is what a prepared branch waits to do. Items are bytes, because JSON would
+// change what is not UTF-8.
+type doubt struct {
+	Nonce  string       `json:"nonce"` // of the branch that was prepared: two may have one XID
+	Since  int64        `json:"since_us"`
+	Writes []doubtWrite `json:"writes,omitempty"`
+	Reads  [][]byte     `json:"reads,omitempty"` // items
+}
+
+// doubtWrite is an item and what is posted there; nothing if it is to be gone.
+type doubtWrite struct {
+	Item   []byte `json:"item"`
+	Text   []byte `json:"text,omitempty"`
+	Amount int64  `json:"amount,omitempty"`
+	Gone   bool   `json:"gone,omitempty"`
+}
+
+func readDoubt(kv *mvccpb.KeyValue) (d doubt, err error) {
+	if json.Unmarshal(kv.Value, &d) != nil || d.Nonce == "" {
+		return doubt{}, fmt.Errorf("key %q is not a prepared branch", kv.Key)
+	}
+	return d, nil
+}
+
+// ended is the marker of a branch.
+type ended struct {
+	Committed bool   `json:"committed"`
+	Nonce     string `json:"nonce,omitempty"` // of the branch that was committed
+	At        int64  `json:"at_us"`
+}
+
+func readEnded(kv *mvccpb.KeyValue) (e ended, err error) {
+	if json.Unmarshal(kv.Value, &e) != nil || e.At == 0 {
+		return ended{}, fmt.Errorf("key %q is not the marker of a branch", kv.Key)
+	}
+	return e, nil
+}
+
+// recorded is a time of a record, the zero time for none.
+func recorded(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// readAmount reads a balance; that of no key is 0.
+func readAmount(text []byte) (int64, error) {
+	if len(text) == 0 {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("its key holds no balance but %.40q", text)
+	}
+	return n, nil
+}

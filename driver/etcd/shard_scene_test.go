@@ -1,0 +1,193 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+func xid(transaction, branch string) driver.XID {
+	return driver.XID{Transaction: transaction, Branch: branch}
+}
+
+// begun opens a branch and lets do work in it.
+func begun(t testing.TB, s *Shard, transaction string, do func(b *ShardBranch)) driver.Preparing {
+	t.Helper()
+	b, p, err := s.Begin(bounded(t), xid(transaction, "shard"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(b)
+	return p
+}
+
+// add is work that adds to accounts.
+func add(t testing.TB, amount int64, accounts ...string) func(*ShardBranch) {
+	return func(b *ShardBranch) {
+		t.Helper()
+		for _, account := range accounts {
+			if err := b.Add(bounded(t), account, amount); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// look is work that reads accounts.
+func look(t testing.TB, accounts ...string) func(*ShardBranch) {
+	return func(b *ShardBranch) {
+		t.Helper()
+		for _, account := range accounts {
+			if _, err := b.Balance(bounded(t), account); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func mustDo(t testing.TB, s *Shard, transaction string, do func(*ShardBranch)) {
+	t.Helper()
+	if err := begun(t, s, transaction, do).CommitOne(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustPrepare(t testing.TB, p driver.Preparing) {
+	t.Helper()
+	if vote, err := p.Prepare(bounded(t)); vote != driver.VoteYes || err != nil {
+		t.Fatalf("voted %v: %v", vote, err)
+	}
+}
+
+// mustRefuse expects a vote of no, for a reason that leaves nothing behind.
+func mustRefuse(t testing.TB, p driver.Preparing) error {
+	t.Helper()
+	vote, err := p.Prepare(bounded(t))
+	if vote != driver.VoteNo || err == nil || interlock.Kind(err) == interlock.Uncertain {
+		t.Fatalf("voted %v: %v", vote, err)
+	}
+	return err
+}
+
+func mustEnd(t testing.TB, end func(context.Context, driver.XID) error, transaction string) {
+	t.Helper()
+	if err := end(bounded(t), xid(transaction, "shard")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantBalance(t testing.TB, s *Shard, account string, posted, held, pending int64) {
+	t.Helper()
+	got, err := s.Balance(bounded(t), account)
+	if err != nil || got.Posted != posted || got.Held != held || got.Pending != pending {
+		t.Fatalf("%s: %+v, %v; want %d, held %d, pending %d", account, got, err, posted, held, pending)
+	}
+}
+
+// books is what the keys of shards say at one instant, read without the code of Shard.
+type books struct {
+	posted  map[string]int64 // by prefix and account
+	held    map[string]string
+	doubts  map[string]int64 // by transaction: what its prepared branches add up to
+	ended   map[string]map[bool]bool
+	unowned []string // reservations of no prepared branch
+}
+
+// readBooks reads all shards whose prefixes begin so.
+func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
+	t.Helper()
+	reply, err := client.Get(bounded(t), prefix, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := books{posted: map[string]int64{}, held: map[string]string{}, doubts: map[string]int64{}, ended: map[string]map[bool]bool{}}
+	prepared, reservations := map[string]bool{}, map[string]string{}
+	for _, kv := range reply.Kvs {
+		shard, key, _ := strings.Cut(string(kv.Key), reserved+"shard:")
+		part, rest, _ := strings.Cut(key, "/")
+		var record struct {
+			Writes      []struct{ Amount int64 }
+			Committed   bool
+			Transaction string
+			Branch      string
+		}
+		if part != "posted" && part != "low" {
+			if err := json.Unmarshal(kv.Value, &record); err != nil {
+				t.Fatalf("%s: %v", kv.Key, err)
+			}
+		}
+		_, transaction, _ := strings.Cut(rest, "/")
+		switch part {
+		case "posted":
+			if account, ok := strings.CutPrefix(rest, "balance/"); ok {
+				if b.posted[shard+account], err = strconv.ParseInt(string(kv.Value), 10, 64); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case "held", "read":
+			reservations[shard+key] = shard + record.Branch + "/" + record.Transaction
+		case "doubt":
+			prepared[shard+rest] = true
+			for _, w := range record.Writes {
+				b.doubts[transaction] += w.Amount
+			}
+		case "ended":
+			if b.ended[transaction] == nil {
+				b.ended[transaction] = map[bool]bool{}
+			}
+			b.ended[transaction][record.Committed] = true
+		case "low":
+		default:
+			t.Fatalf("key %s", kv.Key)
+		}
+	}
+	for key, branch := range reservations {
+		if !prepared[branch] {
+			b.unowned = append(b.unowned, key+" of "+branch)
+		}
+	}
+	return b
+}
+
+// money is what there is once all that was committed anywhere is so everywhere.
+func (b books) money() (sum int64) {
+	for _, n := range b.posted {
+		sum += n
+	}
+	for transaction, amount := range b.doubts {
+		if b.ended[transaction][true] {
+			sum += amount
+		}
+	}
+	return sum
+}
+
+// check finds money that was made or lost, transactions that ended both ways, and
+// reservations that nobody will free.
+func (b books) check(money int64) error {
+	if got := b.money(); got != money {
+		return fmt.Errorf("there are %d, want %d: %+v", got, money, b)
+	}
+	for account, n := range b.posted {
+		if n < 0 {
+			return fmt.Errorf("account %s holds %d", account, n)
+		}
+	}
+	for transaction, ends := range b.ended {
+		if len(ends) > 1 {
+			return fmt.Errorf("transaction %s was committed and rolled back", transaction)
+		}
+	}
+	if len(b.unowned) > 0 {
+		return fmt.Errorf("nobody frees %v", b.unowned)
+	}
+	return nil
+}
