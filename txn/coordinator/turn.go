@@ -196,7 +196,7 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	case <-t.wake:
 	default:
 	}
-	if t.outrun.Load() {
+	if t.Holds() != nil {
 		return false
 	}
 	timer := time.NewTimer(wait)

@@ -1,0 +1,401 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+var errDown = errors.New("down")
+
+// TestBeginAndFind: what is begun here is driven at once, what somebody else begins
+// within a poll, and what a former owner left at take-over, whatever its due time.
+func TestBeginAndFind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		do := func(context.Context, string) error { return nil }
+		r := idle(t, nil, nil, do)
+		r.begin(t, "before", "call:x")
+		log, _, err := r.Journal().Open(t.Context(), "before")
+		ok(t, err)
+		ok(t, log.Append(t.Context(), time.Now().Add(24*time.Hour), journal.Entry{Kind: "later"}))
+		r.serve(t, 1)
+		if synctest.Wait(); !r.ended(t, "before") {
+			t.Error("what was left is not taken up")
+		}
+		r.begin(t, "here", "call:x")
+		if synctest.Wait(); !r.ended(t, "here") {
+			t.Error("what was begun here waits")
+		}
+		other := idle(t, r.store, nil, do)
+		other.begin(t, "elsewhere", "call:x")
+		ok(t, other.Await(t.Context(), "elsewhere", func(context.Context) (bool, error) { return r.ended(t, "elsewhere"), nil }))
+		wantKind(t, r.Begin(t.Context(), "here", "call:x", journal.Entry{Kind: "begin"}), interlock.Definite, journal.ErrExists)
+	})
+}
+
+// TestNudge: what was begun in a transaction of the user's is taken up when it is
+// told of, and what is unknown to the journal does no harm.
+func TestNudge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })
+		r.serve(t, 1)
+		_, err := r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
+		ok(t, err)
+		r.Nudge("nothing")
+		r.Nudge("1")
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("not taken up")
+		}
+	})
+}
+
+// TestTargets: a target that hangs takes its own places, and neither those of others
+// nor the slots; it is never called more often at once than it has places.
+func TestTargets(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var inside, most atomic.Int64
+		hang := make(chan struct{})
+		r := idle(t, nil, &Options{PerTarget: 3, Concurrency: 2}, func(ctx context.Context, id string) error {
+			if !strings.HasPrefix(id, "hang") {
+				return nil
+			}
+			most.Store(max(most.Load(), inside.Add(1)))
+			defer inside.Add(-1)
+			<-hang
+			return nil
+		})
+		r.serve(t, 1)
+		for i := range 20 {
+			r.begin(t, fmt.Sprint("hang ", i), "call:sick")
+			r.begin(t, fmt.Sprint("well ", i), "call:well")
+		}
+		synctest.Wait()
+		for i := range 20 {
+			if !r.ended(t, fmt.Sprint("well ", i)) {
+				t.Fatal("a target is kept waiting by another")
+			}
+		}
+		close(hang)
+		if synctest.Wait(); most.Load() != 3 {
+			t.Errorf("%d calls at once", most.Load())
+		}
+		for i := range 20 {
+			if !r.ended(t, fmt.Sprint("hang ", i)) {
+				t.Fatal("not driven")
+			}
+		}
+	})
+}
+
+// TestHealing: the first answer of a sick target wakes all who wait to call it again,
+// hours before they would. One that fails for itself among others is not called more
+// often for it.
+func TestHealing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var down atomic.Bool
+		var poisoned atomic.Int64
+		r := idle(t, nil, nil, func(ctx context.Context, id string) error {
+			if id == "poison" {
+				poisoned.Add(1)
+			}
+			if down.Load() || id == "poison" {
+				return errDown
+			}
+			return nil
+		})
+		r.serve(t, 1)
+		r.begin(t, "poison", "call:x")
+		synctest.Wait()
+		for i := range 20 {
+			r.begin(t, fmt.Sprint("well ", i), "call:x")
+			synctest.Wait()
+		}
+		if n := poisoned.Load(); n != 1 {
+			t.Errorf("the poisoned one was called %d times", n)
+		}
+		down.Store(true)
+		for i := range 50 {
+			r.begin(t, fmt.Sprint("stuck ", i), "call:x")
+		}
+		synctest.Wait()
+		down.Store(false)
+		r.begin(t, "first", "call:x")
+		synctest.Wait()
+		for i := range 50 {
+			if !r.ended(t, fmt.Sprint("stuck ", i)) {
+				t.Fatal("it waits though its target is well")
+			}
+		}
+	})
+}
+
+// TestMoved: a transaction that somebody else has appended to is read anew, though it
+// waits in memory; nothing is called for it by what was known before.
+func TestMoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var tried atomic.Int64
+		r := idle(t, nil, nil, func(context.Context, string) error {
+			if tried.Add(1) == 1 {
+				return errDown
+			}
+			return nil
+		})
+		r.serve(t, 1)
+		r.begin(t, "1", "call:x")
+		synctest.Wait()
+		log, _, err := r.Journal().Open(t.Context(), "1")
+		ok(t, err)
+		ok(t, log.Append(t.Context(), time.Now(), journal.Entry{Kind: "retry"}))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !r.ended(t, "1") || r.calls.driven("1") != 2 || tried.Load() != 2 {
+			t.Errorf("driven %d times, with %d calls", r.calls.driven("1"), tried.Load())
+		}
+	})
+}
+
+// TestPausedOwner: an owner that was stopped calls nothing once its claim has expired,
+// and appends nothing once another has entered; that one finishes what is there.
+func TestPausedOwner(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var called []string
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			called = append(called, what)
+		}
+		hang := make(chan struct{})
+		r := idle(t, nil, nil, func(_ context.Context, id string) error { note("old " + id); <-hang; return nil })
+		r.serve(t, 1)
+		r.begin(t, "1", "call:x")
+		synctest.Wait()
+		r.claim.expired.Store(true) // but no context has ended
+		r.begin(t, "2", "call:x")
+		synctest.Wait()
+		next := idle(t, r.store, nil, func(_ context.Context, id string) error { note("new " + id); return nil })
+		next.serve(t, 2)
+		close(hang)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
+		mu.Lock()
+		defer mu.Unlock()
+		if got := strings.Join(called, ", "); got != "old 1, new 1, new 2" && got != "old 1, new 2, new 1" {
+			t.Error(got)
+		}
+		_, records, err := r.store.Read(t.Context(), "1", 0)
+		ok(t, err)
+		if last := records[len(records)-1]; last.Epoch != next.claim.token {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
+// TestQueuedCall: a call that waits for a place of its target is not made when the
+// claim has expired meanwhile.
+func TestQueuedCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		var called atomic.Int64
+		r := idle(t, nil, &Options{PerTarget: 1}, func(context.Context, string) error { called.Add(1); <-hang; return nil })
+		r.serve(t, 1)
+		r.begin(t, "1", "call:x")
+		r.begin(t, "2", "call:x")
+		synctest.Wait()
+		r.claim.expired.Store(true)
+		close(hang)
+		if synctest.Wait(); called.Load() != 1 {
+			t.Errorf("%d calls", called.Load())
+		}
+	})
+}
+
+// TestHeld: more than fits into memory is taken up as room comes.
+func TestHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		var most atomic.Int64
+		r := idle(t, nil, &Options{Held: 10, PerTarget: 1000}, func(context.Context, string) error { most.Add(1); <-hang; return nil })
+		r.serve(t, 1)
+		other := idle(t, r.store, nil, nil)
+		for i := range 250 {
+			other.begin(t, fmt.Sprint(i), "call:x")
+		}
+		time.Sleep(5 * time.Second)
+		if synctest.Wait(); most.Load() != 100 { // one batch is claimed while there is room
+			t.Errorf("%d in memory", most.Load())
+		}
+		close(hang)
+		for i := range 250 {
+			ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.ended(t, fmt.Sprint(i)), nil }))
+		}
+	})
+}
+
+// TestRound: calls are made at once, with the call in their contexts; each has its own
+// end.
+func TestRound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var got []error
+		var mu sync.Mutex
+		calls := map[string]branch.Call{}
+		note := func(ctx context.Context) {
+			mu.Lock()
+			defer mu.Unlock()
+			c := branch.From(ctx)
+			calls[c.Branch] = c
+		}
+		r := idle(t, nil, nil, nil)
+		ok(t, r.Handle("round", protocolFunc(func(t *Turn) error {
+			task := func(name string, timeout time.Duration, do func(ctx context.Context) error) Task {
+				return Task{Target: name, Timeout: timeout, Call: branch.Call{Transaction: t.ID(), Branch: name}, Do: func(ctx context.Context) error { note(ctx); return do(ctx) }}
+			}
+			first := make(chan struct{})
+			got = t.Round(
+				task("waits", 0, func(context.Context) error { <-first; return nil }),
+				task("frees", 0, func(context.Context) error { close(first); return branch.Fail(errDown) }),
+				task("panics", 0, func(context.Context) error { panic("ouch") }),
+				task("slow", time.Second, func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }),
+				task("beats", time.Second, func(ctx context.Context) error {
+					for range 5 {
+						time.Sleep(900 * time.Millisecond)
+						if !Beat(ctx) {
+							return errDown
+						}
+					}
+					time.Sleep(1100 * time.Millisecond)
+					if Beat(ctx) || ctx.Err() == nil {
+						return errDown
+					}
+					return branch.Ongoing(time.Hour)
+				}))
+			return t.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		start := time.Now().Truncate(time.Millisecond)
+		r.begin(t, "1", "round:x")
+		ok(t, r.Await(t.Context(), "1", func(context.Context) (bool, error) { return r.ended(t, "1"), nil }))
+		var classes []string
+		for _, err := range got {
+			class, _ := branch.ClassOf(err)
+			classes = append(classes, fmt.Sprint(err == nil, " ", class))
+		}
+		if s := strings.Join(classes, ", "); s != "true unknown, false fail, false unknown, false unknown, false ongoing" {
+			t.Error(s)
+		}
+		if !errors.Is(got[3], context.DeadlineExceeded) || !strings.Contains(got[2].Error(), "ouch") {
+			t.Errorf("%v, %v", got[3], got[2])
+		}
+		if c := calls["slow"]; c.Epoch != r.claim.token || !c.Begun.Equal(start) || c.Deadline.Sub(start) < time.Second || c.Deadline.Sub(start) > 1001*time.Millisecond {
+			t.Errorf("%+v", c)
+		}
+		if Beat(context.Background()) {
+			t.Error("a beat of nothing")
+		}
+	})
+}
+
+// protocolFunc is a protocol.
+type protocolFunc func(t *Turn) error
+
+func (f protocolFunc) Drive(t *Turn) error { return f(t) }
+
+// TestFailedDrive: what cannot be driven is told, and found again when it is due.
+func TestFailedDrive(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []string
+		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Transaction+": "+e.Err.Error())
+		}}
+		r := idle(t, nil, &Options{Recheck: time.Minute, Hooks: hooks}, nil)
+		var broken atomic.Bool
+		broken.Store(true)
+		ok(t, r.Handle("odd", protocolFunc(func(t *Turn) error {
+			if broken.Load() {
+				return errDown
+			}
+			return t.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		r.begin(t, "1", "odd:x")
+		r.begin(t, "2", "none:x")
+		synctest.Wait()
+		mu.Lock()
+		text := strings.Join(told, "; ")
+		mu.Unlock()
+		if strings.Count(text, ";") != 1 || !strings.Contains(text, `built without "none"`) {
+			t.Fatal(text)
+		}
+		broken.Store(false)
+		time.Sleep(2 * time.Minute)
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("forgotten")
+		}
+	})
+}
+
+// TestMisuse: each mistake has an error that says what to do.
+func TestMisuse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, o := range []Options{{Concurrency: -1}, {PerTarget: -1}, {Held: -1}} {
+			_, err := New(nil, &o)
+			wantKind(t, err, interlock.Bug, nil)
+		}
+		r := idle(t, nil, nil, nil)
+		nothing := protocolFunc(func(*Turn) error { return nil })
+		for _, name := range []string{"", "a:b", "call"} {
+			wantKind(t, r.Handle(name, nothing), interlock.Bug, nil)
+		}
+		wantKind(t, r.Handle("new", nil), interlock.Bug, nil)
+		r.serve(t, 2)
+		wantKind(t, r.Handle("new", nothing), interlock.Bug, nil)
+		wantKind(t, r.Serve(t.Context(), r.claim, 0), interlock.Bug, nil)
+		wantKind(t, r.Serve(t.Context(), r.claim, 1), interlock.Bug, nil)
+		wantKind(t, idle(t, r.store, nil, nil).Serve(t.Context(), grant(1), 0), interlock.Definite, interlock.ErrStaleToken)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantKind(t, r.Await(ctx, "1", func(context.Context) (bool, error) { return false, nil }), interlock.Uncertain, context.DeadlineExceeded)
+		definite := &interlock.Error{Op: "x", Kind: interlock.Definite, Err: errDown}
+		wantKind(t, r.Await(t.Context(), "1", func(context.Context) (bool, error) { return false, definite }), interlock.Definite, errDown)
+	})
+}
+
+// TestRun: all shards are served under one claim, until it ends.
+func TestRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		j, err := journal.New(memory.NewJournal(), &journal.Options{Shards: 8})
+		ok(t, err)
+		defer j.Close()
+		c, err := New(j, nil)
+		ok(t, err)
+		p := &calls{do: func(context.Context, string) error { return nil }, drives: map[string]int{}}
+		ok(t, c.Handle("call", p))
+		claim, served := grant(1), make(chan error, 1)
+		go func() { served <- c.Run(t.Context(), claim) }()
+		synctest.Wait()
+		for i := range 50 {
+			ok(t, c.Begin(t.Context(), fmt.Sprint(i), "call:x", journal.Entry{Kind: "begin"}))
+		}
+		for i := range 50 {
+			ok(t, c.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return p.driven(fmt.Sprint(i)) > 0, nil }))
+		}
+		claim.end(interlock.ErrReleased)
+		if err := <-served; !errors.Is(err, interlock.ErrReleased) {
+			t.Error(err)
+		}
+	})
+}

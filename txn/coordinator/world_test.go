@@ -1,0 +1,158 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+var began = time.Now()
+
+// bubble runs a test in virtual time that begins at the present.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(began))
+		test(t)
+	})
+}
+
+// claim lasts until it is ended, or says that it has expired.
+type claim struct {
+	token   interlock.Token
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	expired atomic.Bool
+}
+
+// grant is the n-th claim.
+func grant(n int64) *claim {
+	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
+	if err != nil {
+		panic(err)
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+func (c *claim) Name() string             { return "shard" }
+func (c *claim) Owner() string            { return "tester" }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return !c.expired.Load() && c.ctx.Err() == nil }
+func (c *claim) Remaining() time.Duration { return time.Minute }
+
+// calls is a protocol of one call, of the target that its transaction's type names:
+// it is repeated every hour until it succeeds.
+type calls struct {
+	do func(ctx context.Context, id string) error
+
+	mu     sync.Mutex
+	drives map[string]int
+}
+
+func (p *calls) Drive(t *Turn) error {
+	p.mu.Lock()
+	p.drives[t.ID()]++
+	p.mu.Unlock()
+	target := t.Head().Type
+	for {
+		if err := t.Holds(); err != nil {
+			return err
+		}
+		err := t.Round(Task{Target: target, Timeout: 10 * time.Second, Call: branch.Call{Transaction: t.ID(), Branch: "b", Operation: branch.Do},
+			Do: func(ctx context.Context) error { return p.do(ctx, t.ID()) }})[0]
+		if err == nil {
+			return t.End(journal.Entry{Kind: "end"})
+		}
+		if !t.Pause(time.Hour, target) {
+			return t.Holds()
+		}
+	}
+}
+
+func (p *calls) driven(id string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drives[id]
+}
+
+// rig is a coordinator of the protocol "call" over a journal of one shard.
+type rig struct {
+	*Coordinator
+	store  *memory.Journal
+	calls  *calls
+	claim  *claim
+	served chan error
+}
+
+func idle(t *testing.T, store *memory.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
+	t.Helper()
+	if store == nil {
+		store = memory.NewJournal()
+	}
+	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	c, err := New(j, o)
+	ok(t, err)
+	r := &rig{Coordinator: c, store: store, calls: &calls{do: do, drives: map[string]int{}}}
+	ok(t, c.Handle("call", r.calls))
+	return r
+}
+
+// serve serves the shard under the n-th claim until the test ends.
+func (r *rig) serve(t *testing.T, n int64) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	r.claim, r.served = grant(n), served
+	c := r.claim
+	go func() { served <- r.Serve(ctx, c, 0) }()
+	synctest.Wait()
+	t.Cleanup(func() {
+		stop()
+		c.end(interlock.ErrReleased)
+		synctest.Wait()
+	})
+}
+
+func (r *rig) begin(t *testing.T, id, kind string) {
+	t.Helper()
+	ok(t, r.Begin(t.Context(), id, kind, journal.Entry{Kind: "begin"}))
+}
+
+func (r *rig) ended(t *testing.T, id string) bool {
+	t.Helper()
+	head, _, err := r.store.Read(t.Context(), id, 0)
+	ok(t, err)
+	return !head.Ended.IsZero()
+}
