@@ -1,0 +1,157 @@
+package countermeasure
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// Protocol is how a transaction is coordinated, as the journal names it.
+type Protocol string
+
+// The protocols.
+const (
+	Saga     Protocol = "saga" // steps and undos: others see what may be undone
+	TCC      Protocol = "tcc"  // holds that are confirmed: others see what is held
+	TwoPhase Protocol = "2pc"  // locks until all have voted: others see nothing
+)
+
+// ByValue chooses how a transaction is coordinated by what is at stake: the by-value
+// countermeasure. It is one switch for each type of transactions. It does not know what
+// risk is: an amount of money in cents, a number of guests, whatever the caller counts.
+//
+// The zero value takes two-phase commit for all that is at stake at all.
+type ByValue struct {
+	// Limit is the highest risk, 0 or more, that goes the way of Below.
+	Limit int64
+	// Below is for a risk up to Limit; empty means Saga.
+	Below Protocol
+	// Above is for a higher one; empty means TwoPhase.
+	Above Protocol
+	// Name is the table of [ByValue.Decide], or schema.table; empty means
+	// "interlock_by_value". It is trusted: never take it from a request.
+	Name string
+}
+
+// A Decision is how one transaction goes, and why. Keep it with the transaction.
+type Decision struct {
+	Protocol Protocol `json:"protocol"`
+	Risk     int64    `json:"risk"`
+	Limit    int64    `json:"limit"` // as it was when it was decided
+}
+
+// Type is the transaction's type in the journal, "protocol:name".
+func (d Decision) Type(name string) string { return string(d.Protocol) + ":" + name }
+
+// String says what was decided, and why.
+func (d Decision) String() string {
+	relation := "does not exceed"
+	if d.Risk > d.Limit {
+		relation = "exceeds"
+	}
+	return fmt.Sprintf("%s, since a risk of %d %s %d", d.Protocol, d.Risk, relation, d.Limit)
+}
+
+// Choose decides. It is a function of b and risk alone. A negative risk, or Limit, and a
+// protocol that there is not, are a Bug.
+func (b ByValue) Choose(risk int64) (Decision, error) {
+	const op = "choose protocol"
+	d := Decision{Protocol: cmp.Or(b.Below, Saga), Risk: risk, Limit: b.Limit}
+	above := cmp.Or(b.Above, TwoPhase)
+	if risk < 0 || b.Limit < 0 {
+		return Decision{}, failure.Bug(op, "", "a risk of %d, and a limit of %d: neither is below 0", risk, b.Limit)
+	}
+	for _, p := range []Protocol{d.Protocol, above} {
+		if p != Saga && p != TCC && p != TwoPhase {
+			return Decision{}, failure.Bug(op, string(p), "there is no such protocol")
+		}
+	}
+	if risk > b.Limit {
+		d.Protocol = above
+	}
+	return d, nil
+}
+
+// A RiskError tells that it was decided how the transaction of that id goes, for
+// another risk. It is Definite.
+type RiskError struct {
+	Transaction string
+	Decision    Decision // as it was made
+	Risk        int64    // now
+}
+
+// Error names the transaction and both risks.
+func (e *RiskError) Error() string {
+	return fmt.Sprintf("transaction %q was decided for a risk of %d, and now has one of %d", e.Transaction, e.Decision.Risk, e.Risk)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *RiskError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// Decide is Choose, once for each transaction: the first decision is recorded in the
+// caller's transaction, and is the one of all who ask again, though limits and
+// protocols have changed since. So a transaction that is begun again goes the way that
+// it went. Another risk than at first is a [RiskError]. It costs one statement.
+func (b ByValue) Decide(ctx context.Context, db driver.SQL, transaction string, risk int64) (Decision, error) {
+	const op = "decide protocol"
+	if err := named(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
+		return Decision{}, err
+	}
+	d, err := b.Choose(risk)
+	if err != nil {
+		return d, err
+	}
+	s, err := b.open(op, transaction, db)
+	if err != nil {
+		return Decision{}, err
+	}
+	again := `on conflict (id) do update set id = excluded.id`
+	if s.maria() {
+		again = `on duplicate key update id = values(id)`
+	}
+	_, err = s.row(ctx, `insert into {decisions} (id, protocol, risk, risk_limit) values (?, ?, ?, ?) `+again+`
+		returning protocol, risk, risk_limit`,
+		[]any{transaction, string(d.Protocol), d.Risk, d.Limit}, (*string)(&d.Protocol), &d.Risk, &d.Limit)
+	switch {
+	case err != nil:
+		return Decision{}, err
+	case d.Risk != risk:
+		return Decision{}, &RiskError{Transaction: transaction, Decision: d, Risk: risk}
+	}
+	return d, nil
+}
+
+// Forget removes the decision of a transaction that has ended and is not begun again.
+func (b ByValue) Forget(ctx context.Context, db driver.SQL, transaction string) error {
+	s, err := b.open("forget decision", transaction, db)
+	if err == nil {
+		_, err = s.exec(ctx, `delete from {decisions} where id = ?`, transaction)
+	}
+	return err
+}
+
+// Create makes the table, unless it exists. Several processes may do it at once. It
+// takes effect when the transaction commits, on MariaDB at once: there it commits what
+// was done in the transaction before.
+func (b ByValue) Create(ctx context.Context, db driver.SQL) error {
+	s, err := b.open("create table of decisions", "", db)
+	if err != nil {
+		return err
+	}
+	return s.create(ctx, "by value", []string{
+		`create table if not exists {decisions} (
+			id text collate "C" primary key, protocol text not null, risk bigint not null, risk_limit bigint not null)`,
+	}, []string{
+		`create table if not exists {decisions} (
+			id varbinary(512) not null primary key, protocol varchar(16) character set ascii not null,
+			risk bigint not null, risk_limit bigint not null) engine = InnoDB`,
+	})
+}
+
+func (b ByValue) open(op, transaction string, db driver.SQL) (session, error) {
+	return open(op, transaction, db, "decisions", cmp.Or(b.Name, "interlock_by_value"))
+}

@@ -1,0 +1,98 @@
+package countermeasure
+
+import "context"
+
+// oplog is the tables of a [VersionFile]: a row for each operation, and one for each
+// record, which is locked before any of its operations and numbers them. Numbers may
+// have gaps.
+type oplog struct{ session }
+
+// What an operation was before the statement that wrote it, and is after it. Column
+// was keeps the one, column state the other, so that one statement writes and tells.
+const (
+	absent    = "absent"
+	standing  = "standing"
+	cancelled = "cancelled"
+)
+
+func (l oplog) create(ctx context.Context) error {
+	return l.session.create(ctx, "version file", []string{
+		`create table if not exists {records} (
+			record text collate "C" primary key,
+			last bigint not null)`,
+		`create table if not exists {log} (
+			record text collate "C" not null,
+			position bigint not null,
+			operation text collate "C" not null,
+			data bytea not null,
+			was text not null,
+			state text not null,
+			primary key (record, position),
+			unique (record, operation))`,
+	}, []string{
+		`create table if not exists {records} (
+			record varbinary(512) not null primary key,
+			last bigint not null) engine = InnoDB`,
+		`create table if not exists {log} (
+			record varbinary(512) not null,
+			position bigint not null,
+			operation varbinary(512) not null,
+			data longblob not null,
+			was varchar(16) character set ascii not null,
+			state varchar(16) character set ascii not null,
+			primary key (record, position),
+			unique (record, operation)) engine = InnoDB`,
+	})
+}
+
+// add logs an operation as being what state says, and tells what it was before. The
+// data are those that it was logged with first. An operation that is cancelled stays
+// so.
+func (l oplog) add(ctx context.Context, o Operation, state string) (was string, data []byte, err error) {
+	if l.maria() {
+		return l.addMaria(ctx, o, state)
+	}
+	_, err = l.row(ctx, `
+		with next as (
+			insert into {records} as r (record, last) values (?, 1)
+			on conflict (record) do update set last = r.last + 1 returning record, last)
+		insert into {log} as l (record, position, operation, data, was, state)
+		select record, last, ?::text, coalesce(?::bytea, ''), '`+absent+`', ?::text from next
+		on conflict (record, operation) do update set
+			was = l.state, state = case l.state when '`+cancelled+`' then l.state else excluded.state end
+		returning was, data`, []any{o.Record, o.ID, o.Data, state}, &was, &data)
+	return was, data, err
+}
+
+// addMaria assigns state last: an assignment may see those before it.
+func (l oplog) addMaria(ctx context.Context, o Operation, state string) (was string, data []byte, err error) {
+	var position int64
+	_, err = l.row(ctx, `insert into {records} (record, last) values (?, 1)
+		on duplicate key update last = last + 1 returning last`, []any{o.Record}, &position)
+	if err != nil {
+		return "", nil, err
+	}
+	_, err = l.row(ctx, `insert into {log} (record, position, operation, data, was, state)
+		values (?, ?, ?, coalesce(?, x''), '`+absent+`', ?)
+		on duplicate key update was = state, state = if(state = '`+cancelled+`', state, values(state))
+		returning was, data`, []any{o.Record, position, o.ID, o.Data, state}, &was, &data)
+	return was, data, err
+}
+
+// standing reads what was committed last: on MariaDB by a look that locks, since
+// others would show a snapshot, and by the primary key, so that it locks no other
+// record's rows.
+func (l oplog) standing(ctx context.Context, record string) (all []Operation, err error) {
+	from, locking := `{log}`, ``
+	if l.maria() {
+		from, locking = `{log} force index (primary)`, ` lock in share mode`
+	}
+	err = l.each(ctx, `select operation, data from `+from+` where record = ? and state = '`+standing+`' order by position`+locking,
+		[]any{record}, func(scan func(...any) error) error {
+			o := Operation{Record: record}
+			err := scan(&o.ID, &o.Data)
+			all = append(all, o)
+			return err
+		})
+	return all, err
+}

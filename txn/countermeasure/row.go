@@ -1,0 +1,62 @@
+package countermeasure
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// row is one row of a table of the user's, with a column of numbers.
+type row struct {
+	session
+	table, key string
+	this       string // a condition for it
+	args       []any  // of the condition
+}
+
+func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (row, error) {
+	if err := named(op, "a key", key, driver.MaxName); err != nil {
+		return row{}, err
+	}
+	s, err := open(op, key, db, "table", table, "key", keyColumn, "column", column)
+	r := row{session: s, table: table, key: key, this: `{key} = ?`, args: []any{key}}
+	if err == nil && s.maria() {
+		// MariaDB compares numbers with any text, and texts without their case: the row
+		// must be the one meant.
+		r.this += ` and convert({key} using utf8mb4) collate utf8mb4_nopad_bin = ?`
+		r.args = append(r.args, key)
+	}
+	return r, err
+}
+
+// add changes the number if it lies between low and high.
+func (r row) add(ctx context.Context, delta, low, high int64) (done bool, err error) {
+	n, err := r.exec(ctx, `update {table} set {column} = {column} + ? where {column} between ? and ? and `+r.this,
+		append([]any{delta, low, high}, r.args...)...)
+	if err == nil && n > 1 {
+		err = r.ambiguous(n)
+	}
+	return n == 1, err
+}
+
+// lock reads the number as it was committed last, and locks it.
+func (r row) lock(ctx context.Context) (value int64, err error) {
+	rows := int64(0)
+	err = r.each(ctx, `select {column} from {table} where `+r.this+` for update`, r.args, func(scan func(...any) error) error {
+		rows++
+		return scan(&value)
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case rows == 0:
+		return 0, &NoRowError{Table: r.table, Key: r.key}
+	case rows > 1:
+		return 0, r.ambiguous(rows)
+	}
+	return value, nil
+}
+
+func (r row) ambiguous(n int64) error {
+	return r.bug("%d rows of table %s have that key", n, r.table)
+}

@@ -1,0 +1,129 @@
+package countermeasure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// session is one operation on something in the caller's transaction. Statements are
+// written with ? for parameters, and with names of tables and columns in braces.
+type session struct {
+	driver.SQL
+	op, about string
+	words     []string // each with its braces, and what it stands for
+}
+
+// open makes ready for an operation. names are pairs: the word in braces, and the
+// trusted name that is quoted for it.
+func open(op, about string, db driver.SQL, names ...string) (session, error) {
+	s := session{SQL: db, op: op, about: about}
+	if db == nil {
+		return s, s.bug("there is no transaction")
+	}
+	for i := 1; i < len(names); i += 2 {
+		quoted, err := sqltext.Identifier(db.Dialect(), names[i], "")
+		if err != nil {
+			return s, err
+		}
+		s.words = append(s.words, "{"+names[i-1]+"}", quoted)
+	}
+	return s, nil
+}
+
+func (s session) maria() bool { return s.Dialect() == driver.MariaDB }
+
+// text is a statement in the database's own words. Names are put in last: one may
+// have a question mark.
+func (s session) text(query string) string {
+	if !s.maria() {
+		parts := strings.Split(query, "?")
+		for i := range parts[1:] {
+			parts[i] += "$" + strconv.Itoa(i+1)
+		}
+		query = strings.Join(parts, "")
+	}
+	return strings.NewReplacer(s.words...).Replace(query)
+}
+
+// exec runs a statement.
+func (s session) exec(ctx context.Context, query string, args ...any) (affected int64, err error) {
+	affected, err = s.Exec(ctx, s.text(query), args...)
+	return affected, s.failed(err)
+}
+
+// each calls fn for every row.
+func (s session) each(ctx context.Context, query string, args []any, fn func(scan func(...any) error) error) error {
+	return s.failed(s.Query(ctx, s.text(query), args, fn))
+}
+
+// row scans the only row that there may be.
+func (s session) row(ctx context.Context, query string, args []any, dest ...any) (found bool, err error) {
+	err = s.each(ctx, query, args, func(scan func(...any) error) error {
+		found = true
+		return scan(dest...)
+	})
+	return found, err
+}
+
+// create makes what is not there; kind tells apart what is made. CREATE … IF NOT
+// EXISTS fails on PostgreSQL if another session creates it just then.
+func (s session) create(ctx context.Context, kind string, postgres, mariadb []string) error {
+	statements := mariadb
+	if !s.maria() {
+		statements = append([]string{`select pg_advisory_xact_lock(hashtextextended('interlock countermeasure: ` + kind + `', 0))`}, postgres...)
+	}
+	for _, query := range statements {
+		if _, err := s.exec(ctx, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failed tells a database's error as one of this operation, with the usual reason
+// spelled out.
+func (s session) failed(err error) error {
+	if failure.MissingTable(err) {
+		return &interlock.Error{Op: s.op, Name: s.about, Kind: interlock.Definite,
+			Err: fmt.Errorf("a table is missing, make it with Create: %w", err)}
+	}
+	return failure.About(s.op, s.about, err)
+}
+
+func (s session) bug(format string, args ...any) error {
+	return failure.Bug(s.op, s.about, format, args...)
+}
+
+// outdated refuses a transaction of MariaDB that reads from before.
+func (s session) outdated() error {
+	return &interlock.Error{Op: s.op, Driver: "mysql", Name: s.about, Kind: interlock.Retryable,
+		Err: errors.New("the transaction had read before, and reads from before the last change")}
+}
+
+// named refuses what is no name of what is said, of at most limit bytes.
+func named(op, what, name string, limit int) error {
+	if name == "" || len(name) > limit || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+		return failure.Bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, limit)
+	}
+	return nil
+}
+
+// maxText is the longest text for people, in bytes.
+const maxText = 4 << 10
+
+// readable refuses a text for people that no database takes; it may be empty.
+func readable(op, about, what, text string) error {
+	if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return failure.Bug(op, about, "%s has at most %d bytes of UTF-8 without NUL", what, maxText)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package countermeasure
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// Staging keeps the rows that a saga writes out of sight until it publishes them: the
+// pessimistic view. They stand in a table beside the user's, under the transaction's
+// id; readers go on to read the user's table, and see all of a saga's rows or none.
+//
+// It keeps no two sagas from staging the same row: who publishes last wins, so flag
+// the row with a [SemanticLock], or publish numbers as differences with a [Sum]. A
+// Stage that comes behind Publish or Drop stays in the staging table for nobody to
+// see, which is the step's barrier to prevent, and [Staging.Leftover] to find.
+type Staging struct {
+	// Table is the published table, or schema.table. Key is the columns of its primary
+	// or unique key, and Columns the other ones that are staged; those that are not
+	// keep their value, or have their default. All names are trusted: never take them
+	// from a request.
+	Table        string
+	Key, Columns []string
+	// Staged is the table of staged rows, or schema.table; empty means Table with
+	// "_staged" at the end.
+	Staged string
+}
+
+// staging is a Staging in a transaction. Its statements have words for the lists of
+// columns: {key}, {columns}, which is all of them, and {replaced}.
+type staging struct {
+	session
+	width int // how many columns there are
+}
+
+func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
+	staged := cmp.Or(s.Staged, s.Table+"_staged")
+	opened, err := open(op, transaction, db, "table", s.Table, "staged", staged,
+		"by_transaction", staged[strings.LastIndexByte(staged, '.')+1:]+"_key")
+	t := staging{opened, len(s.Key) + len(s.Columns)}
+	if err != nil {
+		return t, err
+	}
+	if len(s.Key) == 0 {
+		return t, t.bug("there is no Key")
+	}
+	columns := make([]string, t.width)
+	for i, name := range slices.Concat(s.Key, s.Columns) {
+		if columns[i], err = sqltext.Identifier(db.Dialect(), name, ""); err != nil {
+			return t, err
+		}
+	}
+	t.words = append(t.words, "{key}", strings.Join(columns[:len(s.Key)], ", "), "{columns}", strings.Join(columns, ", "),
+		"{replaced}", t.replaced(columns[0], columns[len(s.Key):]))
+	return t, nil
+}
+
+// replaced is the assignments that take what is not of the key from the row that could
+// not be inserted; there has to be one, and that of a key changes nothing.
+func (t staging) replaced(key string, others []string) string {
+	format := "%[1]s = excluded.%[1]s"
+	if t.maria() {
+		format = "%[1]s = values(%[1]s)"
+	}
+	set := make([]string, 0, 1+len(others))
+	for _, c := range append([]string{key}, others...) {
+		set = append(set, fmt.Sprintf(format, c))
+	}
+	return strings.Join(set, ", ")
+}
+
+// of is open for an operation of a transaction.
+func (s Staging) of(op, transaction string, db driver.SQL) (staging, error) {
+	if err := named(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
+		return staging{}, err
+	}
+	return s.open(op, transaction, db)
+}
+
+// Create makes the table of staged rows, with the columns of the published one, which
+// has to exist, unless it is there. Several processes may do it at once. It takes effect
+// when the transaction commits, on MariaDB at once: there it commits what was done in
+// the transaction before.
+func (s Staging) Create(ctx context.Context, db driver.SQL) error {
+	t, err := s.open("create staging table", "", db)
+	if err != nil {
+		return err
+	}
+	return t.create(ctx, "staging", []string{
+		`create table if not exists {staged} as select ''::text collate "C" as transaction_id, clock_timestamp() as staged_at, {columns}
+			from {table} with no data`,
+		`create unique index if not exists {by_transaction} on {staged} (transaction_id, {key})`,
+	}, []string{
+		`create table if not exists {staged} (
+			transaction_id varbinary(512) not null default '-', staged_at datetime(6) not null default '1970-01-02',
+			primary key (transaction_id, {key})) engine = InnoDB
+			as select {columns} from {table} where false`,
+	})
+}
+
+// Stage keeps a row for a transaction: the values of Key and then those of Columns. A
+// row of the same key that it has staged before is replaced, so that repeating it does
+// no harm. Another number of values is a Bug. It costs one statement.
+func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, values ...any) error {
+	t, err := s.of("stage row", transaction, db)
+	if err != nil {
+		return err
+	}
+	if len(values) != t.width {
+		return t.bug("%d values for %d columns", len(values), t.width)
+	}
+	again, now := `on conflict (transaction_id, {key}) do update set staged_at = excluded.staged_at, {replaced}`, `clock_timestamp()`
+	if t.maria() {
+		again, now = `on duplicate key update staged_at = values(staged_at), {replaced}`, `utc_timestamp(6)`
+	}
+	_, err = t.exec(ctx, `insert into {staged} (transaction_id, staged_at, {columns})
+		values (?, `+now+strings.Repeat(", ?", len(values))+`) `+again, append([]any{transaction}, values...)...)
+	return err
+}
+
+// Publish writes the staged rows of a transaction into the table that readers see, all
+// by one statement, and returns how many there were: 0 if they were published before,
+// or dropped. Call it in the last step, behind the pivot, since what it replaced is
+// gone. It costs one statement on PostgreSQL and three on MariaDB.
+func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string) (rows int64, err error) {
+	t, err := s.of("publish rows", transaction, db)
+	if err != nil {
+		return 0, err
+	}
+	if t.maria() {
+		return t.publishMaria(ctx, transaction)
+	}
+	// What is deleted is what is published, so that of two who publish one finds nothing.
+	_, err = t.row(ctx, `
+		with gone as (delete from {staged} where transaction_id = ? returning {columns}),
+		published as (
+			insert into {table} ({columns}) select {columns} from gone order by {key}
+			on conflict ({key}) do update set {replaced})
+		select count(*) from gone`, []any{transaction}, &rows)
+	return rows, err
+}
+
+// publishMaria locks the staged rows before it reads them: of two who publish one
+// waits, and then finds nothing.
+func (t staging) publishMaria(ctx context.Context, transaction string) (rows int64, err error) {
+	err = t.each(ctx, `select 1 from {staged} where transaction_id = ? for update`, []any{transaction},
+		func(func(...any) error) error { rows++; return nil })
+	if err != nil || rows == 0 {
+		return 0, err
+	}
+	_, err = t.exec(ctx, `insert into {table} ({columns}) select {columns} from {staged} where transaction_id = ? order by {key}
+		on duplicate key update {replaced}`, transaction)
+	if err != nil {
+		return 0, err
+	}
+	return t.drop(ctx, transaction)
+}
+
+// Drop removes what a transaction has staged and not published, and returns how many
+// rows that were. It is the undo of Stage, and repeating it does no harm. It costs one
+// statement.
+func (s Staging) Drop(ctx context.Context, db driver.SQL, transaction string) (rows int64, err error) {
+	t, err := s.of("drop rows", transaction, db)
+	if err != nil {
+		return 0, err
+	}
+	return t.drop(ctx, transaction)
+}
+
+func (t staging) drop(ctx context.Context, transaction string) (rows int64, err error) {
+	return t.exec(ctx, `delete from {staged} where transaction_id = ?`, transaction)
+}
+
+// Leftover is the transactions, at most limit, that have staged nothing for longer than
+// age by the database's clock, and have published nothing since. Ask their coordinator;
+// Drop what has ended. It looks at the whole staging table, without locks.
+func (s Staging) Leftover(ctx context.Context, db driver.SQL, age time.Duration, limit int) (transactions []string, err error) {
+	t, err := s.open("look for leftovers", "", db)
+	if err != nil {
+		return nil, err
+	}
+	if age < 0 || limit < 1 {
+		return nil, t.bug("an age of %v and a limit of %d", age, limit)
+	}
+	before := `clock_timestamp() - ?::bigint * interval '1 microsecond'`
+	if t.maria() {
+		before = `utc_timestamp(6) - interval ? microsecond`
+	}
+	err = t.each(ctx, `select transaction_id from {staged} group by transaction_id having max(staged_at) < `+before+`
+		order by max(staged_at) limit ?`, []any{age.Microseconds(), limit}, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		transactions = append(transactions, id)
+		return err
+	})
+	return transactions, err
+}

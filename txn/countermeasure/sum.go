@@ -1,0 +1,111 @@
+package countermeasure
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// Sum is a number in a row of the user's that is changed by differences only, and
+// never set to a value that somebody has computed: the commutative update. Differences
+// of any sagas, and their reversals, give the same number in any order, so that none
+// is lost and nobody waits for a saga. A difference that would pass a bound is refused.
+//
+// It says nothing of what the number was when a saga looked at it; and the reversal of
+// an increase can be refused by Min if others have used the increase meanwhile. Let
+// increases come after the pivot: see [CheckOrder].
+type Sum struct {
+	// Table is the table, or schema.table. Key is its column by which a row is found,
+	// unique, compared as text that the database reads as the column's type (on MariaDB
+	// it must also be the text as which the database writes the key). Column is one of
+	// 64-bit integers, not NULL. All names are trusted: never take them from a request.
+	Table, Key, Column string
+	// Min is the lowest value, so that the zero Sum does not fall below zero; for none
+	// take math.MinInt64.
+	Min int64
+	// Max is the highest value; 0 means that there is none but that of the type. One
+	// below Min is a Bug.
+	Max int64
+}
+
+// A BoundError tells that a difference would have passed a bound. Nothing was done. It
+// is Definite: others would have to change the number first.
+type BoundError struct {
+	Table, Key string
+	Value      int64 // as it is
+	Delta      int64 // that was refused
+	Min, Max   int64 // the bounds
+}
+
+// Error shows all four.
+func (e *BoundError) Error() string {
+	return fmt.Sprintf("%q of table %s is %d: adding %d would pass the bounds of %d and %d", e.Key, e.Table, e.Value, e.Delta, e.Min, e.Max)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *BoundError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A NoRowError tells that there is no row of that key. It is Definite.
+type NoRowError struct {
+	Table, Key string
+}
+
+// Error names the table and the key.
+func (e *NoRowError) Error() string { return fmt.Sprintf("table %s has no row %q", e.Table, e.Key) }
+
+// ErrorKind is [interlock.Definite].
+func (e *NoRowError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// Add adds delta, which is not 0, to the number of a key: each time it is called, so
+// it stands behind the step's barrier; [Sum.Apply] needs none. The undo adds -delta.
+// Errors are a [BoundError] and a [NoRowError]; further ones are the database's, with
+// their kind. The row is locked from then on until the transaction ends: call it late.
+// It costs one statement, and up to two more if it is refused.
+func (s Sum) Add(ctx context.Context, db driver.SQL, key string, delta int64) error {
+	const op = "add"
+	switch {
+	case delta == 0 || delta == math.MinInt64:
+		return failure.Bug(op, key, "%d is not a difference that can be reversed", delta)
+	case s.max() < s.Min:
+		return failure.Bug(op, key, "bounds of %d and %d", s.Min, s.Max)
+	}
+	r, err := findRow(op, db, s.Table, s.Key, s.Column, key)
+	if err != nil {
+		return err
+	}
+	low, high, possible := s.between(delta)
+	if possible {
+		if done, err := r.add(ctx, delta, low, high); done || err != nil {
+			return err
+		}
+	}
+	value, err := r.lock(ctx)
+	switch {
+	case err != nil:
+		return err
+	case possible && value >= low && value <= high: // somebody made room a moment ago
+		_, err := r.add(ctx, delta, low, high)
+		return err
+	}
+	return &BoundError{Table: s.Table, Key: key, Value: value, Delta: delta, Min: s.Min, Max: s.max()}
+}
+
+func (s Sum) max() int64 {
+	if s.Max == 0 {
+		return math.MaxInt64
+	}
+	return s.Max
+}
+
+// between is what the number may be before delta is added, so that no sum is computed
+// that the type cannot hold. A number that is past a bound already may come back.
+func (s Sum) between(delta int64) (low, high int64, possible bool) {
+	if delta > 0 {
+		return math.MinInt64, s.max() - delta, s.max() >= math.MinInt64+delta
+	}
+	return s.Min - delta, math.MaxInt64, s.Min <= math.MaxInt64+delta
+}

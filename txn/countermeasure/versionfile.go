@@ -1,0 +1,187 @@
+package countermeasure
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// VersionFile is the log of the operations on records: each is done once, undone once,
+// and not done at all if its cancellation came first. It does not do the operations:
+// it tells, in the transaction that does them, whether to. All who log an operation on
+// one record wait for each other until their transactions end, so that the log is in
+// the order in which they take effect; and what cannot be reversed by itself can be
+// computed anew from the operations that stand ([VersionFile.Standing]).
+//
+// The zero value is ready once [VersionFile.Create] made the tables. It is safe for
+// concurrent use, with a transaction for each.
+type VersionFile struct {
+	// Name is the table of the log, or schema.table; empty means
+	// "interlock_version_file". A second one has "_record" at the end. It is at most 56
+	// bytes, and trusted: never take it from a request.
+	Name string
+}
+
+// An Operation is one on a record.
+type Operation struct {
+	Record string // such as "seat/12A": 1 to driver.MaxName bytes
+	// ID is the same for the operation and its cancellation, and for nothing else that
+	// is ever done to the record: 1 to driver.MaxName bytes. See [OperationID].
+	ID string
+	// Data says what the operation is: what its reversal and a replay need to know, at
+	// most driver.MaxValue bytes. An operation that comes again must have the same.
+	// Cancel does not look at it.
+	Data []byte
+}
+
+// OperationID is an operation's ID by its call: the same for what does it and what
+// undoes it.
+func OperationID(c branch.Call) string {
+	return strings.TrimSuffix(c.Key(), "/"+string(c.Operation))
+}
+
+func (o Operation) check(op string) error {
+	if err := named(op, "a record", o.Record, driver.MaxName); err != nil {
+		return err
+	}
+	if err := named(op, "an operation", o.ID, driver.MaxName); err != nil {
+		return err
+	}
+	if len(o.Data) > driver.MaxValue {
+		return failure.Bug(op, o.Record, "%d bytes of data: an operation has at most %d", len(o.Data), driver.MaxValue)
+	}
+	return nil
+}
+
+// A Verdict is what is to be done about an operation.
+type Verdict int
+
+// The verdicts.
+const (
+	// Apply: do it now, in this transaction.
+	Apply Verdict = iota + 1
+	// Reverse: undo it now, in this transaction.
+	Reverse
+	// Repeated: it was done, or cancelled, before: do nothing.
+	Repeated
+	// Cancelled: its cancellation has come before: do nothing, it never happens.
+	Cancelled
+	// Pending: it has not come yet, and will find itself cancelled: do nothing.
+	Pending
+)
+
+// String is the verdict in lower case.
+func (v Verdict) String() string {
+	names := [...]string{"", "apply", "reverse", "repeated", "cancelled", "pending"}
+	if v < Apply || v > Pending {
+		return fmt.Sprintf("verdict %d", int(v))
+	}
+	return names[v]
+}
+
+// A ReusedError tells that an operation of that ID was logged with other data. Nothing
+// was done. It is Definite.
+type ReusedError struct {
+	Record, ID string
+}
+
+// Error names the record and the operation.
+func (e *ReusedError) Error() string {
+	return fmt.Sprintf("the operation %q on %q was logged with other data", e.ID, e.Record)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// Log logs an operation, and says whether to do it: Apply, Repeated or Cancelled. If
+// the transaction then refuses to do it, roll back: nothing is logged, and the
+// operation may come again. Other errors are a [ReusedError] and the database's, with
+// their kind. It waits for transactions that have logged on the same record. It costs
+// one statement on PostgreSQL and two on MariaDB.
+func (v VersionFile) Log(ctx context.Context, db driver.SQL, o Operation) (Verdict, error) {
+	const op = "log operation"
+	if err := o.check(op); err != nil {
+		return 0, err
+	}
+	l, err := v.log(op, o.Record, db)
+	if err != nil {
+		return 0, err
+	}
+	was, data, err := l.add(ctx, o, standing)
+	switch {
+	case err != nil:
+		return 0, err
+	case was == absent:
+		return Apply, nil
+	case was == cancelled && len(data) == 0:
+		return Cancelled, nil
+	case string(data) != string(o.Data):
+		return 0, &ReusedError{Record: o.Record, ID: o.ID}
+	case was == standing:
+		return Repeated, nil
+	}
+	return Cancelled, nil
+}
+
+// Cancel says whether to undo an operation: Reverse, with the data that it was logged
+// with, Repeated, or Pending if it never came; then it is kept from ever being done.
+// What it costs, and its errors, are those of Log.
+func (v VersionFile) Cancel(ctx context.Context, db driver.SQL, record, id string) (Verdict, []byte, error) {
+	const op = "cancel operation"
+	o := Operation{Record: record, ID: id}
+	if err := o.check(op); err != nil {
+		return 0, nil, err
+	}
+	l, err := v.log(op, record, db)
+	if err != nil {
+		return 0, nil, err
+	}
+	was, data, err := l.add(ctx, o, cancelled)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case was == absent:
+		return Pending, nil, nil
+	case was == standing:
+		return Reverse, data, nil
+	}
+	return Repeated, nil, nil
+}
+
+// Standing is the operations on a record that were logged and not cancelled, in the
+// order in which they were. After Log or Cancel in the same transaction it is all of
+// them, and stays so until that ends; otherwise what was committed.
+func (v VersionFile) Standing(ctx context.Context, db driver.SQL, record string) (all []Operation, err error) {
+	const op = "read operations"
+	if err := named(op, "a record", record, driver.MaxName); err != nil {
+		return nil, err
+	}
+	l, err := v.log(op, record, db)
+	if err != nil {
+		return nil, err
+	}
+	return l.standing(ctx, record)
+}
+
+// Create makes the tables, unless they exist. Several processes may do it at once. It
+// takes effect when the transaction commits, on MariaDB at once: there it commits what
+// was done in the transaction before.
+func (v VersionFile) Create(ctx context.Context, db driver.SQL) error {
+	l, err := v.log("create version file", "", db)
+	if err != nil {
+		return err
+	}
+	return l.create(ctx)
+}
+
+func (v VersionFile) log(op, record string, db driver.SQL) (oplog, error) {
+	name := cmp.Or(v.Name, "interlock_version_file")
+	s, err := open(op, record, db, "log", name, "records", name+"_record")
+	return oplog{s}, err
+}

@@ -1,0 +1,94 @@
+package countermeasure
+
+import (
+	"cmp"
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
+)
+
+// Patience is how [Wait] waits. The zero value, and nil, work.
+type Patience struct {
+	// For is how long it tries again; 0 means 5 seconds.
+	For time.Duration
+	// First and Max bound the pauses: each is a random part of a time that doubles
+	// from First to Max. 0 means 10 ms and 500 ms.
+	First, Max time.Duration
+	// Random is a number from 0 up to 1; nil means one of its own.
+	Random func() float64
+}
+
+func (p *Patience) filled() (Patience, error) {
+	var f Patience
+	if p != nil {
+		f = *p
+	}
+	if f.For < 0 || f.First < 0 || f.Max < 0 {
+		return f, failure.Bug("wait for flag", "", "a negative time in %+v", [...]time.Duration{f.For, f.First, f.Max})
+	}
+	f.For = cmp.Or(f.For, 5*time.Second)
+	f.First, f.Max = cmp.Or(f.First, 10*time.Millisecond), cmp.Or(f.Max, 500*time.Millisecond)
+	if f.Random == nil {
+		var seed [16]byte
+		_, _ = crand.Read(seed[:]) // it never fails
+		f.Random = rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:]))).Float64
+	}
+	return f, nil
+}
+
+// Wait runs fn in a transaction of its own and commits it, and does so again after a
+// pause, in another one, while fn returns a [HeldError], until p.For has passed; then
+// it returns that error. Nothing is locked in the pauses, so that the flag's owner can
+// go on. It retries nothing else: fn may have failed for reasons that last, and an
+// Uncertain error means that COMMIT was not answered.
+//
+// Two sagas that wait for each other's flags both end so, which is why the wait is
+// bounded: flag resources in one order, or take the HeldError for a reason to undo.
+func Wait[T any](ctx context.Context, db driver.Beginner[T], p *Patience, fn func(ctx context.Context, tx T) error) error {
+	patience, err := p.filled()
+	if err != nil {
+		return err
+	}
+	if db == nil || fn == nil {
+		return failure.Bug("wait for flag", "", "there is no database, or no function")
+	}
+	over := time.NewTimer(patience.For)
+	defer over.Stop()
+	for n := 1; ; n++ {
+		err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error { return tx.Classify(fn(ctx, tx.Native())) })
+		var held *HeldError
+		if !errors.As(err, &held) {
+			return err
+		}
+		delay := backoff.Policy{First: patience.First, Max: patience.Max}.Delay(n, patience.Random())
+		if again, ended := pause(ctx, delay, over.C); !again {
+			if ended != nil {
+				err = fmt.Errorf("%w; then %w", err, ended)
+			}
+			return err
+		}
+	}
+}
+
+// pause is over after d, or says no when over fires or ctx ends.
+func pause(ctx context.Context, d time.Duration, over <-chan time.Time) (again bool, ended error) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true, nil
+	case <-over:
+		return false, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,211 @@
+package countermeasure_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long a test waits for what must happen.
+const bound = 30 * time.Second
+
+// world is one database with all tables, reached by one client.
+type world struct {
+	*testing.T
+	*databases.DB
+	locks countermeasure.SemanticLock
+	file  countermeasure.VersionFile
+	sum   countermeasure.Sum
+	stage countermeasure.Staging
+}
+
+// newWorld has an account of 100, and an item of price 10.
+func newWorld(t *testing.T, db *databases.DB) world {
+	w := world{T: t, DB: db,
+		sum:   countermeasure.Sum{Table: "account", Key: "id", Column: "balance"},
+		stage: countermeasure.Staging{Table: "item", Key: []string{"id"}, Columns: []string{"price", "name"}},
+	}
+	key, text := `text collate "C"`, `text`
+	if db.Dialect == driver.MariaDB {
+		key, text = `varchar(64)`, `longtext character set utf8mb4`
+	}
+	db.Exec(t,
+		`create table account (id `+key+` primary key, balance bigint not null, version bigint)`,
+		`insert into account (id, balance) values ('a', 100), ('b', 100)`,
+		`create table item (id bigint primary key, price bigint not null, name `+text+`, note `+text+`)`,
+		`insert into item values (1, 10, 'chair', 'kept')`)
+	db.Do(t, w.locks.Create)
+	db.Do(t, w.file.Create)
+	db.Do(t, w.stage.Create)
+	db.Do(t, countermeasure.ByValue{}.Create)
+	return w
+}
+
+// TestSQL runs every test on each database by each client, in a database of its own.
+func TestSQL(t *testing.T) {
+	tests := []struct {
+		name string
+		test func(w world)
+	}{
+		{"a flag is one owner's", testFlagIsOneOwners},
+		{"a flag is prolonged, not shortened", testFlagIsProlongedNotShortened},
+		{"an expired flag stands", testExpiredFlagStands},
+		{"the flag of an ended transaction is taken over", testFlagOfAnEndedTransactionIsTakenOver},
+		{"check and vacant hold", testCheckAndVacantHold},
+		{"a flag that is rolled back is none", testRolledBackFlagIsNone},
+		{"an early snapshot is refused", testEarlySnapshotIsRefused},
+		{"racing sagas flag one at a time", testRacingSagasFlagOneAtATime},
+		{"one takes over", testOneTakesOver},
+		{"sweep forgets what is nobody's", testSweepForgetsWhatIsNobodys},
+		{"bad intents", testBadIntents},
+	}
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				tt.test(newWorld(t, open(t)))
+			})
+		}
+	})
+}
+
+// in runs fn in a transaction of its own.
+func (w world) in(fn func(ctx context.Context, db driver.SQL) error) error {
+	return w.Try(context.Background(), fn)
+}
+
+// balance of an account.
+func (w world) balance(id string) int64 {
+	w.Helper()
+	return databases.One[int64](w.T, w.DB, `select balance from account where id = '`+id+`'`)
+}
+
+func (w world) price() int64 {
+	w.Helper()
+	return databases.One[int64](w.T, w.DB, `select price from item where id = 1`)
+}
+
+func (w world) acquire(i countermeasure.Intent) error {
+	return w.in(func(ctx context.Context, db driver.SQL) error { return w.locks.Acquire(ctx, db, i) })
+}
+
+func (w world) release(resource, owner string) (was bool) {
+	w.Helper()
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+		was, err = w.locks.Release(ctx, db, resource, owner)
+		return err
+	})
+	return was
+}
+
+func (w world) flag(resource string) (f countermeasure.Flag) {
+	w.Helper()
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+		f, err = w.locks.Show(ctx, db, resource)
+		return err
+	})
+	return f
+}
+
+// expire makes all flags as old as they may get, by the database's clock.
+func (w world) expire() {
+	w.Helper()
+	earlier := "until_at - interval '100 days'"
+	if w.Dialect == driver.MariaDB {
+		earlier = "until_at - interval 100 day"
+	}
+	w.Exec(w.T, `update interlock_semantic_lock set until_at = `+earlier)
+}
+
+func intent(owner string) countermeasure.Intent {
+	return countermeasure.Intent{Resource: "account/a", Owner: owner, Purpose: "a test"}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+// wants requires an error of a type, of a kind, and returns it.
+func wants[E error](t testing.TB, err error, kind interlock.ErrorKind) (e E) {
+	t.Helper()
+	if !errors.As(err, &e) || interlock.Kind(err) != kind {
+		t.Fatalf("%v (%v), want a %T of kind %v", err, interlock.Kind(err), e, kind)
+	}
+	return e
+}
+
+// wantHeld requires a HeldError of an owner.
+func wantHeld(t testing.TB, err error, owner string) countermeasure.Flag {
+	t.Helper()
+	e := wants[*countermeasure.HeldError](t, err, interlock.Retryable)
+	var portable *interlock.HeldError
+	if e.Flag.Owner != owner || !errors.Is(err, interlock.ErrHeld) || !errors.As(err, &portable) || portable.Owner != owner || !portable.Until.Equal(e.Flag.Until) {
+		t.Errorf("%v (%+v), want one of %q", err, portable, owner)
+	}
+	return e.Flag
+}
+
+// counting counts the statements of one transaction.
+type counting struct {
+	driver.SQL
+	n *atomic.Int64
+}
+
+func (c counting) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	c.n.Add(1)
+	return c.SQL.Exec(ctx, query, args...)
+}
+
+func (c counting) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	c.n.Add(1)
+	return c.SQL.Query(ctx, query, args, each)
+}
+
+// later runs fn and gives its error, within bound.
+func later(t testing.TB, fn func() error) (wait func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	return func() error {
+		t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(bound):
+			t.Fatalf("still running after %v", bound)
+			return nil
+		}
+	}
+}
+
+// on is a value for each dialect.
+func on[V any](w world, postgres, mariadb V) V {
+	if w.Dialect == driver.MariaDB {
+		return mariadb
+	}
+	return postgres
+}
+
+func quoted(format string, args ...any) string { return "'" + fmt.Sprintf(format, args...) + "'" }
