@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": drive}) }
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": drive, "shard": pay}) }
 
 const suiteTTL = 3 * time.Second
 

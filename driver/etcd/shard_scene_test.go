@@ -95,7 +95,6 @@ func wantBalance(t testing.TB, s *Shard, account string, posted, held, pending i
 // books is what the keys of shards say at one instant, read without the code of Shard.
 type books struct {
 	posted  map[string]int64 // by prefix and account
-	held    map[string]string
 	doubts  map[string]int64 // by transaction: what its prepared branches add up to
 	ended   map[string]map[bool]bool
 	unowned []string // reservations of no prepared branch
@@ -104,15 +103,24 @@ type books struct {
 // readBooks reads all shards whose prefixes begin so.
 func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
 	t.Helper()
-	reply, err := client.Get(bounded(t), prefix, clientv3.WithPrefix())
+	b, err := openBooks(bounded(t), client, prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := books{posted: map[string]int64{}, held: map[string]string{}, doubts: map[string]int64{}, ended: map[string]map[bool]bool{}}
+	return b
+}
+
+func openBooks(ctx context.Context, client *clientv3.Client, prefix string) (books, error) {
+	b := books{posted: map[string]int64{}, doubts: map[string]int64{}, ended: map[string]map[bool]bool{}}
+	reply, err := client.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return b, err
+	}
 	prepared, reservations := map[string]bool{}, map[string]string{}
 	for _, kv := range reply.Kvs {
 		shard, key, _ := strings.Cut(string(kv.Key), reserved+"shard:")
 		part, rest, _ := strings.Cut(key, "/")
+		_, transaction, _ := strings.Cut(rest, "/")
 		var record struct {
 			Writes      []struct{ Amount int64 }
 			Committed   bool
@@ -120,17 +128,12 @@ func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
 			Branch      string
 		}
 		if part != "posted" && part != "low" {
-			if err := json.Unmarshal(kv.Value, &record); err != nil {
-				t.Fatalf("%s: %v", kv.Key, err)
-			}
+			err = json.Unmarshal(kv.Value, &record)
 		}
-		_, transaction, _ := strings.Cut(rest, "/")
 		switch part {
 		case "posted":
 			if account, ok := strings.CutPrefix(rest, "balance/"); ok {
-				if b.posted[shard+account], err = strconv.ParseInt(string(kv.Value), 10, 64); err != nil {
-					t.Fatal(err)
-				}
+				b.posted[shard+account], err = strconv.ParseInt(string(kv.Value), 10, 64)
 			}
 		case "held", "read":
 			reservations[shard+key] = shard + record.Branch + "/" + record.Transaction
@@ -144,9 +147,9 @@ func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
 				b.ended[transaction] = map[bool]bool{}
 			}
 			b.ended[transaction][record.Committed] = true
-		case "low":
-		default:
-			t.Fatalf("key %s", kv.Key)
+		}
+		if err != nil {
+			return b, fmt.Errorf("%s: %w", kv.Key, err)
 		}
 	}
 	for key, branch := range reservations {
@@ -154,7 +157,7 @@ func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
 			b.unowned = append(b.unowned, key+" of "+branch)
 		}
 	}
-	return b
+	return b, nil
 }
 
 // money is what there is once all that was committed anywhere is so everywhere.
@@ -170,9 +173,9 @@ func (b books) money() (sum int64) {
 	return sum
 }
 
-// check finds money that was made or lost, transactions that ended both ways, and
+// sound finds money that was made or lost, transactions that ended both ways, and
 // reservations that nobody will free.
-func (b books) check(money int64) error {
+func (b books) sound(money int64) error {
 	if got := b.money(); got != money {
 		return fmt.Errorf("there are %d, want %d: %+v", got, money, b)
 	}

@@ -1,0 +1,268 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// bank is accounts on two shards, and decisions that are made once.
+type bank struct {
+	client *clientv3.Client
+	prefix string
+	shards []*Shard
+}
+
+func newBank(client *clientv3.Client, prefix string) *bank {
+	return &bank{client, prefix, []*Shard{NewShard(client, prefix+"a/"), NewShard(client, prefix+"b/")}}
+}
+
+// branchOf a transaction at a shard.
+func branchOf(transaction string, shard int) driver.XID {
+	return xid(transaction, string(rune('a'+shard)))
+}
+
+// transfer moves an amount from an account of one shard to one of the other. It ends
+// before the decision if vanish says so, like a coordinator that died there.
+func (b *bank) transfer(ctx context.Context, transaction string, from, to int, account string, amount int64, vanish bool) error {
+	var prepares []driver.Preparing
+	for shard, n := range map[int]int64{from: -amount, to: amount} {
+		branch, p, err := b.shards[shard].Begin(ctx, branchOf(transaction, shard))
+		if err == nil {
+			err = branch.Add(ctx, account, n)
+		}
+		if err != nil {
+			return err
+		}
+		prepares = append(prepares, p)
+	}
+	for _, p := range prepares {
+		if vote, err := p.Prepare(ctx); vote != driver.VoteYes {
+			return errors.Join(err, b.finish(ctx, transaction, false))
+		}
+	}
+	if vanish {
+		return nil
+	}
+	return b.finish(ctx, transaction, true)
+}
+
+// decide writes a decision unless there is one, and gives the one that stands.
+func (b *bank) decide(ctx context.Context, transaction string, commit bool) (bool, error) {
+	key := "decided/" + b.prefix + transaction
+	reply, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, fmt.Sprint(commit))).Else(clientv3.OpGet(key)).Commit()
+	if err != nil || reply.Succeeded {
+		return commit, err
+	}
+	return string(reply.Responses[0].GetResponseRange().Kvs[0].Value) == "true", nil
+}
+
+// finish tells every shard what is decided.
+func (b *bank) finish(ctx context.Context, transaction string, commit bool) error {
+	commit, err := b.decide(ctx, transaction, commit)
+	for shard, s := range b.shards {
+		end := s.Rollback
+		if commit {
+			end = s.Commit
+		}
+		err = errors.Join(err, end(ctx, branchOf(transaction, shard)))
+	}
+	return err
+}
+
+// recover ends what is in doubt, and aborts what nobody has decided.
+func (b *bank) recover(ctx context.Context) error {
+	for _, s := range b.shards {
+		doubts, err := s.InDoubt(ctx)
+		for _, d := range doubts {
+			err = errors.Join(err, b.finish(ctx, d.XID.Transaction, false))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestShardRace: transfers over two shards, of coordinators that die before the
+// decision, beside a scan that aborts whatever it finds: at every revision all the
+// money is there, and in the end nothing is reserved.
+func TestShardRace(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	b := newBank(client, "bank/")
+	accounts := []string{"x", "y", "z"}
+	const money = 2 * 3 * 100
+	for _, s := range b.shards {
+		mustDo(t, s, "seed", add(t, 100, accounts...))
+	}
+	var workers, watchers sync.WaitGroup
+	done := make(chan struct{})
+	watch := func(do func() error) {
+		watchers.Go(func() {
+			for {
+				if err := do(); err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	}
+	watch(func() error {
+		books, err := openBooks(bounded(t), client, "bank/")
+		return errors.Join(err, books.sound(money))
+	})
+	watch(func() error { return b.recover(bounded(t)) })
+	var mu sync.Mutex
+	committed := 0
+	for w := range 4 {
+		workers.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 11))
+			for i := range 60 {
+				from := random.IntN(2)
+				err := b.transfer(bounded(t), fmt.Sprintf("t%d-%d", w, i), from, 1-from, accounts[random.IntN(3)], random.Int64N(60), random.IntN(5) == 0)
+				mu.Lock()
+				if err == nil {
+					committed++
+				} else if kind := interlock.Kind(err); kind == interlock.Uncertain || kind == interlock.Bug {
+					t.Error(err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	close(done)
+	watchers.Wait()
+	if err := b.recover(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	end := readBooks(t, client, "bank/")
+	if err := end.sound(money); err != nil || len(end.doubts) > 0 {
+		t.Fatal(err, end.doubts)
+	}
+	if committed < 20 {
+		t.Errorf("only %d of 240 transfers came through", committed)
+	}
+	t.Logf("%d of 240 came through", committed)
+}
+
+// TestShardEndRace: a branch that is committed by many at once is committed once, and
+// one that is prepared and rolled back at once is prepared first or not at all.
+func TestShardEndRace(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	s := NewShard(client, "")
+	for i := range 40 {
+		id := fmt.Sprint("t", i)
+		p := begun(t, s, id, add(t, 1, "x"))
+		var all sync.WaitGroup
+		if i%2 == 0 {
+			mustPrepare(t, p)
+			for range 4 {
+				all.Go(func() {
+					if err := s.Commit(bounded(t), xid(id, "shard")); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		} else {
+			all.Go(func() { _, _ = p.Prepare(bounded(t)) })
+			all.Go(func() {
+				if err := s.Rollback(bounded(t), xid(id, "shard")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		wantBalance(t, s, "x", int64(i/2+1), 0, 0)
+	}
+	if b := readBooks(t, client, ""); len(b.doubts)+len(b.unowned) > 0 {
+		t.Errorf("%+v", b)
+	}
+}
+
+// TestShardLostReplies: an answer that is lost leaves no doubt that a repetition, or a
+// rollback, does not end.
+func TestShardLostReplies(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	s, beside := NewShard(dial(t, proxy.Addr()), ""), NewShard(dial(t, server.Addr()), "")
+	lose := func(do func(ctx context.Context) error) {
+		t.Helper()
+		proxy.DropReplies()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := do(ctx); interlock.Kind(err) != interlock.Uncertain {
+			t.Fatalf("without an answer: %v", err)
+		}
+		proxy.Heal()
+	}
+	// Healing breaks the connection, so that the next answer may be lost too.
+	repeat := func(do func(context.Context) error) error {
+		t.Helper()
+		var err error
+		testbed.Eventually(t, "an answer comes", patience, func() bool {
+			err = do(bounded(t))
+			return interlock.Kind(err) != interlock.Uncertain
+		})
+		return err
+	}
+	prepare := func(p driver.Preparing) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := p.Prepare(ctx); return err }
+	}
+	reached := func(transaction string) {
+		t.Helper()
+		testbed.Eventually(t, "the request has reached the server", patience, func() bool {
+			doubts, err := beside.InDoubt(bounded(t))
+			return err == nil && len(doubts) == 1 && doubts[0].XID.Transaction == transaction
+		})
+	}
+
+	p := begun(t, s, "repeated", add(t, 1, "x"))
+	lose(prepare(p))
+	if err := repeat(prepare(p)); err != nil {
+		t.Fatal(err)
+	}
+	// Commit reads before it writes, so its loss leaves it as it was or committed.
+	commit := func(ctx context.Context) error { return s.Commit(ctx, xid("repeated", "shard")) }
+	lose(commit)
+	if err := repeat(commit); err != nil {
+		t.Fatal(err)
+	}
+	mustEnd(t, beside.Commit, "repeated")
+	wantBalance(t, beside, "x", 1, 0, 0)
+
+	p = begun(t, s, "back", add(t, 1, "x"))
+	lose(prepare(p))
+	reached("back")
+	mustEnd(t, beside.Rollback, "back")
+	if err := repeat(prepare(p)); interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("prepared behind its rollback: %v", err)
+	}
+	wantBalance(t, beside, "x", 1, 0, 0)
+
+	p = begun(t, s, "one", add(t, 1, "x"))
+	lose(p.CommitOne)
+	if err := repeat(p.CommitOne); err != nil {
+		t.Fatal(err)
+	}
+	wantBalance(t, beside, "x", 2, 0, 0)
+}
