@@ -1,0 +1,117 @@
+package barrier
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// claim is a call that asks for its row.
+type claim struct {
+	branch.Call
+	event   event
+	outside bool
+	hash    []byte // of the input; empty if there is none to compare
+	result  []byte // what a row that is made now says
+}
+
+func (c claim) begun() int64 { return c.Begun.UnixMilli() }
+
+// maxPart is the longest name of a branch or step in bytes.
+const maxPart = 255
+
+var operations = map[branch.Operation]event{
+	branch.Do: forward, branch.Try: forward, branch.Prepare: forward,
+	branch.Confirm: finish, branch.Commit: finish,
+	branch.Undo: back, branch.Cancel: back, branch.Rollback: back,
+}
+
+// asked is the call that ctx was made for, if it can be one that asks for e.
+func asked(ctx context.Context, e event) (claim, error) {
+	c := claim{Call: branch.From(ctx), event: e}
+	of, ok := operations[c.Operation]
+	bug := func(format string, args ...any) (claim, error) {
+		return claim{}, failure.Bug("pass barrier", c.Key(), format, args...)
+	}
+	switch {
+	case c.Call == (branch.Call{}):
+		return bug("the context bears no call: see branch.With")
+	case !named(c.Transaction, 1, driver.MaxTransaction):
+		return bug("a transaction's id has 1 to %d bytes of UTF-8 without NUL", driver.MaxTransaction)
+	case !named(c.Branch, 1, maxPart):
+		return bug("a branch's name has 1 to %d bytes of UTF-8 without NUL", maxPart)
+	case !named(c.Step, 0, maxPart):
+		return bug("a step's name has at most %d bytes of UTF-8 without NUL", maxPart)
+	case !ok:
+		return bug("there is no operation %q", string(c.Operation))
+	case of != e:
+		return bug("operation %q is not what this function does", string(c.Operation))
+	case c.Begun.UnixMilli() <= 0:
+		return bug("the call does not say when its transaction began")
+	}
+	return c, nil
+}
+
+func named(s string, least, most int) bool {
+	return len(s) >= least && len(s) <= most && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
+}
+
+// hash of an input: of the bytes it consists of, or of its JSON.
+func hash(c claim, input any) ([]byte, error) {
+	text, ok := input.([]byte)
+	if !ok {
+		var err error
+		if text, err = json.Marshal(input); err != nil {
+			return nil, failure.Bug("pass barrier", c.Key(), "its input is no JSON: %w", err)
+		}
+	}
+	sum := sha256.Sum256(text)
+	return sum[:], nil
+}
+
+// encode is an output as it is stored: empty if it is that of the zero value, so that
+// a branch without output costs no statement.
+func encode[O any](c claim, output O) ([]byte, error) {
+	var zero O
+	text, err := json.Marshal(output)
+	if err != nil {
+		return nil, failure.Bug("pass barrier", c.Key(), "its output is no JSON: %w", err)
+	}
+	if len(text) > driver.MaxPayload {
+		return nil, failure.Bug("pass barrier", c.Key(), "its output has %d bytes of JSON: %d are stored at most", len(text), driver.MaxPayload)
+	}
+	if none, err := json.Marshal(zero); err == nil && bytes.Equal(none, text) {
+		return nil, nil
+	}
+	return text, nil
+}
+
+// decode is encode's inverse.
+func decode[O any](c claim, result []byte) (output O, err error) {
+	if len(result) == 0 {
+		return output, nil
+	}
+	if err := json.Unmarshal(result, &output); err != nil {
+		return output, failure.Bug("pass barrier", c.Key(), "the stored output is no %T: %w", output, err)
+	}
+	return output, nil
+}
+
+// maxReason is how much of a refusal is stored, in bytes.
+const maxReason = 4 << 10
+
+// reason is what is stored of a refusal.
+func reason(err error) string {
+	text := strings.ToValidUTF8(err.Error(), "�")
+	if len(text) <= maxReason {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReason], "")
+}

@@ -1,0 +1,107 @@
+package barrier
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+var (
+	// ErrCancelled refuses a do, try or prepare that comes behind the undo of its
+	// branch. Nothing was run. It is Definite, and a branch.Fail.
+	ErrCancelled = errors.New("the branch was undone before")
+	// ErrForgotten refuses a call whose transaction began before the mark of
+	// [Forget]. Nothing was run. It is Definite as far as this call goes; what an
+	// earlier one did is not known any more, so that it is not a branch.Fail.
+	ErrForgotten = errors.New("the call's transaction began before the low-water mark, and is forgotten")
+	// ErrViolation is what a [ViolationError] is.
+	ErrViolation = errors.New("the branch was decided otherwise")
+)
+
+// A RefusedError is the refusal of a do, try or prepare, at the first call and at
+// all that follow. It is Definite, and a branch.Fail.
+type RefusedError struct {
+	Reason string // what the function's error said, cut off after 4 KiB
+	err    error  // the function's, at the call that it refused
+}
+
+// Error is the reason.
+func (e *RefusedError) Error() string { return e.Reason }
+
+// Unwrap is the function's own error at the call that it refused, nil at those that
+// follow.
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// ErrorKind is [interlock.Definite].
+func (e *RefusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A ViolationError tells that a branch is to be confirmed that was not done or was
+// undone, or to be undone though it was confirmed. Nothing was run. It is an
+// [ErrViolation], Definite, and a branch.Fail: repeating the call changes nothing,
+// and somebody has to look.
+type ViolationError struct {
+	Call  branch.Call
+	State string // of the branch: "absent", "started", "tried", "refused", "doubted", "confirming", "confirmed", "cancelling", "cancelled" or "blocked"
+}
+
+// Error names the call and the state.
+func (e *ViolationError) Error() string {
+	return fmt.Sprintf("%s %q: the branch is %s: %v", e.Call.Operation, e.Call.Key(), e.State, ErrViolation)
+}
+
+// Unwrap makes it an [ErrViolation].
+func (e *ViolationError) Unwrap() error { return ErrViolation }
+
+// ErrorKind is [interlock.Definite].
+func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A MismatchError tells that a call is not the one that its branch has a row of:
+// its input is another, or the time at which its transaction began. Nothing was run.
+// It is a Bug of the caller's.
+type MismatchError struct {
+	Call branch.Call
+	What string // "input" or "begun"
+}
+
+// Error names the call and what differs.
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("%s %q: it comes with another %s than the first call of its branch", e.Call.Operation, e.Call.Key(), e.What)
+}
+
+// ErrorKind is [interlock.Bug].
+func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
+
+// definite is a refusal by the barrier.
+func definite(c branch.Call, err error) error {
+	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Definite, Err: err}
+}
+
+// retryable: nothing was done, and the call may be made again.
+func retryable(c branch.Call, why string) error {
+	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable, Err: errors.New(why)}
+}
+
+// about tells a database's error as one of op on name, with the usual reason spelled
+// out.
+func about(op, name string, err error) error {
+	if failure.MissingTable(err) {
+		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
+			Err: fmt.Errorf("the barrier's table is missing, make it with Table.Create: %w", err)}
+	}
+	return failure.About(op, name, err)
+}
+
+// marked gives an error of which is known that nothing was done the class that tells
+// the coordinator so, unless it bears one.
+func marked(err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Retryable {
+		return err
+	}
+	if class, _ := branch.ClassOf(err); class != branch.ClassUnknown {
+		return err
+	}
+	return branch.Retry(err)
+}

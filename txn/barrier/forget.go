@@ -1,0 +1,101 @@
+package barrier
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
+)
+
+// removeBatch is how many rows one transaction deletes.
+const removeBatch = 500
+
+// Forget raises the low-water mark to a time, in whole milliseconds, and then deletes
+// the rows of transactions that began before it, limit at most; 0 means 10000. It
+// returns how many: call it again while that is the limit. The mark is in force
+// before the first row goes: whoever comes with a call from below it is refused with
+// [ErrForgotten], and no call that had looked at an older mark is still at work.
+// Deletions are transactions of their own, of some hundred rows each.
+//
+// All transactions that began before the mark must have ended, and nobody may ask for
+// their outcome: it is the coordinator that knows. A mark is never lowered. One that
+// lies ahead of the database's clock is a Bug, and changes nothing.
+//
+// Raising a mark waits for the transactions that calls are at work in. On PostgreSQL
+// it keeps nobody waiting, and is waited for until ctx ends. On MariaDB calls wait
+// behind it: it gives up after a second, which is a Retryable error, and an
+// interlock.ErrHeld.
+func Forget[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark time.Time, limit int) (forgotten int, err error) {
+	const op = "forget branches"
+	switch {
+	case db == nil:
+		return 0, failure.Bug(op, t.Name, "there is no database")
+	case limit < 0:
+		return 0, failure.Bug(op, t.Name, "a limit of %d", limit)
+	case limit == 0:
+		limit = 10000
+	}
+	if err := raise(ctx, db, t, mark.UnixMilli()); err != nil {
+		return 0, err
+	}
+	for forgotten < limit {
+		batch := min(removeBatch, limit-forgotten)
+		var n int
+		err := alone(ctx, db, t, op, func(l lender) (err error) {
+			n, err = l.remove(ctx, l, batch)
+			return err
+		})
+		if err != nil {
+			return forgotten, err
+		}
+		if forgotten += n; n < batch {
+			break
+		}
+	}
+	return forgotten, nil
+}
+
+// raise puts the mark in force.
+func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark int64) error {
+	const op = "raise low-water mark"
+	for step, steps := 0, 1; step < steps; step++ {
+		err := alone(ctx, db, t, op, func(l lender) error {
+			queries := l.raise()
+			steps = len(queries)
+			query := l.within(l.text(queries[step]))
+			var args []any
+			if step == 0 {
+				args = []any{mark, mark, mark}
+			}
+			_, err := l.Exec(ctx, query, args...)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return alone(ctx, db, t, op, func(l lender) error {
+		var is int64
+		if err := l.Query(ctx, l.within(l.mark()), nil, func(scan func(...any) error) error { return scan(&is) }); err != nil {
+			return err
+		}
+		if is < mark {
+			return failure.Bug(op, t.Name, "%s lies ahead of the database's clock", time.UnixMilli(mark).UTC().Format(time.RFC3339))
+		}
+		return nil
+	})
+}
+
+// alone runs one step of keeping the table in a transaction of its own, which sees
+// what was committed last and locks no gaps.
+func alone[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, op string, step func(l lender) error) error {
+	return transact.Do(ctx, transact.At(db, driver.ReadCommitted), t.Name, func(tx driver.Tx[T]) error {
+		l, err := t.open(op, tx)
+		if err == nil {
+			err = about(op, t.Name, step(l))
+		}
+		return err
+	})
+}

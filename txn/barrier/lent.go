@@ -1,0 +1,155 @@
+package barrier
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// An Answer is what a call is answered once the transaction is committed.
+type Answer[O any] struct {
+	Output O // of what was done, now or before; the zero value with Refused
+	// Refused is nil, or a branch.Fail: a [RefusedError], or [ErrCancelled].
+	Refused error
+}
+
+// DoIn is [Do] in a transaction that the caller began. If it returns no error the
+// transaction is to be committed, also if the answer is a refusal: what fn did before
+// it refused is taken back by a savepoint, and the refusal counts when it is
+// committed. Only then is the caller's caller answered.
+//
+// After an error the transaction must be rolled back. Once fn has begun, an error,
+// and also a panic, spoils it, so that it cannot be committed; on MariaDB it is
+// rolled back at once, and who goes on by the client's own handle then writes outside
+// of it. Nothing is retried.
+func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func(ctx context.Context) (O, error)) (a Answer[O], err error) {
+	l, c, err := t.lent(ctx, db, forward, fn != nil)
+	if err == nil {
+		c.hash, err = hash(c, input)
+	}
+	if err != nil {
+		return a, err
+	}
+	f, err := l.enter(ctx, c, 0)
+	if err != nil {
+		return a, err
+	}
+	m, err := c.judge(f)
+	if class, _ := branch.ClassOf(err); class == branch.ClassFail {
+		return Answer[O]{Refused: err}, nil
+	}
+	if err == nil && m.verdict != run {
+		a.Output, err = decode[O](c, f.result)
+	}
+	if err != nil || m.verdict != run {
+		return a, err
+	}
+	err = l.whole(ctx, func() (err error) {
+		a, err = refusable(ctx, l, c, f, fn)
+		return err
+	})
+	return a, err
+}
+
+// refusable runs fn so that what it did can be taken back.
+func refusable[O any](ctx context.Context, l lender, c claim, f found, fn func(context.Context) (O, error)) (a Answer[O], err error) {
+	point := savepoint(c)
+	if _, err := l.Exec(ctx, `savepoint `+point); err != nil {
+		return a, about(string(c.Operation), c.Key(), err)
+	}
+	output, err := fn(ctx)
+	if class, _ := branch.ClassOf(err); class != branch.ClassFail {
+		if err == nil {
+			a.Output, err = output, keep(ctx, l, c, f, output)
+		}
+		return a, err
+	}
+	if _, failed := l.Exec(ctx, `rollback to savepoint `+point); failed != nil {
+		return a, about(string(c.Operation), c.Key(), failed)
+	}
+	a.Refused = branch.Fail(&RefusedError{reason(err), err})
+	return a, l.record(ctx, c, moves[f.previous][refusal].to, []byte(reason(err)))
+}
+
+// savepoint is a name that no other branch in the transaction has.
+func savepoint(c claim) string {
+	sum := sha256.Sum256([]byte(c.Key()))
+	return "interlock_barrier_" + hex.EncodeToString(sum[:8])
+}
+
+// ConfirmIn is [Confirm] in a transaction that the caller began. After an error it
+// must be rolled back, as with [DoIn].
+func ConfirmIn[O any](ctx context.Context, db driver.SQL, t Table, fn func(ctx context.Context, done O) error) error {
+	return t.endIn(ctx, db, finish, fn != nil, func(c claim, f found) error {
+		done, err := decode[O](c, f.result)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, done)
+	})
+}
+
+// UndoIn is [Undo] in a transaction that the caller began. After an error it must be
+// rolled back, as with [DoIn].
+func UndoIn[O any](ctx context.Context, db driver.SQL, t Table, fn func(ctx context.Context, done *O) error) error {
+	return t.endIn(ctx, db, back, fn != nil, func(c claim, f found) error {
+		done, err := whatever[O](c, f)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, done)
+	})
+}
+
+func (t Table) endIn(ctx context.Context, db driver.SQL, e event, effect bool, work func(c claim, f found) error) error {
+	l, c, err := t.lent(ctx, db, e, effect)
+	if err != nil {
+		return err
+	}
+	f, err := l.enter(ctx, c, 0)
+	if err != nil {
+		return err
+	}
+	m, err := c.judge(f)
+	if err != nil || m.verdict != run {
+		return t.told(err)
+	}
+	return l.whole(ctx, func() error { return work(c, f) })
+}
+
+// lent checks what is known before the database is asked.
+func (t Table) lent(ctx context.Context, db driver.SQL, e event, effect bool) (l lender, c claim, err error) {
+	if c, err = asked(ctx, e); err != nil {
+		return l, c, err
+	}
+	if db == nil || !effect {
+		return l, c, failure.Bug("pass barrier", c.Key(), "it needs a transaction, and a function to run")
+	}
+	l, err = t.open(string(c.Operation), db)
+	return l, c, err
+}
+
+// spoilTimeout bounds the statement that spoils a transaction.
+const spoilTimeout = 5 * time.Second
+
+// whole spoils the transaction if do does not come to a good end: its row would say
+// what is not so.
+func (l lender) whole(ctx context.Context, do func() error) error {
+	good := false
+	defer func() {
+		if good {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoilTimeout)
+		defer cancel()
+		_, _ = l.Exec(ctx, l.spoil())
+	}()
+	err := do()
+	good = err == nil
+	return err
+}

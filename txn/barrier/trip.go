@@ -1,0 +1,91 @@
+package barrier
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// trip is a call that goes outside.
+type trip[T any] struct {
+	db driver.BeginnerAt[T]
+	t  Table
+	claim
+}
+
+// setOut starts the function's time, before that of its row, so that it is over first.
+func setOut[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c claim) (trip[T], context.Context, context.CancelFunc) {
+	c.outside = true
+	inside, cancel := context.WithTimeout(ctx, t.patience())
+	return trip[T]{db, t, c}, inside, cancel
+}
+
+// begin commits that a call is about to be made, and tells whether one is.
+func (o trip[T]) begin(ctx context.Context) (f found, calls bool, err error) {
+	err = o.t.repeat(ctx, func() error {
+		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l lender) (changed bool, err error) {
+			if f, err = l.enter(ctx, o.claim, o.t.patience()); err != nil {
+				return false, err
+			}
+			m, err := o.judge(f)
+			calls = m.verdict == run
+			return f.changed(m), err
+		})
+	})
+	return f, calls, err
+}
+
+// settleTimeout bounds what is stored after a call, whatever became of the caller.
+const settleTimeout = 5 * time.Second
+
+// settle changes the row if it is still in the state from, and tells whether it was;
+// if not, it tells how the row is.
+func (o trip[T]) settle(ctx context.Context, set string, from state, args ...any) (f found, stood bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	args = append(args, o.Transaction, o.Branch, o.Step)
+	err = o.t.repeat(ctx, func() error {
+		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l lender) (bool, error) {
+			n, err := l.exec(ctx, `update {rows} set `+set+` where `+isRow+` and state = '`+string(from)+`'`, args...)
+			if stood = n > 0; err == nil && !stood {
+				f, err = l.look(ctx, o.claim)
+			}
+			return stood, err
+		})
+	})
+	if err != nil { // the call was made, whatever the database says
+		err = branch.Unknown(&interlock.Error{Op: string(o.Operation), Name: o.Key(), Kind: interlock.Uncertain, Err: err})
+	}
+	return f, stood, err
+}
+
+// release lets other calls of the branch go outside at once; if it fails they wait
+// for the rest of this one's time.
+func (o trip[T]) release(ctx context.Context, f found) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	_ = o.t.repeat(ctx, func() error {
+		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l lender) (bool, error) {
+			n, err := l.exec(ctx, `update {rows} set busy = 0 where `+isRow+` and attempts = ?`,
+				o.Transaction, o.Branch, o.Step, f.attempts)
+			return n > 0, err
+		})
+	})
+}
+
+// look reads a row as it is.
+func (l lender) look(ctx context.Context, c claim) (f found, err error) {
+	f.previous = absent
+	err = l.Query(ctx, l.within(l.text(`select state, hash, known, result, attempts, begun from {rows} where `+isRow)),
+		[]any{c.Transaction, c.Branch, c.Step}, func(scan func(...any) error) error {
+			var is string
+			var known int
+			err := scan(&is, &f.hash, &known, &f.result, &f.attempts, &f.begun)
+			f.previous, f.known = state(is), known != 0
+			return err
+		})
+	return f, about(string(c.Operation), c.Key(), err)
+}
