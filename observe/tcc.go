@@ -1,0 +1,42 @@
+package observe
+
+import "time"
+
+// TCC receives what happens to transactions that are tried, then confirmed or
+// cancelled. Every hook may be nil. Hooks must return at once and must not call the
+// manager that reports.
+type TCC struct {
+	Decided func(TCCDecided)
+	Tried   func(TCCTried)
+	Ended   func(TCCEnded)
+	Dead    func(TCCDead)
+}
+
+// TCCDecided: the decision on a transaction is durable, and was made here.
+type TCCDecided struct {
+	Transaction, Type string
+	Decision          string // confirm or cancel
+	Reason            string // to cancel
+}
+
+// TCCTried: a call of a branch did not succeed.
+type TCCTried struct {
+	Transaction, Type, Branch string
+	Operation                 string // try, confirm or cancel
+	Attempt                   int    // from 1, counted by this process
+	Err                       error
+	Again                     time.Duration // when it is repeated; 0 if it is not
+}
+
+// TCCEnded: a transaction has come to a final state, CONFIRMED or CANCELLED.
+type TCCEnded struct {
+	Transaction, Type, State string
+}
+
+// TCCDead: branches refuse to do what was decided, and wait for a person. It is told
+// again and again.
+type TCCDead struct {
+	Transaction, Type string
+	Decision          string // confirm or cancel
+	Branches          []string
+}

@@ -1,0 +1,57 @@
+// Package tcc books at several participants, at all of them or at none: each branch is
+// tried, which only holds what is asked for; then one decision is made, and all are
+// confirmed or cancelled. It does not hide holds: others see that there is less left.
+// It does not make a call happen once, and relies on participants that answer a
+// repeated call as the first one and refuse a try behind its cancellation: [Holds] is
+// one, and txn/barrier makes one of anything in a database. Nor can it confirm at a
+// participant that refuses to: such a transaction is a dead letter, and waits for a
+// person. What it gives: once Run has returned, all branches are confirmed, or all are
+// cancelled, or will be, whatever crashes; and what is held for a transaction that
+// nobody decides on is free again soon after its time.
+//
+//	rooms := tcc.Holds[pgx.Tx]{DB: postgres.Pool(pool)}
+//	hotel, flight := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", airline)
+//	c, err := coordinator.New(j, nil)              // j: a journal.Journal
+//	bookings, err := tcc.New(c, nil, hotel, flight)
+//	go c.Run(ctx, claim)                           // claim: that of a fenced lock
+//
+//	seat := flight.Try(Seat{"LH 400", "12A"})
+//	outcome, err := bookings.Run(ctx, "booking", "booking/42", hotel.Try(tcc.Want{Item: "room", N: 1}), seat)
+//	ticket, err := seat.Hold(outcome)              // err of Run is nil: it will be confirmed
+//	swept, err := rooms.Sweep(ctx, bookings.Decide, 100) // every few seconds, by each participant
+//
+// # Decisions
+//
+// While branches are tried nothing is written to the journal. The decision is its first
+// append, with all that was tried, and there is one at most for an id: whoever comes
+// second takes the first. Nobody is told of an outcome before that is durable, and
+// nothing is confirmed or cancelled: so it does not matter that a Run which fails does
+// so while another of the same id succeeds. A transaction of n branches costs n tries
+// and one forced write before the answer, and n calls and one write that nobody waits
+// for after it.
+//
+// An append that was not answered is no failure. Run then tries to decide to cancel,
+// and finds out so which of the two came first.
+//
+// # Expiry
+//
+// Holds have a time, and nothing is freed because it has passed: whoever holds asks
+// [Manager.Decide], which decides to cancel if nothing was decided, and then it can
+// not be confirmed any more. So a clock that is wrong makes a transaction fail, or a
+// hold last, and breaks nothing. A Run decides to confirm only until Options.Margin
+// before the time of its holds, by the clock that only goes on and by the wall clock,
+// whichever says so first. What a manager that has died leaves is free after the time
+// of the holds, the pause between two sweeps, and one question to the journal.
+//
+// Forget transactions from the journal, and holds from their tables, only after longer
+// than anybody repeats a Run: an id that was forgotten can be run anew. A participant
+// that forgets by a low-water mark has to keep it behind by Options.Hold, because tries
+// come before the first record of their transaction.
+//
+// # Limits
+//
+// What is held for a decision by a person, such as a payment, does not belong into a
+// Run: hold it by guard/stock, or make it the steps of a saga. Attempts and refusals
+// are counted by each owner anew. A resource whose methods do not return when their
+// context ends keeps Run waiting.
+package tcc

@@ -1,0 +1,237 @@
+package tcc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// drive is one decided transaction on its way through this coordinator.
+type drive struct {
+	*coordinator.Turn
+	manager *Manager
+	m       machine
+	calls   map[string]*calls
+}
+
+// calls are those of one branch.
+type calls struct {
+	made int
+	settling
+	at time.Time // not before
+}
+
+// Drive carries a decision out, as far as it comes; see [coordinator.Protocol].
+func (m *Manager) Drive(t *coordinator.Turn) error {
+	is, err := replay(t.Entries())
+	if err != nil {
+		return bug("drive transaction", t.ID(), err)
+	}
+	d := &drive{Turn: t, manager: m, m: is, calls: map[string]*calls{}}
+	if is.state() == DeadLetter {
+		return d.remind()
+	}
+	for d.m.has(pending) {
+		rests, err := d.round()
+		if err != nil || rests {
+			return err
+		}
+	}
+	if d.m.state().Final() || d.m.has(dead) {
+		return nil
+	}
+	return d.append([]journal.Entry{{Kind: recordEnd}})
+}
+
+// remind tells of a dead letter that is due, and makes it due again.
+func (d *drive) remind() error {
+	if !d.Due() {
+		return nil
+	}
+	return d.append([]journal.Entry{{Kind: recordRemind}})
+}
+
+// round calls all branches whose time it is, writes what has become of them, and waits
+// for the next. It rests if that is far away.
+func (d *drive) round() (rests bool, err error) {
+	if err := d.Holds(); err != nil {
+		return false, err
+	}
+	now := d.Now()
+	var members []member
+	for _, b := range d.m.members {
+		if _, ok := d.manager.handles[b.resource]; ok && b.fate == pending {
+			members = append(members, b)
+		}
+	}
+	if len(members) == 0 {
+		return false, d.unknown()
+	}
+	next := slices.MinFunc(members, func(a, b member) int { return d.of(a).at.Compare(d.of(b).at) })
+	if wait := d.of(next).at.Sub(now); wait > 0 {
+		if wait > far && d.of(next).refusals == 0 {
+			return true, nil
+		}
+		return false, d.wait(wait, members)
+	}
+	members = slices.DeleteFunc(members, func(b member) bool { return d.of(b).at.After(now) })
+	return false, d.settle(members)
+}
+
+// far is how long a transaction is kept in memory that waits. Beyond that it is due in
+// the journal, and what it has been refused is forgotten.
+const far = time.Minute
+
+// of is the calls of a branch.
+func (d *drive) of(b member) *calls {
+	if d.calls[b.name] == nil {
+		d.calls[b.name] = &calls{}
+	}
+	return d.calls[b.name]
+}
+
+// wait is until the next call, or until a target that was sick answers: then all that
+// wait for it are called.
+func (d *drive) wait(wait time.Duration, members []member) error {
+	var targets []string
+	for _, b := range members {
+		targets = append(targets, d.manager.handles[b.resource].serves(b.request))
+	}
+	due := d.Now().Add(wait)
+	if !d.Pause(wait, targets...) {
+		return d.Holds()
+	}
+	if d.Now().Before(due) {
+		for _, b := range members {
+			d.of(b).at = time.Time{}
+		}
+	}
+	return nil
+}
+
+// serves is the target of a request.
+func (h handle) serves(request []byte) string {
+	if h.target == nil {
+		return h.name
+	}
+	return h.target(request)
+}
+
+// unknown: what is left is of resources that this manager was made without.
+func (d *drive) unknown() error {
+	for _, b := range d.m.members {
+		if b.fate == pending {
+			return &MismatchError{ID: d.ID(), Problem: fmt.Sprintf("branch %q is of the resource %q, and the manager was made without it: add it", b.name, b.resource)}
+		}
+	}
+	return nil
+}
+
+// settle calls branches, and writes what has become of them.
+func (d *drive) settle(members []member) error {
+	var tasks []coordinator.Task
+	for _, b := range members {
+		d.of(b).made++
+		tasks = append(tasks, d.task(b))
+	}
+	var entries []journal.Entry
+	for i, err := range d.Round(tasks...) {
+		entries = append(entries, d.became(members[i], err)...)
+	}
+	m, err := d.m.with(entries...)
+	if err != nil {
+		return bug("drive transaction", d.ID(), err)
+	}
+	if !m.has(pending) && !m.has(dead) {
+		entries = append(entries, journal.Entry{Kind: recordEnd})
+	}
+	if len(entries) > 0 {
+		if err := d.append(entries); err != nil {
+			return err
+		}
+	}
+	return context.Cause(d.Context())
+}
+
+// task is what was decided, for one branch.
+func (d *drive) task(b member) coordinator.Task {
+	h, op := d.manager.handles[b.resource], branch.Confirm
+	do := h.confirm
+	if d.m.decision == Cancel {
+		op, do = branch.Cancel, h.cancel
+	}
+	return coordinator.Task{Target: h.serves(b.request), Timeout: d.manager.options.Timeout,
+		Call: branch.Call{Transaction: d.ID(), Branch: b.name, Operation: op, Attempt: d.of(b).made},
+		Do:   func(ctx context.Context) error { return do(ctx, b.request, b.hold) }}
+}
+
+// became is what follows from the outcome of a call. What failed is called again.
+func (d *drive) became(b member, err error) []journal.Entry {
+	if err == nil {
+		kind := recordDone
+		if d.m.decision == Cancel {
+			kind = recordUndone
+		}
+		return []journal.Entry{{Kind: kind, Step: b.name}}
+	}
+	if d.Holds() != nil { // it was not called, or told that it must end
+		return nil
+	}
+	policy, c := d.manager.options.Retry, d.of(b)
+	class, ongoing := branch.ClassOf(err)
+	v := c.judge(policy, class)
+	wait := policy.delay(class, ongoing, c.attempts, d.Random())
+	c.at = d.Now().Add(wait)
+	e := observe.TCCTried{Branch: b.name, Operation: string(d.m.decision), Attempt: c.made, Err: err, Again: wait}
+	if v == bury {
+		e.Again = 0
+	}
+	d.manager.tried(d.ID(), d.Head().Type, e)
+	if v == bury {
+		return []journal.Entry{record(recordDead, b.name, why{said(err)})}
+	}
+	return nil
+}
+
+// append makes records durable, and only then goes by them.
+func (d *drive) append(entries []journal.Entry) error {
+	m, err := d.m.with(entries...)
+	if err != nil {
+		return bug("drive transaction", d.ID(), err)
+	}
+	switch {
+	case m.ended:
+		err = d.End(entries...)
+	case m.state() == DeadLetter:
+		err = d.Append(d.Now().Add(d.manager.options.Remind), entries...)
+	default:
+		err = d.Append(time.Time{}, entries...)
+	}
+	if err != nil {
+		return err
+	}
+	d.m = m
+	d.announce()
+	return nil
+}
+
+// announce tells the hooks of an end, and again of a dead letter.
+func (d *drive) announce() {
+	hooks, o := d.manager.options.Hooks, d.m.outcome(d.Head())
+	if o.State == DeadLetter && hooks.Dead != nil {
+		e := observe.TCCDead{Transaction: o.ID, Type: o.Type, Decision: string(o.Decision)}
+		for _, b := range o.Dead {
+			e.Branches = append(e.Branches, b.Branch)
+		}
+		hooks.Dead(e)
+	}
+	if o.State.Final() && hooks.Ended != nil {
+		hooks.Ended(observe.TCCEnded{Transaction: o.ID, Type: o.Type, State: string(o.State)})
+	}
+}

@@ -1,0 +1,179 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// Want is so many units of an item, 1 to driver.MaxQuantity.
+type Want struct {
+	Item string `json:"item"` // 1 to driver.MaxName bytes
+	N    int64  `json:"n"`
+}
+
+// The states of a hold. There is no way out of any but held.
+const (
+	stateHeld      = "held"
+	stateConfirmed = "confirmed"
+	stateCancelled = "cancelled"
+	stateBlocked   = "blocked" // cancelled before it was tried
+	stateShort     = "short"   // refused: too few units
+	stateUnknown   = "unknown" // refused: no such item
+	stateLate      = "late"    // refused: its time was over
+	stateFar       = "far"     // refused: its time is too long
+)
+
+var refusals = map[string]string{
+	stateShort:   "there are too few, or there would be too many",
+	stateUnknown: "no such item is known: set its capacity first",
+	stateLate:    "the time of the hold was over when it was tried",
+	stateFar:     "the hold would last longer than the table allows",
+}
+
+// way is what a hold does to its item.
+type way struct {
+	name string
+	// try holds n units if that can be; then confirm or cancel follows. All have the
+	// parameters n, item, n.
+	try, confirm, cancel string
+}
+
+// Both are one statement each, so that what is compared is what is changed.
+var ways = map[string]way{
+	"take": {
+		name:    "take",
+		try:     `update {items} set held = held + ? where item = ? and held + sold + ? <= capacity`,
+		confirm: `update {items} set held = held - ?, sold = sold + ? where item = ?`,
+		cancel:  `update {items} set held = held - ? where item = ?`,
+	},
+	"give": {
+		name:    "give",
+		try:     `update {items} set announced = announced + ? where item = ? and capacity + announced + ? <= ` + fmt.Sprint(int64(driver.MaxQuantity)),
+		confirm: `update {items} set announced = announced - ?, capacity = capacity + ? where item = ?`,
+		cancel:  `update {items} set announced = announced - ? where item = ?`,
+	},
+}
+
+// Take tries to hold units for the branch of [branch.From] until a time. A refusal is
+// a [*RefusedError] in a branch.Fail, and is remembered if the transaction commits. A
+// branch that was cancelled is refused, with [ErrCancelled]. One that holds already has
+// its time prolonged, if that is later. Another request under the branch's name is a
+// Bug, and nothing is done.
+func (t Table) Take(ctx context.Context, db driver.SQL, w Want, until time.Time) error {
+	return t.try(ctx, db, ways["take"], w, until)
+}
+
+// Give announces units that the branch of [branch.From] adds to the item once it is
+// confirmed; errors are those of [Table.Take].
+func (t Table) Give(ctx context.Context, db driver.SQL, w Want, until time.Time) error {
+	return t.try(ctx, db, ways["give"], w, until)
+}
+
+// row is what there is of a hold.
+type row struct {
+	calls      int64 // after the first
+	state, way string
+	item       string
+	n          int64
+	until, now int64 // ms since 1970
+}
+
+func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until time.Time) error {
+	const op = "try"
+	c, err := called(ctx, op)
+	if err != nil {
+		return err
+	}
+	if err := named(op, "an item", w.Item, driver.MaxName); err != nil {
+		return err
+	}
+	if w.N < 1 || w.N > driver.MaxQuantity {
+		return failure.Bug(op, w.Item, "%d units: it can be 1 to %d", w.N, int64(driver.MaxQuantity))
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	is, err := l.record(ctx, c, as, w, until.UnixMilli())
+	if err == nil && is.calls == 0 {
+		is.state, err = l.hold(ctx, c, as, w, t.judge(is))
+	}
+	if err != nil {
+		return about(op, w.Item, err)
+	}
+	return is.answer(c, as, w)
+}
+
+// record makes the row of a hold, or finds the one that there is, and locks it.
+func (l *ledger) record(ctx context.Context, c branch.Call, as way, w Want, until int64) (is row, err error) {
+	_, err = l.row(ctx, `insert {into holds} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
+		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {now})
+		{or transaction_id, branch} calls = {old calls} + 1,
+			ask_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} then {new ask_ms} else {old ask_ms} end,
+			until_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} then {new until_ms} else {old until_ms} end
+		returning calls, state, way, item, n, until_ms, {now}`,
+		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until},
+		&is.calls, &is.state, &is.way, &is.item, &is.n, &is.until, &is.now)
+	return is, err
+}
+
+// judge says what a new hold is refused for, by the database's clock; held is nothing.
+func (t Table) judge(is row) string {
+	switch {
+	case is.until <= is.now:
+		return stateLate
+	case is.until > is.now+t.longest().Milliseconds():
+		return stateFar
+	}
+	return stateHeld
+}
+
+// hold takes the units of a new hold, or remembers why not.
+func (l *ledger) hold(ctx context.Context, c branch.Call, as way, w Want, judged string) (state string, err error) {
+	if judged == stateHeld {
+		done, err := l.exec(ctx, as.try, w.N, w.Item, w.N)
+		if err != nil || done == 1 {
+			return stateHeld, err
+		}
+		var capacity int64
+		known, err := l.row(ctx, `select capacity from {items} where item = ?`, []any{w.Item}, &capacity)
+		if err != nil {
+			return "", err
+		}
+		if judged = stateShort; !known {
+			judged = stateUnknown
+		}
+	}
+	_, err = l.exec(ctx, `update {holds} set state = ?, ask_ms = null where transaction_id = ? and branch = ?`,
+		judged, c.Transaction, c.Branch)
+	return judged, err
+}
+
+// answer is that of a try, whether it was the first or not.
+func (is row) answer(c branch.Call, as way, w Want) error {
+	if is.state == stateBlocked {
+		return branch.Fail(cancelled(c))
+	}
+	if is.way != as.name || is.item != w.Item || is.n != w.N {
+		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was tried before, to %s %d units of %q", c.Branch, is.way, is.n, is.item))
+	}
+	switch is.state {
+	case stateHeld, stateConfirmed:
+		return nil
+	case stateCancelled:
+		return branch.Fail(cancelled(c))
+	}
+	return branch.Fail(&RefusedError{Item: w.Item, N: w.N, Why: refusals[is.state]})
+}
+
+func cancelled(c branch.Call) error {
+	return &CancelledError{ID: c.Transaction, Reason: fmt.Sprintf("branch %q came behind its cancellation", c.Branch)}
+}
+
+var errGone = errors.New("the item of the hold is gone: somebody has removed its row")

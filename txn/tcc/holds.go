@@ -1,0 +1,142 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/transact"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// Holds is a [Table] as a participant, with transactions of its own. T is the type the
+// user's code works with, such as pgx.Tx or *sql.Tx. It is safe for concurrent use.
+type Holds[T any] struct {
+	DB    driver.BeginnerAt[T]
+	Table Table
+	// Confirmed, if it is not nil, is called in the transaction that confirms a hold,
+	// once for each: to write the booking down. Which it is stands in [branch.From].
+	// After an error nothing is confirmed, and the call is repeated: it must not refuse
+	// for good.
+	Confirmed func(ctx context.Context, tx T, w Want) error
+	// Again is how long after a sweep that found a hold to be kept, because it will be
+	// confirmed, it is asked about anew; 0 means a minute.
+	Again time.Duration
+}
+
+// Take is the resource whose tries hold units of an item, and whose confirmations sell
+// them: seats, or the money that leaves an account.
+func (h Holds[T]) Take() Resource[Want, Want] { return resource[T]{h, h.Table.Take} }
+
+// Give is the resource whose tries announce units of an item, and whose confirmations
+// add them: the money that comes to an account.
+func (h Holds[T]) Give() Resource[Want, Want] { return resource[T]{h, h.Table.Give} }
+
+// resource is one of the two.
+type resource[T any] struct {
+	holds Holds[T]
+	try   func(ctx context.Context, db driver.SQL, w Want, until time.Time) error
+}
+
+// Try commits a refusal too: so it is remembered.
+func (r resource[T]) Try(ctx context.Context, w Want, until time.Time) (Want, error) {
+	var refusal error
+	err := r.holds.within(ctx, func(tx driver.Tx[T]) error {
+		err := r.try(ctx, tx, w, until)
+		if class, _ := branch.ClassOf(err); err != nil && class == branch.ClassFail {
+			refusal = err
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return w, err
+	}
+	return w, refusal
+}
+
+func (r resource[T]) Confirm(ctx context.Context, _ Want, _ Want) error {
+	return r.holds.within(ctx, func(tx driver.Tx[T]) error {
+		w, fresh, err := r.holds.Table.Confirm(ctx, tx)
+		if err == nil && fresh && r.holds.Confirmed != nil {
+			if err = r.holds.Confirmed(ctx, tx.Native(), w); err != nil {
+				err = tx.Classify(err)
+			}
+		}
+		return err
+	})
+}
+
+func (r resource[T]) Cancel(ctx context.Context, _ Want, _ *Want) error { return r.holds.cancel(ctx) }
+
+func (h Holds[T]) cancel(ctx context.Context) error {
+	return h.within(ctx, func(tx driver.Tx[T]) error {
+		_, _, err := h.Table.Cancel(ctx, tx)
+		return err
+	})
+}
+
+// within runs work in a transaction, and gives the database's errors their class: but
+// for a lost answer to COMMIT it is known that nothing was done.
+func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) error {
+	err := transact.Do(ctx, transact.At(h.DB, driver.ReadCommitted), branch.From(ctx).Transaction, work)
+	if class, _ := branch.ClassOf(err); err == nil || class != branch.ClassUnknown || interlock.Kind(err) == interlock.Uncertain {
+		return err
+	}
+	return branch.Retry(err)
+}
+
+// Swept is what a sweep has done.
+type Swept struct {
+	Freed int // holds that were cancelled
+	Kept  int // holds that will be confirmed, and stay until they are
+}
+
+// Sweep asks for the decision on holds whose time is over by the database's clock, the
+// oldest first and at most limit, and cancels those that will not be confirmed. It
+// frees nothing that it was not told to. Call it every few seconds: a hold that nobody
+// decides on is gone by then, after its time. Several may sweep at once.
+//
+// It stops at the first error that may pass, such as a coordinator that cannot be
+// reached. What is wrong with one hold alone is told too, and does not keep it from the
+// others.
+func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err error) {
+	var all []overdue
+	err = h.within(ctx, func(tx driver.Tx[T]) error {
+		all, err = h.Table.due(ctx, tx, limit)
+		return err
+	})
+	for _, o := range all {
+		failed := h.sweep(ctx, ask, o, &s)
+		err = errors.Join(err, failed)
+		if kind := interlock.Kind(failed); failed != nil && (ctx.Err() != nil || kind == interlock.Uncertain || kind == interlock.Retryable) {
+			return s, err
+		}
+	}
+	return s, err
+}
+
+// sweep asks about one hold. One that cannot be asked about does not stand in the way
+// of others.
+func (h Holds[T]) sweep(ctx context.Context, ask Ask, o overdue, s *Swept) error {
+	decision, err := ask(ctx, o.transaction, o.branch)
+	switch kind := interlock.Kind(err); {
+	case err == nil && decision == Cancel:
+		err := h.cancel(branch.With(ctx, branch.Call{Transaction: o.transaction, Branch: o.branch, Operation: branch.Cancel}))
+		if err == nil {
+			s.Freed++
+		}
+		return err
+	case err == nil:
+		s.Kept++
+	case kind == interlock.Uncertain || kind == interlock.Retryable:
+		return err
+	}
+	again := h.Again
+	if again <= 0 {
+		again = time.Minute
+	}
+	return errors.Join(err, h.within(ctx, func(tx driver.Tx[T]) error { return h.Table.postpone(ctx, tx, o, again) }))
+}

@@ -1,0 +1,222 @@
+package tcc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inn is a table of holds in a database of the test's own.
+type inn struct {
+	*databases.DB
+	tcc.Table
+}
+
+func open(t testing.TB, db *databases.DB, items ...string) inn {
+	t.Helper()
+	in := inn{DB: db}
+	db.Do(t, in.Create)
+	for _, item := range items {
+		in.set(t, item, 10)
+	}
+	return in
+}
+
+func (in inn) set(t testing.TB, item string, n int64) {
+	t.Helper()
+	in.Do(t, func(ctx context.Context, db driver.SQL) error { return in.Set(ctx, db, item, n) })
+}
+
+func (in inn) level(t testing.TB, item string) (l tcc.Level) {
+	t.Helper()
+	in.Do(t, func(ctx context.Context, db driver.SQL) (err error) {
+		l, err = in.Show(ctx, db, item)
+		return err
+	})
+	return l
+}
+
+// state of a hold as it stands in its row.
+func (in inn) state(t testing.TB, id, name string) string {
+	t.Helper()
+	return databases.One[string](t, in.DB, fmt.Sprintf(`select state from interlock_tcc_hold where transaction_id = '%s' and branch = '%s'`, id, name))
+}
+
+// in is the context of a call.
+func call(ctx context.Context, id, name string, op branch.Operation) context.Context {
+	return branch.With(ctx, branch.Call{Transaction: id, Branch: name, Operation: op})
+}
+
+func (in inn) holds() tcc.Holds[driver.SQL] { return tcc.Holds[driver.SQL]{DB: in.DB, Table: in.Table} }
+
+// do makes a call.
+func (in inn) do(ctx context.Context, of tcc.Resource[tcc.Want, tcc.Want], id string, op branch.Operation, w tcc.Want, until time.Time) error {
+	ctx = call(ctx, id, "b", op)
+	switch op {
+	case branch.Try:
+		_, err := of.Try(ctx, w, until)
+		return err
+	case branch.Confirm:
+		return of.Confirm(ctx, w, w)
+	}
+	return of.Cancel(ctx, w, nil)
+}
+
+// expected is what each state of a branch makes of each call: the answer, and the state
+// after it. It is written by hand, from what a barrier has to do. The empty state is
+// that there is no row.
+var expected = map[string]map[branch.Operation][2]string{
+	"":          {branch.Try: {"done", "held"}, branch.Confirm: {"violation", ""}, branch.Cancel: {"done", "blocked"}},
+	"held":      {branch.Try: {"done", "held"}, branch.Confirm: {"done", "confirmed"}, branch.Cancel: {"done", "cancelled"}},
+	"confirmed": {branch.Try: {"done", "confirmed"}, branch.Confirm: {"done", "confirmed"}, branch.Cancel: {"violation", "confirmed"}},
+	"cancelled": {branch.Try: {"cancelled", "cancelled"}, branch.Confirm: {"violation", "cancelled"}, branch.Cancel: {"done", "cancelled"}},
+	"blocked":   {branch.Try: {"cancelled", "blocked"}, branch.Confirm: {"violation", "blocked"}, branch.Cancel: {"done", "blocked"}},
+}
+
+// answer is an error in one word.
+func answer(err error) string {
+	var v *tcc.ViolationError
+	var r *tcc.RefusedError
+	class, _ := branch.ClassOf(err)
+	switch {
+	case err == nil:
+		return "done"
+	case errors.As(err, &v) && class == branch.ClassFail:
+		return "violation"
+	case errors.As(err, &r) && class == branch.ClassFail:
+		return "refused"
+	case errors.Is(err, tcc.ErrCancelled) && class == branch.ClassFail:
+		return "cancelled"
+	}
+	return err.Error()
+}
+
+// permutations are the different sequences of one to five of these calls.
+func permutations() (all [][]branch.Operation) {
+	var grow func(so []branch.Operation, left map[branch.Operation]int)
+	grow = func(so []branch.Operation, left map[branch.Operation]int) {
+		if len(so) > 0 {
+			all = append(all, so)
+		}
+		for _, op := range []branch.Operation{branch.Try, branch.Confirm, branch.Cancel} {
+			if left[op] > 0 {
+				left[op]--
+				grow(append(so[:len(so):len(so)], op), left)
+				left[op]++
+			}
+		}
+	}
+	grow(nil, map[branch.Operation]int{branch.Try: 2, branch.Confirm: 1, branch.Cancel: 2})
+	return all
+}
+
+// TestEveryPermutation of tries, a confirmation and cancellations has the expected
+// answers, whichever way the units go, and leaves the item as its state says.
+func TestEveryPermutation(t *testing.T) {
+	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
+		t.Parallel()
+		in := open(t, openDB(t))
+		until := time.Now().Add(time.Hour)
+		for way, of := range map[string]tcc.Resource[tcc.Want, tcc.Want]{"take": in.holds().Take(), "give": in.holds().Give()} {
+			for i, ops := range permutations() {
+				item, id, state := fmt.Sprint(way, i), fmt.Sprint(way, "/", i), ""
+				in.set(t, item, 10)
+				for n, op := range ops {
+					want := expected[state][op]
+					if got := answer(in.do(t.Context(), of, id, op, tcc.Want{Item: item, N: 3}, until)); got != want[0] {
+						t.Errorf("%s %v: call %d: %s, want %s", way, ops, n, got, want[0])
+					}
+					if state = want[1]; in.state(t, id, "b") != state {
+						t.Errorf("%s %v: after call %d: %q, want %q", way, ops, n, in.state(t, id, "b"), state)
+					}
+				}
+				want := map[string]tcc.Level{
+					"takeheld": {Capacity: 10, Held: 3}, "takeconfirmed": {Capacity: 10, Sold: 3},
+					"giveheld": {Capacity: 10, Announced: 3}, "giveconfirmed": {Capacity: 13},
+				}[way+state]
+				if want.Capacity == 0 {
+					want.Capacity = 10
+				}
+				if got := in.level(t, item); got != want {
+					t.Errorf("%s %v: %+v, want %+v", way, ops, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestRefusalsAreRemembered: what was refused is refused again, though there is room by
+// then; its cancellation is an empty one.
+func TestRefusalsAreRemembered(t *testing.T) {
+	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
+		t.Parallel()
+		in := open(t, openDB(t), "room")
+		take, until := in.holds().Take(), time.Now().Add(time.Hour)
+		try := func(id, item string, n int64, until time.Time) string {
+			return answer(in.do(t.Context(), take, id, branch.Try, tcc.Want{Item: item, N: n}, until))
+		}
+		for _, c := range []struct {
+			id, item string
+			n        int64
+			until    time.Time
+			state    string
+		}{
+			{"short", "room", 11, until, "short"}, {"unknown", "suite", 1, until, "unknown"},
+			{"late", "room", 1, time.Now().Add(-time.Hour), "late"}, {"far", "room", 1, time.Now().Add(25 * time.Hour), "far"},
+		} {
+			if got := try(c.id, c.item, c.n, c.until); got != "refused" || in.state(t, c.id, "b") != c.state {
+				t.Errorf("%s: %s, %s", c.id, got, in.state(t, c.id, "b"))
+			}
+			in.set(t, c.item, 100)
+			if got := try(c.id, c.item, c.n, until); got != "refused" {
+				t.Errorf("%s again: %s", c.id, got)
+			}
+			in.set(t, c.item, 10)
+			if got := answer(in.do(t.Context(), take, c.id, branch.Cancel, tcc.Want{}, until)); got != "done" || in.state(t, c.id, "b") != c.state {
+				t.Errorf("%s cancelled: %s, %s", c.id, got, in.state(t, c.id, "b"))
+			}
+		}
+		if l := in.level(t, "room"); l != (tcc.Level{Capacity: 10}) {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
+// TestOtherRequest: another request under the name of a branch is told apart, and
+// changes nothing.
+func TestOtherRequest(t *testing.T) {
+	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
+		t.Parallel()
+		in := open(t, openDB(t), "room", "suite")
+		until := time.Now().Add(time.Hour)
+		ok(t, in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, until))
+		for what, err := range map[string]error{
+			"more":     in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 2}, until),
+			"other":    in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "suite", N: 1}, until),
+			"way back": in.do(t.Context(), in.holds().Give(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, until),
+		} {
+			if class, _ := branch.ClassOf(err); class != branch.ClassFail || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "tried before") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if l := in.level(t, "room"); l != (tcc.Level{Capacity: 10, Held: 1}) {
+			t.Errorf("%+v", l)
+		}
+	}, databases.Pgx, databases.Maria)
+}

@@ -1,0 +1,232 @@
+package tcc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Decision is what becomes of all branches of a transaction.
+type Decision string
+
+// The decisions. A transaction has one, and it never changes.
+const (
+	Confirm Decision = "confirm"
+	Cancel  Decision = "cancel"
+)
+
+// State is where a decided transaction stands. One that is not decided is in no
+// journal, and has no state.
+type State string
+
+// The states. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
+// perhaps by way of DEAD_LETTER; a person can end that as RESOLVED.
+const (
+	Confirming State = "CONFIRMING"  // branches are yet to be confirmed
+	Confirmed  State = "CONFIRMED"   // each branch is, but those that a person has skipped
+	Cancelling State = "CANCELLING"  // branches are yet to be cancelled
+	Cancelled  State = "CANCELLED"   // nothing is held any more
+	DeadLetter State = "DEAD_LETTER" // a branch refuses what was decided: a person has to look
+	Resolved   State = "RESOLVED"    // a person has ended it as it was
+)
+
+// Final reports whether nothing more is called.
+func (s State) Final() bool { return s == Confirmed || s == Cancelled || s == Resolved }
+
+// errOrder: a record stands where it cannot.
+var errOrder = errors.New("it cannot follow what is there")
+
+// fate is what has become of a branch.
+type fate int
+
+const (
+	pending fate = iota // it is yet to be confirmed or cancelled
+	refused             // its try had no effect
+	settled             // confirmed or cancelled, as decided
+	dead                // it has refused to be
+	skipped             // a person has settled it
+)
+
+// member is a branch as the journal knows it.
+type member struct {
+	name, resource string
+	request, hold  json.RawMessage // no hold: it is not known what is held
+	fate           fate
+	err            string // of a dead branch
+}
+
+// machine is a transaction as its records tell it. It is pure: with says what is so
+// after more records, or that they cannot follow.
+type machine struct {
+	decision Decision // empty before it
+	members  []member // in the order of the user
+	reason   string   // of the decision to cancel
+	until    time.Time
+	resolved bool // by a person
+	ended    bool
+}
+
+// replay is the machine after all records of a transaction.
+func replay(entries []journal.Entry) (machine, error) { return machine{}.with(entries...) }
+
+// with is the machine after records that follow what it has seen; m stays as it is.
+func (m machine) with(entries ...journal.Entry) (machine, error) {
+	m.members = slices.Clone(m.members)
+	for _, e := range entries {
+		if err := m.apply(e); err != nil {
+			return machine{}, fmt.Errorf("record %s %q in state %q: %w", e.Kind, e.Step, m.state(), err)
+		}
+	}
+	return m, nil
+}
+
+// state is empty before the decision.
+func (m *machine) state() State {
+	switch {
+	case m.decision == "":
+		return ""
+	case m.resolved:
+		return Resolved
+	case m.ended && m.decision == Confirm:
+		return Confirmed
+	case m.ended:
+		return Cancelled
+	case m.has(dead) && !m.has(pending):
+		return DeadLetter
+	case m.decision == Confirm:
+		return Confirming
+	}
+	return Cancelling
+}
+
+func (m *machine) apply(e journal.Entry) error {
+	before := e.Kind == recordTried || e.Kind == recordDecide
+	if m.ended || before != (m.decision == "") {
+		return errOrder
+	}
+	switch e.Kind {
+	case recordTried:
+		return m.try(e)
+	case recordDecide:
+		return m.decide(e)
+	case recordDone, recordUndone, recordDead:
+		return m.answer(e)
+	case recordRemind:
+		if m.state() != DeadLetter {
+			return errOrder
+		}
+		return nil
+	case recordRetry, recordSkip, recordResolved:
+		return m.obey(e)
+	case recordEnd:
+		if !m.resolved && (m.has(pending) || m.has(dead)) {
+			return errOrder
+		}
+		m.ended = true
+		return nil
+	}
+	return errors.New("no such kind of record is known here: it was written by a newer version")
+}
+
+func (m *machine) try(e journal.Entry) error {
+	var t trying
+	if err := json.Unmarshal(e.Data, &t); err != nil {
+		return err
+	}
+	if m.find(e.Step) != nil {
+		return errors.New("it was tried before")
+	}
+	is := pending
+	if t.Refused {
+		is = refused
+	}
+	m.members = append(m.members, member{name: e.Step, resource: t.Resource, request: t.Request, hold: t.Hold, fate: is})
+	return nil
+}
+
+func (m *machine) decide(e journal.Entry) error {
+	var d deciding
+	if err := json.Unmarshal(e.Data, &d); err != nil {
+		return err
+	}
+	open := slices.ContainsFunc(m.members, func(b member) bool { return b.fate == refused || b.hold == nil })
+	if e.Step != string(Cancel) && (e.Step != string(Confirm) || open || len(m.members) == 0) {
+		return errOrder
+	}
+	m.decision, m.reason = Decision(e.Step), d.Reason
+	if d.Until != 0 {
+		m.until = time.UnixMilli(d.Until)
+	}
+	return nil
+}
+
+// answer takes what has become of a branch.
+func (m *machine) answer(e journal.Entry) error {
+	b := m.find(e.Step)
+	if b == nil || b.fate != pending || e.Kind == recordDone && m.decision != Confirm || e.Kind == recordUndone && m.decision != Cancel {
+		return errOrder
+	}
+	if e.Kind != recordDead {
+		b.fate = settled
+		return nil
+	}
+	var w why
+	if err := json.Unmarshal(e.Data, &w); err != nil {
+		return err
+	}
+	b.fate, b.err = dead, w.Error
+	return nil
+}
+
+// obey takes what a person has written.
+func (m *machine) obey(e journal.Entry) error {
+	b := m.find(e.Step)
+	switch {
+	case m.resolved:
+		return errOrder
+	case e.Kind == recordResolved && e.Step == "" && m.state() == DeadLetter:
+		m.resolved = true
+	case e.Kind == recordSkip && b != nil && (b.fate == dead || b.fate == pending):
+		b.fate = skipped
+	case e.Kind == recordRetry && e.Step == "":
+		for i := range m.members {
+			m.members[i].revive()
+		}
+	case e.Kind == recordRetry && b != nil && (b.fate == dead || b.fate == pending):
+		b.revive()
+	default:
+		return errOrder
+	}
+	return nil
+}
+
+// revive makes a dead branch one that is to be called.
+func (b *member) revive() {
+	if b.fate == dead {
+		b.fate, b.err = pending, ""
+	}
+}
+
+func (m *machine) find(name string) *member {
+	if i := slices.IndexFunc(m.members, func(b member) bool { return b.name == name }); i >= 0 {
+		return &m.members[i]
+	}
+	return nil
+}
+
+func (m *machine) has(f fate) bool {
+	return slices.ContainsFunc(m.members, func(b member) bool { return b.fate == f })
+}
+
+// of is the decision on a branch. What a confirmation does not name is never
+// confirmed, and so is cancelled.
+func (m *machine) of(branch string) Decision {
+	if m.decision == Confirm && m.find(branch) != nil {
+		return Confirm
+	}
+	return Cancel
+}

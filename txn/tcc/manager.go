@@ -1,0 +1,184 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// protocol is what the types of transactions begin with in the journal.
+const protocol = "tcc:"
+
+// unknown is the type of what was cancelled before anybody could say what it was.
+const unknown = protocol + "unknown"
+
+// name is the user's part of a type.
+func name(kind string) string { return strings.TrimPrefix(kind, protocol) }
+
+// Options of a manager; nil and the zero value work.
+type Options struct {
+	// Hold is how long branches are held for a transaction that is not decided; 0 means
+	// a minute.
+	Hold time.Duration
+	// Margin is how long before the end of the holds a transaction is not confirmed any
+	// more; 0 means a sixth of Hold. Half of it is for the append of the decision, the
+	// other half for how far the participants' clocks may be ahead of this one.
+	Margin time.Duration
+	// Timeout bounds each call; 0 means 10 seconds.
+	Timeout time.Duration
+	// Retry is how calls are repeated.
+	Retry Policy
+	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
+	Remind time.Duration
+	// Hooks are told what happens; nil is nobody.
+	Hooks *observe.TCC
+}
+
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	if r.Hold <= 0 {
+		r.Hold = time.Minute
+	}
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{{&r.Margin, r.Hold / 6}, {&r.Timeout, 10 * time.Second}, {&r.Remind, 24 * time.Hour}} {
+		if *d.value <= 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if r.Margin >= r.Hold {
+		return r, failure.Bug("make manager", "", "Margin is %v, and Hold %v: nothing could ever be confirmed", r.Margin, r.Hold)
+	}
+	r.Retry = r.Retry.resolve()
+	if r.Hooks == nil {
+		r.Hooks = &observe.TCC{}
+	}
+	return r, nil
+}
+
+// A Manager runs transactions over its resources. What it has decided is carried out
+// by the coordinators of its journal, in any process whose manager knows the resources.
+// It has no goroutines but those of [Manager.Run]. It is safe for concurrent use.
+type Manager struct {
+	coordinator *coordinator.Coordinator
+	options     Options
+	handles     map[string]handle
+}
+
+// New makes the manager of a coordinator that does not serve yet; it has one at most.
+// What is wrong with a resource is a Bug; all of them are told.
+func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager, error) {
+	options, err := o.resolve()
+	problems := []error{err}
+	m := &Manager{coordinator: c, options: options, handles: map[string]handle{}}
+	for _, r := range resources {
+		h := r.handle()
+		problems = append(problems, named("make manager", "a resource", h.name, maxBranch))
+		switch _, twice := m.handles[h.name]; {
+		case h.try == nil:
+			problems = append(problems, failure.Bug("make manager", h.name, "the resource is nil"))
+		case twice:
+			problems = append(problems, failure.Bug("make manager", h.name, "there are two resources of that name; give each its own"))
+		}
+		m.handles[h.name] = h
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return m, c.Handle(strings.TrimSuffix(protocol, ":"), m)
+}
+
+// read is a transaction as it stands in the journal.
+func (m *Manager) read(ctx context.Context, op, id string) (driver.Head, machine, error) {
+	return read(ctx, m.coordinator.Journal(), op, id)
+}
+
+func read(ctx context.Context, j *journal.Journal, op, id string) (head driver.Head, is machine, err error) {
+	log, entries, err := j.Open(ctx, id)
+	switch {
+	case err != nil:
+		return head, is, err
+	case log == nil:
+		return head, is, none(op, id)
+	}
+	head = log.Head()
+	if !strings.HasPrefix(head.Type, protocol) {
+		return head, is, &MismatchError{ID: id, Problem: fmt.Sprintf("it is a %q: give this transaction another id", head.Type)}
+	}
+	if is, err = replay(entries); err != nil {
+		return head, is, bug(op, id, err)
+	}
+	return head, is, nil
+}
+
+// Look reads where a transaction stands, whoever drives it. The error is an [ErrNone]
+// if it is not decided, or ended so long ago that it was forgotten.
+func (m *Manager) Look(ctx context.Context, id string) (Outcome, error) {
+	head, is, err := m.read(ctx, "look at transaction", id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return is.outcome(head), nil
+}
+
+// Wait blocks until a decided transaction has come to its end, or is a dead letter,
+// whoever drives it; the error is that of [Outcome.Err]. When ctx ends the transaction
+// goes on, and the error is Uncertain.
+func (m *Manager) Wait(ctx context.Context, id string) (o Outcome, err error) {
+	err = m.coordinator.Await(ctx, id, func(ctx context.Context) (bool, error) {
+		o, err = m.Look(ctx, id)
+		return o.State.Final() || o.State == DeadLetter, err
+	})
+	if err != nil {
+		return o, err
+	}
+	return o, o.Err()
+}
+
+// Decide is the decision on a branch of a transaction: what a participant asks whose
+// hold is past its time. Of a transaction that is not decided it makes it one that is
+// to be cancelled, durably, before it says so; from then on it cannot be confirmed. It
+// blocks for as long as the journal's Options.Patience. An error says nothing about the
+// decision: ask again.
+func (m *Manager) Decide(ctx context.Context, id, branch string) (Decision, error) {
+	const op = "decide"
+	if err := named(op, "a transaction", id, driver.MaxTransaction); err != nil {
+		return "", err
+	}
+	for {
+		_, is, err := m.read(ctx, op, id)
+		if err == nil {
+			return is.of(branch), nil
+		}
+		if !errors.Is(err, ErrNone) {
+			return "", err
+		}
+		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
+		err = m.coordinator.Begin(ctx, id, unknown, decided(Cancel, reason, time.Time{}, nil)...)
+		if err == nil {
+			m.decided(id, unknown, Cancel, reason)
+			return Cancel, nil
+		}
+		if !errors.Is(err, journal.ErrExists) {
+			return "", err
+		}
+	}
+}
+
+func (m *Manager) decided(id, kind string, d Decision, reason string) {
+	if f := m.options.Hooks.Decided; f != nil {
+		f(observe.TCCDecided{Transaction: id, Type: name(kind), Decision: string(d), Reason: reason})
+	}
+}

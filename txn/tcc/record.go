@@ -1,0 +1,81 @@
+package tcc
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Kinds of records. A transaction begins with what was tried and the decision, in one
+// append: there is none in the journal that is undecided.
+const (
+	recordTried    = "tried"    // a branch: its request, and what it holds
+	recordDecide   = "decide"   // Step is confirm or cancel; one, ever
+	recordDone     = "done"     // the branch is confirmed
+	recordUndone   = "undone"   // the branch is cancelled
+	recordDead     = "dead"     // the branch has refused what it may not refuse
+	recordRemind   = "remind"   // a dead letter was told of again
+	recordRetry    = "retry"    // by a person: Step, or all that is dead, is called again
+	recordSkip     = "skip"     // by a person: Step is not called any more
+	recordResolved = "resolved" // by a person: it is taken for settled as it is
+	recordEnd      = "end"
+)
+
+// trying is the data of a tried record.
+type trying struct {
+	Resource string          `json:"resource"`
+	Request  json.RawMessage `json:"request"`
+	Hold     json.RawMessage `json:"hold,omitempty"`    // none: it is not known
+	Refused  bool            `json:"refused,omitempty"` // it holds nothing, and nothing is to be cancelled
+}
+
+// deciding is the data of a decide record.
+type deciding struct {
+	Reason string `json:"reason,omitempty"`
+	Until  int64  `json:"until,omitempty"` // of the holds, in milliseconds since 1970
+}
+
+// why is the data of dead records.
+type why struct {
+	Error string `json:"error,omitempty"`
+}
+
+// order is the data of what a person has written.
+type order struct {
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
+}
+
+func record(kind, step string, data any) journal.Entry {
+	text, err := json.Marshal(data)
+	if err != nil {
+		panic(err) // only the types above and valid JSON come here
+	}
+	return journal.Entry{Kind: kind, Step: step, Data: text}
+}
+
+// decided is the first append of a transaction.
+func decided(d Decision, reason string, until time.Time, tries []try) []journal.Entry {
+	var entries []journal.Entry
+	for _, t := range tries {
+		entries = append(entries, record(recordTried, t.branch, trying{Resource: t.resource, Request: t.request, Hold: t.hold, Refused: t.refused}))
+	}
+	w := deciding{Reason: reason}
+	if !until.IsZero() {
+		w.Until = until.UnixMilli()
+	}
+	return append(entries, record(recordDecide, string(d), w))
+}
+
+// longest is the most bytes of an error that the journal keeps.
+const longest = 1000
+
+func said(err error) string {
+	text := err.Error()
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}

@@ -1,0 +1,185 @@
+package tcc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// A Resource is a participant. Q is what is asked of it and H what it holds; both
+// travel as JSON. Which call it is stands in [branch.From]: the transaction and the
+// branch name the hold. Each method is called at least once, perhaps at the same time
+// or late; what it must see to is what a row of its own, or txn/barrier, does:
+//
+//   - a repeated call has one effect and one answer;
+//   - a Try that comes after a Cancel of its branch fails, also if there was nothing
+//     to cancel;
+//   - a Try changes nothing that others see but what is left for them.
+//
+// Errors are marked with branch.Fail, branch.Retry, branch.Unknown or branch.Ongoing.
+// A panic counts as Unknown. Methods return when their context ends.
+type Resource[Q, H any] interface {
+	// Try holds what q asks for until a time. It refuses with branch.Fail. The hold
+	// does not end by itself at that time: from then on the resource asks
+	// [Manager.Decide] what has become of it.
+	Try(ctx context.Context, q Q, until time.Time) (H, error)
+	// Confirm makes the hold final. It must not refuse.
+	Confirm(ctx context.Context, q Q, h H) error
+	// Cancel takes the hold back; h is nil if it is not known whether there is one. It
+	// must not refuse.
+	Cancel(ctx context.Context, q Q, h *H) error
+}
+
+// A Definition is a resource under its name, by which the journal remembers it.
+type Definition[Q, H any] struct{ of handle }
+
+// Defined is a [Definition] of any types.
+type Defined interface{ handle() handle }
+
+// handle is a resource without its types. Requests and holds are JSON.
+type handle struct {
+	name    string
+	target  func(request json.RawMessage) string // nil is the name
+	try     func(ctx context.Context, request json.RawMessage, until time.Time) (json.RawMessage, error)
+	confirm func(ctx context.Context, request, hold json.RawMessage) error
+	cancel  func(ctx context.Context, request, hold json.RawMessage) error
+}
+
+// Define names a resource, uniquely in its manager, with 1 to 255 bytes. Do not rename
+// it while transactions that have tried it may be unfinished.
+func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
+	d := Definition[Q, H]{handle{name: name}}
+	if r == nil {
+		return d
+	}
+	d.of.try = func(ctx context.Context, request json.RawMessage, until time.Time) (json.RawMessage, error) {
+		var q Q
+		if err := json.Unmarshal(request, &q); err != nil {
+			return nil, branch.Retry(fmt.Errorf("read the request of resource %q: %w", name, err))
+		}
+		h, err := r.Try(ctx, q, until)
+		if err != nil {
+			return nil, err
+		}
+		return stored(name, h)
+	}
+	d.of.confirm = func(ctx context.Context, request, hold json.RawMessage) error {
+		q, h, err := load[Q, H](name, request, hold)
+		if err != nil {
+			return err
+		}
+		return r.Confirm(ctx, q, *h)
+	}
+	d.of.cancel = func(ctx context.Context, request, hold json.RawMessage) error {
+		q, h, err := load[Q, H](name, request, hold)
+		if err != nil {
+			return err
+		}
+		return r.Cancel(ctx, q, h)
+	}
+	return d
+}
+
+// stored is a hold as JSON. One that cannot be kept is not known.
+func stored(name string, hold any) (json.RawMessage, error) {
+	text, err := json.Marshal(hold)
+	if err == nil {
+		err = fits(text)
+	}
+	if err != nil {
+		return nil, branch.Unknown(fmt.Errorf("keep what resource %q holds: %w", name, err))
+	}
+	return text, nil
+}
+
+// fits checks that a request, or a hold, can be written: both stand in one record.
+func fits(text []byte) error {
+	const most = driver.MaxPayload/2 - 1024
+	if len(text) > most {
+		return fmt.Errorf("it has %d bytes, and may have %d", len(text), most)
+	}
+	return nil
+}
+
+// load reads what the journal has; no hold is nil.
+func load[Q, H any](name string, request, hold json.RawMessage) (q Q, h *H, err error) {
+	if err = json.Unmarshal(request, &q); err == nil && hold != nil {
+		h = new(H)
+		err = json.Unmarshal(hold, h)
+	}
+	if err != nil {
+		err = branch.Retry(fmt.Errorf("read what resource %q was asked for and holds: %w", name, err))
+	}
+	return q, h, err
+}
+
+func (d Definition[Q, H]) handle() handle { return d.of }
+
+// Target says which of several targets serves a request, such as the host: limits and
+// pauses of the coordinator are those of a target. Without it the target is the
+// resource's name. It must not block, and gives the same for equal requests.
+func (d Definition[Q, H]) Target(of func(q Q) string) Definition[Q, H] {
+	name := d.of.name
+	d.of.target = func(request json.RawMessage) string {
+		var q Q
+		if err := json.Unmarshal(request, &q); err != nil {
+			return name
+		}
+		return of(q)
+	}
+	return d
+}
+
+// Try is a branch of a transaction that asks q of the resource. It bears the
+// resource's name, unless [Try.As] gives it another.
+func (d Definition[Q, H]) Try(q Q) Try[Q, H] { return Try[Q, H]{of: d.of, name: d.of.name, q: q} }
+
+// Branch is a [Try] of any types.
+type Branch interface{ try() (try, error) }
+
+// A Try is a branch of a transaction that is to be run. It is a value.
+type Try[Q, H any] struct {
+	of   handle
+	name string
+	q    Q
+}
+
+// As names the branch, with 1 to 255 bytes. The branches of a transaction have
+// different names.
+func (t Try[Q, H]) As(name string) Try[Q, H] { t.name = name; return t }
+
+// Hold is what the branch holds, or held. Where that is not known the error is an
+// [ErrNoHold].
+func (t Try[Q, H]) Hold(o Outcome) (h H, err error) {
+	text, ok := o.holds[t.name]
+	if !ok {
+		return h, fmt.Errorf("read what branch %q holds: %w", t.name, ErrNoHold)
+	}
+	if err := json.Unmarshal(text, &h); err != nil {
+		return h, fmt.Errorf("read what branch %q holds: %w", t.name, err)
+	}
+	return h, nil
+}
+
+// try is a branch without its types, and what has become of its try.
+type try struct {
+	branch, resource string
+	request, hold    json.RawMessage
+	refused          bool
+	cause            error // why it holds nothing, or nothing that is known
+}
+
+func (t Try[Q, H]) try() (try, error) {
+	text, err := json.Marshal(t.q)
+	if err == nil {
+		err = fits(text)
+	}
+	if err != nil {
+		return try{}, fmt.Errorf("write the request of branch %q: %w", t.name, err)
+	}
+	return try{branch: t.name, resource: t.of.name, request: text}, nil
+}

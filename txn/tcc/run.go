@@ -1,0 +1,170 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// MaxBranches is the most branches of a transaction.
+const MaxBranches = driver.MaxRecords - 1
+
+// Run tries all branches at once, and decides: to confirm if each holds what it was
+// asked for, to cancel otherwise. It returns as soon as the decision is durable, which
+// is then carried out by the owner of the transaction's shard; see [Manager.Wait].
+// kind says what sort of transaction it is, for people, in 1 to 250 bytes; id is 1 to
+// driver.MaxTransaction bytes.
+//
+// The error is nil if the decision is to confirm. Otherwise:
+//
+//   - a [*CancelledError]: the decision is to cancel. Its cause is the branch's error,
+//     or that of ctx, which is the only thing that the end of ctx does;
+//   - a [*MismatchError]: there is another transaction of that id;
+//   - a Retryable error: the journal could not be read, and nothing was tried;
+//   - an Uncertain error: what is decided could not be found out. Repeating finds out,
+//     or decides;
+//   - a Bug: nothing was tried.
+//
+// A transaction of that id that is decided already is not tried again: Run returns its
+// decision. Several Runs of one id at once come to one decision.
+func (m *Manager) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
+	r := &run{manager: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
+	if err := r.plan(kind, branches); err != nil {
+		return Outcome{}, err
+	}
+	o, err := r.attach(ctx)
+	if !errors.Is(err, ErrNone) {
+		return o, failure.Uncommitted(err)
+	}
+	if cause := r.tryAll(ctx); cause != nil {
+		return r.decide(ctx, Cancel, cause)
+	}
+	return r.decide(ctx, Confirm, nil)
+}
+
+// run is one Run, up to the decision.
+type run struct {
+	manager  *Manager
+	id, kind string
+	began    time.Time
+	tries    []try
+}
+
+// plan checks what is to be tried.
+func (r *run) plan(kind string, branches []Branch) error {
+	const op = "run transaction"
+	if err := errors.Join(named(op, "a transaction", r.id, driver.MaxTransaction), named(op, "a type", kind, 250)); err != nil {
+		return err
+	}
+	if len(branches) == 0 || len(branches) > MaxBranches {
+		return failure.Bug(op, r.id, "it has %d branches, and can have 1 to %d", len(branches), MaxBranches)
+	}
+	seen := map[string]bool{}
+	for _, b := range branches {
+		if b == nil {
+			return failure.Bug(op, r.id, "a branch is nil")
+		}
+		t, err := b.try()
+		if err != nil {
+			return bug(op, r.id, err)
+		}
+		if err := named(op, "a branch", t.branch, maxBranch); err != nil {
+			return err
+		}
+		if seen[t.branch] {
+			return failure.Bug(op, r.id, "there are two branches named %q; give one of them another name with As", t.branch)
+		}
+		if _, ok := r.manager.handles[t.resource]; !ok {
+			return failure.Bug(op, r.id, "the manager was made without the resource %q of branch %q", t.resource, t.branch)
+		}
+		seen[t.branch] = true
+		r.tries = append(r.tries, t)
+	}
+	return nil
+}
+
+// until is when holds are to be asked about.
+func (r *run) until() time.Time { return r.began.Add(r.manager.options.Hold).Round(0) }
+
+// limit is how long branches may be tried, from the beginning.
+func (r *run) limit() time.Duration { return r.manager.options.Hold - r.manager.options.Margin }
+
+// tryAll tries all branches, until each holds or one does not. It returns why one does
+// not, or why it may not be confirmed any more.
+func (r *run) tryAll(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.limit(), errLate)
+	defer cancel()
+	var work sync.WaitGroup
+	for i := range r.tries {
+		work.Go(func() {
+			if r.try(ctx, &r.tries[i]); r.tries[i].cause != nil {
+				stop(fmt.Errorf("branch %q: %w", r.tries[i].branch, r.tries[i].cause))
+			}
+		})
+	}
+	work.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return r.late()
+}
+
+// late says whether the time to confirm is over, by whatever clock says so first: the
+// one that only goes on, and the one that participants compare with theirs.
+func (r *run) late() error {
+	now := r.manager.coordinator.Now()
+	if now.Sub(r.began) >= r.limit() || !now.Round(0).Before(r.until().Add(-r.manager.options.Margin)) {
+		return errLate
+	}
+	return nil
+}
+
+// decide makes the decision durable, unless there is one. A confirmation whose append
+// has failed may stand there all the same, or may yet come: what is so is settled by
+// deciding otherwise, for one decision only can be the first.
+func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, error) {
+	m, reason := r.manager, ""
+	if cause != nil {
+		reason = said(cause)
+	}
+	ctx, bound := context.WithoutCancel(ctx), m.options.Timeout
+	if d == Confirm {
+		bound = m.options.Margin / 2
+	}
+	bounded, stop := context.WithTimeout(ctx, bound)
+	defer stop()
+	entries := decided(d, reason, r.until(), r.tries)
+	err := m.coordinator.Begin(bounded, r.id, r.kind, entries...)
+	switch {
+	case err == nil:
+		m.decided(r.id, r.kind, d, reason)
+		return r.outcome(entries, cause)
+	case errors.Is(err, journal.ErrExists):
+		return r.follow(ctx)
+	case d == Confirm:
+		return r.decide(ctx, Cancel, err)
+	}
+	return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: errors.Join(err, cause)}
+}
+
+// outcome of what was decided here.
+func (r *run) outcome(entries []journal.Entry, cause error) (Outcome, error) {
+	is, err := replay(entries)
+	if err != nil {
+		return Outcome{}, bug("run transaction", r.id, err)
+	}
+	o := is.outcome(driver.Head{Transaction: r.id, Type: r.kind})
+	if is.decision == Cancel {
+		return o, &CancelledError{ID: r.id, Reason: o.Reason, Cause: cause}
+	}
+	return o, nil
+}

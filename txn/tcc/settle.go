@@ -1,0 +1,94 @@
+package tcc
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// Confirm makes the hold of the branch of [branch.From] final: what was taken is sold,
+// what was announced is added. fresh is false if that was done before. What is not held
+// is a [*ViolationError] in a branch.Fail.
+func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
+	const op = "confirm"
+	c, err := called(ctx, op)
+	if err != nil {
+		return w, false, err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return w, false, err
+	}
+	changed, err := l.exec(ctx, `update {holds} set state = 'confirmed', ask_ms = null, changed_ms = {now}
+		where transaction_id = ? and branch = ? and state = 'held'`, c.Transaction, c.Branch)
+	if err != nil {
+		return w, false, about(op, c.Transaction, err)
+	}
+	is, err := l.read(ctx, c)
+	switch {
+	case err != nil:
+		return w, false, about(op, c.Transaction, err)
+	case is.state != stateConfirmed:
+		return w, false, violation(c, op, is.state)
+	}
+	w = Want{Item: is.item, N: is.n}
+	if changed == 0 {
+		return w, false, nil
+	}
+	return w, true, l.settle(ctx, op, ways[is.way].confirm, w, w.N, w.N, w.Item)
+}
+
+// read is the hold of a call, locked; its state is empty if there is none.
+func (l *ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
+	_, err = l.row(ctx, `select state, way, item, n from {holds} where transaction_id = ? and branch = ? for update`,
+		[]any{c.Transaction, c.Branch}, &is.state, &is.way, &is.item, &is.n)
+	return is, err
+}
+
+// settle changes the item of a hold.
+func (l *ledger) settle(ctx context.Context, op, query string, w Want, args ...any) error {
+	done, err := l.exec(ctx, query, args...)
+	if err == nil && done != 1 {
+		err = &interlock.Error{Op: op, Name: w.Item, Kind: interlock.Definite, Err: errGone}
+	}
+	return about(op, w.Item, err)
+}
+
+// Cancel takes the hold of the branch of [branch.From] back; fresh is false if there
+// was none, or none any more. From then on the branch is not held, also if its try is
+// yet to come. What is confirmed is a [*ViolationError] in a branch.Fail, and the
+// transaction is to be rolled back.
+func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
+	const op = "cancel"
+	c, err := called(ctx, op)
+	if err != nil {
+		return w, false, err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return w, false, err
+	}
+	var is row
+	_, err = l.row(ctx, `insert {into holds} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
+		values (?, ?, 'none', 'none', 0, 'blocked', 'none', 0, 0, null, {now})
+		{or transaction_id, branch} calls = {old calls} + 1, was = {old state}, ask_ms = null,
+			changed_ms = case when {old state} = 'held' then {new changed_ms} else {old changed_ms} end,
+			state = case when {old state} = 'held' then 'cancelled' else {old state} end
+		returning calls, was, way, item, n`, []any{c.Transaction, c.Branch}, &is.calls, &is.state, &is.way, &is.item, &is.n)
+	switch {
+	case err != nil:
+		return w, false, about(op, c.Transaction, err)
+	case is.state == stateConfirmed:
+		return w, false, violation(c, op, is.state)
+	case is.calls == 0 || is.state != stateHeld:
+		return w, false, nil
+	}
+	w = Want{Item: is.item, N: is.n}
+	return w, true, l.settle(ctx, op, ways[is.way].cancel, w, w.N, w.Item)
+}
+
+func violation(c branch.Call, op, state string) error {
+	return branch.Fail(&ViolationError{Transaction: c.Transaction, Branch: c.Branch, Operation: op, State: state})
+}

@@ -1,0 +1,180 @@
+package tcc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// Table keeps items, of which there are so many units, and what transactions hold of
+// them, in two tables of PostgreSQL or MariaDB. A unit is a room, or a cent: a balance
+// is the capacity of an account less what was sold of it.
+//
+// Its methods work in a transaction of the user's, and take effect when that commits.
+// A row for each hold is its barrier: repeated calls change nothing and give the first
+// one's answer, and a try that comes behind its cancellation is refused. What is held
+// and sold never exceeds the capacity: the statement that holds compares it, and a
+// CHECK stands behind it. After a Retryable or Uncertain error the transaction must be
+// rolled back. [Holds] makes a [Resource] of it.
+//
+// The zero value is ready once [Table.Create] made the tables. It is safe for
+// concurrent use, with a transaction for each.
+type Table struct {
+	// Name is the table of items, or schema.table; empty means "interlock_tcc". It is
+	// at most 54 bytes, and trusted: never take it from a request.
+	Name string
+	// Longest is the most time, by the database's clock, that a hold may have left when
+	// it is tried; 0 means a day. A try for longer is refused: it would come from a clock
+	// that is wrong.
+	Longest time.Duration
+}
+
+func (t Table) longest() time.Duration {
+	if t.Longest <= 0 {
+		return 24 * time.Hour
+	}
+	return t.Longest
+}
+
+// Create makes the table of items, and one named with "_hold" at the end, unless they
+// exist. Several processes may do it at once. It takes effect when the transaction
+// commits, on MariaDB at once: there it commits what was done in the transaction before.
+func (t Table) Create(ctx context.Context, db driver.SQL) error {
+	const op = "create tables of holds"
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	// CREATE … IF NOT EXISTS fails on PostgreSQL if another session creates it just then.
+	queries := []string{`select pg_advisory_xact_lock(hashtextextended('interlock tcc: create', 0))`}
+	text, engine := func(most int) string { return fmt.Sprintf(`varchar(%d) collate "C"`, most) }, ``
+	if l.maria {
+		queries = nil
+		text, engine = func(most int) string { return fmt.Sprintf(`varbinary(%d)`, most) }, ` engine = InnoDB`
+	}
+	queries = append(queries, `create table if not exists {items} (
+			item `+text(driver.MaxName)+` not null primary key,
+			capacity bigint not null,
+			held bigint not null,
+			sold bigint not null,
+			announced bigint not null,
+			check (held >= 0 and sold >= 0 and announced >= 0),
+			check (held + sold <= capacity),
+			check (capacity + announced <= `+fmt.Sprint(int64(driver.MaxQuantity))+`))`+engine,
+		`create table if not exists {holds} (
+			transaction_id `+text(driver.MaxTransaction)+` not null,
+			branch `+text(maxBranch)+` not null,
+			way `+text(8)+` not null,
+			item `+text(driver.MaxName)+` not null,
+			n bigint not null,
+			state `+text(12)+` not null,
+			was `+text(12)+` not null,
+			calls bigint not null,
+			until_ms bigint not null,
+			ask_ms bigint,
+			changed_ms bigint not null,
+			primary key (transaction_id, branch))`+engine,
+		`create index if not exists `+l.index+` on {holds} (ask_ms)`)
+	for _, query := range queries {
+		if _, err := l.exec(ctx, query); err != nil {
+			return about(op, l.items, err)
+		}
+	}
+	return nil
+}
+
+// Level is an item at some instant.
+type Level struct {
+	Capacity  int64 // units in all; of an account, all that ever came
+	Held      int64 // to be sold if their transactions are confirmed
+	Sold      int64 // for good; of an account, all that ever left
+	Announced int64 // to be added if their transactions are confirmed
+}
+
+// Available is how many units can be held.
+func (l Level) Available() int64 { return l.Capacity - l.Held - l.Sold }
+
+// Balance is what an account has, with what is held and without what is announced.
+func (l Level) Balance() int64 { return l.Capacity - l.Sold }
+
+// Set makes the capacity of an item n units in all, 0 to driver.MaxQuantity, and the
+// item known if it was not. It is a [*RefusedError] if more is held and sold.
+func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) error {
+	const op = "set capacity"
+	if n < 0 || n > driver.MaxQuantity {
+		return failure.Bug(op, item, "a capacity of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
+	}
+	if err := named(op, "an item", item, driver.MaxName); err != nil {
+		return err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return err
+	}
+	var is int64
+	_, err = l.row(ctx, `insert {into items} (item, capacity, held, sold, announced) values (?, ?, 0, 0, 0)
+		{or item} capacity = case when {old held} + {old sold} <= {new capacity} and {new capacity} + {old announced} <= `+
+		fmt.Sprint(int64(driver.MaxQuantity))+` then {new capacity} else {old capacity} end
+		returning capacity`, []any{item, n}, &is)
+	if err == nil && is != n {
+		return &RefusedError{Item: item, N: n, Why: "more is held and sold, or announced"}
+	}
+	return about(op, item, err)
+}
+
+// Show tells how many units of an item there are, as the transaction sees it and
+// without locking anything. Of an item that is not known there are none.
+func (t Table) Show(ctx context.Context, db driver.SQL, item string) (is Level, err error) {
+	const op = "show item"
+	if err := named(op, "an item", item, driver.MaxName); err != nil {
+		return is, err
+	}
+	l, err := t.open(op, db)
+	if err != nil {
+		return is, err
+	}
+	_, err = l.row(ctx, `select capacity, held, sold, announced from {items} where item = ?`, []any{item},
+		&is.Capacity, &is.Held, &is.Sold, &is.Announced)
+	return is, about(op, item, err)
+}
+
+// A RefusedError is a refusal for a reason of the business. It is Definite, and
+// remembered: the same call is refused again.
+type RefusedError struct {
+	Item string
+	N    int64 // how many units were asked for
+	Why  string
+}
+
+// Error says why.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%d units of %q are refused: %s", e.N, e.Item, e.Why)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *RefusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A ViolationError is a call that cannot be, if the coordinator and this table are
+// sound: a confirmation of what is not held, or a cancellation of what is confirmed.
+// It is Definite: nothing was done, and a person has to look.
+type ViolationError struct {
+	Transaction, Branch string
+	Operation           string // what was asked for
+	State               string // of the hold; empty if there is none
+}
+
+// Error says what is there instead.
+func (e *ViolationError) Error() string {
+	state := e.State
+	if state == "" {
+		state = "not known"
+	}
+	return fmt.Sprintf("%s branch %q of transaction %q: its hold is %s", e.Operation, e.Branch, e.Transaction, state)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }

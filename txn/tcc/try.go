@@ -1,0 +1,69 @@
+package tcc
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// try tries a branch until it holds, or is given up. What it has come to stands in t.
+func (r *run) try(ctx context.Context, t *try) {
+	h, policy := r.manager.handles[t.resource], r.manager.options.Retry
+	var so trial
+	for attempt := 1; ; attempt++ {
+		if ctx.Err() != nil {
+			t.refused, t.cause = so.over() == notHeld, context.Cause(ctx)
+			return
+		}
+		hold, err := r.call(ctx, *t, branch.Try, attempt, func(ctx context.Context) ([]byte, error) {
+			return h.try(ctx, t.request, r.until())
+		})
+		if err == nil {
+			t.hold = hold
+			return
+		}
+		class, _ := branch.ClassOf(err)
+		v, wait := so.judge(policy, class), r.wait(err, attempt)
+		if v != again {
+			t.refused, t.cause, wait = v == notHeld, err, 0
+		}
+		r.manager.tried(r.id, r.kind, observe.TCCTried{Branch: t.branch, Operation: string(branch.Try), Attempt: attempt, Err: err, Again: wait})
+		if v != again {
+			return
+		}
+		sleep(ctx, wait)
+	}
+}
+
+// call makes one call of this Run, bounded in time. A panic is an Unknown error.
+func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int, do func(ctx context.Context) ([]byte, error)) (hold []byte, err error) {
+	timeout := r.manager.options.Timeout
+	now := r.manager.coordinator.Now()
+	c := branch.Call{Transaction: r.id, Branch: t.branch, Operation: op, Attempt: attempt,
+		Begun: r.began.Truncate(time.Millisecond), Deadline: now.Add(timeout)}
+	if op == branch.Try { // nobody waits for it beyond
+		if limit := r.began.Add(r.limit()); limit.Before(c.Deadline) {
+			c.Deadline = limit
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the time of branch %q is up: %w", t.branch, context.DeadlineExceeded))
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = branch.Unknown(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	return do(branch.With(ctx, c))
+}
+
+// tried tells of a call that did not succeed.
+func (m *Manager) tried(id, kind string, e observe.TCCTried) {
+	if f := m.options.Hooks.Tried; f != nil {
+		e.Transaction, e.Type = id, name(kind)
+		f(e)
+	}
+}

@@ -1,0 +1,471 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"manager": managerRole}) }
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+func same(t testing.TB, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v\nwant %v", what, got, want)
+	}
+}
+
+var began = time.Now()
+
+// bubble runs a test in virtual time that begins at the present, so that tokens are
+// plausible.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(began))
+		test(t)
+	})
+}
+
+// claim lasts until it is ended.
+type claim struct {
+	token   interlock.Token
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	expired atomic.Bool
+}
+
+// grant is the n-th claim.
+func grant(n int64) *claim {
+	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
+	if err != nil {
+		panic(err)
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+func (c *claim) Name() string             { return "shard" }
+func (c *claim) Owner() string            { return "tester" }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return !c.expired.Load() && c.ctx.Err() == nil }
+func (c *claim) Remaining() time.Duration {
+	if c.Valid() {
+		return time.Minute
+	}
+	return 0
+}
+
+// watched is a memory journal that counts appends, passes a point before and after
+// each, and can fail.
+type watched struct {
+	*memory.Journal
+	points *points
+	fail   func(n int, a driver.Append) (before, after error) // of the n-th append; nil fails none
+
+	mu      sync.Mutex
+	appends int
+}
+
+func (w *watched) Append(ctx context.Context, appends []driver.Append) []error {
+	errs := make([]error, len(appends))
+	for i, a := range appends {
+		errs[i] = w.append(ctx, a)
+	}
+	return errs
+}
+
+func (w *watched) append(ctx context.Context, a driver.Append) error {
+	if err := w.points.pass(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.appends++
+	n, fail := w.appends, w.fail
+	w.mu.Unlock()
+	var before, after error
+	if fail != nil {
+		before, after = fail(n, a)
+	}
+	if before != nil {
+		return before
+	}
+	err := w.Journal.Append(ctx, []driver.Append{a})[0]
+	if after != nil {
+		return after
+	}
+	if crashed := w.points.pass(); crashed != nil {
+		return crashed
+	}
+	return err
+}
+
+func (w *watched) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.appends
+}
+
+// What a crashed process does not do.
+func (w *watched) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
+	if w.points.over() {
+		return nil, errCrashed
+	}
+	return w.Journal.Claim(ctx, shard, epoch, by, until, limit)
+}
+
+func (w *watched) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
+	if w.points.over() {
+		return errCrashed
+	}
+	return w.Journal.Enter(ctx, shard, epoch)
+}
+
+func (w *watched) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
+	if w.points.over() {
+		return driver.Head{}, nil, errCrashed
+	}
+	return w.Journal.Read(ctx, id, after)
+}
+
+// errCrashed is what everything ends with in a process that has crashed.
+var errCrashed = errors.New("crashed")
+
+// points are where a process can crash, numbered from 1 as they are passed: from the
+// chosen one on nothing that it does has an effect.
+type points struct {
+	mu      sync.Mutex
+	chosen  int // 0 is none
+	passed  int
+	crashed chan struct{}
+	dead    bool
+}
+
+func crashAt(n int) *points { return &points{chosen: n, crashed: make(chan struct{})} }
+
+func (p *points) pass() error {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return errCrashed
+	}
+	if p.passed++; p.passed == p.chosen {
+		p.dead = true
+		close(p.crashed)
+		return errCrashed
+	}
+	return nil
+}
+
+func (p *points) over() bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
+var (
+	errFull    = errors.New("full")
+	errNetwork = errors.New("network")
+)
+
+// hold is what a venue has of a branch.
+type hold struct {
+	state string // held, confirmed, cancelled, blocked or refused
+	until time.Time
+}
+
+// message is a call as it arrived.
+type message struct {
+	key   string
+	again func() error // the same call, once more
+}
+
+// venue is a participant in memory that keeps to what Resource asks for: capacity is
+// never exceeded, and one row a branch is its barrier. It serves all managers.
+type venue struct {
+	name string
+	bad  func(c branch.Call) (before, after error) // of a call; nil is none
+
+	mu       sync.Mutex
+	points   *points // of the process that calls
+	capacity int
+	holds    map[string]*hold // by transaction
+	messages []message
+	broken   []string // rules that were
+}
+
+func newVenue(name string, capacity int) *venue {
+	return &venue{name: name, capacity: capacity, holds: map[string]*hold{}}
+}
+
+func (v *venue) define() Definition[string, string] { return Define(v.name, v) }
+
+func (v *venue) Try(ctx context.Context, q string, until time.Time) (string, error) {
+	c := branch.From(ctx)
+	return "hold of " + q, v.take(c, func() error { return v.try(c.Transaction, until) })
+}
+
+func (v *venue) Confirm(ctx context.Context, _ string, h string) error {
+	c := branch.From(ctx)
+	if h == "" {
+		return branch.Fail(errors.New("confirmed without its hold"))
+	}
+	return v.take(c, func() error { return v.confirm(c.Transaction) })
+}
+
+func (v *venue) Cancel(ctx context.Context, _ string, _ *string) error {
+	c := branch.From(ctx)
+	return v.take(c, func() error { return v.cancel(c.Transaction) })
+}
+
+// take is a call: it can be lost on the way there, and its answer on the way back.
+func (v *venue) take(c branch.Call, do func() error) error {
+	v.mu.Lock()
+	points, bad := v.points, v.bad
+	v.mu.Unlock()
+	var before, after error
+	if bad != nil {
+		before, after = bad(c)
+	}
+	if before != nil {
+		return before
+	}
+	if err := points.pass(); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.messages = append(v.messages, message{c.Key(), do})
+	v.mu.Unlock()
+	err := do()
+	if after != nil {
+		return after
+	}
+	if crashed := points.pass(); crashed != nil {
+		return crashed
+	}
+	return err
+}
+
+func (v *venue) try(id string, until time.Time) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	h := v.holds[id]
+	switch {
+	case h != nil && (h.state == "held" || h.state == "confirmed"):
+		return nil
+	case h != nil:
+		return branch.Fail(fmt.Errorf("it is %s", h.state))
+	case !time.Now().Before(until), v.used() == v.capacity:
+		v.holds[id] = &hold{state: "refused"}
+		return branch.Fail(errFull)
+	}
+	v.holds[id] = &hold{state: "held", until: until}
+	return nil
+}
+
+func (v *venue) confirm(id string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	h := v.holds[id]
+	if h == nil || h.state != "held" && h.state != "confirmed" {
+		v.broken = append(v.broken, fmt.Sprintf("%s: confirmed %+v", id, h))
+		return branch.Fail(errors.New("not held"))
+	}
+	h.state = "confirmed"
+	return nil
+}
+
+func (v *venue) cancel(id string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	h := v.holds[id]
+	switch {
+	case h == nil:
+		v.holds[id] = &hold{state: "blocked"}
+	case h.state == "confirmed":
+		v.broken = append(v.broken, id+": cancelled what was confirmed")
+		return branch.Fail(errors.New("confirmed"))
+	case h.state == "held":
+		h.state = "cancelled"
+	}
+	return nil
+}
+
+// used is how many are held and confirmed; v is locked.
+func (v *venue) used() (n int) {
+	for _, h := range v.holds {
+		if h.state == "held" || h.state == "confirmed" {
+			n++
+		}
+	}
+	return n
+}
+
+// state of a transaction's hold.
+func (v *venue) state(id string) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if h := v.holds[id]; h != nil {
+		return h.state
+	}
+	return ""
+}
+
+// sweep asks about what is past its time, and frees it if it is told to.
+func (v *venue) sweep(ctx context.Context, ask Ask) error {
+	v.mu.Lock()
+	var ids []string
+	for id, h := range v.holds {
+		if h.state == "held" && !time.Now().Before(h.until) {
+			ids = append(ids, id)
+		}
+	}
+	v.mu.Unlock()
+	slices.Sort(ids)
+	for _, id := range ids {
+		d, err := ask(ctx, id, v.name)
+		if err == nil && d == Cancel {
+			err = v.cancel(id)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *venue) called(key string) (n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, m := range v.messages {
+		if m.key == key {
+			n++
+		}
+	}
+	return n
+}
+
+func (v *venue) rules(t testing.TB) {
+	t.Helper()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.broken) > 0 || v.used() > v.capacity {
+		t.Errorf("%s: %d of %d used, %v", v.name, v.used(), v.capacity, v.broken)
+	}
+}
+
+// rig is a manager over a journal of one shard.
+type rig struct {
+	*Manager
+	store  *watched
+	claim  *claim
+	stop   context.CancelFunc
+	served chan error
+}
+
+// idle makes a manager whose coordinator serves nothing, on a store of its own if none
+// is given.
+func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues ...*venue) *rig {
+	t.Helper()
+	if store == nil {
+		store = &watched{Journal: memory.NewJournal()}
+	}
+	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	c, err := coordinator.New(j, &coordinator.Options{Random: func() float64 { return 0.5 }, Now: now})
+	ok(t, err)
+	var defs []Defined
+	for _, v := range venues {
+		defs = append(defs, v.define())
+	}
+	m, err := New(c, o, defs...)
+	ok(t, err)
+	return &rig{Manager: m, store: store, stop: func() {}}
+}
+
+// serve is idle, and serves the shard under the n-th claim until the test ends.
+func serve(t *testing.T, store *watched, n int64, o *Options, venues ...*venue) *rig {
+	t.Helper()
+	r := idle(t, store, o, nil, venues...)
+	r.serve(t, n)
+	return r
+}
+
+func (r *rig) serve(t *testing.T, n int64) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	r.claim, r.stop, r.served = grant(n), stop, served
+	c := r.claim
+	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
+	synctest.Wait()
+	t.Cleanup(func() {
+		stop()
+		c.end(interlock.ErrReleased)
+		synctest.Wait()
+	})
+}
+
+// run runs a transaction with one branch at each venue.
+func (r *rig) run(ctx context.Context, id string, venues ...*venue) (Outcome, error) {
+	var branches []Branch
+	for _, v := range venues {
+		branches = append(branches, v.define().Try("seat"))
+	}
+	return r.Run(ctx, "booking", id, branches...)
+}
+
+// records are those of a transaction, as kind:step.
+func (w *watched) records(t testing.TB, id string) (all []string) {
+	t.Helper()
+	_, records, err := w.Journal.Read(context.Background(), id, 0)
+	ok(t, err)
+	for _, r := range records {
+		all = append(all, r.Kind+":"+r.Step)
+	}
+	return all
+}
+
+func unscheduled(t testing.TB, store *memory.Journal) {
+	t.Helper()
+	if n, err := store.Unscheduled(context.Background()); n != 0 || err != nil {
+		t.Errorf("%d unscheduled, %v", n, err)
+	}
+}
