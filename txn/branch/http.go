@@ -66,9 +66,9 @@ func FromRequest(r *http.Request) (Call, error) {
 	return c, nil
 }
 
-// setHeaders is the inverse of [FromRequest]. A call that FromRequest would refuse is
-// a [*HeaderError] here.
-func (c Call) setHeaders(to http.Header) error {
+// SetHeaders is the inverse of [FromRequest], for who sends by other means than a
+// [Caller]. A call that FromRequest would refuse is a [*HeaderError] here.
+func (c Call) SetHeaders(to http.Header) error {
 	set := func(name, value string) { to[name] = []string{value} }
 	set(HeaderTransaction, url.PathEscape(c.Transaction))
 	set(HeaderBranch, url.PathEscape(c.Branch))

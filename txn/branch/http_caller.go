@@ -111,7 +111,7 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	return r, c.setHeaders(r.Header)
+	return r, c.SetHeaders(r.Header)
 }
 
 // A passage is what is known of a request's way. Transports that do not tell have

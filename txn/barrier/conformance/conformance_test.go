@@ -1,0 +1,227 @@
+package conformance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/barrier/conformance"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// TestConformingParticipantPasses, by all protocols, and all was played.
+func TestConformingParticipantPasses(t *testing.T) {
+	t.Parallel()
+	p := newSimple(none)
+	report := plays(t, conformance.Options{URL: served(t, p.work, p.effects), Protocols: conformance.Protocols()})
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	// Sequences, each twice as well; scenes; pairs.
+	if want := 2*(18+89+89) + 3*5 + 10*(6+8+8); report.Plays != want || report.Messages < 3*want {
+		t.Errorf("%d plays of %d messages, want %d plays", report.Plays, report.Messages, want)
+	}
+}
+
+// together holds one caller for a moment, unless another of the same id comes.
+func together(id string) {
+	meeting.Lock()
+	other := meeting.waiting[id]
+	if other != nil {
+		delete(meeting.waiting, id)
+		meeting.Unlock()
+		close(other)
+		return
+	}
+	me := make(chan struct{})
+	meeting.waiting[id] = me
+	meeting.Unlock()
+	select {
+	case <-me:
+	case <-time.After(2 * time.Millisecond):
+		meeting.Lock()
+		delete(meeting.waiting, id)
+		meeting.Unlock()
+	}
+}
+
+var meeting = struct {
+	sync.Mutex
+	waiting map[string]chan struct{}
+}{waiting: map[string]chan struct{}{}}
+
+// TestFlawedParticipantIsConvicted, by a play that shows the flaw.
+func TestFlawedParticipantIsConvicted(t *testing.T) {
+	t.Parallel()
+	for f, want := range map[flaw]string{
+		emptyUndo:       "tcc: cancel: message 1, cancel: expected done (held 0, confirmed 0), got 500",
+		emptyUndoRuns:   "tcc: cancel: message 1, cancel: expected done (held 0, confirmed 0), got done (held -1, confirmed 0)",
+		hanging:         "tcc: cancel, try: message 2, try: expected refused (held 0, confirmed 0), got done (held 1, confirmed 0)",
+		doubleFirst:     "tcc: try, try: message 2, try: expected done (held 1, confirmed 0), got done (held 2, confirmed 0)",
+		businessFirst:   "tcc: try, try: message 2, try: expected done (held 1, confirmed 0), got refused (held 1, confirmed 0)",
+		otherResult:     "tcc: try, try: message 2, try: expected the result of the first time, map[hold:",
+		doubleUndo:      "tcc: cancel, cancel: message 2, cancel: expected done (held 0, confirmed 0), got done (held -1, confirmed 0)",
+		confirmUndone:   "tcc: cancel, confirm: message 2, confirm: expected not done (held 0, confirmed 0), got done (held -1, confirmed 1)",
+		confirmNothing:  "tcc: confirm: message 1, confirm: expected not done (held 0, confirmed 0), got done (held -1, confirmed 1)",
+		doubleConfirm:   "tcc: each twice (try, confirm): message 2, confirm: expected done (held 0, confirmed 1), got done (held -1, confirmed 2)",
+		undoConfirmed:   "tcc: try, confirm, cancel: message 3, cancel: expected not done (held 0, confirmed 1), got done (held -1, confirmed 1)",
+		forgetful:       "tcc: a refusal is remembered (try, try, try, cancel, try, confirm, cancel, cancel, try, try): message 5, try: expected refused (held 0, confirmed 0), got done (held 1, confirmed 0)",
+		undoRefused:     "tcc: a refusal is remembered",
+		unkeyed:         "tcc: another input under a key (try, try, try, cancel): message 2, try: expected not done (held 1, confirmed 0), got done (held 1, confirmed 0)",
+		byTransaction:   "tcc: branches and steps are apart",
+		racy:            "tcc: at once (",
+		unhurried:       "tcc: after its deadline (try, try, cancel, try): message 1, try: expected unheard (held 0, confirmed 0), got done",
+		careless:        "tcc: no branch (try, try, cancel, try): message 1, try: expected unheard (held 0, confirmed 0), got done",
+		dumb:            "tcc: cancel, try: message 2, try: expected refused (held 0, confirmed 0), got 500",
+		chatty:          "tcc: try: message 1, try: expected done (held 1, confirmed 0), got 200 OK ok (held 1, confirmed 0)",
+		refusesForGood:  "tcc: after its deadline (try, try, cancel, try): message 1, try: expected unheard (held 0, confirmed 0), got refused",
+		remembersNoUndo: "tcc: try, cancel, try: message 3, try: expected refused (held 0, confirmed 0), got done (held 1, confirmed 0)",
+	} {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			p, rounds := newSimple(f), 1
+			if f == racy {
+				rounds = 10
+			}
+			report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{p.spoil(handler(p.work, p.effects))}},
+				Rounds: rounds, Protocols: []conformance.Protocol{conformance.TCC}})
+			for _, failure := range report.Failures {
+				if strings.HasPrefix(failure.Error(), want) {
+					return
+				}
+			}
+			t.Errorf("it was not convicted of that, but of:\n%v", report.Err())
+		})
+	}
+}
+
+// TestFlawedSagaIsConvicted: the same barrier, by the other operations.
+func TestFlawedSagaIsConvicted(t *testing.T) {
+	t.Parallel()
+	p := newSimple(hanging)
+	report := plays(t, conformance.Options{URL: served(t, p.work, p.effects), Protocols: []conformance.Protocol{conformance.Saga}})
+	if len(report.Failures) == 0 {
+		t.Fatal("it was not convicted")
+	}
+	got := report.Failures[0]
+	if got.Protocol != conformance.Saga || got.Play != "" || !slices.Equal(got.Sequence, []branch.Operation{branch.Undo, branch.Do}) ||
+		got.Position != 2 || got.Operation != branch.Do || got.Expected != "refused (held 0, confirmed 0)" || got.Got != "done (held 0, confirmed 1)" {
+		t.Errorf("%+v", got)
+	}
+	if err := report.Err(); !strings.HasPrefix(err.Error(), "saga: undo, do: message 2, do: expected refused") {
+		t.Error(err)
+	}
+}
+
+// TestParticipantAtWorkIsAskedAgain: 425 is no failure, and neither is a server that
+// gives up one of two that it has at once.
+func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	p := newSimple(none)
+	var mu sync.Mutex
+	seen, working := map[string]bool{}, 0
+	work := func(ctx context.Context, input []byte) ([]byte, error) {
+		mu.Lock()
+		key := branch.From(ctx).Key()
+		again := seen[key]
+		seen[key] = true
+		working++
+		crowded := working > 1
+		mu.Unlock()
+		defer func() { mu.Lock(); working--; mu.Unlock() }()
+		switch {
+		case !again:
+			return nil, branch.Ongoing(0)
+		case crowded:
+			return nil, branch.Retry(errors.New("one at a time"))
+		}
+		return p.work(ctx, input)
+	}
+	if err := plays(t, conformance.Options{URL: served(t, work, p.effects), Concurrency: 1, Rounds: 3}).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestParticipantForEverAtWorkIsConvicted, within the kit's patience.
+func TestParticipantForEverAtWorkIsConvicted(t *testing.T) {
+	t.Parallel()
+	p := newSimple(none)
+	work := func(context.Context, []byte) ([]byte, error) { return nil, branch.Ongoing(0) }
+	report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{handler(work, p.effects)}},
+		Patience: 200 * time.Millisecond, Concurrency: 100, Rounds: 1, Protocols: []conformance.Protocol{conformance.Saga}})
+	if len(report.Failures) != report.Plays || !strings.Contains(report.Failures[0].Got, "425 Too Early") {
+		t.Errorf("%d of %d: %v", len(report.Failures), report.Plays, report.Err())
+	}
+}
+
+// TestParticipantThatCannotBeJudged is an error, and no good report.
+func TestParticipantThatCannotBeJudged(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "http://" + l.Addr().String()
+	l.Close()
+	p := newSimple(none)
+	good := served(t, p.work, p.effects)
+	silent := httptest.NewServer(http.NotFoundHandler())
+	defer silent.Close()
+	stuck := make(chan struct{})
+	defer close(stuck)
+	hangs := served(t, func(ctx context.Context, _ []byte) ([]byte, error) {
+		select {
+		case <-stuck:
+		case <-ctx.Done():
+		}
+		return nil, context.Cause(ctx)
+	}, p.effects)
+	for name, c := range map[string]struct {
+		o    conformance.Options
+		kind interlock.ErrorKind
+	}{
+		"nobody there":   {conformance.Options{URL: nobody}, interlock.Uncertain},
+		"no accounts":    {conformance.Options{URL: good, Inspect: silent.URL}, interlock.Definite},
+		"never answers":  {conformance.Options{URL: hangs, Patience: 100 * time.Millisecond}, interlock.Uncertain},
+		"no address":     {conformance.Options{}, interlock.Bug},
+		"bad address":    {conformance.Options{URL: "participant:80"}, interlock.Bug},
+		"bad inspection": {conformance.Options{URL: good, Inspect: ":"}, interlock.Bug},
+		"bad protocol":   {conformance.Options{URL: good, Protocols: []conformance.Protocol{"3pc"}}, interlock.Bug},
+		"long prefix":    {conformance.Options{URL: good, Prefix: strings.Repeat("x", 65)}, interlock.Bug},
+		"negative":       {conformance.Options{URL: good, Rounds: -1}, interlock.Bug},
+	} {
+		c.o.Client = client(t)
+		report, err := conformance.Run(t.Context(), c.o)
+		if err == nil || interlock.Kind(err) != c.kind {
+			t.Errorf("%s: %v (%v), %+v", name, err, interlock.Kind(err), report)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := conformance.Run(ctx, conformance.Options{URL: good, Client: client(t)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context: %v", err)
+	}
+}
+
+func ExampleRun() {
+	p := newSimple(hanging) // a participant in this process, with a flaw
+	server := httptest.NewServer(handler(p.work, p.effects))
+	defer server.Close()
+	client := server.Client()
+	report, err := conformance.Run(context.Background(), conformance.Options{URL: server.URL, Client: client})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(report.Failures[0])
+	// Output:
+	// saga: undo, do: message 2, do: expected refused (held 0, confirmed 0), got done (held 0, confirmed 1)
+}

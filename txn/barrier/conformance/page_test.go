@@ -1,0 +1,185 @@
+package conformance
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+var update = flag.Bool("update", false, "write docs/conformance.md")
+
+const page = "../../../docs/conformance.md"
+
+// TestPageIsWhatTheKitExpects: nothing is published that is not judged by.
+func TestPageIsWhatTheKitExpects(t *testing.T) {
+	want := written()
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("it is not: go test ./txn/barrier/conformance -run TestPage -update")
+	}
+}
+
+// TestSequencesAreAll: the counts are those of combinatorics, and none comes twice.
+func TestSequencesAreAll(t *testing.T) {
+	for p, want := range map[Protocol][]int{TCC: {0, 3, 8, 18, 30, 30}, Saga: {0, 2, 4, 6, 6}} {
+		seen := map[string]bool{}
+		lengths := make([]int, len(want))
+		for _, s := range p.sequences() {
+			if seen[fmt.Sprint(s)] {
+				t.Errorf("%s: %v comes twice", p, s)
+			}
+			seen[fmt.Sprint(s)] = true
+			if len(s) >= len(want) {
+				t.Fatalf("%s: %v is too long", p, s)
+			}
+			lengths[len(s)]++
+		}
+		if fmt.Sprint(lengths) != fmt.Sprint(want) {
+			t.Errorf("%s: %v sequences by length, want %v", p, lengths, want)
+		}
+	}
+}
+
+func written() string {
+	var b strings.Builder
+	b.WriteString(preface)
+	b.WriteString("\n## What each message is answered\n\n")
+	b.WriteString("| the branch is | do, try, prepare | confirm, commit | undo, cancel, rollback |\n|---|---|---|---|\n")
+	for s := range states {
+		fmt.Fprintf(&b, "| %s |", s)
+		for _, e := range table[s] {
+			fmt.Fprintf(&b, " %s → %s |", e.answer, e.next)
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(afterTable)
+	for _, p := range []Protocol{TCC, Saga} {
+		fmt.Fprintf(&b, "\n## Every sequence: %s\n\n", p)
+		b.WriteString("| messages | answers, with what is held and confirmed after each |\n|---|---|\n")
+		for _, c := range p.plays(0) {
+			if c.name == "" && !c.twice {
+				writeRow(&b, c)
+			}
+		}
+	}
+	b.WriteString(business)
+	writeMore(&b)
+	return b.String()
+}
+
+// writeMore writes what is not one of all sequences; it is the same for all protocols.
+func writeMore(b *strings.Builder) {
+	for _, c := range TCC.scenes() {
+		fmt.Fprintf(b, "\n**%s** (capacity %d)\n\n| message | branch, step | answer | held | confirmed |\n|---|---|---|---|---|\n", c.name, c.capacity)
+		m := newModel(TCC, c.capacity)
+		for _, msg := range c.script {
+			var answer Answer
+			answer, m = m.with(msg)
+			fmt.Fprintf(b, "| %s%s | %s | %s | %d | %d |\n", operations[TCC][msg.kind], [...]string{"", ", amount 2", ", late", ", no header"}[msg.as],
+				strings.TrimSuffix(msg.to.branch+", "+msg.to.step, ", "), answer, m.effects().Held, m.effects().Confirmed)
+		}
+	}
+	b.WriteString(pairs)
+	for _, c := range TCC.pairs() {
+		fmt.Fprintf(b, "| %s | %s |\n", names(TCC, c.script), names(TCC, c.pair))
+	}
+}
+
+func writeRow(b *strings.Builder, c play) {
+	var answers []string
+	m := newModel(c.protocol, c.capacity)
+	for _, msg := range c.script {
+		var answer Answer
+		answer, m = m.with(msg)
+		answers = append(answers, fmt.Sprintf("%s %d/%d", answer, m.effects().Held, m.effects().Confirmed))
+	}
+	fmt.Fprintf(b, "| %s | %s |\n", names(c.protocol, c.script), strings.Join(answers, ", "))
+}
+
+func names(p Protocol, messages []message) string {
+	var all []string
+	for _, m := range messages {
+		all = append(all, string(operations[p][m.kind]))
+	}
+	return strings.Join(all, ", ")
+}
+
+const preface = `# What a participant answers
+
+<!-- Made from txn/barrier/conformance: go test ./txn/barrier/conformance -run TestPage -update -->
+
+A coordinator delivers each message at least once, and perhaps late: behind a later one, or after whoever sent it has
+died. A participant that acts on what it hears will sooner or later do a thing twice, or after it was undone. This page is
+what it has to do instead, for participants in any language; package ` + "`txn/barrier/conformance`" + ` plays all of it over HTTP and
+judges both answers and effects. [ADR 30](adr/030-http-branches.md) says why it is so.
+
+## The wire
+
+A message is a POST with these headers. Names are percent-encoded UTF-8; numbers are decimal and above 0; times are
+milliseconds since 1970.
+
+| header | |
+|---|---|
+| ` + "`" + branch.HeaderTransaction + "`" + ` | its id, 1 to 200 bytes |
+| ` + "`" + branch.HeaderBranch + "`" + ` | its branch, 1 to 255 bytes |
+| ` + "`" + branch.HeaderStep + "`" + ` | of the branch, at most 255 bytes; only if there is one |
+| ` + "`" + branch.HeaderOperation + "`" + ` | do, undo; try, confirm, cancel; prepare, commit, rollback |
+| ` + "`" + branch.HeaderAttempt + "`" + ` | from 1; what is sent again has the next number, and is the same message |
+| ` + "`" + branch.HeaderEpoch + "`" + ` | the coordinator's fencing token, for resources that know one; only if there is one |
+| ` + "`" + branch.HeaderBegun + "`" + ` | when the transaction began |
+| ` + "`" + branch.HeaderDeadline + "`" + ` | after that nobody waits for the answer; only if there is one |
+
+Transaction, branch and step name the row that the participant keeps, written in the same local transaction as its business.
+The body is the input, at most 1 MiB.
+
+| answer | means |
+|---|---|
+| 2xx | done, now or before. The body is the output, JSON or empty, at most 1 MiB |
+| 409 | refused: it has not happened, and never will. The body says why |
+| 425 | at work on it; ask again after ` + "`Retry-After`" + ` seconds |
+| anything else | nobody knows. The message comes again |
+
+So 409 is a promise, and no other answer is. 400 is for a message that cannot be read, and 408 for one that comes after its
+deadline, which is not worked on.
+`
+
+const afterTable = `
+*done* is 2xx, *refused* 409, *not done* anything but 2xx: two have decided differently, and people have to look; 409 is
+the best answer, because no repetition will change it. What follows the arrow is what the branch is then. Beside the table:
+
+- A first message (do, try, prepare) that the business refuses is answered 409, and the branch is *refused*, for ever, also
+  if the business would agree by now.
+- A repeated first message has the output of the first time. With another input it is a mistake, and not done.
+- Only a message that changes what the branch is runs any business.
+- The barrier is asked before the business: an account that is full because of this very branch is no reason to refuse.
+`
+
+const business = `
+## More plays
+
+They are shown for TCC, and are the same for the others. Each is about one account, whose capacity stands in the input, with
+the amount, which is 1 unless it says otherwise: the comment of the package says what the kit's business is. *unheard* is an
+answer that is neither 2xx nor 409, since the message may come again as it should be.
+`
+
+const pairs = `
+## Two at once
+
+Sent together, ten times each. Both answers and the effects have to be as if one had come after the other, in either order.
+A message that is answered 425 or 5xx here is sent again.
+
+| before | at once |
+|---|---|
+`

@@ -1,0 +1,171 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// Input is the body of every message.
+type Input struct {
+	Account  string `json:"account"`
+	Amount   int64  `json:"amount"`
+	Capacity int64  `json:"capacity"`
+}
+
+// A reply is a participant's answer to a message.
+type reply struct {
+	status int
+	result any    // of a 2xx, as its JSON says; nil if it is empty
+	text   string // of another, and of a 2xx that is not JSON
+}
+
+func (r reply) is(a Answer) bool {
+	switch {
+	case r.status >= 200 && r.status <= 299:
+		return a == Done && r.text == ""
+	case r.status == http.StatusTooEarly:
+		return false
+	}
+	conflict := r.status == http.StatusConflict
+	return a == Not || a == Refused && conflict || a == Unheard && !conflict
+}
+
+// String is what is told of an answer in a [Failure].
+func (r reply) String() string {
+	switch {
+	case r.is(Done):
+		return Done.String()
+	case r.is(Refused):
+		return Refused.String()
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %s %.100s", r.status, http.StatusText(r.status), r.text))
+}
+
+// unfinished says that the same message is to be sent again. A server that fails is
+// judged if nothing else is under way.
+func (r reply) unfinished(racing bool) bool {
+	return r.status == http.StatusTooEarly || racing && r.status >= 500
+}
+
+// send sends a message until it has an answer that means something.
+func (s *stage) send(ctx context.Context, m message, racing bool) (reply, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.Patience, errors.New("the participant did not answer"))
+	defer cancel()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	<-pause.C
+	var last reply
+	for attempt := 1; ; attempt++ {
+		r, err := s.post(ctx, m, attempt)
+		switch {
+		case err != nil && attempt > 1 && ctx.Err() != nil:
+			return last, nil
+		case err != nil || !r.unfinished(racing):
+			return r, err
+		}
+		last = r
+		pause.Reset(time.Duration(min(attempt, 25)) * 20 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return r, nil // it is judged by that
+		}
+	}
+}
+
+// post sends a message once.
+func (s *stage) post(ctx context.Context, m message, attempt int) (reply, error) {
+	amount := int64(1)
+	if m.as == otherInput {
+		amount = 2
+	}
+	body, err := json.Marshal(Input{Account: s.transaction, Amount: amount, Capacity: s.capacity})
+	if err != nil {
+		return reply{}, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.URL, strings.NewReader(string(body)))
+	if err != nil {
+		return reply{}, bug(err)
+	}
+	if err := s.call(m, attempt).SetHeaders(request.Header); err != nil {
+		return reply{}, bug(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if m.as == headless {
+		request.Header.Del(branch.HeaderBranch)
+	}
+	s.sent.Add(1)
+	status, text, err := s.exchange(request)
+	r := reply{status: status, text: string(text)}
+	if err == nil && status >= 200 && status <= 299 && (len(text) == 0 || json.Unmarshal(text, &r.result) == nil) {
+		r.text = ""
+	}
+	return r, err
+}
+
+// defaultBranch is that of a play that has one, and needs its percent-encoding undone.
+const defaultBranch = "seats / é%2F"
+
+func (s *stage) call(m message, attempt int) branch.Call {
+	c := branch.Call{Transaction: s.transaction, Branch: m.to.branch, Step: m.to.step, Operation: operations[s.protocol][m.kind],
+		Attempt: attempt, Epoch: 1 << 12, Begun: s.begun, Deadline: s.options.now().Add(s.options.Patience)}
+	if c.Branch == "" {
+		c.Branch = defaultBranch
+	}
+	if m.as == late {
+		c.Deadline = s.begun.Add(-time.Hour)
+	}
+	return c
+}
+
+// inspect asks what the account has.
+func (s *stage) inspect(ctx context.Context) (e Effects, err error) {
+	u, err := url.Parse(s.options.Inspect)
+	if err != nil {
+		return e, bug(err)
+	}
+	asked := u.Query()
+	asked.Set("account", s.transaction)
+	u.RawQuery = asked.Encode()
+	ctx, cancel := context.WithTimeout(ctx, s.options.Patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return e, bug(err)
+	}
+	status, text, err := s.exchange(request)
+	if err == nil && (status != http.StatusOK || json.Unmarshal(text, &e) != nil) {
+		err = &interlock.Error{Op: "inspect account", Name: s.transaction, Kind: interlock.Definite,
+			Err: fmt.Errorf("answered %d %.100s, and not what it has", status, text)}
+	}
+	return e, err
+}
+
+// exchange has a request answered.
+func (s *stage) exchange(request *http.Request) (status int, body []byte, err error) {
+	client := http.Client{}
+	if s.options.Client != nil {
+		client = *s.options.Client
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	answer, err := client.Do(request)
+	if err == nil {
+		defer answer.Body.Close()
+		status = answer.StatusCode
+		body, err = io.ReadAll(io.LimitReader(answer.Body, branch.MaxBody))
+	}
+	if err != nil {
+		err = &interlock.Error{Op: "reach participant", Name: request.URL.Host, Kind: interlock.Uncertain, Err: err}
+	}
+	return status, body, err
+}

@@ -1,0 +1,156 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// A stage is one play, as it is performed.
+type stage struct {
+	play
+	options     Options
+	transaction string // and account
+	begun       time.Time
+	sent        atomic.Int64
+	model       model       // that the participant agreed with so far
+	results     map[key]any // of each branch's first
+	failure     *Failure
+}
+
+func newStage(o Options, p play, number int) *stage {
+	return &stage{play: p, options: o, transaction: fmt.Sprintf("%s/%s %d%%", o.Prefix, p.protocol, number),
+		begun: o.now(), model: newModel(p.protocol, p.capacity), results: map[key]any{}}
+}
+
+// perform plays until something is not as expected. An error says that the participant
+// cannot be judged.
+func (s *stage) perform(ctx context.Context) error {
+	for i, m := range s.script {
+		for range s.times() {
+			if err := s.one(ctx, i+1, m); err != nil || s.failure != nil {
+				return err
+			}
+		}
+	}
+	if len(s.pair) == 0 {
+		return nil
+	}
+	if err := s.atOnce(ctx); err != nil || s.failure != nil {
+		return err
+	}
+	for i, m := range s.pair { // and what they left behind
+		if err := s.one(ctx, len(s.script)+i+1, m); err != nil || s.failure != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) times() int {
+	if s.twice {
+		return 2
+	}
+	return 1
+}
+
+// one sends a message and judges what came of it.
+func (s *stage) one(ctx context.Context, position int, m message) error {
+	got, err := s.send(ctx, m, false)
+	if err != nil {
+		return err
+	}
+	effects, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	want, next := s.model.with(m)
+	if !got.is(want) || effects != next.effects() {
+		s.fail(position, m, told(want.String(), next.effects()), told(got.String(), effects))
+		return nil
+	}
+	s.model = next
+	s.compare(position, m, got)
+	return nil
+}
+
+// compare requires of a first that its result is that of the first one.
+func (s *stage) compare(position int, m message, got reply) {
+	if m.kind != first || !got.is(Done) {
+		return
+	}
+	if before, again := s.results[m.to]; again && !reflect.DeepEqual(before, got.result) {
+		s.fail(position, m, fmt.Sprintf("the result of the first time, %v", before), fmt.Sprintf("%v", got.result))
+		return
+	}
+	s.results[m.to] = got.result
+}
+
+// atOnce sends the pair. What comes of it has to be what would have come of one after
+// the other, in either order.
+func (s *stage) atOnce(ctx context.Context) error {
+	var got [2]reply
+	var errs [2]error
+	var both sync.WaitGroup
+	start := make(chan struct{})
+	for i, m := range s.pair {
+		both.Go(func() {
+			<-start
+			got[i], errs[i] = s.send(ctx, m, true)
+		})
+	}
+	close(start)
+	both.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	effects, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	var wanted []string
+	for _, order := range [][2]int{{0, 1}, {1, 0}} {
+		var want [2]Answer
+		next := s.model
+		for _, i := range order {
+			want[i], next = next.with(s.pair[i])
+		}
+		if got[0].is(want[0]) && got[1].is(want[1]) && effects == next.effects() {
+			s.model = next
+			for i, m := range s.pair {
+				if s.failure == nil {
+					s.compare(len(s.script)+i+1, m, got[i])
+				}
+			}
+			return nil
+		}
+		wanted = append(wanted, told(want[0].String()+" and "+want[1].String(), next.effects()))
+	}
+	if wanted[0] == wanted[1] {
+		wanted = wanted[:1]
+	}
+	s.fail(len(s.script)+1, s.pair[0], strings.Join(wanted, " or "), told(got[0].String()+" and "+got[1].String(), effects))
+	return nil
+}
+
+func (s *stage) fail(position int, m message, want, got string) {
+	var sequence []branch.Operation
+	for _, m := range slices.Concat(s.script, s.pair) {
+		sequence = append(sequence, operations[s.protocol][m.kind])
+	}
+	name := s.name
+	if s.twice {
+		name = "each twice"
+	}
+	s.failure = &Failure{Protocol: s.protocol, Play: name, Sequence: sequence, Position: position,
+		Operation: operations[s.protocol][m.kind], Expected: want, Got: got}
+}
