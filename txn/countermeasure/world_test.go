@@ -70,6 +70,11 @@ func TestSQL(t *testing.T) {
 		{"one takes over", testOneTakesOver},
 		{"sweep forgets what is nobody's", testSweepForgetsWhatIsNobodys},
 		{"bad intents", testBadIntents},
+		{"sagas are interleaved as told", testStage},
+		{"sagas lose no update", testSagasLoseNoUpdate},
+		{"sagas read nothing dirty", testSagasReadNothingDirty},
+		{"sagas read the same twice", testSagasReadTheSameTwice},
+		{"the order of steps decides what can be undone", testOrderOfSteps},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

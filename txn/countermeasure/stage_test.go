@@ -1,0 +1,176 @@
+package countermeasure_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// A play is a saga: steps in transactions of their own, one after the other. If one
+// fails for good, those before it are undone, the last one first.
+type play struct {
+	id    string
+	steps []step
+	ended func(done bool) // told when it has come to its end; may be nil
+}
+
+// A step that is refused for now, an ErrHeld or another Retryable error, is tried again
+// at the saga's next turn.
+type step struct {
+	do, undo func(ctx context.Context, db driver.SQL) error
+}
+
+// A turn lets a saga run one transaction, and ends when that has.
+type turn struct{ over chan struct{} }
+
+// interleave runs sagas in goroutines of their own, one transaction at a time: each
+// letter of the schedule is a turn of the saga of that letter, A being the first. After
+// it they come to their ends in turns. It returns which were done, and not undone.
+func (w world) interleave(schedule string, plays ...play) (done []bool) {
+	w.Helper()
+	done = make([]bool, len(plays))
+	turns, ends := make([]chan turn, len(plays)), make([]chan struct{}, len(plays))
+	for i, p := range plays {
+		turns[i], ends[i] = make(chan turn), make(chan struct{})
+		go func() {
+			defer close(ends[i])
+			done[i] = w.run(p, turns[i])
+		}()
+	}
+	give := func(i int) (running bool) {
+		t := turn{make(chan struct{})}
+		select {
+		case turns[i] <- t:
+			<-t.over
+			return true
+		case <-ends[i]:
+			return false
+		}
+	}
+	for _, letter := range schedule {
+		give(int(letter - 'A'))
+	}
+	for running, rounds := true, 0; running; rounds++ {
+		if running = false; rounds > 100 {
+			w.Fatalf("%s: no end in sight", schedule)
+		}
+		for i := range plays {
+			running = give(i) || running
+		}
+	}
+	return done
+}
+
+// run plays a saga, a transaction in each turn.
+func (w world) run(p play, turns <-chan turn) (done bool) {
+	act := func(fn func(ctx context.Context, db driver.SQL) error) (err error) {
+		for held := true; held; {
+			t := <-turns
+			err = w.in(fn)
+			held = err != nil && interlock.Kind(err) == interlock.Retryable
+			close(t.over)
+		}
+		return err
+	}
+	if p.ended == nil {
+		p.ended = func(bool) {}
+	}
+	for i, s := range p.steps {
+		err := act(s.do)
+		if err == nil {
+			continue
+		}
+		if class, _ := branch.ClassOf(err); class != branch.ClassFail {
+			w.Errorf("%s, step %d: %v", p.id, i, err)
+		}
+		for j := i - 1; j >= 0; j-- {
+			if undo := p.steps[j].undo; undo != nil {
+				if err := act(undo); err != nil {
+					w.Errorf("%s, undo of step %d: %v", p.id, j, err)
+				}
+			}
+		}
+		p.ended(false)
+		return false
+	}
+	p.ended(true)
+	return true
+}
+
+// schedules are every way in which sagas of so many turns can follow each other, as far
+// as a hundred of them go, in an order that the seed says.
+func schedules(seed uint64, turns ...int) (all []string) {
+	var letters []byte
+	for i, n := range turns {
+		letters = append(letters, strings.Repeat(string(rune('A'+i)), n)...)
+	}
+	random := rand.New(rand.NewPCG(seed, 5))
+	seen := map[string]bool{}
+	for range 300 {
+		random.Shuffle(len(letters), func(i, j int) { letters[i], letters[j] = letters[j], letters[i] })
+		if s := string(letters); !seen[s] && len(all) < 100 {
+			seen[s] = true
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// refused makes what a countermeasure found out a reason to undo.
+func refused[E error](err error) error {
+	var e E
+	if errors.As(err, &e) {
+		return branch.Fail(err)
+	}
+	return err
+}
+
+func exec(query string, args ...any) func(ctx context.Context, db driver.SQL) error {
+	return func(ctx context.Context, db driver.SQL) error {
+		_, err := db.Exec(ctx, query, args...)
+		return err
+	}
+}
+
+var errOops = errors.New("the last step does not work out")
+
+func oops(context.Context, driver.SQL) error { return branch.Fail(errOops) }
+
+// TestInterleave: what the tests of anomalies stand on does what it says.
+func TestInterleave(t *testing.T) {
+	if all := schedules(1, 2, 2); len(all) != 6 {
+		t.Errorf("%d schedules: %q", len(all), all)
+	}
+	if a, b := fmt.Sprint(schedules(7, 3, 3)), fmt.Sprint(schedules(7, 3, 3)); a != b {
+		t.Error("a seed makes other schedules each time")
+	}
+}
+
+func testStage(w world) {
+	var order string
+	note := func(what string) func(context.Context, driver.SQL) error {
+		return func(context.Context, driver.SQL) error { order += what + " "; return nil }
+	}
+	busy := 2
+	held := func(context.Context, driver.SQL) error {
+		order += "held "
+		if busy--; busy < 0 {
+			return nil
+		}
+		return &interlock.HeldError{Name: "x"}
+	}
+	done := w.interleave("ABAAB",
+		play{id: "A", steps: []step{{note("a1"), note("-a1")}, {note("a2"), note("-a2")}, {oops, note("never")}}},
+		play{id: "B", steps: []step{{held, nil}, {note("b2"), nil}}})
+	// After ABAAB come A (-a2), B, A (-a1), B.
+	if want := "a1 held a2 held -a2 held -a1 b2 "; order != want || done[0] || !done[1] {
+		w.Errorf("%q, want %q; done %v", order, want, done)
+	}
+}
