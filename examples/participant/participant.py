@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""A participant of Interlock's transactions: a shop that holds and sells seats.
+
+    python3 participant.py seats.db 8080
+
+It needs nothing but Python's standard library. What it answers to which message is in
+docs/conformance.md; the conformance kit plays all of it to this file.
+
+The rule to take home: the row about the branch and the business are written in one local
+transaction, and the row is looked at first. Everything else is bookkeeping.
+"""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import re
+import sqlite3
+import sys
+import time
+import urllib.parse
+import uuid
+
+FIRST = {"do", "try", "prepare"}
+CONFIRM = {"confirm", "commit"}
+UNDO = {"undo", "cancel", "rollback"}
+MAX_BODY = 1 << 20
+
+TABLES = """
+create table if not exists branch (transaction_id text, branch text, step text, state text not null,
+    input blob, output text, primary key (transaction_id, branch, step));
+create table if not exists account (name text primary key, held int not null default 0, confirmed int not null default 0);
+"""
+
+
+class Refused(Exception):
+    """The business says no: 409, now and whenever the message comes again."""
+
+
+class Answer(Exception):
+    """Ends the message with a status and a text."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+# ---- The business.
+
+
+def business(db, operation, order):
+    """Does one operation. The barrier sees to it that it is done once, and in order."""
+    name, amount = order["account"], order["amount"]
+    db.execute("insert into account (name) values (?) on conflict do nothing", (name,))
+    if operation in FIRST:
+        full = "select held + confirmed + ? > ? from account where name = ?"
+        if db.execute(full, (amount, order["capacity"], name)).fetchone()[0]:
+            raise Refused("there is no room")
+    held, confirmed = {
+        "do": (0, 1), "undo": (0, -1),
+        "try": (1, 0), "prepare": (1, 0), "confirm": (-1, 1), "commit": (-1, 1), "cancel": (-1, 0), "rollback": (-1, 0),
+    }[operation]
+    db.execute("update account set held = held + ?, confirmed = confirmed + ? where name = ?",
+               (held * amount, confirmed * amount, name))
+    return {"hold": str(uuid.uuid4())}
+
+
+# ---- The barrier.
+
+
+@contextlib.contextmanager
+def transaction(path):
+    """Commits what was done in it, or nothing. One writes at a time; the others wait."""
+    db = sqlite3.connect(path, timeout=10, isolation_level=None)
+    try:
+        db.execute("pragma synchronous = full")  # done means that it is on the disk
+        db.execute("begin immediate")
+        yield db
+        db.execute("commit")
+    finally:
+        db.close()  # rolls back what was not committed
+
+
+def barrier(db, key, operation, body):
+    """Answers a message: (status, JSON or text)."""
+    state, input_hash, output = db.execute(
+        "select state, input, output from branch where transaction_id = ? and branch = ? and step = ?", key
+    ).fetchone() or ("unknown", None, None)
+    if operation in FIRST:
+        if state == "undone":
+            return 409, "it was undone before"
+        if state != "unknown" and input_hash != hashlib.sha256(body).digest():
+            return 422, "it came with another input before"
+        if state == "refused":
+            return 409, output
+        return (200, output) if state != "unknown" else run(db, key, operation, body, "done")
+    if operation in CONFIRM:
+        if state in ("done", "confirmed"):
+            return (200, "") if state == "confirmed" else run(db, key, operation, body, "confirmed")
+        return 409, f"it cannot be confirmed, it is {state}"
+    if state == "confirmed":
+        return 409, "it cannot be undone, it is confirmed"
+    if state == "done":
+        return run(db, key, operation, body, "undone")
+    if state == "unknown":  # nothing to take back; but the first may still be on its way
+        remember(db, key, "undone", b"", "")
+    return 200, ""
+
+
+def run(db, key, operation, body, state):
+    """Runs the business, and remembers what came of it."""
+    db.execute("savepoint business")
+    try:
+        output = json.dumps(business(db, operation, json.loads(body)))
+    except Refused as refusal:
+        db.execute("rollback to business")
+        remember(db, key, "refused", body, str(refusal))
+        return 409, str(refusal)
+    if operation in FIRST:
+        remember(db, key, state, body, output)
+        return 200, output
+    db.execute("update branch set state = ? where transaction_id = ? and branch = ? and step = ?", (state, *key))
+    return 200, ""
+
+
+def remember(db, key, state, body, output):
+    db.execute("insert into branch values (?, ?, ?, ?, ?, ?)", (*key, state, hashlib.sha256(body).digest(), output))
+
+
+# ---- HTTP.
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer leaves in one piece
+    database = ""
+
+    def do_POST(self):
+        try:
+            body = self.body()
+            key, operation = self.call()
+            with transaction(self.database) as db:
+                status, text = barrier(db, key, operation, body)
+        except Answer as answer:
+            status, text = answer.status, str(answer)
+        except sqlite3.OperationalError as busy:
+            status, text = 503, str(busy)
+        except Exception as error:  # nobody knows how far it came; it was rolled back
+            status, text = 500, repr(error)
+        self.answer(status, text)
+
+    def do_GET(self):
+        """Tells what an account has."""
+        name = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("account", [""])[0]
+        with transaction(self.database) as db:
+            held, confirmed = db.execute(
+                "select held, confirmed from account where name = ?", (name,)).fetchone() or (0, 0)
+        self.answer(200, json.dumps({"held": held, "confirmed": confirmed}))
+
+    def body(self):
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY:
+            self.close_connection = True  # what is left of the request is not read
+            raise Answer(413 if length.isdigit() else 411, "a body has a length, of 1 MiB at most")
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            self.close_connection = True
+            raise Answer(400, "the body was cut off")
+        return body
+
+    def call(self):
+        """The key and the operation that the headers tell of, and nothing but that."""
+        key = self.name("Transaction", 200), self.name("Branch", 255), self.name("Step", 255, "")
+        operation = self.header("Operation")
+        if operation not in FIRST | CONFIRM | UNDO:
+            raise Answer(400, f"there is no operation {operation!r}")
+        self.number("Attempt")
+        self.number("Begun")
+        self.number("Epoch", 0)
+        deadline = self.number("Deadline", 0)
+        if deadline and deadline <= time.time() * 1000:
+            raise Answer(408, "the deadline has passed, nobody waits for the answer")
+        return key, operation
+
+    def header(self, name, default=None):
+        values = self.headers.get_all("Interlock-" + name, [])
+        if not values and default is not None:
+            return default
+        if len(values) != 1 or not values[0]:
+            raise Answer(400, f"Interlock-{name} comes {len(values)} times, or is empty")
+        return values[0]
+
+    def number(self, name, default=None):
+        text = self.header(name, None if default is None else str(default))
+        if text != str(default) and not re.fullmatch("[1-9][0-9]{0,18}", text):
+            raise Answer(400, f"Interlock-{name} is no number above 0")
+        return int(text)
+
+    def name(self, name, longest, default=None):
+        text = self.header(name, default)
+        try:
+            if re.search("%(?![0-9A-Fa-f]{2})", text):
+                raise ValueError
+            decoded = urllib.parse.unquote(text, errors="strict")
+        except ValueError:
+            raise Answer(400, f"Interlock-{name} is not percent-encoded UTF-8") from None
+        if len(decoded.encode()) > longest or "\0" in decoded:
+            raise Answer(400, f"Interlock-{name} is too long, or has a NUL")
+        return decoded
+
+    def answer(self, status, text):
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if status == 200 else "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: participant.py DATABASE [PORT]")
+    Handler.database = sys.argv[1]
+    with contextlib.closing(sqlite3.connect(Handler.database)) as db:
+        db.execute("pragma journal_mode = wal")
+        db.executescript(TABLES)
+    with Server(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) == 3 else 0), Handler) as server:
+        print(f"http://127.0.0.1:{server.server_address[1]}/", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

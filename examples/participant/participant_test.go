@@ -1,0 +1,133 @@
+package participant
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/barrier/conformance"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// python starts the participant on a database, and gives its address. Without a port it
+// chooses one.
+func python(t *testing.T, database string, port ...string) (*testbed.Process, string) {
+	t.Helper()
+	p := testbed.Command(t, testbed.Binary(t, "python3"), append([]string{"-I", "participant.py", database}, port...)...)
+	return p, p.Line(30 * time.Second)
+}
+
+// client has connections of its own, which end with the test.
+func client(t *testing.T) *http.Client {
+	transport := &http.Transport{MaxIdleConnsPerHost: 16}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// TestPythonPassesTheKit: every protocol, every order.
+func TestPythonPassesTheKit(t *testing.T) {
+	p, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
+	report, err := conformance.Run(t.Context(), conformance.Options{URL: address, Client: client(t),
+		Protocols: conformance.Protocols(), Concurrency: 2, Rounds: 4, Patience: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err, p.Stderr())
+	}
+	t.Logf("%d plays, %d messages", report.Plays, report.Messages)
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPythonKilledKeepsWhatItSaid: it is killed three times while transactions come to
+// their ends, and each comes to its own, once.
+func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
+	const transactions = 24
+	database := filepath.Join(t.TempDir(), "seats.db")
+	p, address := python(t, database)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := branch.Caller{Client: client(t)}
+	ended := make(chan error, transactions)
+	for i := range transactions {
+		go func() { ended <- transact(t.Context(), caller, address, i) }()
+	}
+	for n := range transactions {
+		if n == 3 || n == 9 || n == 15 {
+			p.Kill()
+			p, _ = python(t, database, u.Port())
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range transactions {
+		want := conformance.Effects{Confirmed: 1}
+		if i%2 == 1 {
+			want = conformance.Effects{}
+		}
+		if got := has(t, address, fmt.Sprint("account ", i)); got != want {
+			t.Errorf("account %d has %+v, want %+v", i, got, want)
+		}
+	}
+}
+
+// transact tries, and then confirms or cancels, as often as it takes.
+func transact(ctx context.Context, caller branch.Caller, address string, i int) error {
+	last := branch.Confirm
+	if i%2 == 1 {
+		last = branch.Cancel
+	}
+	var hold []byte
+	for _, operation := range []branch.Operation{branch.Try, branch.Try, last, last} {
+		c := branch.Call{Transaction: fmt.Sprint("t", i), Branch: "seats", Operation: operation, Begun: time.Now()}
+		output, err := persist(ctx, caller, address, c, fmt.Appendf(nil, `{"account":"account %d","amount":1,"capacity":1}`, i))
+		switch {
+		case err != nil:
+			return err
+		case operation == branch.Try && hold == nil:
+			hold = output
+		case operation == branch.Try && string(hold) != string(output):
+			return fmt.Errorf("%s was answered %s, and then %s", c.Key(), hold, output)
+		}
+	}
+	return nil
+}
+
+// persist calls until there is an answer, or a refusal.
+func persist(ctx context.Context, caller branch.Caller, address string, c branch.Call, input []byte) ([]byte, error) {
+	for c.Attempt = 1; ; c.Attempt++ {
+		calling, cancel := context.WithTimeout(ctx, 10*time.Second)
+		output, err := caller.Post(calling, address, c, input)
+		cancel()
+		class, _ := branch.ClassOf(err)
+		if err == nil || class == branch.ClassFail || c.Attempt == 600 {
+			return output, err
+		}
+		time.Sleep(50 * time.Millisecond) // the participant is being started again
+	}
+}
+
+func has(t *testing.T, address, account string) (e conformance.Effects) {
+	t.Helper()
+	answer, err := client(t).Get(address + "?account=" + url.QueryEscape(account))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if err := json.NewDecoder(answer.Body).Decode(&e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
