@@ -44,8 +44,8 @@ soak-crashes: deps ## A relay and the one after it killed at every pair of point
 races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000
 	INTERLOCK_RACES=full go test -count=1 -timeout 120m ./examples/races
 
-bench-sagas: deps ## Sagas per second on each store, as a ratio to its durable commits
-	cd server && INTERLOCK_BENCH=full go test -count=1 -timeout 30m -v -run '^TestSagas$$' ./internal/bench | grep -v '^=== '
+bench-sagas: deps ## Sagas per second, as a ratio to each store's durable commits
+	cd server && INTERLOCK_BENCH=full go test -count=1 -timeout 30m -v -run '^Test(Sagas|Drain)$$' ./internal/bench | grep -v '^=== '
 
 mutants: deps ## Plant one wrong line at a time; the tests must notice each
 	go run ./tools/mutants tools/mutants/planted/*.txt

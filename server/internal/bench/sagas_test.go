@@ -13,11 +13,8 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -125,7 +122,7 @@ func newWorkload(t *testing.T, s store) *workload {
 		answer, err := caller.Post(ctx, participant.URL, branch.From(ctx), fmt.Appendf(nil, "%q", input))
 		return string(answer), err
 	})
-	w.serve(t, s)
+	w.engine = serve(t, s, &coordinator.Options{PerTarget: 256}, nil, w.local, w.remote)
 	return w
 }
 
@@ -133,32 +130,6 @@ func newWorkload(t *testing.T, s store) *workload {
 func (w *workload) define(name string, act func(ctx context.Context, input string) (string, error)) saga.Definition[string] {
 	undo := func(context.Context, string, *string) error { return nil }
 	return saga.Define(name, saga.Step("reserve", act).Undo("release", undo), saga.Step("pay", act).Pivot())
-}
-
-// serve drives all shards until the test ends.
-func (w *workload) serve(t *testing.T, s store) {
-	t.Helper()
-	j, err := journal.New(s.journal, &journal.Options{Shards: 8})
-	ok(t, err)
-	c, err := coordinator.New(j, &coordinator.Options{PerTarget: 256})
-	ok(t, err)
-	w.engine, err = saga.New(c, nil, w.local, w.remote)
-	ok(t, err)
-	d := memory.NewSpace().Open(nil)
-	locks, err := lock.NewFenced(d, nil)
-	ok(t, err)
-	claim, err := locks.Acquire(t.Context(), "sagas")
-	ok(t, err)
-	served := make(chan error, 1)
-	go func() { served <- c.Run(context.Background(), claim) }()
-	t.Cleanup(func() {
-		ctx := context.Background()
-		ok(t, claim.Release(ctx))
-		<-served
-		ok(t, locks.Close(ctx))
-		ok(t, d.Close(ctx))
-		ok(t, j.Close())
-	})
 }
 
 // saga starts one and waits for its end.

@@ -13,12 +13,17 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -101,4 +106,31 @@ func table[T any](tb testing.TB, db driver.BeginnerAt[T]) driver.Journal {
 	ok(tb, t.Create(tb.Context(), tx))
 	ok(tb, tx.Commit(tb.Context()))
 	return t
+}
+
+// serve drives the sagas of a store, all shards, until the test ends.
+func serve(t *testing.T, s store, o *coordinator.Options, hooks *observe.Saga, sagas ...saga.Defined) *saga.Engine {
+	t.Helper()
+	j, err := journal.New(s.journal, &journal.Options{Shards: 8})
+	ok(t, err)
+	c, err := coordinator.New(j, o)
+	ok(t, err)
+	e, err := saga.New(c, &saga.Options{Hooks: hooks}, sagas...)
+	ok(t, err)
+	d := memory.NewSpace().Open(nil)
+	locks, err := lock.NewFenced(d, nil)
+	ok(t, err)
+	claim, err := locks.Acquire(t.Context(), "sagas")
+	ok(t, err)
+	served := make(chan error, 1)
+	go func() { served <- c.Run(context.Background(), claim) }()
+	t.Cleanup(func() {
+		ctx := context.Background()
+		ok(t, claim.Release(ctx))
+		<-served
+		ok(t, locks.Close(ctx))
+		ok(t, d.Close(ctx))
+		ok(t, j.Close())
+	})
+	return e
 }
