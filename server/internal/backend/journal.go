@@ -1,0 +1,63 @@
+package backend
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Journal connects to a journal of transactions; a backend that keeps none is refused
+// with a [*URLError]. name is that of its tables in a database, or the prefix of its
+// keys in etcd; empty is the default of each. The tables are made unless they exist.
+// The context bounds the opening only.
+func (t Target) Journal(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
+	switch t.kind {
+	case "etcd":
+		client, err := t.dialEtcd(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return etcd.NewJournal(client, name), func() { _ = client.Close() }, nil
+	case "postgres":
+		pool, err := t.dialPostgres(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		store, err := journalTables(ctx, postgres.Pool(pool), name)
+		if err != nil {
+			pool.Close()
+			return nil, nil, onOneLine(err)
+		}
+		return store, pool.Close, nil
+	case "mysql":
+		db, err := t.dialMySQL()
+		if err != nil {
+			return nil, nil, err
+		}
+		store, err := journalTables(ctx, mysql.DB(db), name)
+		if err != nil {
+			_ = db.Close() // the first error says more
+			return nil, nil, err
+		}
+		return store, func() { _ = db.Close() }, nil
+	}
+	return nil, nil, &URLError{t.kind + " keeps no journal; use an etcd://, postgres:// or mysql:// URL"}
+}
+
+// journalTables is a journal whose tables exist.
+func journalTables[T any](ctx context.Context, db driver.BeginnerAt[T], name string) (driver.Journal, error) {
+	t := journal.NewTable(db, name)
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // nothing after the commit
+	if err := t.Create(ctx, tx); err != nil {
+		return nil, err
+	}
+	return t, tx.Commit(ctx)
+}
