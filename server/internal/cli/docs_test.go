@@ -62,6 +62,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
 	shop(t, db)
 	t.Setenv("SHOP", shopURL(db))
+	t.Setenv("PARTICIPANT", participant(t))
 	list := examples(t, "../../../docs/cli.md")
 	for _, e := range list {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
@@ -82,6 +83,13 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 			t.Errorf("docs/cli.md has no example of %s", command)
 		}
 	}
+}
+
+// participant starts the one in Python, and gives its address.
+func participant(t *testing.T) string {
+	python := testbed.Binary(t, "python3")
+	script := "../../../examples/participant/participant.py"
+	return testbed.Command(t, python, "-I", script, filepath.Join(t.TempDir(), "seats.db")).Line(patience)
 }
 
 // play runs a command to its end. What it says is shown only if it fails, as in

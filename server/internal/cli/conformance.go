@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/txn/barrier/conformance"
+)
+
+func (a *app) conformanceCommand() *cobra.Command {
+	var o conformance.Options
+	var protocols []string
+	c := &cobra.Command{
+		Use: "conformance URL", Short: "Judge a participant of sagas, TCC or two-phase commit over HTTP",
+		Args: oneArg("URL"),
+		Long: `Plays the messages of a coordinator to a participant, in every order, twice, late and
+two at once, and judges its answers and its effects. docs/conformance.md says what is
+expected, and what a participant has to offer for it. It writes: accounts and
+transactions whose names it makes up, which the participant keeps.`,
+		Example: `  interlock conformance http://127.0.0.1:7470
+  interlock conformance http://127.0.0.1:7470 --protocol saga -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.URL = args[0]
+			for _, p := range protocols {
+				if !slices.Contains(conformance.Protocols(), conformance.Protocol(p)) {
+					return usage("--protocol %s is not known; it is one of %v", p, conformance.Protocols())
+				}
+				o.Protocols = append(o.Protocols, conformance.Protocol(p))
+			}
+			return a.conform(c.Context(), o)
+		},
+	}
+	c.Flags().StringSliceVar(&protocols, "protocol", nil, "saga, tcc or 2pc; several with commas (default: saga,tcc)")
+	c.Flags().StringVar(&o.Inspect, "inspect", "", "where the participant tells of an account (default: the same URL)")
+	c.Flags().IntVar(&o.Rounds, "rounds", 0, "how often each pair of messages is sent at once (default: 10)")
+	c.Flags().DurationVar(&o.Patience, "patience", 0, "how long a message may take to have an answer (default: 10s)")
+	completes(c, "protocol", "saga", "tcc", "2pc")
+	return c
+}
+
+// conformView is the JSON form of a report; docs/cli.md promises it.
+type conformView struct {
+	Plays    int               `json:"plays"`
+	Messages int               `json:"messages"`
+	Failures []conformFailView `json:"failures"`
+}
+
+type conformFailView struct {
+	Protocol  string   `json:"protocol"`
+	Play      string   `json:"play,omitempty"`
+	Sequence  []string `json:"sequence"`
+	Position  int      `json:"position"`
+	Operation string   `json:"operation"`
+	Expected  string   `json:"expected"`
+	Got       string   `json:"got"`
+}
+
+func (a *app) conform(ctx context.Context, o conformance.Options) error {
+	started := time.Now()
+	report, err := conformance.Run(ctx, o)
+	if err != nil {
+		return fail(exitUnreachable, "cannot judge %s: %w", o.URL, err)
+	}
+	v := conformView{Plays: report.Plays, Messages: report.Messages, Failures: []conformFailView{}}
+	var text strings.Builder
+	for _, f := range report.Failures {
+		view := conformFailView{string(f.Protocol), f.Play, nil, f.Position, string(f.Operation), f.Expected, f.Got}
+		for _, op := range f.Sequence {
+			view.Sequence = append(view.Sequence, string(op))
+		}
+		v.Failures = append(v.Failures, view)
+		fmt.Fprintln(&text, plain(f.String()))
+	}
+	fmt.Fprintf(&text, "%d plays, %d messages, %d failures\n", v.Plays, v.Messages, len(v.Failures))
+	if err := a.print(v, text.String()); err != nil {
+		return err
+	}
+	if len(v.Failures) > 0 {
+		return fail(exitFailed, "the participant does not conform: see docs/conformance.md (after %v)", time.Since(started).Round(time.Millisecond))
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// A participant that says yes to everything, and does nothing, is convicted, with what
+// was played, expected and found; one that is not there is told from it.
+func TestConformanceConvicts(t *testing.T) {
+	yes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			fmt.Fprint(w, `{"held":0,"confirmed":0}`)
+		}
+	}))
+	defer yes.Close()
+	out, said := run(t, 1, "conformance", yes.URL, "--protocol", "tcc", "--rounds", "1", "-o", "json")
+	var v struct {
+		Plays    int
+		Failures []struct{ Protocol, Operation, Expected, Got string }
+	}
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		t.Fatal(err, out)
+	}
+	if v.Plays < 10 || len(v.Failures) < 10 || v.Failures[0].Protocol != "tcc" || v.Failures[0].Expected == v.Failures[0].Got {
+		t.Errorf("%+v", v)
+	}
+	if !strings.Contains(said, "docs/conformance.md") {
+		t.Error(said)
+	}
+	run(t, 64, "conformance", yes.URL, "--protocol", "paxos")
+	run(t, 64, "conformance")
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	run(t, 69, "conformance", gone.URL)
+}
