@@ -1,0 +1,129 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// read is the transaction of an id or a key as the journal knows it; nil if it does
+// not.
+func (m *Manager) read(ctx context.Context, id string) (*machine, error) {
+	log, entries, err := m.coordinator.Journal().Open(ctx, Key(id))
+	if err != nil || log == nil {
+		return nil, err
+	}
+	return understood(id, log, entries)
+}
+
+func understood(id string, log *journal.Log, entries []journal.Entry) (*machine, error) {
+	const op = "read transaction"
+	if kind := log.Head().Type; !strings.HasPrefix(kind, protocol+":") {
+		return nil, bug(op, id, fmt.Errorf("%w: a %q", ErrOther, kind))
+	}
+	there, err := replay(entries)
+	if err != nil {
+		return nil, bug(op, id, err)
+	}
+	if there.what.ID != "" && there.what.ID != id && Key(id) != id {
+		return nil, bug(op, id, fmt.Errorf("%w: %q has the same key", ErrOther, there.what.ID))
+	}
+	return &there, nil
+}
+
+// attempts bounds how often a decision that comes and goes is looked at.
+const attempts = 3
+
+// presume is the transaction as the journal knows it; if it does not, the decision to
+// abort is put there first, so that nobody commits any more.
+func (m *Manager) presume(ctx context.Context, r run, abort decided) (*machine, error) {
+	for range attempts {
+		there, err := m.read(ctx, r.key)
+		if err != nil || there != nil {
+			return there, err
+		}
+		entry := decide(Abort, abort)
+		err = m.coordinator.Begin(ctx, r.key, m.kind(), entry)
+		if err == nil {
+			m.decided(r, Abort, abort.Reason)
+			aborted, err := replay([]journal.Entry{entry})
+			return &aborted, err
+		}
+		if !errors.Is(err, journal.ErrExists) {
+			return nil, err
+		}
+	}
+	return nil, &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
+		Err: errors.New("the journal forgets it as soon as it is there: keep it for longer")}
+}
+
+// Decide is for a participant that has voted yes and hears nothing: what has become of
+// the transaction that it knows by this name, an XID's. If nobody has decided, it is
+// aborted now, and stands so in the journal before this returns: ask no earlier than
+// after Options.Patience. While a run is under way in this process the answer is
+// Retryable. For one that began before Options.Retention and is not in the journal the
+// error is an [ErrNone]: it may have been forgotten, and a person has to know. After
+// any other error ask again.
+func (m *Manager) Decide(ctx context.Context, transaction string) (Decision, error) {
+	const op = "decide transaction"
+	r, err := parse(transaction)
+	if err != nil {
+		return "", bug(op, transaction, err)
+	}
+	if m.runs(r) {
+		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is under way")}
+	}
+	there, err := m.read(ctx, r.key)
+	if err == nil && there == nil {
+		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
+			return "", definite(op, transaction, ErrNone)
+		}
+		there, err = m.presume(ctx, r, decided{Run: r.sign, Reason: "a participant has asked, and nobody had decided"})
+	}
+	if err != nil {
+		return "", err
+	}
+	return there.of(r), nil
+}
+
+// runs reports whether a run is under way in this process.
+func (m *Manager) runs(r run) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.running[r.String()] > 0
+}
+
+func (m *Manager) decided(r run, d Decision, reason string) {
+	if f := m.options.Hooks.Decided; f != nil {
+		f(observe.TwoPCDecided{Transaction: r.String(), Commit: d == Commit, Reason: reason})
+	}
+}
+
+func (m *Manager) tried(e observe.TwoPCTried) {
+	if f := m.options.Hooks.Tried; f != nil {
+		f(e)
+	}
+}
+
+// found makes a heuristic outcome of an abort durable, as far as that is possible: if
+// the abort has ended in the journal, nothing stands behind it, and only the hook is
+// told.
+func (m *Manager) found(ctx context.Context, r run, name string, why error) {
+	err := m.coordinator.Begin(ctx, r.key, m.kind(),
+		decide(Abort, decided{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
+	if errors.Is(err, journal.ErrExists) {
+		err = nil
+	}
+	m.heuristic(observe.TwoPCHeuristic{Transaction: r.String(), Participants: []string{name}, Err: errors.Join(why, err)})
+}
+
+func (m *Manager) heuristic(e observe.TwoPCHeuristic) {
+	if f := m.options.Hooks.Heuristic; f != nil {
+		f(e)
+	}
+}

@@ -1,0 +1,136 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// pause is how long to wait before a participant is told again.
+var pause = backoff.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
+
+// driving is the second phase, as coordinators drive it.
+type driving struct{ manager *Manager }
+
+// Drive commits what is decided to be, and ends what is done. A commit is never given
+// up.
+func (d driving) Drive(t *coordinator.Turn) error {
+	m, err := replay(t.Entries())
+	if err != nil {
+		return bug("drive transaction", t.ID(), err)
+	}
+	switch {
+	case m.ended:
+		return nil
+	case m.state == Aborted: // branches are rolled back by whoever finds them
+		return t.End(end())
+	case m.settled():
+		return d.remind(t, m)
+	}
+	return d.finish(t, m)
+}
+
+// finish commits until all branches have said so, or a person has to look.
+func (d driving) finish(t *coordinator.Turn, m machine) error {
+	r, err := m.run(t.ID())
+	if err != nil {
+		return bug("drive transaction", t.ID(), err)
+	}
+	left := m.left()
+	for attempt := 1; ; attempt++ {
+		if err := t.Holds(); err != nil {
+			return err
+		}
+		a := answers(left, t.Round(d.tasks(r, left, attempt)...))
+		left = a.again
+		if entries := m.follow(a); len(entries) > 0 {
+			if m, err = d.append(t, m, entries); err != nil || len(m.left()) == 0 {
+				return err
+			}
+		}
+		wait := pause.Delay(attempt, t.Random())
+		for i, name := range left {
+			d.manager.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
+		}
+		if !t.Pause(wait, left...) {
+			return t.Holds()
+		}
+	}
+}
+
+// run is the one that is decided.
+func (m *machine) run(key string) (run, error) { return parse(key + "." + m.what.Run) }
+
+// name is what participants know it by.
+func (m *machine) name(key string) string { return run{key: key, sign: m.what.Run}.String() }
+
+// tasks are the calls that commit these branches.
+func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
+	tasks := make([]coordinator.Task, len(names))
+	for i, name := range names {
+		x := r.xid(name)
+		tasks[i] = coordinator.Task{
+			Target: name, Timeout: d.manager.options.Finish,
+			Call: branch.Call{Transaction: x.Transaction, Branch: name, Operation: branch.Commit, Attempt: attempt},
+			Do: func(ctx context.Context) error {
+				p, err := d.manager.participant(name)
+				if err != nil {
+					return err
+				}
+				err = p.Commit(calling(ctx, r, name, branch.Commit), x)
+				if errors.Is(err, driver.ErrHeuristic) {
+					return branch.Fail(err) // the participant is well
+				}
+				return err
+			},
+		}
+	}
+	return tasks
+}
+
+// append makes records durable, and tells of what they are.
+func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry) (machine, error) {
+	next, err := m.with(entries...)
+	if err != nil {
+		return m, bug("drive transaction", t.ID(), err)
+	}
+	switch {
+	case next.ended:
+		err = t.End(entries...)
+	case next.settled():
+		err = t.Append(t.Now().Add(d.manager.options.Remind), entries...)
+	default:
+		err = t.Append(time.Time{}, entries...)
+	}
+	if err != nil {
+		return m, err
+	}
+	d.announce(t.ID(), next)
+	return next, nil
+}
+
+func (d driving) announce(key string, m machine) {
+	switch {
+	case m.state == Heuristic:
+		d.manager.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.named(otherwise),
+			Commit: m.decision == Commit, Err: errors.New(m.complaint())})
+	case m.ended && d.manager.options.Hooks.Ended != nil:
+		d.manager.options.Hooks.Ended(observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})
+	}
+}
+
+// remind tells again of what waits for a person, when that is due.
+func (d driving) remind(t *coordinator.Turn, m machine) error {
+	if !t.Due() {
+		return nil
+	}
+	_, err := d.append(t, m, []journal.Entry{{Kind: recordRemind}})
+	return err
+}

@@ -1,0 +1,226 @@
+package twopc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// HTTP is a participant behind a URL, in any language. All of its calls are POSTs with
+// the headers of txn/branch, which say whether to prepare, commit or roll back, and
+// which transaction and branch. What the participant has to do:
+//
+//   - prepare: the body is what [Remote.Send] was given. Do it, durably, so that it can
+//     be committed and rolled back whatever crashes, and answer 2xx; 409 is a no. With
+//     the body {"vote":"read only"} nothing was changed and nothing will be told. After
+//     a roll back, answer 409.
+//   - commit, roll back: idempotent; of a branch that is not known nothing is left to
+//     roll back. 409 says that the branch was finished otherwise: see
+//     driver.ErrHeuristic.
+//   - GET with the query in-doubt, if it can: the branches that are prepared, as
+//     [{"transaction":…,"branch":…,"since":milliseconds since 1970}]. What does not
+//     list them is never scanned, and asks [Manager.Decide] itself, by a way of its own.
+type HTTP struct {
+	URL    string
+	Caller branch.Caller
+}
+
+var _ driver.Preparer[*Remote] = HTTP{}
+
+// Remote is a branch at an [HTTP] participant. Nothing is sent before it is prepared.
+type Remote struct {
+	at  HTTP
+	xid driver.XID
+
+	mu     sync.Mutex
+	input  []byte
+	output []byte
+}
+
+// Send sets what is sent with prepare, JSON of at most branch.MaxBody bytes.
+func (r *Remote) Send(input []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.input = input
+}
+
+// Output is what the participant answered to prepare; nil before.
+func (r *Remote) Output() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.output
+}
+
+// Begin opens a branch; see driver.Preparer.
+func (h HTTP) Begin(_ context.Context, x driver.XID) (*Remote, driver.Preparing, error) {
+	if err := x.Check(); err != nil {
+		return nil, nil, bug("begin branch", x.Transaction, err)
+	}
+	r := &Remote{at: h, xid: x}
+	return r, r, nil
+}
+
+// Prepare is the participant's vote; see driver.Preparing. While it answers that it is
+// at work it is asked again.
+func (r *Remote) Prepare(ctx context.Context) (driver.Vote, error) {
+	output, err := r.at.call(ctx, r.xid, branch.Prepare, r.sent())
+	for class, after := branch.ClassOf(err); err != nil && class == branch.ClassOngoing; class, after = branch.ClassOf(err) {
+		if !sleep(ctx, max(after, time.Second)) {
+			break
+		}
+		output, err = r.at.call(ctx, r.xid, branch.Prepare, r.sent())
+	}
+	switch class, _ := branch.ClassOf(err); {
+	case err == nil:
+		return r.voted(output), nil
+	case class == branch.ClassFail:
+		return driver.VoteNo, definite("prepare branch", r.xid.Transaction, err)
+	}
+	return driver.VoteNo, uncertain("prepare branch", r.xid.Transaction, err)
+}
+
+func (r *Remote) sent() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.input
+}
+
+func (r *Remote) voted(output []byte) driver.Vote {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.output = output
+	var said struct {
+		Vote string `json:"vote"`
+	}
+	if json.Unmarshal(output, &said) == nil && said.Vote == driver.VoteReadOnly.String() {
+		return driver.VoteReadOnly
+	}
+	return driver.VoteYes
+}
+
+// CommitOne prepares and commits; see driver.Preparing. A crash between the two leaves
+// a branch in doubt, which is aborted.
+func (r *Remote) CommitOne(ctx context.Context) error {
+	vote, err := r.Prepare(ctx)
+	switch {
+	case err != nil: // what was never told to commit never does
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		return definite("commit branch", r.xid.Transaction, errors.Join(err, r.at.Rollback(clean, r.xid)))
+	case vote == driver.VoteReadOnly:
+		return nil
+	}
+	return r.at.Commit(ctx, r.xid)
+}
+
+// Abandon has nothing to free; see driver.Preparing.
+func (r *Remote) Abandon(context.Context) error { return nil }
+
+// Commit tells the participant to commit; see driver.Participant.
+func (h HTTP) Commit(ctx context.Context, x driver.XID) error { return h.finish(ctx, x, branch.Commit) }
+
+// Rollback tells the participant to roll back; see driver.Participant.
+func (h HTTP) Rollback(ctx context.Context, x driver.XID) error {
+	return h.finish(ctx, x, branch.Rollback)
+}
+
+func (h HTTP) finish(ctx context.Context, x driver.XID, op branch.Operation) error {
+	_, err := h.call(ctx, x, op, nil)
+	var answer *branch.AnswerError
+	if errors.As(err, &answer) && answer.Status == http.StatusConflict {
+		return definite(string(op)+" branch", x.Transaction, fmt.Errorf("%w: %w", driver.ErrHeuristic, err))
+	}
+	return err
+}
+
+// call completes what the manager or the coordinator has said about the call.
+func (h HTTP) call(ctx context.Context, x driver.XID, op branch.Operation, input []byte) ([]byte, error) {
+	c := branch.From(ctx)
+	c.Transaction, c.Branch, c.Operation, c.Attempt = x.Transaction, x.Branch, op, max(c.Attempt, 1)
+	if r, err := parse(x.Transaction); err == nil {
+		c.Begun = r.began
+	}
+	return h.Caller.Post(ctx, h.URL, c, input)
+}
+
+// listed is a branch as a participant lists it.
+type listed struct {
+	Transaction string `json:"transaction"`
+	Branch      string `json:"branch"`
+	Since       int64  `json:"since"`
+}
+
+// InDoubt asks for the participant's list; see driver.Participant. One that answers
+// 404, 405 or 501 keeps none.
+func (h HTTP) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+	body, err := h.list(ctx)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	var all []listed
+	if err := json.Unmarshal(body, &all); err != nil {
+		return nil, h.unlisted(err)
+	}
+	doubts := make([]driver.Doubt, len(all))
+	for i, l := range all {
+		doubts[i].XID = driver.XID{Transaction: l.Transaction, Branch: l.Branch}
+		if l.Since > 0 {
+			doubts[i].Since = time.UnixMilli(l.Since)
+		}
+	}
+	return doubts, nil
+}
+
+// list is the body of the list, nil if there is none.
+func (h HTTP) list(ctx context.Context) ([]byte, error) {
+	at, err := url.Parse(h.URL)
+	if err != nil {
+		return nil, bug("list branches in doubt", h.URL, err)
+	}
+	query := at.Query()
+	query.Set("in-doubt", "")
+	at.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, bug("list branches in doubt", h.URL, err)
+	}
+	client := h.Caller.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, h.unlisted(err)
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return nil, nil
+	default:
+		return nil, h.unlisted(fmt.Errorf("it answered %d", answer.StatusCode))
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, branch.MaxBody+1))
+	if err == nil && len(body) > branch.MaxBody {
+		err = fmt.Errorf("its list has more than %d bytes", branch.MaxBody)
+	}
+	if err != nil {
+		return nil, h.unlisted(err)
+	}
+	return body, nil
+}
+
+// unlisted is that the list could not be had, which changes nothing.
+func (h HTTP) unlisted(err error) error {
+	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: h.URL, Kind: interlock.Retryable, Err: err}
+}

@@ -1,0 +1,181 @@
+package twopc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// State is where a transaction stands in the journal. One that nobody has decided is
+// not there at all.
+type State string
+
+// The states. A decision to commit goes on to COMMITTED when the last participant has
+// done it, or to HEURISTIC.
+const (
+	Committing State = "COMMITTING" // decided; what is left is committed, however long it takes
+	Committed  State = "COMMITTED"  // by all participants
+	Aborted    State = "ABORTED"    // whatever is prepared is rolled back
+	Heuristic  State = "HEURISTIC"  // a branch was finished otherwise: a person has to look
+	Resolved   State = "RESOLVED"   // a person has seen to a heuristic outcome
+)
+
+// fate is what is known of a branch that is to be committed.
+type fate int
+
+const (
+	open fate = iota
+	done
+	otherwise // finished otherwise than decided
+)
+
+// progress is a branch that is to be committed.
+type progress struct {
+	name string
+	fate fate
+	err  string
+}
+
+// machine is a transaction as its records tell it. It is pure: with says what is so
+// after more records, or that they cannot follow.
+type machine struct {
+	state    State // empty before the decision
+	decision Decision
+	what     decided
+	branches []progress
+	resolved why
+	ended    bool
+}
+
+var errOrder = errors.New("it cannot follow what is there")
+
+// replay is the machine after all records of a transaction.
+func replay(entries []journal.Entry) (machine, error) { return machine{}.with(entries...) }
+
+// with is the machine after records that follow what it has seen; m stays as it is.
+func (m machine) with(entries ...journal.Entry) (machine, error) {
+	m.branches = slices.Clone(m.branches)
+	for _, e := range entries {
+		if err := m.apply(e); err != nil {
+			return machine{}, fmt.Errorf("record %s %q in state %q: %w", e.Kind, e.Step, m.state, err)
+		}
+	}
+	return m, nil
+}
+
+func (m *machine) apply(e journal.Entry) error {
+	if (m.state == "") != (e.Kind == recordDecide) || m.ended {
+		return errOrder
+	}
+	switch e.Kind {
+	case recordDecide:
+		return m.decide(e)
+	case recordDone, recordHeuristic:
+		return m.answer(e)
+	case recordRemind:
+		if m.state != Heuristic {
+			return errOrder
+		}
+		return nil
+	case recordResolved:
+		if !m.settled() {
+			return errOrder
+		}
+		m.state = Resolved
+		return json.Unmarshal(e.Data, &m.resolved)
+	case recordEnd:
+		return m.end()
+	}
+	return fmt.Errorf("no such kind of record is known here: it was written by a newer version")
+}
+
+func (m *machine) decide(e journal.Entry) error {
+	if err := json.Unmarshal(e.Data, &m.what); err != nil {
+		return err
+	}
+	switch m.decision = Decision(e.Step); m.decision {
+	case Abort:
+		m.state = Aborted
+	case Commit:
+		if len(m.what.Branches) == 0 {
+			return fmt.Errorf("a commit of no branches is nothing to decide")
+		}
+		m.state = Committing
+		for _, name := range m.what.Branches {
+			m.branches = append(m.branches, progress{name: name})
+		}
+	default:
+		return errOrder
+	}
+	return nil
+}
+
+// answer takes what a participant said to the commit of its branch, or that it could
+// not roll it back. Which branches an abort has is not known before.
+func (m *machine) answer(e journal.Entry) error {
+	i := slices.IndexFunc(m.branches, func(p progress) bool { return p.name == e.Step })
+	if i < 0 && m.decision == Abort && e.Kind == recordHeuristic {
+		i = len(m.branches)
+		m.branches = append(m.branches, progress{name: e.Step})
+	}
+	if i < 0 || m.branches[i].fate != open {
+		return errOrder
+	}
+	if e.Kind == recordDone {
+		m.branches[i].fate = done
+		return nil
+	}
+	var w why
+	if err := json.Unmarshal(e.Data, &w); err != nil {
+		return err
+	}
+	m.branches[i].fate, m.branches[i].err = otherwise, w.Text
+	m.state = Heuristic
+	return nil
+}
+
+// end stands behind what has nothing left to do. That of a commit says itself that
+// all branches were committed.
+func (m *machine) end() error {
+	switch m.state {
+	case Committing:
+		m.state = Committed
+		for i := range m.branches {
+			m.branches[i].fate = done
+		}
+	case Aborted, Resolved:
+	default:
+		return errOrder
+	}
+	m.ended = true
+	return nil
+}
+
+// left are the branches that are still to be committed.
+func (m *machine) left() []string { return m.named(open) }
+
+// settled reports whether nothing is left to do but for a person.
+func (m *machine) settled() bool { return m.state == Heuristic && len(m.left()) == 0 }
+
+// named are the branches of a fate.
+func (m *machine) named(f fate) []string {
+	var names []string
+	for _, p := range m.branches {
+		if p.fate == f {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
+// of is what is decided of a run: to commit the one that the record names, and to
+// abort every other.
+func (m *machine) of(r run) Decision {
+	if m.what.Run == r.sign {
+		return m.decision
+	}
+	return Abort
+}

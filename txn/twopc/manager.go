@@ -1,0 +1,169 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+)
+
+// protocol is what the types of these transactions begin with in the journal.
+const protocol = "2pc"
+
+// Options of a manager; nil and the zero value work.
+type Options struct {
+	// Name is the second part of the transactions' type in the journal, at most 200
+	// bytes; empty means "transaction".
+	Name string
+	// Prepare is how long a participant may take to vote; what has not voted by then
+	// has voted no. 0 means 10 seconds.
+	Prepare time.Duration
+	// Finish bounds one call of a commit or a rollback, and all that an abort does
+	// before Run returns; 0 means 10 seconds.
+	Finish time.Duration
+	// Patience is how long a branch may wait for its decision before it is presumed
+	// that nobody will take it; 0 means a minute. It should be longer than Prepare and
+	// the journal's own patience together: what is slower is aborted, not lost.
+	Patience time.Duration
+	// Scan is how often participants are asked for what they have in doubt; 0 means
+	// 10 seconds.
+	Scan time.Duration
+	// Retention is for how long after its run began a decision is in the journal for
+	// certain; 0 means 7 days. A branch that is older, and of which the journal knows
+	// nothing, is left to a person.
+	Retention time.Duration
+	// Remind is how often the hook Heuristic is told of one that nobody has seen to; 0
+	// means a day.
+	Remind time.Duration
+	// Hooks are told what happens; nil is nobody.
+	Hooks *observe.TwoPC
+}
+
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+		name      string
+	}{{&r.Prepare, 10 * time.Second, "Prepare"}, {&r.Finish, 10 * time.Second, "Finish"}, {&r.Patience, time.Minute, "Patience"},
+		{&r.Scan, 10 * time.Second, "Scan"}, {&r.Retention, 7 * 24 * time.Hour, "Retention"}, {&r.Remind, 24 * time.Hour, "Remind"}} {
+		if *d.value < 0 {
+			return r, failure.Bug("make manager", "", "%s is %v, below zero", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if r.Patience >= r.Retention {
+		return r, failure.Bug("make manager", "", "Patience, %v, is not below Retention, %v: nothing would ever be presumed", r.Patience, r.Retention)
+	}
+	if r.Name == "" {
+		r.Name = "transaction"
+	}
+	if len(r.Name) > 200 {
+		return r, failure.Bug("make manager", r.Name, "its name has %d bytes; give it 1 to 200", len(r.Name))
+	}
+	if r.Hooks == nil {
+		r.Hooks = &observe.TwoPC{}
+	}
+	return r, nil
+}
+
+// A Registered is a [Resource] of any kind.
+type Registered interface {
+	registered() (string, driver.Participant)
+}
+
+// A Manager runs transactions over its participants, and finishes those that others
+// began. A coordinator has one. It has no goroutines but those of its calls. It is safe
+// for concurrent use.
+type Manager struct {
+	coordinator  *coordinator.Coordinator
+	options      Options
+	participants map[string]driver.Participant
+	chance       func() uint32 // tells runs apart that begin in one second
+
+	mu      sync.Mutex
+	running map[string]int // runs under way here, by what participants know
+	scan    scan
+}
+
+// New makes a manager of these participants, and has c drive its transactions: call it
+// before c serves. A participant keeps its name for as long as anything may be in doubt
+// there, and is registered with every process that shares the journal.
+func New(c *coordinator.Coordinator, o *Options, participants ...Registered) (*Manager, error) {
+	options, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{coordinator: c, options: options, participants: map[string]driver.Participant{},
+		chance: rand.Uint32, running: map[string]int{}, scan: newScan()}
+	var problems []error
+	for _, r := range participants {
+		problems = append(problems, m.register(r))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return m, c.Handle(protocol, driving{m})
+}
+
+func (m *Manager) register(r Registered) error {
+	if r == nil {
+		return failure.Bug("register participant", "", "it is nil")
+	}
+	name, p := r.registered()
+	if err := (driver.XID{Transaction: "x", Branch: name}).Check(); err != nil {
+		return bug("register participant", name, err)
+	}
+	if p == nil {
+		return failure.Bug("register participant", name, "there is none of that name: give it a participant")
+	}
+	if m.participants[name] != nil {
+		return failure.Bug("register participant", name, "there are two of that name; give each its own")
+	}
+	m.participants[name] = p
+	return nil
+}
+
+// participant is that of a name.
+func (m *Manager) participant(name string) (driver.Participant, error) {
+	if p := m.participants[name]; p != nil {
+		return p, nil
+	}
+	return nil, bug("call participant", name, fmt.Errorf("the manager was built without it: register it under this name"))
+}
+
+// kind is the type of its transactions in the journal.
+func (m *Manager) kind() string { return protocol + ":" + m.options.Name }
+
+// enlist marks a run as under way here until it is told otherwise.
+func (m *Manager) enlist(r run) (ended func()) {
+	name := r.String()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running[name]++
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.running[name]--; m.running[name] == 0 {
+			delete(m.running, name)
+		}
+	}
+}
+
+// clean is a context for what has to be done though the caller's has ended. It has its
+// own bound.
+func (m *Manager) clean(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), m.options.Finish)
+}

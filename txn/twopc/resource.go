@@ -1,0 +1,123 @@
+package twopc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// A Resource is a participant under its name, in which transactions open branches. B
+// is what the work in a branch is done with. It is made by [At].
+type Resource[B any] struct {
+	name     string
+	preparer driver.Preparer[B]
+}
+
+// At names a participant: 1 to driver.MaxXIDBranch bytes of letters, digits, - and _,
+// its own in the manager and the same wherever and whenever it is registered. The
+// branches in doubt bear the name.
+func At[B any](name string, p driver.Preparer[B]) Resource[B] { return Resource[B]{name, p} }
+
+func (r Resource[B]) registered() (string, driver.Participant) {
+	if r.preparer == nil { // an interface that holds nil would hide it
+		return r.name, nil
+	}
+	return r.name, r.preparer
+}
+
+// Join opens the branch of a transaction in this resource, one at most. The work in it
+// becomes visible when the transaction is committed, and is lost otherwise. The branch
+// may be used until the function that Run was given returns.
+func (r Resource[B]) Join(ctx context.Context, t *T) (B, error) {
+	var none B
+	if _, err := t.manager.participant(r.name); err != nil {
+		return none, err
+	}
+	if err := t.reserve(r.name); err != nil {
+		return none, err
+	}
+	b, p, err := r.preparer.Begin(ctx, t.run.xid(r.name))
+	if err = t.open(ctx, r.name, p, err); err != nil {
+		return none, err
+	}
+	return b, nil
+}
+
+// T is a transaction while its function runs. It is safe for concurrent use.
+type T struct {
+	manager *Manager
+	run     run
+
+	mu       sync.Mutex
+	closed   bool
+	branches []*working // in the order in which they were joined
+}
+
+// working is a branch while it is worked in, and prepared.
+type working struct {
+	name      string
+	preparing driver.Preparing // nil while it is being opened
+}
+
+// XID is what the branch of a resource is called there, whether it was joined or not.
+func (t *T) XID(resource string) driver.XID { return t.run.xid(resource) }
+
+// reserve keeps the place of a branch.
+func (t *T) reserve(name string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return failure.Bug("join", name, "the transaction's function has returned")
+	}
+	for _, b := range t.branches {
+		if b.name == name {
+			return failure.Bug("join", name, "the transaction has joined it: keep what the first call returned")
+		}
+	}
+	t.branches = append(t.branches, &working{name: name})
+	return nil
+}
+
+// open fills the place of a branch, or gives it up. A branch that comes when the
+// function has returned is abandoned.
+func (t *T) open(ctx context.Context, name string, p driver.Preparing, err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.IndexFunc(t.branches, func(b *working) bool { return b.name == name })
+	if err == nil && !t.closed {
+		t.branches[i].preparing = p
+		return nil
+	}
+	t.branches = slices.Delete(t.branches, i, i+1)
+	if err != nil {
+		return failure.About("join", name, err)
+	}
+	clean, cancel := t.manager.clean(ctx)
+	defer cancel()
+	return failure.Bug("join", name, "the transaction's function has returned meanwhile%s", trailing(p.Abandon(clean)))
+}
+
+func trailing(err error) string {
+	if err == nil {
+		return ""
+	}
+	return fmt.Sprintf(", and the branch could not be abandoned: %v", err)
+}
+
+// close ends the work, and gives the branches that there are.
+func (t *T) close() []*working {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	var there []*working
+	for _, b := range t.branches {
+		if b.preparing != nil {
+			there = append(there, b)
+		}
+	}
+	return there
+}

@@ -1,0 +1,241 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// An InDoubt is a branch that has voted yes and waits, as a scan finds it.
+type InDoubt struct {
+	XID driver.XID
+	// Age is since it was prepared, by the participant's clock, or since this manager
+	// found it, whichever is longer.
+	Age time.Duration
+	// Verdict is what the journal says is to be done with it: "commit", "roll back",
+	// "decide to abort", or "leave" while somebody may be at work on it; "blocked" while
+	// the journal does not answer; "too old" and "foreign" are for a person, see
+	// [Manager.Resolve].
+	Verdict    string
+	BlockedFor time.Duration // since the journal was first found not to answer for it; 0 if it does
+	Err        error         // of the journal, if it is blocked or foreign
+}
+
+// scan is what is remembered from one scan to the next.
+type scan struct {
+	seen    map[place]time.Time // first
+	blocked map[place]time.Time // since when
+}
+
+// place is a branch at the participant that lists it.
+type place struct {
+	participant string
+	xid         driver.XID
+}
+
+func newScan() scan { return scan{seen: map[place]time.Time{}, blocked: map[place]time.Time{}} }
+
+// Watch scans at once and then every Options.Scan, until ctx ends, and returns the
+// cause. Have it run in every process that has registered participants: they do not
+// disturb each other.
+func (m *Manager) Watch(ctx context.Context) error {
+	for {
+		m.Scan(ctx)
+		jitter := 0.9 + 0.2*m.coordinator.Random()
+		if !sleep(ctx, time.Duration(float64(m.options.Scan)*jitter)) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Scan looks once for what each participant has in doubt, and finishes what is
+// decided. What is decided by nobody, for longer than Options.Patience, is aborted: in
+// the journal first. Its errors are told to the hooks, and left to the next scan.
+func (m *Manager) Scan(ctx context.Context) {
+	var all sync.WaitGroup
+	for name := range m.participants {
+		all.Go(func() {
+			found, err := m.inspect(ctx, name)
+			m.gauge(name, found, err)
+			for _, d := range found {
+				m.finish(ctx, name, d)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// InDoubt lists the branches in doubt at all participants, in the order of their
+// names, with what a scan would do. It changes nothing. The error joins those of
+// participants that could not be asked; the others' branches are there.
+func (m *Manager) InDoubt(ctx context.Context) ([]InDoubt, error) {
+	var all []InDoubt
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(m.participants)) {
+		found, err := m.inspect(ctx, name)
+		all, errs = append(all, found...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// inspect asks one participant, and judges what it has in doubt.
+func (m *Manager) inspect(ctx context.Context, name string) ([]InDoubt, error) {
+	listing, cancel := context.WithTimeout(ctx, m.options.Finish)
+	defer cancel()
+	doubts, err := m.participants[name].InDoubt(listing)
+	if err != nil {
+		return nil, err
+	}
+	var found []InDoubt
+	for _, d := range doubts {
+		if d.XID.Branch != name && m.participants[d.XID.Branch] != nil {
+			continue // two names of one namespace: the other one finds it
+		}
+		found = append(found, m.look(ctx, name, d))
+	}
+	m.forget(name, found)
+	return found, nil
+}
+
+// look judges one branch by what the journal says.
+func (m *Manager) look(ctx context.Context, name string, d driver.Doubt) InDoubt {
+	now, at := m.coordinator.Now(), place{name, d.XID}
+	found := InDoubt{XID: d.XID, Age: now.Sub(m.first(m.scan.seen, at, now))}
+	if !d.Since.IsZero() {
+		found.Age = max(found.Age, now.Sub(d.Since))
+	}
+	r, err := parse(d.XID.Transaction)
+	if err != nil || d.XID.Branch != name {
+		found.Verdict, found.Err = string(foreign), err
+		return found
+	}
+	there, err := m.read(ctx, r.key)
+	if errors.Is(err, ErrOther) {
+		found.Verdict, found.Err = string(foreign), err
+		return found
+	}
+	if err != nil {
+		found.Verdict, found.Err = string(blocked), err
+		found.BlockedFor = now.Sub(m.first(m.scan.blocked, at, now))
+		return found
+	}
+	m.unblock(at)
+	found.Verdict = string(m.judge(r, found, there))
+	return found
+}
+
+// judge is what is to be done with a branch that was found.
+func (m *Manager) judge(r run, found InDoubt, there *machine) verdict {
+	d := doubt{run: r, branch: found.XID.Branch, age: found.Age, life: m.coordinator.Now().Sub(r.began), running: m.runs(r)}
+	return d.judge(there, limits{m.options.Patience, m.options.Retention})
+}
+
+// finish does what the verdict says.
+func (m *Manager) finish(ctx context.Context, name string, found InDoubt) {
+	v := verdict(found.Verdict)
+	err := found.Err
+	if v == presume {
+		v, err = m.presumed(ctx, found)
+	}
+	if v == leave {
+		return
+	}
+	if err == nil {
+		err = m.carryOut(ctx, name, found.XID, v)
+	}
+	if f := m.options.Hooks.Orphan; f != nil {
+		f(observe.TwoPCOrphan{Transaction: found.XID.Transaction, Participant: name, Age: found.Age, Verdict: string(v), Err: err})
+	}
+}
+
+// presumed is what is to be done once an abort stands in the journal, or what came
+// before it.
+func (m *Manager) presumed(ctx context.Context, found InDoubt) (verdict, error) {
+	r, err := parse(found.XID.Transaction)
+	if err != nil {
+		return foreign, err
+	}
+	there, err := m.presume(ctx, r, decided{Run: r.sign,
+		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and nobody had decided"})
+	if err != nil {
+		return blocked, err
+	}
+	return m.judge(r, found, there), nil
+}
+
+// carryOut finishes a branch.
+func (m *Manager) carryOut(ctx context.Context, name string, x driver.XID, v verdict) error {
+	if v != commit && v != rollBack {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.options.Finish)
+	defer cancel()
+	r, err := parse(x.Transaction)
+	if err != nil {
+		return err
+	}
+	if v == commit {
+		return m.participants[name].Commit(calling(ctx, r, name, branch.Commit), x)
+	}
+	err = m.participants[name].Rollback(calling(ctx, r, name, branch.Rollback), x)
+	if errors.Is(err, driver.ErrHeuristic) {
+		m.found(ctx, r, name, err)
+	}
+	return err
+}
+
+// gauge tells how a participant stands.
+func (m *Manager) gauge(name string, found []InDoubt, err error) {
+	f := m.options.Hooks.Scanned
+	if f == nil {
+		return
+	}
+	e := observe.TwoPCScanned{Participant: name, InDoubt: len(found), Err: err}
+	for _, d := range found {
+		e.Oldest = max(e.Oldest, d.Age)
+		if d.Verdict == string(blocked) {
+			e.Blocked++
+			e.BlockedFor = max(e.BlockedFor, d.BlockedFor)
+		}
+	}
+	f(e)
+}
+
+// first is when a branch was first noted.
+func (m *Manager) first(notes map[place]time.Time, p place, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, noted := notes[p]
+	if !noted {
+		at = now
+		notes[p] = now
+	}
+	return at
+}
+
+func (m *Manager) unblock(p place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.scan.blocked, p)
+}
+
+// forget drops what was noted of a participant's branches that are not in doubt any
+// more.
+func (m *Manager) forget(name string, found []InDoubt) {
+	there := map[place]bool{}
+	for _, d := range found {
+		there[place{name, d.XID}] = true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, notes := range []map[place]time.Time{m.scan.seen, m.scan.blocked} {
+		maps.DeleteFunc(notes, func(p place, _ time.Time) bool { return p.participant == name && !there[p] })
+	}
+}

@@ -1,0 +1,429 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{}) }
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+	t.Helper()
+	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
+		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	}
+}
+
+func same(t testing.TB, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q\nwant %q", what, got, want)
+	}
+}
+
+var began = time.Now()
+
+// bubble runs a test in virtual time that begins at the present, so that tokens are
+// plausible.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(began))
+		test(t)
+	})
+}
+
+// claim lasts until it is ended.
+type claim struct {
+	token interlock.Token
+	ctx   context.Context
+	end   context.CancelCauseFunc
+}
+
+// grant is the n-th claim.
+func grant(n int64) *claim {
+	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
+	if err != nil {
+		panic(err)
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+func (c *claim) Name() string             { return "shard" }
+func (c *claim) Owner() string            { return "tester" }
+func (c *claim) Token() interlock.Token   { return c.token }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Valid() bool              { return c.ctx.Err() == nil }
+func (c *claim) Remaining() time.Duration { return time.Minute }
+
+// errCrashed is what everything ends with in a process that has crashed, errNetwork
+// what is lost on its way. Neither is Definite: nothing may be concluded from them.
+var (
+	errCrashed = errors.New("crashed")
+	errNetwork = errors.New("lost on its way")
+)
+
+// place where a message of a process is: it leaves, or its answer comes back.
+const (
+	leaving   = "leaves"
+	returning = "returns"
+)
+
+// network is where all messages of one process pass: each has a label, "north commit
+// 1 leaves", by which it can be met.
+type network struct {
+	mu     sync.Mutex
+	counts map[string]int
+	passed []string              // labels, in their order
+	meet   func(at string) error // the test's: what befalls a message there; nil is nothing
+	dead   bool
+	died   chan struct{}
+}
+
+func newNetwork(meet func(at string) error) *network {
+	return &network{counts: map[string]int{}, meet: meet, died: make(chan struct{})}
+}
+
+// carry takes a message to its target and the answer back.
+func (n *network) carry(target, what string, deliver func() error) error {
+	n.mu.Lock()
+	n.counts[target+" "+what]++
+	label := fmt.Sprintf("%s %s %d ", target, what, n.counts[target+" "+what])
+	n.mu.Unlock()
+	if err := n.pass(label + leaving); err != nil {
+		return err
+	}
+	err := deliver()
+	if lost := n.pass(label + returning); lost != nil {
+		return lost
+	}
+	return err
+}
+
+func (n *network) pass(label string) error {
+	n.mu.Lock()
+	if !n.dead {
+		n.passed = append(n.passed, label)
+	}
+	n.mu.Unlock()
+	return n.befall(label)
+}
+
+// befall is what befalls a message. It may take its time.
+func (n *network) befall(label string) error {
+	if n.over() {
+		return errCrashed
+	}
+	var err error
+	if n.meet != nil {
+		err = n.meet(label)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if errors.Is(err, errCrashed) && !n.dead {
+		n.dead = true
+		close(n.died)
+	}
+	if n.dead {
+		return errCrashed
+	}
+	return err
+}
+
+func (n *network) over() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dead
+}
+
+func (n *network) labels() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.passed)
+}
+
+// crashAt is where a process ends.
+func crashAt(label string) func(string) error {
+	return func(at string) error {
+		if at == label {
+			return errCrashed
+		}
+		return nil
+	}
+}
+
+// wire is a participant as one process sees it.
+type wire struct {
+	*memory.Participant
+	name    string
+	network *network
+}
+
+func (w wire) Begin(ctx context.Context, x driver.XID) (*memory.Branch, driver.Preparing, error) {
+	if w.network.over() {
+		return nil, nil, errCrashed
+	}
+	tx, b, err := w.Participant.Begin(ctx, x)
+	return tx, session{b, w}, err
+}
+
+func (w wire) Commit(ctx context.Context, x driver.XID) error {
+	return w.network.carry(w.name, "commit", func() error { return w.Participant.Commit(ctx, x) })
+}
+
+func (w wire) Rollback(ctx context.Context, x driver.XID) error {
+	return w.network.carry(w.name, "rollback", func() error { return w.Participant.Rollback(ctx, x) })
+}
+
+func (w wire) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+	if w.network.over() {
+		return nil, errCrashed
+	}
+	return w.Participant.InDoubt(ctx)
+}
+
+// session is a branch as its process sees it.
+type session struct {
+	driver.Preparing
+	wire wire
+}
+
+func (s session) Prepare(ctx context.Context) (vote driver.Vote, err error) {
+	err = s.wire.network.carry(s.wire.name, "prepare", func() error {
+		vote, err = s.Preparing.Prepare(ctx)
+		return err
+	})
+	if err != nil {
+		vote = driver.VoteNo
+	}
+	return vote, err
+}
+
+func (s session) CommitOne(ctx context.Context) error {
+	return s.wire.network.carry(s.wire.name, "commit one", func() error { return s.Preparing.CommitOne(ctx) })
+}
+
+func (s session) Abandon(ctx context.Context) error {
+	if s.wire.network.over() {
+		return errCrashed
+	}
+	return s.Preparing.Abandon(ctx)
+}
+
+// watched is the journal as one process sees it.
+type watched struct {
+	*memory.Journal
+	network *network
+}
+
+func (w watched) Append(ctx context.Context, appends []driver.Append) (errs []error) {
+	lost := w.network.carry("journal", "append", func() error {
+		errs = w.Journal.Append(ctx, appends)
+		return nil
+	})
+	if lost != nil {
+		errs = slices.Repeat([]error{lost}, len(appends))
+	}
+	return errs
+}
+
+func (w watched) Read(ctx context.Context, transaction string, after int64) (driver.Head, []driver.Record, error) {
+	if err := w.network.befall("journal read"); err != nil { // changes nothing: no place to crash at
+		return driver.Head{}, nil, err
+	}
+	return w.Journal.Read(ctx, transaction, after)
+}
+
+func (w watched) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
+	if w.network.over() {
+		return nil, errCrashed
+	}
+	return w.Journal.Claim(ctx, shard, epoch, by, until, limit)
+}
+
+func (w watched) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
+	if w.network.over() {
+		return errCrashed
+	}
+	return w.Journal.Enter(ctx, shard, epoch)
+}
+
+// world is what outlasts processes: two banks and a registry of names, and the
+// journal.
+type world struct {
+	banks map[string]*memory.Participant
+	store *memory.Journal
+	runs  atomic.Uint32
+	slow  bool // the journals wait an hour for the store
+}
+
+var names = []string{"north", "south", "rates"}
+
+func newWorld() *world {
+	w := &world{banks: map[string]*memory.Participant{}, store: memory.NewJournal()}
+	for _, name := range names {
+		w.banks[name] = memory.NewParticipant()
+	}
+	return w
+}
+
+// process is a manager with its coordinator, over the world.
+type process struct {
+	*Manager
+	world   *world
+	network *network
+	at      map[string]Resource[*memory.Branch]
+}
+
+// patience is that of the tests' managers, and settled for how long after a fault
+// all is at rest again: a scan after that, and a recheck.
+const patience = 30 * time.Second
+
+// start makes a process that serves nothing.
+func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *process {
+	t.Helper()
+	p := &process{world: w, network: newNetwork(meet), at: map[string]Resource[*memory.Branch]{}}
+	bound := 2 * time.Second
+	if w.slow {
+		bound = time.Hour
+	}
+	j, err := journal.New(watched{w.store, p.network}, &journal.Options{Shards: 1, Patience: bound})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	half := func() float64 { return 0.5 }
+	c, err := coordinator.New(j, &coordinator.Options{Random: half})
+	ok(t, err)
+	if o == nil {
+		o = &Options{}
+	}
+	if o.Patience == 0 {
+		o.Patience = patience
+	}
+	var all []Registered
+	for _, name := range names {
+		p.at[name] = At(name, wire{w.banks[name], name, p.network})
+		all = append(all, p.at[name])
+	}
+	p.Manager, err = New(c, o, all...)
+	ok(t, err)
+	p.chance = func() uint32 { return w.runs.Add(1) }
+	return p
+}
+
+// serve drives and watches until what it returns is called, or the process crashes.
+func (p *process) serve(t *testing.T, epoch int64) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c := grant(epoch)
+	var work sync.WaitGroup
+	work.Go(func() { _ = p.coordinator.Serve(ctx, c, 0) })
+	work.Go(func() { _ = p.Watch(ctx) })
+	work.Go(func() {
+		select {
+		case <-p.network.died:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	synctest.Wait()
+	return func() { cancel(); work.Wait() }
+}
+
+// add is work that adds to one number in each of some banks.
+func (p *process) add(deltas map[string]int64) func(ctx context.Context, t *T) error {
+	return func(ctx context.Context, t *T) error {
+		for _, name := range names {
+			delta, there := deltas[name]
+			if !there {
+				continue
+			}
+			tx, err := p.at[name].Join(ctx, t)
+			if err != nil {
+				return err
+			}
+			if delta == 0 {
+				_, err = tx.Get("sum")
+			} else {
+				_, err = tx.Add("sum", delta)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// transfer moves ten from north to south.
+var transfer = map[string]int64{"north": -10, "south": 10}
+
+// sums are the banks' numbers, as everybody sees them.
+func (w *world) sums() map[string]int64 {
+	sums := map[string]int64{}
+	for name, bank := range w.banks {
+		sums[name] = bank.Get("sum")
+	}
+	return sums
+}
+
+// inDoubt counts the branches that are prepared, wherever.
+func (w *world) inDoubt(t testing.TB) int {
+	t.Helper()
+	n := 0
+	for _, bank := range w.banks {
+		doubts, err := bank.InDoubt(context.Background())
+		ok(t, err)
+		n += len(doubts)
+	}
+	return n
+}
+
+// records are those of a transaction, as kind:step.
+func (w *world) records(t testing.TB, id string) (all []string, ended bool) {
+	t.Helper()
+	head, records, err := w.store.Read(context.Background(), Key(id), 0)
+	ok(t, err)
+	for _, r := range records {
+		all = append(all, r.Kind+":"+r.Step)
+	}
+	return all, !head.Ended.IsZero()
+}
+
+// rest waits until nothing is in doubt and all that the journal knows has ended.
+func (w *world) rest(t testing.TB) {
+	t.Helper()
+	for range 100 {
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		heads, err := w.store.Heads(context.Background(), "", 1000)
+		ok(t, err)
+		open := slices.ContainsFunc(heads, func(h driver.Head) bool { return h.Ended.IsZero() })
+		if !open && w.inDoubt(t) == 0 {
+			return
+		}
+	}
+	t.Errorf("after a thousand seconds %d branches are in doubt", w.inDoubt(t))
+}
