@@ -77,7 +77,7 @@ func (w Intent) check(op string) error {
 // It waits for transactions that are just changing the flag, not for the flag. After
 // a HeldError the flag's row stays locked until the transaction ends: end it soon, or
 // its owner cannot release. [Wait] does so and tries again. Costs one statement on
-// PostgreSQL, and two to be refused; three on MariaDB, and one to be refused.
+// PostgreSQL, and two to be refused; up to three on MariaDB, and one to be refused.
 func (l SemanticLock) Acquire(ctx context.Context, db driver.SQL, w Intent) error {
 	const op = "flag resource"
 	if err := w.check(op); err != nil {

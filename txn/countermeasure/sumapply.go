@@ -19,7 +19,10 @@ import (
 // logged. A refusal is a [BoundError]; that of a step is one for branch.Fail, that of an
 // undo is not: somebody has to make room.
 func (s Sum) Apply(ctx context.Context, db driver.SQL, file VersionFile, c branch.Call, key string, delta int64) (Verdict, error) {
-	record := s.Table + "/" + s.Column + "/" + key
+	if c.Transaction == "" || c.Branch == "" {
+		return 0, failure.Bug("add", key, "a call of transaction %q and branch %q", c.Transaction, c.Branch)
+	}
+	record := short(s.Table + "/" + s.Column + "/" + key)
 	switch c.Operation {
 	case branch.Do, branch.Try:
 		verdict, err := file.Log(ctx, db, Operation{Record: record, ID: OperationID(c), Data: strconv.AppendInt(nil, delta, 10)})

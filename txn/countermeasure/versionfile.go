@@ -3,6 +3,8 @@ package countermeasure
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -41,9 +43,18 @@ type Operation struct {
 }
 
 // OperationID is an operation's ID by its call: the same for what does it and what
-// undoes it.
+// undoes it. One that would be too long ends in a hash.
 func OperationID(c branch.Call) string {
-	return strings.TrimSuffix(c.Key(), "/"+string(c.Operation))
+	return short(strings.TrimSuffix(c.Key(), "/"+string(c.Operation)))
+}
+
+// short is a name of at most driver.MaxName bytes, and another one for each name.
+func short(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	if end := "#" + hex.EncodeToString(sum[:]); len(name) > driver.MaxName {
+		return strings.ToValidUTF8(name[:driver.MaxName-len(end)], "") + end
+	}
+	return name
 }
 
 func (o Operation) check(op string) error {

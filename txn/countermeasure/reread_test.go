@@ -1,0 +1,69 @@
+package countermeasure_test
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
+)
+
+// testReread: only who has seen the last version may write, once.
+func testReread(w world) {
+	unchanged := func(seen int64) error {
+		return w.in(func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", seen) })
+	}
+	changed := func(seen int64) {
+		w.Helper()
+		if e := wants[*countermeasure.ChangedError](w, unchanged(seen), interlock.Definite); e.Key != "a" || e.Seen != seen || e.Table != "account" {
+			w.Errorf("%+v", e)
+		}
+	}
+	ok(w, unchanged(0)) // NULL
+	changed(0)
+	ok(w, unchanged(1))
+	changed(0)
+	changed(1)
+	// Who writes by version.Update raises the same column.
+	updater, err := version.NewUpdater(nil)
+	ok(w, err)
+	rows := version.Rows[int64]{Table: "account", Key: "id", Version: "version", Columns: []string{"balance"},
+		Fields: func(balance *int64) []any { return []any{balance} }}
+	ok(w, version.Update(w.Context(), updater, w.BeginnerAt, rows, "a", func(_ context.Context, balance *int64) error { *balance++; return nil }))
+	changed(2)
+	ok(w, unchanged(3))
+	if v := databases.One[int64](w.T, w.DB, `select version from account where id = 'a'`); v != 4 {
+		w.Errorf("version %d", v)
+	}
+	err = w.in(func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "nobody", 1) })
+	var missing *version.NoRowError
+	if !errors.As(err, &missing) {
+		w.Errorf("%v", err)
+	}
+	wantKind(w, unchanged(-1), interlock.Bug, nil)
+	wantKind(w, versioned.Unchanged(w.Context(), nil, "a", 1), interlock.Bug, nil)
+}
+
+// testRereadWaits: who comes second waits for the first one, and then sees that it has
+// changed, or has not.
+func testRereadWaits(w world) {
+	for _, commit := range []bool{false, true} {
+		first := w.Begun(w.T, driver.SessionIsolation)
+		ok(w, versioned.Unchanged(w.Context(), first, "a", 0))
+		second := later(w, func() error {
+			return w.in(func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", 0) })
+		})
+		w.blocked("the second one")
+		if commit {
+			ok(w, first.Commit(w.Context()))
+			wants[*countermeasure.ChangedError](w, second(), interlock.Definite)
+			return
+		}
+		ok(w, first.Rollback(w.Context()))
+		ok(w, second())
+		w.Exec(w.T, `update account set version = null`)
+	}
+}

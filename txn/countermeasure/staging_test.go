@@ -1,0 +1,263 @@
+package countermeasure_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
+)
+
+func (w world) staged(transaction string, rows ...[]any) {
+	w.Helper()
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		for _, row := range rows {
+			if err := w.stage.Stage(ctx, db, transaction, row...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (w world) published(transaction string) (n int64, err error) {
+	err = w.in(func(ctx context.Context, db driver.SQL) (err error) {
+		n, err = w.stage.Publish(ctx, db, transaction)
+		return err
+	})
+	return n, err
+}
+
+func (w world) dropped(transaction string) (n int64) {
+	w.Helper()
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+		n, err = w.stage.Drop(ctx, db, transaction)
+		return err
+	})
+	return n
+}
+
+// items is what readers see: the price and the name of each, and what is not staged.
+func (w world) items() string {
+	w.Helper()
+	var all []string
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		query := on(w, `concat(id, ' ', price, ' ', name, ' ', coalesce(note, '-'))`, `concat(id, ' ', price, ' ', coalesce(name, '-'), ' ', coalesce(note, '-'))`)
+		return db.Query(ctx, `select `+query+` from item order by id`, nil, func(scan func(...any) error) error {
+			var item string
+			err := scan(&item)
+			all = append(all, item)
+			return err
+		})
+	})
+	return strings.Join(all, ", ")
+}
+
+// testStagedRowsAreSeenAtOnce, when they are published, or never.
+func testStagedRowsAreSeenAtOnce(w world) {
+	want := func(items string) {
+		w.Helper()
+		if got := w.items(); got != items {
+			w.Errorf("readers see %q, want %q", got, items)
+		}
+	}
+	w.staged("s1", []any{1, 11, "stool"}, []any{2, 22, "table"})
+	w.staged("s1", []any{2, 20, "desk"}) // again, and otherwise
+	w.staged("s2", []any{1, 99, "throne"}, []any{3, 33, "bed"})
+	want("1 10 chair kept")
+	if n, err := w.published("s1"); n != 2 || err != nil {
+		w.Errorf("%d published, %v", n, err)
+	}
+	want("1 11 stool kept, 2 20 desk -")
+	for range 2 { // again: somebody has changed it since
+		w.Exec(w.T, `update item set price = 12 where id = 1`)
+		if n, err := w.published("s1"); n != 0 || err != nil {
+			w.Errorf("%d published again, %v", n, err)
+		}
+	}
+	if a, b := w.dropped("s2"), w.dropped("s2"); a != 2 || b != 0 {
+		w.Errorf("%d and %d dropped", a, b)
+	}
+	if n, err := w.published("s2"); n != 0 || err != nil {
+		w.Errorf("%d published of what was dropped, %v", n, err)
+	}
+	want("1 12 stool kept, 2 20 desk -")
+}
+
+// testPublishedOnce: of two who publish the same, one finds nothing, and does not
+// write over what another saga has published in between.
+func testPublishedOnce(w world) {
+	w.staged("s1", []any{1, 11, "stool"})
+	w.staged("s2", []any{1, 12, "bench"})
+	first := w.Begun(w.T, driver.SessionIsolation)
+	if n, err := w.stage.Publish(w.Context(), first, "s1"); n != 1 || err != nil {
+		w.Fatal(n, err)
+	}
+	var again int64
+	second := later(w, func() (err error) { again, err = w.published("s1"); return err })
+	w.blocked("who publishes it again")
+	if n, err := w.stage.Publish(w.Context(), first, "s2"); n != 1 || err != nil {
+		w.Fatal(n, err)
+	}
+	ok(w, first.Commit(w.Context()))
+	if err := second(); interlock.Kind(err) != interlock.Retryable && err != nil || again != 0 {
+		w.Errorf("%d published again, %v", again, err)
+	}
+	if p := w.price(); p != 12 {
+		w.Errorf("the price is %d", p)
+	}
+}
+
+// testRacingPublishers: readers see both rows of a saga, or none, whoever publishes.
+func testRacingPublishers(w world) {
+	const sagas = 12
+	w.Exec(w.T, `insert into item values (2, 10, 'chair', '')`)
+	stop := make(chan struct{})
+	torn := make(chan string, 1)
+	reader := later(w, func() error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			n, err := int64(0), error(nil)
+			err = w.in(func(ctx context.Context, db driver.SQL) (err error) {
+				n, err = databases.Value[int64](ctx, db, `select count(distinct price) from item where id in (1, 2)`)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if n != 1 {
+				torn <- "half of a saga was read"
+				return nil
+			}
+		}
+	})
+	var running sync.WaitGroup
+	for n := range sagas {
+		running.Go(func() {
+			id := string(rune('a' + n))
+			w.staged(id, []any{1, 100 + n, id})
+			w.staged(id, []any{2, 100 + n, id})
+			for {
+				got, err := w.published(id)
+				if err == nil && got == 2 {
+					return
+				}
+				if interlock.Kind(err) != interlock.Retryable || err == nil {
+					w.Errorf("%d, %v", got, err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	close(stop)
+	ok(w, reader())
+	if len(torn) > 0 {
+		w.Error(<-torn)
+	}
+	if n := databases.One[int64](w.T, w.DB, `select count(*) from item_staged`); n != 0 || w.price() < 100 {
+		w.Errorf("%d rows are left, the price is %d", n, w.price())
+	}
+}
+
+// testLeftovers are told by their age, and not those of a saga that goes on.
+func testLeftovers(w world) {
+	leftover := func(age time.Duration, limit int) (all []string) {
+		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+			all, err = w.stage.Leftover(ctx, db, age, limit)
+			return err
+		})
+		return all
+	}
+	w.staged("old", []any{1, 11, "a"}, []any{2, 11, "a"})
+	w.staged("goes on", []any{1, 12, "b"})
+	w.Exec(w.T, `update item_staged set staged_at = staged_at - interval `+on(w, `'2 hours'`, `2 hour`))
+	w.staged("goes on", []any{2, 12, "b"})
+	w.staged("new", []any{1, 13, "c"})
+	if got := leftover(time.Hour, 9); len(got) != 1 || got[0] != "old" {
+		w.Errorf("%q", got)
+	}
+	if got := leftover(0, 2); len(got) != 2 || got[0] != "old" {
+		w.Errorf("%q", got)
+	}
+}
+
+// testBadStaging ends in a clear error.
+func testBadStaging(w world) {
+	stage := func(s countermeasure.Staging, transaction string, values ...any) error {
+		return w.in(func(ctx context.Context, db driver.SQL) error { return s.Stage(ctx, db, transaction, values...) })
+	}
+	for name, err := range map[string]error{
+		"no transaction":  stage(w.stage, "", 1, 2, "x"),
+		"a long one":      stage(w.stage, strings.Repeat("x", driver.MaxTransaction+1), 1, 2, "x"),
+		"too few values":  stage(w.stage, "t", 1, 2),
+		"too many values": stage(w.stage, "t", 1, 2, "x", 4),
+		"no key":          stage(countermeasure.Staging{Table: "item", Columns: []string{"price"}}, "t", 1),
+		"no table":        stage(countermeasure.Staging{Key: []string{"id"}}, "t", 1),
+		"an empty column": stage(countermeasure.Staging{Table: "item", Key: []string{""}}, "t", 1),
+		"no database":     w.stage.Stage(w.Context(), nil, "t", 1, 2, "x"),
+		"a negative age": w.in(func(ctx context.Context, db driver.SQL) error {
+			_, err := w.stage.Leftover(ctx, db, -1, 1)
+			return err
+		}),
+	} {
+		if err == nil || interlock.Kind(err) != interlock.Bug {
+			w.Errorf("%s: %v", name, err)
+		}
+	}
+	err := stage(countermeasure.Staging{Table: "item", Key: []string{"id"}, Staged: "nowhere"}, "t", 1)
+	if wantKind(w, err, interlock.Definite, nil); !strings.Contains(err.Error(), "Create") {
+		w.Error(err)
+	}
+	if err := stage(w.stage, "t", 1, "no number", "x"); err == nil || interlock.Kind(err) == interlock.Retryable {
+		w.Errorf("%v", err)
+	}
+	if n := databases.One[int64](w.T, w.DB, `select count(*) from item_staged`); n != 0 {
+		w.Errorf("%d rows were staged", n)
+	}
+}
+
+// testOddNames: names of columns are taken as they are, and values are data.
+func testOddNames(w world) {
+	odd := on(w, `"what? {key}"`, "`what? {key}`")
+	w.Exec(w.T, `create table odd (id bigint primary key, `+odd+` bigint)`)
+	s := countermeasure.Staging{Table: "odd", Key: []string{"id"}, Columns: []string{"what? {key}"}, Staged: "other_place"}
+	w.DB.Do(w.T, s.Create)
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		if err := s.Stage(ctx, db, "'; drop table odd --", 1, 7); err != nil {
+			return err
+		}
+		n, err := s.Publish(ctx, db, "'; drop table odd --")
+		if n != 1 {
+			w.Errorf("%d published", n)
+		}
+		return err
+	})
+	if n := databases.One[int64](w.T, w.DB, `select `+odd+` from odd`); n != 7 {
+		w.Errorf("%d", n)
+	}
+	sum := countermeasure.Sum{Table: "odd", Key: "id", Column: "what? {key}"}
+	ok(w, w.add(sum, "1", 3))
+	keys := countermeasure.Staging{Table: "odd", Key: []string{"id"}, Staged: "only_keys"}
+	w.DB.Do(w.T, keys.Create)
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		for _, id := range []int{1, 2} {
+			if err := keys.Stage(ctx, db, "t", id); err != nil {
+				return err
+			}
+		}
+		_, err := keys.Publish(ctx, db, "t")
+		return err
+	})
+	if n := databases.One[int64](w.T, w.DB, `select count(*) from odd`); n != 2 {
+		w.Errorf("%d rows", n)
+	}
+}

@@ -1,0 +1,153 @@
+package countermeasure_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
+)
+
+// testCosts: how many statements each call is, and that none commits.
+func testCosts(w world) {
+	do := branch.Call{Transaction: "t", Branch: "b", Operation: branch.Do}
+	undo := do
+	undo.Operation = branch.Undo
+	first, other := intent("saga/1"), intent("saga/2")
+	for _, c := range []struct {
+		name            string
+		postgres, maria int64
+		call            func(ctx context.Context, db driver.SQL) error
+	}{
+		{"acquire, for the first time", 1, 2, func(ctx context.Context, db driver.SQL) error { return w.locks.Acquire(ctx, db, first) }},
+		{"refused", 2, 1, func(ctx context.Context, db driver.SQL) error {
+			wantHeld(w, w.locks.Acquire(ctx, db, other), "saga/1")
+			return nil
+		}},
+		{"check", 1, 2, func(ctx context.Context, db driver.SQL) error { return w.locks.Check(ctx, db, "account/a", "saga/1") }},
+		{"release", 1, 1, w.releases("account/a", "saga/1")},
+		{"acquire", 1, 3, func(ctx context.Context, db driver.SQL) error { return w.locks.Acquire(ctx, db, first) }},
+		{"release again", 1, 1, w.releases("account/a", "saga/1")},
+		{"vacant", 1, 2, func(ctx context.Context, db driver.SQL) error { return w.locks.Vacant(ctx, db, "account/a") }},
+		{"vacant, for the first time", 3, 1, func(ctx context.Context, db driver.SQL) error { return w.locks.Vacant(ctx, db, "unheard of") }},
+		{"add", 1, 1, func(ctx context.Context, db driver.SQL) error { return w.sum.Add(ctx, db, "a", 1) }},
+		{"add refused", 2, 2, func(ctx context.Context, db driver.SQL) error {
+			return ignored[*countermeasure.BoundError](w.sum.Add(ctx, db, "a", -1000))
+		}},
+		{"apply", 2, 3, func(ctx context.Context, db driver.SQL) error {
+			_, err := w.sum.Apply(ctx, db, w.file, do, "a", 1)
+			return err
+		}},
+		{"applied again", 1, 2, func(ctx context.Context, db driver.SQL) error {
+			_, err := w.sum.Apply(ctx, db, w.file, do, "a", 1)
+			return err
+		}},
+		{"undo", 2, 3, func(ctx context.Context, db driver.SQL) error {
+			_, err := w.sum.Apply(ctx, db, w.file, undo, "a", 1)
+			return err
+		}},
+		{"reread", 1, 2, func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", 0) }},
+		{"stage", 1, 1, func(ctx context.Context, db driver.SQL) error { return w.stage.Stage(ctx, db, "t", 1, 2, "x") }},
+		{"publish", 1, 3, func(ctx context.Context, db driver.SQL) error { _, err := w.stage.Publish(ctx, db, "t"); return err }},
+		{"drop", 1, 1, func(ctx context.Context, db driver.SQL) error { _, err := w.stage.Drop(ctx, db, "t"); return err }},
+		{"decide", 1, 1, func(ctx context.Context, db driver.SQL) error {
+			_, err := countermeasure.ByValue{}.Decide(ctx, db, "t", 1)
+			return err
+		}},
+	} {
+		var n atomic.Int64
+		ok(w, w.in(func(ctx context.Context, db driver.SQL) error { return c.call(ctx, counting{db, &n}) }))
+		if want := on(w, c.postgres, c.maria); n.Load() != want {
+			w.Errorf("%s: %d statements, want %d", c.name, n.Load(), want)
+		}
+	}
+}
+
+// ignored is err, unless it is what was expected.
+func ignored[E error](err error) error {
+	if refused[E](err) != err {
+		return nil
+	}
+	return err
+}
+
+// testModes: every sql_mode does, that which makes an empty text NULL too.
+func testModes(w world) {
+	if w.Dialect == driver.Postgres {
+		return
+	}
+	for i, mode := range []string{"EMPTY_STRING_IS_NULL", "SIMULTANEOUS_ASSIGNMENT", "ANSI_QUOTES,PIPES_AS_CONCAT", "", "ORACLE"} {
+		i := string(rune('0' + i))
+		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+			call := branch.Call{Transaction: "t" + i, Branch: "b", Operation: branch.Do}
+			undo := call
+			undo.Operation = branch.Undo
+			apply := func(c branch.Call) act {
+				return func(ctx context.Context, db driver.SQL) error {
+					_, err := w.sum.Apply(ctx, db, w.file, c, "a", 5)
+					return err
+				}
+			}
+			early := branch.Call{Transaction: "early" + i, Branch: "b", Operation: branch.Undo}
+			late := early
+			late.Operation = branch.Do
+			bare := countermeasure.Intent{Resource: "r" + i, Owner: "saga"}
+			acquire := func(ctx context.Context, db driver.SQL) error { return w.locks.Acquire(ctx, db, bare) }
+			vacant := func(ctx context.Context, db driver.SQL) error { return w.locks.Vacant(ctx, db, "r"+i) }
+			empty := func(ctx context.Context, db driver.SQL) error {
+				_, err := w.file.Log(ctx, db, countermeasure.Operation{Record: "r", ID: "o" + i})
+				return err
+			}
+			return all(exec(`set session sql_mode = '`+mode+`'`),
+				vacant, acquire, acquire, w.releases("r"+i, "saga"), vacant, acquire,
+				apply(call), apply(call), apply(undo), apply(undo), apply(early), apply(late), empty, empty,
+				exec(`set session sql_mode = default`))(ctx, db)
+		})
+		if f := w.flag("r" + i); f.Owner != "saga" || f.Purpose != "" || f.Former != "" || f.Risk != "" {
+			w.Errorf("%s: %+v", mode, f)
+		}
+		if b := w.balance("a"); b != 100 {
+			w.Errorf("%s: balance %d", mode, b)
+		}
+	}
+}
+
+// testCreate: many make the tables at once, once.
+func testCreate(w world) {
+	stage := w.stage
+	stage.Staged = "elsewhere"
+	for _, create := range []act{
+		countermeasure.SemanticLock{Name: "l"}.Create, countermeasure.VersionFile{Name: "f"}.Create,
+		countermeasure.ByValue{Name: "d"}.Create, stage.Create,
+	} {
+		var running sync.WaitGroup
+		for range 4 {
+			running.Go(func() {
+				if err := w.in(create); err != nil {
+					w.Error(err)
+				}
+			})
+		}
+		running.Wait()
+	}
+	ok(w, w.in(func(ctx context.Context, db driver.SQL) error {
+		return all(
+			func(ctx context.Context, db driver.SQL) error {
+				return countermeasure.SemanticLock{Name: "l"}.Acquire(ctx, db, intent("x"))
+			},
+			func(ctx context.Context, db driver.SQL) error { return stage.Stage(ctx, db, "t", 1, 2, "x") },
+		)(ctx, db)
+	}))
+	long := strings.Repeat("x", 60)
+	for name, create := range map[string]act{
+		"lock": countermeasure.SemanticLock{Name: "a.b.c"}.Create, "file": countermeasure.VersionFile{Name: long}.Create,
+		"value": countermeasure.ByValue{Name: long + long}.Create, "stage": countermeasure.Staging{Table: long, Key: []string{"id"}}.Create,
+	} {
+		if err := w.in(create); err == nil {
+			w.Errorf("%s: a name that cannot be was taken", name)
+		}
+	}
+}
