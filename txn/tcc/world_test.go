@@ -210,10 +210,38 @@ type hold struct {
 	until time.Time
 }
 
-// message is a call as it arrived.
-type message struct {
-	key   string
-	again func() error // the same call, once more
+// post carries the messages of all venues, and remembers them.
+type post struct {
+	mu       sync.Mutex
+	keys     []string
+	again    []func() error // the same call, once more
+	late, at int            // the late-th message comes again before the at-th, from 1; 0 is never
+}
+
+// deliver brings a message, and perhaps one from before first.
+func (p *post) deliver(key string, call func() error) error {
+	p.mu.Lock()
+	p.keys, p.again = append(p.keys, key), append(p.again, call)
+	var late func() error
+	if p.at == len(p.keys) {
+		late = p.again[p.late-1]
+	}
+	p.mu.Unlock()
+	if late != nil {
+		_ = late() // nobody hears the answer
+	}
+	return call()
+}
+
+func (p *post) count(key string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.keys {
+		if k == key {
+			n++
+		}
+	}
+	return n
 }
 
 // venue is a participant in memory that keeps to what Resource asks for: capacity is
@@ -226,12 +254,12 @@ type venue struct {
 	points   *points // of the process that calls
 	capacity int
 	holds    map[string]*hold // by transaction
-	messages []message
+	post     *post
 	broken   []string // rules that were
 }
 
 func newVenue(name string, capacity int) *venue {
-	return &venue{name: name, capacity: capacity, holds: map[string]*hold{}}
+	return &venue{name: name, capacity: capacity, holds: map[string]*hold{}, post: &post{}}
 }
 
 func (v *venue) define() Definition[string, string] { return Define(v.name, v) }
@@ -269,10 +297,7 @@ func (v *venue) take(c branch.Call, do func() error) error {
 	if err := points.pass(); err != nil {
 		return err
 	}
-	v.mu.Lock()
-	v.messages = append(v.messages, message{c.Key(), do})
-	v.mu.Unlock()
-	err := do()
+	err := v.post.deliver(c.Key(), do)
 	if after != nil {
 		return after
 	}
@@ -370,16 +395,7 @@ func (v *venue) sweep(ctx context.Context, ask Ask) error {
 	return nil
 }
 
-func (v *venue) called(key string) (n int) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, m := range v.messages {
-		if m.key == key {
-			n++
-		}
-	}
-	return n
-}
+func (v *venue) called(key string) int { return v.post.count(key) }
 
 func (v *venue) rules(t testing.TB) {
 	t.Helper()

@@ -1,0 +1,211 @@
+package tcc
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// letters are all records of a transaction with a branch a that holds, b of which
+// nothing is known, and c that was refused.
+var letters = map[string]journal.Entry{
+	"tried a": record(recordTried, "a", trying{Resource: "r", Request: json.RawMessage(`1`), Hold: json.RawMessage(`null`)}),
+	"tried b": record(recordTried, "b", trying{Resource: "r", Request: json.RawMessage(`1`)}),
+	"tried c": record(recordTried, "c", trying{Resource: "r", Request: json.RawMessage(`1`), Refused: true}),
+	"tried d": record(recordTried, "d", trying{Resource: "r", Request: json.RawMessage(`1`), Hold: json.RawMessage(`2`)}),
+	"confirm": record(recordDecide, "confirm", deciding{}), "cancel": record(recordDecide, "cancel", deciding{}),
+	"done a": {Kind: recordDone, Step: "a"}, "done b": {Kind: recordDone, Step: "b"}, "done c": {Kind: recordDone, Step: "c"}, "done d": {Kind: recordDone, Step: "d"},
+	"undone a": {Kind: recordUndone, Step: "a"}, "undone b": {Kind: recordUndone, Step: "b"}, "undone c": {Kind: recordUndone, Step: "c"}, "undone d": {Kind: recordUndone, Step: "d"},
+	"dead a": record(recordDead, "a", why{"no"}), "dead b": record(recordDead, "b", why{"no"}), "dead c": record(recordDead, "c", why{"no"}),
+	"remind": {Kind: recordRemind}, "retry a": record(recordRetry, "a", order{}), "retry": record(recordRetry, "", order{}),
+	"skip a": record(recordSkip, "a", order{}), "skip c": record(recordSkip, "c", order{}), "resolved": record(recordResolved, "", order{}), "end": {Kind: recordEnd},
+}
+
+// TestEveryHistory goes through all histories of up to eight records that the machine
+// takes, and finds none that breaks a rule; and each record is of use in some.
+func TestEveryHistory(t *testing.T) {
+	used, histories := map[string]int{}, 0
+	var grow func(m machine, history []string)
+	grow = func(m machine, history []string) {
+		histories++
+		if broken := breaks(history, m.state()); broken != "" {
+			t.Fatalf("%s: %v, %s", broken, history, m.state())
+		}
+		if len(history) == 8 {
+			return
+		}
+		for name, e := range letters {
+			if len(history) > 0 && history[len(history)-1] == name {
+				continue // for ever
+			}
+			if next, err := m.with(e); err == nil {
+				used[name]++
+				grow(next, append(history[:len(history):len(history)], name))
+			}
+		}
+	}
+	grow(machine{}, nil)
+	never := map[string]bool{"done b": true, "done c": true, "undone c": true, "dead c": true, "skip c": true}
+	for name := range letters {
+		if (used[name] == 0) != never[name] {
+			t.Errorf("%q was taken %d times", name, used[name])
+		}
+	}
+	t.Logf("%d histories", histories)
+}
+
+// breaks judges a history without the machine.
+func breaks(history []string, state State) string {
+	is, decision, resolved, ended := map[string]string{}, "", false, false // what is of each branch
+	for i, name := range history {
+		verb, step, _ := strings.Cut(name, " ")
+		switch {
+		case ended:
+			return "behind the end"
+		case verb == "tried" && (decision != "" || is[step] != ""):
+			return "tried behind the decision, or twice"
+		case verb == "tried":
+			is[step] = "pending"
+			if step == "c" {
+				is[step] = "refused"
+			}
+		case verb == "confirm" || verb == "cancel":
+			if decision != "" {
+				return "two decisions"
+			}
+			if decision = verb; verb == "confirm" && (i == 0 || is["b"] != "" || is["c"] != "") {
+				return "confirmed what does not hold"
+			}
+		case decision == "":
+			return "undecided"
+		case verb == "done" && (decision != "confirm" || is[step] != "pending"), verb == "undone" && (decision != "cancel" || is[step] != "pending"):
+			return "settled otherwise than decided, or twice"
+		case verb == "done" || verb == "undone":
+			is[step] = "settled"
+		case verb == "dead":
+			is[step] = "dead"
+		case verb == "skip":
+			is[step] = "skipped"
+		case verb == "retry":
+			for b := range is {
+				if is[b] == "dead" && (b == step || step == "") {
+					is[b] = "pending"
+				}
+			}
+		case verb == "resolved":
+			resolved = true
+		case verb == "end":
+			for b := range is {
+				if !resolved && (is[b] == "pending" || is[b] == "dead") {
+					return "ended before " + b
+				}
+			}
+			ended = true
+		}
+	}
+	want, left, buried := map[string]State{"": "", "confirm": Confirming, "cancel": Cancelling}[decision], false, false
+	for b := range is {
+		left, buried = left || is[b] == "pending", buried || is[b] == "dead"
+	}
+	switch {
+	case resolved:
+		want = Resolved
+	case ended:
+		want = map[string]State{"confirm": Confirmed, "cancel": Cancelled}[decision]
+	case decision != "" && buried && !left:
+		want = DeadLetter
+	}
+	if state != want {
+		return "the state is to be " + string(want)
+	}
+	return ""
+}
+
+// TestDamage: records that nobody here has written are told apart, and do no harm.
+func TestDamage(t *testing.T) {
+	for _, entries := range [][]journal.Entry{
+		{{Kind: recordTried, Step: "a", Data: []byte("{")}},
+		{{Kind: recordDecide, Step: "cancel", Data: []byte("{")}},
+		{{Kind: recordDecide, Step: "perhaps", Data: []byte("{}")}},
+		{letters["tried a"], letters["confirm"], {Kind: "later"}},
+		{letters["tried a"], letters["confirm"], {Kind: recordDead, Step: "a", Data: []byte("{")}},
+		{letters["tried a"], letters["confirm"], {Kind: recordDone, Step: "stranger"}},
+	} {
+		if m, err := replay(entries); err == nil || m.state() != "" {
+			t.Errorf("%v: %+v", entries, m)
+		}
+	}
+}
+
+// TestDecisionOfBranch: what a confirmation does not name is never confirmed.
+func TestDecisionOfBranch(t *testing.T) {
+	m, err := replay([]journal.Entry{letters["tried a"], letters["confirm"]})
+	ok(t, err)
+	if m.of("a") != Confirm || m.of("b") != Cancel {
+		t.Errorf("a: %s, b: %s", m.of("a"), m.of("b"))
+	}
+	if m, err = replay([]journal.Entry{letters["tried a"], letters["cancel"]}); err != nil || m.of("a") != Cancel {
+		t.Errorf("%s, %v", m.of("a"), err)
+	}
+}
+
+// TestJudgeTries: what follows from the outcomes of a branch's tries.
+func TestJudgeTries(t *testing.T) {
+	const f, r, u, o = branch.ClassFail, branch.ClassRetry, branch.ClassUnknown, branch.ClassOngoing
+	p := Policy{Tries: 3}.resolve()
+	for _, c := range []struct {
+		classes []branch.Class
+		want    verdict
+	}{
+		{[]branch.Class{f}, notHeld}, {[]branch.Class{r, f}, notHeld}, {[]branch.Class{u, f}, perhapsNot}, {[]branch.Class{o, f}, perhapsNot},
+		{[]branch.Class{r, r}, again}, {[]branch.Class{r, r, r}, notHeld}, {[]branch.Class{r, u, r}, perhapsNot}, {[]branch.Class{u, u, u}, perhapsNot},
+		{[]branch.Class{o, o, o, o}, again}, {[]branch.Class{r, r, o}, again}, {[]branch.Class{r, o, r, r}, perhapsNot},
+	} {
+		var so trial
+		for i, class := range c.classes {
+			got := so.judge(p, class)
+			if last := i == len(c.classes)-1; last && got != c.want || !last && got != again {
+				t.Errorf("%+v: %v after %d", c, got, i+1)
+			}
+		}
+	}
+}
+
+// TestJudgeSettling: what was decided is repeated for ever, but for refusals.
+func TestJudgeSettling(t *testing.T) {
+	p := Policy{Refusals: 2}.resolve()
+	var so settling
+	for range 100 {
+		for _, class := range []branch.Class{branch.ClassUnknown, branch.ClassRetry, branch.ClassOngoing} {
+			if so.judge(p, class) != again {
+				t.Fatal("given up though it was not refused")
+			}
+		}
+	}
+	if first, second := so.judge(p, branch.ClassFail), so.judge(p, branch.ClassFail); first != again || second != bury {
+		t.Errorf("%v, %v", first, second)
+	}
+}
+
+// TestDelay: waits grow to their bound, and are the target's own where it says that it
+// is at work.
+func TestDelay(t *testing.T) {
+	p := Policy{First: 80 * time.Millisecond, Max: time.Second}.resolve()
+	for _, c := range []struct {
+		class    branch.Class
+		attempts int
+		random   float64
+		want     time.Duration
+	}{
+		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond},
+		{branch.ClassFail, 100, 0.5, 500 * time.Millisecond}, {branch.ClassOngoing, 1, 0.5, 3 * time.Hour},
+	} {
+		if got := p.delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

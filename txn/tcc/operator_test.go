@@ -1,0 +1,285 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// stubborn refuses what was decided.
+func stubborn(c branch.Call) (before, after error) {
+	if c.Operation != branch.Try {
+		return branch.Fail(errors.New("I will not")), nil
+	}
+	return nil, nil
+}
+
+// heard is what hooks were told.
+type heard struct {
+	mu    sync.Mutex
+	dead  []observe.TCCDead
+	ended []observe.TCCEnded
+	tried []observe.TCCTried
+}
+
+func (h *heard) hooks() *observe.TCC {
+	return &observe.TCC{
+		Dead:  func(e observe.TCCDead) { h.mu.Lock(); defer h.mu.Unlock(); h.dead = append(h.dead, e) },
+		Ended: func(e observe.TCCEnded) { h.mu.Lock(); defer h.mu.Unlock(); h.ended = append(h.ended, e) },
+		Tried: func(e observe.TCCTried) { h.mu.Lock(); defer h.mu.Unlock(); h.tried = append(h.tried, e) },
+	}
+}
+
+// buried is a transaction of two branches whose second refuses to be confirmed, or, if
+// the third refuses its try, to be cancelled.
+func buried(t *testing.T, confirmed bool) (r *rig, good, bad *venue, h *heard) {
+	t.Helper()
+	h = &heard{}
+	good, bad = newVenue("good", 1), newVenue("bad", 1)
+	third := newVenue("third", map[bool]int{true: 1, false: 0}[confirmed])
+	third.bad = slowTry(time.Second) // when the others hold
+	bad.bad = stubborn
+	r = serve(t, nil, 1, &Options{Hooks: h.hooks(), Remind: time.Hour}, good, bad, third)
+	_, _ = r.run(t.Context(), "1", good, bad, third)
+	return r, good, bad, h
+}
+
+// TestDeadLetter: a branch that refuses what was decided is called a few times; the
+// others are settled, a person is told, again and again, and nothing is forgotten.
+func TestDeadLetter(t *testing.T) {
+	for decision, states := range map[Decision][2]string{Confirm: {"confirmed", "held"}, Cancel: {"cancelled", "held"}} {
+		bubble(t, func(t *testing.T) {
+			r, good, bad, h := buried(t, decision == Confirm)
+			o, err := r.Wait(t.Context(), "1")
+			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+			if o.State != DeadLetter || o.Decision != decision || len(o.Dead) != 1 || o.Dead[0] != (Dead{"bad", "I will not"}) || !strings.Contains(err.Error(), "I will not") {
+				t.Errorf("%+v, %v", o, err)
+			}
+			if good.state("1") != states[0] || bad.state("1") != states[1] {
+				t.Errorf("%s: %s, %s", decision, good.state("1"), bad.state("1"))
+			}
+			time.Sleep(3*time.Hour + time.Minute)
+			synctest.Wait()
+			h.mu.Lock()
+			if n := len(h.dead); n != 4 || h.dead[3].Branches[0] != "bad" || len(h.ended) != 0 {
+				t.Errorf("told %+v, ended %v", h.dead, h.ended)
+			}
+			refusals := 0
+			for _, e := range h.tried {
+				if e.Branch == "bad" {
+					refusals++
+				}
+			}
+			h.mu.Unlock()
+			if refusals != 5 {
+				t.Errorf("refused %d times", refusals)
+			}
+			unscheduled(t, r.store.Journal)
+			if n, err := r.coordinator.Journal().Forget(t.Context(), time.Now().Add(time.Hour), 100); n != 0 || err != nil {
+				t.Errorf("%d forgotten, %v", n, err)
+			}
+		})
+	}
+}
+
+var somebody = By{Actor: "eve", Reason: "the hotel has called"}
+
+// TestOperator: a person has a dead branch called again, skips it, or ends the whole.
+func TestOperator(t *testing.T) {
+	for name, c := range map[string]struct {
+		heal  bool
+		order func(ctx context.Context, o *Operator) error
+		state State
+		bad   string
+		last  string
+	}{
+		"retry":                {true, func(ctx context.Context, o *Operator) error { return o.Retry(ctx, "1", "bad", somebody) }, Confirmed, "confirmed", "end:"},
+		"retry all":            {true, func(ctx context.Context, o *Operator) error { return o.Retry(ctx, "1", "", somebody) }, Confirmed, "confirmed", "end:"},
+		"retry what is broken": {false, func(ctx context.Context, o *Operator) error { return o.Retry(ctx, "1", "bad", somebody) }, DeadLetter, "held", "dead:bad"},
+		"skip":                 {false, func(ctx context.Context, o *Operator) error { return o.Skip(ctx, "1", "bad", somebody) }, Confirmed, "held", "end:"},
+		"resolve":              {false, func(ctx context.Context, o *Operator) error { return o.Resolve(ctx, "1", somebody) }, Resolved, "held", "end:"},
+	} {
+		bubble(t, func(t *testing.T) {
+			r, _, bad, _ := buried(t, true)
+			_, err := r.Wait(t.Context(), "1")
+			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+			if c.heal {
+				bad.mu.Lock()
+				bad.bad = nil
+				bad.mu.Unlock()
+			}
+			operator := NewOperator(r.coordinator.Journal())
+			for o, err := range operator.Unfinished(t.Context()) {
+				if o.ID != "1" || o.State != DeadLetter || err != nil {
+					t.Errorf("%s: %+v, %v", name, o, err)
+				}
+			}
+			ok(t, c.order(t.Context(), operator))
+			time.Sleep(time.Minute)
+			o, err := r.Wait(t.Context(), "1")
+			if o.State != c.state || (err == nil) != (c.state != DeadLetter) || bad.state("1") != c.bad {
+				t.Errorf("%s: %+v, %v, %s", name, o, err, bad.state("1"))
+			}
+			records := r.store.records(t, "1")
+			if got := records[len(records)-1]; got != c.last {
+				t.Errorf("%s: %v", name, records)
+			}
+			_, entries, err := r.coordinator.Journal().Open(t.Context(), "1")
+			ok(t, err)
+			signed := false
+			for _, e := range entries {
+				signed = signed || strings.Contains(string(e.Data), somebody.Actor) && strings.Contains(string(e.Data), somebody.Reason)
+			}
+			if !signed {
+				t.Errorf("%s: nobody has signed", name)
+			}
+			unscheduled(t, r.store.Journal)
+		})
+	}
+}
+
+// TestOperatorRefused: what the state of a transaction does not allow, and who does not
+// say who he is, is refused, and nothing is written.
+func TestOperatorRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		r := serve(t, nil, 1, nil, hotel)
+		_, err := r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		_, err = r.Wait(t.Context(), "1")
+		ok(t, err)
+		o, ctx := NewOperator(r.coordinator.Journal()), t.Context()
+		for name, err := range map[string]error{
+			"retry": o.Retry(ctx, "1", "", somebody), "skip": o.Skip(ctx, "1", "hotel", somebody), "resolve": o.Resolve(ctx, "1", somebody),
+			"none": o.Retry(ctx, "2", "", somebody),
+		} {
+			if wantKind(t, err, interlock.Definite, nil); t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		for name, err := range map[string]error{
+			"no actor": o.Retry(ctx, "1", "", By{Reason: "x"}), "no reason": o.Resolve(ctx, "1", By{Actor: "x"}), "no branch": o.Skip(ctx, "1", "", somebody),
+			"long": o.Resolve(ctx, "1", By{"x", strings.Repeat("x", 1001)}),
+		} {
+			if wantKind(t, err, interlock.Bug, nil); t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		for range o.Unfinished(ctx) {
+			t.Error("what has ended is listed")
+		}
+		if n := r.store.count(); n != 2 {
+			t.Errorf("%d appends", n)
+		}
+	})
+}
+
+// TestStrangeResource: a process that does not know a resource settles the others, says
+// what is missing, and leaves the rest to one that does.
+func TestStrangeResource(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+		r := idle(t, nil, nil, nil, hotel, flight)
+		_, err := r.run(t.Context(), "1", hotel, flight)
+		ok(t, err)
+		var mu sync.Mutex
+		var failed []error
+		j, err := journal.New(r.store, &journal.Options{Shards: 1})
+		ok(t, err)
+		defer j.Close()
+		c, err := coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
+			mu.Lock()
+			defer mu.Unlock()
+			failed = append(failed, e.Err)
+		}}})
+		ok(t, err)
+		_, err = New(c, nil, hotel.define())
+		ok(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		claim := grant(1)
+		go func() { served <- c.Serve(ctx, claim, 0) }()
+		time.Sleep(time.Second)
+		stop()
+		<-served
+		mu.Lock()
+		if len(failed) == 0 || !errors.Is(failed[0], ErrMismatch) || !strings.Contains(failed[0].Error(), `"flight"`) {
+			t.Errorf("%v", failed)
+		}
+		mu.Unlock()
+		if hotel.state("1") != "confirmed" || flight.state("1") != "held" {
+			t.Errorf("%s, %s", hotel.state("1"), flight.state("1"))
+		}
+		r.serve(t, 2)
+		_, err = r.Wait(t.Context(), "1")
+		ok(t, err)
+		if n := hotel.called("1/hotel/confirm"); n != 1 || flight.state("1") != "confirmed" {
+			t.Errorf("%d calls, %s", n, flight.state("1"))
+		}
+	})
+}
+
+// TestLongWork: a branch that says it works for hours holds nothing up, and is asked
+// again and again.
+func TestLongWork(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+		until := time.Now().Add(5 * time.Hour)
+		hotel.bad = func(c branch.Call) (before, after error) {
+			if c.Operation == branch.Confirm && time.Now().Before(until) {
+				return branch.Ongoing(time.Hour), nil
+			}
+			return nil, nil
+		}
+		r := serve(t, nil, 1, nil, hotel, flight)
+		_, err := r.run(t.Context(), "1", hotel, flight)
+		ok(t, err)
+		o, err := r.Wait(t.Context(), "1")
+		if o.State != Confirmed || err != nil || time.Now().After(until.Add(2*time.Minute)) {
+			t.Errorf("%+v, %v, after %v", o, err, time.Since(began))
+		}
+		if n := r.store.count(); n != 3 { // what was settled first stands in an append of its own
+			t.Errorf("%d appends", n)
+		}
+	})
+}
+
+// TestOwnersFollow: a former owner that wakes up appends nothing, and its late calls
+// change nothing.
+func TestOwnersFollow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		held, first := make(chan struct{}), true
+		hotel.bad = func(c branch.Call) (before, after error) {
+			if c.Operation == branch.Confirm && first {
+				first = false
+				<-held // it does not look at its context
+			}
+			return nil, nil
+		}
+		store := &watched{Journal: memory.NewJournal()}
+		old := serve(t, store, 1, &Options{Timeout: time.Hour}, hotel)
+		_, err := old.run(t.Context(), "1", hotel)
+		ok(t, err)
+		synctest.Wait()
+		next := serve(t, store, 2, nil, hotel)
+		_, err = next.Wait(t.Context(), "1")
+		ok(t, err)
+		before := store.records(t, "1")
+		close(held)
+		wantKind(t, <-old.served, interlock.Definite, interlock.ErrStaleToken)
+		same(t, "records", store.records(t, "1"), before...)
+		hotel.rules(t)
+	})
+}

@@ -1,0 +1,245 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// plot is a transaction that processes are to bring to its end, over their crashes.
+type plot struct {
+	capacity [2]int
+	bad      func(c branch.Call) (before, after error) // of the second venue
+	end      Decision                                  // if nothing crashes
+	points   int                                       // of a run that does not crash
+}
+
+var plots = map[string]plot{
+	// Around each try, the decision, each confirmation and the end.
+	"all hold":       {capacity: [2]int{1, 1}, end: Confirm, points: 4 + 2 + 4 + 2},
+	"second refuses": {capacity: [2]int{1, 0}, end: Cancel, points: -1}, // the first is told to stop at any time
+	"second is never known": {capacity: [2]int{1, 1}, end: Cancel, points: 2 + 5 + 2 + 4 + 2, bad: func(c branch.Call) (before, after error) {
+		if c.Operation == branch.Try {
+			return nil, errNetwork
+		}
+		return nil, nil
+	}},
+	"answers are lost once": {capacity: [2]int{1, 1}, end: Confirm, points: 5 + 2 + 3 + 2 + 2 + 2, bad: func(c branch.Call) (before, after error) {
+		if c.Attempt == 1 {
+			return nil, errNetwork
+		}
+		return nil, nil
+	}},
+}
+
+// scene is a plot as it goes on over several lives.
+type scene struct {
+	plot
+	store  *memory.Journal
+	post   *post
+	venues []*venue
+	told   []Decision // to whoever ran it, in all lives
+}
+
+func (p plot) scene() *scene {
+	s := &scene{plot: p, store: memory.NewJournal(), post: &post{}}
+	for i, name := range []string{"hotel", "flight"} {
+		v := newVenue(name, p.capacity[i])
+		v.post = s.post
+		s.venues = append(s.venues, v)
+	}
+	s.venues[1].bad = p.bad
+	return s
+}
+
+// life is one process from its start to its crash at a point, or to the end. It returns
+// how many points it has passed. If again is false it does not run the transaction, but
+// serves and sweeps.
+func (s *scene) life(t *testing.T, epoch int64, point int, again bool) (passed int) {
+	t.Helper()
+	at := crashAt(point)
+	for _, v := range s.venues {
+		v.mu.Lock()
+		v.points = at
+		v.mu.Unlock()
+	}
+	r := idle(t, &watched{Journal: s.store, points: at}, &Options{Timeout: time.Second}, nil, s.venues...)
+	ctx, stop := context.WithCancelCause(context.Background())
+	served, c := make(chan error, 1), grant(epoch)
+	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
+	watch := make(chan struct{})
+	go func() {
+		defer close(watch)
+		select {
+		case <-at.crashed:
+			stop(errCrashed)
+		case <-ctx.Done():
+		}
+	}()
+	synctest.Wait()
+	if again {
+		s.run(ctx, r, at)
+	} else {
+		s.sweep(ctx, r, at)
+	}
+	stop(nil)
+	<-served
+	<-watch
+	return at.passed
+}
+
+// run runs the transaction, and waits for its end.
+func (s *scene) run(ctx context.Context, r *rig, at *points) {
+	_, err := r.run(ctx, "1", s.venues...)
+	decision := Decision("")
+	switch {
+	case err == nil:
+		decision = Confirm
+	case errors.Is(err, ErrCancelled):
+		decision = Cancel
+	}
+	if !at.over() && decision != "" {
+		s.told = append(s.told, decision)
+		_, _ = r.Wait(ctx, "1")
+	}
+}
+
+// sweep waits until all holds are past their time, and frees what is not decided.
+func (s *scene) sweep(ctx context.Context, r *rig, at *points) {
+	for range 3 {
+		if !sleep(ctx, time.Minute) {
+			return
+		}
+		for _, v := range s.venues {
+			_ = v.sweep(ctx, func(ctx context.Context, id, branch string) (Decision, error) {
+				if at.over() {
+					return "", errCrashed
+				}
+				return r.Decide(ctx, id, branch)
+			})
+		}
+	}
+}
+
+// check judges what is left, by itself: it uses nothing of the machine.
+func (s *scene) check(t *testing.T) {
+	t.Helper()
+	decisions := []Decision{}
+	head, records, err := s.store.Read(context.Background(), "1", 0)
+	ok(t, err)
+	for _, r := range records {
+		if r.Kind == recordDecide {
+			decisions = append(decisions, Decision(r.Step))
+		}
+	}
+	if len(decisions) > 1 || len(decisions) == 0 && len(s.told) > 0 || head.Position > 0 && head.Ended.IsZero() {
+		t.Errorf("decided %v, told %v, head %+v", decisions, s.told, head)
+	}
+	for _, d := range s.told {
+		if d != decisions[0] {
+			t.Errorf("told %v, decided %v", s.told, decisions)
+		}
+	}
+	for _, v := range s.venues {
+		v.rules(t)
+		is := v.state("1")
+		confirmed := len(decisions) == 1 && decisions[0] == Confirm
+		if confirmed != (is == "confirmed") || is == "held" {
+			t.Errorf("decided %v, and %s is %q", decisions, v.name, is)
+		}
+	}
+	unscheduled(t, s.store)
+}
+
+// TestCrashPoints: a process that crashes before or after any append, call or answer,
+// and its successor too at any of its own, leave a transaction that is confirmed at all
+// or at none, and nothing held: whether somebody runs it again or nobody does.
+func TestCrashPoints(t *testing.T) {
+	for name, p := range plots {
+		for _, again := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, run again %v", name, again), func(t *testing.T) {
+				t.Parallel()
+				runs := 0
+				play := func(crashes ...int) (passed []int) {
+					runs++
+					bubble(t, func(t *testing.T) {
+						s := p.scene()
+						for i, point := range append(crashes, 0) {
+							passed = append(passed, s.life(t, int64(i+1), point, again || i == 0))
+							unscheduled(t, s.store)
+						}
+						s.life(t, 9, 0, false)
+						if len(crashes) == 0 && !slices.Equal(s.told, []Decision{p.end}) {
+							t.Errorf("told %v, want %v", s.told, p.end)
+						}
+						if again && len(s.told) == 0 {
+							t.Error("nothing was told")
+						}
+						if s.check(t); t.Failed() {
+							t.Fatalf("crashed at %v: %v", crashes, s.post.keys)
+						}
+					})
+					if t.Failed() {
+						t.FailNow()
+					}
+					return passed
+				}
+				all := play()[0]
+				if p.points >= 0 && all != p.points {
+					t.Fatalf("%d points, want %d", all, p.points)
+				}
+				for first := 1; first <= all; first++ {
+					play(first)
+					for second := 1; ; second++ {
+						if passed := play(first, second); passed[1] < second {
+							break // it came to the end before
+						}
+					}
+				}
+				t.Logf("%d points, %d runs", all, runs)
+			})
+		}
+	}
+}
+
+// TestDelayedDuplicates: each message may come once more, before any later one or after
+// all of them, and changes nothing.
+func TestDelayedDuplicates(t *testing.T) {
+	for name, p := range plots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			play := func(late, at int) (messages int) {
+				bubble(t, func(t *testing.T) {
+					s := p.scene()
+					s.post.late, s.post.at = late, at
+					s.life(t, 1, 0, true)
+					messages = len(s.post.keys)
+					if late > 0 && late <= messages && at > messages {
+						_ = s.post.again[late-1]()
+					}
+					s.life(t, 2, 0, false)
+					if s.check(t); t.Failed() || len(s.told) != 1 {
+						t.Fatalf("message %d came again before %d: told %v, %v", late, at, s.told, s.post.keys)
+					}
+				})
+				if t.Failed() {
+					t.FailNow()
+				}
+				return messages
+			}
+			all := play(0, 0)
+			for late := 1; late <= all; late++ {
+				for at := late + 1; at <= all+1; at++ {
+					play(late, at)
+				}
+			}
+		})
+	}
+}

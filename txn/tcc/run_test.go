@@ -1,0 +1,316 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// TestRunAgain: a second Run of an id has the decision of the first, and tries nothing.
+func TestRunAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 2), newVenue("flight", 1)
+		r := serve(t, nil, 1, nil, hotel, flight)
+		for range 2 {
+			o, err := r.run(t.Context(), "1", hotel, flight)
+			ok(t, err)
+			if h, err := hotel.define().Try("seat").Hold(o); h != "hold of seat" || err != nil {
+				t.Errorf("%q, %v", h, err)
+			}
+		}
+		for range 2 {
+			_, err := r.run(t.Context(), "2", hotel, flight)
+			wantKind(t, err, interlock.Definite, ErrCancelled)
+		}
+		if n := hotel.called("1/hotel/try") + hotel.called("2/hotel/try"); n > 2 {
+			t.Errorf("%d tries", n)
+		}
+	})
+}
+
+// TestRunsAtOnce: many Runs of one id come to one decision, also where one of them gets
+// no answer and would have given up.
+func TestRunsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+		r := serve(t, nil, 1, &Options{Retry: Policy{Tries: 1}}, hotel, flight)
+		var mu sync.Mutex
+		calls := 0
+		flight.bad = func(c branch.Call) (before, after error) {
+			mu.Lock()
+			calls++
+			n := calls
+			mu.Unlock()
+			if c.Operation == branch.Try && n%2 == 0 {
+				return nil, errNetwork
+			}
+			time.Sleep(time.Duration(n%5) * time.Millisecond)
+			return nil, nil
+		}
+		for _, id := range []string{"1", "2", "3"} {
+			var work sync.WaitGroup
+			var ends []Decision
+			for range 8 {
+				work.Go(func() {
+					o, _ := r.run(context.Background(), id, hotel, flight)
+					mu.Lock()
+					defer mu.Unlock()
+					ends = append(ends, o.Decision)
+				})
+			}
+			work.Wait()
+			if ends = slices.Compact(ends); len(ends) != 1 || ends[0] == "" {
+				t.Errorf("%s: %v", id, ends)
+			}
+			_, _ = r.Wait(t.Context(), id)
+			time.Sleep(time.Minute)
+			if h, f := hotel.state(id), flight.state(id); (h == "confirmed") != (f == "confirmed") || h == "held" || f == "held" {
+				t.Errorf("%s: %s, %s", id, h, f)
+			}
+		}
+		hotel.rules(t)
+		flight.rules(t)
+	})
+}
+
+// TestMismatch: under an id that is used for something else nothing is done.
+func TestMismatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
+		r := serve(t, nil, 1, nil, hotel, flight)
+		h, f := hotel.define(), flight.define()
+		ctx := t.Context()
+		_, err := r.Run(ctx, "booking", "1", h.Try("seat"))
+		ok(t, err)
+		ok(t, r.coordinator.Begin(ctx, "2", "saga:order", record("begin", "", order{})))
+		for name, err := range map[string]error{
+			"type":     second(r.Run(ctx, "other", "1", h.Try("seat"))),
+			"request":  second(r.Run(ctx, "booking", "1", h.Try("bed"))),
+			"resource": second(r.Run(ctx, "booking", "1", f.Try("seat").As("hotel"))),
+			"name":     second(r.Run(ctx, "booking", "1", h.Try("seat").As("other"))),
+			"more":     second(r.Run(ctx, "booking", "1", h.Try("seat"), f.Try("seat"))),
+			"protocol": second(r.Run(ctx, "booking", "2", h.Try("seat"))),
+			"decide":   second(r.Decide(ctx, "2", "hotel")),
+			"look":     second(r.Look(ctx, "2")),
+		} {
+			wantKind(t, err, interlock.Bug, ErrMismatch)
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		if n := flight.used(); n != 0 {
+			t.Errorf("%d held for nothing", n)
+		}
+	})
+}
+
+func second[V any](_ V, err error) error { return err }
+
+// TestMismatchMeanwhile: another transaction is decided under the id while this one is
+// tried; what is held for nothing is cancelled at once, and nothing that is the other's.
+func TestMismatchMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
+		flight.bad = slowTry(time.Second)
+		r := serve(t, nil, 1, nil, hotel, flight)
+		var err error
+		var work sync.WaitGroup
+		work.Go(func() {
+			_, err = r.Run(t.Context(), "booking", "1", hotel.define().Try("seat"), flight.define().Try("seat"))
+		})
+		synctest.Wait()
+		_, first := r.Run(t.Context(), "booking", "1", hotel.define().Try("seat"))
+		ok(t, first)
+		work.Wait()
+		wantKind(t, err, interlock.Bug, ErrMismatch)
+		if h, f := hotel.state("1"), flight.state("1"); h != "confirmed" || f != "cancelled" {
+			t.Errorf("%s, %s", h, f)
+		}
+	})
+}
+
+// TestCancelledMeanwhile: a participant asks while others are tried, and so decides;
+// what is held by then is cancelled at once, though the journal does not name it.
+func TestCancelledMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
+		flight.bad = slowTry(time.Second)
+		r := serve(t, nil, 1, nil, hotel, flight)
+		var err error
+		var work sync.WaitGroup
+		work.Go(func() { _, err = r.run(t.Context(), "1", hotel, flight) })
+		synctest.Wait()
+		d, asked := r.Decide(t.Context(), "1", "hotel")
+		ok(t, asked)
+		work.Wait()
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		if h, f := hotel.state("1"), flight.state("1"); d != Cancel || h != "cancelled" || f != "cancelled" {
+			t.Errorf("%s: %s, %s", d, h, f)
+		}
+	})
+}
+
+// TestLostDecision: an append whose answer is lost is no failure: what it has decided is
+// found out. One that was never made is decided otherwise.
+func TestLostDecision(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after error
+		want          Decision
+	}{"the answer": {nil, errNetwork, Confirm}, "the request": {errNetwork, nil, Cancel}} {
+		bubble(t, func(t *testing.T) {
+			store := &watched{Journal: memory.NewJournal()}
+			store.fail = func(_ int, a driver.Append) (before, after error) {
+				if a.Epoch == 0 && a.Records[len(a.Records)-1].Step == string(Confirm) {
+					return c.before, c.after
+				}
+				return nil, nil
+			}
+			hotel := newVenue("hotel", 1)
+			r := serve(t, store, 1, nil, hotel)
+			o, err := r.run(t.Context(), "1", hotel)
+			if o.Decision != c.want || (err == nil) != (c.want == Confirm) {
+				t.Errorf("%s was lost: %+v, %v", name, o, err)
+			}
+			time.Sleep(2 * time.Minute)
+			o, _ = r.Wait(t.Context(), "1")
+			if is := hotel.state("1"); (is == "confirmed") != (c.want == Confirm) || is == "held" || o.Decision != c.want {
+				t.Errorf("%s was lost: %s, %+v", name, is, o)
+			}
+		})
+	}
+}
+
+// TestUnknownDecision: while the journal does not answer, an outcome is not told, and
+// nothing is confirmed or cancelled; running again decides, with what is held.
+func TestUnknownDecision(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := &watched{Journal: memory.NewJournal()}
+		store.fail = func(int, driver.Append) (before, after error) { return errNetwork, nil }
+		hotel := newVenue("hotel", 1)
+		r := idle(t, store, nil, nil, hotel)
+		_, err := r.run(t.Context(), "1", hotel)
+		wantKind(t, err, interlock.Uncertain, errNetwork)
+		if is := hotel.state("1"); is != "held" || len(hotel.post.keys) != 1 {
+			t.Errorf("it is %s after %v", is, hotel.post.keys)
+		}
+		_, err = r.Look(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrNone)
+		_, err = r.Wait(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrNone)
+		store.fail = nil
+		o, err := r.run(t.Context(), "1", hotel)
+		if o.Decision != Confirm || err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
+// TestCallerLeaves: the end of the caller's context cancels, durably, what is not
+// decided, and is the cause.
+func TestCallerLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+		flight.bad = slowTry(time.Second)
+		r := serve(t, nil, 1, nil, hotel, flight)
+		ctx, leave := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer leave()
+		_, err := r.run(ctx, "1", hotel, flight)
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		_, _ = r.Wait(t.Context(), "1")
+		if h, f := hotel.state("1"), flight.state("1"); h != "cancelled" || f != "cancelled" {
+			t.Errorf("%s, %s", h, f)
+		}
+	})
+}
+
+// TestClasses: what may be repeated is, and what may have had an effect is cancelled.
+func TestClasses(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails  []error // of the first tries
+		before bool    // without an effect
+		want   Decision
+		calls  int
+		state  string
+	}{
+		"retried":          {[]error{branch.Retry(errFull), branch.Retry(errFull)}, true, Confirm, 3, "confirmed"},
+		"at work":          {[]error{branch.Ongoing(10 * time.Second)}, true, Confirm, 2, "confirmed"},
+		"lost":             {[]error{errNetwork}, false, Confirm, 2, "confirmed"},
+		"always busy":      {slices.Repeat([]error{branch.Retry(errFull)}, 9), true, Cancel, 5, ""},
+		"never known":      {slices.Repeat([]error{errNetwork}, 9), true, Cancel, 5, "blocked"},
+		"refused":          {slices.Repeat([]error{branch.Fail(errFull)}, 9), true, Cancel, 1, ""},
+		"refused in doubt": {[]error{errNetwork, branch.Fail(errFull)}, true, Cancel, 2, "blocked"},
+	} {
+		bubble(t, func(t *testing.T) {
+			hotel := newVenue("hotel", 1)
+			r := serve(t, nil, 1, nil, hotel)
+			hotel.bad = func(call branch.Call) (before, after error) {
+				switch n := call.Attempt - 1; {
+				case call.Operation != branch.Try || n >= len(c.fails):
+					return nil, nil
+				case c.before:
+					return c.fails[n], nil
+				default:
+					return nil, c.fails[n]
+				}
+			}
+			calls := 0
+			counted := hotel.bad
+			hotel.bad = func(call branch.Call) (before, after error) {
+				if call.Operation == branch.Try {
+					calls++
+				}
+				return counted(call)
+			}
+			o, _ := r.run(t.Context(), "1", hotel)
+			_, _ = r.Wait(t.Context(), "1")
+			if o.Decision != c.want || calls != c.calls || hotel.state("1") != c.state {
+				t.Errorf("%s: %s after %d calls, %s", name, o.Decision, calls, hotel.state("1"))
+			}
+		})
+	}
+}
+
+// bomb panics.
+type bomb struct{}
+
+func (bomb) Try(context.Context, string, time.Time) (string, error) { panic("boom") }
+func (bomb) Confirm(context.Context, string, string) error          { panic("boom") }
+func (bomb) Cancel(_ context.Context, _ string, h *string) error {
+	if h != nil {
+		panic("it holds nothing that is known")
+	}
+	return nil
+}
+
+// TestPanic: the panic of a resource is the failure of its branch, with an outcome that
+// is not known.
+func TestPanic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, nil)
+		d := Define("bomb", Resource[string, string](bomb{}))
+		r.handles["bomb"] = d.of
+		r.serve(t, 1)
+		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		if err == nil || !strings.Contains(err.Error(), "boom") {
+			t.Errorf("%v", err)
+		}
+		o, _ := r.Wait(t.Context(), "1")
+		if _, err := d.Try("x").Hold(o); o.State != Cancelled || !errors.Is(err, ErrNoHold) {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}

@@ -1,0 +1,213 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// TestLate: what was tried for too long is not confirmed, though all hold.
+func TestLate(t *testing.T) {
+	for _, c := range []struct {
+		takes time.Duration
+		want  error
+	}{{49 * time.Second, nil}, {51 * time.Second, errLate}} {
+		bubble(t, func(t *testing.T) {
+			hotel := newVenue("hotel", 1)
+			hotel.bad = slowTry(c.takes)
+			r := serve(t, nil, 1, &Options{Hold: time.Minute, Margin: 10 * time.Second, Timeout: time.Hour}, hotel)
+			_, err := r.run(t.Context(), "1", hotel)
+			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("after %v: %v", c.takes, err)
+			}
+			synctest.Wait()
+			if is := hotel.state("1"); (is == "confirmed") != (c.want == nil) || is == "held" {
+				t.Errorf("after %v it is %s", c.takes, is)
+			}
+		})
+	}
+}
+
+// slowTry makes each try take a time, whatever its context says.
+func slowTry(takes time.Duration) func(branch.Call) (before, after error) {
+	return func(c branch.Call) (before, after error) {
+		if c.Operation == branch.Try {
+			time.Sleep(takes)
+		}
+		return nil, nil
+	}
+}
+
+// TestClockSet: a wall clock that is set forward, past the time of the holds, lets
+// nothing be confirmed; one that is set back does not prolong the time.
+func TestClockSet(t *testing.T) {
+	for _, c := range []struct {
+		by, takes time.Duration
+		want      Decision
+	}{{0, time.Second, Confirm}, {-time.Hour, time.Second, Confirm}, {-time.Hour, 55 * time.Second, Cancel}, {55 * time.Second, time.Second, Cancel}, {time.Hour, time.Second, Cancel}} {
+		bubble(t, func(t *testing.T) {
+			var mu sync.Mutex
+			var offset time.Duration
+			now := func() time.Time {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Now().Round(0).Add(offset)
+			}
+			hotel := newVenue("hotel", 1)
+			hotel.bad = func(call branch.Call) (before, after error) {
+				if call.Operation == branch.Try {
+					mu.Lock()
+					offset = c.by
+					mu.Unlock()
+				}
+				return slowTry(c.takes)(call)
+			}
+			r := idle(t, nil, &Options{Hold: time.Minute, Timeout: time.Hour}, now, hotel)
+			r.serve(t, 1)
+			o, _ := r.run(t.Context(), "1", hotel)
+			if o.Decision != c.want {
+				t.Errorf("set by %v, tried for %v: %s", c.by, c.takes, o.Decision)
+			}
+		})
+	}
+}
+
+// TestSweeperAgainstDecider: participants ask when they like, early or late, while the
+// decision is slow on its way, and while it is not known: what they free is never
+// confirmed, and what is confirmed is never free.
+func TestSweeperAgainstDecider(t *testing.T) {
+	ends := map[Decision]int{}
+	for seed := range uint64(300) {
+		bubble(t, func(t *testing.T) {
+			dice := rand.New(rand.NewPCG(seed, 7))
+			upTo := func(d time.Duration) time.Duration { return time.Duration(dice.Int64N(int64(d))) }
+			store := &watched{Journal: memory.NewJournal()}
+			hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+			first, last := upTo(20*time.Second), upTo(60*time.Second)
+			hotel.bad, flight.bad = slowTry(first), slowTry(last)
+			before, after, lost := upTo(1500*time.Millisecond), upTo(2*time.Second), dice.IntN(3) == 0
+			store.fail = func(n int, a driver.Append) (error, error) {
+				if n > 2 || a.Epoch != 0 {
+					return nil, nil
+				}
+				time.Sleep(before) // on its way
+				if lost {
+					return nil, errNetwork
+				}
+				return nil, nil
+			}
+			r := serve(t, store, 1, &Options{Hold: time.Minute, Timeout: time.Hour}, hotel, flight)
+			var work sync.WaitGroup
+			var o Outcome
+			var err error
+			work.Go(func() { o, err = r.run(context.Background(), "1", hotel, flight) })
+			// Around the time of the holds, or, by a clock that is ahead, around that of the
+			// decision.
+			at, early := 45*time.Second+upTo(30*time.Second), upTo(20*time.Second)
+			if dice.IntN(2) == 0 {
+				at, early = max(first, last, 2*time.Second)-2*time.Second+upTo(4*time.Second), time.Hour
+			}
+			work.Go(func() {
+				time.Sleep(at)
+				for _, v := range []*venue{hotel, flight} {
+					v.mu.Lock()
+					if h := v.holds["1"]; h != nil {
+						h.until = h.until.Add(-early) // its clock is ahead
+					}
+					v.mu.Unlock()
+					_ = v.sweep(context.Background(), r.Decide)
+					time.Sleep(after)
+				}
+			})
+			work.Wait()
+			for range 5 { // an answer can be long in coming
+				time.Sleep(time.Minute)
+				_ = hotel.sweep(context.Background(), r.Decide)
+				_ = flight.sweep(context.Background(), r.Decide)
+			}
+			for _, v := range []*venue{hotel, flight} {
+				v.rules(t)
+				if is := v.state("1"); err == nil && is != "confirmed" || errors.Is(err, ErrCancelled) && (is == "confirmed" || is == "held") || is == "held" {
+					t.Errorf("seed %d: %v, %v, and %s is %s", seed, o, err, v.name, is)
+				}
+			}
+			if err != nil && !errors.Is(err, ErrCancelled) && interlock.Kind(err) != interlock.Uncertain {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+			ends[o.Decision]++
+			unscheduled(t, store.Journal)
+		})
+	}
+	if ends[Confirm] < 10 || ends[Cancel] < 10 {
+		t.Errorf("%v", ends)
+	}
+}
+
+// TestStaleTryGoes: what a manager has tried that died then is free after its time, as
+// soon as somebody sweeps, and not before.
+func TestStaleTryGoes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		at := crashAt(2) // behind its try, before the answer
+		hotel.points = at
+		store := &watched{Journal: memory.NewJournal(), points: at}
+		dead := idle(t, store, &Options{Hold: time.Minute}, nil, hotel)
+		_, err := dead.run(t.Context(), "1", hotel)
+		wantKind(t, err, interlock.Uncertain, nil)
+		hotel.points = nil
+		r := serve(t, &watched{Journal: store.Journal}, 1, nil, hotel)
+		for free := time.Duration(0); hotel.state("1") == "held"; free += time.Second {
+			time.Sleep(time.Second)
+			ok(t, hotel.sweep(t.Context(), r.Decide))
+			if passed := time.Since(began); hotel.state("1") != "held" && passed < time.Minute {
+				t.Errorf("free after %v", passed)
+			}
+			if free > time.Minute+time.Second {
+				t.Fatal("it is still held")
+			}
+		}
+		_, err = r.run(t.Context(), "1", hotel)
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		o, err := r.Look(t.Context(), "1")
+		if o.Type != "unknown" || err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
+// TestDecide: a decision that there is is told; one that there is not is made.
+func TestDecide(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		r := serve(t, nil, 1, nil, hotel)
+		_, err := r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		for name, want := range map[string]Decision{"hotel": Confirm, "another": Cancel} {
+			if d, err := r.Decide(t.Context(), "1", name); d != want || err != nil {
+				t.Errorf("%s: %s, %v", name, d, err)
+			}
+		}
+		for range 2 {
+			if d, err := r.Decide(t.Context(), "2", "hotel"); d != Cancel || err != nil {
+				t.Errorf("%s, %v", d, err)
+			}
+		}
+		same(t, "records", r.store.records(t, "2")[:1], "decide:cancel")
+		for name, id := range map[string]string{"empty": "", "NUL": "a\x00", "long": fmt.Sprintf("%0201d", 1)} {
+			_, err := r.Decide(t.Context(), id, "hotel")
+			if wantKind(t, err, interlock.Bug, interlock.ErrName); err == nil {
+				t.Error(name)
+			}
+		}
+	})
+}
