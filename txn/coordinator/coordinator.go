@@ -10,6 +10,9 @@
 //	sagas, err := saga.New(c, nil, book, ship)  // a protocol and what it has to know
 //	err = c.Run(ctx, claim)                     // claim: that of a fenced lock; or Serve, for each shard
 //
+// To spread the shards over processes, join a group of package claim/own with as many
+// partitions, whose Work is Serve: see the example of [Coordinator.Serve].
+//
 // # Targets
 //
 // A call has a target: what is busy or broken together. Each has places for so many
