@@ -62,6 +62,9 @@ type Call struct {
 	Begun time.Time
 	// Deadline is when nobody waits for the answer any more; zero is never.
 	Deadline time.Time
+	// Until is how long a try has to hold what it holds, in whole milliseconds; zero in
+	// all other calls. Past it the participant asks the coordinator.
+	Until time.Time
 }
 
 // Key is the same for all calls that must have one effect, and no others. Hand it to

@@ -24,6 +24,7 @@ const (
 	HeaderEpoch       = "Interlock-Epoch" // only if there is one
 	HeaderBegun       = "Interlock-Begun"
 	HeaderDeadline    = "Interlock-Deadline" // only if there is one
+	HeaderUntil       = "Interlock-Until"    // only with a try
 )
 
 // MaxBody is the longest input and output of a call over HTTP, in bytes.
@@ -56,6 +57,7 @@ func FromRequest(r *http.Request) (Call, error) {
 		Epoch:       interlock.Token(h.number(HeaderEpoch, false)),
 		Begun:       h.time(HeaderBegun, true),
 		Deadline:    h.time(HeaderDeadline, false),
+		Until:       h.time(HeaderUntil, false),
 	}
 	if h.err == nil && !c.Operation.known() {
 		h.refuse(HeaderOperation, fmt.Sprintf("is %.40q, which no participant knows", c.Operation))
@@ -83,6 +85,9 @@ func (c Call) SetHeaders(to http.Header) error {
 	}
 	if !c.Deadline.IsZero() {
 		set(HeaderDeadline, strconv.FormatInt(c.Deadline.UnixMilli(), 10))
+	}
+	if !c.Until.IsZero() {
+		set(HeaderUntil, strconv.FormatInt(c.Until.UnixMilli(), 10))
 	}
 	_, err := FromRequest(&http.Request{Header: to})
 	return err

@@ -65,6 +65,7 @@ func TestCallArrivesAsItWas(t *testing.T) {
 		if i%2 == 0 {
 			c.Step, c.Epoch = name(255), interlock.Token(1+random.Int64N(math.MaxInt64))
 			c.Deadline = time.UnixMilli(time.Now().Add(time.Hour).UnixMilli())
+			c.Until = c.Deadline.Add(time.Hour)
 		}
 		output, err := caller(t).Post(t.Context(), url, c, []byte(`{"n":1}`))
 		if err != nil || string(output) != `{"n":1}` {
