@@ -9,6 +9,7 @@ type Saga struct {
 	Tried   func(SagaTried)
 	Ended   func(SagaEnded)
 	Dead    func(SagaDead)
+	Stuck   func(SagaStuck)
 }
 
 // SagaStarted: a saga was begun. Attaching to one is not told.
@@ -25,7 +26,8 @@ type SagaTried struct {
 	Again            time.Duration // when it is repeated; 0 if it is not
 }
 
-// SagaEnded: a saga has come to a final state: SUCCEEDED, COMPENSATED or DEAD_LETTER.
+// SagaEnded: a saga has come to a final state: SUCCEEDED, COMPENSATED,
+// DEAD_LETTER or RESOLVED.
 type SagaEnded struct {
 	Saga, Type string
 	State      string
@@ -38,4 +40,12 @@ type SagaDead struct {
 	Saga, Type string
 	Reason     string   // why it was to be undone
 	Steps      []string // whose undos were given up
+}
+
+// SagaStuck: a step that has to be done, because the pivot is or may be, was tried so
+// often without success that a person should look. It is tried on.
+type SagaStuck struct {
+	Saga, Type, Step string
+	Attempts         int // that failed
+	Err              error
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // A Call is one call of an action or an undo. Its Transaction is the saga's id, its
-// Branch the step's name, its Operation [branch.Do] or [branch.Undo].
+// Branch the step's key, or its name where it has an index, which is the Step then;
+// its Operation is [branch.Do] or [branch.Undo].
 type Call struct {
 	branch.Call
 	Type    string  // the definition's name
@@ -27,3 +29,8 @@ func From(ctx context.Context) Call {
 	c.Call = branch.From(ctx)
 	return c
 }
+
+// Beat says that the action or undo that ctx was made for is still at work: its
+// timeout counts from now on, up to [Action.MaxTime]. It is false if its time is up,
+// or ctx is no call's. It does not block.
+func Beat(ctx context.Context) bool { return coordinator.Beat(ctx) }

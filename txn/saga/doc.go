@@ -22,12 +22,21 @@
 //
 // # Order
 //
-// Steps follow each other. Before each is called, a record that it may have been is
-// durable; the record that it was done travels with the next one's. So a saga of n
-// steps that succeeds costs 1 + n appends to the journal, beside what its targets
-// write. The decision whether to commit or to abort is made once. After the pivot is
-// done it can only be to commit. Undos run in the reverse of the order of sending,
-// by what the journal says: what the steps were is not asked of the code.
+// A saga is a list of stages: a step, a [Parallel] group of steps, or a [Sleep]. The
+// decision whether to commit or to abort is made once. After the pivot is done it can
+// only be to commit. Undos go stage by stage in reverse, those of one stage at the
+// same time, by what the journal says: what the steps were is not asked of the code.
+// An undo that is given up does not stop the others.
+//
+// # Cost
+//
+// Before a step is called that may have to be undone, or the pivot, a record that it
+// may have been is durable: those of all steps before the pivot are written when the
+// saga begins. What was done is written together with the next record that must be
+// durable, or when it is a quarter of a second old; until then a crash is mended by
+// calling the step again, under the same key. So a saga of any number of steps costs
+// two appends to the journal, one more if a pivot comes behind other steps, one more
+// if it is aborted, and two for each wait, beside what its targets write.
 //
 // # Failures
 //
@@ -36,9 +45,10 @@
 // it has happened: it is repeated, then given up and undone. A Fail that follows a
 // call which may have happened, one before a crash too, does not prove that nothing
 // has: such a step is undone as well, and its undo is told that nothing is known.
-// The pivot is repeated until its outcome is known. A target must therefore give
-// every call of one key the first one's answer, and refuse a call that comes behind
-// its undo.
+// After a crash that is so for all steps that were to come before the pivot, called
+// or not. The pivot is repeated until its outcome is known. A target must therefore
+// give every call of one key the first one's answer, answer an undo of what it never
+// heard of, and refuse a call that comes behind its undo; txn/barrier does that.
 //
 // What is unfinished never expires, and has a due time always. A dead letter counts
 // as unfinished.
@@ -52,10 +62,9 @@
 //
 // # Limits
 //
-// It does not run steps in parallel or in loops, does not start a saga in the user's
-// SQL transaction, and has nothing yet to retry or resolve a dead letter with.
-// Attempts are counted by each engine anew. Deadlines are wall-clock times of the
-// process that started the saga, and are compared with the clock of the one that
-// drives it: a clock that is set back aborts later. An action that does not return
-// when its context ends keeps its saga, and Serve, waiting.
+// Attempts are counted in memory, and anew by a new owner, except over waits of more
+// than a minute. Deadlines are wall-clock times of the process that started the saga,
+// and are compared with the clock of the one that drives it: a clock that is set back
+// aborts later. An action that does not return when its context ends keeps its saga,
+// and who serves the shard, waiting.
 package saga

@@ -18,6 +18,9 @@ import (
 type Options struct {
 	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
 	Remind time.Duration
+	// Stuck is after how many failed attempts the hook Stuck is told of a step that is
+	// repeated for ever, and again after as many more; 0 means 20.
+	Stuck int
 	// Hooks are told what happens; nil is nobody.
 	Hooks *observe.Saga
 }
@@ -29,6 +32,9 @@ func (o *Options) resolve() Options {
 	}
 	if r.Remind <= 0 {
 		r.Remind = 24 * time.Hour
+	}
+	if r.Stuck <= 0 {
+		r.Stuck = 20
 	}
 	if r.Hooks == nil {
 		r.Hooks = &observe.Saga{}
@@ -58,13 +64,9 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 		if _, twice := e.plans[p.name]; twice {
 			problems = append(problems, p.wrong("", "there are two of that name; give each its own"))
 		}
-		p.steps = slices.Clone(p.steps) // other engines may have the definition too
-		for i := range p.steps {
-			s := &p.steps[i]
-			s.policy = s.policy.resolve()
-			if s.timeout <= 0 {
-				s.timeout = 30 * time.Second
-			}
+		p.known = slices.Clone(p.known) // other engines may have the definition too
+		for i := range p.known {
+			p.known[i] = p.known[i].resolved()
 		}
 		e.plans[p.name] = p
 	}
@@ -80,11 +82,11 @@ func (e *Engine) start(ctx context.Context, kind, id string, input []byte) error
 	if !ok {
 		return bug("start saga", id, fmt.Errorf("the engine was built without the definition %q", kind))
 	}
-	var deadline time.Time
-	if p.timeout > 0 {
-		deadline = e.coordinator.Now().Add(p.timeout)
+	entries, err := p.opening(id, input, e.coordinator.Now())
+	if err != nil {
+		return err
 	}
-	err := e.coordinator.Begin(ctx, id, protocol+":"+kind, begin(p, input, deadline)...)
+	err = e.coordinator.Begin(ctx, id, protocol+":"+kind, entries...)
 	if errors.Is(err, journal.ErrExists) {
 		return e.attach(ctx, kind, id, input)
 	}
@@ -92,6 +94,26 @@ func (e *Engine) start(ctx context.Context, kind, id string, input []byte) error
 		e.options.Hooks.Started(observe.SagaStarted{Saga: id, Type: kind})
 	}
 	return err
+}
+
+// opening is the first append of a saga: with what makes it go the records of the
+// steps that may be called first, as many as fit.
+func (p plan) opening(id string, input []byte, now time.Time) ([]journal.Entry, error) {
+	var deadline time.Time
+	if p.timeout > 0 {
+		deadline = now.Add(p.timeout)
+	}
+	c, err := newCourse(p, driver.Head{Transaction: id}, []journal.Entry{begin(input, deadline)}, true)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	c.pending = []journal.Entry{begin(input, deadline)}
+	stages, err := c.planner.rest(&c.m)
+	if err == nil && len(stages) > 0 && !stages[0].steps[0].sleep {
+		err = c.note(now, true, c.sents(stages)...)
+	}
+	return c.pending[:min(len(c.pending), driver.MaxRecords)], err
 }
 
 // attach checks that the saga of an id is the one that was to be started.

@@ -50,11 +50,17 @@ func (e *DefinitionError) ErrorKind() interlock.ErrorKind { return interlock.Bug
 // A MismatchError is an [ErrMismatch] and a Bug. Nothing was done.
 type MismatchError struct {
 	ID      string
+	Step    string // empty if it concerns the whole
 	Problem string
 }
 
 // Error says what differs, and what to do.
-func (e *MismatchError) Error() string { return fmt.Sprintf("saga %q: %s", e.ID, e.Problem) }
+func (e *MismatchError) Error() string {
+	if e.Step == "" {
+		return fmt.Sprintf("saga %q: %s", e.ID, e.Problem)
+	}
+	return fmt.Sprintf("saga %q: step %q: %s", e.ID, e.Step, e.Problem)
+}
 
 // Unwrap makes it an [ErrMismatch].
 func (e *MismatchError) Unwrap() error { return ErrMismatch }

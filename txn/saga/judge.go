@@ -14,13 +14,14 @@ type Policy struct {
 	// First is the bound of the first wait; each is twice the one before, and drawn
 	// at random below its bound. 0 means 100 milliseconds.
 	First time.Duration
-	// Max is the bound of every wait; 0 means a minute.
+	// Max is the bound of every wait; 0 means a minute. A saga that waits for longer
+	// than a minute is not kept in memory.
 	Max time.Duration
 	// Attempts is how often a step up to the pivot is tried before the saga is
-	// aborted, by one engine; 0 means 10. An [Ongoing] answer does not count.
+	// aborted; 0 means 10. An [Ongoing] answer does not count. Attempts are kept in
+	// memory, and written before a wait of more than a minute.
 	Attempts int
-	// Undos is how often an undo is tried, by one engine, before it is given up as
-	// dead; 0 means 20.
+	// Undos is how often an undo is tried before it is given up as dead; 0 means 20.
 	Undos int
 }
 
@@ -42,14 +43,6 @@ func (p Policy) resolve() Policy {
 	return p
 }
 
-// delay is the wait after a number of failed attempts.
-func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
-	if c == branch.ClassOngoing {
-		return max(ongoing, p.First/8)
-	}
-	return backoff.Policy{First: p.First, Max: p.Max}.Delay(attempts, random)
-}
-
 // verdict is what follows from a call that did not succeed.
 type verdict int
 
@@ -60,26 +53,46 @@ const (
 	bury               // the undo is given up
 )
 
-// trial is the calls of one step or undo by one engine.
+// trial is the calls of one step, or of its undo.
 type trial struct {
 	phase    phase
-	attempts int  // that failed
-	maybe    bool // an earlier call may have happened
+	attempts int                  // that failed
+	by       map[branch.Class]int // of them, by what they failed with
+	maybe    bool                 // an earlier call may have happened
+	err      error                // of the last call
+	ongoing  bool                 // it is the target that has said when to ask again
+	next     time.Time            // not before
+	calls    int
+	target   string
+}
+
+// failed counts a call, and gives the policy by which it is repeated and how many
+// such there were.
+func (t *trial) failed(s *step, c branch.Class) (Policy, int) {
+	if t.ongoing = c == branch.ClassOngoing; t.ongoing {
+		return s.policy, t.attempts
+	}
+	t.attempts++
+	if p, own := s.by[c]; own {
+		if t.by == nil {
+			t.by = map[branch.Class]int{}
+		}
+		t.by[c]++
+		return p, t.by[c]
+	}
+	return s.policy, t.attempts
 }
 
 // judge takes the outcome of a call. A refusal that follows a call which may have
 // happened is no proof that nothing did: what can be undone is. The pivot cannot be,
 // and there the target's word is final.
-func (t *trial) judge(p Policy, c branch.Class) verdict {
-	if c != branch.ClassOngoing {
-		t.attempts++
-	}
+func (t *trial) judge(p Policy, attempts int, c branch.Class) verdict {
 	was := t.maybe
 	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassOngoing
-	spent := c != branch.ClassOngoing && t.attempts >= p.Attempts
+	spent := c != branch.ClassOngoing && attempts >= p.Attempts
 	switch t.phase {
 	case inUndo:
-		if c == branch.ClassFail || c != branch.ClassOngoing && t.attempts >= p.Undos {
+		if c == branch.ClassFail || c != branch.ClassOngoing && attempts >= p.Undos {
 			return bury
 		}
 	case atPivot:
@@ -95,4 +108,12 @@ func (t *trial) judge(p Policy, c branch.Class) verdict {
 		}
 	}
 	return again
+}
+
+// delay is the wait after a number of failed attempts.
+func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
+	if c == branch.ClassOngoing {
+		return max(ongoing, p.First/8)
+	}
+	return backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random)
 }

@@ -29,7 +29,7 @@ func TestDefinitions(t *testing.T) {
 		mend string // empty if nothing is wrong
 	}{
 		"right":                {[]Defined{Define("x", a, p, g.act("z")), Define("y", a), Define("z", g.act("q").Uncompensable(), p)}, "", ""},
-		"no name":              {[]Defined{Define("", a)}, "", "give it 1 to 255"},
+		"no name":              {[]Defined{Define("", a)}, "", "give it 1 to 200"},
 		"no steps":             {[]Defined{Define[string]("x")}, "", "give it one"},
 		"two of a name":        {[]Defined{Define("x", a), Define("x", a)}, "", "give each its own"},
 		"step twice":           {[]Defined{Define("x", g.undoable("b"), a.Undo("other", func(context.Context, string, *string) error { return nil }), a)}, "a", "give each its own"},

@@ -8,18 +8,24 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Kinds of records. Each append of the engine stands in the journal whole or not at
-// all, so that what rides together is never seen apart.
+// Kinds of records. Those of one append stand in the journal together or not at all,
+// unless they are more than one append takes: then each part is right by itself.
 const (
-	recordBegin  = "begin"  // the input and the deadline
-	recordSent   = "sent"   // from here on the step may have happened; names its undo
-	recordDone   = "done"   // the step's output
-	recordFailed = "failed" // the step was given up
-	recordDecide = "decide" // Step is commit or abort; one at most
-	recordUndone = "undone"
-	recordDead   = "dead"   // the undo was given up
-	recordRemind = "remind" // a dead letter was told of again
-	recordEnd    = "end"
+	recordBegin    = "begin"    // the input and the deadline
+	recordSent     = "sent"     // from here on the step may have happened; names its undo
+	recordNever    = "never"    // it has not been called since it was sent, and will not be
+	recordDone     = "done"     // the step's output
+	recordFailed   = "failed"   // the step was given up
+	recordTried    = "tried"    // it is tried again after a long while
+	recordDecide   = "decide"   // Step is commit or abort; one at most
+	recordUndone   = "undone"   //
+	recordDead     = "dead"     // the undo was given up
+	recordRemind   = "remind"   // a dead letter was told of again
+	recordRetry    = "retry"    // by an operator, as are the next three
+	recordSkip     = "skip"     //
+	recordNow      = "now"      // what is waited for is over
+	recordResolved = "resolved" // it is over, whatever is left
+	recordEnd      = "end"
 )
 
 const (
@@ -33,16 +39,31 @@ type begun struct {
 	Deadline int64           `json:"deadline,omitempty"` // milliseconds since 1970
 }
 
-// sending is the data of a sent record.
+// sending is the data of a sent record, whose Step is the step's key.
 type sending struct {
-	Undo  string `json:"undo,omitempty"`
-	Pivot bool   `json:"pivot,omitempty"`
+	Stage int             `json:"stage"`           // from 1
+	Of    string          `json:"of,omitempty"`    // the step, if the key is not its name
+	At    string          `json:"at,omitempty"`    // its index, if it has one
+	Undo  string          `json:"undo,omitempty"`  // what takes it back
+	Pivot bool            `json:"pivot,omitempty"` //
+	Until int64           `json:"until,omitempty"` // of a wait: milliseconds since 1970
+	Input json.RawMessage `json:"input,omitempty"` // of its own; else the saga's
 }
 
-// why is the data of failed, decide and dead records.
+// why is the data of failed, decide, dead and tried records.
 type why struct {
-	Unknown bool   `json:"unknown,omitempty"` // a failed step may have happened
-	Error   string `json:"error,omitempty"`
+	Unknown  bool   `json:"unknown,omitempty"`  // a failed step may have happened
+	Error    string `json:"error,omitempty"`    //
+	Attempts int    `json:"attempts,omitempty"` // of a tried one, that failed
+	Calls    int    `json:"calls,omitempty"`    // those that were made
+	Next     int64  `json:"next,omitempty"`     // when it is tried again: milliseconds since 1970
+}
+
+// note is the data of an operator's records.
+type note struct {
+	Actor  string          `json:"actor"`
+	Reason string          `json:"reason"`
+	Input  json.RawMessage `json:"input,omitempty"` // of the step from now on
 }
 
 func record(kind, step string, data any) journal.Entry {
@@ -53,18 +74,13 @@ func record(kind, step string, data any) journal.Entry {
 	return journal.Entry{Kind: kind, Step: step, Data: text}
 }
 
-// begin is the first append of a saga: the first step's record rides with it.
-func begin(p plan, input json.RawMessage, deadline time.Time) []journal.Entry {
+// begin is the record that makes a saga.
+func begin(input json.RawMessage, deadline time.Time) journal.Entry {
 	b := begun{Input: input}
 	if !deadline.IsZero() {
 		b.Deadline = deadline.UnixMilli()
 	}
-	return []journal.Entry{record(recordBegin, "", b), p.sent(0)}
-}
-
-func (p plan) sent(i int) journal.Entry {
-	s := p.steps[i]
-	return record(recordSent, s.name, sending{Undo: s.undo, Pivot: s.pivot})
+	return record(recordBegin, "", b)
 }
 
 // longest is the most bytes of an error that the journal keeps.

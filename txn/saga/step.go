@@ -7,37 +7,49 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // An Action is a step of sagas whose input is an I; its output is an O. Both travel
 // as JSON. It is a value: its methods return another, and change nothing.
 type Action[I, O any] struct{ s step }
 
-// StepOf is an [Action] of any output, in sagas whose input is an I.
-type StepOf[I any] interface{ of(I) step }
+// StepOf is a stage of sagas whose input is an I: an [Action] of any output, a
+// [Parallel] group or a [Sleep].
+type StepOf[I any] interface{ of(I) []step }
 
 // step is an action without its types. Input and output are JSON.
 type step struct {
-	name    string
+	name    string // as it was made
+	key     string // its own in a saga
+	branch  string // as calls name it; empty if that is the key
+	at      string // its index
 	act     func(ctx context.Context, input json.RawMessage) (json.RawMessage, error)
 	undo    string // empty if there is none
 	back    func(ctx context.Context, input, output json.RawMessage) error
 	pivot   bool
 	keep    bool // declared to need no undo
-	timeout time.Duration
+	grouped bool
+	sleep   bool          // it is a wait
+	wait    time.Duration // and for how long
+	timeout time.Duration // of a call, since its last beat
+	longest time.Duration // of a call, whatever beats
+	target  string
 	policy  Policy
+	by      map[branch.Class]Policy
 }
 
-// Step is a step of a name that is unique in its saga, at most 255 bytes. The action
+// Step is a step of a name that is unique in its saga, 1 to 255 bytes. The action
 // is called at least once, perhaps again after a crash, and must let a repeated call
-// have one effect and one answer: [Call.Key] is the same for all of them. It
+// have one effect and one answer: [branch.Call.Key] is the same for all of them. It
 // returns when its context ends, and marks its errors with [Fail], [Retry],
 // [Unknown] or [Ongoing]. A panic counts as an Unknown error.
 func Step[I, O any](name string, action func(ctx context.Context, input I) (O, error)) Action[I, O] {
+	s := step{name: name, key: name}
 	if action == nil {
-		return Action[I, O]{step{name: name}}
+		return Action[I, O]{s}
 	}
-	return Action[I, O]{step{name: name, act: func(ctx context.Context, text json.RawMessage) (json.RawMessage, error) {
+	s.act = func(ctx context.Context, text json.RawMessage) (json.RawMessage, error) {
 		var input I
 		if err := json.Unmarshal(text, &input); err != nil {
 			return nil, Retry(fmt.Errorf("read the input of step %q: %w", name, err))
@@ -47,7 +59,8 @@ func Step[I, O any](name string, action func(ctx context.Context, input I) (O, e
 			return nil, err
 		}
 		return stored(name, output)
-	}}}
+	}
+	return Action[I, O]{s}
 }
 
 // stored is an output as JSON. One that cannot be kept is no output: what was done
@@ -90,47 +103,39 @@ func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, 
 	return a
 }
 
-// Uncompensable declares that the step needs no undo, though it stands before the
-// pivot: it only reads, or what it leaves does no harm.
-func (a Action[I, O]) Uncompensable() Action[I, O] { a.s.keep = true; return a }
+// At is the step once more, under an index: for the rounds of a loop in a
+// [DefineList]. Its key is the step's name, a '#' and the index, and calls bear the
+// index as [branch.Call.Step].
+func (a Action[I, O]) At(index int) Action[I, O] {
+	if a.s.branch == "" {
+		a.s.branch = a.s.key
+	}
+	a.s.at = fmt.Sprint(index)
+	a.s.key = a.s.branch + "#" + a.s.at
+	return a
+}
 
-// Pivot makes the step the last that may fail: once it is done the saga goes on to
-// its end, and steps behind it are retried until they are done. A saga has one at
-// most. The pivot itself has no undo; while its outcome is not known it is retried.
-func (a Action[I, O]) Pivot() Action[I, O] { a.s.pivot = true; return a }
+// Named is the step once more, under another key. Its undo is the same.
+func (a Action[I, O]) Named(key string) Action[I, O] {
+	a.s.key, a.s.branch, a.s.at = key, "", ""
+	return a
+}
 
-// Timeout bounds each call of the action and of the undo; 0 means 30 seconds.
-func (a Action[I, O]) Timeout(d time.Duration) Action[I, O] { a.s.timeout = d; return a }
-
-// Retry says how calls are repeated.
-func (a Action[I, O]) Retry(p Policy) Action[I, O] { a.s.policy = p; return a }
-
-// Output is what the step has given: [Call.Outputs] has that of earlier steps,
-// [Outcome.Outputs] that of all that were done. Where there is none the error is an
-// [ErrNoOutput].
+// Output is what the step has given, the one of this key: [Call.Outputs] has that of
+// earlier steps, [Outcome.Outputs] that of all that were done. Where there is none
+// the error is an [ErrNoOutput].
 func (a Action[I, O]) Output(from Outputs) (output O, err error) {
-	text, ok := from.steps[a.s.name]
+	text, ok := from.steps[a.s.key]
 	if !ok {
-		return output, fmt.Errorf("read the output of step %q: %w", a.s.name, ErrNoOutput)
+		return output, fmt.Errorf("read the output of step %q: %w", a.s.key, ErrNoOutput)
 	}
 	if err := json.Unmarshal(text, &output); err != nil {
-		return output, fmt.Errorf("read the output of step %q: %w", a.s.name, err)
+		return output, fmt.Errorf("read the output of step %q: %w", a.s.key, err)
 	}
 	return output, nil
 }
 
-func (a Action[I, O]) of(I) step { return a.s }
+func (a Action[I, O]) of(I) []step { return []step{a.s} }
 
 // Outputs is what the steps of a saga have given; see [Action.Output].
 type Outputs struct{ steps map[string]json.RawMessage }
-
-// outputs of all steps that were done.
-func (m *machine) outputs() Outputs {
-	o := Outputs{map[string]json.RawMessage{}}
-	for _, p := range m.steps {
-		if p.output != nil {
-			o.steps[p.name] = p.output
-		}
-	}
-	return o
-}

@@ -39,7 +39,7 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	o := Outcome{ID: id, Type: nameOf(head.Type), State: m.state, Reason: m.reason, Outputs: m.outputs()}
 	for _, p := range m.steps {
 		if p.fate == dead {
-			o.Dead = append(o.Dead, Dead{p.name, p.err})
+			o.Dead = append(o.Dead, Dead{p.key, p.err})
 		}
 	}
 	return o, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -173,23 +174,36 @@ type target struct {
 	points *points // of the engine that calls; nil is none
 
 	mu      sync.Mutex
-	calls   []string // by key
-	effects []string // by key, in their order
+	again   map[int]int // behind which call which one comes again, from 1
+	calls   []string    // by key
+	effects []string    // by key, in their order
 }
 
-// take is a call: what arrives takes effect once. It can be lost on the way there,
-// and its answer on the way back.
+// take is a call: what arrives takes effect once, and not behind its undo. It can be
+// lost on the way there, and its answer on the way back.
 func (g *target) take(key string) error {
 	if err := g.points.pass(); err != nil {
 		return err
 	}
 	g.mu.Lock()
-	g.calls = append(g.calls, key)
-	if !slices.Contains(g.effects, key) {
-		g.effects = append(g.effects, key)
+	err := g.arrive(key)
+	if of := g.again[len(g.calls)]; of > 0 {
+		_ = g.arrive(g.calls[of-1]) // delayed on its way until now; nobody hears the answer
 	}
 	g.mu.Unlock()
-	return g.points.pass()
+	return errors.Join(err, g.points.pass())
+}
+
+func (g *target) arrive(key string) error {
+	g.calls = append(g.calls, key)
+	step, do := strings.CutSuffix(key, "/do")
+	switch {
+	case do && (slices.Contains(g.effects, step+"/undo") || slices.Contains(g.effects, step+"/undo?")):
+		return Fail(errSeat)
+	case !slices.Contains(g.effects, key):
+		g.effects = append(g.effects, key)
+	}
+	return nil
 }
 
 func (g *target) count(key string) (calls, effects int) {
@@ -329,4 +343,17 @@ func same(t *testing.T, what string, got []string, want ...string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: %v\nwant %v", what, got, want)
 	}
+}
+
+// beat is an undoable step that takes d, and beats four times meanwhile.
+func (g *target) beat(name string, d time.Duration) Action[string, string] {
+	return Step(name, func(ctx context.Context, input string) (string, error) {
+		for range 4 {
+			time.Sleep(d / 4)
+			if !Beat(ctx) {
+				return "", context.Cause(ctx)
+			}
+		}
+		return input, g.take(From(ctx).Key())
+	}).Undo("un"+name, func(ctx context.Context, _ string, _ *string) error { return g.take(From(ctx).Key()) })
 }

@@ -1,0 +1,157 @@
+package saga
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// A call is one of a step or of an undo that is to be made.
+type call struct {
+	step  *step // whose function it is
+	p     progress
+	phase phase
+	trial *trial
+}
+
+// call is the one of a step that is next.
+func (c *course) call(s *step, p *progress) *call {
+	t := c.trials[p.key]
+	if t == nil {
+		t = &trial{phase: c.m.phase(p), attempts: p.attempts, calls: p.calls, maybe: !c.idle[p.key], next: p.next, target: s.target}
+		c.trials[p.key] = t
+	}
+	return &call{step: s, p: *p, phase: t.phase, trial: t}
+}
+
+// back goes on with the undos that are next, or ends what has none.
+func (c *course) back(now time.Time) (move, error) {
+	undoing := c.m.undoing()
+	if len(undoing) == 0 {
+		err := c.note(now, true, journal.Entry{Kind: recordEnd})
+		return move{write: true, rest: true}, err
+	}
+	var all []*call
+	var missing error
+	for _, p := range undoing {
+		s := c.plan.undoOf(p.undo)
+		if s == nil {
+			missing = &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf(
+				"it is to be undone by %q, and the definition of %q has no undo of that name: give it one", p.undo, c.plan.name)}
+			continue
+		}
+		all = append(all, c.call(s, p))
+	}
+	if len(all) == 0 {
+		return move{write: len(c.pending) > 0}, missing
+	}
+	return c.proceed(now, all)
+}
+
+// proceed makes the calls that are due, or waits for the first that will be.
+func (c *course) proceed(now time.Time, all []*call) (move, error) {
+	var ready []*call
+	var waiting []*progress
+	var soonest time.Time
+	for _, each := range all {
+		next := each.trial.next
+		if !now.Before(next) {
+			ready = append(ready, each)
+			continue
+		}
+		if waiting = append(waiting, c.m.find(each.p.key)); soonest.IsZero() || next.Before(soonest) {
+			soonest = next
+		}
+	}
+	switch {
+	case len(ready) == 0:
+		return c.pause(now, soonest, waiting)
+	case c.forced || len(c.pending) > 0 && now.Sub(c.since) >= stale:
+		return move{write: true}, nil
+	}
+	return move{calls: ready}, nil
+}
+
+// pause waits until a time, or no longer than the saga may take.
+func (c *course) pause(now, until time.Time, waiting []*progress) (move, error) {
+	if c.m.abortable() && !c.m.deadline.IsZero() && c.m.deadline.Before(until) {
+		until = c.m.deadline
+	}
+	wait := until.Sub(now)
+	if wait > parked {
+		return c.park(now, until, waiting)
+	}
+	if c.forced || len(c.pending) > 0 && wait >= stale {
+		return move{write: true}, nil
+	}
+	return move{wait: until}, nil
+}
+
+// park leaves the saga to its due time. What has to be known then is written.
+func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
+	var entries []journal.Entry
+	for _, p := range waiting {
+		if t := c.trials[p.key]; t != nil && t.err != nil {
+			w := why{Attempts: t.attempts, Calls: t.calls, Next: t.next.UnixMilli()}
+			if t.err != nil {
+				w.Error = said(t.err)
+			}
+			entries = append(entries, record(recordTried, p.key, w))
+		}
+	}
+	if c.m.state == Running {
+		for _, p := range c.m.steps {
+			if p.fate == inFlight && !p.wait && c.idle[p.key] {
+				entries = append(entries, journal.Entry{Kind: recordNever, Step: p.key})
+			}
+		}
+	}
+	if len(entries)+len(c.pending) == 0 && !c.scheduled.Equal(until.Truncate(time.Millisecond)) {
+		entries = []journal.Entry{record(recordTried, waiting[0].key, why{Attempts: waiting[0].attempts, Calls: waiting[0].calls, Next: until.UnixMilli()})}
+	}
+	if err := c.note(now, false, entries...); err != nil {
+		return move{}, err
+	}
+	return move{write: len(c.pending) > 0, due: until, rest: true}, nil
+}
+
+// called takes that calls are being made.
+func (c *course) called(calls []*call) {
+	for _, each := range calls {
+		c.idle[each.p.key] = false
+		each.trial.calls++
+	}
+}
+
+// took takes what a call has come to, and says what follows.
+func (c *course) took(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
+	t, key := each.trial, each.p.key
+	if err == nil {
+		if t.phase == inUndo {
+			return again, c.note(now, false, journal.Entry{Kind: recordUndone, Step: key})
+		}
+		return again, c.note(now, false, journal.Entry{Kind: recordDone, Step: key, Data: output})
+	}
+	class, after := branch.ClassOf(err)
+	policy, attempts := t.failed(each.step, class)
+	v := t.judge(policy, attempts, class)
+	t.err, t.next = err, now.Add(policy.delay(class, after, attempts, random))
+	switch v {
+	case bury:
+		return v, c.note(now, false, record(recordDead, key, why{Error: said(err)}))
+	case notDone, perhapsNot:
+		return v, c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: said(err)}))
+	}
+	return v, nil
+}
+
+// healed has what waits repeated at once, unless its target has said when.
+func (c *course) healed() {
+	for _, t := range c.trials {
+		if !t.ongoing {
+			t.next = time.Time{}
+		}
+	}
+}

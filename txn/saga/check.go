@@ -1,0 +1,141 @@
+package saga
+
+import (
+	"errors"
+	"fmt"
+)
+
+// longestName is the most bytes of a step's key or an undo's name; that of a saga's
+// name leaves room for the protocol before it.
+const (
+	longestName = 255
+	longestType = 200
+)
+
+// check finds what is wrong with a definition.
+func (p plan) check() error {
+	var problems []error
+	if len(p.name) < 1 || len(p.name) > longestType {
+		problems = append(problems, p.wrong("", fmt.Sprintf("its name has %d bytes; give it 1 to %d", len(p.name), longestType)))
+	}
+	if p.list == nil {
+		return errors.Join(append(problems, p.checkStages(p.fixed))...)
+	}
+	undos := map[string]string{}
+	for _, s := range p.known {
+		problems = append(problems, p.checkStep(s), p.checkUndo(s, undos))
+	}
+	return errors.Join(problems...)
+}
+
+// checkStages finds what is wrong with a list of stages.
+func (p plan) checkStages(stages []stage) error {
+	var problems []error
+	if len(stages) == 0 {
+		problems = append(problems, p.wrong("", "it has no steps; give it one"))
+	}
+	seen, undos, pivots, count := map[string]bool{}, map[string]string{}, "", 0
+	for _, st := range stages {
+		if len(st.steps) == 0 {
+			problems = append(problems, p.wrong("", fmt.Sprintf("stage %d has no steps; give it one, or take it away", st.n)))
+		}
+		for _, s := range st.steps {
+			count++
+			if err := p.named(s.key, s.key); err != nil {
+				problems = append(problems, fmt.Errorf("step %d: %w", count, err))
+				continue
+			}
+			if seen[s.key] {
+				problems = append(problems, p.wrong(s.key, "there are two of that name; give each its own"))
+			}
+			seen[s.key] = true
+			problems = append(problems, p.checkStep(s), p.checkUndo(s, undos), p.checkPlace(s, pivots, last(stages)))
+			if s.pivot {
+				pivots = s.key
+			}
+			if p.list != nil && s.undo != "" && p.undoOf(s.undo) == nil {
+				problems = append(problems, p.wrong(s.key, fmt.Sprintf("its undo %q is not among the known steps of DefineList; name the step there", s.undo)))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// last is the key of the last step if there is no pivot.
+func last(stages []stage) (key string) {
+	for _, st := range stages {
+		for _, s := range st.steps {
+			if s.pivot {
+				return ""
+			}
+			key = s.key
+		}
+	}
+	return key
+}
+
+// checkStep checks a step by itself.
+func (p plan) checkStep(s step) error {
+	backed := s.undo != "" || s.back != nil
+	switch {
+	case s.sleep && s.grouped:
+		return p.wrong(s.key, "a wait stands alone; take it out of the group")
+	case s.sleep && s.wait <= 0:
+		return p.wrong(s.key, "it waits for no time; give it a duration above 0")
+	case s.sleep:
+		return nil
+	case s.act == nil:
+		return p.wrong(s.key, "it has no action; give it a function")
+	case s.pivot && s.grouped:
+		return p.wrong(s.key, "a pivot stands alone; take it out of the group")
+	case s.pivot && backed:
+		return p.wrong(s.key, "a pivot is never undone; take its undo away, or make a later step the pivot")
+	case s.keep && backed:
+		return p.wrong(s.key, "it is declared to need no undo, and has one; take one of the two away")
+	case backed && s.back == nil:
+		return p.wrong(s.key, fmt.Sprintf("its undo %q is no function; give it one", s.undo))
+	case backed:
+		return p.named(s.key, s.undo)
+	}
+	return nil
+}
+
+// checkUndo checks that an undo belongs to one step.
+func (p plan) checkUndo(s step, undos map[string]string) error {
+	if other, taken := undos[s.undo]; s.undo != "" && taken && other != s.name {
+		return p.wrong(s.key, fmt.Sprintf("another step has an undo named %q; give each its own", s.undo))
+	}
+	undos[s.undo] = s.name
+	return nil
+}
+
+// checkPlace checks a step against the pivot that stands before it, if one does.
+func (p plan) checkPlace(s step, pivot, last string) error {
+	backed := s.undo != "" || s.back != nil
+	switch {
+	case s.sleep || s.act == nil:
+		return nil
+	case s.pivot && pivot != "":
+		return p.wrong(s.key, fmt.Sprintf("%q is a pivot already; a saga has one at most", pivot))
+	case pivot != "" && backed:
+		return p.wrong(s.key, fmt.Sprintf("it stands behind the pivot %q and is never undone; take its undo away, or move it before the pivot", pivot))
+	case !s.pivot && pivot == "" && !s.keep && !backed:
+		mend := "give it an undo, declare it Uncompensable, or move it behind the pivot"
+		if s.key == last {
+			mend = "make it the Pivot, give it an undo, or declare it Uncompensable"
+		}
+		return p.wrong(s.key, "it cannot be undone when a later step fails or its own outcome is not known; "+mend)
+	}
+	return nil
+}
+
+func (p plan) named(key, name string) error {
+	if name == "" || len(name) > longestName {
+		return p.wrong(key, fmt.Sprintf("its name, or that of its undo, has %d bytes; give it 1 to %d", len(name), longestName))
+	}
+	return nil
+}
+
+func (p plan) wrong(step, problem string) error {
+	return &DefinitionError{Saga: p.name, Step: step, Problem: problem}
+}

@@ -1,0 +1,76 @@
+package saga
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// TestCosts counts appends: two for a saga of n steps, whatever n, one more for a
+// pivot that is not the first step, one more for an abort, and two for each wait.
+func TestCosts(t *testing.T) {
+	steps := func(g *target, n int) (all []StepOf[string]) {
+		for i := range n {
+			all = append(all, g.undoable(fmt.Sprint("s", i)))
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		stages func(g *target) []StepOf[string]
+		want   int
+		end    State
+	}{
+		"one step":    {func(g *target) []StepOf[string] { return steps(g, 1) }, 2, Succeeded},
+		"seven steps": {func(g *target) []StepOf[string] { return steps(g, 7) }, 2, Succeeded},
+		"pivot first": {func(g *target) []StepOf[string] { return []StepOf[string]{g.act("p").Pivot(), g.act("y"), g.act("z")} }, 2, Succeeded},
+		"pivot last":  {func(g *target) []StepOf[string] { return append(steps(g, 5), g.act("p").Pivot()) }, 3, Succeeded},
+		"pivot between": {func(g *target) []StepOf[string] {
+			return append(steps(g, 2), g.act("p").Pivot(), g.act("y"), g.act("z"))
+		}, 3, Succeeded},
+		"group":   {func(g *target) []StepOf[string] { return []StepOf[string]{g.undoable("a"), Parallel(steps(g, 5)...)} }, 2, Succeeded},
+		"aborted": {func(g *target) []StepOf[string] { return append(steps(g, 5), g.undoable("no", Fail(errSeat))) }, 3, Compensated},
+		"aborted at once": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{g.undoable("no", Fail(errSeat)), g.act("p").Pivot()}
+		}, 2, Compensated},
+		"pivot refused": {func(g *target) []StepOf[string] { return append(steps(g, 5), g.act("p", Fail(errSeat)).Pivot()) }, 4, Compensated},
+		"short wait": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{g.undoable("a"), Sleep[string]("w", 30*time.Second), g.undoable("b")}
+		}, 4, Succeeded},
+		"long wait": {func(g *target) []StepOf[string] {
+			return []StepOf[string]{g.undoable("a"), Sleep[string]("w", 2*time.Hour), g.undoable("b")}
+		}, 4, Succeeded},
+		"sixty steps": {func(g *target) []StepOf[string] { return steps(g, 60) }, 2 + 1 + 60/driver.MaxRecords, Succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				d := Define("order", c.stages(g)...)
+				r := serve(t, nil, 1, nil, d)
+				o, _ := d.Do(t.Context(), r.engine, "1", "in")
+				if o.State != c.end || r.store.appends != c.want {
+					t.Errorf("%v after %d appends, want %d: %v", o.State, r.store.appends, c.want, r.records(t, "1"))
+				}
+			})
+		})
+	}
+}
+
+// TestOldRecordsAreWritten: what is known is not kept from others for long, though
+// nothing depends on it.
+func TestOldRecordsAreWritten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		slow := func(name string) Action[string, string] {
+			return g.beat(name, 200*time.Millisecond)
+		}
+		d := Define("order", slow("a"), slow("b"), slow("c"), slow("d"), slow("e"))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(900 * time.Millisecond)
+		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "sent:b", "sent:c", "sent:d", "sent:e", "done:a", "done:b", "done:c")
+		_, err := r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+	})
+}

@@ -1,0 +1,182 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// drive is a course on its way through a coordinator: it makes the moves.
+type drive struct {
+	*coordinator.Turn
+	*course
+	engine *Engine
+	told   State // by the hooks
+}
+
+// Drive goes as far as it comes; see [coordinator.Protocol].
+func (e *Engine) Drive(t *coordinator.Turn) error {
+	name := nameOf(t.Head().Type)
+	p, ok := e.plans[name]
+	if !ok {
+		return &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)}
+	}
+	c, err := newCourse(p, t.Head(), t.Entries(), t.Fresh())
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	d := &drive{Turn: t, course: c, engine: e, told: c.m.state}
+	if d.m.state == DeadLetter && t.Due() {
+		if err := d.note(t.Now(), true, journal.Entry{Kind: recordRemind}); err != nil {
+			return err
+		}
+	}
+	return d.leave(d.run())
+}
+
+// nameOf is the definition's name in the type of a transaction.
+func nameOf(kind string) string { return strings.TrimPrefix(kind, protocol+":") }
+
+// run moves until the saga rests.
+func (d *drive) run() error {
+	for {
+		m, err := d.next(d.Now())
+		if err == nil && m.write {
+			err = d.write(m.due)
+		}
+		if err == nil && len(m.calls) > 0 {
+			err = d.round(m.calls)
+		}
+		if err == nil && !m.wait.IsZero() {
+			err = d.pause(m.wait)
+		}
+		if err != nil || m.rest {
+			return err
+		}
+	}
+}
+
+// leave writes what was achieved when the saga cannot go on.
+func (d *drive) leave(err error) error {
+	if err == nil || len(d.pending) == 0 || errors.Is(err, journal.ErrMoved) {
+		return err
+	}
+	return errors.Join(err, d.write(time.Time{}))
+}
+
+// write makes what is pending durable. What is more than one append takes is right
+// in parts: its order is such that each part can be gone on from.
+func (d *drive) write(due time.Time) error {
+	if d.m.state == DeadLetter {
+		due = d.Now().Add(d.engine.options.Remind)
+	}
+	entries := d.pending
+	for ; len(entries) > driver.MaxRecords; entries = entries[driver.MaxRecords:] {
+		if err := d.Append(time.Time{}, entries[:driver.MaxRecords]...); err != nil {
+			return err
+		}
+		d.course.pending = entries[driver.MaxRecords:]
+	}
+	var err error
+	if d.m.over {
+		err = d.End(entries...)
+	} else {
+		err = d.Append(due, entries...)
+	}
+	if err != nil {
+		return err
+	}
+	d.wrote()
+	d.announce()
+	return nil
+}
+
+// pause waits before calls are repeated.
+func (d *drive) pause(until time.Time) error {
+	var targets []string
+	for _, p := range d.m.steps {
+		if t := d.trials[p.key]; t != nil && t.err != nil {
+			targets = append(targets, t.target)
+		}
+	}
+	if !d.Pause(until.Sub(d.Now()), targets...) {
+		return d.gone()
+	}
+	if d.Now().Before(until) {
+		d.healed()
+	}
+	return nil
+}
+
+// gone is why the drive ends before its saga rests.
+func (d *drive) gone() error {
+	if err := d.Holds(); err != nil {
+		return err
+	}
+	return context.Cause(d.Context())
+}
+
+// round makes calls. Once nothing may be called any more a failure is no answer of
+// its target, unless that says so.
+func (d *drive) round(calls []*call) error {
+	if err := d.Holds(); err != nil {
+		return err
+	}
+	d.called(calls)
+	tasks, outputs := make([]coordinator.Task, len(calls)), make([][]byte, len(calls))
+	about := Call{Type: d.plan.name, Outputs: d.m.outputs()}
+	for i, each := range calls {
+		tasks[i] = d.task(each, about, &outputs[i])
+	}
+	errs := d.Round(tasks...)
+	gone := d.Holds()
+	for i, each := range calls {
+		class, _ := branch.ClassOf(errs[i])
+		if errs[i] != nil && gone != nil && class != branch.ClassFail {
+			continue
+		}
+		v, err := d.took(d.Now(), each, outputs[i], errs[i], d.Random())
+		if err != nil {
+			return err
+		}
+		if errs[i] != nil {
+			d.tried(each, v)
+		}
+	}
+	return gone
+}
+
+// task is a call as the coordinator makes it.
+func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
+	s, input := c.step, d.m.inputOf(&c.p)
+	task := coordinator.Task{Target: s.target, Timeout: s.timeout, Call: branch.Call{
+		Transaction: d.ID(), Branch: c.p.of, Step: c.p.at, Operation: branch.Do, Attempt: c.trial.calls}}
+	if c.phase == beforePivot {
+		task.Call.Deadline = d.m.deadline
+	}
+	act := func(ctx context.Context) (err error) {
+		*output, err = s.act(ctx, input)
+		return err
+	}
+	if c.phase == inUndo {
+		task.Call.Operation = branch.Undo
+		act = func(ctx context.Context) error { return s.back(ctx, input, c.p.output) }
+	}
+	task.Do = func(ctx context.Context) error {
+		if s.longest > 0 {
+			var end func()
+			ctx, end = context.WithTimeout(ctx, s.longest)
+			defer end()
+		}
+		return act(with(ctx, about))
+	}
+	return task
+}

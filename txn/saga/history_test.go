@@ -1,0 +1,210 @@
+package saga
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+var somebody = note{Actor: "ann", Reason: "because"}
+
+// letters are all records of a saga with an undoable step a, a pivot p, and a step z
+// behind it.
+var letters = map[string]journal.Entry{
+	"begin":  record(recordBegin, "", begun{Input: json.RawMessage(`1`)}),
+	"sent a": record(recordSent, "a", sending{Stage: 1, Undo: "una"}), "sent p": record(recordSent, "p", sending{Stage: 2, Pivot: true}),
+	"sent z":  record(recordSent, "z", sending{Stage: 3}),
+	"never a": {Kind: recordNever, Step: "a"}, "never p": {Kind: recordNever, Step: "p"}, "never z": {Kind: recordNever, Step: "z"},
+	"done a": {Kind: recordDone, Step: "a", Data: []byte("1")}, "done p": {Kind: recordDone, Step: "p", Data: []byte("1")}, "done z": {Kind: recordDone, Step: "z", Data: []byte("1")},
+	"refused a": record(recordFailed, "a", why{}), "refused p": record(recordFailed, "p", why{}), "refused z": record(recordFailed, "z", why{}),
+	"unknown a": record(recordFailed, "a", why{Unknown: true}), "unknown p": record(recordFailed, "p", why{Unknown: true}), "unknown z": record(recordFailed, "z", why{Unknown: true}),
+	"commit": record(recordDecide, decideCommit, why{}), "abort": record(recordDecide, decideAbort, why{}),
+	"undone a": {Kind: recordUndone, Step: "a"}, "undone p": {Kind: recordUndone, Step: "p"}, "undone z": {Kind: recordUndone, Step: "z"},
+	"dead a": record(recordDead, "a", why{}), "dead p": record(recordDead, "p", why{}),
+	"retry a": record(recordRetry, "a", somebody), "retry all": record(recordRetry, "", somebody),
+	"skip a": record(recordSkip, "a", somebody), "skip p": record(recordSkip, "p", somebody), "skip z": record(recordSkip, "z", somebody),
+	"resolved": record(recordResolved, "", somebody), "remind": {Kind: recordRemind}, "end": {Kind: recordEnd},
+}
+
+// never is what no saga comes to.
+var never = []string{"unknown p", "undone p", "undone z", "dead p", "skip p"}
+
+// TestEveryHistory goes through all histories of up to ten records that the machine
+// takes, and finds none that breaks a rule; and each record is of use in some.
+func TestEveryHistory(t *testing.T) {
+	used := map[string]int{}
+	histories := 0
+	var grow func(m machine, history []string)
+	grow = func(m machine, history []string) {
+		histories++
+		if broken := breaks(history); broken != "" {
+			t.Fatalf("%s: %v", broken, history)
+		}
+		if len(history) == 10 {
+			return
+		}
+		for name, e := range letters {
+			if (name == "remind" || strings.HasPrefix(name, "retry")) && len(history) > 0 && history[len(history)-1] == name {
+				continue // for ever
+			}
+			if next, err := m.with(e); err == nil {
+				used[name]++
+				grow(next, append(history[:len(history):len(history)], name))
+			}
+		}
+	}
+	grow(machine{}, nil)
+	for name := range letters {
+		if (used[name] == 0) != slices.Contains(never, name) {
+			t.Errorf("%q was taken %d times", name, used[name])
+		}
+	}
+	if histories < 1000 {
+		t.Errorf("only %d histories", histories)
+	}
+	t.Logf("%d histories", histories)
+}
+
+// judge follows a history by rules of its own: what is known of each step, and
+// whether it is owed an undo.
+type judge struct {
+	fate    map[string]string // of each step: sent, done, refused, unknown, undone, dead, skipped; absent
+	decided string
+	over    bool // an end
+	closed  bool // resolved
+}
+
+// breaks judges a history without the machine.
+func breaks(history []string) string {
+	j := judge{fate: map[string]string{}}
+	for i, name := range history {
+		verb, step, _ := strings.Cut(name, " ")
+		if (i == 0) != (verb == "begin") || j.over {
+			return "before the begin, a second one, or behind the end"
+		}
+		if wrong := j.take(verb, step); wrong != "" {
+			return wrong + ": " + name
+		}
+	}
+	return ""
+}
+
+func (j *judge) take(verb, step string) string {
+	was := j.fate[step]
+	owed := j.decided == "abort" && (was == "done" || was == "unknown" || was == "sent")
+	switch verb {
+	case "commit", "abort":
+		return j.decide(verb)
+	case "sent":
+		return j.send(step)
+	case "done", "refused", "unknown":
+		if was != "sent" || j.decided == "abort" || j.decided == "commit" && verb != "done" || step == "p" && verb == "unknown" {
+			return "an answer to what is not in flight, or a failure that may not be"
+		}
+		j.fate[step] = verb
+	case "never":
+		if was != "sent" || j.decided == "commit" {
+			return "not sent, and withdrawn"
+		}
+		delete(j.fate, step)
+	case "undone", "dead":
+		if !owed || step != "a" {
+			return "undone what has not happened, or is never undone"
+		}
+		j.fate[step] = verb
+	case "retry", "skip":
+		return j.operate(verb, step)
+	case "remind":
+		if j.fate["a"] != "dead" {
+			return "reminded of nothing"
+		}
+	case "resolved":
+		if j.fate["a"] != "dead" || j.closed {
+			return "resolved what is no dead letter"
+		}
+		j.closed = true
+	case "end":
+		return j.end()
+	}
+	return ""
+}
+
+func (j *judge) decide(what string) string {
+	for step, fate := range j.fate {
+		switch {
+		case j.decided != "":
+			return "a second decision"
+		case what == "commit" && fate != "done":
+			return "committed over " + step
+		case what == "abort" && step == "p" && fate != "refused":
+			return "aborted behind the pivot"
+		}
+	}
+	if j.decided != "" {
+		return "a second decision"
+	}
+	j.decided = what
+	return ""
+}
+
+func (j *judge) send(step string) string {
+	_, twice := j.fate[step]
+	_, pivot := j.fate["p"]
+	failed := slices.ContainsFunc([]string{"a", "p", "z"}, func(s string) bool { return j.fate[s] == "refused" || j.fate[s] == "unknown" })
+	switch {
+	case twice, j.decided == "abort", failed:
+		return "sent twice, or though it cannot be"
+	case pivot && j.decided == "":
+		return "sent behind the pivot, and it is not decided"
+	case step == "p" && (j.fate["a"] == "sent" || j.decided != ""):
+		return "the pivot is sent before its time"
+	case step == "a" && j.decided == "commit":
+		return "to be undone behind the decision to commit"
+	}
+	j.fate[step] = "sent"
+	return ""
+}
+
+func (j *judge) operate(verb, step string) string {
+	if step == "all" {
+		step = "a"
+	}
+	was := j.fate[step]
+	switch {
+	case j.closed:
+		return "somebody has closed it"
+	case verb == "retry" && was == "dead":
+		j.fate[step] = "unknown"
+	case verb == "retry" && was == "sent", verb == "retry" && j.decided == "abort" && (was == "done" || was == "unknown"):
+	case verb == "skip" && (was == "dead" || j.decided == "commit" && was == "sent" ||
+		j.decided == "abort" && step == "a" && (was == "done" || was == "unknown" || was == "sent")):
+		j.fate[step] = "skipped"
+	default:
+		return "not an operator's to do"
+	}
+	return ""
+}
+
+func (j *judge) end() string {
+	j.over = true
+	if j.closed {
+		return ""
+	}
+	for step, fate := range j.fate {
+		switch {
+		case fate == "dead", j.decided == "":
+			return "ended undecided, or over a dead letter"
+		case j.decided == "commit" && fate != "done" && fate != "skipped":
+			return "ended without " + step
+		case step == "a" && j.decided == "abort" && (fate == "done" || fate == "unknown" || fate == "sent"):
+			return "ended before it was undone"
+		}
+	}
+	if j.decided == "" {
+		return "ended undecided"
+	}
+	return ""
+}

@@ -1,0 +1,69 @@
+package saga
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// State is where a saga stands.
+type State string
+
+// The states. RUNNING goes on to COMPLETING by a decision to commit, or to UNDOING
+// by one to abort; a saga has one decision at most. An operator sends a DEAD_LETTER
+// back to UNDOING, or ends it as RESOLVED.
+const (
+	Running     State = "RUNNING"     // undecided
+	Completing  State = "COMPLETING"  // what is left is done, whatever happens
+	Undoing     State = "UNDOING"     // what was done is undone
+	Succeeded   State = "SUCCEEDED"   // each step is done, but for those that an operator has skipped
+	Compensated State = "COMPENSATED" // nothing is left of it but what needs no undo, or was skipped
+	DeadLetter  State = "DEAD_LETTER" // at least one undo was given up: a person has to look
+	Resolved    State = "RESOLVED"    // a dead letter that a person has closed
+)
+
+// Final reports whether the engine does nothing more by itself. Of the final states
+// an operator can change DEAD_LETTER only.
+func (s State) Final() bool {
+	return s == Succeeded || s == Compensated || s == DeadLetter || s == Resolved
+}
+
+// fate is what is known of a step that was sent.
+type fate int
+
+const (
+	inFlight fate = iota // it may be called
+	done
+	refused // definitely not done, and to be done never
+	unknown // given up, and perhaps done
+	undone
+	dead
+	skipped // by an operator
+)
+
+var fates = [...]string{inFlight: "sent", done: "done", refused: "refused", unknown: "unknown", undone: "undone", dead: "dead", skipped: "skipped"}
+
+func (f fate) String() string { return fates[f] }
+
+// progress is a step that was sent.
+type progress struct {
+	key    string // its own in the saga
+	of, at string // the step and its index, as calls name them
+	stage  int
+	undo   string // empty if there is nothing to undo
+	pivot  bool
+	wait   bool            // it is a wait, not a call
+	until  time.Time       // when the wait ends
+	input  json.RawMessage // nil if it is the saga's
+
+	fate     fate
+	was      fate // of a dead or skipped undo: what was to be undone
+	adrift   bool // in flight when it was decided to abort
+	output   json.RawMessage
+	err      string
+	attempts int       // that failed before it was left alone for a while
+	calls    int       // that were made
+	next     time.Time // when it is tried again
+}
+
+// undoable reports whether the step is to be undone and not yet has been.
+func (p *progress) undoable() bool { return p.undo != "" && (p.fate == done || p.fate == unknown) }

@@ -1,0 +1,39 @@
+package saga
+
+import "github.com/interlock-dev/interlock/observe"
+
+// What hooks are told.
+
+// announce tells of an end, and again of a dead letter.
+func (d *drive) announce() {
+	hooks := d.engine.options.Hooks
+	if d.m.state == DeadLetter && hooks.Dead != nil {
+		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.reason}
+		for _, p := range d.m.steps {
+			if p.fate == dead {
+				e.Steps = append(e.Steps, p.key)
+			}
+		}
+		hooks.Dead(e)
+	}
+	if d.m.state != d.told && d.m.state.Final() && hooks.Ended != nil {
+		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.reason})
+	}
+	d.told = d.m.state
+}
+
+// tried tells of a call that did not succeed, and of a step that seems never to.
+func (d *drive) tried(c *call, v verdict) {
+	hooks := d.engine.options.Hooks
+	if hooks.Tried != nil {
+		e := observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Undo: c.phase == inUndo, Attempt: c.trial.calls, Err: c.trial.err}
+		if v == again {
+			e.Again = c.trial.next.Sub(d.Now())
+		}
+		hooks.Tried(e)
+	}
+	forever := c.phase == atPivot || c.phase == afterPivot
+	if n := c.trial.attempts; forever && v == again && !c.trial.ongoing && n%d.engine.options.Stuck == 0 && hooks.Stuck != nil {
+		hooks.Stuck(observe.SagaStuck{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Attempts: n, Err: c.trial.err})
+	}
+}
