@@ -27,8 +27,10 @@ func (l oplog) create(ctx context.Context) error {
 			data bytea not null,
 			was text not null,
 			state text not null,
+			logged_at timestamptz not null,
 			primary key (record, position),
 			unique (record, operation))`,
+		`create index if not exists {by_time} on {log} (logged_at)`,
 	}, []string{
 		`create table if not exists {records} (
 			record varbinary(512) not null primary key,
@@ -40,6 +42,8 @@ func (l oplog) create(ctx context.Context) error {
 			data longblob not null,
 			was varchar(16) character set ascii not null,
 			state varchar(16) character set ascii not null,
+			logged_at datetime(6) not null,
+			index (logged_at),
 			primary key (record, position),
 			unique (record, operation)) engine = InnoDB`,
 	})
@@ -56,9 +60,9 @@ func (l oplog) add(ctx context.Context, o Operation, state string) (was string, 
 		with next as (
 			insert into {records} as r (record, last) values (?, 1)
 			on conflict (record) do update set last = r.last + 1 returning record, last)
-		insert into {log} as l (record, position, operation, data, was, state)
-		select record, last, ?::text, coalesce(?::bytea, ''), '`+absent+`', ?::text from next
-		on conflict (record, operation) do update set
+		insert into {log} as l (record, position, operation, data, was, state, logged_at)
+		select record, last, ?::text, coalesce(?::bytea, ''), '`+absent+`', ?::text, clock_timestamp() from next
+		on conflict (record, operation) do update set logged_at = excluded.logged_at,
 			was = l.state, state = case l.state when '`+cancelled+`' then l.state else excluded.state end
 		returning was, data`, []any{o.Record, o.ID, o.Data, state}, &was, &data)
 	return was, data, err
@@ -72,9 +76,9 @@ func (l oplog) addMaria(ctx context.Context, o Operation, state string) (was str
 	if err != nil {
 		return "", nil, err
 	}
-	_, err = l.row(ctx, `insert into {log} (record, position, operation, data, was, state)
-		values (?, ?, ?, coalesce(?, x''), '`+absent+`', ?)
-		on duplicate key update was = state, state = if(state = '`+cancelled+`', state, values(state))
+	_, err = l.row(ctx, `insert into {log} (record, position, operation, data, was, state, logged_at)
+		values (?, ?, ?, coalesce(?, x''), '`+absent+`', ?, utc_timestamp(6))
+		on duplicate key update logged_at = values(logged_at), was = state, state = if(state = '`+cancelled+`', state, values(state))
 		returning was, data`, []any{o.Record, position, o.ID, o.Data, state}, &was, &data)
 	return was, data, err
 }

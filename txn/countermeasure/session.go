@@ -41,6 +41,14 @@ func open(op, about string, db driver.SQL, names ...string) (session, error) {
 
 func (s session) maria() bool { return s.Dialect() == driver.MariaDB }
 
+// ago is the time so many microseconds before, a parameter, by the database's clock.
+func (s session) ago() string {
+	if s.maria() {
+		return `utc_timestamp(6) - interval ? microsecond`
+	}
+	return `clock_timestamp() - ?::bigint * interval '1 microsecond'`
+}
+
 // text is a statement in the database's own words. Names are put in last: one may
 // have a question mark.
 func (s session) text(query string) string {

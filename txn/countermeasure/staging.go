@@ -188,11 +188,7 @@ func (s Staging) Leftover(ctx context.Context, db driver.SQL, age time.Duration,
 	if age < 0 || limit < 1 {
 		return nil, t.bug("an age of %v and a limit of %d", age, limit)
 	}
-	before := `clock_timestamp() - ?::bigint * interval '1 microsecond'`
-	if t.maria() {
-		before = `utc_timestamp(6) - interval ? microsecond`
-	}
-	err = t.each(ctx, `select transaction_id from {staged} group by transaction_id having max(staged_at) < `+before+`
+	err = t.each(ctx, `select transaction_id from {staged} group by transaction_id having max(staged_at) < `+t.ago()+`
 		order by max(staged_at) limit ?`, []any{age.Microseconds(), limit}, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)

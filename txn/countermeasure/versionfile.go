@@ -193,6 +193,7 @@ func (v VersionFile) Create(ctx context.Context, db driver.SQL) error {
 
 func (v VersionFile) log(op, record string, db driver.SQL) (oplog, error) {
 	name := cmp.Or(v.Name, "interlock_version_file")
-	s, err := open(op, record, db, "log", name, "records", name+"_record")
+	s, err := open(op, record, db, "log", name, "records", name+"_record",
+		"by_time", name[strings.LastIndexByte(name, '.')+1:]+"_time")
 	return oplog{s}, err
 }

@@ -3,6 +3,7 @@ package countermeasure_test
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -174,5 +175,41 @@ func testBadOperations(w world) {
 		if b := w.balance("a"); b != 101+int64(n) {
 			w.Errorf("balance %d", b)
 		}
+	}
+}
+
+// testOldOperationsAreForgotten, oldest first, and what comes again keeps them.
+func testOldOperationsAreForgotten(w world) {
+	for _, id := range []string{"a", "b", "c", "d"} {
+		_, err := w.log("r "+id, id, "")
+		ok(w, err)
+	}
+	sweep := func(age time.Duration, limit int) (n int64) {
+		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+			n, err = w.file.Sweep(ctx, db, age, limit)
+			return err
+		})
+		return n
+	}
+	if n := sweep(time.Hour, 9); n != 0 {
+		w.Errorf("%d forgotten that are young", n)
+	}
+	w.Exec(w.T, `update interlock_version_file set logged_at = logged_at - interval `+on(w, `'2 hours'`, `2 hour`))
+	if v, _ := w.cancel("r d", "d"); v != countermeasure.Reverse {
+		w.Error(v)
+	}
+	if a, b, c := sweep(time.Hour, 2), sweep(time.Hour, 2), sweep(time.Hour, 2); a != 2 || b != 1 || c != 0 {
+		w.Errorf("%d, %d, %d forgotten", a, b, c)
+	}
+	for id, want := range map[string]countermeasure.Verdict{"a": countermeasure.Apply, "d": countermeasure.Cancelled} {
+		if v, err := w.log("r "+id, id, ""); v != want || err != nil {
+			w.Errorf("%s: %v, %v", id, v, err)
+		}
+	}
+	for _, err := range []error{
+		w.in(func(ctx context.Context, db driver.SQL) error { _, err := w.file.Sweep(ctx, db, -1, 1); return err }),
+		w.in(func(ctx context.Context, db driver.SQL) error { _, err := w.file.Sweep(ctx, db, 1, 0); return err }),
+	} {
+		wantKind(w, err, interlock.Bug, nil)
 	}
 }

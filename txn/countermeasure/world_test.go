@@ -85,6 +85,7 @@ func TestSQL(t *testing.T) {
 		{"what cannot be reversed is replayed", testReplay},
 		{"the log is in order", testLogIsInOrder},
 		{"bad operations", testBadOperations},
+		{"old operations are forgotten", testOldOperationsAreForgotten},
 		{"staged rows are seen at once", testStagedRowsAreSeenAtOnce},
 		{"rows are published once", testPublishedOnce},
 		{"racing publishers show no half", testRacingPublishers},
