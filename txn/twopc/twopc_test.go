@@ -237,7 +237,7 @@ func TestHeuristic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
 		hooks, log := listening()
-		p := w.start(t, nil, &Options{Hooks: hooks, Scan: time.Hour})
+		p := w.start(t, nil, &Options{Hooks: hooks, Scan: time.Hour, Remind: time.Hour})
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
 		o, err := p.Look(t.Context(), "1")
 		ok(t, err)
@@ -252,7 +252,7 @@ func TestHeuristic(t *testing.T) {
 		}
 		got, _ := w.records(t, "1")
 		same(t, "records", got, "decide:commit", "heuristic:south", "done:north")
-		time.Sleep(49 * time.Hour)
+		time.Sleep(2*time.Hour + 5*time.Minute)
 		synctest.Wait()
 		got, _ = w.records(t, "1")
 		same(t, "records", got, "decide:commit", "heuristic:south", "done:north", "remind:", "remind:")

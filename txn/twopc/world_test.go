@@ -97,8 +97,9 @@ const (
 type network struct {
 	mu     sync.Mutex
 	counts map[string]int
-	passed []string              // labels, in their order
-	meet   func(at string) error // the test's: what befalls a message there; nil is nothing
+	passed []string                                             // labels, in their order
+	meet   func(at string) error                                // the test's: what befalls a message there; nil is nothing
+	keep   func(label string, deliver func() error) (lost bool) // the test's: it may deliver later; nil keeps none
 	dead   bool
 	died   chan struct{}
 }
@@ -115,6 +116,9 @@ func (n *network) carry(target, what string, deliver func() error) error {
 	n.mu.Unlock()
 	if err := n.pass(label + leaving); err != nil {
 		return err
+	}
+	if n.keep != nil && n.keep(label+leaving, deliver) {
+		return errNetwork
 	}
 	err := deliver()
 	if lost := n.pass(label + returning); lost != nil {
@@ -211,15 +215,17 @@ type session struct {
 	wire wire
 }
 
-func (s session) Prepare(ctx context.Context) (vote driver.Vote, err error) {
-	err = s.wire.network.carry(s.wire.name, "prepare", func() error {
-		vote, err = s.Preparing.Prepare(ctx)
+func (s session) Prepare(ctx context.Context) (driver.Vote, error) {
+	votes := make(chan driver.Vote, 3) // a message may arrive late, and twice
+	err := s.wire.network.carry(s.wire.name, "prepare", func() error {
+		vote, err := s.Preparing.Prepare(ctx)
+		votes <- vote
 		return err
 	})
 	if err != nil {
-		vote = driver.VoteNo
+		return driver.VoteNo, err
 	}
-	return vote, err
+	return <-votes, nil
 }
 
 func (s session) CommitOne(ctx context.Context) error {
@@ -239,15 +245,16 @@ type watched struct {
 	network *network
 }
 
-func (w watched) Append(ctx context.Context, appends []driver.Append) (errs []error) {
-	lost := w.network.carry("journal", "append", func() error {
-		errs = w.Journal.Append(ctx, appends)
+func (w watched) Append(ctx context.Context, appends []driver.Append) []error {
+	answers := make(chan []error, 3)
+	err := w.network.carry("journal", "append", func() error {
+		answers <- w.Journal.Append(ctx, appends)
 		return nil
 	})
-	if lost != nil {
-		errs = slices.Repeat([]error{lost}, len(appends))
+	if err != nil {
+		return slices.Repeat([]error{err}, len(appends))
 	}
-	return errs
+	return <-answers
 }
 
 func (w watched) Read(ctx context.Context, transaction string, after int64) (driver.Head, []driver.Record, error) {

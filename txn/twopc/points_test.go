@@ -1,0 +1,291 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// plot is what a first process runs; others finish it.
+type plot struct {
+	deltas map[string]int64
+	fails  bool   // the work, when it has joined all
+	votes  string // the session of this bank ends before its vote
+	again  bool   // later processes run it too
+	points int    // of a run that nothing befalls, until all is at rest
+	commit bool   // what becomes of it then
+}
+
+var plots = map[string]plot{
+	"two write": {deltas: transfer, commit: true,
+		points: 2 * (2 + 1 + 2 + 1)}, // prepares, decision, commits, end; each leaves and returns
+	"two write, one reads": {deltas: map[string]int64{"north": -10, "south": 10, "rates": 0}, commit: true,
+		points: 2 * (3 + 1 + 2 + 1)},
+	"run again": {deltas: transfer, commit: true, again: true, points: 12},
+	"one votes no": {deltas: transfer, votes: "south",
+		points: 2 * (2 + 1)}, // prepares, a rollback
+	"the work fails": {deltas: transfer, fails: true},
+	"alone":          {deltas: map[string]int64{"north": 10}, commit: true, points: 2},
+}
+
+// life is what a process did, and was told.
+type life struct {
+	told    error // by Run; nil for a process that ran nothing
+	ran     bool
+	decided int      // decisions to commit that the journal held when Run had returned
+	labels  []string // that it passed
+}
+
+// run is one world, in which processes follow each other: the first one runs the
+// plot, and all but the last end as meets say.
+func (p plot) run(t *testing.T, meets ...func(at string) error) []life {
+	t.Helper()
+	var lives []life
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		for i, meet := range meets {
+			lives = append(lives, p.live(t, w, i, meet))
+			for _, bank := range w.banks { // the sessions of a process end with it
+				bank.Restart()
+			}
+			if n, err := w.store.Unscheduled(context.Background()); n != 0 || err != nil {
+				t.Errorf("%d unscheduled, %v", n, err)
+			}
+		}
+		p.check(t, w, lives)
+	})
+	return lives
+}
+
+var errWork = errors.New("the work failed")
+
+// live is the life of the n-th process: until all is at rest, or its crash.
+func (p plot) live(t *testing.T, w *world, n int, meet func(at string) error) (l life) {
+	t.Helper()
+	return p.liveAs(t, w, w.start(t, meet, nil), n)
+}
+
+func (p plot) liveAs(t *testing.T, w *world, x *process, n int) (l life) {
+	t.Helper()
+	defer x.serve(t, int64(n+1))()
+	if n == 0 || p.again {
+		l.ran = true
+		l.told = x.Run(context.Background(), "1", p.work(w, x))
+		l.decided = w.commits(t)
+	}
+	for range 60 {
+		if time.Sleep(5 * time.Second); x.network.over() || w.quiet(t) {
+			break
+		}
+	}
+	l.labels = x.network.labels()
+	return l
+}
+
+func (p plot) work(w *world, x *process) func(ctx context.Context, tx *T) error {
+	return func(ctx context.Context, tx *T) error {
+		err := x.add(p.deltas)(ctx, tx)
+		if p.votes != "" {
+			w.banks[p.votes].Restart()
+		}
+		if err == nil && p.fails {
+			err = errWork
+		}
+		return err
+	}
+}
+
+// quiet reports whether nothing is in doubt or unfinished.
+func (w *world) quiet(t *testing.T) bool {
+	heads, err := w.store.Heads(context.Background(), "", 1000)
+	ok(t, err)
+	return w.inDoubt(t) == 0 && !slices.ContainsFunc(heads, func(h driver.Head) bool { return h.Ended.IsZero() })
+}
+
+// commits counts the decisions to commit in the journal.
+func (w *world) commits(t *testing.T) int {
+	records, _ := w.records(t, "1")
+	n := 0
+	for _, r := range records {
+		if r == "decide:commit" {
+			n++
+		}
+	}
+	return n
+}
+
+// check judges what is left by itself: it uses nothing of the machine.
+func (p plot) check(t *testing.T, w *world, lives []life) {
+	t.Helper()
+	if n := w.inDoubt(t); n != 0 {
+		t.Errorf("%d branches are in doubt", n)
+	}
+	all, none := true, true
+	for name, delta := range p.deltas {
+		sum := w.banks[name].Get("sum")
+		all, none = all && sum == delta, none && sum == 0
+	}
+	if all == none {
+		t.Errorf("mixed: %v", w.sums())
+	}
+	records, ended := w.records(t, "1")
+	decisions := 0
+	for _, r := range records {
+		if strings.HasPrefix(r, "decide") {
+			decisions++
+		}
+	}
+	if decisions > 1 || len(records) > 0 && !ended {
+		t.Errorf("records %v", records)
+	}
+	if many := len(p.deltas) > 1; many && all != (w.commits(t) == 1) {
+		t.Errorf("sums %v, records %v", w.sums(), records)
+	}
+	for i, l := range lives {
+		switch {
+		case !l.ran:
+		case l.told == nil && (!all || len(p.deltas) > 1 && l.decided != 1):
+			t.Errorf("process %d was told that it is committed: %v, records %v", i+1, w.sums(), records)
+		case errors.Is(l.told, ErrAborted) && !none && !p.again:
+			t.Errorf("process %d was told that it is aborted: %v, records %v", i+1, w.sums(), records)
+		case l.told != nil && !errors.Is(l.told, ErrAborted) && interlock.Kind(l.told) != interlock.Uncertain:
+			t.Errorf("process %d was told %v", i+1, l.told)
+		}
+	}
+}
+
+// TestCrashPoints: a process that crashes before or after any message, to a
+// participant or to the journal, and the one after it too at any of its own, leave a
+// transaction that the next one finishes: with all effects or with none, by one
+// decision at most.
+func TestCrashPoints(t *testing.T) {
+	for name, p := range plots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			whole := p.run(t, nil)[0]
+			if len(whole.labels) != p.points || (whole.told == nil) != p.commit {
+				t.Fatalf("told %v, passed %d points, want %d: %q", whole.told, len(whole.labels), p.points, whole.labels)
+			}
+			runs := 1
+			for _, first := range whole.labels {
+				lives := p.run(t, crashAt(first), nil)
+				if runs++; t.Failed() {
+					t.Fatalf("crashed at %q", first)
+				}
+				for _, second := range lives[1].labels {
+					p.run(t, crashAt(first), crashAt(second), nil)
+					if runs++; t.Failed() {
+						t.Fatalf("crashed at %q, then %q", first, second)
+					}
+				}
+			}
+			t.Logf("%d points, %d runs", len(whole.labels), runs)
+		})
+	}
+}
+
+// TestLateMessages: a message that is given up as lost, and arrives at any later
+// point, or when all is over, does no harm. Nor does one that arrives twice.
+func TestLateMessages(t *testing.T) {
+	for name, p := range plots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			whole, runs := p.run(t, nil)[0], 0
+			for i, message := range whole.labels {
+				if !strings.HasSuffix(message, leaving) {
+					continue
+				}
+				for _, twice := range []bool{false, true} {
+					for _, later := range append(whole.labels[i+1:], "never before the end") {
+						p.late(t, message, later, twice)
+						if runs++; t.Failed() {
+							t.Fatalf("%q arrives late, twice %v, at %q", message, twice, later)
+						}
+					}
+				}
+			}
+			t.Logf("%d runs", runs)
+		})
+	}
+}
+
+// late has a message arrive when a process passes another point.
+func (p plot) late(t *testing.T, message, later string, twice bool) {
+	t.Helper()
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		var kept func() // delivers the message
+		var mu sync.Mutex
+		x := w.start(t, nil, nil)
+		x.network.keep = func(label string, deliver func() error) (lost bool) {
+			if label != message {
+				return false
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			kept = func() { _ = deliver() }
+			return !twice
+		}
+		x.network.meet = func(at string) error {
+			mu.Lock()
+			deliver := kept
+			if at == later {
+				kept = nil
+			}
+			mu.Unlock()
+			if at == later && deliver != nil {
+				deliver()
+			}
+			return nil
+		}
+		lives := []life{p.liveAs(t, w, x, 0)}
+		if kept != nil {
+			kept()
+			lives = append(lives, p.live(t, w, 1, nil))
+		}
+		p.check(t, w, lives)
+	})
+}
+
+// TestPartitions: from any point on a participant, or the journal, cannot be reached
+// for some time, or its answers do not come back.
+func TestPartitions(t *testing.T) {
+	for name, p := range plots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			whole, runs := p.run(t, nil)[0], 0
+			for _, from := range whole.labels {
+				for _, target := range []string{"north", "south", "journal"} {
+					for _, way := range []string{leaving, returning} {
+						for _, lasting := range []time.Duration{time.Second, 5 * time.Second, 2 * time.Minute} {
+							var cut atomic.Bool
+							var until atomic.Int64
+							p.run(t, func(at string) error {
+								if at == from && cut.CompareAndSwap(false, true) {
+									until.Store(time.Now().Add(lasting).UnixNano())
+								}
+								there := strings.HasPrefix(at, target) && (strings.HasSuffix(at, way) || strings.HasSuffix(at, "read"))
+								if there && cut.Load() && time.Now().UnixNano() < until.Load() {
+									return errNetwork
+								}
+								return nil
+							}, nil)
+							if runs++; t.Failed() {
+								t.Fatalf("from %q on %s cannot be reached for %v: nothing %s", from, target, lasting, way)
+							}
+						}
+					}
+				}
+			}
+			t.Logf("%d runs", runs)
+		})
+	}
+}
