@@ -1,0 +1,279 @@
+package drivertest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+func testBarrierFirstRunsOnce[B any](s *barrierScene[B]) {
+	for i := range 3 {
+		got := s.is(driver.BarrierFirst, driver.BarrierIsDone, i == 0, 3)
+		if string(got.Result) != "-3" || got.State != driver.BarrierDone {
+			s.Fatalf("%+v", got)
+		}
+		s.barrier = s.open()
+	}
+	s.is(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
+	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 103); string(got.Result) != "-3" {
+		s.Fatalf("%+v", got)
+	}
+}
+
+// testBarrierUndoTakesBackOnce what the first has said that it did.
+func testBarrierUndoTakesBackOnce[B any](s *barrierScene[B]) {
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	for i := range 3 {
+		got := s.is(driver.BarrierUndo, driver.BarrierIsDone, i == 0, 0)
+		if got.State != driver.BarrierUndone || len(got.Result) > 0 {
+			s.Fatalf("%+v", got)
+		}
+	}
+	s.is(driver.BarrierFirst, driver.BarrierLate, false, 0)
+}
+
+func testBarrierEmptyUndo[B any](s *barrierScene[B]) {
+	for range 2 {
+		s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, false, 0)
+	}
+	for range 2 {
+		s.is(driver.BarrierFirst, driver.BarrierLate, false, 0)
+	}
+	other := s.call(driver.BarrierFirst)
+	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
+	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierLate, false, 0)
+	s.is(driver.BarrierUndo, driver.BarrierIsDone, false, 0)
+}
+
+func testBarrierConfirmsOnce[B any](s *barrierScene[B]) {
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	for i := range 3 {
+		if got := s.is(driver.BarrierConfirm, driver.BarrierIsDone, i == 0, 103); got.State != driver.BarrierConfirmed || len(got.Result) > 0 {
+			s.Fatalf("%+v", got)
+		}
+	}
+}
+
+// testBarrierTellsViolations, and what the branch is, which stays so.
+func testBarrierTellsViolations[B any](s *barrierScene[B]) {
+	violated := func(p driver.BarrierPhase, state driver.BarrierState, count int64) {
+		s.Helper()
+		if got := s.is(p, driver.BarrierViolation, false, count); got.State != state {
+			s.Fatalf("%+v, want %s", got, state)
+		}
+	}
+	violated(driver.BarrierConfirm, driver.BarrierUnknown, 0)
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // it was not kept out by that
+	s.is(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
+	violated(driver.BarrierUndo, driver.BarrierConfirmed, 103)
+	s.is(driver.BarrierConfirm, driver.BarrierIsDone, false, 103)
+
+	undone := s.call(driver.BarrierUndo)
+	undone.Transaction = "another"
+	s.must(undone, barrierWork[driver.BarrierUndo], driver.BarrierIsDone, false, 103)
+	undone.Phase = driver.BarrierConfirm
+	if got := s.must(undone, barrierWork[driver.BarrierConfirm], driver.BarrierViolation, false, 103); got.State != driver.BarrierUndone {
+		s.Fatalf("%+v", got)
+	}
+}
+
+// testBarrierRemembersARefusal, also once the business would not refuse any more.
+func testBarrierRemembersARefusal[B any](s *barrierScene[B]) {
+	full, room := BarrierWork{Key: "n", Limit: 3, Add: 3}, BarrierWork{Key: "n", Limit: 100, Add: 3}
+	other := s.call(driver.BarrierFirst)
+	other.Branch = "other"
+	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, true, 3)
+	for i := range 2 {
+		if got := s.must(s.call(driver.BarrierFirst), full, driver.BarrierSaysNo, i == 0, 3); string(got.Result) != "full" || got.State != driver.BarrierRefused {
+			s.Fatalf("%+v", got)
+		}
+	}
+	if got := s.must(s.call(driver.BarrierFirst), room, driver.BarrierSaysNo, false, 3); string(got.Result) != "full" {
+		s.Fatalf("%+v", got)
+	}
+	s.is(driver.BarrierConfirm, driver.BarrierViolation, false, 3)
+	for range 2 {
+		s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, false, 3)
+	}
+	s.must(s.call(driver.BarrierFirst), room, driver.BarrierSaysNo, false, 3)
+}
+
+func testBarrierTellsAnotherInput[B any](s *barrierScene[B]) {
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	other := s.call(driver.BarrierFirst)
+	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
+	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierOther, false, 3)
+	for _, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierConfirm, driver.BarrierUndo} {
+		later := s.call(p)
+		later.Begun = later.Begun.Add(time.Millisecond)
+		s.must(later, barrierWork[p], driver.BarrierOther, false, 3)
+	}
+	sub := s.call(driver.BarrierFirst) // the same millisecond
+	sub.Begun = time.UnixMilli(sub.Begun.UnixMilli()).UTC()
+	s.must(sub, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, false, 3)
+	bare := s.call(driver.BarrierUndo)
+	bare.Hash = nil
+	s.must(bare, barrierWork[driver.BarrierUndo], driver.BarrierIsDone, true, 0)
+}
+
+// testBarrierEveryState: what driver.BarrierState.Meet says of each phase in each state
+// is what the store does.
+func testBarrierEveryState[B any](s *barrierScene[B]) {
+	first, fails := barrierWork[driver.BarrierFirst], BarrierWork{Key: "n", Fail: true}
+	full := BarrierWork{Key: "n", Limit: -1}
+	type step struct {
+		p driver.BarrierPhase
+		w BarrierWork
+	}
+	into := map[driver.BarrierState][]step{
+		driver.BarrierUnknown:   nil,
+		driver.BarrierStarted:   {{driver.BarrierFirst, fails}},
+		driver.BarrierDone:      {{driver.BarrierFirst, first}},
+		driver.BarrierRefused:   {{driver.BarrierFirst, full}},
+		driver.BarrierDoubted:   {{driver.BarrierFirst, fails}, {driver.BarrierFirst, full}},
+		driver.BarrierConfirmed: {{driver.BarrierFirst, first}, {driver.BarrierConfirm, BarrierWork{Key: "n"}}},
+		driver.BarrierUndone:    {{driver.BarrierUndo, BarrierWork{Key: "n"}}},
+	}
+	for _, state := range driver.BarrierStates() {
+		for _, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierConfirm, driver.BarrierUndo} {
+			c := s.call(p)
+			c.Transaction = "in " + string(state) + ", " + string(p)
+			for _, before := range into[state] {
+				made := c
+				made.Phase = before.p
+				_, _ = s.try(s.Context(), made, before.w) // some fail, as they should
+			}
+			move := state.Meet(p)
+			ran, want := move.Outcome == driver.BarrierRun, move.Outcome
+			if ran {
+				want = driver.BarrierIsDone
+			}
+			got, err := s.try(s.Context(), c, BarrierWork{Key: "n"})
+			if err != nil || got.Outcome != want || got.State != move.Next || got.Ran != ran {
+				s.Errorf("%s when %q: %+v, %v, want %+v", p, state, got, err, move)
+			}
+		}
+	}
+}
+
+// testBarrierResultIsData: any bytes, none, and much.
+func testBarrierResultIsData[B any](s *barrierScene[B]) {
+	for i, result := range []string{"", "x", "\x00\xff binary\r\n", "{\"a\": [1]}", "'; drop table x; --", "ключ", strings.Repeat("0123456789abcde\xff", 64<<10)} {
+		c := s.call(driver.BarrierFirst)
+		c.Step = strconv.Itoa(i)
+		for again := range 2 {
+			if got := s.must(c, BarrierWork{Key: "n", Result: result}, driver.BarrierIsDone, again == 0, 0); string(got.Result) != result {
+				s.Fatalf("%.40q became %.40q", result, got.Result)
+			}
+		}
+	}
+}
+
+// testBarrierNamesAreData: each triple of names is a branch of its own.
+func testBarrierNamesAreData[B any](s *barrierScene[B]) {
+	names := append([]string{"1:a/", "a/1:b", "b/", "1:"}, oddNames...)
+	seen := map[[3]string]bool{}
+	for _, name := range names {
+		for _, key := range [][3]string{{name, "b", ""}, {"a", name, ""}, {"a", "b", name}, {name, name, name}, {"a", "b" + name, ""}} {
+			c := s.call(driver.BarrierFirst)
+			c.Transaction, c.Branch, c.Step = key[0], key[1], key[2]
+			if seen[key] || c.Check() != nil {
+				continue
+			}
+			seen[key] = true
+			s.must(c, BarrierWork{Key: "n", Add: 1}, driver.BarrierIsDone, true, int64(len(seen)))
+		}
+	}
+	if len(seen) < 3*len(oddNames) {
+		s.Fatalf("only %d branches are allowed", len(seen))
+	}
+	s.forgets(time.Now(), driver.MaxForget, len(seen))
+}
+
+func testBarrierBadInput[B any](s *barrierScene[B]) {
+	long := strings.Repeat("x", 256)
+	for name, change := range map[string]func(*driver.BarrierCall){
+		"no transaction":   func(c *driver.BarrierCall) { c.Transaction = "" },
+		"long transaction": func(c *driver.BarrierCall) { c.Transaction = long[:driver.MaxTransaction+1] },
+		"no branch":        func(c *driver.BarrierCall) { c.Branch = "" },
+		"long branch":      func(c *driver.BarrierCall) { c.Branch = long },
+		"long step":        func(c *driver.BarrierCall) { c.Step = long },
+		"no phase":         func(c *driver.BarrierCall) { c.Phase = "" },
+		"another phase":    func(c *driver.BarrierCall) { c.Phase = "redo" },
+		"no hash":          func(c *driver.BarrierCall) { c.Hash = nil },
+		"short hash":       func(c *driver.BarrierCall) { c.Hash = c.Hash[:31] },
+		"not begun":        func(c *driver.BarrierCall) { c.Begun = time.Time{} },
+	} {
+		c := s.call(driver.BarrierFirst)
+		change(&c)
+		_, err := s.try(s.Context(), c, barrierWork[driver.BarrierFirst])
+		if err == nil || interlock.Kind(err) != interlock.Bug {
+			s.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, bad := range []struct {
+		mark  time.Time
+		limit int
+	}{{time.Time{}, 1}, {time.UnixMilli(0), 1}, {s.began, 0}, {s.began, -1}, {s.began, driver.MaxForget + 1}} {
+		_, err := s.barrier.Forget(s.Context(), bad.mark, bad.limit)
+		s.mustFail(err, interlock.Bug, nil)
+	}
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // nothing was done before
+}
+
+func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(s.Context())
+	cancel(cause)
+	_, err := s.try(ctx, s.call(driver.BarrierFirst), barrierWork[driver.BarrierFirst])
+	s.mustFail(err, interlock.Definite, cause)
+	_, err = s.barrier.Forget(ctx, time.Now(), 1)
+	s.mustFail(err, interlock.Definite, cause)
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+}
+
+// testBarrierCompetition: firsts and undos of a branch at once, from several processes.
+// One of each takes effect, or none; and whoever was told that it was done was told the
+// same.
+func testBarrierCompetition[B any](s *barrierScene[B]) {
+	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open()}
+	for round := range 30 {
+		key := "n" + strconv.Itoa(round)
+		var running sync.WaitGroup
+		ran := make(chan driver.BarrierPhase, 6)
+		for i, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierUndo, driver.BarrierFirst, driver.BarrierUndo,
+			driver.BarrierFirst, driver.BarrierUndo} {
+			c := s.call(p)
+			c.Transaction = key
+			w := barrierWork[p]
+			w.Key = key
+			running.Go(func() {
+				got, err := barriers[(i+round)%len(barriers)].Call(s.Context(), c, s.h.Business(s.backend, w))
+				if err != nil || got.Outcome != driver.BarrierIsDone && (p == driver.BarrierUndo || got.Outcome != driver.BarrierLate) {
+					s.Errorf("%s: %+v, %v", p, got, err)
+				}
+				if got.Ran {
+					ran <- p
+				}
+			})
+		}
+		running.Wait()
+		close(ran)
+		count := map[driver.BarrierPhase]int{}
+		for p := range ran {
+			count[p]++
+		}
+		if count[driver.BarrierFirst] > 1 || count[driver.BarrierUndo] != count[driver.BarrierFirst] {
+			s.Fatalf("round %d: ran %v", round, count)
+		}
+		s.counts(key, 0)
+	}
+}

@@ -1,0 +1,62 @@
+package drivertest
+
+import (
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// testBarrierFailedFirst: a half of it is there, so its undo runs, and is not told of a
+// result.
+func testBarrierFailedFirst[B any](s *barrierScene[B]) {
+	fails := BarrierWork{Key: "n", Add: 3, Fail: true}
+	s.fails(driver.BarrierFirst, fails, 3)
+	s.fails(driver.BarrierFirst, fails, 6) // it was run again
+	s.is(driver.BarrierConfirm, driver.BarrierViolation, false, 6)
+	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 6)
+	s.is(driver.BarrierFirst, driver.BarrierLate, false, 6)
+
+	mended := s.call(driver.BarrierFirst)
+	mended.Branch = "mended"
+	if _, err := s.try(s.Context(), mended, fails); err == nil {
+		s.Fatal("it did not fail")
+	}
+	s.must(mended, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, true, 12)
+	s.must(mended, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, false, 12)
+}
+
+// testBarrierDoubted: it refuses now, and had failed before, so there may be something
+// to undo.
+func testBarrierDoubted[B any](s *barrierScene[B]) {
+	s.fails(driver.BarrierFirst, BarrierWork{Key: "n", Add: 3, Fail: true}, 3)
+	full := BarrierWork{Key: "n", Limit: 3, Add: 3}
+	for i := range 2 {
+		if got := s.must(s.call(driver.BarrierFirst), full, driver.BarrierSaysNo, i == 0, 3); got.State != driver.BarrierDoubted || string(got.Result) != "full" {
+			s.Fatalf("%+v", got)
+		}
+	}
+	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -3}, driver.BarrierIsDone, true, 0)
+	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -3}, driver.BarrierIsDone, false, 0)
+}
+
+// testBarrierFailedUndo: nobody takes it for done.
+func testBarrierFailedUndo[B any](s *barrierScene[B]) {
+	for _, p := range []driver.BarrierPhase{driver.BarrierUndo, driver.BarrierConfirm} {
+		first, last := s.call(driver.BarrierFirst), s.call(p)
+		first.Branch, last.Branch = string(p), string(p)
+		key := string(p)
+		s.must(first, BarrierWork{Key: key, Add: 3, Result: "-3"}, driver.BarrierIsDone, true, 3)
+		if _, err := s.try(s.Context(), last, BarrierWork{Key: key, Fail: true}); err == nil {
+			s.Fatal("it did not fail")
+		}
+		s.must(last, BarrierWork{Key: key, Known: true}, driver.BarrierIsDone, true, 0)
+		s.must(last, BarrierWork{Key: key, Known: true}, driver.BarrierIsDone, false, 0)
+	}
+}
+
+// testBarrierOnlyAFirstRefuses: from anything else that is a failure.
+func testBarrierOnlyAFirstRefuses[B any](s *barrierScene[B]) {
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	for _, p := range []driver.BarrierPhase{driver.BarrierUndo, driver.BarrierConfirm} {
+		s.fails(p, BarrierWork{Key: "n", Limit: 1}, 3)
+	}
+	s.is(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
+}

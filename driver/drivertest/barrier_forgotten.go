@@ -1,0 +1,156 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// at is a call of a branch of a transaction that began then.
+func (s *barrierScene[B]) at(p driver.BarrierPhase, branch string, begun time.Time) driver.BarrierCall {
+	c := s.call(p)
+	c.Branch, c.Begun = branch, begun
+	return c
+}
+
+// testBarrierForgets: what lies below is gone, and calls from there are refused before
+// any business; what lies on the mark and above is as it was.
+func testBarrierForgets[B any](s *barrierScene[B]) {
+	mark := s.began
+	below, on := mark.Add(-time.Millisecond), mark
+	adds := BarrierWork{Key: "n", Add: 1, Result: "-1"}
+	s.must(s.at(driver.BarrierFirst, "done", below), adds, driver.BarrierIsDone, true, 1)
+	s.must(s.at(driver.BarrierUndo, "undone", below), adds, driver.BarrierIsDone, false, 1)
+	s.must(s.at(driver.BarrierFirst, "refused", below), BarrierWork{Key: "n", Limit: 1}, driver.BarrierSaysNo, true, 1)
+	if _, err := s.try(s.Context(), s.at(driver.BarrierFirst, "failed", below), BarrierWork{Key: "n", Fail: true}); err == nil {
+		s.Fatal("it did not fail")
+	}
+	s.must(s.at(driver.BarrierFirst, "on", on), adds, driver.BarrierIsDone, true, 2)
+	s.forgets(mark, 10, 4)
+	s.forgets(mark, 10, 0)
+	for _, branch := range []string{"done", "undone", "refused", "failed", "never came"} {
+		for _, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierConfirm, driver.BarrierUndo} {
+			if got := s.must(s.at(p, branch, below), adds, driver.BarrierForgotten, false, 2); got.State != "" || len(got.Result) > 0 {
+				s.Fatalf("%+v", got)
+			}
+		}
+	}
+	s.must(s.at(driver.BarrierFirst, "on", on), adds, driver.BarrierIsDone, false, 2)
+	s.must(s.at(driver.BarrierUndo, "on", on), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 1)
+	s.must(s.at(driver.BarrierFirst, "new", on), adds, driver.BarrierIsDone, true, 2)
+}
+
+// testBarrierForgetsInBatches, and refuses all of them from the first one on.
+func testBarrierForgetsInBatches[B any](s *barrierScene[B]) {
+	const branches = 25
+	for i := range branches {
+		s.must(s.at(driver.BarrierFirst, strconv.Itoa(i), s.began.Add(time.Duration(i)*time.Millisecond)), BarrierWork{Key: "n", Add: 1},
+			driver.BarrierIsDone, true, int64(i+1))
+	}
+	mark := s.began.Add(time.Second)
+	s.forgets(mark, 10, 10)
+	for i := range branches {
+		s.must(s.at(driver.BarrierFirst, strconv.Itoa(i), s.began.Add(time.Duration(i)*time.Millisecond)), BarrierWork{Key: "n", Add: 1},
+			driver.BarrierForgotten, false, branches)
+	}
+	s.forgets(mark, 10, 10)
+	s.forgets(mark, 10, 5)
+}
+
+// testBarrierMarkNeverFalls, and does not rise to where nothing could pass.
+func testBarrierMarkNeverFalls[B any](s *barrierScene[B]) {
+	s.forgets(s.began, 1, 0)
+	s.forgets(s.began.Add(-time.Hour), 1, 0) // as from a coordinator whose clock was set back
+	adds := BarrierWork{Key: "n", Add: 1}
+	s.must(s.at(driver.BarrierFirst, "b", s.began.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 0)
+	_, err := s.barrier.Forget(s.Context(), time.Now().Add(interlock.MaxAhead+time.Hour), 1)
+	s.mustFail(err, interlock.Definite, nil)
+	s.must(s.at(driver.BarrierFirst, "b", s.began), adds, driver.BarrierIsDone, true, 1)
+}
+
+// testBarrierLateCall: firsts come again and again while the mark passes them. However
+// it falls out, none runs twice.
+func testBarrierLateCall[B any](s *barrierScene[B]) {
+	const branches, callers = 40, 4
+	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * time.Millisecond) }
+	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open(), s.open()}
+	var running sync.WaitGroup
+	for caller := range callers {
+		running.Go(func() {
+			for i := range branches * 3 {
+				n := (i + caller*7) % branches
+				c := s.at(driver.BarrierFirst, strconv.Itoa(n), begun(n))
+				got, err := barriers[caller].Call(s.Context(), c, s.h.Business(s.backend, BarrierWork{Key: c.Branch, Add: 1}))
+				if err != nil || got.Outcome != driver.BarrierIsDone && got.Outcome != driver.BarrierForgotten {
+					s.Errorf("%+v, %v", got, err)
+				}
+			}
+		})
+	}
+	running.Go(func() {
+		for i := range branches {
+			if _, err := s.barrier.Forget(s.Context(), begun(i+1), 3); err != nil {
+				s.Error(err)
+			}
+		}
+	})
+	running.Wait()
+	for n := range branches {
+		if got := s.h.Count(s.T, s.backend, strconv.Itoa(n)); got > 1 {
+			s.Errorf("branch %d ran %d times", n, got)
+		}
+	}
+}
+
+// testLostReplyToBarrier: the outcome is unknown, and repeating it converges.
+func testLostReplyToBarrier[B any](s *barrierScene[B]) {
+	another := s.call(driver.BarrierFirst)
+	another.Transaction = "another" // the connection stands, and the store has seen such a request
+	first := barrierWork[driver.BarrierFirst]
+	s.must(another, first, driver.BarrierIsDone, true, 3)
+	errTimeUp := errors.New("the caller has no more time")
+	s.faults.(ReplyDropper).DropReplies()
+	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
+	defer cancel()
+	_, err := s.try(ctx, s.call(driver.BarrierFirst), first)
+	s.mustFail(err, interlock.Uncertain, errTimeUp)
+	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
+	s.faults.Heal()
+	s.barrier = s.open()
+	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 6); string(got.Result) != "-3" {
+		s.Fatalf("%+v", got)
+	}
+}
+
+// testBarrierOverARestart: neither the marker nor the mark is lost with the process of
+// a server that keeps data.
+func testBarrierOverARestart[B any](s *barrierScene[B]) {
+	adds := BarrierWork{Key: "n", Add: 1}
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	blocked := s.call(driver.BarrierUndo)
+	blocked.Branch = "blocked"
+	s.must(blocked, adds, driver.BarrierIsDone, false, 3)
+	s.forgets(s.began, 1, 0)
+	s.faults.Kill()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	_, err := s.try(ctx, s.call(driver.BarrierFirst), adds)
+	cancel()
+	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
+		s.Fatalf("a call without a server: %v (%v)", err, kind)
+	}
+	s.faults.Restart()
+	s.persist("a call after the restart", func(ctx context.Context) error {
+		_, err := s.try(ctx, s.call(driver.BarrierFirst), adds)
+		return err
+	})
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 3)
+	blocked.Phase = driver.BarrierFirst
+	s.must(blocked, adds, driver.BarrierLate, false, 3)
+	s.must(s.at(driver.BarrierFirst, "b", s.began.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 3)
+	s.is(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
+}

@@ -1,0 +1,157 @@
+package memory
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A Business is what a [Barrier] runs, under its mutex: result is that of the first,
+// and known whether there is one. A first refuses by a [Refusal]; any other error is
+// a failure. It must not call the barrier.
+type Business func(result []byte, known bool) ([]byte, error)
+
+// A Refusal is the reason for which a business refuses.
+type Refusal string
+
+// Error is the reason.
+func (r Refusal) Error() string { return string(r) }
+
+// Barrier remembers the calls of branches in memory. It is the executable
+// specification of driver.Barrier: each call is one step under a mutex, and the
+// store's clock is that of this process. It forgets everything when the process ends.
+type Barrier struct {
+	mu       sync.Mutex
+	branches map[branchKey]*remembered
+	mark     time.Time
+}
+
+type branchKey struct{ transaction, branch, step string }
+
+// remembered is what is known of a branch.
+type remembered struct {
+	state  driver.BarrierState
+	hash   []byte // of the first; empty if none has come
+	result []byte
+	begun  time.Time
+}
+
+var _ driver.Barrier[Business] = (*Barrier)(nil)
+
+// NewBarrier makes one that remembers nothing. All who share it share its memory.
+func NewBarrier() *Barrier { return &Barrier{branches: map[branchKey]*remembered{}} }
+
+// Call answers a call, and may run business; see driver.Barrier.
+func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Business) (driver.BarrierAnswer, error) {
+	if err := c.Check(); err != nil {
+		return driver.BarrierAnswer{}, err
+	}
+	if ctx.Err() != nil {
+		return driver.BarrierAnswer{}, problem("pass barrier", c.Transaction, interlock.Definite, context.Cause(ctx))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.Begun.UnixMilli() < b.mark.UnixMilli() {
+		return driver.BarrierAnswer{Outcome: driver.BarrierForgotten}, nil
+	}
+	key := branchKey{c.Transaction, c.Branch, c.Step}
+	r := b.branches[key]
+	if r == nil {
+		r = &remembered{begun: c.Begun}
+	}
+	if r.other(c) {
+		return driver.BarrierAnswer{Outcome: driver.BarrierOther, State: r.state}, nil
+	}
+	move := r.state.Meet(c.Phase)
+	if move.Outcome == driver.BarrierRun {
+		b.branches[key] = r
+		return r.run(c, move.Next, business)
+	}
+	if move.Next != r.state {
+		b.branches[key], r.state = r, move.Next
+	}
+	return r.answer(c, move.Outcome), nil
+}
+
+// other reports whether c is not of the transaction, or not the first, that is
+// remembered.
+func (r *remembered) other(c driver.BarrierCall) bool {
+	return r.begun.UnixMilli() != c.Begun.UnixMilli() ||
+		c.Phase == driver.BarrierFirst && len(r.hash) > 0 && r.state != driver.BarrierUndone && !bytes.Equal(r.hash, c.Hash)
+}
+
+// run runs the business. A first that panics has failed.
+func (r *remembered) run(c driver.BarrierCall, next driver.BarrierState, business Business) (driver.BarrierAnswer, error) {
+	before, first := r.state, c.Phase == driver.BarrierFirst
+	known := before == driver.BarrierDone
+	if first {
+		r.state, r.hash = driver.BarrierStarted, bytes.Clone(c.Hash)
+	}
+	result, err := business(bytes.Clone(r.result), known)
+	var refusal Refusal
+	switch {
+	case first && errors.As(err, &refusal):
+		r.state, r.result = before.Refuse(), []byte(refusal)
+		answer := r.answer(c, driver.BarrierSaysNo)
+		answer.Ran = true
+		return answer, nil
+	case err != nil:
+		return driver.BarrierAnswer{}, problem("pass barrier", c.Transaction, interlock.Uncertain,
+			fmt.Errorf("the business of %s failed, what it did before stays: %w", c.Phase, err))
+	case first:
+		r.result = bytes.Clone(result)
+	}
+	r.state = next
+	answer := r.answer(c, driver.BarrierIsDone)
+	answer.Ran = true
+	return answer, nil
+}
+
+func (r *remembered) answer(c driver.BarrierCall, o driver.BarrierOutcome) driver.BarrierAnswer {
+	a := driver.BarrierAnswer{Outcome: o, State: r.state}
+	if c.Phase == driver.BarrierFirst && (o == driver.BarrierIsDone || o == driver.BarrierSaysNo) {
+		a.Result = bytes.Clone(r.result)
+	}
+	return a
+}
+
+// Forget raises the mark and removes what lies below it; see driver.Barrier.
+func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, error) {
+	if err := driver.CheckBarrierForget(mark, limit); err != nil {
+		return 0, err
+	}
+	switch {
+	case ctx.Err() != nil:
+		return 0, problem("forget branches", "", interlock.Definite, context.Cause(ctx))
+	case time.Until(mark) > interlock.MaxAhead:
+		return 0, problem("forget branches", "", interlock.Definite,
+			fmt.Errorf("the mark %v lies more than %v ahead of the clock", mark, interlock.MaxAhead))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if mark.After(b.mark) {
+		b.mark = mark
+	}
+	var below []branchKey
+	for key, r := range b.branches {
+		if r.begun.UnixMilli() < b.mark.UnixMilli() {
+			below = append(below, key)
+		}
+	}
+	slices.SortFunc(below, func(x, y branchKey) int {
+		return cmp.Compare(b.branches[x].begun.UnixMilli(), b.branches[y].begun.UnixMilli())
+	})
+	below = below[:min(len(below), limit)]
+	for _, key := range below {
+		delete(b.branches, key)
+	}
+	return len(below), nil
+}
