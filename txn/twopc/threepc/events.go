@@ -1,0 +1,149 @@
+package threepc
+
+func (t *turn) receive(m message, votesYes bool) {
+	switch m.kind {
+	case prepare:
+		t.vote(m.from, votesYes)
+	case yes:
+		t.answer(votes, m.from)
+	case no:
+		if t.round == votes {
+			t.decide(aborted) // nobody has offered to commit, if there is a register
+		}
+	case preCommit:
+		t.learnReady(m.from)
+	case acked:
+		t.answer(acks, m.from)
+	case commit:
+		t.learn(committed, m.from)
+	case abort:
+		t.learn(aborted, m.from)
+	case ask:
+		t.tell(m.from)
+	case uncertain:
+		t.answer(states, m.from)
+	case ready:
+		t.ready = t.ready || t.round == states
+		t.answer(states, m.from)
+	case offerCommit:
+		t.choose(committed, m.from)
+	case offerAbort:
+		t.choose(aborted, m.from)
+	}
+}
+
+// vote: who votes yes gives up the right to abort by itself.
+func (t *turn) vote(asker Site, votesYes bool) {
+	switch {
+	case t.phase == working && votesYes:
+		t.phase = prepared
+		t.send(yes, only(asker))
+	case t.phase == working || t.phase == aborted:
+		t.phase = aborted
+		t.send(no, only(asker))
+	case t.phase == prepared:
+		t.send(yes, only(asker))
+	}
+}
+
+func (t *turn) learnReady(from Site) {
+	if t.phase == prepared || t.phase == preCommitted {
+		t.phase = preCommitted
+		t.send(acked, only(from))
+	}
+}
+
+// learn takes a decision over. It never changes one. Who asked for it, as others may
+// have done who had no answer, passes it on.
+func (t *turn) learn(p phase, from Site) {
+	asked := t.round != noRound || t.protocol == TwoPhase && t.suspects != 0
+	switch {
+	case t.phase.decided():
+	case asked:
+		t.decide(p)
+	default:
+		t.phase = p
+	}
+	if t.protocol != Register || from != t.register() {
+		t.send(done, only(from))
+	}
+}
+
+// tell answers who asks what a site knows. A participant that has not voted aborts,
+// and so keeps the transaction from being committed.
+func (t *turn) tell(asker Site) {
+	switch {
+	case t.phase.decided():
+		t.send(decisionOf(t.phase), only(asker))
+	case t.me == Coordinator:
+		// it has not decided yet, and will
+	case t.phase == working:
+		t.phase = aborted
+		t.send(abort, only(asker))
+	case t.protocol != ThreePhase:
+		// it knows as little
+	case t.phase == prepared:
+		t.send(uncertain, only(asker))
+	case t.phase == preCommitted:
+		t.send(ready, only(asker))
+	}
+}
+
+// choose is the register: the first offer is the decision.
+func (t *turn) choose(p phase, from Site) {
+	if !t.phase.decided() {
+		t.phase = p
+	}
+	t.send(decisionOf(t.phase), only(from))
+}
+
+// suspect: a site has not answered in time.
+func (t *turn) suspect(of Site) {
+	t.suspects |= only(of)
+	switch {
+	case t.phase.decided():
+	case t.round == votes:
+		t.decide(aborted)
+	case t.round == offered:
+		t.offer(t.ready)
+	case t.round == acks || t.round == states:
+		t.conclude()
+	case t.phase == working:
+		t.phase = aborted
+	default:
+		t.terminate()
+	}
+}
+
+// terminate is what a site does that has voted yes and hears nothing from who
+// coordinates.
+func (t *turn) terminate() {
+	switch t.protocol {
+	case TwoPhase:
+		t.send(ask, (t.everybody()|only(Coordinator))&^only(t.me))
+	case Register:
+		t.send(offerAbort, only(t.register()))
+	case ThreePhase:
+		leader := t.leader(t.site)
+		if leader == t.me {
+			t.open(states, ask)
+			return
+		}
+		t.send(ask, only(leader)) // it may have decided, and then does not lead
+	}
+}
+
+// restart keeps what was written, and presumes abort where nothing was promised. The
+// coordinator of a register asks that: it may have offered to commit.
+func (t *turn) restart() {
+	t.site = site{phase: t.phase}
+	switch {
+	case t.phase != working:
+	case t.protocol == Register && t.me == Coordinator:
+		t.offer(false)
+	case t.protocol == Register && t.me == t.register():
+		// it is kept by a majority, and forgets nothing
+	default:
+		t.phase = aborted
+	}
+}

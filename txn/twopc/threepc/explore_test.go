@@ -1,0 +1,203 @@
+package threepc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// everyWorld walks through a model, and finds in every world what no protocol may do,
+// however it is meant.
+func everyWorld(t *testing.T, m Model, visit func(w *world, rests bool)) (worlds int) {
+	t.Helper()
+	x := &search{Model: m, seen: map[world]int32{}}
+	err := x.walk(func(at int32, w *world, rests bool) {
+		worlds++
+		n := x.nodes[at]
+		if n.parent >= 0 {
+			if why := unsound(m, x.nodes[n.parent].world, *w, n.choice); why != "" {
+				t.Fatalf("%s:\n%s", why, strings.Join(x.path(at), "\n"))
+			}
+		}
+		visit(w, rests)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return worlds
+}
+
+// unsound says what is wrong with a step.
+func unsound(m Model, before, after world, c choice) string {
+	for s := range m.shape().sites() {
+		was, is := before.sites[s].phase, after.sites[s].phase
+		switch {
+		case was.decided() && is != was:
+			return fmt.Sprintf("site %d was %v and is %v", s, was, is)
+		case was != working && is == working:
+			return fmt.Sprintf("site %d has forgotten that it was %v", s, was)
+		}
+	}
+	if c.kind == delivers && c.message.kind == prepare && !c.yes {
+		for s := range m.shape().sites() {
+			if after.sites[s].phase == committed {
+				return "committed against a vote of no"
+			}
+		}
+	}
+	for s := range m.shape().sites() {
+		if after.sites[s].phase != committed {
+			continue
+		}
+		for p := 1; p <= m.Participants; p++ {
+			if after.sites[p].phase == working {
+				return "committed without a vote"
+			}
+		}
+	}
+	return ""
+}
+
+// TestTwoPhaseNeverSplits, whatever the network does and whoever crashes and restarts;
+// nor does the register.
+func TestTwoPhaseNeverSplits(t *testing.T) {
+	t.Parallel()
+	for _, p := range []Protocol{TwoPhase, Register} {
+		for _, m := range []Model{
+			{Participants: 1, Crashes: 2, Asynchronous: true},
+			{Participants: 2, Crashes: 2, Asynchronous: true},
+			{Participants: 2, Crashes: 3},
+			{Participants: 2, Crashes: 2, Partition: true},
+			{Participants: 3, Crashes: 2},
+			{Participants: 3, Partition: true},
+		} {
+			m.Protocol = p
+			everyWorld(t, m, func(w *world, _ bool) {
+				if w.split(m.shape().sites()) {
+					t.Fatalf("%+v splits", m)
+				}
+			})
+		}
+	}
+	m := Model{Protocol: TwoPhase, Participants: 3, Asynchronous: true}
+	everyWorld(t, m, func(w *world, _ bool) {
+		if w.split(m.shape().sites()) {
+			t.Fatalf("%+v splits", m)
+		}
+	})
+}
+
+// TestTwoPhaseBlocks those who voted yes, while the coordinator is gone and nobody
+// they reach knows more; and nobody else.
+func TestTwoPhaseBlocks(t *testing.T) {
+	t.Parallel()
+	for _, m := range []Model{
+		{Protocol: TwoPhase, Participants: 2, Crashes: 3},
+		{Protocol: TwoPhase, Participants: 3, Crashes: 2},
+		{Protocol: TwoPhase, Participants: 3, Partition: true},
+	} {
+		blocked := 0
+		everyWorld(t, m, func(w *world, rests bool) {
+			waiting := w.undecided(m.shape())
+			if !rests || waiting == 0 {
+				return
+			}
+			blocked++
+			waiting.each(func(s Site) {
+				if w.sites[s].phase != prepared || !w.crashed.has(Coordinator) && !w.apart(s, Coordinator) {
+					t.Fatalf("%+v: site %d is %v and waits: %+v", m, s, w.sites[s].phase, w)
+				}
+				for other := range Site(m.Participants + 1) {
+					if w.sites[other].phase != prepared && !w.crashed.has(other) && !w.apart(s, other) {
+						t.Fatalf("%+v: site %d waits, and %d is %v", m, s, other, w.sites[other].phase)
+					}
+				}
+			})
+		})
+		if blocked == 0 {
+			t.Errorf("%+v: nobody blocks", m)
+		}
+	}
+}
+
+// TestThreePhaseHoldsWithoutPartitions: while delays are bounded, whoever crashes,
+// those who are left decide, and alike.
+func TestThreePhaseHoldsWithoutPartitions(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 3; n++ {
+		m := Model{Protocol: ThreePhase, Participants: n, Crashes: n + 1}
+		everyWorld(t, m, func(w *world, rests bool) {
+			if w.split(m.shape().sites()) || rests && w.undecided(m.shape()) != 0 {
+				t.Fatalf("%+v: %+v", m, w)
+			}
+		})
+	}
+}
+
+// TestThreePhaseSplits as soon as there is a partition, or a site is just slow: the
+// shortest ways are found.
+func TestThreePhaseSplits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		model Model
+		steps int
+		has   string
+	}{
+		{Model{Protocol: ThreePhase, Participants: 2, Partition: true}, 11, "the network falls apart: C, P1 | P2"},
+		{Model{Protocol: ThreePhase, Participants: 3, Partition: true}, 16, "the network falls apart: C, P1, P2 | P3"},
+		{Model{Protocol: ThreePhase, Participants: 2, Asynchronous: true}, 9, "C hears nothing from P1"},
+	} {
+		x, err := Explore(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(x.Split, "\n")
+		if len(x.Split) != c.steps || !slices.Contains(x.Split, c.has) || !strings.Contains(text, "is committed") || !strings.Contains(text, "is aborted") {
+			t.Errorf("%+v:\n%s", c.model, text)
+		}
+		if x.Blocked != nil {
+			t.Errorf("%+v blocks:\n%s", c.model, strings.Join(x.Blocked, "\n"))
+		}
+	}
+}
+
+// TestRegisterBlocksOnlyWhoIsCutOff from the register, and nobody if only others crash.
+func TestRegisterBlocksOnlyWhoIsCutOff(t *testing.T) {
+	t.Parallel()
+	for _, m := range []Model{
+		{Protocol: Register, Participants: 3, Crashes: 4},
+		{Protocol: Register, Participants: 2, Crashes: 2, Partition: true},
+		{Protocol: Register, Participants: 3, Partition: true},
+	} {
+		everyWorld(t, m, func(w *world, rests bool) {
+			if !rests {
+				return
+			}
+			w.undecided(m.shape()).each(func(s Site) {
+				if !w.apart(s, m.shape().register()) {
+					t.Fatalf("%+v: site %d waits, and reaches the register: %+v", m, s, w)
+				}
+			})
+		})
+	}
+}
+
+// TestExploreRefuses what is no model, and what does not fit.
+func TestExploreRefuses(t *testing.T) {
+	t.Parallel()
+	for _, m := range []Model{
+		{Protocol: -1, Participants: 2},
+		{Protocol: Register + 1, Participants: 2},
+		{},
+		{Participants: 4},
+		{Participants: 2, Crashes: -1},
+		{Participants: 2, Crashes: 4},
+		{Participants: 2, Partition: true, Asynchronous: true},
+		{Protocol: ThreePhase, Participants: 2, Crashes: 1, Asynchronous: true},
+	} {
+		if x, err := Explore(m); err == nil {
+			t.Errorf("%+v: %+v", m, x)
+		}
+	}
+}

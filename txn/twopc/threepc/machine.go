@@ -1,0 +1,172 @@
+package threepc
+
+// phase of a site. All but working survive a crash.
+type phase uint8
+
+const (
+	working phase = iota // nothing was promised; a coordinator has not decided
+	prepared
+	preCommitted
+	committed
+	aborted
+)
+
+var phaseNames = [...]string{"working", "prepared", "pre-committed", "committed", "aborted"}
+
+func (p phase) String() string { return phaseNames[p] }
+
+func (p phase) decided() bool { return p == committed || p == aborted }
+
+// round is what a site collects answers for, as a coordinator or in its place.
+type round uint8
+
+const (
+	noRound round = iota
+	votes
+	acks
+	states  // of those who are left
+	offered // the register is to answer
+)
+
+// site is what one of them knows. It can be compared.
+type site struct {
+	phase    phase
+	round    round
+	suspects set  // taken for crashed
+	answered set  // in this round
+	ready    bool // a site is pre-committed; or what was offered is to commit
+}
+
+// event is what happens to a site.
+type event struct {
+	kind    eventKind
+	message message
+	yes     bool // how it votes, if it is asked to
+	of      Site // that does not answer
+}
+
+type eventKind uint8
+
+const (
+	started eventKind = iota
+	received
+	suspected
+	restarted // after a crash: what is not durable is lost
+)
+
+// step is the protocols: what a site is after an event, and what it sends. What it
+// has written stands before anything is sent.
+func (sh shape) step(me Site, s site, e event) (site, []message) {
+	t := &turn{shape: sh, me: me, site: s}
+	switch e.kind {
+	case started:
+		t.open(votes, prepare)
+	case received:
+		t.receive(e.message, e.yes)
+	case suspected:
+		t.suspect(e.of)
+	case restarted:
+		t.restart()
+	}
+	return t.site, t.sent
+}
+
+// awaits is whose answer a site that has not decided waits for.
+func (sh shape) awaits(me Site, s site) set {
+	switch {
+	case s.phase.decided() || sh.protocol == Register && me == sh.register():
+		return 0
+	case s.round == offered:
+		return only(sh.register())
+	case s.round != noRound:
+		return sh.audience(me, s) &^ s.answered
+	case me == Coordinator:
+		return 0
+	case sh.protocol == Register && s.suspects.has(Coordinator):
+		return only(sh.register())
+	case sh.protocol == ThreePhase:
+		return only(sh.leader(s))
+	}
+	return only(Coordinator)
+}
+
+// audience is whom a site asks when it coordinates.
+func (sh shape) audience(me Site, s site) set { return sh.everybody() &^ only(me) &^ s.suspects }
+
+// leader is the first site that is not suspected: the coordinator, or who is in its
+// place.
+func (sh shape) leader(s site) Site {
+	for l := Coordinator; ; l++ {
+		if !s.suspects.has(l) {
+			return l
+		}
+	}
+}
+
+// turn is one step of one site.
+type turn struct {
+	shape
+	site
+	me   Site
+	sent []message
+}
+
+func (t *turn) send(k kind, to set) {
+	to.each(func(s Site) { t.sent = append(t.sent, message{k, t.me, s}) })
+}
+
+// open begins a round.
+func (t *turn) open(r round, question kind) {
+	t.round, t.answered, t.ready = r, 0, false
+	t.send(question, t.audience(t.me, t.site))
+	t.conclude()
+}
+
+// answer is one of a round.
+func (t *turn) answer(r round, from Site) {
+	if t.round != r || t.phase.decided() {
+		return
+	}
+	t.answered |= only(from)
+	t.conclude()
+}
+
+// conclude ends a round in which everybody has answered, or is taken for crashed.
+func (t *turn) conclude() {
+	if t.audience(t.me, t.site)&^t.answered != 0 {
+		return
+	}
+	switch {
+	case t.round == votes && t.protocol == Register:
+		t.offer(true)
+	case t.round == votes && t.protocol == TwoPhase, t.round == acks:
+		t.decide(committed)
+	case t.round == votes, t.round == states && (t.ready || t.phase == preCommitted):
+		t.phase = preCommitted
+		t.open(acks, preCommit)
+	case t.round == states:
+		t.decide(aborted)
+	}
+}
+
+// decide writes the decision and tells it.
+func (t *turn) decide(p phase) {
+	t.phase, t.round, t.answered, t.ready = p, noRound, 0, false
+	t.send(decisionOf(p), t.everybody()&^only(t.me))
+}
+
+func decisionOf(p phase) kind {
+	if p == committed {
+		return commit
+	}
+	return abort
+}
+
+func (t *turn) offer(toCommit bool) {
+	t.round, t.answered, t.ready = offered, 0, toCommit
+	k := offerAbort
+	if toCommit {
+		k = offerCommit
+	}
+	t.send(k, only(t.register()))
+}

@@ -1,0 +1,88 @@
+package threepc
+
+import "time"
+
+// CrashPoints is what comes of a crash at each action of a site, or of every two.
+type CrashPoints struct {
+	Protocol Protocol
+	Sites    int           // that crash: the coordinator, or any two of all
+	Points   int           // runs, one for each action or pair of them in the first thirty delays
+	Blocked  int           // of these, somebody who lives never decides
+	Split    int           // two sites decide otherwise
+	Waited   time.Duration // the longest from a vote to a decision, where all decide
+	Back     time.Duration // the same, if the crashed site restarts after BackAfter; 0 if it cannot
+}
+
+// BackAfter is how long a coordinator is gone that comes back.
+const BackAfter = 10 * time.Second
+
+// crashes ends a site, and then any two, at each of their actions.
+func (r *Report) crashes() error {
+	for _, p := range Protocols {
+		c := CrashPoints{Protocol: p, Sites: 1}
+		for action := 1; ; action++ {
+			crash := Crash{Site: Coordinator, Action: action}
+			run, err := Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: []Crash{crash}})
+			if err != nil {
+				return err
+			}
+			if run.early[Coordinator] < action {
+				break
+			}
+			c.add(run)
+			if p == ThreePhase {
+				continue
+			}
+			crash.Back = BackAfter
+			if run, err = Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: []Crash{crash}}); err != nil {
+				return err
+			}
+			c.Back = max(c.Back, run.Waited())
+		}
+		r.Crashes = append(r.Crashes, c)
+	}
+	for _, p := range Protocols {
+		c := CrashPoints{Protocol: p, Sites: 2}
+		if err := r.pairs(&c); err != nil {
+			return err
+		}
+		r.Crashes = append(r.Crashes, c)
+	}
+	return nil
+}
+
+func (c *CrashPoints) add(run *Run) {
+	c.Points++
+	if run.Split() {
+		c.Split++
+	}
+	if len(run.Blocked()) > 0 {
+		c.Blocked++
+		return
+	}
+	c.Waited = max(c.Waited, run.Waited())
+}
+
+// pairs ends every two sites at every two of their actions. How many the second one
+// has depends on where the first one ends.
+func (r *Report) pairs(c *CrashPoints) error {
+	for i := range Site(r.Participants + 1) {
+		for j := i + 1; int(j) <= r.Participants; j++ {
+			for first, more := 1, true; more; first++ {
+				for second := 1; ; second++ {
+					run, err := Simulate(Scenario{Protocol: c.Protocol, Participants: r.Participants, Steady: true,
+						Crashes: []Crash{{Site: i, Action: first}, {Site: j, Action: second}}})
+					if err != nil {
+						return err
+					}
+					more = run.early[i] >= first
+					if !more || run.early[j] < second {
+						break
+					}
+					c.add(run)
+				}
+			}
+		}
+	}
+	return nil
+}

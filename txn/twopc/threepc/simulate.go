@@ -1,0 +1,239 @@
+package threepc
+
+import (
+	"container/heap"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"time"
+)
+
+// Simulate runs a scenario. It is an error if there is no such one.
+func Simulate(s Scenario) (*Run, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if s.Delay == 0 {
+		s.Delay = defaultDelay
+	}
+	r := &simulation{Scenario: s, shape: s.shape(), random: rand.New(rand.NewPCG(s.Seed, 3))}
+	r.step(Coordinator, event{kind: started})
+	for i := 1; i <= s.Participants; i++ {
+		r.arm(Site(i)) // who hears nothing at all aborts
+	}
+	for len(r.queue) > 0 && r.queue[0].at <= r.end() {
+		e := heap.Pop(&r.queue).(happening)
+		r.now = e.at
+		e.do()
+	}
+	return r.result(), nil
+}
+
+// simulation is a run under way.
+type simulation struct {
+	Scenario
+	shape   shape
+	random  *rand.Rand
+	now     time.Duration
+	queue   queue
+	sites   [maxSites]site
+	crashed set
+	timer   [maxSites]int // how often it was set
+	actions [maxSites]int
+	voted   [maxSites]time.Duration
+	decided [maxSites]time.Duration
+	run     Run
+	count   int
+}
+
+// happening is something at an instant; those of one instant come in the order in
+// which they were planned.
+type happening struct {
+	at    time.Duration
+	order int
+	do    func()
+}
+
+type queue []happening
+
+func (q queue) Len() int      { return len(q) }
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)   { *q = append(*q, x.(happening)) }
+func (q queue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order
+}
+
+func (q *queue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+func (r *simulation) after(d time.Duration, do func()) {
+	r.count++
+	heap.Push(&r.queue, happening{r.now + d, r.count, do})
+}
+
+// end is when a run is judged; see [Run.Blocked].
+func (r *simulation) end() time.Duration {
+	end := 200 * r.Delay
+	for _, c := range r.Crashes {
+		end = max(end, c.Back+100*r.Delay)
+	}
+	if r.Cut != nil {
+		end = max(end, r.Cut.From+r.Cut.For+50*r.Delay)
+	}
+	return end
+}
+
+// acts counts an action of a site, and says whether the site lives to do it.
+func (r *simulation) acts(s Site) bool {
+	r.actions[s]++
+	if r.now <= 30*r.Delay {
+		r.run.early[s] = r.actions[s]
+	}
+	for _, c := range r.Crashes {
+		if c.Site == s && c.Action == r.actions[s] {
+			r.crashed |= only(s)
+			r.say("%s crashes", r.shape.name(s))
+			if c.Back > 0 {
+				r.after(c.Back, func() {
+					r.crashed &^= only(s)
+					r.say("%s restarts", r.shape.name(s))
+					r.step(s, event{kind: restarted})
+				})
+			}
+		}
+	}
+	return !r.crashed.has(s)
+}
+
+// step lets something happen to a site, and sends what it says.
+func (r *simulation) step(me Site, e event) {
+	before := r.sites[me]
+	after, sent := r.shape.step(me, before, e)
+	r.sites[me] = after
+	if before.phase != after.phase {
+		if r.Protocol != Register || me != Coordinator { // it is the register that remembers
+			r.run.Writes++
+		}
+		r.say("%s is %s", r.shape.name(me), after.phase)
+		if after.phase == prepared {
+			r.voted[me] = r.now
+		}
+		if after.phase.decided() {
+			r.decided[me] = r.now
+		}
+	}
+	for _, a := range sent {
+		if !r.acts(me) {
+			return
+		}
+		r.run.Messages++
+		r.send(a)
+	}
+	if before != after || e.kind == suspected {
+		r.arm(me)
+	}
+}
+
+func (r *simulation) send(a message) {
+	if r.random.Float64() < r.Loss || r.apart(a) {
+		r.tell("lost: ", a)
+		return
+	}
+	delay := r.Delay
+	if !r.Steady {
+		delay = 1 + time.Duration(r.random.Int64N(int64(r.Delay)))
+	}
+	r.after(delay, func() {
+		if r.crashed.has(a.to) || !r.acts(a.to) {
+			return
+		}
+		r.tell("", a)
+		r.step(a.to, event{kind: received, message: a, yes: !r.votesNo(a.to)})
+	})
+}
+
+// apart says whether a message is sent from one side of the partition to the other.
+func (r *simulation) apart(a message) bool {
+	if r.Cut == nil || r.now < r.Cut.From || r.Cut.For > 0 && r.now >= r.Cut.From+r.Cut.For {
+		return false
+	}
+	side := set(0)
+	for _, s := range r.Cut.Side {
+		side |= only(s)
+	}
+	return side.has(a.from) != side.has(a.to)
+}
+
+func (r *simulation) votesNo(s Site) bool {
+	for _, other := range r.No {
+		if other == s {
+			return true
+		}
+	}
+	return false
+}
+
+// arm begins to wait, if a site waits for anybody.
+func (r *simulation) arm(me Site) {
+	r.timer[me]++
+	set := r.timer[me]
+	if r.shape.awaits(me, r.sites[me]) == 0 {
+		return
+	}
+	r.after(r.patience(me), func() {
+		if r.crashed.has(me) || r.timer[me] != set {
+			return
+		}
+		r.shape.awaits(me, r.sites[me]).each(func(of Site) {
+			if r.crashed.has(me) || !r.shape.awaits(me, r.sites[me]).has(of) {
+				return // the one before has decided it
+			}
+			r.say("%s hears nothing from %s", r.shape.name(me), r.shape.name(of))
+			r.step(me, event{kind: suspected, of: of})
+		})
+	})
+}
+
+// patience is how long a site waits before it takes another one for crashed, so long
+// that it is right if messages take no longer than Delay and none is lost. An answer
+// takes two delays, and what follows from all answers one more. Two sites find out that
+// a third one has crashed at most five delays apart, and three more for each one that
+// has taken its place and crashed in turn.
+func (r *simulation) patience(me Site) time.Duration {
+	s := r.sites[me]
+	if s.round != noRound {
+		return 2*r.Delay + 1
+	}
+	return time.Duration(5*(1+bits.OnesCount8(uint8(s.suspects)))) * r.Delay
+}
+
+// tell is say of a message.
+func (r *simulation) tell(how string, a message) {
+	r.say("%s%s from %s to %s", how, a.kind, r.shape.name(a.from), r.shape.name(a.to))
+}
+
+func (r *simulation) say(format string, args ...any) {
+	if !r.Log {
+		return
+	}
+	r.run.Log = append(r.run.Log, fmt.Sprintf("%8v  ", r.now.Round(10*time.Microsecond))+fmt.Sprintf(format, args...))
+}
+
+func (r *simulation) result() *Run {
+	for i := range r.Participants + 1 {
+		s := Site(i)
+		f := Fate{Name: r.shape.name(s), Phase: r.sites[s].phase.String(), Crashed: r.crashed.has(s), Decided: r.sites[s].phase.decided()}
+		until := r.end()
+		if f.Decided {
+			f.At, until = r.decided[s], r.decided[s]
+		}
+		if r.voted[s] > 0 {
+			f.Waited = until - r.voted[s]
+		}
+		r.run.Fates = append(r.run.Fates, f)
+	}
+	return &r.run
+}

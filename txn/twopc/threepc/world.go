@@ -1,0 +1,151 @@
+package threepc
+
+// world is all sites and all messages that are on their way, at one instant. It can be
+// compared, and each schedule of a model is a way through worlds.
+type world struct {
+	sites   [modelSites]site
+	net     [kinds][modelSites]set // to whom, by kind and sender
+	crashed set
+	cut     set // one side of a partition; empty if there is none
+	crashes uint8
+}
+
+// modelSites is how many sites a model has room for: a coordinator, three participants
+// and a register.
+const modelSites = 5
+
+// choice is one thing that may happen next.
+type choice struct {
+	kind    choiceKind
+	message message
+	yes     bool
+	at      Site // that crashes, restarts or suspects
+	of      Site // that is suspected
+	side    set  // of a cut
+	crashes bool // the site that steps crashes once it has written, and
+	told    set  // only these hear of what it sends: to each it sends one message
+}
+
+// actor is the site that takes the step.
+func (c choice) actor() Site {
+	if c.kind == delivers {
+		return c.message.to
+	}
+	return c.at
+}
+
+type choiceKind uint8
+
+const (
+	begins choiceKind = iota
+	delivers
+	suspects
+	crashes
+	restarts
+	cuts
+)
+
+// begin is the world in which the coordinator has sent its first messages.
+func (m Model) begin() world {
+	w, _ := m.after(world{}, choice{kind: begins})
+	return w
+}
+
+// after is what a choice makes of a world.
+func (m Model) after(w world, c choice) (world, []message) {
+	sh := m.shape()
+	me, e := c.actor(), event{kind: started}
+	switch c.kind {
+	case delivers:
+		e = event{kind: received, message: c.message, yes: c.yes}
+		if !m.Asynchronous {
+			w.net[c.message.kind][c.message.from] &^= only(me)
+		}
+	case suspects:
+		e = event{kind: suspected, of: c.of}
+	case restarts:
+		w.crashes++
+		e.kind = restarted
+	case crashes:
+		w.crash(c.at)
+		return w, nil
+	case cuts:
+		w.cut = c.side
+		w.drop(func(a message) bool { return w.apart(a.from, a.to) })
+		return w, nil
+	}
+	var sent []message
+	w.sites[me], sent = sh.step(me, w.sites[me], e)
+	for _, a := range sent {
+		if (!c.crashes || c.told.has(a.to)) && !w.lost(a) && m.matters(a) {
+			w.net[a.kind][a.from] |= only(a.to)
+		}
+	}
+	if c.crashes {
+		w.crash(me)
+	}
+	return w, sent
+}
+
+// matters says whether anybody does anything with a message: nothing depends on
+// whether the others have heard of a decision.
+func (m Model) matters(a message) bool { return a.kind != done }
+
+func (w *world) crash(s Site) {
+	w.crashed |= only(s)
+	w.crashes++
+	w.drop(func(a message) bool { return a.to == s })
+}
+
+// apart says whether a partition lies between two sites.
+func (w *world) apart(a, b Site) bool { return w.cut.has(a) != w.cut.has(b) }
+
+func (w *world) lost(a message) bool { return w.crashed.has(a.to) || w.apart(a.from, a.to) }
+
+// drop removes messages that are on their way.
+func (w *world) drop(which func(message) bool) {
+	w.each(func(a message) {
+		if which(a) {
+			w.net[a.kind][a.from] &^= only(a.to)
+		}
+	})
+}
+
+func (w *world) each(do func(message)) {
+	for k := range w.net {
+		for from := range w.net[k] {
+			w.net[k][from].each(func(to Site) { do(message{kind(k), Site(from), to}) })
+		}
+	}
+}
+
+// silent says whether nothing that a site has sent is on its way any more.
+func (w *world) silent(s Site) bool {
+	for k := range w.net {
+		if w.net[k][s] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// split says whether two sites have decided otherwise. What a site decided before it
+// crashed counts: somebody may have acted on it.
+func (w *world) split(sites int) bool {
+	var both [2]bool
+	for _, s := range w.sites[:sites] {
+		both[0] = both[0] || s.phase == committed
+		both[1] = both[1] || s.phase == aborted
+	}
+	return both[0] && both[1]
+}
+
+// undecided is those who live and have not decided.
+func (w *world) undecided(sh shape) (waiting set) {
+	for s := range Site(sh.participants + 1) {
+		if !w.crashed.has(s) && !w.sites[s].phase.decided() {
+			waiting |= only(s)
+		}
+	}
+	return waiting
+}
