@@ -1,5 +1,258 @@
 package barrier_test
 
-import "github.com/interlock-dev/interlock/internal/testbed/crash"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
 
-var roles = map[string]crash.Role{}
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// roles are participants that are sent the same calls again whenever they start:
+// nothing was answered.
+var roles = map[string]crash.Role{
+	"sale":         participant(owned, branch.Try, branch.Confirm),
+	"undo":         participant(owned, branch.Try, branch.Cancel),
+	"refusal":      participant(refusing(owned), branch.Try, branch.Try),
+	"lent sale":    participant(lent, branch.Try, branch.Confirm),
+	"lent refusal": participant(refusing(lent), branch.Try, branch.Try),
+	"outside":      participant(target, branch.Try, branch.Confirm),
+	"doubt":        participant(target, branch.Try, branch.Cancel),
+	"forgetter":    forgetter,
+}
+
+// refusing is a form whose tries have an effect and then refuse.
+func refusing(f form) form {
+	try := f.try
+	f.try = func(ctx context.Context, w world, _ string) (Hold, error) { return try(ctx, w, "") }
+	return f
+}
+
+// participant answers calls of the branch that it is told. Behind a crash, a try that
+// is to be undone is not repeated, so that the undo finds what the crash left.
+func participant(f form, ops ...branch.Operation) crash.Role {
+	return func(ctx context.Context, at *crash.Points, args []string) error {
+		w, closed, err := connect(ctx, at, args)
+		if err != nil {
+			return err
+		}
+		defer closed()
+		for _, op := range ops {
+			if op == branch.Try && ops[1] == branch.Cancel && args[3] == "again" {
+				continue
+			}
+			if err := f.reach(calling(ctx, args[2], op), w, op); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// connect is a world as a process has it that is to be killed.
+func connect(ctx context.Context, at *crash.Points, args []string) (world, func(), error) {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return world{}, nil, err
+	}
+	beyond := &databases.DB{BeginnerAt: db}
+	return world{&databases.DB{BeginnerAt: crash.BeginnerAt(db, at)}, barrier.Table{Patience: patience}, beyond}, closed, nil
+}
+
+// reach makes a call until it has an answer. A process that was killed is at work
+// outside, as far as anybody knows, for the rest of its time.
+func (f form) reach(ctx context.Context, w world, op branch.Operation) (err error) {
+	for {
+		switch op {
+		case branch.Try:
+			_, err = f.try(ctx, w, "h1")
+		case branch.Confirm:
+			err = f.confirm(ctx, w)
+		default:
+			err = f.cancel(ctx, w)
+		}
+		class, after := branch.ClassOf(err)
+		switch class {
+		case branch.ClassFail:
+			if errors.Is(err, barrier.ErrViolation) {
+				return err
+			}
+			return nil
+		case branch.ClassOngoing:
+			time.Sleep(after) // the barrier says how long
+			continue
+		}
+		if errors.Is(err, context.DeadlineExceeded) { // the machine was slow: a coordinator asks again
+			continue
+		}
+		return err
+	}
+}
+
+// target is a system outside, which has each effect of a key once.
+var target = form{
+	try: func(ctx context.Context, w world, id string) (Hold, error) {
+		return barrier.DoOutside(ctx, w.DB, w.table, seat, func(ctx context.Context, key string) (Hold, error) {
+			return Hold{id}, w.keyed(ctx, key, "hold")
+		})
+	},
+	confirm: func(ctx context.Context, w world) error {
+		return barrier.ConfirmOutside(ctx, w.DB, w.table, func(ctx context.Context, key string, done Hold) error {
+			return w.keyed(ctx, key, "sell "+done.ID)
+		})
+	},
+	cancel: func(ctx context.Context, w world) error {
+		return barrier.UndoOutside(ctx, w.DB, w.table, func(ctx context.Context, key string, _ *Hold) error {
+			return w.keyed(ctx, key, "free")
+		})
+	},
+}
+
+// keyed has an effect unless its key has had one.
+func (w world) keyed(ctx context.Context, key, kind string) error {
+	return w.beyond.Try(ctx, func(ctx context.Context, db driver.SQL) error {
+		n, err := databases.Value[int64](ctx, db, fmt.Sprintf(`select count(*) from keyed where id = '%s'`, key))
+		if err != nil || n > 0 {
+			return err
+		}
+		if _, err := db.Exec(ctx, fmt.Sprintf(`insert into keyed (id) values ('%s')`, key)); err != nil {
+			return err
+		}
+		return effect(ctx, db, branch.From(ctx).Branch, kind)
+	})
+}
+
+// patience is how long a process that was killed is taken to be at work outside.
+const patience = 300 * time.Millisecond
+
+var scenes atomic.Int64
+
+// scene gives each run a branch of its own; what is left is one of those.
+func (w world) scene(kind string, allowed ...map[string]int) func(testing.TB) crash.Scene {
+	return func(tb testing.TB) crash.Scene {
+		name := fmt.Sprintf("%s%d", kind, scenes.Add(1))
+		return crash.Scene{Args: []string{w.Client, w.URL, name, "first"}, Want: func(tb testing.TB) {
+			tb.Helper()
+			got := w.effects(tb, name)
+			if !slices.ContainsFunc(allowed, func(m map[string]int) bool { return maps.Equal(m, got) }) {
+				tb.Errorf("%s: effects %v, want one of %v", name, got, allowed)
+			}
+			w.settled(tb, kind, name)
+		}}
+	}
+}
+
+// settled asks once more: whatever comes now changes nothing.
+func (w world) settled(tb testing.TB, kind, name string) {
+	tb.Helper()
+	_, err := owned.try(calling(context.WithoutCancel(tb.Context()), name, branch.Try), w, "late")
+	word := wordOf(err, "done")
+	want := map[string]string{"sale": "done", "lent_sale": "done", "outside": "done",
+		"undo": "cancelled", "doubt": "cancelled", "refusal": "refused", "lent_refusal": "refused"}[kind]
+	if word != want {
+		tb.Errorf("%s: a late try is answered %q, want %q", name, word, want)
+	}
+}
+
+// TestCrash kills a participant between any two of its statements, and sends the same
+// calls again: effects are there once, refusals leave none, and what was begun and is
+// to be undone is undone.
+func TestCrash(t *testing.T) {
+	sold := map[string]int{"hold": 1, "sell h1": 1}
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t))
+		w.Exec(t, `create table keyed (id varchar(250) primary key)`)
+		for _, c := range []struct {
+			role, kind string
+			allowed    []map[string]int
+		}{
+			{"sale", "sale", []map[string]int{sold}},
+			{"refusal", "refusal", []map[string]int{{}}},
+			{"lent sale", "lent_sale", []map[string]int{sold}},
+			{"lent refusal", "lent_refusal", []map[string]int{{}}},
+			{"outside", "outside", []map[string]int{sold}},
+		} {
+			t.Run(c.role, func(t *testing.T) {
+				t.Parallel()
+				crash.Once(t, c.role, w.scene(c.kind, c.allowed...))
+			})
+		}
+		t.Run("undo", func(t *testing.T) { t.Parallel(); w.undone(t, "undo", true) })
+		t.Run("doubt", func(t *testing.T) { t.Parallel(); w.undone(t, "doubt", false) })
+	}, databases.Pgx, databases.Maria)
+}
+
+// undone kills a participant that tries and cancels at each point; and, if twice is
+// set, again at each point of the cancel that is sent then.
+func (w world) undone(t *testing.T, role string, twice bool) {
+	allowed := []map[string]int{{}, {"hold": 1, "free h1": 1}}
+	if role == "doubt" {
+		// The target may be asked to free what it never held.
+		allowed = []map[string]int{{}, {"free": 1}, {"hold": 1, "free": 1}}
+	}
+	scene := w.scene(role, allowed...)
+	s := scene(t)
+	all, _ := crash.Run(t, role, 0, s.Args...)
+	s.Want(t)
+	if all < 8 {
+		t.Fatalf("only %d points", all)
+	}
+	for first := 1; first <= all; first++ {
+		t.Run(fmt.Sprintf("killed at %d of %d", first, all), func(t *testing.T) {
+			t.Parallel()
+			for second, killed := 0, true; killed; second++ {
+				s := scene(t)
+				if _, dead := crash.Run(t, role, first, s.Args...); !dead {
+					t.Fatalf("it passed fewer than %d points this time", first)
+				}
+				s.Args[3] = "again"
+				if _, killed = crash.Run(t, role, second, s.Args...); killed {
+					crash.Run(t, role, 0, s.Args...)
+				}
+				s.Want(t)
+				killed = twice && (killed || second == 0)
+			}
+		})
+	}
+}
+
+// forgetter forgets what began before a second has passed.
+func forgetter(ctx context.Context, at *crash.Points, args []string) error {
+	w, closed, err := connect(ctx, at, args)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	_, err = barrier.Forget(ctx, w.DB, w.table, begun.Add(time.Second), 0)
+	return err
+}
+
+// TestForgetCrash kills who forgets: the mark is in force before a row is gone.
+func TestForgetCrash(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		crash.Once(t, "forgetter", func(tb testing.TB) crash.Scene {
+			w := newWorld(tb, open(tb))
+			_, err := owned.try(calling(tb.Context(), "old", branch.Try), w, "h1")
+			ok(tb, err)
+			return crash.Scene{Args: []string{w.Client, w.URL, "old", "first"}, Want: func(tb testing.TB) {
+				tb.Helper()
+				_, err := owned.try(calling(context.WithoutCancel(tb.Context()), "old", branch.Try), w, "h2")
+				if n := w.rows(tb); n != 0 || !errors.Is(err, barrier.ErrForgotten) {
+					tb.Errorf("%d rows, %v", n, err)
+				}
+				if got := w.effects(tb, "old"); got["hold"] != 1 {
+					tb.Errorf("effects %v", got)
+				}
+			}}
+		})
+	}, databases.Pgx, databases.Maria)
+}

@@ -26,7 +26,8 @@ var begun = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // world is a database of one test, with a barrier and a table of effects.
 type world struct {
 	*databases.DB
-	table barrier.Table
+	table  barrier.Table
+	beyond *databases.DB // where effects outside are: no crash comes between
 }
 
 func newWorld(tb testing.TB, db *databases.DB) world {
@@ -34,7 +35,7 @@ func newWorld(tb testing.TB, db *databases.DB) world {
 	var table barrier.Table
 	db.Do(tb, table.Create)
 	db.Exec(tb, `create table effect (branch varchar(250) not null, kind varchar(20) not null)`)
-	return world{db, table}
+	return world{db, table, db}
 }
 
 // worlds runs test with each client.

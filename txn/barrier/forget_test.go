@@ -1,0 +1,187 @@
+package barrier_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// since is a call of a transaction that began so many seconds after the others.
+func since(ctx context.Context, name string, op branch.Operation, seconds int) context.Context {
+	c := call(name, op)
+	c.Begun = begun.Add(time.Duration(seconds) * time.Second)
+	return branch.With(ctx, c)
+}
+
+func (w world) forget(t *testing.T, seconds, limit, want int) {
+	t.Helper()
+	n, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(time.Duration(seconds)*time.Second), limit)
+	if err != nil || n != want {
+		t.Errorf("%d forgotten, %v, want %d", n, err, want)
+	}
+}
+
+// TestForget: what began before the mark goes, in batches, and is refused for ever;
+// what began at it or later stays.
+func TestForget(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		for s := range 6 {
+			_, err := owned.try(since(t.Context(), fmt.Sprintf("b%d", s), branch.Try, s), w, "h1")
+			ok(t, err)
+		}
+		w.forget(t, 0, 0, 0)
+		w.forget(t, 4, 3, 3)
+		w.forget(t, 4, 3, 1)
+		w.forget(t, 2, 3, 0) // a mark does not fall
+		if n := w.rows(t); n != 2 {
+			t.Errorf("%d rows are left", n)
+		}
+		for s := range 6 {
+			name := fmt.Sprintf("b%d", s)
+			_, err := owned.try(since(t.Context(), name, branch.Try, s), w, "h2")
+			confirm := owned.confirm(since(t.Context(), name, branch.Confirm, s), w)
+			if s >= 4 {
+				ok(t, errors.Join(err, confirm))
+				continue
+			}
+			cancel := owned.cancel(since(t.Context(), name, branch.Cancel, s), w)
+			for _, err := range []error{err, confirm, cancel} {
+				wantKind(t, err, interlock.Definite, branch.ClassUnknown, barrier.ErrForgotten)
+			}
+			if got := w.effects(t, name); len(got) != 1 || got["hold"] != 1 {
+				t.Errorf("effects of a forgotten branch: %v", got)
+			}
+		}
+		// A confirm above the mark is no forgotten one.
+		wantKind(t, owned.confirm(since(t.Context(), "new", branch.Confirm, 9), w), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
+		// A mark that would refuse everybody is not stored.
+		_, err := barrier.Forget(t.Context(), w.DB, w.table, time.Now().Add(time.Hour), 0)
+		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+		_, err = owned.try(since(t.Context(), "new", branch.Try, 9), w, "h3")
+		ok(t, err)
+	})
+}
+
+// TestForgetWaits: a mark is not in force, and nothing goes, as long as a call is at
+// work that has seen an older one, at any level; and calls go on meanwhile.
+func TestForgetWaits(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		for i, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead} {
+			old, slow := fmt.Sprintf("old%d", i), fmt.Sprintf("slow%d", i)
+			_, err := owned.try(since(t.Context(), old, branch.Try, i), w, "h1")
+			ok(t, err)
+			tx := w.Begun(t, level)
+			_, err = barrier.DoIn(since(t.Context(), slow, branch.Try, i), tx.Native(), w.table, seat,
+				func(ctx context.Context) (Hold, error) { return hold(ctx, tx.Native(), "h1") })
+			ok(t, err)
+			rows := w.rows(t)
+			if w.Dialect == driver.MariaDB {
+				_, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(time.Duration(i+1)*time.Second), 0)
+				wantKind(t, err, interlock.Retryable, branch.ClassUnknown, interlock.ErrHeld)
+			} else {
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() {
+					_, err := barrier.Forget(ctx, w.DB, w.table, begun.Add(time.Duration(i+1)*time.Second), 0)
+					done <- err
+				}()
+				testbed.Eventually(t, "the mark waits", bound, func() bool {
+					return databases.One[int64](t, w.DB, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'delete%'
+						and datname = current_database()`) == 1
+				})
+				cancel()
+				if err := <-done; err == nil {
+					t.Error("forgotten while a call was at work")
+				}
+			}
+			if n := w.rows(t); n != rows {
+				t.Errorf("%d rows are left of %d", n, rows)
+			}
+			_, err = owned.try(since(t.Context(), fmt.Sprintf("new%d", i), branch.Try, 10), w, "h1")
+			ok(t, err)
+			ok(t, tx.Commit(t.Context()))
+			w.forget(t, i+1, 0, 2)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestForgetSnapshots: a transaction whose snapshot is from before the mark does not
+// do a thing again whose row is gone.
+func TestForgetSnapshots(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		for i, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead, driver.Serializable} {
+			name := fmt.Sprintf("b%d", i)
+			_, err := owned.try(since(t.Context(), name, branch.Try, i), w, "h1")
+			ok(t, err)
+			tx := w.Begun(t, level)
+			_, err = databases.Value[int64](t.Context(), tx.Native(), `select count(*) from effect`)
+			ok(t, err)
+			if w.Dialect == driver.MariaDB && level == driver.Serializable {
+				level = driver.RepeatableRead // it has locked what it has read, and nothing here
+			}
+			w.forget(t, i+1, 0, 1)
+			_, err = barrier.DoIn(since(t.Context(), name, branch.Try, i), tx.Native(), w.table, seat,
+				func(context.Context) (Hold, error) { t.Errorf("%v: done again", level); return Hold{}, nil })
+			if kind := interlock.Kind(err); err == nil || kind != interlock.Retryable && !errors.Is(err, barrier.ErrForgotten) {
+				t.Errorf("%v: %v (%v)", level, err, kind)
+			}
+			ok(t, tx.Rollback(t.Context()))
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestForgetRaces: late calls, all the time, of branches that are being forgotten: each
+// was done once, whoever wins.
+func TestForgetRaces(t *testing.T) {
+	const branches = 60
+	worlds(t, func(t *testing.T, w world) {
+		name := func(s int) string { return fmt.Sprintf("b%d", s) }
+		for s := range branches {
+			_, err := owned.try(since(t.Context(), name(s), branch.Try, s), w, "h1")
+			ok(t, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for worker := range 4 {
+			wg.Go(func() {
+				for s := worker; ctx.Err() == nil; s++ {
+					_, err := owned.try(since(t.Context(), name(s%branches), branch.Try, s%branches), w, "h2")
+					if err != nil && !errors.Is(err, barrier.ErrForgotten) {
+						t.Errorf("%v", err)
+					}
+				}
+			})
+		}
+		forgotten := 0
+		for s := 1; s <= branches; s++ {
+			testbed.Eventually(t, "a mark is in force", bound, func() bool {
+				n, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(time.Duration(s)*time.Second), 0)
+				if err != nil && interlock.Kind(err) != interlock.Retryable {
+					t.Errorf("%v", err)
+				}
+				forgotten += n
+				return err == nil
+			})
+		}
+		stop()
+		wg.Wait()
+		n, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(branches*time.Second), 0)
+		ok(t, err)
+		if left := w.rows(t); left != 0 || forgotten+n != branches {
+			t.Errorf("%d forgotten, %d left", forgotten+n, left)
+		}
+		if n := databases.One[int64](t, w.DB, `select count(*) from effect`); n != branches {
+			t.Errorf("%d effects of %d branches", n, branches)
+		}
+	}, databases.Pgx, databases.Maria)
+}

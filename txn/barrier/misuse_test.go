@@ -1,0 +1,181 @@
+package barrier_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// nobody is a database that is not asked.
+type nobody struct{ driver.BeginnerAt[driver.SQL] }
+
+func (nobody) BeginAt(context.Context, driver.Isolation) (driver.Tx[driver.SQL], error) {
+	panic("the database is asked")
+}
+
+func take(context.Context, driver.SQL) (Hold, error) { return Hold{"h1"}, nil }
+
+// TestMisuse is what is refused before any database is asked.
+func TestMisuse(t *testing.T) {
+	var table barrier.Table
+	with := func(change func(*branch.Call)) context.Context {
+		c := call("b", branch.Do)
+		change(&c)
+		return branch.With(t.Context(), c)
+	}
+	long := strings.Repeat("x", 256)
+	for what, ctx := range map[string]context.Context{
+		"no call":             t.Context(),
+		"no transaction":      with(func(c *branch.Call) { c.Transaction = "" }),
+		"long transaction":    with(func(c *branch.Call) { c.Transaction = long[:driver.MaxTransaction+1] }),
+		"no branch":           with(func(c *branch.Call) { c.Branch = "" }),
+		"long branch":         with(func(c *branch.Call) { c.Branch = long }),
+		"NUL":                 with(func(c *branch.Call) { c.Branch = "a\x00b" }),
+		"no UTF-8":            with(func(c *branch.Call) { c.Transaction = "\xff" }),
+		"long step":           with(func(c *branch.Call) { c.Step = long }),
+		"no operation":        with(func(c *branch.Call) { c.Operation = "" }),
+		"unknown operation":   with(func(c *branch.Call) { c.Operation = "steal" }),
+		"operation of others": with(func(c *branch.Call) { c.Operation = branch.Undo }),
+		"no begin":            with(func(c *branch.Call) { c.Begun = time.Time{} }),
+	} {
+		_, err := barrier.Do(ctx, nobody{}, table, seat, take)
+		_, lent := barrier.DoIn(ctx, driver.SQL(nil), table, seat, func(context.Context) (Hold, error) { panic("run") })
+		_, out := barrier.DoOutside(ctx, nobody{}, table, seat, func(context.Context, string) (Hold, error) { panic("run") })
+		for form, err := range map[string]error{"owned": err, "lent": lent, "outside": out} {
+			if err == nil || interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%s, %s: %v", what, form, err)
+			}
+		}
+	}
+	ctx := calling(t.Context(), "b", branch.Do)
+	undo := calling(t.Context(), "b", branch.Undo)
+	var none driver.BeginnerAt[driver.SQL]
+	_, noInput := barrier.Do(ctx, nobody{}, table, make(chan int), take)
+	_, noFunction := barrier.Do[driver.SQL, Hold](ctx, nobody{}, table, seat, nil)
+	_, noDatabase := barrier.Do(ctx, none, table, seat, take)
+	_, noMark := barrier.Forget(t.Context(), none, table, begun, 0)
+	_, negative := barrier.Forget(t.Context(), nobody{}, table, begun, -1)
+	p := &barrier.Participant[driver.SQL, Seat, Hold]{DB: nobody{}}
+	_, noDo := p.Call(ctx, []byte(`{}`))
+	p.Do = func(context.Context, driver.SQL, Seat) (Hold, error) { panic("run") }
+	_, noJSON := p.Call(ctx, []byte(`{`))
+	_, nothing := p.Call(t.Context(), nil)
+	for what, err := range map[string]error{
+		"input": noInput, "function": noFunction, "database": noDatabase, "database to forget": noMark, "limit": negative,
+		"participant's function": noDo, "JSON": noJSON, "call": nothing,
+		"confirm as undo":  barrier.Confirm(undo, nobody{}, table, func(context.Context, driver.SQL, Hold) error { panic("run") }),
+		"undo of nothing":  barrier.Undo[driver.SQL, Hold](undo, nobody{}, table, nil),
+		"undo as do":       barrier.Undo(ctx, nobody{}, table, func(context.Context, driver.SQL, *Hold) error { panic("run") }),
+		"outside as do":    barrier.UndoOutside(ctx, nobody{}, table, func(context.Context, string, *Hold) error { panic("run") }),
+		"confirm, no call": barrier.ConfirmIn(t.Context(), driver.SQL(nil), table, func(context.Context, Hold) error { panic("run") }),
+	} {
+		if err == nil || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestBadInput is what a database has to be asked for; nothing is run, and what is
+// there stays.
+func TestBadInput(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		try := calling(t.Context(), "b", branch.Try)
+		_, err := owned.try(try, w, "h1")
+		ok(t, err)
+		never := func(context.Context, driver.SQL) (Hold, error) { t.Error("run"); return Hold{}, nil }
+		var mismatch *barrier.MismatchError
+		_, err = barrier.Do(try, w.DB, w.table, Seat{13}, never)
+		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+		if !errors.As(err, &mismatch) || mismatch.What != "input" {
+			t.Errorf("%v", err)
+		}
+		// Another begin, of any operation: it would be forgotten at another time.
+		for _, op := range []branch.Operation{branch.Try, branch.Confirm, branch.Cancel} {
+			ctx := since(t.Context(), "b", op, 1)
+			switch op {
+			case branch.Try:
+				_, err = barrier.Do(ctx, w.DB, w.table, seat, never)
+			case branch.Confirm:
+				err = owned.confirm(ctx, w)
+			default:
+				err = owned.cancel(ctx, w)
+			}
+			if !errors.As(err, &mismatch) || mismatch.What != "begun" {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
+		// The stored output is of another type.
+		err = barrier.Confirm(calling(t.Context(), "b", branch.Confirm), w.DB, w.table, func(context.Context, driver.SQL, []int) error { t.Error("run"); return nil })
+		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+		// An output that cannot be stored takes the effect with it.
+		big := calling(t.Context(), "big", branch.Try)
+		_, err = barrier.Do(big, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (string, error) {
+			return strings.Repeat("x", driver.MaxPayload), effect(ctx, tx, "big", "hold")
+		})
+		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+		if got := w.effects(t, "big"); len(got) != 0 {
+			t.Errorf("effects %v", got)
+		}
+		// What was there is there, and answers.
+		h, err := owned.try(try, w, "h2")
+		if err != nil || h.ID != "h1" {
+			t.Errorf("%v, %v", h, err)
+		}
+		// A table that is not there, and names that are data.
+		_, err = owned.try(try, world{w.DB, barrier.Table{Name: "nowhere"}, w.DB}, "h1")
+		if err == nil || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "Table.Create") {
+			t.Errorf("%v", err)
+		}
+		odd := branch.With(t.Context(), branch.Call{Transaction: `t'"; drop table effect --`, Branch: "b?{rows}$1%s", Step: "Ä", Operation: branch.Do, Begun: begun})
+		for range 2 {
+			h, err := barrier.Do(odd, w.DB, w.table, seat, take)
+			if err != nil || h.ID != "h1" {
+				t.Errorf("%v, %v", h, err)
+			}
+		}
+		// Names are told apart by their bytes.
+		for _, name := range []string{"case", "CASE", "case "} {
+			ran := false
+			_, err := barrier.Do(calling(t.Context(), name, branch.Do), w.DB, w.table, seat, func(context.Context, driver.SQL) (Hold, error) {
+				ran = true
+				return Hold{}, nil
+			})
+			if ok(t, err); !ran {
+				t.Errorf("%q was taken for another", name)
+			}
+		}
+	})
+}
+
+// TestClosed: a database that is closed, or a caller that has gone, leaves nothing.
+func TestClosed(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Try))
+		_, err := barrier.Do(ctx, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {
+			err := effect(ctx, tx, "b", "hold")
+			cancel()
+			return Hold{"h1"}, err
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		if n := w.rows(t); n != 0 || len(w.effects(t, "b")) != 0 {
+			t.Errorf("%d rows, effects %v", n, w.effects(t, "b"))
+		}
+		db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
+		ok(t, err)
+		closed()
+		_, err = barrier.Do(calling(t.Context(), "b", branch.Try), db, w.table, seat, take)
+		if err == nil || interlock.Kind(err) == interlock.Uncertain {
+			t.Errorf("%v (%v)", err, interlock.Kind(err))
+		}
+	})
+}

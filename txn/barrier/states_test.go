@@ -1,0 +1,94 @@
+package barrier
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestMoves: the whole of the barrier, written down by hand once more: for each state
+// the answers to a forward call, a finish and an undo, and where they lead in a
+// transaction / before a call to the outside. "-" stays.
+func TestMoves(t *testing.T) {
+	const table = `
+absent      run:tried/started  violation:-               nothing:blocked
+started     run:tried/started  violation:-               run:cancelled/cancelling
+tried       again:-            run:confirmed/confirming  run:cancelled/cancelling
+refused     refuse:-           violation:-               nothing:-
+doubted     refuse:-           violation:-               run:cancelled/cancelling
+confirming  again:-            run:confirmed/confirming  violation:-
+confirmed   again:-            nothing:-                 violation:-
+cancelling  late:-             violation:-               run:cancelled/cancelling
+cancelled   late:-             violation:-               nothing:-
+blocked     late:-             violation:-               nothing:-`
+	words := map[string]verdict{"run": run, "again": again, "refuse": refuse, "late": late, "nothing": nothing, "violation": violation}
+	seen := 0
+	for line := range strings.Lines(strings.TrimSpace(table)) {
+		fields := strings.Fields(line)
+		from := state(fields[0])
+		seen++
+		for i, e := range []event{forward, finish, back} {
+			word, to, _ := strings.Cut(fields[i+1], ":")
+			to, via, _ := strings.Cut(to, "/")
+			if to == "-" {
+				to = string(from)
+			}
+			if via == "" {
+				via = to
+			}
+			m := moves[from][e]
+			if m.verdict != words[word] || m.to != state(to) || m.after(false) != state(to) || m.after(true) != state(via) {
+				t.Errorf("%s, event %d: %+v, want %s", from, e, m, fields[i+1])
+			}
+		}
+		// A refusal is remembered if nothing is known of the branch yet, and otherwise
+		// answered as any repeated call.
+		want := moves[from][forward]
+		switch from {
+		case absent:
+			want = move{refused, "", refuse}
+		case started:
+			want = move{doubted, "", refuse}
+		}
+		if m := moves[from][refusal]; m != want {
+			t.Errorf("%s, refusal: %+v, want %+v", from, m, want)
+		}
+	}
+	if seen != len(moves) {
+		t.Errorf("%d states in the table, %d in the code", seen, len(moves))
+	}
+}
+
+// TestReachable: from any state no events confirm what was undone, or undo what was
+// confirmed, whatever forms are mixed.
+func TestReachable(t *testing.T) {
+	reach := func(from state) map[state]bool {
+		seen, todo := map[state]bool{}, []state{from}
+		for len(todo) > 0 {
+			s := todo[0]
+			todo = todo[1:]
+			for e := range events {
+				for _, out := range []bool{false, true} {
+					if to := moves[s][e].after(out); !seen[to] {
+						seen[to] = true
+						todo = append(todo, to)
+					}
+				}
+			}
+		}
+		return seen
+	}
+	for _, undone := range []state{cancelling, cancelled, blocked, refused} {
+		for _, done := range []state{tried, started, confirming, confirmed} {
+			if reach(undone)[done] {
+				t.Errorf("%s leads to %s", undone, done)
+			}
+		}
+	}
+	for _, sold := range []state{confirming, confirmed} {
+		for s := range reach(sold) {
+			if s != confirming && s != confirmed {
+				t.Errorf("%s leads to %s", sold, s)
+			}
+		}
+	}
+}
