@@ -21,7 +21,7 @@ const rollbackTimeout = 5 * time.Second
 // Tx lends a transaction that the user began and ends. After an error that is
 // Retryable the server has undone the transaction or a part of it: what is run
 // by way of the result is then refused, and the user has to roll back.
-func Tx(tx *sql.Tx) driver.SQL { return &lent{tx: tx} }
+func Tx(tx *sql.Tx) driver.SQL { return &lent{at: tx} }
 
 // DB begins transactions on the user's database, with its own settings. Each of
 // them has to be ended by its own Commit or Rollback; the end of the context
@@ -31,7 +31,7 @@ func DB(db *sql.DB) driver.BeginnerAt[*sql.Tx] { return pool{db} }
 // lent is driver.SQL. It remembers that the transaction has failed, because the
 // server does not.
 type lent struct {
-	tx *sql.Tx
+	at querier
 
 	mu     sync.Mutex
 	failed error
@@ -43,7 +43,7 @@ func (s *lent) Exec(ctx context.Context, query string, args ...any) (int64, erro
 	if err := s.usable(ctx); err != nil {
 		return 0, err
 	}
-	res, err := s.tx.ExecContext(ctx, query, args...)
+	res, err := s.at.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, s.note(ctx, err)
 	}
@@ -55,7 +55,7 @@ func (s *lent) Query(ctx context.Context, query string, args []any, each func(sc
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	rows, err := s.tx.QueryContext(ctx, query, args...)
+	rows, err := s.at.QueryContext(ctx, query, args...)
 	if err != nil {
 		return s.note(ctx, err)
 	}
@@ -109,7 +109,7 @@ func (p pool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*s
 		end()
 		return nil, failed(ctx, inBegin, err)
 	}
-	return &begun{lent: lent{tx: tx}, end: end}, nil
+	return &begun{lent: lent{at: tx}, tx: tx, end: end}, nil
 }
 
 // begun ends its transaction by statements of its own, because those of
@@ -117,6 +117,7 @@ func (p pool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*s
 // end. Afterwards database/sql is told by end, and rolls back what is not there.
 type begun struct {
 	lent
+	tx    *sql.Tx
 	end   context.CancelFunc
 	over  bool
 	bound bool

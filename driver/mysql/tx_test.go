@@ -10,15 +10,15 @@ import (
 	"time"
 
 	client "github.com/go-sql-driver/mysql"
-	"go.uber.org/goleak"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { crash.Main(m, roles) }
 
 // bound is how long a test waits for what must happen.
 const bound = 20 * time.Second

@@ -50,7 +50,7 @@ func Postgres(tb testing.TB, extra ...string) *Server {
 var postgresSettings = []string{
 	"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 	"-c", "dynamic_shared_memory_type=mmap", "-c", "shared_buffers=16MB",
-	"-c", "max_connections=100", "-c", "fsync=off",
+	"-c", "max_connections=100", "-c", "max_prepared_transactions=100", "-c", "fsync=off",
 }
 
 // postgresBin is the directory with initdb and postgres: that of the PATH, or

@@ -1,0 +1,220 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+func testPreparedIsCommitted(s *branchScene) {
+	x := branchOf(1)
+	s.prepared(x, "a", 7)
+	s.mustRead(s.store, "a", 0)
+	for range 2 { // and again
+		s.commit(s.store, x)
+		s.mustRead(s.store, "a", 7)
+	}
+	s.mustBeHeuristic("roll back", x, s.store.Rollback)
+	s.mustRead(s.store, "a", 7)
+	s.mustBeInDoubt(s.store)
+	s.mustBeFree(s.store, "a")
+}
+
+func testPreparedIsRolledBack(s *branchScene) {
+	x := branchOf(1)
+	s.prepared(x, "a", 7)
+	for range 2 {
+		s.rollback(s.store, x)
+	}
+	s.mustBeHeuristic("commit", x, s.store.Commit)
+	s.mustBeHeuristic("commit what never was", branchOf(2), s.store.Commit)
+	s.rollback(s.store, branchOf(3)) // which never was, either
+	s.mustBeHeuristic("commit what was rolled back before it began", branchOf(3), s.store.Commit)
+	s.mustRead(s.store, "a", 0)
+	s.mustBeInDoubt(s.store)
+	s.mustBeFree(s.store, "a")
+}
+
+func testAbandonedIsGone(s *branchScene) {
+	b := s.work(s.store, branchOf(1), "a", 7)
+	for range 2 {
+		if err := b.Abandon(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.mustBeFree(s.store, "a")
+	s.mustRead(s.store, "a", 0)
+	s.mustBeInDoubt(s.store)
+}
+
+// testNothingChanged: a branch that only read has nothing to be told.
+func testNothingChanged(s *branchScene) {
+	for n := range 3 { // also on a session that has written before
+		_, b, err := s.store.Begin(s.Context(), branchOf(n))
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.vote(b, driver.VoteReadOnly)
+		s.mustBeInDoubt(s.store)
+		one := s.work(s.store, branchOf(10+n), "a", n)
+		if err := one.CommitOne(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.mustRead(s.store, "a", 2)
+}
+
+func testOnePhase(s *branchScene) {
+	b := s.work(s.store, branchOf(1), "a", 7)
+	if err := b.CommitOne(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	s.mustRead(s.store, "a", 7)
+	s.mustBeInDoubt(s.store)
+	s.mustBeFree(s.store, "a")
+}
+
+func testFinishedByAnyProcess(s *branchScene) {
+	s.prepared(branchOf(1), "a", 1)
+	s.prepared(branchOf(2), "b", 2)
+	other := s.open()
+	s.mustBeInDoubt(other, branchOf(1), branchOf(2))
+	s.commit(other, branchOf(1))
+	s.rollback(other, branchOf(2))
+	s.commit(s.store, branchOf(1))
+	s.rollback(s.store, branchOf(2))
+	s.mustRead(other, "a", 1)
+	s.mustRead(other, "b", 0)
+}
+
+// testInDoubtIsListed: by their names, whatever is in them, and since when.
+func testInDoubtIsListed(s *branchScene) {
+	names := []driver.XID{
+		{Transaction: "a/b", Branch: "c"}, {Transaction: "b", Branch: "c-a"}, {Transaction: "A/B", Branch: "c"},
+		{Transaction: "-._~:/", Branch: "_"}, {Transaction: "a", Branch: "b"}, {Transaction: "a", Branch: "B"},
+		{Transaction: strings.Repeat("x", driver.MaxXIDTransaction), Branch: strings.Repeat("y", driver.MaxXIDBranch)},
+	}
+	began := time.Now()
+	for i, x := range names {
+		s.prepared(x, string(rune('a'+i)), 1)
+	}
+	for _, d := range s.mustBeInDoubt(s.open(), names...) {
+		if !d.Since.IsZero() && d.Since.Sub(began).Abs() > time.Hour {
+			s.Errorf("%v is in doubt since %v, and began at %v", d.XID, d.Since, began)
+		}
+	}
+	for i, x := range names {
+		s.commit(s.store, x)
+		s.mustBeInDoubt(s.store, names[i+1:]...)
+	}
+}
+
+// testLatePrepareVotesNo: what was given up before it was prepared does not come back.
+func testLatePrepareVotesNo(s *branchScene) {
+	b := s.work(s.store, branchOf(1), "a", 7)
+	s.rollback(s.open(), branchOf(1))
+	if vote, err := b.Prepare(s.Context()); vote != driver.VoteNo || interlock.Kind(err) == interlock.Uncertain {
+		s.Fatalf("a branch that was rolled back votes %v, %v", vote, err)
+	}
+	s.mustBeInDoubt(s.store)
+	s.mustBeFree(s.store, "a")
+	s.mustRead(s.store, "a", 0)
+}
+
+// testNamesAreUsedOnce: a second branch of a name neither waits for the first one, nor
+// touches it, nor is taken for it.
+func testNamesAreUsedOnce(s *branchScene) {
+	x := branchOf(1)
+	again := func(when string) {
+		s.Helper()
+		ctx := s.soon(patience)
+		write, b, err := s.store.Begin(ctx, x)
+		if err == nil {
+			if err := write(ctx, "b", 2); err != nil {
+				s.Fatalf("%s: %v", when, err)
+			}
+			var vote driver.Vote
+			if vote, err = b.Prepare(ctx); vote != driver.VoteNo {
+				s.Fatalf("%s: another branch of that name votes %v, %v", when, vote, err)
+			}
+		}
+		if err == nil || interlock.Kind(err) == interlock.Uncertain || ctx.Err() != nil {
+			s.Fatalf("%s: another branch of that name: %v", when, err)
+		}
+	}
+	s.prepared(x, "a", 1)
+	again("prepared")
+	s.mustBeInDoubt(s.store, x)
+	s.commit(s.store, x)
+	again("committed")
+	s.commit(s.store, x)
+	s.mustRead(s.store, "a", 1)
+	s.mustRead(s.store, "b", 0)
+	s.mustBeInDoubt(s.store)
+}
+
+// testCommittersRace: two processes that finish one branch both find it finished.
+func testCommittersRace(s *branchScene) {
+	other := s.open()
+	for n := range 20 {
+		x := branchOf(n)
+		s.prepared(x, "a", n)
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() { s.finishes([]Branches{s.store, other}[i%2].Commit, x, nil) })
+		}
+		all.Wait()
+		s.mustRead(s.store, "a", n)
+	}
+}
+
+// finishes is persist for other goroutines than the test's.
+func (s *branchScene) finishes(do func(context.Context, driver.XID) error, x driver.XID, otherwise error) (done bool) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		switch err := do(s.Context(), x); {
+		case err == nil:
+			return true
+		case otherwise != nil && errors.Is(err, otherwise):
+			return false
+		case interlock.Kind(err) != interlock.Retryable:
+			s.Errorf("%v: %v", x, err)
+			return false
+		}
+	}
+	s.Errorf("%v is not finished after %v", x, patience)
+	return false
+}
+
+// testCommitAgainstRollback: of two who decide differently one finds out, and what is
+// visible is what the other was told.
+func testCommitAgainstRollback(s *branchScene) {
+	other := s.open()
+	order := rand.New(rand.NewPCG(1, 2))
+	kept := 0
+	for n := range 20 {
+		x := branchOf(n)
+		s.prepared(x, "a", 100+n)
+		var committed, rolledBack bool
+		delay := time.Duration(order.IntN(300)) * time.Microsecond
+		var all sync.WaitGroup
+		all.Go(func() { committed = s.finishes(s.store.Commit, x, driver.ErrHeuristic) })
+		all.Go(func() {
+			time.Sleep(delay)
+			rolledBack = s.finishes(other.Rollback, x, driver.ErrHeuristic)
+		})
+		all.Wait()
+		if committed == rolledBack {
+			s.Fatalf("%v: committed %v, rolled back %v", x, committed, rolledBack)
+		}
+		if committed {
+			kept = 100 + n
+		}
+		s.mustRead(s.store, "a", kept)
+	}
+}

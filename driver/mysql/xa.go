@@ -1,0 +1,148 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// DefaultMarks is the table of marks if ParticipantOptions do not say.
+const DefaultMarks = "interlock_committed"
+
+// ParticipantOptions of a [Participant]; nil and the zero value work.
+type ParticipantOptions struct {
+	// Marks is the table, or database.table, in which each branch leaves a mark when it
+	// commits; empty means [DefaultMarks] in the database of the connection. Namespaces
+	// may share it. It is trusted: never take it from a request.
+	Marks string
+}
+
+// Participant prepares branches of distributed transactions on one MariaDB server by
+// XA, and finishes and lists those of its namespace. It does not end what it has
+// prepared by itself, ever: a branch in doubt keeps its locks until Commit or Rollback.
+// What others read between the commits of two branches is half of the transaction.
+// Tables of an engine without transactions, such as Aria, keep what was written
+// whatever is decided.
+//
+//	p, err := mysql.OpenParticipant(ctx, db, "shop", nil)
+//	conn, branch, err := p.Begin(ctx, x)
+//	…                                                 // work in conn, or in mysql.Session(conn)
+//	vote, err := branch.Prepare(ctx)
+//	err = p.Commit(ctx, x)                            // from any process
+//
+// A branch inserts its mark in its own transaction, so that the mark is there if and
+// only if it was committed: it tells what became of a branch that the server does not
+// know any more. A Rollback of a branch that is not prepared leaves a mark too, which
+// the branch then runs into if it is still on its way. [Participant.Forget] removes
+// marks.
+//
+// MariaDB binds a prepared branch to its session, and lets others finish it once that
+// has ended: Prepare therefore closes the connection, and each branch that votes yes
+// costs the pool a new one. A branch in which the server counts no written row has
+// changed nothing, and is rolled back, as VoteReadOnly. It is safe for concurrent use.
+//
+// MySQL is refused. It binds branches to sessions too, lists them only for whoever has
+// XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on replicas.
+type Participant struct {
+	db        *sql.DB
+	namespace string
+	marks     string // quoted
+	pause     pause
+}
+
+var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
+
+// OpenParticipant makes the table of marks if it is missing, and refuses a server on
+// which prepared branches are not safe: MySQL, MariaDB before 10.5, a node of a Galera
+// cluster, a read-only server, one that filters what it replicates.
+//
+// The namespace is what the coordinators of one journal share, and nobody else:
+// whoever has another journal would roll back what they decided to commit. It is that
+// of the whole server, whatever the database, and stays the same for its life: 1 to
+// driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
+func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {
+	const op = "open participant"
+	name := DefaultMarks
+	if o != nil && o.Marks != "" {
+		name = o.Marks
+	}
+	marks, err := sqltext.Identifier(driver.MariaDB, name, "")
+	switch probe := (driver.XID{Transaction: "-", Branch: namespace}); {
+	case err != nil:
+		return nil, err
+	case db == nil:
+		return nil, problem(op, namespace, interlock.Bug, errors.New("a pool is needed"))
+	case probe.Check() != nil || len(namespace) > driver.MaxXIDNamespace:
+		return nil, problem(op, namespace, interlock.Bug,
+			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
+	case ctx.Err() != nil:
+		return nil, unsent(ctx, op, namespace)
+	}
+	p := &Participant{db: db, namespace: namespace, marks: marks, pause: sleep}
+	why, err := refuseXA(ctx, db)
+	if why != nil {
+		return nil, problem(op, namespace, interlock.Definite, why)
+	}
+	if err == nil {
+		err = p.create(ctx, name)
+	}
+	if err != nil {
+		return nil, ofLook(ctx, op, namespace, err)
+	}
+	return p, nil
+}
+
+// create makes the table of marks, unless it is there: the user need not be allowed to
+// make one then.
+func (p *Participant) create(ctx context.Context, name string) error {
+	schema, table, qualified := strings.Cut(name, ".")
+	if !qualified {
+		schema, table = "", name
+	}
+	there := 0
+	err := one(ctx, p.db, `select count(*) from information_schema.tables where table_schema = if(? = '', database(), ?) and table_name = ?`,
+		[]any{schema, schema, table}, &there)
+	if err != nil || there > 0 {
+		return err
+	}
+	_, err = p.db.ExecContext(ctx, `create table if not exists `+p.marks+` (
+		branch varbinary(100) not null primary key,
+		outcome varchar(20) character set latin1 not null,
+		marked datetime(6) not null,
+		seen datetime(6) null) engine = InnoDB`)
+	return err
+}
+
+// formatID tells our XIDs from those of other transaction managers: "ILOK".
+const formatID = 0x494c4f4b
+
+// bqual is the namespace and the branch; the slash is in neither.
+func (p *Participant) bqual(x driver.XID) string { return p.namespace + "/" + x.Branch }
+
+// key is a branch's key in the table of marks.
+func (p *Participant) key(x driver.XID) string { return p.bqual(x) + "/" + x.Transaction }
+
+// xid is the branch's name in a statement.
+func (p *Participant) xid(x driver.XID) string {
+	return fmt.Sprintf("X'%s',X'%s',%d", hex.EncodeToString([]byte(x.Transaction)), hex.EncodeToString([]byte(p.bqual(x))), formatID)
+}
+
+func nameOf(x driver.XID) string { return x.Transaction + " " + x.Branch }
+
+// known refuses what no branch can be named.
+func known(ctx context.Context, op string, x driver.XID) error {
+	if err := x.Check(); err != nil {
+		return problem(op, nameOf(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
+	}
+	if ctx.Err() != nil {
+		return unsent(ctx, op, nameOf(x))
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// Session lends the transaction of a branch, on the session that [Participant] Begin
+// gave. After an error that is Retryable the server has undone a part of the branch or
+// all of it, and what is run by way of the result is refused: return the error, so that
+// the branch is abandoned.
+func Session(conn *sql.Conn) driver.SQL { return &lent{at: conn} }
+
+// branch is driver.Preparing, on a session of its own. The session goes back to the
+// pool only after the server has said that it has no branch.
+type branch struct {
+	conn       *sql.Conn
+	x          driver.XID
+	xid        string // in a statement
+	key, marks string
+	over       bool
+}
+
+// written is how many rows the session has written so far, in whatever table. It counts
+// what was undone too.
+const written = `(select sum(variable_value) from information_schema.session_status
+	where variable_name in ('HANDLER_WRITE', 'HANDLER_UPDATE', 'HANDLER_DELETE'))`
+
+// Begin opens a branch on a session of its own, with the pool's own settings, in one
+// request; see driver.Preparer. Statements that would commit are refused by the server.
+// A name that a branch has which was not finished is Retryable.
+func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, driver.Preparing, error) {
+	const op = "begin branch"
+	if err := known(ctx, op, x); err != nil {
+		return nil, nil, err
+	}
+	conn, err := p.db.Conn(ctx)
+	if err != nil {
+		return nil, nil, failure.About(op, nameOf(x), failed(ctx, inBegin, err))
+	}
+	b := &branch{conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.marks}
+	_, err = conn.ExecContext(ctx, "begin not atomic\n\tset @interlock_written = "+written+";\n\txa start "+b.xid+";\nend")
+	if err == nil {
+		return conn, b, nil
+	}
+	b.discard()
+	if isNumber(err, xaDuplicate) {
+		return nil, nil, problem(op, nameOf(x), interlock.Retryable, fmt.Errorf("%w: a branch of that name is not finished: %w", interlock.ErrHeld, err))
+	}
+	return nil, nil, failure.About(op, nameOf(x), failure.Uncommitted(failed(ctx, inStatement, err)))
+}
+
+// Prepare votes; see driver.Preparing. It is two requests: the mark, and XA END with XA
+// PREPARE, or with XA ROLLBACK if nothing was changed.
+func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
+	const op = "prepare"
+	if b.over {
+		return driver.VoteNo, b.ended(op)
+	}
+	changed, err := b.mark(ctx)
+	switch {
+	case err != nil:
+		_ = b.Abandon(ctx)
+		return driver.VoteNo, b.refused(ctx, op, err)
+	case !changed:
+		return driver.VoteReadOnly, b.Abandon(ctx)
+	}
+	b.over = true
+	defer b.discard() // whoever finishes the branch does it from another session
+	_, err = b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa prepare "+b.xid+";\nend")
+	if err == nil {
+		return driver.VoteYes, nil
+	}
+	var native *client.MySQLError
+	if errors.As(err, &native) && !endsSession(native.Number) && b.rollback(ctx) == nil {
+		return driver.VoteNo, b.refused(ctx, op, err)
+	}
+	return driver.VoteNo, problem(op, nameOf(b.x), interlock.Uncertain, explained(ctx, err))
+}
+
+// mark leaves the mark of the branch, if the branch has changed anything.
+func (b *branch) mark(ctx context.Context) (changed bool, err error) {
+	result, err := b.conn.ExecContext(ctx, `insert into `+b.marks+` (branch, outcome, marked)
+		select ?, '`+markCommitted+`', utc_timestamp(6) from dual where @interlock_written is null or @interlock_written < `+written, b.key)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// refused says why the server did not prepare: it has rolled back, or we have.
+func (b *branch) refused(ctx context.Context, op string, err error) error {
+	switch {
+	case isNumber(err, duplicateKey):
+		return problem(op, nameOf(b.x), interlock.Definite, fmt.Errorf("a branch of that name was finished before: %w", explained(ctx, err)))
+	case isRolledBack(err):
+		return problem(op, nameOf(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
+	}
+	return failure.About(op, nameOf(b.x), failure.Uncommitted(failed(ctx, inStatement, err)))
+}
+
+// CommitOne commits in one phase, which is one request; see driver.Preparing.
+func (b *branch) CommitOne(ctx context.Context) error {
+	const op = "commit branch"
+	switch {
+	case b.over:
+		return b.ended(op)
+	case ctx.Err() != nil:
+		_ = b.Abandon(ctx)
+		return unsent(ctx, op, nameOf(b.x))
+	}
+	b.over = true
+	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa commit "+b.xid+" one phase;\nend")
+	switch {
+	case err == nil:
+		return b.conn.Close()
+	case isRolledBack(err):
+		_ = b.rollback(ctx)
+		b.discard()
+		return b.refused(ctx, op, err)
+	}
+	b.discard()
+	return failure.About(op, nameOf(b.x), failed(ctx, inCommit, err))
+}
+
+// Abandon rolls back in one request, whatever ctx says; see driver.Preparing. If the
+// server does not say that it has done so, the connection is closed, which rolls back
+// what was not prepared.
+func (b *branch) Abandon(ctx context.Context) error {
+	if b.over {
+		return nil
+	}
+	b.over = true
+	if b.rollback(ctx) != nil {
+		b.discard()
+		return nil
+	}
+	return b.conn.Close()
+}
+
+// rollback ends the branch in whatever state it is. XA END is refused if it had ended.
+func (b *branch) rollback(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\tbegin\n\t\tdeclare continue handler for sqlexception begin end;\n\t\txa end "+
+		b.xid+";\n\tend;\n\txa rollback "+b.xid+";\nend")
+	return err
+}
+
+// discard closes the connection, which nobody must get from the pool.
+func (b *branch) discard() {
+	_ = b.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+}
+
+func (b *branch) ended(op string) error {
+	return problem(op, nameOf(b.x), interlock.Bug, errors.New("the branch has ended"))
+}

@@ -1,0 +1,149 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// InDoubt lists what is prepared in this namespace, also by sessions that have not
+// ended yet. The server does not tell since when; the marks do, which a transaction
+// that reads what is not committed sees.
+func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
+	const op = "list prepared"
+	if ctx.Err() != nil {
+		return nil, unsent(ctx, op, p.namespace)
+	}
+	err = each(ctx, p.db, `xa recover format = 'sql'`, nil, func(rows *sql.Rows) error {
+		var format, gtrid, bqual int64
+		var data string
+		err := rows.Scan(&format, &gtrid, &bqual, &data)
+		if x, ok := p.named(data); ok {
+			all = append(all, driver.Doubt{XID: x})
+		}
+		return err
+	})
+	if err == nil && len(all) > 0 {
+		err = p.date(ctx, all)
+	}
+	if err != nil {
+		return nil, ofLook(ctx, op, p.namespace, err)
+	}
+	return all, nil
+}
+
+// date finds out since when branches are prepared.
+func (p *Participant) date(ctx context.Context, all []driver.Doubt) error {
+	tx, err := p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for part := range slices.Chunk(all, 1000) {
+		at := map[string]*driver.Doubt{}
+		var keys []any
+		for i := range part {
+			at[p.key(part[i].XID)] = &part[i]
+			keys = append(keys, p.key(part[i].XID))
+		}
+		err := each(ctx, tx, `select branch, timestampdiff(microsecond, '2020-01-01', marked) from `+p.marks+
+			` where branch in (`+sqltext.Parameters(driver.MariaDB, len(keys))+`)`, keys, func(rows *sql.Rows) error {
+			var key string
+			var micros int64
+			err := rows.Scan(&key, &micros)
+			if d := at[key]; d != nil {
+				d.Since = serverTime(micros)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named is the branch that a text of XA RECOVER names, if it is of this namespace.
+func (p *Participant) named(data string) (x driver.XID, ok bool) {
+	parts := strings.Split(data, ",")
+	if len(parts) != 3 || parts[2] != strconv.Itoa(formatID) {
+		return x, false
+	}
+	gtrid, known := unquoted(parts[0])
+	bqual, knows := unquoted(parts[1])
+	branch, ours := strings.CutPrefix(bqual, p.namespace+"/")
+	x = driver.XID{Transaction: gtrid, Branch: branch}
+	return x, known && knows && ours && x.Check() == nil
+}
+
+// unquoted is a text as XA RECOVER writes it: X'6869' or 'hi'. None of ours has a comma
+// or a quote in it.
+func unquoted(s string) (string, bool) {
+	digits, isHex := strings.CutPrefix(s, "X'")
+	if !isHex {
+		plain, ok := strings.CutPrefix(s, "'")
+		return strings.TrimSuffix(plain, "'"), ok && strings.HasSuffix(plain, "'")
+	}
+	raw, err := hex.DecodeString(strings.TrimSuffix(digits, "'"))
+	return string(raw), err == nil && strings.HasSuffix(digits, "'")
+}
+
+// forgetBatch is how many marks one statement removes or notes.
+const forgetBatch = 1000
+
+// Forget removes the marks of this namespace that an earlier Forget has seen before
+// that time, by the database's clock, and returns how many. Call it now and then, with
+// the time at which the oldest transaction began that is unfinished in the journal, and
+// that of the call if there is none, less what the clocks may differ by. A branch of
+// which Commit is asked after its mark is gone is an ErrHeuristic.
+//
+// Marks are as old as a Forget has seen them: the time at which a branch was prepared
+// can be long before that of its commit, and nothing tells that one.
+func (p *Participant) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
+	const op = "forget marks"
+	if ctx.Err() != nil {
+		return 0, unsent(ctx, op, p.namespace)
+	}
+	micros := before.UnixMicro() - interlock.EpochUnixMicro
+	removed, err = p.batches(ctx, `timestampdiff(microsecond, '2020-01-01', seen) < ?`, `delete from `+p.marks+` where`, micros)
+	if err == nil {
+		_, err = p.batches(ctx, `coalesce(?, seen) is null`, `update `+p.marks+` set seen = utc_timestamp(6) where seen is null and`, nil)
+	}
+	return removed, ofStatement(ctx, op, p.namespace, err)
+}
+
+// batches changes the marks for which a condition holds. They are read without locks,
+// which shows those that were committed, and then locked one by one: a scan that locks
+// would wait for every branch in doubt.
+func (p *Participant) batches(ctx context.Context, condition, change string, arg any) (all int64, err error) {
+	prefix := p.namespace + "/"
+	for {
+		var keys []any
+		err := each(ctx, p.db, `select branch from `+p.marks+` where left(branch, ?) = ? and `+condition+` limit ?`,
+			[]any{len(prefix), prefix, arg, forgetBatch}, func(rows *sql.Rows) error {
+				var key string
+				err := rows.Scan(&key)
+				keys = append(keys, key)
+				return err
+			})
+		if err != nil || len(keys) == 0 {
+			return all, err
+		}
+		result, err := p.db.ExecContext(ctx, change+` branch in (`+sqltext.Parameters(driver.MariaDB, len(keys))+`)`, keys...)
+		if err != nil {
+			return all, err
+		}
+		n, err := result.RowsAffected()
+		if all += n; err != nil || len(keys) < forgetBatch {
+			return all, err
+		}
+	}
+}

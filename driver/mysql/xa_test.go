@@ -1,0 +1,88 @@
+package mysql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestParticipant(t *testing.T) { runParticipant(t, "") }
+
+func TestParticipantInterpolated(t *testing.T) {
+	runParticipant(t, "?interpolateParams=true&clientFoundRows=true")
+}
+
+var participants atomic.Int64
+
+func runParticipant(t *testing.T, options string) {
+	shared := testbed.MariaDB(t)
+	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
+			server := shared
+			if exclusive {
+				server = testbed.MariaDB(t)
+			}
+			b := &participantBackend{paths.New[drivertest.Branches](server), server, options, fmt.Sprint("n-", participants.Add(1))}
+			open(t, server.URL()).do(t, `create table `+b.table()+` (k varchar(20) primary key, v int)`)
+			return b
+		},
+	})
+}
+
+type participantBackend struct {
+	*paths.Server[drivertest.Branches]
+	server    *testbed.Server
+	options   string
+	namespace string
+}
+
+func (b *participantBackend) table() string {
+	return "kept_" + strings.ReplaceAll(b.namespace, "-", "_")
+}
+
+func (b *participantBackend) Open(t *testing.T) (drivertest.Branches, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (drivertest.Branches, error) {
+		p, err := b.at(t, behind(b.server, path))
+		t.Cleanup(path.Close) // before the pool, which waits for what does not answer
+		return p, err
+	})
+}
+
+func (b *participantBackend) Beside(t *testing.T) (drivertest.Branches, error) {
+	return b.at(t, b.server.URL())
+}
+
+func (b *participantBackend) at(t *testing.T, dsn string) (drivertest.Branches, error) {
+	db := open(t, dsn+b.options)
+	p, err := mysql.OpenParticipant(t.Context(), db.DB, b.namespace, nil)
+	if err != nil {
+		return nil, err
+	}
+	return drivertest.PreparerOf(p, func(ctx context.Context, conn *sql.Conn, key string, value int) error {
+		_, err := mysql.Session(conn).Exec(ctx, `insert into `+b.table()+` values (?, ?) on duplicate key update v = values(v)`, key, value)
+		return err
+	}, func(ctx context.Context, key string) (value int, err error) {
+		err = db.QueryRowContext(ctx, `select coalesce((select v from `+b.table()+` where k = ?), 0)`, key).Scan(&value)
+		return value, err
+	}), nil
+}
+
+func (b *participantBackend) Faults() drivertest.Faults { return b.Server }
+
+// wantHeuristic requires that a branch was finished otherwise.
+func wantHeuristic(t testing.TB, err error) {
+	t.Helper()
+	if !errors.Is(err, driver.ErrHeuristic) {
+		t.Errorf("got %v, want that it was finished otherwise", err)
+	}
+}

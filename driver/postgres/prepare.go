@@ -1,0 +1,202 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// DefaultMarks is the table of marks if ParticipantOptions do not say.
+const DefaultMarks = "interlock_committed"
+
+// ParticipantOptions of a [Participant]; nil and the zero value work.
+type ParticipantOptions struct {
+	// Marks is the table, or schema.table, in which each branch leaves a mark when it
+	// commits; empty means [DefaultMarks]. Namespaces may share it. It is trusted:
+	// never take it from a request.
+	Marks string
+}
+
+// Participant prepares branches of distributed transactions in one database by
+// PREPARE TRANSACTION, and finishes and lists those of its namespace. T is what the
+// user works with in a branch. It does not end what it has prepared by itself, ever: a
+// branch in doubt keeps its locks, and the server its dead rows, until Commit or
+// Rollback. What others read between the commits of two branches is half of the
+// transaction.
+//
+//	p, err := postgres.OpenParticipant(ctx, pool, "shop", nil)
+//	tx, branch, err := p.Begin(ctx, x)
+//	…                                                // work in tx
+//	vote, err := branch.Prepare(ctx)
+//	err = p.Commit(ctx, x)                           // from any process
+//
+// A branch inserts its mark in its own transaction, so that the mark is there if and
+// only if it was committed: it tells what became of a branch that the server does not
+// know any more. A Rollback of a branch that is not prepared leaves a mark too, which
+// the branch then runs into if it is still on its way. [Participant.Forget] removes
+// marks.
+//
+// The server refuses to prepare what has used temporary tables, LISTEN, NOTIFY or a
+// cursor WITH HOLD: the vote is no then. A branch without a transaction id has changed
+// nothing and is committed at once, as VoteReadOnly; a NOTIFY is sent with that.
+// Only the role that prepared a branch, or a superuser, can finish it, in the same
+// database. It is safe for concurrent use.
+type Participant[T any] struct {
+	at        autocommit
+	namespace string
+	marks     string // quoted
+	begin     func(ctx context.Context) (T, workplace, error)
+}
+
+var (
+	_ driver.Preparer[pgx.Tx]  = (*Participant[pgx.Tx])(nil)
+	_ driver.Preparer[*sql.Tx] = (*Participant[*sql.Tx])(nil)
+)
+
+// autocommit runs statements, each a transaction of its own, on the user's pool. Errors
+// are those of the client.
+type autocommit interface {
+	exec(ctx context.Context, query string, args ...any) (affected int64, err error)
+	query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error
+}
+
+// OpenParticipant makes the table of marks if it is missing, and refuses a server that
+// prepares nothing. The namespace is what the coordinators of one journal share, and
+// nobody else: whoever has another journal would roll back what they decided to
+// commit. It stays the same for the life of the database: 1 to
+// driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
+func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, o *ParticipantOptions) (*Participant[pgx.Tx], error) {
+	p := &Participant[pgx.Tx]{at: onPool{pool}, namespace: namespace, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
+		return beginOnPool(ctx, pool)
+	}}
+	return p, p.open(ctx, pool != nil, o)
+}
+
+// OpenStdParticipant is [OpenParticipant] by way of database/sql. The user must not end
+// the *sql.Tx of a branch: what they commit is committed.
+func OpenStdParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant[*sql.Tx], error) {
+	p := &Participant[*sql.Tx]{at: onDB{db}, namespace: namespace, begin: func(ctx context.Context) (*sql.Tx, workplace, error) {
+		return beginOnDB(ctx, db)
+	}}
+	return p, p.open(ctx, db != nil, o)
+}
+
+func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOptions) (err error) {
+	const op = "open participant"
+	marks := DefaultMarks
+	if o != nil && o.Marks != "" {
+		marks = o.Marks
+	}
+	p.marks, err = sqltext.Identifier(driver.Postgres, marks, "")
+	switch probe := (driver.XID{Transaction: "-", Branch: p.namespace}); {
+	case err != nil:
+		return err
+	case !given:
+		return problem(op, p.namespace, interlock.Bug, errors.New("a pool is needed"))
+	case probe.Check() != nil || len(p.namespace) > driver.MaxXIDNamespace:
+		return problem(op, p.namespace, interlock.Bug,
+			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
+	case ctx.Err() != nil:
+		return unsent(op, p.namespace, ctx)
+	}
+	if err = p.probe(ctx, op); err == nil {
+		err = p.create(ctx)
+	}
+	return p.failed(ctx, op, p.namespace, inBegin, err)
+}
+
+// errNoPrepared is the mend of a server whose limit is 0, as it is by default.
+var errNoPrepared = errors.New("this server prepares no transactions: set max_prepared_transactions to at least " +
+	"max_connections, in postgresql.conf or by alter system, and restart it")
+
+// probe refuses a server that cannot prepare.
+func (p *Participant[T]) probe(ctx context.Context, op string) error {
+	var most, version int
+	var standby bool
+	err := p.row(ctx, `select current_setting('max_prepared_transactions')::int, current_setting('server_version_num')::int, pg_is_in_recovery()`,
+		nil, &most, &version, &standby)
+	switch {
+	case err != nil:
+		return err
+	case version < 140000:
+		return problem(op, p.namespace, interlock.Definite, fmt.Errorf("the server is version %d; 14 or later is needed", version/10000))
+	case standby:
+		return problem(op, p.namespace, interlock.Definite, errors.New("the server is a standby; connect to its primary"))
+	case most == 0:
+		return problem(op, p.namespace, interlock.Definite, errNoPrepared)
+	}
+	return nil
+}
+
+// create makes the table of marks, unless it is there: the user need not be allowed to
+// make one then.
+func (p *Participant[T]) create(ctx context.Context) error {
+	there := false
+	err := p.row(ctx, `select to_regclass($1::text) is not null`, []any{p.marks}, &there)
+	if err != nil || there {
+		return err
+	}
+	// Several statements of one request are one transaction.
+	_, err = p.at.exec(ctx, fmt.Sprintf(`select pg_advisory_xact_lock(%d);
+		create table if not exists %s (
+			gid text collate "C" primary key,
+			outcome text not null,
+			marked timestamptz not null,
+			seen timestamptz)`, Key(DefaultNamespace, ""), p.marks))
+	return err
+}
+
+// row runs a query that gives one row.
+func (p *Participant[T]) row(ctx context.Context, query string, args []any, dest ...any) error {
+	found := false
+	err := p.at.query(ctx, query, args, func(scan func(...any) error) error {
+		found = true
+		return scan(dest...)
+	})
+	if err == nil && !found {
+		err = errNoRow
+	}
+	return err
+}
+
+var errNoRow = errors.New("the server answered without a row")
+
+// prefix begins the gids of the namespace; no other namespace's begin with it.
+func (p *Participant[T]) prefix() string { return "interlock/" + p.namespace + "/" }
+
+// gid is the name that the server knows the branch by. Neither part has a quote in it.
+func (p *Participant[T]) gid(x driver.XID) string {
+	return p.prefix() + x.Branch + "/" + x.Transaction
+}
+
+// named is the XID that a gid of this namespace was made of.
+func (p *Participant[T]) named(gid string) (x driver.XID, ok bool) {
+	rest, ours := strings.CutPrefix(gid, p.prefix())
+	x.Branch, x.Transaction, ok = strings.Cut(rest, "/")
+	return x, ours && ok && x.Check() == nil
+}
+
+// failed says what may be concluded from an error of a client.
+func (p *Participant[T]) failed(ctx context.Context, op, name string, at stage, err error) error {
+	if err == nil {
+		return nil
+	}
+	var told *interlock.Error
+	if errors.As(err, &told) {
+		return err
+	}
+	kind := kindOf(at, err, ctx.Err() != nil)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return problem(op, name, kind, err)
+}

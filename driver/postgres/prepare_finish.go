@@ -1,0 +1,180 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// SQLSTATEs of the statements that finish a prepared transaction.
+const (
+	undefinedObject = "42704" // nothing is prepared by that name
+	busyPrepared    = "55000" // another session is finishing it
+)
+
+// Outcomes that a mark tells.
+const (
+	markCommitted  = "committed"
+	markRolledBack = "rolled back"
+)
+
+func hasState(err error, code string) bool {
+	var state sqlState
+	return errors.As(err, &state) && state.SQLState() == code
+}
+
+// Commit makes what the branch did visible; see driver.Participant. It is one
+// statement, and a second one if nothing is prepared. A branch that another session
+// finishes at the moment is Retryable.
+func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
+	const op = "commit prepared"
+	if err := p.known(ctx, op, x); err != nil {
+		return err
+	}
+	_, err := p.at.exec(ctx, `commit prepared '`+p.gid(x)+`'`)
+	if !hasState(err, undefinedObject) {
+		return p.finished(ctx, op, x, err)
+	}
+	// Whoever finishes a branch has made it visible before the server forgets it.
+	outcome := ""
+	err = p.at.query(ctx, `select outcome from `+p.marks+` where gid = $1::text`, []any{p.gid(x)},
+		func(scan func(...any) error) error { return scan(&outcome) })
+	switch {
+	case err != nil:
+		return p.failed(ctx, op, name(x), inCommit, err)
+	case outcome == markCommitted:
+		return nil
+	case outcome == markRolledBack:
+		return heuristic(op, x, "it was rolled back")
+	}
+	return heuristic(op, x, "it is not prepared, and left no mark of having been committed")
+}
+
+// tombstone leaves a mark of a branch that is not prepared, which keeps it from being
+// prepared later; or tells the mark that is there. It gives no row while the branch, or
+// somebody who finishes it, is at work.
+const tombstone = `insert into %s as mark (gid, outcome, marked)
+select $1::text, '` + markRolledBack + `', clock_timestamp() where pg_try_advisory_xact_lock($2::bigint)
+on conflict (gid) do update set outcome = mark.outcome
+returning outcome`
+
+// Rollback takes back what the branch did; see driver.Participant. It is one statement,
+// and a second one if nothing is prepared: that leaves a mark, by which a Prepare that
+// comes later votes no. If that Prepare is under way already, or its session is not
+// known to be gone, the error is Retryable.
+func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
+	const op = "roll back prepared"
+	if err := p.known(ctx, op, x); err != nil {
+		return err
+	}
+	_, err := p.at.exec(ctx, `rollback prepared '`+p.gid(x)+`'`)
+	if !hasState(err, undefinedObject) {
+		return p.finished(ctx, op, x, err)
+	}
+	outcome := ""
+	err = p.row(ctx, fmt.Sprintf(tombstone, p.marks), []any{p.gid(x), lockOf(p.gid(x))}, &outcome)
+	switch {
+	case errors.Is(err, errNoRow):
+		return problem(op, name(x), interlock.Retryable, errors.New("a session still prepares it"))
+	case err != nil:
+		return p.failed(ctx, op, name(x), inCommit, err)
+	case outcome == markCommitted:
+		return heuristic(op, x, "it was committed")
+	}
+	return nil
+}
+
+// known refuses what no branch can be named.
+func (p *Participant[T]) known(ctx context.Context, op string, x driver.XID) error {
+	if err := x.Check(); err != nil {
+		return problem(op, name(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
+	}
+	if ctx.Err() != nil {
+		return unsent(op, name(x), ctx)
+	}
+	return nil
+}
+
+func (p *Participant[T]) finished(ctx context.Context, op string, x driver.XID, err error) error {
+	if hasState(err, busyPrepared) {
+		return problem(op, name(x), interlock.Retryable, err)
+	}
+	return p.failed(ctx, op, name(x), inCommit, err)
+}
+
+func name(x driver.XID) string { return x.Transaction + " " + x.Branch }
+
+func heuristic(op string, x driver.XID, why string) error {
+	return problem(op, name(x), interlock.Definite, fmt.Errorf("%w: %s", driver.ErrHeuristic, why))
+}
+
+// lockOf is the number of the advisory lock that a branch has from its mark to its end.
+// No namespace of locks has a slash.
+func lockOf(gid string) int64 { return Key("/prepared", gid) }
+
+// InDoubt lists what is prepared in this database and namespace, the oldest first.
+func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
+	const op = "list prepared"
+	if ctx.Err() != nil {
+		return nil, unsent(op, p.namespace, ctx)
+	}
+	err = p.at.query(ctx, `select gid, prepared from pg_prepared_xacts
+		where database = current_database() and starts_with(gid, $1::text) order by prepared, gid`, []any{p.prefix()},
+		func(scan func(...any) error) error {
+			var gid string
+			var since time.Time
+			if err := scan(&gid, &since); err != nil {
+				return err
+			}
+			if x, ok := p.named(gid); ok {
+				all = append(all, driver.Doubt{XID: x, Since: since.UTC()})
+			}
+			return nil
+		})
+	if err != nil {
+		return nil, p.failed(ctx, op, p.namespace, inBegin, err)
+	}
+	return all, nil
+}
+
+// forgetBatch is how many marks one statement removes or notes.
+const forgetBatch = 10000
+
+// Marks are as old as a Forget has seen them: the time at which a branch was prepared
+// can be long before that of its commit, and nothing tells that one.
+const (
+	forgetMarks = `delete from %[1]s where gid in (select gid from %[1]s where starts_with(gid, $1::text) and seen < $2::timestamptz
+	limit %[2]d for update skip locked)`
+	seeMarks = `update %[1]s set seen = clock_timestamp() where gid in (select gid from %[1]s where starts_with(gid, $1::text) and seen is null
+	limit %[2]d for update skip locked)`
+)
+
+// Forget removes the marks of this namespace that an earlier Forget has seen before
+// that time, by the database's clock, and returns how many. Call it now and then, with
+// the time at which the oldest transaction began that is unfinished in the journal, and
+// that of the call if there is none, less what the clocks may differ by. A branch of
+// which Commit is asked after its mark is gone is an ErrHeuristic.
+func (p *Participant[T]) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
+	const op = "forget marks"
+	if ctx.Err() != nil {
+		return 0, unsent(op, p.namespace, ctx)
+	}
+	if removed, err = p.batches(ctx, forgetMarks, p.prefix(), before.UTC()); err == nil {
+		_, err = p.batches(ctx, seeMarks, p.prefix())
+	}
+	return removed, p.failed(ctx, op, p.namespace, inCommit, err)
+}
+
+func (p *Participant[T]) batches(ctx context.Context, query string, args ...any) (all int64, err error) {
+	for {
+		n, err := p.at.exec(ctx, fmt.Sprintf(query, p.marks, forgetBatch), args...)
+		all += n
+		if err != nil || n < forgetBatch {
+			return all, err
+		}
+	}
+}

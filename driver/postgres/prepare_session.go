@@ -1,0 +1,134 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// onPool is autocommit by pgx.
+type onPool struct{ pool *pgxpool.Pool }
+
+func (s onPool) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if len(args) > 0 {
+		args = append([]any{pgx.QueryExecModeExec}, args...)
+	}
+	tag, err := s.pool.Exec(ctx, query, args...)
+	return tag.RowsAffected(), err
+}
+
+func (s onPool) query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error {
+	rows, err := s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return unclassified(rows, each)
+}
+
+// onDB is autocommit by database/sql.
+type onDB struct{ db *sql.DB }
+
+func (s onDB) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	result, err := s.db.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (s onDB) query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error {
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return unclassified(rows, each)
+}
+
+func unclassified(r rows, each func(scan func(...any) error) error) error {
+	for r.Next() {
+		if err := each(r.Scan); err != nil {
+			return err
+		}
+	}
+	return r.Err()
+}
+
+// poolWork is a branch on a connection of the user's pool. PREPARE TRANSACTION
+// leaves the connection without a transaction, and a ROLLBACK would be one too many.
+type poolWork struct {
+	pgxTx
+	conn *pgxpool.Conn
+	lent *lentTx
+}
+
+func beginOnPool(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, workplace, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		conn.Release()
+		return nil, nil, err
+	}
+	s := &poolWork{pgxTx{pgxSQL{tx}}, conn, &lentTx{Tx: tx}}
+	return s.lent, s, nil
+}
+
+// free takes the branch from the user and gives the connection back to the pool, which
+// closes it if it has a transaction still.
+func (s *poolWork) free() {
+	s.lent.over.Store(true)
+	s.conn.Release()
+}
+
+func (s *poolWork) prepare(ctx context.Context, gid string) error {
+	defer s.free()
+	// A transaction that has failed is rolled back by this, without an error.
+	const done = "PREPARE TRANSACTION"
+	tag, err := s.conn.Exec(ctx, `prepare transaction '`+gid+`'`)
+	if err == nil && tag.String() != done {
+		err = fmt.Errorf("%w: the server answered %q", pgx.ErrTxCommitRollback, tag.String())
+	}
+	return err
+}
+
+func (s *poolWork) Commit(ctx context.Context) error {
+	defer s.free()
+	return s.pgxTx.Commit(ctx)
+}
+
+func (s *poolWork) Rollback(ctx context.Context) error {
+	defer s.free()
+	return s.pgxTx.Rollback(ctx)
+}
+
+// stdWork is a branch on a connection of database/sql.
+type stdWork struct{ stdTx }
+
+func beginOnDB(ctx context.Context, db *sql.DB) (*sql.Tx, workplace, error) {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	tx, err := db.BeginTx(life, nil)
+	if !stop() && err == nil {
+		err = context.Cause(ctx) // the transaction is rolled back by the end of life
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return tx, stdWork{stdTx{stdSQL: stdSQL{tx}, end: end}}, nil
+}
+
+// prepare begins another transaction in the same request, which is what database/sql
+// then rolls back: without it the server would log a warning for each branch.
+func (s stdWork) prepare(ctx context.Context, gid string) error {
+	defer func() { _ = s.Rollback(ctx) }()
+	_, err := s.tx.ExecContext(ctx, `prepare transaction '`+gid+`'; begin`)
+	return err
+}
