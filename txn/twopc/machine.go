@@ -121,7 +121,7 @@ func (m *machine) answer(e journal.Entry) error {
 		i = len(m.branches)
 		m.branches = append(m.branches, progress{name: e.Step})
 	}
-	if i < 0 || m.branches[i].fate != open {
+	if i < 0 || m.branches[i].fate != open || m.state == Resolved {
 		return errOrder
 	}
 	if e.Kind == recordDone {

@@ -1,0 +1,225 @@
+package twopc
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// letters are all records, by a letter each, in a transaction of north and south.
+var letters = map[rune]journal.Entry{
+	'C': decide(Commit, decided{ID: "1", Run: "r", Branches: []string{"north", "south"}}),
+	'A': decide(Abort, decided{Run: "r", Reason: "nobody had decided"}),
+	'n': {Kind: recordDone, Step: "north"},
+	's': {Kind: recordDone, Step: "south"},
+	'N': heuristic("north", errWork),
+	'S': heuristic("south", errWork),
+	'm': {Kind: recordRemind},
+	'r': record(recordResolved, "", why{Actor: "ann", Text: "paid"}),
+	'e': end(),
+}
+
+// TestMachineTakesNothingElse: of all sequences of up to five records, those are taken
+// that this says, and no others.
+func TestMachineTakesNothingElse(t *testing.T) {
+	taken := 0
+	var try func(word string)
+	try = func(word string) {
+		var entries []journal.Entry
+		for _, l := range word {
+			entries = append(entries, letters[l])
+		}
+		m, err := replay(entries)
+		if (err == nil) != legal(word) {
+			t.Fatalf("%s: %v", word, err)
+		}
+		if err != nil {
+			return // nor is anything that begins so
+		}
+		if taken++; m.state != stateOf(word) || m.ended != strings.HasSuffix(word, "e") {
+			t.Errorf("%s: %v, ended %v", word, m.state, m.ended)
+		}
+		if len(word) < 5 {
+			for l := range letters {
+				try(word + string(l))
+			}
+		}
+	}
+	for l := range letters {
+		try(string(l))
+	}
+	if taken < 60 {
+		t.Errorf("%d were taken", taken)
+	}
+}
+
+// legal says by the letters alone whether records can follow each other.
+func legal(word string) bool {
+	first, rest := word[0], word[1:]
+	if first != 'C' && first != 'A' || strings.ContainsAny(rest, "CA") {
+		return false
+	}
+	if at := strings.IndexByte(rest, 'e'); at >= 0 && at != len(rest)-1 {
+		return false
+	}
+	for i, l := range rest {
+		before := rest[:i]
+		heuristic := strings.ContainsAny(before, "NS")
+		settled := heuristic && (first == 'A' || strings.ContainsAny(before, "nN") && strings.ContainsAny(before, "sS"))
+		resolved := strings.Contains(before, "r")
+		switch l {
+		case 'n', 'N', 's', 'S':
+			if strings.ContainsAny(strings.ToLower(before), strings.ToLower(string(l))) || first == 'A' && (l == 'n' || l == 's') || resolved {
+				return false
+			}
+		case 'm':
+			if !heuristic || resolved {
+				return false
+			}
+		case 'r':
+			if !settled || resolved {
+				return false
+			}
+		case 'e':
+			if heuristic && !resolved {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func stateOf(word string) State {
+	switch {
+	case strings.Contains(word, "r"):
+		return Resolved
+	case strings.ContainsAny(word, "NS"):
+		return Heuristic
+	case word[0] == 'A':
+		return Aborted
+	case strings.HasSuffix(word, "e"):
+		return Committed
+	}
+	return Committing
+}
+
+// TestMachineRefusesStrangeRecords: what a newer version or a broken store wrote is an
+// error.
+func TestMachineRefusesStrangeRecords(t *testing.T) {
+	for name, entries := range map[string][]journal.Entry{
+		"kind":     {letters['C'], {Kind: "frob"}},
+		"decision": {decide("perhaps", decided{})},
+		"data":     {{Kind: recordDecide, Step: "commit", Data: []byte("{")}},
+		"nobody":   {decide(Commit, decided{Run: "r"})},
+		"branch":   {letters['C'], heuristic("east", errWork)},
+		"why":      {letters['C'], {Kind: recordHeuristic, Step: "north", Data: []byte("?")}},
+		"resolved": {letters['A'], letters['N'], {Kind: recordResolved, Data: []byte("?")}},
+	} {
+		if m, err := replay(entries); err == nil {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+}
+
+// TestCount: whatever is no clear yes or read-only vote is against it, and what may be
+// prepared is rolled back.
+func TestCount(t *testing.T) {
+	clear := &interlock.Error{Op: "prepare", Kind: interlock.Definite, Err: errWork}
+	retry := &interlock.Error{Op: "prepare", Kind: interlock.Retryable, Err: errWork}
+	for name, c := range map[string]struct {
+		ballots      []ballot
+		against      bool
+		yes, perhaps []string
+	}{
+		"all yes":     {[]ballot{{"a", driver.VoteYes, nil}, {"b", driver.VoteYes, nil}}, false, []string{"a", "b"}, nil},
+		"read only":   {[]ballot{{"a", driver.VoteYes, nil}, {"b", driver.VoteReadOnly, nil}}, false, []string{"a"}, nil},
+		"no":          {[]ballot{{"a", driver.VoteYes, nil}, {"b", driver.VoteNo, nil}}, true, []string{"a"}, nil},
+		"definite":    {[]ballot{{"a", driver.VoteYes, nil}, {"b", driver.VoteNo, clear}}, true, []string{"a"}, nil},
+		"retryable":   {[]ballot{{"a", driver.VoteYes, nil}, {"b", driver.VoteNo, retry}}, true, []string{"a"}, []string{"b"}},
+		"unknown":     {[]ballot{{"a", driver.VoteYes, nil}, {"b", driver.VoteYes, errNetwork}}, true, []string{"a"}, []string{"b"}},
+		"strange":     {[]ballot{{"a", driver.Vote(7), nil}}, true, nil, nil},
+		"none at all": {nil, false, nil, nil},
+	} {
+		got := count(c.ballots)
+		if (got.against != nil) != c.against || !slices.Equal(got.yes, c.yes) || !slices.Equal(got.perhaps, c.perhaps) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// TestJudge: each branch in doubt has one verdict, and an abort is presumed of nothing
+// that somebody may be at work on, or that may have been forgotten.
+func TestJudge(t *testing.T) {
+	l := limits{time.Minute, time.Hour}
+	committing, aborted := machine{}, machine{}
+	for m, letter := range map[*machine]rune{&committing: 'C', &aborted: 'A'} {
+		got, err := replay([]journal.Entry{letters[letter]})
+		ok(t, err)
+		*m = got
+	}
+	ours, theirs := run{key: "1", sign: "r"}, run{key: "1", sign: "q"}
+	for name, c := range map[string]struct {
+		doubt doubt
+		m     *machine
+		want  verdict
+	}{
+		"young, undecided":      {doubt{ours, "north", l.patience - 1, l.patience, false}, nil, leave},
+		"old, undecided":        {doubt{ours, "north", l.patience, l.patience, false}, nil, presume},
+		"old, running here":     {doubt{ours, "north", time.Hour, time.Hour, true}, nil, leave},
+		"too old":               {doubt{ours, "north", l.patience, l.retention, false}, nil, tooOld},
+		"too old by its run":    {doubt{ours, "north", 0, l.retention, false}, nil, tooOld},
+		"aborted":               {doubt{ours, "north", 0, 0, false}, &aborted, rollBack},
+		"aborted and very old":  {doubt{ours, "north", time.Hour, 9 * time.Hour, false}, &aborted, rollBack},
+		"aborted, another run":  {doubt{theirs, "north", 0, 0, false}, &aborted, rollBack},
+		"committed, young":      {doubt{ours, "north", l.patience - 1, 0, false}, &committing, leave},
+		"committed, old":        {doubt{ours, "north", l.patience, 0, false}, &committing, commit},
+		"committed, very old":   {doubt{ours, "south", time.Hour, 9 * time.Hour, false}, &committing, commit},
+		"another run committed": {doubt{theirs, "north", 0, 0, false}, &committing, rollBack},
+		"a branch too many":     {doubt{ours, "east", time.Hour, time.Hour, false}, &committing, foreign},
+	} {
+		if got := c.doubt.judge(c.m, l); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// TestNames: each id has a key and each run a name that participants can hold, which
+// tells the run, and nothing else is taken for one.
+func TestNames(t *testing.T) {
+	now := time.Unix(1795300000, 5)
+	seen := map[string]string{}
+	for _, id := range []string{"1", "transfer/42", "~", "a b", "ä", strings.Repeat("x", longestKey), strings.Repeat("x", longestKey+1),
+		strings.Repeat("x", 200), "~" + strings.Repeat("x", longestKey), "1.000000000000", "."} {
+		r := begin(id, now, 1<<31+7)
+		if other, twice := seen[r.key]; twice {
+			t.Errorf("%q and %q have the key %q", id, other, r.key)
+		}
+		seen[r.key] = id
+		if Key(r.key) != r.key {
+			t.Errorf("%q: the key of the key is %q", id, Key(r.key))
+		}
+		ok(t, r.xid(strings.Repeat("b", driver.MaxXIDBranch)).Check())
+		back, err := parse(r.String())
+		if err != nil || back.key != r.key || back.sign != r.sign || !back.began.Equal(time.Unix(1795300000, 0)) {
+			t.Errorf("%q: %+v, %v", id, back, err)
+		}
+	}
+	if begin("1", now, 1) == begin("1", now, 2) || begin("1", now, 1) == begin("1", now.Add(time.Second), 1) {
+		t.Error("two runs have one name")
+	}
+	for _, name := range []string{"", "1", "1.00000000000", "1_000000000000", "1.00000000000w", "1.00000000000A", "1.-00000000000", ".000000000000",
+		strings.Repeat("x", longestKey+1) + ".000000000000", "a b.000000000000"} {
+		if r, err := parse(name); err == nil {
+			t.Errorf("%q was taken for %+v", name, r)
+		}
+	}
+	if !errors.Is(uncertain("x", "y", errWork), interlock.ErrUncertain) || len(said(strings.Repeat("ä", 1000))) > longest+5 {
+		t.Error("errors")
+	}
+}

@@ -1,0 +1,301 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestMisuseOfNew: what is wrong with options and participants is said, all of it.
+func TestMisuseOfNew(t *testing.T) {
+	j, err := journal.New(memory.NewJournal(), nil)
+	ok(t, err)
+	defer func() { ok(t, j.Close()) }()
+	bank := memory.NewParticipant()
+	for name, c := range map[string]struct {
+		o   *Options
+		all []Registered
+	}{
+		"negative":   {&Options{Patience: -1}, nil},
+		"impatience": {&Options{Patience: time.Hour, Retention: time.Hour}, nil},
+		"long name":  {&Options{Name: strings.Repeat("x", 201)}, nil},
+		"nil":        {nil, []Registered{nil}},
+		"none":       {nil, []Registered{At[*memory.Branch]("north", nil)}},
+		"twice":      {nil, []Registered{At("north", bank), At("north", bank)}},
+		"empty name": {nil, []Registered{At("", bank)}},
+		"bad name":   {nil, []Registered{At("nor/th", bank)}},
+		"longest":    {nil, []Registered{At(strings.Repeat("n", driver.MaxXIDBranch+1), bank)}},
+	} {
+		co, err := coordinator.New(j, nil)
+		ok(t, err)
+		if _, err := New(co, c.o, c.all...); err == nil || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	co, err := coordinator.New(j, nil)
+	ok(t, err)
+	_, err = New(co, nil, At("north", bank))
+	ok(t, err)
+	_, err = New(co, nil)
+	wantKind(t, err, interlock.Bug, nil)
+}
+
+// TestMisuseOfRun: bad input ends in a clear error, and leaves nothing.
+func TestMisuseOfRun(t *testing.T) {
+	served(t, nil, func(t *testing.T, p *process) {
+		work := p.add(transfer)
+		wantKind(t, p.Run(t.Context(), "", work), interlock.Bug, nil)
+		wantKind(t, p.Run(t.Context(), strings.Repeat("x", 201), work), interlock.Bug, nil)
+		wantKind(t, p.Run(t.Context(), "1", nil), interlock.Bug, nil)
+
+		var kept *T
+		wantKind(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
+			kept = x
+			_, err := p.at["north"].Join(ctx, x)
+			ok(t, err)
+			_, err = p.at["north"].Join(ctx, x)
+			wantKind(t, err, interlock.Bug, nil)
+			_, err = At("east", p.world.banks["north"]).Join(ctx, x)
+			wantKind(t, err, interlock.Bug, nil)
+			return err
+		}), interlock.Definite, ErrAborted)
+		_, err := p.at["south"].Join(t.Context(), kept)
+		wantKind(t, err, interlock.Bug, nil)
+
+		ended, end := context.WithCancel(t.Context())
+		wantKind(t, p.Run(ended, "1", func(ctx context.Context, x *T) error {
+			defer end()
+			return work(ctx, x)
+		}), interlock.Definite, context.Canceled)
+		wantSums(t, p.world, 0, 0)
+		ok(t, p.Run(t.Context(), "1", work)) // nothing was left locked
+
+		// A panic frees what was joined, and comes through.
+		func() {
+			defer func() {
+				if r := recover(); r != "no" {
+					t.Errorf("%v", r)
+				}
+			}()
+			ok(t, p.Settle(t.Context(), "1"))
+			_ = p.Run(t.Context(), "2", func(ctx context.Context, x *T) error {
+				ok(t, work(ctx, x))
+				panic("no")
+			})
+		}()
+		ok(t, p.Run(t.Context(), "2", work))
+		ok(t, p.Settle(t.Context(), "2"))
+		wantSums(t, p.world, -20, 20)
+		if n := len(p.running); n != 0 {
+			t.Errorf("%d are thought to run", n)
+		}
+	})
+}
+
+// TestOtherTransaction: an id that belongs to another protocol, or to another id's
+// key, is not touched.
+func TestOtherTransaction(t *testing.T) {
+	served(t, nil, func(t *testing.T, p *process) {
+		_, err := p.coordinator.Journal().Begin(t.Context(), "saga", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
+		ok(t, err)
+		work := p.add(transfer)
+		wantKind(t, p.Run(t.Context(), "saga", work), interlock.Bug, ErrOther)
+		_, err = p.Look(t.Context(), "saga")
+		wantKind(t, err, interlock.Bug, ErrOther)
+		wantKind(t, p.Acknowledge(t.Context(), "saga", "ann", "x"), interlock.Bug, ErrOther)
+
+		long := strings.Repeat("long/", 20)
+		ok(t, p.Run(t.Context(), long, work))
+		ok(t, p.Settle(t.Context(), Key(long)))
+		o, err := p.Look(t.Context(), Key(long))
+		ok(t, err)
+		if o.ID != long || o.Key != Key(long) || o.State != Committed {
+			t.Errorf("%+v", o)
+		}
+		_, err = p.Look(t.Context(), "2")
+		wantKind(t, err, interlock.Definite, ErrNone)
+		wantKind(t, p.Settle(t.Context(), "2"), interlock.Definite, ErrNone)
+	})
+}
+
+// TestStrangersAreLeft: what others have prepared, in the same namespace or under a
+// name that is not ours, is shown and not touched.
+func TestStrangersAreLeft(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		p := w.start(t, nil, &Options{Hooks: hooks})
+		other := begin("1", time.Now(), 7)
+		for _, x := range []driver.XID{{Transaction: "by-hand", Branch: "north"}, {Transaction: other.String(), Branch: "east"}} {
+			w.prepare(t, "north", x)
+		}
+		w.prepare(t, "north", other.xid("south")) // two names of one database: for "south" to find
+		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
+		ok(t, err)
+		w.prepare(t, "north", other.xid("north"))
+		for range 3 {
+			p.Scan(t.Context())
+			time.Sleep(patience)
+		}
+		if w.inDoubt(t) != 4 || log.count("orphan foreign north") != 9 {
+			t.Errorf("%d in doubt, %v", w.inDoubt(t), log.all())
+		}
+	})
+}
+
+// prepare leaves a branch in doubt.
+func (w *world) prepare(t *testing.T, bank string, x driver.XID) {
+	t.Helper()
+	tx, b, err := w.banks[bank].Begin(t.Context(), x)
+	ok(t, err)
+	_, err = tx.Add(x.Transaction+x.Branch, 1)
+	ok(t, err)
+	if vote, err := b.Prepare(t.Context()); vote != driver.VoteYes {
+		t.Fatal(err)
+	}
+}
+
+// TestDecide: a participant that asks hears what stands in the journal; if nothing
+// does, an abort stands there before it is told so.
+func TestDecide(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.start(t, nil, &Options{Patience: time.Second, Retention: time.Hour})
+		var name string
+		ok(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
+			name = x.XID("north").Transaction
+			_, err := p.Decide(ctx, name)
+			wantKind(t, err, interlock.Retryable, nil)
+			return p.add(transfer)(ctx, x)
+		}))
+		d, err := p.Decide(t.Context(), name)
+		if d != Commit || err != nil {
+			t.Errorf("%v, %v", d, err)
+		}
+		another := begin("1", time.Now(), 99)
+		if d, err = p.Decide(t.Context(), another.String()); d != Abort || err != nil {
+			t.Errorf("another run: %v, %v", d, err)
+		}
+		lost := begin("2", time.Now(), 99)
+		for range 2 {
+			if d, err = p.Decide(t.Context(), lost.String()); d != Abort || err != nil {
+				t.Errorf("%v, %v", d, err)
+			}
+		}
+		got, _ := w.records(t, "2")
+		same(t, "records", got, "decide:abort")
+		_, err = p.Decide(t.Context(), "by-hand")
+		wantKind(t, err, interlock.Bug, nil)
+
+		old := begin("3", time.Now(), 99)
+		time.Sleep(time.Hour)
+		_, err = p.Decide(t.Context(), old.String())
+		wantKind(t, err, interlock.Definite, ErrNone)
+		if got, _ = w.records(t, "3"); len(got) != 0 {
+			t.Errorf("records %v", got)
+		}
+	})
+}
+
+// TestTooOld: what may have been forgotten is left to a person, who can decide it once.
+func TestTooOld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		p := w.start(t, nil, &Options{Hooks: hooks, Retention: time.Hour})
+		forgotten, other := begin("1", time.Now(), 1), begin("2", time.Now(), 2)
+		for _, bank := range []string{"north", "south"} {
+			w.prepare(t, bank, forgotten.xid(bank))
+		}
+		w.prepare(t, "north", other.xid("north"))
+		time.Sleep(time.Hour)
+		defer p.serve(t, 1)()
+		time.Sleep(time.Minute)
+		if w.inDoubt(t) != 3 || log.count("orphan too old") < 9 || log.count("decided") != 0 {
+			t.Errorf("%d in doubt, %v", w.inDoubt(t), log.all())
+		}
+		for _, c := range []struct{ transaction, decision, actor, reason string }{
+			{"by-hand", "commit", "ann", "the log says so"},
+			{forgotten.String(), "perhaps", "ann", "the log says so"},
+			{forgotten.String(), "commit", "", "the log says so"},
+			{forgotten.String(), "commit", "ann", ""},
+		} {
+			wantKind(t, p.Resolve(t.Context(), c.transaction, Decision(c.decision), c.actor, c.reason), interlock.Bug, nil)
+		}
+		none := begin("3", time.Now(), 3)
+		wantKind(t, p.Resolve(t.Context(), none.String(), Commit, "ann", "x"), interlock.Definite, nil)
+		ok(t, p.Resolve(t.Context(), forgotten.String(), Commit, "ann", "the log says so"))
+		ok(t, p.Resolve(t.Context(), forgotten.String(), Commit, "bob", "so do I"))
+		wantKind(t, p.Resolve(t.Context(), forgotten.String(), Abort, "bob", "no"), interlock.Definite, ErrDecided)
+		ok(t, p.Resolve(t.Context(), other.String(), Abort, "ann", "nobody misses it"))
+		w.rest(t)
+		o, err := p.Look(t.Context(), "1")
+		ok(t, err)
+		if o.State != Committed || o.Actor != "ann" || len(o.Branches) != 2 {
+			t.Errorf("%+v", o)
+		}
+		for _, bank := range []string{"north", "south"} {
+			if w.banks[bank].Get(forgotten.String()+bank) != 1 {
+				t.Errorf("%s was not committed", bank)
+			}
+		}
+		if w.banks["north"].Get(other.String()+"north") != 0 {
+			t.Error("what was to be aborted is there")
+		}
+	})
+}
+
+// TestResolveAsksAll: a person's commit is refused while a participant cannot say what
+// it has.
+func TestResolveAsksAll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.start(t, nil, nil)
+		r := begin("1", time.Now(), 1)
+		w.prepare(t, "north", r.xid("north"))
+		p.participants["south"] = deaf{p.participants["south"]}
+		if err := p.Resolve(t.Context(), r.String(), Commit, "ann", "x"); !errors.Is(err, errNetwork) {
+			t.Error(err)
+		}
+		found, err := p.InDoubt(t.Context())
+		if len(found) != 1 || !errors.Is(err, errNetwork) {
+			t.Errorf("%+v, %v", found, err)
+		}
+	})
+}
+
+// deaf is a participant that cannot be asked.
+type deaf struct{ driver.Participant }
+
+func (deaf) InDoubt(context.Context) ([]driver.Doubt, error) { return nil, errNetwork }
+
+// TestMissingParticipant: a process that was built without a participant commits the
+// others, and says which it lacks.
+func TestMissingParticipant(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		p := w.start(t, nil, nil)
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		poor := w.start(t, nil, &Options{Hooks: hooks})
+		delete(poor.participants, "south")
+		stop := poor.serve(t, 1)
+		time.Sleep(time.Minute)
+		stop()
+		if log.count("tried commit south") == 0 || log.count("tried commit north") != 0 {
+			t.Errorf("%v", log.all())
+		}
+		wantSums(t, w, -10, 0)
+		defer p.serve(t, 2)()
+		ok(t, p.Settle(t.Context(), "1"))
+		wantSums(t, w, -10, 10)
+	})
+}
