@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,6 +22,8 @@ const (
 	maxShardBytes      = 512 << 10
 )
 
+var errBranchOver = errors.New("the branch was prepared, committed or abandoned before")
+
 // ShardBranch is a branch of a shard while the user works in it. Its calls see the
 // shard as it was at the first of them, with the branch's own changes. Nobody else
 // sees those before they are committed. What a branch wants to change it reads first,
@@ -33,7 +34,6 @@ const (
 type ShardBranch struct {
 	shard    *Shard
 	xid      driver.XID
-	nonce    string
 	items    map[string]*shardItem // that were read, by item
 	revision int64                 // at which they were; 0 before the first
 	bytes    int                   // of names and values
@@ -58,7 +58,7 @@ func (s *Shard) Begin(ctx context.Context, x driver.XID) (*ShardBranch, driver.P
 	if ctx.Err() != nil {
 		return nil, nil, unsent(ctx, op, branchName(x))
 	}
-	b := &ShardBranch{shard: s, xid: x, nonce: rand.Text(), items: map[string]*shardItem{}}
+	b := &ShardBranch{shard: s, xid: x, items: map[string]*shardItem{}}
 	return b, preparing{b}, nil
 }
 
@@ -130,7 +130,7 @@ func (b *ShardBranch) Delete(ctx context.Context, name string) error {
 // touch reads an item, unless the branch has read it already.
 func (b *ShardBranch) touch(ctx context.Context, op, name, item string) (*shardItem, error) {
 	if b.over {
-		return nil, shardError(op, name, interlock.Bug, errors.New("its branch has ended"))
+		return nil, shardError(op, name, interlock.Bug, errBranchOver)
 	}
 	if err := checkName(op, name); err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func (s *Shard) endOnce(ctx context.Context, op string, x driver.XID, commit boo
 			return true, shardError(op, name, interlock.Definite, fmt.Errorf("%w: nothing is known of it", driver.ErrHeuristic))
 		}
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(s.doubtKey(x)), "=", 0))
-		return s.settle(ctx, op, name, when, []clientv3.Op{s.mark(x, false, "")})
+		return s.settle(ctx, op, name, when, []clientv3.Op{s.mark(x, false)})
 	}
 	d, err := readDoubt(doubted[0])
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Shard) endOps(x driver.XID, d doubt, commit bool) (ops []clientv3.Op) {
 	for _, item := range d.Reads {
 		ops = append(ops, clientv3.OpDelete(s.readKey(string(item), x)))
 	}
-	return append(ops, clientv3.OpDelete(s.doubtKey(x)), s.mark(x, commit, d.Nonce))
+	return append(ops, clientv3.OpDelete(s.doubtKey(x)), s.mark(x, commit))
 }
 
 func (s *Shard) settle(ctx context.Context, op, name string, when []clientv3.Cmp, then []clientv3.Op) (done bool, err error) {

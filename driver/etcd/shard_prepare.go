@@ -16,8 +16,7 @@ import (
 type preparing struct{ b *ShardBranch }
 
 // Prepare reserves what the branch has changed and read, by one request. A branch
-// that did nothing at all is read-only and sends nothing. Repeating it after an
-// Uncertain answer converges.
+// that did nothing at all is read-only and sends nothing.
 func (p preparing) Prepare(ctx context.Context) (driver.Vote, error) {
 	b := p.b
 	if err := b.finish("prepare branch"); err != nil {
@@ -41,8 +40,9 @@ func (p preparing) Prepare(ctx context.Context) (driver.Vote, error) {
 }
 
 // CommitOne posts at once what the branch has changed, by one request; a branch that
-// changed nothing has seen one instant of the shard, and sends nothing. Repeating it
-// after an Uncertain answer converges.
+// changed nothing has seen one instant of the shard, and sends nothing. After an
+// Uncertain answer Shard.Commit knows whether it was done, and Shard.Rollback keeps it
+// from being done later.
 func (p preparing) CommitOne(ctx context.Context) error {
 	b := p.b
 	if err := b.finish("commit branch"); err != nil {
@@ -52,19 +52,19 @@ func (p preparing) CommitOne(ctx context.Context) error {
 	if len(d.Writes) == 0 {
 		return nil
 	}
-	return b.try(ctx, "commit branch", append(b.shard.post(d), b.shard.mark(b.xid, true, d.Nonce)))
+	return b.try(ctx, "commit branch", append(b.shard.post(d), b.shard.mark(b.xid, true)))
 }
 
 // Abandon has nothing to take back: nothing of a branch is in etcd before Prepare.
 func (p preparing) Abandon(context.Context) error {
-	p.b.over, p.b.items = true, nil
+	p.b.over = true
 	return nil
 }
 
-// finish ends the user's part of a branch. One that was abandoned has nothing left.
+// finish ends the user's part of a branch, once.
 func (b *ShardBranch) finish(op string) error {
-	if b.items == nil {
-		return shardError(op, branchName(b.xid), interlock.Bug, errors.New("it was abandoned"))
+	if b.over {
+		return shardError(op, branchName(b.xid), interlock.Bug, errBranchOver)
 	}
 	b.over = true
 	return nil
@@ -72,7 +72,7 @@ func (b *ShardBranch) finish(op string) error {
 
 // plan is what the branch is to do once it is committed.
 func (b *ShardBranch) plan() doubt {
-	d := doubt{Nonce: b.nonce, Since: b.shard.now().UnixMicro()}
+	d := doubt{Since: b.shard.now().UnixMicro()}
 	for _, item := range b.inOrder() {
 		it := b.items[item]
 		if !it.changed {
@@ -97,8 +97,8 @@ func (s *Shard) post(d doubt) (ops []clientv3.Op) {
 }
 
 // mark leaves the marker of a branch.
-func (s *Shard) mark(x driver.XID, committed bool, nonce string) clientv3.Op {
-	return clientv3.OpPut(s.endedKey(x), jsonText(ended{committed, nonce, s.now().UnixMicro()}))
+func (s *Shard) mark(x driver.XID, committed bool) clientv3.Op {
+	return clientv3.OpPut(s.endedKey(x), jsonText(ended{committed, s.now().UnixMicro()}))
 }
 
 // try does something if all that the branch has read is still so and nobody else's,
@@ -128,7 +128,7 @@ func (b *ShardBranch) try(ctx context.Context, op string, ops []clientv3.Op) err
 	return b.refusal(op, reply)
 }
 
-// refusal says why a branch cannot be prepared or committed; nil if it was before.
+// refusal says why a branch cannot be prepared or committed.
 func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 	name := branchName(b.xid)
 	next := func() *mvccpb.KeyValue {
@@ -139,11 +139,8 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 		}
 		return kvs[0]
 	}
-	if known, err := b.before(next(), next()); known {
-		if err != nil {
-			err = shardError(op, name, interlock.Definite, err)
-		}
-		return err
+	if err := namesake(next(), next()); err != nil {
+		return shardError(op, name, interlock.Definite, err)
 	}
 	if low := next(); low != nil && low.ModRevision > b.revision {
 		return shardError(op, name, interlock.Retryable, errors.New("markers were forgotten since it began, begin again"))
@@ -156,39 +153,31 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 		} else if it.changed {
 			next()
 		}
-		if err := b.conflict(it, held, posted); err != nil {
+		if err := conflict(it, held, posted); err != nil {
 			return shardError(op, name, interlock.Kind(err), err)
 		}
 	}
 	return shardError(op, name, interlock.Retryable, errors.New("the shard has changed"))
 }
 
-// before tells of a branch of this name that was prepared, or has ended. It is known
-// without an error if it is this one.
-func (b *ShardBranch) before(doubted, marker *mvccpb.KeyValue) (known bool, err error) {
-	switch {
-	case doubted != nil:
-		d, err := readDoubt(doubted)
-		if err == nil && d.Nonce != b.nonce {
-			err = errors.New("another branch of this name is prepared")
-		}
-		return true, err
-	case marker != nil:
-		e, err := readEnded(marker)
-		switch {
-		case err == nil && !e.Committed:
-			err = fmt.Errorf("it was rolled back at %v, before it came", recorded(e.At))
-		case err == nil && e.Nonce != b.nonce:
-			err = fmt.Errorf("another branch of this name was committed at %v", recorded(e.At))
-		}
-		return true, err
+// namesake tells of a branch of the same name that is prepared, or has ended.
+func namesake(doubted, marker *mvccpb.KeyValue) error {
+	if doubted != nil {
+		return errors.New("a branch of this name is prepared")
 	}
-	return false, nil
+	if marker == nil {
+		return nil
+	}
+	e, err := readEnded(marker)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("a branch of this name has ended before: %s at %v", outcomeName(e.Committed), recorded(e.At))
 }
 
 // conflict says what is in the way of an item: a branch that holds it, or another
 // version.
-func (b *ShardBranch) conflict(it *shardItem, held, posted *mvccpb.KeyValue) error {
+func conflict(it *shardItem, held, posted *mvccpb.KeyValue) error {
 	if held != nil {
 		h, err := readHold(held)
 		if err != nil {

@@ -33,7 +33,6 @@ func readHold(kv *mvccpb.KeyValue) (h hold, err error) {
 // doubt is what a prepared branch waits to do. Items are bytes, because JSON would
 // change what is not UTF-8.
 type doubt struct {
-	Nonce  string       `json:"nonce"` // of the branch that was prepared: two may have one XID
 	Since  int64        `json:"since_us"`
 	Writes []doubtWrite `json:"writes,omitempty"`
 	Reads  [][]byte     `json:"reads,omitempty"` // items
@@ -48,7 +47,7 @@ type doubtWrite struct {
 }
 
 func readDoubt(kv *mvccpb.KeyValue) (d doubt, err error) {
-	if json.Unmarshal(kv.Value, &d) != nil || d.Nonce == "" {
+	if json.Unmarshal(kv.Value, &d) != nil || d.Since == 0 {
 		return doubt{}, fmt.Errorf("key %q is not a prepared branch", kv.Key)
 	}
 	return d, nil
@@ -56,9 +55,8 @@ func readDoubt(kv *mvccpb.KeyValue) (d doubt, err error) {
 
 // ended is the marker of a branch.
 type ended struct {
-	Committed bool   `json:"committed"`
-	Nonce     string `json:"nonce,omitempty"` // of the branch that was committed
-	At        int64  `json:"at_us"`
+	Committed bool  `json:"committed"`
+	At        int64 `json:"at_us"`
 }
 
 func readEnded(kv *mvccpb.KeyValue) (e ended, err error) {

@@ -216,24 +216,6 @@ func TestShardEndsOnce(t *testing.T) {
 	}
 }
 
-// TestShardRepeats: Prepare and CommitOne of one branch are what they were.
-func TestShardRepeats(t *testing.T) {
-	s := NewShard(dial(t, serverFor(t).Addr()), "")
-	p := begun(t, s, "t", add(t, 5, "x"))
-	mustPrepare(t, p)
-	mustPrepare(t, p)
-	mustEnd(t, s.Commit, "t")
-	mustPrepare(t, p)
-	wantBalance(t, s, "x", 5, 0, 0)
-	p = begun(t, s, "u", add(t, 5, "x"))
-	for range 2 {
-		if err := p.CommitOne(bounded(t)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wantBalance(t, s, "x", 10, 0, 0)
-}
-
 // TestShardReadOnly: a branch that did nothing needs no second phase, and one that
 // read does.
 func TestShardReadOnly(t *testing.T) {
