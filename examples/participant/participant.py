@@ -177,6 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.number("Attempt")
         self.number("Begun")
         self.number("Epoch", 0)
+        self.number("Until", 0)
         deadline = self.number("Deadline", 0)
         if deadline and deadline <= time.time() * 1000:
             raise Answer(408, "the deadline has passed, nobody waits for the answer")

@@ -353,6 +353,7 @@ func TestBadCallIsRefused(t *testing.T) {
 		branch.HeaderEpoch:       {"0", "-1", "x", "0x10", "9223372036854775808"},
 		branch.HeaderBegun:       {"", "0", "-5", "yesterday", "253402300800000"},
 		branch.HeaderDeadline:    {"0", "-5", "1e3", "253402300800000"},
+		branch.HeaderUntil:       {"0", "-5", "1e3", "253402300800000"},
 	} {
 		for _, value := range values {
 			mustRefuse(t, raw("t", map[string]string{header: value}), header)

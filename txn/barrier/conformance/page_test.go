@@ -140,6 +140,7 @@ milliseconds since 1970.
 | ` + "`" + branch.HeaderEpoch + "`" + ` | the coordinator's fencing token, for resources that know one; only if there is one |
 | ` + "`" + branch.HeaderBegun + "`" + ` | when the transaction began |
 | ` + "`" + branch.HeaderDeadline + "`" + ` | after that nobody waits for the answer; only if there is one |
+| ` + "`" + branch.HeaderUntil + "`" + ` | how long a try has to hold what it holds; only with a try |
 
 Transaction, branch and step name the row that the participant keeps, written in the same local transaction as its business.
 The body is the input, at most 1 MiB.

@@ -122,6 +122,9 @@ func (s *stage) call(m message, attempt int) branch.Call {
 	if c.Branch == "" {
 		c.Branch = defaultBranch
 	}
+	if c.Operation == branch.Try {
+		c.Until = s.begun.Add(time.Hour)
+	}
 	if m.as == late {
 		c.Deadline = s.begun.Add(-time.Hour)
 	}
