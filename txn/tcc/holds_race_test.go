@@ -1,0 +1,177 @@
+package tcc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// testNeverMoreThanThereIs: many transactions want the last units of two items at once,
+// each call is made several times at once, in any order: what was confirmed was held,
+// what is held fits, and every call that has an answer always has the same.
+func testNeverMoreThanThereIs(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	const transactions, capacity = 24, 5
+	in := open(t, openDB(t))
+	in.set(t, "room", capacity)
+	take, until := in.holds().Take(), time.Now().Add(time.Hour)
+	var mu sync.Mutex
+	answers := map[string]map[string]bool{}
+	var work sync.WaitGroup
+	for i := range transactions {
+		dice := rand.New(rand.NewPCG(uint64(i), 3))
+		ops := []branch.Operation{branch.Try, branch.Try, branch.Cancel, branch.Cancel}
+		if i%2 == 0 {
+			ops = []branch.Operation{branch.Try, branch.Try, branch.Try}
+		}
+		dice.Shuffle(len(ops), func(a, b int) { ops[a], ops[b] = ops[b], ops[a] })
+		for _, op := range ops {
+			work.Go(func() {
+				id := fmt.Sprint(i)
+				got := in.patient(t, take, id, op, tcc.Want{Item: "room", N: 1}, until)
+				mu.Lock()
+				defer mu.Unlock()
+				if answers[id] == nil {
+					answers[id] = map[string]bool{}
+				}
+				answers[id][string(op)+" "+got] = true
+			})
+		}
+	}
+	work.Wait()
+	held := int64(0)
+	for id, a := range answers {
+		if in.state(t, id, "b") == "held" {
+			held++
+		}
+		switch {
+		case len(a) > 3, a["try done"] && a["try refused"]:
+			t.Errorf("%s: %v", id, a)
+		case a["cancel done"] && in.state(t, id, "b") == "held":
+			t.Errorf("%s was cancelled and is held", id)
+		}
+	}
+	if l := in.level(t, "room"); l.Held != held || l.Available() < 0 || l.Sold != 0 {
+		t.Errorf("%d are held: %+v", held, l)
+	}
+}
+
+// patient makes a call until it is answered: what is Retry, such as a deadlock, did
+// nothing.
+func (in inn) patient(t *testing.T, of tcc.Resource[tcc.Want, tcc.Want], id string, op branch.Operation, w tcc.Want, until time.Time) string {
+	for range 100 {
+		err := in.do(context.Background(), of, id, op, w, until)
+		if class, _ := branch.ClassOf(err); err == nil || class != branch.ClassRetry {
+			return answer(err)
+		}
+	}
+	t.Errorf("%s %s is never answered", op, id)
+	return ""
+}
+
+// testConfirmAgainstCancel: a confirmation and a cancellation at once, which cannot be
+// if the coordinator is sound: one of them wins, and the other is told.
+func testConfirmAgainstCancel(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	in := open(t, openDB(t), "room")
+	take := in.holds().Take()
+	for i := range 10 {
+		id := fmt.Sprint(i)
+		ok(t, in.do(t.Context(), take, id, branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Hour)))
+		var confirmed, cancelled string
+		var work sync.WaitGroup
+		work.Go(func() { confirmed = in.patient(t, take, id, branch.Confirm, tcc.Want{}, time.Time{}) })
+		work.Go(func() { cancelled = in.patient(t, take, id, branch.Cancel, tcc.Want{}, time.Time{}) })
+		work.Wait()
+		if is := in.state(t, id, "b"); is == "confirmed" && (confirmed != "done" || cancelled != "violation") ||
+			is == "cancelled" && (confirmed != "violation" || cancelled != "done") || is == "held" {
+			t.Errorf("%s: confirmed: %s, cancelled: %s", is, confirmed, cancelled)
+		}
+	}
+	if l := in.level(t, "room"); l.Held != 0 || l.Available() != 10-l.Sold {
+		t.Errorf("%+v", l)
+	}
+}
+
+// testSweep: what is past its time is asked about, freed if it is to be cancelled and
+// kept if it is to be confirmed; nothing is freed that was not asked about; and one that
+// cannot be asked about keeps no other from it.
+func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	in := open(t, openDB(t), "room")
+	holds := in.holds()
+	for i, id := range []string{"damaged", "confirmed", "cancelled", "young"} {
+		ok(t, in.do(t.Context(), holds.Take(), id, branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Duration(i)*time.Second+time.Minute)))
+	}
+	in.pass(t, "young", time.Hour) // its time was prolonged meanwhile
+	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(2*time.Hour)))
+	for _, id := range []string{"damaged", "confirmed", "cancelled"} {
+		in.pass(t, id, -time.Hour)
+	}
+	var asked []string
+	damaged := &tcc.MismatchError{ID: "damaged", Problem: "it is a saga"}
+	ask := func(_ context.Context, id, name string) (tcc.Decision, error) {
+		asked = append(asked, id+" "+name)
+		return map[string]tcc.Decision{"confirmed": tcc.Confirm, "cancelled": tcc.Cancel}[id],
+			map[bool]error{true: damaged}[id == "damaged"]
+	}
+	n, oldest := in.overdue(t)
+	if n != 3 || oldest < 59*time.Minute || oldest > 2*time.Hour {
+		t.Errorf("%d overdue, for %v", n, oldest)
+	}
+	swept, err := holds.Sweep(t.Context(), ask, 100)
+	if swept != (tcc.Swept{Freed: 1, Kept: 1}) || !errors.Is(err, tcc.ErrMismatch) || len(asked) != 3 {
+		t.Errorf("%+v, %v, asked about %v", swept, err, asked)
+	}
+	if l := in.level(t, "room"); l.Held != 3 || in.state(t, "cancelled", "b") != "cancelled" {
+		t.Errorf("%+v", l)
+	}
+	if n, _ := in.overdue(t); n != 2 {
+		t.Errorf("%d overdue", n)
+	}
+	if swept, err = holds.Sweep(t.Context(), ask, 100); swept != (tcc.Swept{}) || err != nil {
+		t.Errorf("at once again: %+v, %v", swept, err)
+	}
+	ok(t, in.do(t.Context(), holds.Take(), "confirmed", branch.Confirm, tcc.Want{}, time.Time{}))
+}
+
+// testSweepStops: while the coordinator cannot be asked, nothing is freed, and not each
+// hold is asked about in vain.
+func testSweepStops(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	in := open(t, openDB(t), "room")
+	for i := range 3 {
+		id := fmt.Sprint(i)
+		ok(t, in.do(t.Context(), in.holds().Take(), id, branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Minute)))
+		in.pass(t, id, -time.Hour)
+	}
+	asked, gone := 0, errors.New("nobody answers")
+	_, err := in.holds().Sweep(t.Context(), func(context.Context, string, string) (tcc.Decision, error) { asked++; return "", gone }, 100)
+	if !errors.Is(err, gone) || asked != 1 || in.level(t, "room").Held != 3 {
+		t.Errorf("%v, asked %d times", err, asked)
+	}
+	swept, err := in.holds().Sweep(t.Context(), func(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, nil }, 2)
+	if swept.Freed != 2 || err != nil || in.level(t, "room").Held != 1 {
+		t.Errorf("%+v, %v", swept, err)
+	}
+}
+
+// pass moves the time of a hold, as if so much had passed.
+func (in inn) pass(t testing.TB, id string, by time.Duration) {
+	t.Helper()
+	in.Exec(t, fmt.Sprintf(`update interlock_tcc_hold set until_ms = until_ms + %d, ask_ms = ask_ms + %d where transaction_id = '%s'`, by.Milliseconds(), by.Milliseconds(), id))
+}
+
+func (in inn) overdue(t testing.TB) (n int, oldest time.Duration) {
+	t.Helper()
+	in.Do(t, func(ctx context.Context, db driver.SQL) (err error) {
+		n, oldest, err = in.Overdue(ctx, db)
+		return err
+	})
+	return n, oldest
+}

@@ -1,0 +1,160 @@
+package tcc
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestManagers: what is wrong is told when the manager is made, all of it.
+func TestManagers(t *testing.T) {
+	j, err := journal.New(memory.NewJournal(), nil)
+	ok(t, err)
+	defer j.Close()
+	v := newVenue("hotel", 1)
+	for name, c := range map[string]struct {
+		o         *Options
+		resources []Defined
+		want      string // empty if nothing is wrong
+	}{
+		"right":     {nil, []Defined{v.define()}, ""},
+		"nothing":   {nil, nil, ""},
+		"nil":       {nil, []Defined{Define[string, string]("x", nil)}, "is nil"},
+		"no name":   {nil, []Defined{Define("", Resource[string, string](v))}, "1 to 255"},
+		"long name": {nil, []Defined{Define(strings.Repeat("x", 256), Resource[string, string](v))}, "1 to 255"},
+		"twice":     {nil, []Defined{v.define(), v.define()}, "each its own"},
+		"margin":    {&Options{Hold: time.Second, Margin: time.Second}, nil, "nothing could ever be confirmed"},
+	} {
+		c2, err := coordinator.New(j, nil)
+		ok(t, err)
+		_, err = New(c2, c.o, c.resources...)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, again := New(c2, nil); c.want == "" && interlock.Kind(again) != interlock.Bug {
+			t.Errorf("%s: a coordinator has two managers: %v", name, again)
+		}
+	}
+}
+
+// TestBadInput ends in a clear error, and nothing was tried.
+func TestBadInput(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		v := newVenue("hotel", 100)
+		r := serve(t, nil, 1, nil, v)
+		try := v.define().Try("seat")
+		endless := Define("hotel", Resource[float64, string](nil)).Try(math.Inf(1))
+		var many []Branch
+		for i := range MaxBranches + 1 {
+			many = append(many, try.As(string(rune('A'+i))))
+		}
+		stranger := newVenue("stranger", 1).define().Try("seat")
+		run := func(kind, id string, branches ...Branch) error {
+			return second(r.Run(t.Context(), kind, id, branches...))
+		}
+		for name, err := range map[string]error{
+			"no id": run("booking", "", try), "long id": run("booking", strings.Repeat("x", driver.MaxTransaction+1), try),
+			"NUL": run("booking", "a\x00b", try), "no UTF-8": run("booking", "\xff", try),
+			"no type": run("", "1", try), "long type": run(strings.Repeat("x", 251), "1", try),
+			"no branch": run("booking", "1"), "nil": run("booking", "1", nil), "many": run("booking", "1", many...),
+			"twice": run("booking", "1", try, try), "no name": run("booking", "1", try.As("")), "long name": run("booking", "1", try.As(strings.Repeat("x", 256))),
+			"stranger": run("booking", "1", stranger), "no JSON": run("booking", "1", endless),
+			"large": run("booking", "1", v.define().Try(strings.Repeat("x", driver.MaxPayload))),
+		} {
+			if wantKind(t, err, interlock.Bug, nil); t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		if len(v.post.keys) != 0 || r.store.count() != 0 {
+			t.Errorf("%v, %d appends", v.post.keys, r.store.count())
+		}
+		_, err := r.Look(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrNone)
+		_, err = try.Hold(Outcome{})
+		wantKind(t, err, interlock.Uncertain, ErrNoHold)
+		ok(t, run("booking", "1", many[:MaxBranches]...))
+		o, err := r.Wait(t.Context(), "1")
+		if o.State != Confirmed || err != nil {
+			t.Errorf("%d branches: %+v, %v", MaxBranches, o, err)
+		}
+	})
+}
+
+// TestLargeHolds: what is as large as it may be is kept beside the records; what is
+// larger is not known, and cancelled.
+func TestLargeHolds(t *testing.T) {
+	for size, want := range map[int]Decision{driver.MaxPayload/2 - 2000: Confirm, driver.MaxPayload: Cancel} {
+		bubble(t, func(t *testing.T) {
+			r := idle(t, nil, nil, nil)
+			d := Define("store", Resource[string, string](wide(size)))
+			r.handles["store"] = d.of
+			r.serve(t, 1)
+			o, err := r.Run(t.Context(), "booking", "1", d.Try(strings.Repeat("q", driver.MaxPayload/2-2000)))
+			if o.Decision != want {
+				t.Errorf("%d bytes: %s, %v", size, o.Decision, err)
+			}
+			if o, _ := r.Wait(t.Context(), "1"); o.State != map[Decision]State{Confirm: Confirmed, Cancel: Cancelled}[want] {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}
+
+// wide holds so many bytes.
+type wide int
+
+func (w wide) Try(context.Context, string, time.Time) (string, error) {
+	return strings.Repeat("h", int(w)), nil
+}
+
+func (w wide) Confirm(_ context.Context, _ string, h string) error {
+	if len(h) != int(w) {
+		return branch.Fail(errFull)
+	}
+	return nil
+}
+func (w wide) Cancel(context.Context, string, *string) error { return nil }
+
+// TestNullHold: a hold that is null in JSON is one, and no request is lost.
+func TestNullHold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, nil)
+		d := Define("null", Resource[*int, *int](null{}))
+		r.handles["null"] = d.of
+		r.serve(t, 1)
+		o, err := r.Run(t.Context(), "booking", "1", d.Try(nil))
+		ok(t, err)
+		if o, err = r.Wait(t.Context(), "1"); o.State != Confirmed || err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
+type null struct{}
+
+func (null) Try(context.Context, *int, time.Time) (*int, error) { return nil, nil }
+func (null) Confirm(context.Context, *int, *int) error          { return nil }
+func (null) Cancel(context.Context, *int, **int) error          { return nil }
+
+// TestClosedJournal: a journal that was closed lets nothing be tried in vain for long,
+// and no outcome is told.
+func TestClosedJournal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		v := newVenue("hotel", 1)
+		r := idle(t, nil, nil, nil, v)
+		ok(t, r.coordinator.Journal().Close())
+		_, err := r.run(t.Context(), "1", v)
+		wantKind(t, err, interlock.Uncertain, interlock.ErrClosed)
+		_, err = r.Decide(t.Context(), "1", "hotel")
+		wantKind(t, err, interlock.Bug, interlock.ErrClosed)
+	})
+}

@@ -1,0 +1,188 @@
+package tcc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// claim lasts as long as its context.
+type claim struct{ ctx context.Context }
+
+func (c claim) Name() string  { return "all" }
+func (c claim) Owner() string { return "tester" }
+func (c claim) Token() interlock.Token {
+	token, err := interlock.NewToken(interlock.CounterAt(began), 0)
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+func (c claim) Context() context.Context { return c.ctx }
+func (c claim) Valid() bool              { return c.ctx.Err() == nil }
+func (c claim) Remaining() time.Duration { return time.Minute }
+
+var began = time.Now()
+
+// banks are two participants, on PostgreSQL and on MariaDB, whose journal is on the
+// first.
+type banks struct {
+	north, south inn
+	manager      *tcc.Manager
+	take, give   map[bool]tcc.Definition[tcc.Want, tcc.Want] // true is in the north
+}
+
+func openBanks(t *testing.T, o *tcc.Options) *banks {
+	t.Helper()
+	b := &banks{north: open(t, databases.Open(t, testbed.Postgres(t), databases.Pgx)), south: open(t, databases.Open(t, testbed.MariaDB(t), databases.Maria)),
+		take: map[bool]tcc.Definition[tcc.Want, tcc.Want]{}, give: map[bool]tcc.Definition[tcc.Want, tcc.Want]{}}
+	b.north.Do(t, journal.NewTable(b.north.DB, "").Create)
+	j, err := journal.New(journal.NewTable(b.north.DB, ""), &journal.Options{Shards: 4})
+	ok(t, err)
+	c, err := coordinator.New(j, &coordinator.Options{Poll: 50 * time.Millisecond})
+	ok(t, err)
+	var all []tcc.Defined
+	for north, in := range map[bool]inn{true: b.north, false: b.south} {
+		holds := in.holds()
+		holds.Confirmed = func(ctx context.Context, tx driver.SQL, w tcc.Want) error {
+			c := branch.From(ctx)
+			_, err := tx.Exec(ctx, fmt.Sprintf(`insert into booked values ('%s', '%s', %d)`, c.Transaction, w.Item, w.N))
+			return err
+		}
+		in.DB.Exec(t, `create table booked (id varchar(100), item varchar(100), n bigint)`)
+		b.take[north], b.give[north] = tcc.Define(fmt.Sprint("take ", north), holds.Take()), tcc.Define(fmt.Sprint("give ", north), holds.Give())
+		all = append(all, b.take[north], b.give[north])
+	}
+	b.manager, err = tcc.New(c, o, all...)
+	ok(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- c.Run(ctx, claim{ctx}) }()
+	t.Cleanup(func() { stop(); <-served; ok(t, j.Close()) })
+	return b
+}
+
+// TestBooking: a room on one system and a seat on the other are booked both, or none:
+// the last room is sold once, and who does not get it gives back the seat.
+func TestBooking(t *testing.T) {
+	t.Parallel()
+	b := openBanks(t, nil)
+	b.north.set(t, "room", 3)
+	b.south.set(t, "seat", 5)
+	var mu sync.Mutex
+	booked, refused := 0, 0
+	var work sync.WaitGroup
+	for i := range 8 {
+		for range 2 { // each is run twice at once
+			work.Go(func() {
+				o, err := b.manager.Run(t.Context(), "booking", fmt.Sprint("booking/", i), b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: 1}))
+				mu.Lock()
+				defer mu.Unlock()
+				var why *tcc.RefusedError
+				switch {
+				case err == nil && o.Decision == tcc.Confirm:
+					booked++
+				case errors.Is(err, tcc.ErrCancelled):
+					if refused++; errors.As(err, &why) && why.Item != "room" && why.Item != "seat" {
+						t.Errorf("%v", err)
+					}
+				default:
+					t.Errorf("%+v, %v", o, err)
+				}
+			})
+		}
+	}
+	work.Wait()
+	for i := range 8 {
+		_, err := b.manager.Wait(t.Context(), fmt.Sprint("booking/", i))
+		if err != nil && !errors.Is(err, tcc.ErrCancelled) {
+			t.Errorf("%v", err)
+		}
+	}
+	rooms, seats := b.north.level(t, "room"), b.south.level(t, "seat")
+	if booked != 2*int(rooms.Sold) || rooms.Sold != seats.Sold || rooms.Held+seats.Held != 0 || rooms.Sold < 1 {
+		t.Errorf("%d booked, %d refused: rooms %+v, seats %+v", booked, refused, rooms, seats)
+	}
+	for _, in := range []inn{b.north, b.south} {
+		if n := databases.One[int64](t, in.DB, `select count(*) from booked`); n != rooms.Sold {
+			t.Errorf("%d written down, %d sold", n, rooms.Sold)
+		}
+	}
+}
+
+// TestTransfers: money goes between accounts of two systems, by many at once, over
+// managers that die in between (those that leave what they have tried): the sum is what
+// it was, no account is overdrawn, and in the end nothing is held.
+func TestTransfers(t *testing.T) {
+	t.Parallel()
+	b := openBanks(t, &tcc.Options{Hold: 20 * time.Second})
+	const accounts, money = 4, 20
+	for i := range accounts {
+		b.north.set(t, fmt.Sprint(i), money)
+		b.south.set(t, fmt.Sprint(i), money)
+	}
+	var mu sync.Mutex
+	ends := map[tcc.Decision]int{}
+	var work sync.WaitGroup
+	for seed := range uint64(6) {
+		work.Go(func() {
+			dice := rand.New(rand.NewPCG(seed, 1))
+			for i := range 6 {
+				id, north := fmt.Sprint(seed, "/", i), dice.IntN(2) == 0
+				debit := tcc.Want{Item: fmt.Sprint(dice.IntN(accounts)), N: 1 + dice.Int64N(15)}
+				credit := tcc.Want{Item: fmt.Sprint(dice.IntN(accounts)), N: debit.N}
+				if i%3 == 2 { // its manager tries, and dies
+					holds := map[bool]inn{true: b.north, false: b.south}[north].holds()
+					_, _ = holds.Take().Try(call(t.Context(), id, fmt.Sprint("take ", north), branch.Try), debit, time.Now().Add(time.Second))
+					continue
+				}
+				o, err := b.manager.Run(t.Context(), "transfer", id, b.take[north].Try(debit), b.give[!north].Try(credit))
+				if err != nil && !errors.Is(err, tcc.ErrCancelled) {
+					t.Errorf("%s: %v", id, err)
+				}
+				_, _ = b.manager.Wait(t.Context(), id)
+				mu.Lock()
+				ends[o.Decision]++
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	testbed.Eventually(t, "nothing is held", time.Minute, func() bool {
+		held := int64(0)
+		for _, in := range []inn{b.north, b.south} {
+			_, err := in.holds().Sweep(t.Context(), b.manager.Decide, 100)
+			ok(t, err)
+			for i := range accounts {
+				l := in.level(t, fmt.Sprint(i))
+				held += l.Held + l.Announced
+			}
+		}
+		return held == 0
+	})
+	sum := int64(0)
+	for _, in := range []inn{b.north, b.south} {
+		for i := range accounts {
+			l := in.level(t, fmt.Sprint(i))
+			if sum += l.Balance(); l.Balance() < 0 {
+				t.Errorf("overdrawn: %+v", l)
+			}
+		}
+	}
+	if sum != 2*accounts*money || ends[tcc.Confirm] == 0 {
+		t.Errorf("%d of %d, %v", sum, 2*accounts*money, ends)
+	}
+}
