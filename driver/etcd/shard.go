@@ -19,7 +19,8 @@ import (
 // has read is still so and nobody else's, reserves what it changes against everybody
 // and what it only read against those who change it, and changes nothing that readers
 // see. Nobody waits for a reservation: who comes upon one votes no, with an
-// interlock.HeldError that names its branch. Committing posts what was reserved,
+// *interlock.HeldError that names its branch, and who has read what was changed since
+// with a *ChangedError. Another run of the transaction may come through. Committing posts what was reserved,
 // rolling back frees it, from any process. Because what was only read stays reserved
 // until the decision too, transactions over several shards are serializable; the price
 // is that a branch that read and changed nothing votes yes, not read-only. Readers

@@ -158,8 +158,8 @@ func (s *Shard) each(ctx context.Context, op, part string, page int64, visit fun
 // clock of who ended them, and says how many. That time must lie so far back that
 // nobody asks for these branches any more: they are not known afterwards, and can be
 // begun again. Branches that began before Forget and are not prepared yet are refused
-// with a Retryable error, because one that was rolled back might be among them. It
-// looks at every marker there is.
+// with a *ChangedError, because one that was rolled back might be among them. It looks
+// at every marker there is.
 func (s *Shard) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	const op = "forget branches"
 	var old []clientv3.Op

@@ -128,7 +128,8 @@ func (b *ShardBranch) try(ctx context.Context, op string, ops []clientv3.Op) err
 	return b.refusal(op, reply)
 }
 
-// refusal says why a branch cannot be prepared or committed.
+// refusal says why a branch cannot be prepared or committed. It is Definite, because
+// that branch has ended; another one may do better.
 func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 	name := branchName(b.xid)
 	next := func() *mvccpb.KeyValue {
@@ -143,7 +144,7 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 		return shardError(op, name, interlock.Definite, err)
 	}
 	if low := next(); low != nil && low.ModRevision > b.revision {
-		return shardError(op, name, interlock.Retryable, errors.New("markers were forgotten since it began, begin again"))
+		return shardError(op, name, interlock.Definite, &ChangedError{Name: "the markers of branches, which were forgotten", Read: b.revision, Found: low.ModRevision})
 	}
 	for _, item := range b.inOrder() {
 		it := b.items[item]
@@ -154,10 +155,10 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 			next()
 		}
 		if err := conflict(it, held, posted); err != nil {
-			return shardError(op, name, interlock.Kind(err), err)
+			return shardError(op, name, interlock.Definite, err)
 		}
 	}
-	return shardError(op, name, interlock.Retryable, errors.New("the shard has changed"))
+	return shardError(op, name, interlock.Definite, errors.New("something was in its way that is gone again"))
 }
 
 // namesake tells of a branch of the same name that is prepared, or has ended.
@@ -181,7 +182,7 @@ func conflict(it *shardItem, held, posted *mvccpb.KeyValue) error {
 	if held != nil {
 		h, err := readHold(held)
 		if err != nil {
-			return shardError("read reservation", it.name, interlock.Definite, err)
+			return err
 		}
 		return &interlock.HeldError{Name: it.name, Owner: branchName(h.xid()), Since: h.since()}
 	}

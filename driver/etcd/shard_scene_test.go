@@ -71,7 +71,7 @@ func mustPrepare(t testing.TB, p driver.Preparing) {
 func mustRefuse(t testing.TB, p driver.Preparing) error {
 	t.Helper()
 	vote, err := p.Prepare(bounded(t))
-	if vote != driver.VoteNo || err == nil || interlock.Kind(err) == interlock.Uncertain {
+	if vote != driver.VoteNo || err == nil || interlock.Kind(err) != interlock.Definite {
 		t.Fatalf("voted %v: %v", vote, err)
 	}
 	return err

@@ -97,7 +97,7 @@ func TestShardConflicts(t *testing.T) {
 			mustEnd(t, s.Commit, two)
 		} else {
 			var held *interlock.HeldError
-			if err := mustRefuse(t, second); !errors.As(err, &held) || held.Name != "x" || held.Owner != "shard/"+one || held.Since.IsZero() || interlock.Kind(err) != interlock.Retryable {
+			if err := mustRefuse(t, second); !errors.As(err, &held) || held.Name != "x" || held.Owner != "shard/"+one || held.Since.IsZero() {
 				t.Fatalf("case %d: %v", i, err)
 			}
 		}
@@ -106,7 +106,7 @@ func TestShardConflicts(t *testing.T) {
 		mustEnd(t, s.Commit, one)
 		vote, err := third.Prepare(bounded(t))
 		var changed *ChangedError
-		if was := errors.As(err, &changed); was != (i < 2) || (vote == driver.VoteYes) == was || was && (changed.Name != "x" || changed.Found <= changed.Read || interlock.Kind(err) != interlock.Retryable) {
+		if was := errors.As(err, &changed); was != (i < 2) || (vote == driver.VoteYes) == was || was && (changed.Name != "x" || changed.Found <= changed.Read) {
 			t.Fatalf("case %d: voted %v: %v", i, vote, err)
 		}
 		if vote == driver.VoteYes {
@@ -150,7 +150,7 @@ func TestShardWriteSkew(t *testing.T) {
 		for _, i := range order {
 			if vote, err := branches[i][0].Prepare(bounded(t)); vote == driver.VoteYes {
 				yes[i]++
-			} else if interlock.Kind(err) != interlock.Retryable {
+			} else if !errors.Is(err, interlock.ErrHeld) {
 				t.Fatal(err)
 			}
 			branches[i] = branches[i][1:]
@@ -333,7 +333,8 @@ func TestShardForgets(t *testing.T) {
 		t.Fatalf("left are %q", left)
 	}
 	for _, p := range []driver.Preparing{late, began} {
-		if err := mustRefuse(t, p); interlock.Kind(err) != interlock.Retryable || !strings.Contains(err.Error(), "forgotten") {
+		var changed *ChangedError
+		if err := mustRefuse(t, p); !errors.As(err, &changed) || !strings.Contains(err.Error(), "forgotten") {
 			t.Fatal(err)
 		}
 	}
