@@ -140,7 +140,7 @@ func (b *Barrier) check(asked request, keys []string) error {
 }
 
 // Forget raises the mark and removes what lies below it, in one script; see
-// driver.Barrier. The server does nothing else meanwhile: about a millisecond for a
+// driver.Barrier. The server does nothing else meanwhile: a few milliseconds for a
 // limit of a thousand.
 func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, error) {
 	asked := request{op: "forget branches", name: b.name}

@@ -11,7 +11,6 @@ transaction, and the row is looked at first. Everything else is bookkeeping.
 """
 
 import contextlib
-import hashlib
 import http.server
 import json
 import re
@@ -28,7 +27,7 @@ MAX_BODY = 1 << 20
 
 TABLES = """
 create table if not exists branch (transaction_id text, branch text, step text, state text not null,
-    input blob, output text, primary key (transaction_id, branch, step));
+    input blob not null, output text not null, primary key (transaction_id, branch, step));
 create table if not exists account (name text primary key, held int not null default 0, confirmed int not null default 0);
 """
 
@@ -83,32 +82,34 @@ def transaction(path):
 
 def barrier(db, key, operation, body):
     """Answers a message: (status, JSON or text)."""
-    state, input_hash, output = db.execute(
+    state, order, output = db.execute(
         "select state, input, output from branch where transaction_id = ? and branch = ? and step = ?", key
     ).fetchone() or ("unknown", None, None)
     if operation in FIRST:
         if state == "undone":
             return 409, "it was undone before"
-        if state != "unknown" and input_hash != hashlib.sha256(body).digest():
+        if state != "unknown" and order != body:
             return 422, "it came with another input before"
         if state == "refused":
             return 409, output
-        return (200, output) if state != "unknown" else run(db, key, operation, body, "done")
+        return (200, output) if state != "unknown" else run_first(db, key, operation, body)
     if operation in CONFIRM:
-        if state in ("done", "confirmed"):
-            return (200, "") if state == "confirmed" else run(db, key, operation, body, "confirmed")
-        return 409, f"it cannot be confirmed, it is {state}"
+        if state == "done":
+            run_last(db, key, operation, order, "confirmed")
+        elif state != "confirmed":
+            return 409, f"it cannot be confirmed, it is {state}"
+        return 200, ""
     if state == "confirmed":
         return 409, "it cannot be undone, it is confirmed"
     if state == "done":
-        return run(db, key, operation, body, "undone")
-    if state == "unknown":  # nothing to take back; but the first may still be on its way
+        run_last(db, key, operation, order, "undone")
+    elif state == "unknown":  # nothing to take back; but the first may still be on its way
         remember(db, key, "undone", b"", "")
     return 200, ""
 
 
-def run(db, key, operation, body, state):
-    """Runs the business, and remembers what came of it."""
+def run_first(db, key, operation, body):
+    """Runs the business, and remembers what came of it, a refusal too."""
     db.execute("savepoint business")
     try:
         output = json.dumps(business(db, operation, json.loads(body)))
@@ -116,15 +117,18 @@ def run(db, key, operation, body, state):
         db.execute("rollback to business")
         remember(db, key, "refused", body, str(refusal))
         return 409, str(refusal)
-    if operation in FIRST:
-        remember(db, key, state, body, output)
-        return 200, output
+    remember(db, key, "done", body, output)
+    return 200, output
+
+
+def run_last(db, key, operation, order, state):
+    """Makes final, or takes back, what the first was asked for: the row knows it."""
+    business(db, operation, json.loads(order))
     db.execute("update branch set state = ? where transaction_id = ? and branch = ? and step = ?", (state, *key))
-    return 200, ""
 
 
-def remember(db, key, state, body, output):
-    db.execute("insert into branch values (?, ?, ?, ?, ?, ?)", (*key, state, hashlib.sha256(body).digest(), output))
+def remember(db, key, state, order, output):
+    db.execute("insert into branch values (?, ?, ?, ?, ?, ?)", (*key, state, order, output))
 
 
 # ---- HTTP.

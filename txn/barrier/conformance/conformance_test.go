@@ -84,12 +84,13 @@ func TestFlawedParticipantIsConvicted(t *testing.T) {
 		dumb:            "tcc: cancel, try: message 2, try: expected refused (held 0, confirmed 0), got 500",
 		chatty:          "tcc: try: message 1, try: expected done (held 1, confirmed 0), got 200 OK ok (held 1, confirmed 0)",
 		refusesForGood:  "tcc: after its deadline (try, try, cancel, try): message 1, try: expected unheard (held 0, confirmed 0), got refused",
+		busyRefused:     "tcc: at once (try, try): message 1, try: expected done and done (held 1, confirmed 0), got ",
 		remembersNoUndo: "tcc: try, cancel, try: message 3, try: expected refused (held 0, confirmed 0), got done (held 1, confirmed 0)",
 	} {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
 			p, rounds := newSimple(f), 1
-			if f == racy {
+			if f == racy || f == busyRefused {
 				rounds = 10
 			}
 			report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{p.spoil(handler(p.work, p.effects))}},

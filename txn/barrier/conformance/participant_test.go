@@ -135,6 +135,7 @@ const (
 	chatty          flaw = "the output is not JSON"
 	refusesForGood  flaw = "a late message is refused for good"
 	remembersNoUndo flaw = "an undo is not remembered"
+	busyRefused     flaw = "a message is refused while another of its branch is under way"
 )
 
 // row is what a barrier remembers of a branch.
@@ -146,11 +147,12 @@ type simple struct {
 
 	mu       sync.Mutex
 	rows     map[string]row
+	busy     map[string]bool
 	business accounts
 }
 
 func newSimple(f flaw) *simple {
-	return &simple{flaw: f, rows: map[string]row{}, business: accounts{all: map[string]conformance.Effects{}}}
+	return &simple{flaw: f, rows: map[string]row{}, busy: map[string]bool{}, business: accounts{all: map[string]conformance.Effects{}}}
 }
 
 func (p *simple) effects(_ context.Context, account string) (conformance.Effects, error) {
@@ -169,7 +171,15 @@ func (p *simple) work(ctx context.Context, input []byte) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	seen := p.rows[id]
-	if p.flaw == racy {
+	switch p.flaw {
+	case busyRefused:
+		if p.busy[id] {
+			return nil, branch.Fail(errors.New("it is being worked on"))
+		}
+		p.busy[id] = true
+		defer delete(p.busy, id)
+		fallthrough
+	case racy:
 		p.mu.Unlock()
 		together(id) // so that two that are there at once have both looked
 		p.mu.Lock()
