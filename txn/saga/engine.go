@@ -118,33 +118,17 @@ func (p plan) opening(id string, input []byte, now time.Time) ([]journal.Entry, 
 
 // attach checks that the saga of an id is the one that was to be started.
 func (e *Engine) attach(ctx context.Context, kind, id string, input []byte) error {
-	head, m, err := e.read(ctx, id)
+	log, m, err := read(ctx, e.coordinator.Journal(), id)
 	if err != nil {
 		return err
 	}
 	switch {
-	case head.Type != protocol+":"+kind:
-		return &MismatchError{ID: id, Problem: fmt.Sprintf("it was started as a %q, not as a %q: give this one another id", nameOf(head.Type), kind)}
+	case nameOf(log.Head().Type) != kind:
+		return &MismatchError{ID: id, Problem: fmt.Sprintf("it was started as a %q, not as a %q: give this one another id", nameOf(log.Head().Type), kind)}
 	case string(m.input) != string(input):
 		return &MismatchError{ID: id, Problem: "it was started with other input: repeat a start with the same input, or give this saga another id"}
 	}
 	return nil
-}
-
-// read is a saga as it stands in the journal.
-func (e *Engine) read(ctx context.Context, id string) (driver.Head, machine, error) {
-	log, entries, err := e.coordinator.Journal().Open(ctx, id)
-	if err != nil {
-		return driver.Head{}, machine{}, err
-	}
-	if log == nil {
-		return driver.Head{}, machine{}, &interlock.Error{Op: "read saga", Name: id, Kind: interlock.Definite, Err: ErrNone}
-	}
-	m, err := replay(entries)
-	if err != nil {
-		return driver.Head{}, machine{}, bug("read saga", id, err)
-	}
-	return log.Head(), m, nil
 }
 
 func bug(op, name string, err error) error {

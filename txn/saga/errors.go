@@ -21,6 +21,9 @@ var (
 	// ErrDeadLetter: the saga was to be undone, and part of it could not be. The
 	// error is an [*EndedError].
 	ErrDeadLetter = errors.New("part of the saga could not be undone")
+	// ErrResolved: the saga was a dead letter, and a person has closed it. The error is
+	// an [*EndedError].
+	ErrResolved = errors.New("part of the saga could not be undone, and somebody has closed it")
 	// ErrNoOutput: the step has no output here, since it was not done.
 	ErrNoOutput = errors.New("the step has no output")
 
@@ -68,9 +71,9 @@ func (e *MismatchError) Unwrap() error { return ErrMismatch }
 // ErrorKind is [interlock.Bug].
 func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
-// An EndedError is how a saga ended that did not succeed: an [ErrCompensated], which
-// is Definite, or an [ErrDeadLetter], which is Uncertain: repeating changes nothing,
-// and a person has to look.
+// An EndedError is how a saga ended that did not succeed: an [ErrCompensated] or an
+// [ErrResolved], which are Definite, or an [ErrDeadLetter], which is Uncertain:
+// repeating changes nothing, and a person has to look.
 type EndedError struct{ Outcome Outcome }
 
 // Error says why it was undone, and what could not be.
@@ -79,13 +82,19 @@ func (e *EndedError) Error() string {
 	for _, d := range e.Outcome.Dead {
 		text += fmt.Sprintf("; the undo of %q was given up: %s", d.Step, d.Err)
 	}
+	if by := e.Outcome.Resolved; by.Actor != "" {
+		text += fmt.Sprintf("; %s has closed it: %s", by.Actor, by.Reason)
+	}
 	return text
 }
 
 // Unwrap gives the sentinel.
 func (e *EndedError) Unwrap() error {
-	if e.Outcome.State == DeadLetter {
+	switch e.Outcome.State {
+	case DeadLetter:
 		return ErrDeadLetter
+	case Resolved:
+		return ErrResolved
 	}
 	return ErrCompensated
 }

@@ -2,16 +2,23 @@ package saga
 
 import (
 	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // Outcome is where a saga stands, and how it has ended once State is final.
 type Outcome struct {
-	ID      string
-	Type    string
-	State   State
-	Reason  string  // why it is undone; empty while it is not
-	Outputs Outputs // of the steps that were done, those that were undone too
-	Dead    []Dead  // the undos that were given up, in the order of their steps
+	ID       string
+	Type     string
+	State    State
+	Reason   string    // why it is undone; empty while it is not
+	Outputs  Outputs   // of the steps that were done, those that were undone too
+	Dead     []Dead    // the undos that were given up, in the order of their steps
+	Skipped  []string  // the steps that an operator has skipped, or whose undos
+	Resolved By        // who has closed the dead letter; the zero value if nobody has
+	Due      time.Time // when it is looked at next; zero once it has ended
+	Ended    time.Time // by the store's clock; zero until it has, and for a dead letter
 }
 
 // Dead is an undo that was given up.
@@ -23,26 +30,36 @@ type Dead struct {
 // Err is nil while the saga goes on and when it has succeeded, else an
 // [*EndedError].
 func (o Outcome) Err() error {
-	if o.State == Compensated || o.State == DeadLetter {
+	if o.State.Final() && o.State != Succeeded {
 		return &EndedError{o}
 	}
 	return nil
 }
 
+func outcome(head driver.Head, m *machine) Outcome {
+	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), State: m.state, Reason: m.reason, Outputs: m.outputs(), Due: head.Due, Ended: head.Ended}
+	for _, p := range m.steps {
+		switch p.fate {
+		case dead:
+			o.Dead = append(o.Dead, Dead{p.key, p.err})
+		case skipped:
+			o.Skipped = append(o.Skipped, p.key)
+		}
+	}
+	if m.resolved != nil {
+		o.Resolved = By{m.resolved.Actor, m.resolved.Reason}
+	}
+	return o
+}
+
 // Look reads where a saga stands, whoever drives it. The error is an [ErrNone] if it
 // does not exist, or ended so long ago that it was forgotten.
 func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
-	head, m, err := e.read(ctx, id)
+	log, m, err := read(ctx, e.coordinator.Journal(), id)
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{ID: id, Type: nameOf(head.Type), State: m.state, Reason: m.reason, Outputs: m.outputs()}
-	for _, p := range m.steps {
-		if p.fate == dead {
-			o.Dead = append(o.Dead, Dead{p.key, p.err})
-		}
-	}
-	return o, nil
+	return outcome(log.Head(), &m), nil
 }
 
 // Wait blocks until a saga has come to its end, whoever drives it, and returns how:

@@ -1,0 +1,60 @@
+package saga
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Filter says which sagas are listed; the zero value is all.
+type Filter struct {
+	Type       string  // of this definition; empty is of any
+	States     []State // in one of these states; none is any
+	Unfinished bool    // without those that have ended; dead letters have not
+	Behind     string  // whose ids come behind this one, in the order of bytes
+}
+
+// List goes through the sagas of a journal in the order of their ids, and says where
+// each stands, whoever drives it. It reads each that Type and Unfinished let pass. A
+// saga that cannot be read comes with an error, and the next one after it; an error
+// without an id ends the list.
+func List(ctx context.Context, j *journal.Journal, f Filter) iter.Seq2[Outcome, error] {
+	const page = 100
+	return func(yield func(Outcome, error) bool) {
+		for behind := f.Behind; ; {
+			heads, err := j.Heads(ctx, behind, page)
+			if err != nil {
+				yield(Outcome{}, err)
+				return
+			}
+			for _, h := range heads {
+				if behind = h.Transaction; !f.list(ctx, j, h, yield) {
+					return
+				}
+			}
+			if len(heads) < page {
+				return
+			}
+		}
+	}
+}
+
+// list yields a saga that passes; it is false when nobody listens any more.
+func (f Filter) list(ctx context.Context, j *journal.Journal, h driver.Head, yield func(Outcome, error) bool) bool {
+	name, is := strings.CutPrefix(h.Type, protocol+":")
+	if !is || f.Type != "" && f.Type != name || f.Unfinished && !h.Ended.IsZero() {
+		return true
+	}
+	log, m, err := read(ctx, j, h.Transaction)
+	if err != nil {
+		return yield(Outcome{ID: h.Transaction, Type: name}, err)
+	}
+	if len(f.States) > 0 && !slices.Contains(f.States, m.state) {
+		return true
+	}
+	return yield(outcome(log.Head(), &m), nil)
+}

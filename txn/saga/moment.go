@@ -1,0 +1,71 @@
+package saga
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// A Moment is a saga right after one of its records.
+type Moment struct {
+	Position int64           // of the record, from 1
+	Written  time.Time       // by the store's clock
+	Epoch    interlock.Token // of the owner who wrote it; 0 for who began the saga, and operators
+	Kind     string          // what happened: begin, sent, done, decide, …
+	Step     string          // of which step; commit or abort for decide
+	By       By              // the operator, of the records that are made by one
+	State    State           // of the saga
+	Reason   string          // why it is undone; empty while it is not
+	Steps    []Progress      // that were sent, in that order
+}
+
+// Progress is a step of a saga that may have been called.
+type Progress struct {
+	Step     string          // its key
+	Stage    int             // from 1
+	Status   string          // sent, waiting, done, refused, unknown, undone, dead or skipped
+	Undo     string          // what takes it back; empty if nothing does
+	Pivot    bool            //
+	Until    time.Time       // of a wait: when it ends
+	Next     time.Time       // when it is tried again, if it was left alone for long; zero if that is not known
+	Attempts int             // that failed before
+	Input    json.RawMessage // of its own; nil if it is called with the saga's
+	Output   json.RawMessage // nil if it was not done
+	Err      string          // of the last call, or who has skipped it and why
+}
+
+// Replay is a saga step by step: what was so after each of its records, which
+// [journal.Journal.Open] reads. At a record that cannot follow those before it the
+// error is a Bug that names it, and the moments end.
+func Replay(entries []journal.Entry) ([]Moment, error) {
+	var m machine
+	var all []Moment
+	for i, e := range entries {
+		next, err := m.with(e)
+		if err != nil {
+			return all, bug("replay saga", "", fmt.Errorf("record %d: %w", i+1, err))
+		}
+		m = next
+		moment := Moment{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.reason, Steps: m.progress()}
+		if n, err := noted(e); err == nil {
+			moment.By = By{n.Actor, n.Reason}
+		}
+		all = append(all, moment)
+	}
+	return all, nil
+}
+
+func (m *machine) progress() (all []Progress) {
+	for _, p := range m.steps {
+		status := p.fate.String()
+		if p.wait && p.fate == inFlight {
+			status = "waiting"
+		}
+		all = append(all, Progress{Step: p.key, Stage: p.stage, Status: status, Undo: p.undo, Pivot: p.pivot, Until: p.until,
+			Next: p.next, Attempts: p.attempts, Input: p.input, Output: p.output, Err: p.err})
+	}
+	return all
+}

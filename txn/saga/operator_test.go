@@ -1,0 +1,324 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+var ann = By{Actor: "ann", Reason: "the bank has confirmed by telephone"}
+
+// buried is a saga whose undos of b and of c fail until they are mended, and that of
+// a does not.
+func buried(g *target, mended *atomic.Bool) Definition[string] {
+	stubborn := func(name string) Action[string, string] {
+		return g.act(name).Retry(Policy{Undos: 2}).Undo("un"+name, func(ctx context.Context, input string, _ *string) error {
+			if !mended.Load() {
+				return errNetwork
+			}
+			return g.take(From(ctx).Key() + " of " + input)
+		})
+	}
+	return Define("order", g.undoable("a"), stubborn("b"), stubborn("c"), g.undoable("d", always(Fail(errSeat))...))
+}
+
+// TestOperatorRetries: a dead letter is undone after all, each effect once, in order;
+// one undo of it alone leaves it dead; and another input is what it is called with.
+func TestOperatorRetries(t *testing.T) {
+	for name, c := range map[string]struct {
+		retries []string
+		input   json.RawMessage
+		end     State
+		want    []string
+	}{
+		"all":                {[]string{""}, nil, Compensated, []string{"1/c/undo of in", "1/b/undo of in"}},
+		"one":                {[]string{"b"}, nil, DeadLetter, []string{"1/b/undo of in"}},
+		"one after another":  {[]string{"b", "c"}, nil, Compensated, []string{"1/b/undo of in", "1/c/undo of in"}},
+		"with another input": {[]string{"c"}, json.RawMessage(`"out"`), DeadLetter, []string{"1/c/undo of out"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var mended atomic.Bool
+				g := &target{}
+				d := buried(g, &mended)
+				r := serve(t, nil, 1, nil, d)
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+				mended.Store(true)
+				o := NewOperator(r.coordinator.Journal())
+				for _, step := range c.retries {
+					ok(t, o.Retry(t.Context(), "1", step, c.input, ann))
+					time.Sleep(5 * time.Second)
+				}
+				same(t, "effects", g.did(), append([]string{"1/a/do", "1/b/do", "1/c/do", "1/a/undo"}, c.want...)...)
+				looked, err := r.engine.Look(t.Context(), "1")
+				if ok(t, err); looked.State != c.end || looked.Ended.IsZero() != (c.end == DeadLetter) {
+					t.Errorf("%+v", looked)
+				}
+				unscheduled(t, r.store.Journal)
+			})
+		})
+	}
+}
+
+// TestOperatorSkipsAndResolves: what an operator has taken care of is told apart, and
+// a saga is closed once, by name and with a reason.
+func TestOperatorSkipsAndResolves(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var never atomic.Bool
+		g := &target{}
+		d := buried(g, &never)
+		r := serve(t, nil, 1, nil, d)
+		o, ctx := NewOperator(r.coordinator.Journal()), t.Context()
+		for _, id := range []string{"1", "2"} {
+			_, err := d.Do(ctx, r.engine, id, "in")
+			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+		}
+		ok(t, o.Skip(ctx, "1", "b", ann))
+		wantKind(t, o.Skip(ctx, "1", "b", ann), interlock.Definite, ErrState)
+		looked, err := r.engine.Look(ctx, "1")
+		if ok(t, err); looked.State != DeadLetter || len(looked.Dead) != 1 {
+			t.Errorf("%+v", looked)
+		}
+		ok(t, o.Skip(ctx, "1", "c", ann))
+		looked, err = r.engine.Look(ctx, "1")
+		same(t, "skipped", looked.Skipped, "b", "c")
+		if ok(t, err); looked.State != Compensated || looked.Ended.IsZero() {
+			t.Errorf("%+v", looked)
+		}
+		ok(t, o.Resolve(ctx, "2", ann))
+		looked, err = r.engine.Wait(ctx, "2")
+		wantKind(t, err, interlock.Definite, ErrResolved)
+		if looked.State != Resolved || looked.Resolved != ann || len(looked.Dead) != 2 || !strings.Contains(err.Error(), ann.Reason) {
+			t.Errorf("%+v, %v", looked, err)
+		}
+		for _, err := range []error{o.Resolve(ctx, "2", ann), o.Retry(ctx, "2", "", nil, ann), o.Skip(ctx, "2", "b", ann), o.Now(ctx, "2", ann)} {
+			wantKind(t, err, interlock.Definite, ErrState)
+		}
+		time.Sleep(48 * time.Hour / 10)
+		if n, err := r.coordinator.Journal().Forget(ctx, time.Now().Add(time.Hour), 10); n != 2 || err != nil {
+			t.Errorf("%d forgotten, %v", n, err)
+		}
+	})
+}
+
+// TestOperatorBehindThePivot: a step that must be done and cannot be is told of; it is
+// skipped and the rest driven to the end, or done with another input; before the pivot
+// is done neither is possible.
+func TestOperatorBehindThePivot(t *testing.T) {
+	for name, c := range map[string]struct {
+		help func(o *Operator) error
+		want []string
+	}{
+		"skipped": {func(o *Operator) error { return o.Skip(context.Background(), "1", "y", ann) }, []string{"1/a/do", "1/p/do", "1/z/do"}},
+		"with another input": {func(o *Operator) error {
+			return o.Retry(context.Background(), "1", "y", json.RawMessage(`"good"`), ann)
+		}, []string{"1/a/do", "1/p/do", "1/y/do", "1/z/do"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				picky := Step("y", func(ctx context.Context, input string) (string, error) {
+					if input != "good" {
+						return "", Fail(errSeat)
+					}
+					return input, g.take(From(ctx).Key())
+				}).Retry(Policy{First: time.Second, Max: time.Second})
+				d := Define("order", g.undoable("a", Ongoing(30*time.Second)), g.act("p").Pivot(), picky, g.act("z"))
+				var stuck []observe.SagaStuck
+				r := serve(t, nil, 1, &settings{saga: Options{Stuck: 5, Hooks: &observe.Saga{Stuck: func(e observe.SagaStuck) { stuck = append(stuck, e) }}}}, d)
+				o := NewOperator(r.coordinator.Journal())
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				synctest.Wait()
+				wantKind(t, o.Skip(t.Context(), "1", "a", ann), interlock.Definite, ErrState)
+				wantKind(t, o.Retry(t.Context(), "1", "a", json.RawMessage(`1`), ann), interlock.Definite, ErrState)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if len(stuck) == 0 || stuck[0].Step != "y" || stuck[0].Attempts != 5 {
+					t.Errorf("told of %v", stuck)
+				}
+				ok(t, c.help(o))
+				outcome, err := r.engine.Wait(t.Context(), "1")
+				if ok(t, err); outcome.State != Succeeded || (len(outcome.Skipped) == 1) != (name == "skipped") {
+					t.Errorf("%+v", outcome)
+				}
+				same(t, "effects", g.did(), c.want...)
+			})
+		})
+	}
+}
+
+// TestNow: a wait of days, a long backoff and a long answer that the target is at
+// work are over when an operator says so, and not before.
+func TestNow(t *testing.T) {
+	day := Policy{First: 24 * time.Hour, Max: 24 * time.Hour}
+	for name, stages := range map[string]func(g *target) []StepOf[string]{
+		"wait": func(g *target) []StepOf[string] {
+			return []StepOf[string]{Sleep[string]("w", 72*time.Hour), g.undoable("a")}
+		},
+		"backoff": func(g *target) []StepOf[string] {
+			return []StepOf[string]{g.undoable("a", Retry(errNetwork)).Retry(day)}
+		},
+		"ongoing": func(g *target) []StepOf[string] { return []StepOf[string]{g.undoable("a", Ongoing(72*time.Hour))} },
+		"short":   func(g *target) []StepOf[string] { return []StepOf[string]{g.undoable("a", Ongoing(50*time.Second))} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				d := Define("order", stages(g)...)
+				r := serve(t, nil, 1, nil, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				time.Sleep(10 * time.Second)
+				same(t, "effects", g.did())
+				from := time.Now()
+				ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann))
+				_, err := r.engine.Wait(t.Context(), "1")
+				if ok(t, err); time.Since(from) > 2*time.Second {
+					t.Errorf("it took %v", time.Since(from))
+				}
+				wantKind(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann), interlock.Definite, ErrState)
+			})
+		})
+	}
+}
+
+// TestOperatorAndOwnerAtOnce: whatever an operator appends between any two appends of
+// the owner, the saga comes to its end, and each effect is there once.
+func TestOperatorAndOwnerAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a", Ongoing(time.Second)), g.act("p", Ongoing(time.Second)).Pivot(), g.act("z", repeat(30, errNetwork)...))
+		r := serve(t, nil, 1, nil, d)
+		o := NewOperator(r.coordinator.Journal())
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		var helped atomic.Int64
+		var work sync.WaitGroup
+		for range 3 {
+			work.Go(func() {
+				for range 40 {
+					time.Sleep(37 * time.Millisecond)
+					if err := o.Now(t.Context(), "1", ann); err == nil {
+						helped.Add(1)
+					} else if !errors.Is(err, ErrState) && interlock.Kind(err) != interlock.Retryable {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		work.Wait()
+		_, err := r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+		same(t, "effects", g.did(), "1/a/do", "1/p/do", "1/z/do")
+		if helped.Load() < 10 {
+			t.Errorf("helped %d times", helped.Load())
+		}
+	})
+}
+
+// TestOperatorMisuse ends in a clear error, and nothing is written.
+func TestOperatorMisuse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a", Ongoing(50*time.Second)))
+		r := serve(t, nil, 1, nil, d)
+		j, ctx := r.coordinator.Journal(), t.Context()
+		o := NewOperator(j)
+		ok(t, d.Start(ctx, r.engine, "1", "in"))
+		synctest.Wait()
+		before := len(r.records(t, "1"))
+		for _, by := range []By{{}, {Actor: "ann"}, {Reason: "why"}, {strings.Repeat("a", 256), "why"}, {"ann", strings.Repeat("a", 1001)}, {"ann", "\xff"}} {
+			wantKind(t, o.Resolve(ctx, "1", by), interlock.Bug, nil)
+		}
+		wantKind(t, o.Retry(ctx, "1", "a", json.RawMessage(`{`), ann), interlock.Bug, nil)
+		wantKind(t, o.Retry(ctx, "1", "a", json.RawMessage(`"`+strings.Repeat("a", driver.MaxPayload)+`"`), ann), interlock.Bug, nil)
+		wantKind(t, o.Retry(ctx, "1", "", json.RawMessage(`1`), ann), interlock.Bug, nil)
+		wantKind(t, o.Resolve(ctx, "1", ann), interlock.Definite, ErrState)
+		wantKind(t, o.Skip(ctx, "1", "nobody", ann), interlock.Definite, ErrState)
+		wantKind(t, o.Resolve(ctx, "2", ann), interlock.Definite, ErrNone)
+		_, err := j.Begin(ctx, "t", "tcc:booking", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
+		ok(t, err)
+		wantKind(t, o.Resolve(ctx, "t", ann), interlock.Bug, ErrMismatch)
+		if n := len(r.records(t, "1")); n != before {
+			t.Errorf("%v", r.records(t, "1"))
+		}
+		var s *StateError
+		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || !strings.Contains(err.Error(), "RUNNING") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestListAndReplay: sagas are found by what they are and where they stand, and each
+// can be gone through record by record.
+func TestListAndReplay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mended atomic.Bool
+		g := &target{}
+		dead, good := buried(g, &mended), Define("good", g.act("p").Pivot())
+		r := serve(t, &watched{Journal: memory.NewJournal()}, 1, nil, dead, good)
+		ctx, j := t.Context(), r.coordinator.Journal()
+		_, _ = dead.Do(ctx, r.engine, "1", "in")
+		for _, id := range []string{"2", "3"} {
+			_, err := good.Do(ctx, r.engine, id, "in")
+			ok(t, err)
+		}
+		_, err := j.Begin(ctx, "4", "saga:broken", time.Now().Add(time.Hour), journal.Entry{Kind: recordEnd})
+		ok(t, err)
+		_, err = j.Begin(ctx, "5", "tcc:booking", time.Now().Add(time.Hour), journal.Entry{Kind: recordBegin})
+		ok(t, err)
+		for want, f := range map[string]Filter{
+			"1:DEAD_LETTER 2:SUCCEEDED 3:SUCCEEDED 4:error": {}, "2:SUCCEEDED 3:SUCCEEDED": {Type: "good"}, "1:DEAD_LETTER 4:error": {Unfinished: true},
+			"1:DEAD_LETTER": {Type: "order", States: []State{DeadLetter}}, "3:SUCCEEDED 4:error": {Behind: "2"}, "": {Type: "none"},
+		} {
+			var found []string
+			for o, err := range List(ctx, j, f) {
+				state := string(o.State)
+				if err != nil {
+					wantKind(t, err, interlock.Bug, nil)
+					state = "error"
+				}
+				found = append(found, o.ID+":"+state)
+			}
+			if got := strings.Join(found, " "); got != want {
+				t.Errorf("%+v: %s, want %s", f, got, want)
+			}
+		}
+		ok(t, NewOperator(j).Skip(ctx, "1", "b", ann))
+		_, entries, err := j.Open(ctx, "1")
+		ok(t, err)
+		moments, err := Replay(entries)
+		ok(t, err)
+		var states []string
+		for i, m := range moments {
+			if m.Position != int64(i+1) || m.Written.IsZero() || (m.By == ann) != (m.Kind == "skip") {
+				t.Errorf("%+v", m)
+			}
+			if n := len(states); n == 0 || states[n-1] != string(m.State) {
+				states = append(states, string(m.State))
+			}
+		}
+		same(t, "states", states, "RUNNING", "UNDOING", "DEAD_LETTER")
+		var fates []string
+		for _, p := range moments[len(moments)-1].Steps {
+			fates = append(fates, p.Step+":"+p.Status)
+		}
+		same(t, "steps", fates, "a:undone", "b:skipped", "c:dead", "d:refused")
+		damaged := append(entries[:3:3], journal.Entry{Kind: recordEnd})
+		moments, err = Replay(damaged)
+		if wantKind(t, err, interlock.Bug, nil); len(moments) != 3 || !strings.Contains(err.Error(), "record 4") {
+			t.Errorf("%d moments, %v", len(moments), err)
+		}
+	})
+}
