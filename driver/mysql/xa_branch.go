@@ -103,7 +103,7 @@ func (b *branch) refused(ctx context.Context, op string, err error) error {
 	switch {
 	case isNumber(err, duplicateKey):
 		return problem(op, nameOf(b.x), interlock.Definite, fmt.Errorf("a branch of that name was finished before: %w", explained(ctx, err)))
-	case isRolledBack(err):
+	case isRolledBack(err), isNumber(err, xaMisplaced): // which a branch says that was undone, or ended by its user
 		return problem(op, nameOf(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
 	}
 	return failure.About(op, nameOf(b.x), failure.Uncommitted(failed(ctx, inStatement, err)))

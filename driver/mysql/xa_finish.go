@@ -13,6 +13,7 @@ import (
 // Numbers of the server's errors about XA.
 const (
 	xaUnknown    = 1397 // XAER_NOTA: no such branch, or a session has it
+	xaMisplaced  = 1399 // XAER_RMFAIL: not in this state
 	xaRolledBack = 1402 // XA_RBROLLBACK
 	xaTimedOut   = 1613 // XA_RBTIMEOUT
 	xaDeadlock   = 1614 // XA_RBDEADLOCK

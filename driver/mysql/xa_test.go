@@ -3,12 +3,14 @@ package mysql_test
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -18,19 +20,21 @@ import (
 
 func TestParticipant(t *testing.T) { runParticipant(t, "") }
 
-func TestParticipantInterpolated(t *testing.T) {
-	runParticipant(t, "?interpolateParams=true&clientFoundRows=true")
+// TestParticipantLogged: with a binary log, which takes part in every commit as an
+// engine does, and the client's other options.
+func TestParticipantLogged(t *testing.T) {
+	runParticipant(t, "?interpolateParams=true&clientFoundRows=true", "--log-bin=log", "--binlog-format=row", "--server-id=1")
 }
 
 var participants atomic.Int64
 
-func runParticipant(t *testing.T, options string) {
-	shared := testbed.MariaDB(t)
+func runParticipant(t *testing.T, options string, settings ...string) {
+	shared := testbed.MariaDB(t, settings...)
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
 			server := shared
 			if exclusive {
-				server = testbed.MariaDB(t)
+				server = testbed.MariaDB(t, settings...)
 			}
 			b := &participantBackend{paths.New[drivertest.Branches](server), server, options, fmt.Sprint("n-", participants.Add(1))}
 			open(t, server.URL()).do(t, `create table `+b.table()+` (k varchar(20) primary key, v int)`)
@@ -84,5 +88,23 @@ func wantHeuristic(t testing.TB, err error) {
 	t.Helper()
 	if !errors.Is(err, driver.ErrHeuristic) {
 		t.Errorf("got %v, want that it was finished otherwise", err)
+	}
+}
+
+// errGone makes database/sql close a connection.
+var errGone = sqldriver.ErrBadConn
+
+func begunBy[T any](_ T, p driver.Preparing) driver.Preparing { return p }
+
+// persist repeats what may be repeated.
+func persist(t testing.TB, try func() error) {
+	t.Helper()
+	var err error
+	testbed.Eventually(t, "an outcome", bound, func() bool {
+		err = try()
+		return err == nil || interlock.Kind(err) == interlock.Definite || interlock.Kind(err) == interlock.Bug
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -45,7 +45,7 @@ func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
 		func(scan func(...any) error) error { return scan(&outcome) })
 	switch {
 	case err != nil:
-		return p.failed(ctx, op, name(x), inCommit, err)
+		return p.unseen(ctx, op, x, err)
 	case outcome == markCommitted:
 		return nil
 	case outcome == markRolledBack:
@@ -81,7 +81,7 @@ func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
 	case errors.Is(err, errNoRow):
 		return problem(op, name(x), interlock.Retryable, errors.New("a session still prepares it"))
 	case err != nil:
-		return p.failed(ctx, op, name(x), inCommit, err)
+		return p.unseen(ctx, op, x, err)
 	case outcome == markCommitted:
 		return heuristic(op, x, "it was committed")
 	}
@@ -104,6 +104,15 @@ func (p *Participant[T]) finished(ctx context.Context, op string, x driver.XID, 
 		return problem(op, name(x), interlock.Retryable, err)
 	}
 	return p.failed(ctx, op, name(x), inCommit, err)
+}
+
+// unseen is why a mark could not be read. Whatever the server says of that, nothing is
+// known of the branch.
+func (p *Participant[T]) unseen(ctx context.Context, op string, x driver.XID, err error) error {
+	if err = p.failed(ctx, op, name(x), inCommit, err); interlock.Kind(err) == interlock.Definite {
+		return problem(op, name(x), interlock.Uncertain, errors.Unwrap(err))
+	}
+	return err
 }
 
 func name(x driver.XID) string { return x.Transaction + " " + x.Branch }
