@@ -49,9 +49,8 @@ type Shard struct {
 var _ driver.Preparer[*ShardBranch] = (*Shard)(nil)
 
 // NewShard keeps a shard under prefix, in keys that go on with "interlock.shard:". No
-// lock's contenders begin so. Shards of different prefixes know nothing of each other's
-// branches, unless one prefix with that word is the beginning of the other. It does not
-// block, and the client must outlive its use.
+// lock's contenders begin so. Shards of different prefixes know nothing of each other.
+// It does not block, and the client must outlive its use.
 func NewShard(client *clientv3.Client, prefix string) *Shard {
 	return &Shard{client: client, prefix: prefix + reserved + "shard:", now: time.Now}
 }
