@@ -100,7 +100,7 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	if err != nil {
 		return err
 	}
-	is, err := l.record(ctx, c, as, w, until.UnixMilli())
+	is, err := l.record(ctx, c, as, w, until.UnixMilli(), t.longest().Milliseconds())
 	if err == nil && is.calls == 0 {
 		is.state, err = l.hold(ctx, c, as, w, t.judge(is))
 	}
@@ -110,15 +110,16 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	return is.answer(c, as, w)
 }
 
-// record makes the row of a hold, or finds the one that there is, and locks it.
-func (l *ledger) record(ctx context.Context, c branch.Call, as way, w Want, until int64) (is row, err error) {
+// record makes the row of a hold, or finds the one that there is, and locks it. What is
+// held already is prolonged, but not beyond the longest time.
+func (l *ledger) record(ctx context.Context, c branch.Call, as way, w Want, until, longest int64) (is row, err error) {
 	_, err = l.row(ctx, `insert {into holds} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
 		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {now})
 		{or transaction_id, branch} calls = {old calls} + 1,
-			ask_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} then {new ask_ms} else {old ask_ms} end,
-			until_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} then {new until_ms} else {old until_ms} end
+			ask_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} and {new until_ms} <= {now} + ? then {new ask_ms} else {old ask_ms} end,
+			until_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} and {new until_ms} <= {now} + ? then {new until_ms} else {old until_ms} end
 		returning calls, state, way, item, n, until_ms, {now}`,
-		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until},
+		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until, longest, longest},
 		&is.calls, &is.state, &is.way, &is.item, &is.n, &is.until, &is.now)
 	return is, err
 }

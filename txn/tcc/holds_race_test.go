@@ -111,6 +111,10 @@ func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 	in.pass(t, "young", time.Hour) // its time was prolonged meanwhile
 	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(2*time.Hour)))
+	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(100*time.Hour))) // of a wrong clock
+	if left := databases.One[int64](t, in.DB, `select max(until_ms) from interlock_tcc_hold`) - time.Now().UnixMilli(); left < 1 || left > 3*time.Hour.Milliseconds() {
+		t.Errorf("%d ms are left", left)
+	}
 	for _, id := range []string{"damaged", "confirmed", "cancelled"} {
 		in.pass(t, id, -time.Hour)
 	}

@@ -56,9 +56,10 @@ func compete(t *testing.T, seed uint64) {
 	hotel, flight := newVenue("hotel", 25), newVenue("flight", 30)
 	hotel.bad, flight.bad = moody(seed), moody(seed+100)
 	store := memory.NewJournal()
-	told := newLedgerOfTold()
+	told := newTold()
 	o := &Options{Hold: 4 * time.Second, Margin: time.Second, Timeout: time.Second, Retry: Policy{Tries: 4}}
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	var work, sweepers sync.WaitGroup
 	for n := range owners {
 		r := idle(t, &watched{Journal: store}, o, nil, hotel, flight)
@@ -122,7 +123,7 @@ type told struct {
 	heard map[string][]Decision
 }
 
-func newLedgerOfTold() *told { return &told{heard: map[string][]Decision{}} }
+func newTold() *told { return &told{heard: map[string][]Decision{}} }
 
 func (l *told) hear(id string, err error) {
 	l.mu.Lock()
