@@ -88,6 +88,8 @@ func testExpiredFlagStands(w world) {
 	}
 	ok(w, w.in(func(ctx context.Context, db driver.SQL) error { return w.locks.Check(ctx, db, "account/a", "slow") }))
 
+	wantHeld(w, w.in(func(ctx context.Context, db driver.SQL) error { return w.locks.Vacant(ctx, db, "account/a") }), "slow")
+
 	second.Risk = "nobody looks at this account before noon"
 	ok(w, w.acquire(second))
 	if f := w.flag("account/a"); f.Owner != "second" || f.Former != "slow" || f.Risk != second.Risk || f.Expired || f.Until.Sub(f.Since) != countermeasure.DefaultTTL {
