@@ -199,6 +199,22 @@ func TestParticipant(t *testing.T) {
 	})
 }
 
+// TestEndedInside: a function that ends its transaction is noticed when its output is
+// stored, and nothing says that it was done.
+func TestEndedInside(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		w.table.Attempts = 1
+		_, err := barrier.Do(calling(t.Context(), "b", branch.Try), w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {
+			_, err := tx.Exec(ctx, `rollback`)
+			return Hold{"h1"}, err
+		})
+		wantKind(t, err, interlock.Retryable, branch.ClassRetry, nil)
+		if n := w.rows(t); n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
 // TestAlarm: each violation is told, in every form, and nothing else is.
 func TestAlarm(t *testing.T) {
 	worlds(t, func(t *testing.T, w world) {

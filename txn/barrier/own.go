@@ -2,14 +2,8 @@ package barrier
 
 import (
 	"context"
-	"errors"
-	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -120,120 +114,4 @@ func remember[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, c
 		err = answer
 	}
 	return output, err
-}
-
-// Confirm answers a confirm or commit, of which ctx bears the call: it runs fn, with
-// the output of what was done, in a transaction of its own, once, and commits it. Of a
-// branch that was confirmed it does nothing. Of one that was not done, or was undone,
-// it is a [ViolationError]. Other errors are as those of [Do], and leave the branch
-// as it was; fn must not refuse.
-func Confirm[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, tx T, done O) error) error {
-	return end(ctx, db, t, finish, fn != nil, func(c claim, f found, tx driver.Tx[T]) error {
-		done, err := decode[O](c, f.result)
-		if err != nil {
-			return err
-		}
-		return tx.Classify(fn(ctx, tx.Native(), done))
-	})
-}
-
-// Undo answers an undo, cancel or rollback, of which ctx bears the call: it runs fn in
-// a transaction of its own, once, and commits it, if the branch was done, or if
-// nobody knows whether a call to the outside has done it: then done is nil. Of a
-// branch that was not done it runs nothing, and keeps what comes late from being
-// done. Of one that was confirmed it is a [ViolationError]. Other errors are as those
-// of [Do], and leave the branch as it was; fn must not refuse.
-func Undo[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, tx T, done *O) error) error {
-	return end(ctx, db, t, back, fn != nil, func(c claim, f found, tx driver.Tx[T]) error {
-		done, err := whatever[O](c, f)
-		if err != nil {
-			return err
-		}
-		return tx.Classify(fn(ctx, tx.Native(), done))
-	})
-}
-
-// whatever is the output of what was done, nil if it is not known.
-func whatever[O any](c claim, f found) (*O, error) {
-	if !f.known {
-		return nil, nil
-	}
-	done, err := decode[O](c, f.result)
-	return &done, err
-}
-
-// end is Confirm and Undo.
-func end[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, e event, effect bool,
-	work func(c claim, f found, tx driver.Tx[T]) error) error {
-	c, err := usable(ctx, db, e, effect)
-	if err != nil {
-		return err
-	}
-	return t.told(t.repeat(ctx, func() error {
-		return within(ctx, db, t, c, func(tx driver.Tx[T], l lender) (bool, error) {
-			f, err := l.enter(ctx, c, 0)
-			if err != nil {
-				return false, err
-			}
-			m, err := c.judge(f)
-			if err == nil && m.verdict == run {
-				err = work(c, f, tx)
-			}
-			return f.changed(m), err
-		})
-	}))
-}
-
-// usable checks what is known before the database is asked.
-func usable[T any](ctx context.Context, db driver.BeginnerAt[T], e event, effect bool) (claim, error) {
-	c, err := asked(ctx, e)
-	switch {
-	case err != nil:
-		return c, err
-	case !effect:
-		return c, failure.Bug("pass barrier", c.Key(), "there is no function to run")
-	case db == nil:
-		return c, failure.Bug("pass barrier", c.Key(), "there is no database")
-	}
-	return c, nil
-}
-
-// within runs work in a transaction, and commits it if it changed anything.
-func within[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c claim,
-	work func(tx driver.Tx[T], l lender) (changed bool, err error)) error {
-	return transact.Do(ctx, transact.At(db, t.Level), c.Key(), func(tx driver.Tx[T]) error {
-		l, err := t.open(string(c.Operation), tx)
-		if err != nil {
-			return err
-		}
-		changed, err := work(tx, l)
-		if err == nil && !changed {
-			return transact.ErrNothing
-		}
-		return err
-	})
-}
-
-// waits are those between two runs of a transaction.
-var waits = backoff.Policy{First: 10 * time.Millisecond, Max: 500 * time.Millisecond}
-
-// repeat runs do again as long as the database undoes it because of others.
-func (t Table) repeat(ctx context.Context, do func() error) error {
-	for n := 1; ; n++ {
-		err := do()
-		class, _ := branch.ClassOf(err)
-		if err == nil || interlock.Kind(err) != interlock.Retryable || class != branch.ClassUnknown ||
-			n >= t.attempts() || !t.wait(ctx, waits.Delay(n, t.chance())) {
-			return marked(err)
-		}
-	}
-}
-
-// told is err, of which the alarm was told if it is a violation.
-func (t Table) told(err error) error {
-	var v *ViolationError
-	if t.Alarm != nil && errors.As(err, &v) {
-		t.Alarm(v)
-	}
-	return err
 }
