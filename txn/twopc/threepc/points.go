@@ -8,6 +8,7 @@ type CrashPoints struct {
 	Sites    int           // that crash: the coordinator, or any two of all
 	Points   int           // runs, one for each action or pair of them in the first thirty delays
 	Blocked  int           // of these, somebody who lives never decides
+	At       []int         // at which actions of the coordinator that is, if it is alone
 	Split    int           // two sites decide otherwise
 	Waited   time.Duration // the longest from a vote to a decision, where all decide
 	Back     time.Duration // the same, if the crashed site restarts after BackAfter; 0 if it cannot
@@ -29,7 +30,9 @@ func (r *Report) crashes() error {
 			if run.early[Coordinator] < action {
 				break
 			}
-			c.add(run)
+			if c.add(run); len(run.Blocked()) > 0 {
+				c.At = append(c.At, action)
+			}
 			if p == ThreePhase {
 				continue
 			}

@@ -66,7 +66,11 @@ func (r *Report) sayCrashes(say sayer) {
 		}
 		say("| %s | %v | %d | %d | %d | %s | %s |", who, c.Protocol, c.Points, c.Blocked, c.Split, show(c.Waited), back)
 	}
-	say("\nThe coordinator has all votes, and crashes before it tells anybody. With %v the participants wait for it:\n", TwoPhase)
+	if at := r.Crashes[0].At; len(at) > 0 {
+		say("\nThe coordinator's actions are %d prepares, %d votes, %d decisions and %d that they are done. With %v everybody waits if it", r.Participants, r.Participants, r.Participants, r.Participants, TwoPhase)
+		say("crashes in front of number %d to %d: from when all have voted until the first one has been told, and can tell the others.", at[0], at[len(at)-1])
+	}
+	say("\nIt has all votes, and crashes before it tells anybody. With %v the participants wait for it:\n", TwoPhase)
 	sayLog(say, r.Blocking, 18)
 	say("\nWith %v they know after a while that nobody can have committed:\n", ThreePhase)
 	sayLog(say, r.Deciding, 60)

@@ -70,7 +70,7 @@ func TestCrashesNeverSplit(t *testing.T) {
 	t.Parallel()
 	for _, p := range Protocols {
 		committed, blocked := 0, 0
-		for seed := range uint64(4000) {
+		for seed := range uint64(2000) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			s := Scenario{Protocol: p, Participants: 2 + random.IntN(5), Seed: seed}
 			for _, i := range random.Perm(s.Participants + 1)[:random.IntN(s.Participants+1)] {
@@ -87,7 +87,7 @@ func TestCrashesNeverSplit(t *testing.T) {
 				blocked++
 			}
 		}
-		if (blocked > 0) != (p == TwoPhase) || committed < 500 || committed > 3500 {
+		if (blocked > 0) != (p == TwoPhase) || committed < 250 || committed > 1750 {
 			t.Errorf("%v: %d committed, %d blocked", p, committed, blocked)
 		}
 	}
@@ -113,6 +113,28 @@ func TestPartitionsAndLosses(t *testing.T) {
 		if (splits > 0) != (p == ThreePhase) {
 			t.Errorf("%v: %d splits", p, splits)
 		}
+	}
+}
+
+// TestCrashPointsOfTheReport: two-phase commit blocks from when all have voted until the
+// first one is told, and at no other crash of its coordinator.
+func TestCrashPointsOfTheReport(t *testing.T) {
+	t.Parallel()
+	r := &Report{Participants: 3}
+	if err := r.crashes(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range r.Crashes {
+		want := []int(nil)
+		if c.Protocol == TwoPhase && c.Sites == 1 {
+			want = []int{4, 5, 6, 7}
+		}
+		if !slices.Equal(c.At, want) || c.Split > 0 || (c.Blocked > 0) != (c.Protocol == TwoPhase) || c.Points < 10 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if back := r.Crashes[0].Back; back < BackAfter || back > BackAfter+30*defaultDelay {
+		t.Errorf("they wait for %v for one that is gone for %v", back, BackAfter)
 	}
 }
 
