@@ -3,8 +3,10 @@ package tcc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +282,42 @@ func TestOwnersFollow(t *testing.T) {
 		close(held)
 		wantKind(t, <-old.served, interlock.Definite, interlock.ErrStaleToken)
 		same(t, "records", store.records(t, "1"), before...)
+		hotel.rules(t)
+	})
+}
+
+// TestStuckDrain: what waits for a target that was down for long goes on at once when
+// that answers one of them, and does not wait for the backoff that was drawn meanwhile.
+func TestStuckDrain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const stuck = 50
+		hotel := newVenue("hotel", stuck)
+		down := time.Now().Add(10 * time.Minute)
+		var first atomic.Pointer[time.Time]
+		hotel.bad = func(c branch.Call) (before, after error) {
+			now := time.Now()
+			if c.Operation == branch.Confirm && now.Before(down) {
+				return errNetwork, nil
+			}
+			if c.Operation == branch.Confirm {
+				first.CompareAndSwap(nil, &now)
+			}
+			return nil, nil
+		}
+		r := serve(t, nil, 1, nil, hotel)
+		for i := range stuck {
+			_, err := r.run(t.Context(), fmt.Sprint(i), hotel)
+			ok(t, err)
+			time.Sleep(100 * time.Millisecond) // so that they do not wait in step
+		}
+		time.Sleep(time.Until(down))
+		for i := range stuck {
+			_, err := r.Wait(t.Context(), fmt.Sprint(i))
+			ok(t, err)
+		}
+		if took := time.Since(*first.Load()); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
 		hotel.rules(t)
 	})
 }

@@ -136,6 +136,7 @@ func TestMismatchMeanwhile(t *testing.T) {
 		if h, f := hotel.state("1"), flight.state("1"); h != "confirmed" || f != "cancelled" {
 			t.Errorf("%s, %s", h, f)
 		}
+		hotel.rules(t)
 	})
 }
 
