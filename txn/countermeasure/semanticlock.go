@@ -70,6 +70,17 @@ func (w Intent) check(op string) error {
 	return readable(op, w.Resource, "a risk", w.Risk)
 }
 
+// Create makes the table, unless it exists. Several processes may do it at once. It
+// takes effect when the transaction commits, on MariaDB at once: there it commits what
+// was done in the transaction before.
+func (l SemanticLock) Create(ctx context.Context, db driver.SQL) error {
+	f, err := l.open("create table of flags", "", db)
+	if err != nil {
+		return err
+	}
+	return f.create(ctx)
+}
+
 // Acquire flags a resource that is nobody's. One that the owner has flagged already
 // is prolonged, never shortened, and keeps its Since. One of another owner is a
 // [HeldError], unless w says that it may be taken over.

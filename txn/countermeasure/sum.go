@@ -84,12 +84,13 @@ func (s Sum) Add(ctx context.Context, db driver.SQL, key string, delta int64) er
 		}
 	}
 	value, err := r.lock(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case possible && value >= low && value <= high: // somebody made room a moment ago
-		_, err := r.add(ctx, delta, low, high)
-		return err
+	}
+	if possible && value >= low && value <= high { // somebody made room a moment ago
+		if done, err := r.add(ctx, delta, low, high); done || err != nil {
+			return err
+		}
 	}
 	return &BoundError{Table: s.Table, Key: key, Value: value, Delta: delta, Min: s.Min, Max: s.max()}
 }

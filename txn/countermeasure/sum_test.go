@@ -287,3 +287,26 @@ func testEarlySnapshots(w world) {
 		w.Errorf("balance %d", b)
 	}
 }
+
+// testRoomIsWaitedFor: who finds too little while somebody adds waits, and then has it
+// or is refused by what is there.
+func testRoomIsWaitedFor(w world) {
+	for _, commit := range []bool{false, true} {
+		first := w.Begun(w.T, driver.SessionIsolation)
+		ok(w, w.sum.Add(w.Context(), first, "a", 100))
+		second := later(w, func() error { return w.add(w.sum, "a", -150) })
+		w.blocked("the second one")
+		if commit {
+			ok(w, first.Commit(w.Context()))
+			ok(w, second())
+			continue
+		}
+		ok(w, first.Rollback(w.Context()))
+		if e := wants[*countermeasure.BoundError](w, second(), interlock.Definite); e.Value != 100 {
+			w.Errorf("%+v", e)
+		}
+	}
+	if b := w.balance("a"); b != 50 {
+		w.Errorf("balance %d", b)
+	}
+}

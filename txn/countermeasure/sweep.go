@@ -9,17 +9,6 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Create makes the table, unless it exists. Several processes may do it at once. It
-// takes effect when the transaction commits, on MariaDB at once: there it commits what
-// was done in the transaction before.
-func (l SemanticLock) Create(ctx context.Context, db driver.SQL) error {
-	f, err := l.open("create table of flags", "", db)
-	if err != nil {
-		return err
-	}
-	return f.create(ctx)
-}
-
 // Sweep forgets at most limit resources that have been nobody's for longer than age,
 // by the database's clock, and returns how many. It touches no flag. On MariaDB age is
 // to be longer than any transaction lasts: one that began before the row went cannot
@@ -41,8 +30,8 @@ func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duratio
 
 // Sweep forgets at most limit operations, of any records, that were logged or cancelled
 // last longer than age ago by the database's clock, and returns how many. Whoever calls
-// again for one of them is taken for the first; so age is to be longer than any
-// transaction is retried, and shorter than a Standing that is still to be read.
+// again for one of them is taken for the first, and Standing does not show them; so age
+// is to be longer than any transaction is retried, and than a replay is wanted.
 func (v VersionFile) Sweep(ctx context.Context, db driver.SQL, age time.Duration, limit int) (swept int64, err error) {
 	l, err := v.log("sweep version file", "", db)
 	if err != nil {

@@ -77,6 +77,7 @@ func TestSQL(t *testing.T) {
 		{"the order of steps decides what can be undone", testOrderOfSteps},
 		{"a sum keeps its bounds", testSumKeepsItsBounds},
 		{"bad sums", testBadSums},
+		{"room that is being made is waited for", testRoomIsWaitedFor},
 		{"calls come in any order", testCallsInAnyOrder},
 		{"a refused call is not logged", testRefusedCallIsNotLogged},
 		{"racing transfers lose no money", testRacingTransfers},
