@@ -509,9 +509,9 @@ func TestShardNames(t *testing.T) {
 	for i, name := range names {
 		wantBalance(t, s, name, int64(i+1), 0, 0)
 	}
-	// Who relies on "a" is not in the way of who changes "a/b".
-	mustPrepare(t, begun(t, s, "r", look(t, "a", "\xff\xfe")))
-	mustDo(t, s, "w", add(t, 1, "a/b", "a/", "a\x00"))
+	// Who relies on "a/b" is not in the way of who changes "a".
+	mustPrepare(t, begun(t, s, "r", look(t, "a/b", "\xff\xfe")))
+	mustDo(t, s, "w", add(t, 1, "a", "a/", "a\x00"))
 	mustRefuse(t, begun(t, s, "x", add(t, 1, "\xff\xfe")))
 	mustEnd(t, s.Rollback, "r")
 	if reply, err := client.Get(bounded(t), "interlock.shard:read/", clientv3.WithPrefix()); err != nil || reply.Count != 0 {
