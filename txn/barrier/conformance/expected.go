@@ -31,31 +31,15 @@ var operations = map[Protocol][3]branch.Operation{
 	TwoPC: {branch.Prepare, branch.Commit, branch.Rollback},
 }
 
-// An Answer is what a participant says.
-type Answer int
+// An answer is what a participant says.
+type answer string
 
-// The answers.
 const (
-	Done    Answer = iota + 1 // 2xx
-	Refused                   // 409: it has not happened and never will
-	Not                       // anything but 2xx: the message should never have come
-	Unheard                   // neither 2xx nor 409: it may come again as it should be
+	ok      answer = "done"     // 2xx
+	no      answer = "refused"  // 409: it has not happened and never will
+	not     answer = "not done" // anything but 2xx: the message should never have come
+	unheard answer = "unheard"  // neither 2xx nor 409: it may come again as it should be
 )
-
-// String is the answer in lower case.
-func (a Answer) String() string {
-	switch a {
-	case Done:
-		return "done"
-	case Refused:
-		return "refused"
-	case Not:
-		return "not done"
-	case Unheard:
-		return "unheard"
-	}
-	return "?"
-}
 
 // A state is that of a branch at its participant.
 type state int
@@ -75,18 +59,18 @@ func (s state) String() string {
 
 // expected is what a participant has to answer, and to become.
 type expected struct {
-	answer Answer
+	answer answer
 	next   state
 }
 
 // table is all that is expected of a participant, but that the business refuses a
 // first in state unknown if there is no room. It was not made from any barrier's.
 var table = [states][3]expected{
-	unknown:   {first: {Done, held}, confirm: {Not, unknown}, undo: {Done, undone}},
-	held:      {first: {Done, held}, confirm: {Done, confirmed}, undo: {Done, undone}},
-	confirmed: {first: {Done, confirmed}, confirm: {Done, confirmed}, undo: {Not, confirmed}},
-	undone:    {first: {Refused, undone}, confirm: {Not, undone}, undo: {Done, undone}},
-	refused:   {first: {Refused, refused}, confirm: {Not, refused}, undo: {Done, undone}},
+	unknown:   {first: {ok, held}, confirm: {not, unknown}, undo: {ok, undone}},
+	held:      {first: {ok, held}, confirm: {ok, confirmed}, undo: {ok, undone}},
+	confirmed: {first: {ok, confirmed}, confirm: {ok, confirmed}, undo: {not, confirmed}},
+	undone:    {first: {no, undone}, confirm: {not, undone}, undo: {ok, undone}},
+	refused:   {first: {no, refused}, confirm: {not, refused}, undo: {ok, undone}},
 }
 
 // Effects are what an account has.

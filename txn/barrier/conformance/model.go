@@ -32,16 +32,16 @@ type model struct {
 func newModel(p Protocol, capacity int64) model { return model{p, capacity, map[key]state{}} }
 
 // with is the answer to a message, and the model after it.
-func (m model) with(msg message) (Answer, model) {
+func (m model) with(msg message) (answer, model) {
 	switch msg.as {
 	case late, headless:
-		return Unheard, m
+		return unheard, m
 	case otherInput:
-		return Not, m
+		return not, m
 	}
 	e := table[m.branches[msg.to]][msg.kind]
 	if m.branches[msg.to] == unknown && msg.kind == first && m.units()+1 > m.capacity {
-		e = expected{Refused, refused}
+		e = expected{no, refused}
 	}
 	m.branches = maps.Clone(m.branches)
 	m.branches[msg.to] = e.next

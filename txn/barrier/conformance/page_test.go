@@ -85,10 +85,10 @@ func writeMore(b *strings.Builder) {
 		fmt.Fprintf(b, "\n**%s** (capacity %d)\n\n| message | branch, step | answer | held | confirmed |\n|---|---|---|---|---|\n", c.name, c.capacity)
 		m := newModel(TCC, c.capacity)
 		for _, msg := range c.script {
-			var answer Answer
-			answer, m = m.with(msg)
+			var said answer
+			said, m = m.with(msg)
 			fmt.Fprintf(b, "| %s%s | %s | %s | %d | %d |\n", operations[TCC][msg.kind], [...]string{"", ", amount 2", ", late", ", no header"}[msg.as],
-				strings.TrimSuffix(msg.to.branch+", "+msg.to.step, ", "), answer, m.effects().Held, m.effects().Confirmed)
+				strings.TrimSuffix(msg.to.branch+", "+msg.to.step, ", "), said, m.effects().Held, m.effects().Confirmed)
 		}
 	}
 	b.WriteString(pairs)
@@ -101,9 +101,9 @@ func writeRow(b *strings.Builder, c play) {
 	var answers []string
 	m := newModel(c.protocol, c.capacity)
 	for _, msg := range c.script {
-		var answer Answer
-		answer, m = m.with(msg)
-		answers = append(answers, fmt.Sprintf("%s %d/%d", answer, m.effects().Held, m.effects().Confirmed))
+		var said answer
+		said, m = m.with(msg)
+		answers = append(answers, fmt.Sprintf("%s %d/%d", said, m.effects().Held, m.effects().Confirmed))
 	}
 	fmt.Fprintf(b, "| %s | %s |\n", names(c.protocol, c.script), strings.Join(answers, ", "))
 }

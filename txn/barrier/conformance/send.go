@@ -29,24 +29,24 @@ type reply struct {
 	text   string // of another, and of a 2xx that is not JSON
 }
 
-func (r reply) is(a Answer) bool {
+func (r reply) is(a answer) bool {
 	switch {
 	case r.status >= 200 && r.status <= 299:
-		return a == Done && r.text == ""
+		return a == ok && r.text == ""
 	case r.status == http.StatusTooEarly:
 		return false
 	}
 	conflict := r.status == http.StatusConflict
-	return a == Not || a == Refused && conflict || a == Unheard && !conflict
+	return a == not || a == no && conflict || a == unheard && !conflict
 }
 
 // String is what is told of an answer in a [Failure].
 func (r reply) String() string {
 	switch {
-	case r.is(Done):
-		return Done.String()
-	case r.is(Refused):
-		return Refused.String()
+	case r.is(ok):
+		return string(ok)
+	case r.is(no):
+		return string(no)
 	}
 	return strings.TrimSpace(fmt.Sprintf("%d %s %.100s", r.status, http.StatusText(r.status), r.text))
 }
@@ -161,11 +161,11 @@ func (s *stage) exchange(request *http.Request) (status int, body []byte, err er
 		client = *s.options.Client
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	answer, err := client.Do(request)
+	response, err := client.Do(request)
 	if err == nil {
-		defer answer.Body.Close()
-		status = answer.StatusCode
-		body, err = io.ReadAll(io.LimitReader(answer.Body, branch.MaxBody))
+		defer response.Body.Close()
+		status = response.StatusCode
+		body, err = io.ReadAll(io.LimitReader(response.Body, branch.MaxBody))
 	}
 	if err != nil {
 		err = &interlock.Error{Op: "reach participant", Name: request.URL.Host, Kind: interlock.Uncertain, Err: err}

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -73,7 +74,7 @@ func (s *stage) one(ctx context.Context, position int, m message) error {
 	}
 	want, next := s.model.with(m)
 	if !got.is(want) || effects != next.effects() {
-		s.fail(position, m, told(want.String(), next.effects()), told(got.String(), effects))
+		s.fail(position, m, told(string(want), next.effects()), told(got.String(), effects))
 		return nil
 	}
 	s.model = next
@@ -83,7 +84,7 @@ func (s *stage) one(ctx context.Context, position int, m message) error {
 
 // compare requires of a first that its result is that of the first one.
 func (s *stage) compare(position int, m message, got reply) {
-	if m.kind != first || !got.is(Done) {
+	if m.kind != first || !got.is(ok) {
 		return
 	}
 	if before, again := s.results[m.to]; again && !reflect.DeepEqual(before, got.result) {
@@ -93,8 +94,7 @@ func (s *stage) compare(position int, m message, got reply) {
 	s.results[m.to] = got.result
 }
 
-// atOnce sends the pair. What comes of it has to be what would have come of one after
-// the other, in either order.
+// atOnce sends the pair, and judges what came of it.
 func (s *stage) atOnce(ctx context.Context) error {
 	var got [2]reply
 	var errs [2]error
@@ -108,38 +108,37 @@ func (s *stage) atOnce(ctx context.Context) error {
 	}
 	close(start)
 	both.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	effects, err := s.inspect(ctx)
-	if err != nil {
+	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
+	effects, err := s.inspect(ctx)
+	if err == nil {
+		s.judge(got, effects)
+	}
+	return err
+}
+
+// judge requires of a pair what would have come of one after the other, in either order.
+func (s *stage) judge(got [2]reply, effects Effects) {
+	position := len(s.script) + 1
 	var wanted []string
 	for _, order := range [][2]int{{0, 1}, {1, 0}} {
-		var want [2]Answer
+		var want [2]answer
 		next := s.model
 		for _, i := range order {
 			want[i], next = next.with(s.pair[i])
 		}
 		if got[0].is(want[0]) && got[1].is(want[1]) && effects == next.effects() {
 			s.model = next
-			for i, m := range s.pair {
-				if s.failure == nil {
-					s.compare(len(s.script)+i+1, m, got[i])
-				}
+			s.compare(position, s.pair[0], got[0])
+			if s.failure == nil {
+				s.compare(position+1, s.pair[1], got[1])
 			}
-			return nil
+			return
 		}
-		wanted = append(wanted, told(want[0].String()+" and "+want[1].String(), next.effects()))
+		wanted = append(wanted, told(string(want[0]+" and "+want[1]), next.effects()))
 	}
-	if wanted[0] == wanted[1] {
-		wanted = wanted[:1]
-	}
-	s.fail(len(s.script)+1, s.pair[0], strings.Join(wanted, " or "), told(got[0].String()+" and "+got[1].String(), effects))
-	return nil
+	s.fail(position, s.pair[0], strings.Join(slices.Compact(wanted), " or "), told(got[0].String()+" and "+got[1].String(), effects))
 }
 
 func (s *stage) fail(position int, m message, want, got string) {
