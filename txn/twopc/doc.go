@@ -23,7 +23,9 @@
 //	})
 //
 // To have the work happen once however often it is asked for, take a guard/once in one
-// of the branches: it is committed with them all, or with none.
+// of the branches: it is committed with them all, or with none. An id alone is good for
+// one commit, but also for no more than one recorded abort: who tries again after that
+// takes another id.
 //
 // # Protocol
 //

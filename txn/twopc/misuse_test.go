@@ -134,7 +134,7 @@ func TestStrangersAreLeft(t *testing.T) {
 		hooks, log := listening()
 		p := w.start(t, nil, &Options{Hooks: hooks})
 		other := begin("1", time.Now(), 7)
-		for _, x := range []driver.XID{{Transaction: "by-hand", Branch: "north"}, {Transaction: other.String(), Branch: "east"}} {
+		for _, x := range []driver.XID{{Transaction: "by-hand", Branch: "north"}, {Transaction: begin("2", time.Now(), 7).String(), Branch: "east"}} {
 			w.prepare(t, "north", x)
 		}
 		w.prepare(t, "north", other.xid("south")) // two names of one database: for "south" to find

@@ -263,7 +263,7 @@ func TestPartitions(t *testing.T) {
 			t.Parallel()
 			whole, runs := p.run(t, nil)[0], 0
 			for _, from := range whole.labels {
-				for _, target := range []string{"north", "south", "journal"} {
+				for _, target := range []string{"north", "south", "journal", "journal append"} {
 					for _, way := range []string{leaving, returning} {
 						for _, lasting := range []time.Duration{time.Second, 5 * time.Second, 2 * time.Minute} {
 							var cut atomic.Bool

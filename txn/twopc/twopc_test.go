@@ -244,7 +244,9 @@ func TestHeuristic(t *testing.T) {
 		ok(t, w.banks["south"].Rollback(t.Context(), driver.XID{Transaction: o.Transaction, Branch: "south"}))
 		stop := p.serve(t, 1)
 		defer stop()
-		wantKind(t, p.Settle(t.Context(), "1"), interlock.Definite, driver.ErrHeuristic)
+		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantKind(t, p.Settle(bounded, "1"), interlock.Definite, driver.ErrHeuristic)
 		o, err = p.Look(t.Context(), "1")
 		ok(t, err)
 		if o.State != Heuristic || len(o.Branches) != 2 || !o.Branches[0].Done || o.Branches[1].Heuristic == "" {
@@ -386,5 +388,45 @@ func TestJournalGone(t *testing.T) {
 		if o := log.last("scanned north"); o.blocked != 0 || o.since != 0 {
 			t.Errorf("%+v", o)
 		}
+	})
+}
+
+// TestCanceled: a caller that goes away before the decision has its transaction
+// aborted, and its branches freed all the same.
+func TestCanceled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		ctx, cancel := context.WithCancel(t.Context())
+		p := w.start(t, func(at string) error {
+			if at == "south prepare 1 "+returning {
+				cancel()
+			}
+			return nil
+		}, nil)
+		wantKind(t, p.Run(ctx, "1", p.add(transfer)), interlock.Definite, context.Canceled)
+		if n := w.inDoubt(t); n != 0 {
+			t.Errorf("%d in doubt", n)
+		}
+		wantSums(t, w, 0, 0)
+	})
+}
+
+// TestLostDecision: a decision that stands in the journal is found there, though no
+// answer to it ever came back.
+func TestLostDecision(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.start(t, func(at string) error {
+			if strings.HasPrefix(at, "journal append") && strings.HasSuffix(at, returning) {
+				return errNetwork
+			}
+			return nil
+		}, nil)
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		got, _ := w.records(t, "1")
+		same(t, "records", got, "decide:commit")
+		defer w.start(t, nil, nil).serve(t, 1)()
+		w.rest(t)
+		wantSums(t, w, -10, 10)
 	})
 }

@@ -1,0 +1,142 @@
+package twopc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+var errPoor = errors.New("there is not enough")
+
+// Ten move from one bank to another; a hundred would overdraw, and nothing of that is
+// left. The guard is the balance itself, read in the branch that locks it.
+func Example() {
+	ctx, stop := context.WithCancel(context.Background())
+	north, south := memory.NewParticipant(), memory.NewParticipant()
+	atNorth, atSouth := twopc.At("north", north), twopc.At("south", south)
+
+	j, err := journal.New(memory.NewJournal(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer j.Close()
+	c, err := coordinator.New(j, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	manager, err := twopc.New(c, nil, atNorth, atSouth)
+	if err != nil {
+		log.Fatal(err)
+	}
+	claim, release := claimed(ctx)
+	ended := make(chan error, 2)
+	go func() { ended <- c.Run(ctx, claim) }()
+	go func() { ended <- manager.Watch(ctx) }()
+
+	move := func(id string, amount int64) error {
+		return manager.Run(ctx, id, func(ctx context.Context, t *twopc.T) error {
+			from, err := atNorth.Join(ctx, t)
+			if err != nil {
+				return err
+			}
+			to, err := atSouth.Join(ctx, t)
+			if err != nil {
+				return err
+			}
+			if left, err := from.Add("alice", -amount); err != nil || left < -50 {
+				return errors.Join(err, errPoor)
+			}
+			_, err = to.Add("bob", amount)
+			return err
+		})
+	}
+	err = move("transfer/1", 10)
+	fmt.Println(err, manager.Settle(ctx, "transfer/1"), north.Get("alice"), south.Get("bob"))
+	err = move("transfer/2", 100)
+	fmt.Println(errors.Is(err, twopc.ErrAborted), errors.Is(err, errPoor), north.Get("alice"), south.Get("bob"))
+
+	stop()
+	<-ended
+	<-ended
+	release()
+	// Output:
+	// <nil> <nil> -10 10
+	// true true -10 10
+}
+
+// claimed is the claim of a lock, in memory here.
+func claimed(ctx context.Context) (interlock.Claim, func()) {
+	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	claim, err := locks.Acquire(ctx, "transactions")
+	if err != nil {
+		log.Fatal(err)
+	}
+	return claim, func() {
+		_ = claim.Release(context.WithoutCancel(ctx))
+		_ = locks.Close(context.WithoutCancel(ctx))
+	}
+}
+
+// A transfer from Postgres to MariaDB happens once, however often its message is
+// delivered: the record of that is committed with it. The id is that of the attempt,
+// because one whose abort was recorded is used up.
+func ExampleManager_Run() {
+	var (
+		pool  *pgxpool.Pool            // of the one database
+		db    *sql.DB                  // of the other
+		c     *coordinator.Coordinator // see the package's example
+		inbox = once.Inbox{Consumer: "transfers"}
+	)
+	transfer := func(ctx context.Context, delivery int) (err error) {
+		pg, err := postgres.OpenParticipant(ctx, pool, "bank", nil)
+		if err != nil {
+			return err
+		}
+		maria, err := mysql.OpenParticipant(ctx, db, "bank", nil)
+		if err != nil {
+			return err
+		}
+		north, south := twopc.At[pgx.Tx]("north", pg), twopc.At[*sql.Conn]("south", maria)
+		manager, err := twopc.New(c, nil, north, south)
+		if err != nil {
+			return err
+		}
+		return manager.Run(ctx, fmt.Sprintf("transfer/42/%d", delivery), func(ctx context.Context, t *twopc.T) error {
+			from, err := north.Join(ctx, t)
+			if err != nil {
+				return err
+			}
+			_, err = inbox.Once(ctx, postgres.Tx(from), once.Message{ID: "transfer/42"}, func(ctx context.Context) error {
+				if _, err := from.Exec(ctx, `update account set balance = balance - 10 where id = 1`); err != nil {
+					return err
+				}
+				to, err := south.Join(ctx, t)
+				if err != nil {
+					return err
+				}
+				_, err = to.ExecContext(ctx, `update account set balance = balance + 10 where id = 2`)
+				return err
+			})
+			return err
+		})
+	}
+	_ = transfer
+}
