@@ -67,10 +67,25 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 	if err := l.journal.persist(ctx, l.owner, a); err != nil {
 		return err
 	}
-	last := a.Records[len(a.Records)-1]
-	l.head.Position, l.head.Sum = a.After+int64(len(a.Records)), last.Sum
-	l.head.Due, l.head.Claimed = due, false
+	l.Accept(a)
 	return nil
+}
+
+// Propose is what Append would ask of the store, or End if due is zero, for who has
+// it done in a transaction of his own by [Table.AppendIn]; data that is large has been
+// kept beside already. It is done once the transaction has committed: tell [Log.Accept].
+// If it is not known whether it has, or the store has refused, open the log anew.
+func (l *Log) Propose(ctx context.Context, due time.Time, entries ...Entry) (driver.Append, error) {
+	if err := l.owner.holds(); err != nil {
+		return driver.Append{}, err
+	}
+	return l.request(ctx, due, entries)
+}
+
+// Accept takes that what was proposed has been done.
+func (l *Log) Accept(a driver.Append) {
+	l.head.Position, l.head.Sum = a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum
+	l.head.Due, l.head.Claimed = a.Due, false
 }
 
 // request makes the records, and keeps what is large beside them.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -20,7 +21,9 @@ type call struct {
 func (c *course) call(s *step, p *progress) *call {
 	t := c.trials[p.key]
 	if t == nil {
-		t = &trial{phase: c.m.phase(p), attempts: p.attempts, calls: p.calls, maybe: !c.idle[p.key], next: p.next, target: s.target}
+		// What is done together with its record was not done if there is none.
+		maybe := !c.idle[p.key] && (s.local == nil || c.m.state == Undoing)
+		t = &trial{phase: c.m.phase(p), attempts: p.attempts, calls: p.calls, maybe: maybe, next: p.next, target: s.target}
 		c.trials[p.key] = t
 	}
 	return &call{step: s, p: *p, phase: t.phase, trial: t}
@@ -68,7 +71,7 @@ func (c *course) proceed(now time.Time, all []*call) (move, error) {
 	switch {
 	case len(ready) == 0:
 		return c.pause(now, soonest, waiting)
-	case c.forced || len(c.pending) > 0 && now.Sub(c.since) >= stale:
+	case c.forced || len(c.pending) > 0 && now.Sub(c.since) >= stale, ready[0].local() && len(c.pending) >= driver.MaxRecords:
 		return move{write: true}, nil
 	}
 	return move{calls: ready}, nil
@@ -129,14 +132,21 @@ func (c *course) called(calls []*call) {
 func (c *course) took(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
 	t, key := each.trial, each.p.key
 	if err == nil {
+		if each.local() {
+			return again, nil // accepted took it
+		}
 		if t.phase == inUndo {
 			return again, c.note(now, false, journal.Entry{Kind: recordUndone, Step: key})
 		}
 		return again, c.note(now, false, journal.Entry{Kind: recordDone, Step: key, Data: output})
 	}
 	class, after := branch.ClassOf(err)
+	if each.local() && class == branch.ClassUnknown {
+		class = branch.ClassRetry // its transaction was not committed
+	}
 	policy, attempts := t.failed(each.step, class)
 	v := t.judge(policy, attempts, class)
+	t.maybe = t.maybe && !each.local()
 	t.err, t.next = err, now.Add(policy.delay(class, after, attempts, random))
 	switch v {
 	case bury:

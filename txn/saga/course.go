@@ -187,7 +187,7 @@ func (c *course) forward(now time.Time, stages []stage) (m move, follows bool, e
 		return c.sleep(now, first)
 	}
 	if sents := c.sents(stages); len(sents) > 0 {
-		if err := c.note(now, c.m.state == Running, sents...); err != nil {
+		if err := c.note(now, c.m.state == Running && first.steps[0].local == nil, sents...); err != nil {
 			return move{}, false, err
 		}
 	}
@@ -210,7 +210,7 @@ func (c *course) sents(stages []stage) (sents []journal.Entry) {
 	}
 	for i, st := range stages {
 		s := st.steps[0]
-		if s.sleep || i > 0 && (s.pivot || c.m.state != Running || len(c.pending)+len(sents)+len(st.steps) > driver.MaxRecords-1) {
+		if s.sleep || i > 0 && (s.pivot || c.m.state != Running || len(c.pending)+len(sents)+len(st.steps) >= driver.MaxRecords) {
 			break
 		}
 		for _, s := range st.steps {

@@ -1,7 +1,6 @@
 package saga
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -92,25 +91,3 @@ func (s sleep[I]) of(I) []step { return []step{s.s} }
 func (d Definition[I]) Timeout(t time.Duration) Definition[I] { d.plan.timeout = t; return d }
 
 func (d Definition[I]) defined() plan { return d.plan }
-
-// Start begins a saga of this id (1 to 200 bytes) unless there is one, and returns
-// as soon as that is durable; see [Engine.Wait]. If there is one it must be of this
-// type and have this input, as JSON; else the error is an [ErrMismatch]. An
-// Uncertain error means that it may have begun: starting it again converges.
-func (d Definition[I]) Start(ctx context.Context, e *Engine, id string, input I) error {
-	text, err := json.Marshal(input)
-	if err != nil {
-		return bug("start saga", id, fmt.Errorf("write its input: %w", err))
-	}
-	return e.start(ctx, d.plan.name, id, text)
-}
-
-// Do starts a saga and waits for its end. A second Do of the same id has the result
-// of the first. The error is nil if the saga succeeded. When ctx ends the saga goes
-// on, and the error is Uncertain.
-func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (Outcome, error) {
-	if err := d.Start(ctx, e, id, input); err != nil {
-		return Outcome{}, err
-	}
-	return e.Wait(ctx, id)
-}

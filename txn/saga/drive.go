@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -139,6 +140,9 @@ func (d *drive) round(calls []*call) error {
 	errs := d.Round(tasks...)
 	gone := d.Holds()
 	for i, each := range calls {
+		if each.local() && (errors.Is(errs[i], journal.ErrMoved) || errors.Is(errs[i], interlock.ErrStaleToken)) {
+			return errs[i]
+		}
 		class, _ := branch.ClassOf(errs[i])
 		if errs[i] != nil && gone != nil && class != branch.ClassFail {
 			continue
@@ -165,6 +169,9 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	act := func(ctx context.Context) (err error) {
 		*output, err = s.act(ctx, input)
 		return err
+	}
+	if c.local() {
+		act = func(ctx context.Context) error { return d.runLocal(ctx, c, input) }
 	}
 	if c.phase == inUndo {
 		task.Call.Operation = branch.Undo

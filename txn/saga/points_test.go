@@ -20,9 +20,10 @@ import (
 type plot struct {
 	saga   func(g *target) Definition[string]
 	end    State
-	must   []string // effects that there are whatever crashes, in this order; x|y are two in any order
-	may    []string // and those that there can be
-	points int      // of a run that does not crash
+	must   []string      // effects that there are whatever crashes, in this order; x|y are two in any order
+	may    []string      // and those that there can be
+	points int           // of a run that does not crash
+	rest   time.Duration // from the crash of an engine to the start of the next one
 }
 
 var plots = map[string]plot{
@@ -111,6 +112,14 @@ var plots = map[string]plot{
 		end: Compensated, must: []string{"1/a/do", "1/a/undo"}, may: []string{"1/b/undo?", "1/c/undo?"},
 		points: 2*5 + 2*2,
 	},
+	"time is up": { // an heir comes too late to call anything, and has to undo what it knows nothing of
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), g.undoable("b", always(Ongoing(20*time.Second))...), g.undoable("c")).Timeout(30 * time.Second)
+		},
+		end: Compensated, rest: time.Minute,
+		may:    []string{"1/a/do", "1/a/undo", "1/a/undo?", "1/b/undo?", "1/c/undo?"},
+		points: 2*4 + 2*3,
+	},
 }
 
 // life is one engine from its start to its crash at a point, or to the end of the
@@ -118,6 +127,9 @@ var plots = map[string]plot{
 // passed.
 func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, point int) (told *Outcome, passed int) {
 	t.Helper()
+	if epoch > 1 {
+		time.Sleep(p.rest)
+	}
 	at := crashAt(point)
 	g.points = at
 	d := p.saga(g)
@@ -153,6 +165,9 @@ func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcom
 	if told == nil || told.State != p.end {
 		t.Fatalf("told %+v, want %v", told, p.end)
 	}
+	if p.end == Compensated {
+		undoneAfter(t, g.did())
+	}
 	effects := slices.DeleteFunc(g.did(), func(e string) bool { return slices.Contains(p.may, e) })
 	same(t, "effects", effects, inOrder(effects, p.must)...)
 	for _, effect := range strings.FieldsFunc(strings.Join(p.must, "|"), func(r rune) bool { return r == '|' }) {
@@ -182,6 +197,17 @@ func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcom
 		t.Errorf("the last record is %s", last)
 	}
 	unscheduled(t, store)
+}
+
+// undoneAfter: whatever was done was undone behind it, and by nothing else.
+func undoneAfter(t *testing.T, effects []string) {
+	t.Helper()
+	for i, e := range effects {
+		step, do := strings.CutSuffix(e, "/do")
+		if do && !slices.Contains(effects[i:], step+"/undo") && !slices.Contains(effects[i:], step+"/undo?") {
+			t.Errorf("%s was not undone: %v", step, effects)
+		}
+	}
 }
 
 // inOrder is what must be, where there is a choice as it has come.

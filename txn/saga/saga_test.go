@@ -50,7 +50,7 @@ func TestRecords(t *testing.T) {
 // call may still be on its way.
 func TestUnknownIsUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
-		"refused after it was at work": {Ongoing(time.Second), Fail(errSeat)}} {
+		"refused after it was at work": {Ongoing(time.Second), Fail(errSeat)}, "refused after it was at work for long": {Ongoing(time.Hour), Fail(errSeat)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				g := &target{}

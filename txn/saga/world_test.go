@@ -20,7 +20,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"engine": engine}) }
+func TestMain(m *testing.M) {
+	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine})
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -1,0 +1,218 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+)
+
+// TestGroup: steps of a group are called at the same time, and the next stage is not
+// before all are done; one that is refused has the others undone, also those of which
+// nothing is known, and not those that have not happened.
+func TestGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails map[string][]error
+		want  []string // sorted
+		took  time.Duration
+	}{
+		"done":            {nil, []string{"1/a/do", "1/b/do", "1/c/do", "1/p/do"}, 2 * time.Second},
+		"one is slow":     {map[string][]error{"b": {Ongoing(5 * time.Second)}}, []string{"1/a/do", "1/b/do", "1/c/do", "1/p/do"}, 8 * time.Second},
+		"one refused":     {map[string][]error{"b": {Fail(errSeat)}}, []string{"1/a/do", "1/a/undo", "1/c/do", "1/c/undo"}, time.Second},
+		"one not known":   {map[string][]error{"a": always(errNetwork), "b": {Fail(errSeat)}}, []string{"1/a/undo?", "1/c/do", "1/c/undo"}, time.Second},
+		"one never began": {map[string][]error{"a": always(Retry(errNetwork)), "b": {Fail(errSeat)}}, []string{"1/c/do", "1/c/undo"}, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				step := func(name string) Action[string, string] {
+					a := g.undoable(name, c.fails[name]...)
+					act := a.s.act
+					a.s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
+						time.Sleep(time.Second)
+						return act(ctx, input)
+					}
+					return a
+				}
+				d := Define("order", Parallel(step("a"), step("b"), step("c")), step("p").Undo("", nil).Pivot())
+				r := serve(t, nil, 1, nil, d)
+				from := time.Now()
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				if (err == nil) != slices.Contains(c.want, "1/p/do") {
+					t.Error(err)
+				}
+				effects := g.did()
+				slices.Sort(effects)
+				same(t, "effects", effects, c.want...)
+				if took := time.Since(from); took != c.took {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// TestDeadUndoOfGroup: the others of its stage and those before it are undone still.
+func TestDeadUndoOfGroup(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		b := g.act("b").Undo("unb", func(context.Context, string, *string) error { return Fail(errNetwork) })
+		d := Define("order", g.undoable("x"), Parallel(g.undoable("a"), b), g.undoable("no", Fail(errSeat)))
+		r := serve(t, nil, 1, nil, d)
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+		effects := g.did()
+		slices.Sort(effects)
+		same(t, "effects", effects, "1/a/do", "1/a/undo", "1/b/do", "1/x/do", "1/x/undo")
+	})
+}
+
+// TestBeats: a step that beats may take longer than its timeout, but not than its
+// MaxTime; one that does not beat may not.
+func TestBeats(t *testing.T) {
+	for name, c := range map[string]struct {
+		step  func(g *target) Action[string, string]
+		calls int
+		took  time.Duration
+	}{
+		"beats":    {func(g *target) Action[string, string] { return g.beat("a", 40*time.Second).Timeout(11 * time.Second) }, 1, 40 * time.Second},
+		"too slow": {func(g *target) Action[string, string] { return g.beat("a", 40*time.Second).Timeout(9 * time.Second) }, 2, 20 * time.Second},
+		"too long": {func(g *target) Action[string, string] {
+			return g.beat("a", 40*time.Second).Timeout(11 * time.Second).MaxTime(25 * time.Second)
+		}, 2, 60 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				d := Define("order", c.step(g).Retry(Policy{Attempts: 2, First: time.Nanosecond, Max: time.Nanosecond}))
+				r := serve(t, nil, 1, nil, d)
+				from := time.Now()
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				if (err == nil) != (c.calls == 1) {
+					t.Error(err)
+				}
+				if took := time.Since(from); took < c.took || took > c.took+time.Millisecond {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// TestRetryByClass: errors of a class that has a policy of its own are counted by
+// themselves, and waited for so.
+func TestRetryByClass(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		fails := []error{Retry(errSeat), Retry(errSeat), errNetwork, Retry(errSeat), Retry(errSeat), errNetwork}
+		d := Define("order", g.undoable("a", fails...).Retry(Policy{First: time.Millisecond, Attempts: 7}).
+			RetryOn(branch.ClassRetry, Policy{First: 20 * time.Second, Max: 20 * time.Second, Attempts: 5}).
+			RetryOn(branch.ClassUnknown, Policy{First: 6 * time.Second, Max: 6 * time.Second, Attempts: 3}))
+		r := serve(t, nil, 1, nil, d)
+		from := time.Now()
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		if took := time.Since(from); took != 4*10*time.Second+2*3*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		spent := Define("spent", g.undoable("b", fails...).RetryOn(branch.ClassUnknown, Policy{Attempts: 2}))
+		r = serve(t, nil, 1, nil, spent)
+		_, err = spent.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+	})
+}
+
+// TestList: a list is as long as its input says, its steps are told apart by index or
+// key, and their outputs too; what is wrong with one is told when it is started.
+func TestList(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls []string
+		add := Step("add", func(ctx context.Context, n int) (int, error) {
+			c := From(ctx)
+			calls = append(calls, c.Branch+"/"+c.Step)
+			return len(calls), nil
+		}).Undo("take", func(ctx context.Context, _ int, out *int) error {
+			calls = append(calls, fmt.Sprint("undo ", From(ctx).Branch, "/", From(ctx).Step, " ", *out))
+			return nil
+		})
+		unknown := Step("x", func(context.Context, int) (int, error) { return 0, nil }).Undo("unx", func(context.Context, int, *int) error { return nil })
+		last := Step("last", func(_ context.Context, n int) (int, error) {
+			if n == 2 {
+				return 0, Fail(errSeat)
+			}
+			return n, nil
+		}).Pivot()
+		d := DefineList("loop", func(n int) (all []StepOf[int], err error) {
+			switch n {
+			case -1:
+				return nil, errSeat
+			case -2:
+				return []StepOf[int]{add, add}, nil
+			case -3:
+				return []StepOf[int]{unknown}, nil
+			}
+			for i := range n {
+				all = append(all, add.At(i))
+			}
+			return append(all, add.Named("once more"), last), nil
+		}, add)
+		r := serve(t, nil, 1, nil, d)
+		o, err := d.Do(t.Context(), r.engine, "1", 3)
+		ok(t, err)
+		second, err := add.At(1).Output(o.Outputs)
+		if named, _ := add.Named("once more").Output(o.Outputs); second != 2 || named != 4 || err != nil {
+			t.Errorf("%d, %d, %v", second, named, err)
+		}
+		_, err = d.Do(t.Context(), r.engine, "2", 2)
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, "calls", calls, "add/0", "add/1", "add/2", "once more/", "add/0", "add/1", "once more/",
+			"undo once more/ 7", "undo add/1 6", "undo add/0 5")
+		for input, mend := range map[int]string{-1: "no seat", -2: "give each its own", -3: "name the step there"} {
+			if err := d.Start(t.Context(), r.engine, "bad", input); err == nil || !strings.Contains(err.Error(), mend) {
+				t.Errorf("%d: %v", input, err)
+			}
+		}
+		if _, err := r.engine.Look(t.Context(), "bad"); !errors.Is(err, ErrNone) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestParked: what waits for days is not in memory meanwhile, goes on in time, and its
+// attempts go on to be counted.
+func TestParked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		var attempts []int
+		day := 24 * time.Hour
+		d := Define("order", Sleep[string]("cool-off", 3*day), Step("a", func(ctx context.Context, _ string) (string, error) {
+			attempts = append(attempts, From(ctx).Attempt)
+			return "", Retry(errNetwork)
+		}).Undo("una", func(ctx context.Context, _ string, _ *string) error { return g.take(From(ctx).Key()) }).Retry(Policy{First: 2 * day, Max: 2 * day, Attempts: 4}), g.undoable("b"))
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: 10 * time.Minute}}, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		from := time.Now()
+		for time.Since(from) < 7*day {
+			r.stop()
+			<-r.served
+			r.serve(t, 2+int64(time.Since(from)/day)) // each owner finds it, and leaves it alone
+			time.Sleep(day + time.Hour)
+		}
+		same(t, "attempts", strings.Fields(fmt.Sprint(attempts)), "[1", "2", "3", "4]")
+		o, err := r.engine.Look(t.Context(), "1")
+		if ok(t, err); o.State != Compensated || len(r.records(t, "1")) > 16 {
+			t.Errorf("%+v: %v", o, r.records(t, "1"))
+		}
+		same(t, "effects", g.did(), "1/a/undo") // who goes on cannot know that nobody has called since
+	})
+}

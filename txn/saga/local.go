@@ -1,0 +1,123 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/transact"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// What is done in the same database transaction as its record.
+
+// Appender is a journal in a database, which appends within a transaction of the
+// user's on it: a [*journal.Table].
+type Appender interface {
+	AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error
+}
+
+// localAction runs a step in a transaction of its own. Within it, behind the step, it
+// has its output written by record; with that it commits.
+type localAction func(ctx context.Context, input json.RawMessage, record func(output json.RawMessage) (driver.Append, error)) (driver.Append, error)
+
+func (c *call) local() bool { return c.step.local != nil && c.phase != inUndo }
+
+// StepTx is a step that is done exactly once: in a transaction of db, which holds the
+// table of the engine's journal, and commits the step's effects together with the
+// record that it was done. The action may not end the transaction. What it returns an
+// error for has not happened; [Fail] gives the step up, everything else is retried.
+// An undo of the step is called like any other.
+func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, action func(ctx context.Context, tx driver.Tx[T], input I) (O, error)) Action[I, O] {
+	s := step{name: name, key: name}
+	if action == nil || db == nil || table == nil {
+		return Action[I, O]{s}
+	}
+	s.local = func(ctx context.Context, text json.RawMessage, record func(json.RawMessage) (driver.Append, error)) (a driver.Append, err error) {
+		var input I
+		if err := json.Unmarshal(text, &input); err != nil {
+			return a, Retry(fmt.Errorf("read the input of step %q: %w", name, err))
+		}
+		written := false
+		err = transact.Do(ctx, db.Begin, name, func(tx driver.Tx[T]) error {
+			output, err := action(ctx, tx, input)
+			if err != nil {
+				return err
+			}
+			text, err := stored(name, output)
+			if err != nil {
+				return err
+			}
+			if a, err = record(text); err != nil {
+				return err
+			}
+			err = table.AppendIn(ctx, tx, a)
+			written = err == nil
+			return err
+		})
+		return a, movedBy(err, written)
+	}
+	return Action[I, O]{s}
+}
+
+// movedBy makes an error after which the journal has to be read again a
+// [journal.ErrMoved]: it is elsewhere, or the commit was not answered.
+func movedBy(err error, written bool) error {
+	var elsewhere *driver.PositionError
+	if errors.As(err, &elsewhere) || written && interlock.Kind(err) == interlock.Uncertain {
+		return fmt.Errorf("%w: %w", journal.ErrMoved, err)
+	}
+	return err
+}
+
+// runLocal makes the call of a step that is done together with its record. What is
+// pending travels with it.
+func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
+	var after machine
+	a, err := c.step.local(ctx, input, func(output json.RawMessage) (a driver.Append, err error) {
+		done := journal.Entry{Kind: recordDone, Step: c.p.key, Data: output}
+		if after, err = d.m.with(done); err != nil {
+			return a, bug("drive saga", d.ID(), err)
+		}
+		due := d.Now().Add(parked)
+		return d.Log().Propose(ctx, due, append(d.pending[:len(d.pending):len(d.pending)], done)...)
+	})
+	if err != nil {
+		return err
+	}
+	d.m = after
+	d.wrote()
+	return d.Write(func(context.Context) error {
+		d.Log().Accept(a)
+		return nil
+	})
+}
+
+// StartTx is [Definition.Start] within a transaction of the user's on the database
+// that holds the table of the engine's journal: the saga begins if and when that
+// commits. Its owner finds it within its coordinator's Options.Poll; who knows of the
+// commit can tell it by [coordinator.Coordinator.Nudge]. After an error the
+// transaction should be rolled back.
+func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, tx driver.SQL, id string, input I) error {
+	p, text, err := e.known(d.plan.name, id, input)
+	if err != nil {
+		return err
+	}
+	now := e.coordinator.Now()
+	entries, err := p.opening(id, text, now)
+	if err != nil {
+		return err
+	}
+	err = e.coordinator.Journal().BeginBy(ctx, id, protocol+":"+p.name, now, func(ctx context.Context, a driver.Append) error {
+		return table.AppendIn(ctx, tx, a)
+	}, entries...)
+	if errors.Is(err, journal.ErrExists) {
+		return attach(ctx, e.coordinator.Journal(), p.name, id, text)
+	}
+	return err
+}
+
+var _ Appender = (*journal.Table[driver.SQL])(nil)

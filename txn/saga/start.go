@@ -1,0 +1,129 @@
+package saga
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Start begins a saga of this id (1 to 200 bytes) unless there is one, and returns
+// as soon as that is durable; see [Engine.Wait]. If there is one it must be of this
+// type and have this input, as JSON; else the error is an [ErrMismatch]. An
+// Uncertain error means that it may have begun: starting it again converges.
+func (d Definition[I]) Start(ctx context.Context, e *Engine, id string, input I) error {
+	return e.start(ctx, d.plan.name, id, input)
+}
+
+// Do starts a saga and waits for its end. A second Do of the same id has the result
+// of the first. The error is nil if the saga succeeded. When ctx ends the saga goes
+// on, and the error is Uncertain.
+func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (Outcome, error) {
+	if err := d.Start(ctx, e, id, input); err != nil {
+		return Outcome{}, err
+	}
+	return e.Wait(ctx, id)
+}
+
+// Start is [Definition.Start] of the definition of a name, with an input that is JSON
+// already.
+func (e *Engine) Start(ctx context.Context, definition, id string, input json.RawMessage) error {
+	return e.start(ctx, definition, id, input)
+}
+
+// Begin starts a saga without knowing its definition: whoever owns its shard has to.
+// It has no timeout. Otherwise it is [Engine.Start].
+func Begin(ctx context.Context, j *journal.Journal, definition, id string, input json.RawMessage) error {
+	text, err := compact(input)
+	if err != nil || definition == "" || len(definition) > longestType {
+		return bug("start saga", id, errors.Join(err, fmt.Errorf("its definition's name has %d bytes; give it 1 to %d", len(definition), longestType)))
+	}
+	_, err = j.Begin(ctx, id, protocol+":"+definition, time.Now(), begin(text, time.Time{}))
+	if errors.Is(err, journal.ErrExists) {
+		return attach(ctx, j, definition, id, text)
+	}
+	return err
+}
+
+// known is a definition, and an input for it.
+func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
+	p, ok := e.plans[definition]
+	if !ok {
+		return p, nil, bug("start saga", id, fmt.Errorf("the engine was built without the definition %q", definition))
+	}
+	text, err := compact(input)
+	if err != nil {
+		return p, nil, bug("start saga", id, err)
+	}
+	return p, text, nil
+}
+
+func compact(input any) ([]byte, error) {
+	text, err := json.Marshal(input)
+	if err != nil {
+		return nil, fmt.Errorf("write its input: %w", err)
+	}
+	return text, nil
+}
+
+// start begins a saga, or attaches to the one that there is.
+func (e *Engine) start(ctx context.Context, definition, id string, input any) error {
+	p, text, err := e.known(definition, id, input)
+	if err != nil {
+		return err
+	}
+	entries, err := p.opening(id, text, e.coordinator.Now())
+	if err != nil {
+		return err
+	}
+	err = e.coordinator.Begin(ctx, id, protocol+":"+definition, entries...)
+	if errors.Is(err, journal.ErrExists) {
+		return attach(ctx, e.coordinator.Journal(), definition, id, text)
+	}
+	if err == nil && e.options.Hooks.Started != nil {
+		e.options.Hooks.Started(observe.SagaStarted{Saga: id, Type: definition})
+	}
+	return err
+}
+
+// opening is the first append of a saga: with what makes it go the records of the
+// steps that may be called first, as many as fit.
+func (p plan) opening(id string, input []byte, now time.Time) ([]journal.Entry, error) {
+	var deadline time.Time
+	if p.timeout > 0 {
+		deadline = now.Add(p.timeout)
+	}
+	entries := []journal.Entry{begin(input, deadline)}
+	c, err := newCourse(p, driver.Head{Transaction: id}, entries, true)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	stages, err := c.planner.rest(&c.m)
+	if err != nil || len(stages) == 0 || stages[0].steps[0].sleep {
+		return entries, err
+	}
+	entries = append(entries, c.sents(stages)...)
+	return entries[:min(len(entries), driver.MaxRecords)], nil
+}
+
+// attach checks that the saga of an id is the one that was to be started.
+func attach(ctx context.Context, j *journal.Journal, definition, id string, input []byte) error {
+	log, m, err := read(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	switch name := nameOf(log.Head().Type); {
+	case name != definition:
+		return &MismatchError{ID: id, Problem: fmt.Sprintf("it was started as a %q, not as a %q: give this one another id", name, definition)}
+	case !bytes.Equal(m.input, input):
+		return &MismatchError{ID: id, Problem: "it was started with other input: repeat a start with the same input, or give this saga another id"}
+	}
+	return nil
+}
