@@ -17,6 +17,8 @@ import (
 // Appender is a journal in a database, which appends within a transaction of the
 // user's on it: a [*journal.Table].
 type Appender interface {
+	// AppendIn does the append if and when the transaction commits. It refuses as the
+	// journal's own Append does.
 	AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error
 }
 
