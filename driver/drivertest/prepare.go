@@ -92,6 +92,7 @@ func RunParticipant(t *testing.T, h ParticipantHarness) {
 // branchScene is one test with its participant.
 type branchScene struct {
 	*storeScene[Branches]
+	probes int
 }
 
 // branchOf is the branch that tests use, of the n-th transaction.
@@ -184,7 +185,8 @@ func (s *branchScene) mustBeInDoubt(in Branches, want ...driver.XID) []driver.Do
 func (s *branchScene) mustBeFree(in Branches, key string) {
 	s.Helper()
 	s.persist("write "+key, func(ctx context.Context) error {
-		write, b, err := in.Begin(ctx, driver.XID{Transaction: "free", Branch: "probe"})
+		s.probes++
+		write, b, err := in.Begin(ctx, driver.XID{Transaction: fmt.Sprint("probe", s.probes), Branch: "bank"})
 		if err != nil {
 			return err
 		}
@@ -222,8 +224,11 @@ func testBranchMisuse(s *branchScene) {
 			s.Fatal(err)
 		}
 		_, err := b.Prepare(s.Context())
-		s.mustFail(err, interlock.Bug, nil)
-		s.mustFail(b.CommitOne(s.Context()), interlock.Bug, nil)
+		for _, err := range []error{err, b.CommitOne(s.Context())} {
+			if kind := interlock.Kind(err); err == nil || kind != interlock.Bug && kind != interlock.Definite {
+				s.Fatalf("a branch that has ended: %v (%v)", err, kind)
+			}
+		}
 		if err := b.Abandon(s.Context()); err != nil {
 			s.Fatal(err)
 		}
@@ -250,8 +255,10 @@ func testBranchContextAlreadyEnded(s *branchScene) {
 		s.Fatal("it is committed")
 	}
 	left := s.work(s.store, branchOf(5), "d", 1)
-	if err := left.Abandon(ended); err != nil {
-		s.Fatal(err)
+	for _, b := range []driver.Preparing{b, one, left} {
+		if err := b.Abandon(ended); err != nil {
+			s.Fatal(err)
+		}
 	}
 	s.mustBeInDoubt(s.store, branchOf(1))
 	s.rollback(s.store, branchOf(1))

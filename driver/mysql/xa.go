@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -22,7 +24,15 @@ type ParticipantOptions struct {
 	// commits; empty means [DefaultMarks] in the database of the connection. Namespaces
 	// may share it. It is trusted: never take it from a request.
 	Marks string
+	// Keep is how long the session of a prepared branch waits for a Commit or Rollback
+	// of this Participant. Until it is over no other process can finish the branch, and
+	// the connection is missing in the pool. 0 means [DefaultKeep]; below 0 sessions
+	// are closed at once, and each branch costs several requests more.
+	Keep time.Duration
 }
+
+// DefaultKeep is how long a session is kept if ParticipantOptions do not say.
+const DefaultKeep = 2 * time.Second
 
 // Participant prepares branches of distributed transactions on one MariaDB server by
 // XA, and finishes and lists those of its namespace. It does not end what it has
@@ -32,6 +42,7 @@ type ParticipantOptions struct {
 // whatever is decided.
 //
 //	p, err := mysql.OpenParticipant(ctx, db, "shop", nil)
+//	defer p.Close()
 //	conn, branch, err := p.Begin(ctx, x)
 //	…                                                 // work in conn, or in mysql.Session(conn)
 //	vote, err := branch.Prepare(ctx)
@@ -44,9 +55,15 @@ type ParticipantOptions struct {
 // marks.
 //
 // MariaDB binds a prepared branch to its session, and lets others finish it once that
-// has ended: Prepare therefore closes the connection, and each branch that votes yes
-// costs the pool a new one. A branch in which the server counts no written row has
-// changed nothing, and is rolled back, as VoteReadOnly. It is safe for concurrent use.
+// has ended. A Participant therefore keeps the session for a while, to finish the
+// branch in it. Whoever else finishes a branch first makes sure that its session is
+// gone, for which it has to see the sessions of the others: be the same user, or have
+// the privilege PROCESS. Then it waits for a moment, because the server, just after the
+// end of a session, answers XA COMMIT with success and does nothing; and looks at the
+// mark afterwards, to believe no such answer.
+//
+// A branch in which the server counts no written row has changed nothing, and is rolled
+// back, as VoteReadOnly. A Participant is safe for concurrent use, and to be closed.
 //
 // MySQL is refused. It binds branches to sessions too, lists them only for whoever has
 // XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on replicas.
@@ -54,7 +71,11 @@ type Participant struct {
 	db        *sql.DB
 	namespace string
 	marks     string // quoted
+	keep      time.Duration
 	pause     pause
+
+	mu   sync.Mutex
+	kept map[driver.XID]*branch // prepared, with their sessions; nil after Close
 }
 
 var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
@@ -85,7 +106,10 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 	case ctx.Err() != nil:
 		return nil, unsent(ctx, op, namespace)
 	}
-	p := &Participant{db: db, namespace: namespace, marks: marks, pause: sleep}
+	p := &Participant{db: db, namespace: namespace, marks: marks, keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
+	if o != nil && o.Keep != 0 {
+		p.keep = o.Keep
+	}
 	why, err := refuseXA(ctx, db)
 	if why != nil {
 		return nil, problem(op, namespace, interlock.Definite, why)
@@ -116,6 +140,7 @@ func (p *Participant) create(ctx context.Context, name string) error {
 		branch varbinary(100) not null primary key,
 		outcome varchar(20) character set latin1 not null,
 		marked datetime(6) not null,
+		session bigint unsigned not null,
 		seen datetime(6) null) engine = InnoDB`)
 	return err
 }

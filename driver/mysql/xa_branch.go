@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	client "github.com/go-sql-driver/mysql"
 
@@ -23,11 +24,13 @@ func Session(conn *sql.Conn) driver.SQL { return &lent{at: conn} }
 // branch is driver.Preparing, on a session of its own. The session goes back to the
 // pool only after the server has said that it has no branch.
 type branch struct {
+	p          *Participant
 	conn       *sql.Conn
 	x          driver.XID
 	xid        string // in a statement
 	key, marks string
 	over       bool
+	until      *time.Timer // how long the session is kept
 }
 
 // written is how many rows the session has written so far, in whatever table. It counts
@@ -47,7 +50,7 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, drive
 	if err != nil {
 		return nil, nil, failure.About(op, nameOf(x), failed(ctx, inBegin, err))
 	}
-	b := &branch{conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.marks}
+	b := &branch{p: p, conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.marks}
 	_, err = conn.ExecContext(ctx, "begin not atomic\n\tset @interlock_written = "+written+";\n\txa start "+b.xid+";\nend")
 	if err == nil {
 		return conn, b, nil
@@ -75,11 +78,12 @@ func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 		return driver.VoteReadOnly, b.Abandon(ctx)
 	}
 	b.over = true
-	defer b.discard() // whoever finishes the branch does it from another session
 	_, err = b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa prepare "+b.xid+";\nend")
 	if err == nil {
+		b.p.hold(b)
 		return driver.VoteYes, nil
 	}
+	defer b.discard()
 	var native *client.MySQLError
 	if errors.As(err, &native) && !endsSession(native.Number) && b.rollback(ctx) == nil {
 		return driver.VoteNo, b.refused(ctx, op, err)
@@ -89,8 +93,8 @@ func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 
 // mark leaves the mark of the branch, if the branch has changed anything.
 func (b *branch) mark(ctx context.Context) (changed bool, err error) {
-	result, err := b.conn.ExecContext(ctx, `insert into `+b.marks+` (branch, outcome, marked)
-		select ?, '`+markCommitted+`', utc_timestamp(6) from dual where @interlock_written is null or @interlock_written < `+written, b.key)
+	result, err := b.conn.ExecContext(ctx, `insert into `+b.marks+` (branch, outcome, marked, session)
+		select ?, '`+markCommitted+`', utc_timestamp(6), connection_id() from dual where @interlock_written is null or @interlock_written < `+written, b.key)
 	if err != nil {
 		return false, err
 	}

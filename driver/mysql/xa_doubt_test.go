@@ -2,7 +2,6 @@ package mysql_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -88,7 +87,7 @@ func TestHeldBySession(t *testing.T) {
 	}
 	xid := literal("shop", "t")
 	for _, q := range []string{`xa start ` + xid, insert,
-		`insert into interlock_committed (branch, outcome, marked) values ('shop/b/t', 'committed', utc_timestamp(6))`, `xa end ` + xid, `xa prepare ` + xid} {
+		`insert into interlock_committed (branch, outcome, marked, session) values ('shop/b/t', 'committed', utc_timestamp(6), connection_id())`, `xa end ` + xid, `xa prepare ` + xid} {
 		if _, err := conn.ExecContext(t.Context(), q); err != nil {
 			t.Fatalf("%s: %v", q, err)
 		}
@@ -206,12 +205,11 @@ func TestLostRepliesToABranch(t *testing.T) {
 	}
 }
 
-// TestCostOfABranch: requests besides those of the user. A branch that voted yes costs a
-// connection besides, which the server does not count as one.
+// TestCostOfABranch: requests besides those of the user.
 func TestCostOfABranch(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL()+"?interpolateParams=true", "shop")
-	b.SetMaxOpenConns(2)
-	b.SetMaxIdleConns(2)
+	b.SetMaxIdleConns(5)
+	b.do(t, `do 1`)
 	questions := func() (n int) {
 		t.Helper()
 		if _, err := fmt.Sscan(b.text(t, `select variable_value from information_schema.global_status where variable_name = 'QUESTIONS'`), &n); err != nil {
@@ -219,35 +217,103 @@ func TestCostOfABranch(t *testing.T) {
 		}
 		return n
 	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
 	for _, c := range []struct {
 		what string
 		want int
 		do   func(x driver.XID)
 	}{
-		// BEGIN with XA START, the mark, XA END with XA PREPARE, and the end of the
-		// session; XA COMMIT, perhaps again while the session ends.
-		{"prepared", 1 + 4, func(x driver.XID) { b.prepared(t, x, insert) }},
-		{"read only", 3, func(x driver.XID) {
-			if vote, err := begunBy(b.branch(t, x)).Prepare(t.Context()); vote != driver.VoteReadOnly || err != nil {
+		// BEGIN with XA START, the mark, XA END with XA PREPARE; XA COMMIT.
+		{"committed", 1 + 4, func(x driver.XID) { b.prepared(t, x, insert); must(b.Commit(t.Context(), x)) }},
+		{"rolled-back", 1 + 4, func(x driver.XID) { b.prepared(t, x, insert); must(b.Rollback(t.Context(), x)) }},
+		{"read-only", 3, func(x driver.XID) {
+			_, p := b.branch(t, x)
+			if vote, err := p.Prepare(t.Context()); vote != driver.VoteReadOnly || err != nil {
 				t.Errorf("it votes %v, %v", vote, err)
 			}
 		}},
-		{"alone", 1 + 2, func(x driver.XID) {
-			if err := begunBy(b.branch(t, x, insert)).CommitOne(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}},
-		{"abandoned", 1 + 2, func(x driver.XID) {
-			if err := begunBy(b.branch(t, x, insert)).Abandon(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}},
+		{"alone", 1 + 2, func(x driver.XID) { _, p := b.branch(t, x, insert); must(p.CommitOne(t.Context())) }},
+		{"abandoned", 1 + 2, func(x driver.XID) { _, p := b.branch(t, x, insert); must(p.Abandon(t.Context())) }},
+		{"committed", 1, func(x driver.XID) { must(b.Commit(t.Context(), x)) }},
+		{"never", 1, func(x driver.XID) { must(b.Rollback(t.Context(), x)) }},
 	} {
 		before := questions()
-		c.do(branchOf(strings.ReplaceAll(c.what, " ", "-")))
+		c.do(branchOf(c.what))
 		if got := questions() - before - 1; got != c.want {
 			t.Errorf("%s: %d requests, want %d", c.what, got, c.want)
 		}
 	}
-	persist(t, func() error { return b.Commit(t.Context(), branchOf("prepared")) })
+	if n := b.Stats().InUse; n != 0 {
+		t.Errorf("%d connections are not given back", n)
+	}
+}
+
+// TestSuccessIsNotBelieved: a server that says that a branch has ended is right only if
+// the branch's mark says so too. Here the mark is locked by somebody else.
+func TestSuccessIsNotBelieved(t *testing.T) {
+	for _, finish := range []func(bank) error{
+		func(b bank) error { return b.Commit(t.Context(), branchOf("t")) },
+		func(b bank) error { return b.Rollback(t.Context(), branchOf("t")) },
+	} {
+		b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+		holder, err := b.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback()
+		if _, err := holder.Exec(`insert into interlock_committed (branch, outcome, marked, session)
+			values ('shop/b/t', 'committed', utc_timestamp(6), 0)`); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := b.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		xid := literal("shop", "t")
+		for _, q := range []string{`xa start ` + xid, insert, `xa end ` + xid, `xa prepare ` + xid} {
+			if _, err := conn.ExecContext(t.Context(), q); err != nil {
+				t.Fatalf("%s: %v", q, err)
+			}
+		}
+		_ = conn.Raw(func(any) error { return errGone })
+		testbed.Eventually(t, "the server does as it is told", bound, func() bool {
+			if err := finish(b); interlock.Kind(err) != interlock.Retryable {
+				t.Fatalf("told as done: %v", err)
+			}
+			return len(b.recovered(t)) == 0
+		})
+	}
+}
+
+// TestKeptNoLonger: a session is kept for a while, and then let go of, so that others
+// can finish its branch; Close lets go at once.
+func TestKeptNoLonger(t *testing.T) {
+	server := testbed.MariaDB(t)
+	other := openBank(t, server.URL(), "shop")
+	db := open(t, server.URL())
+	p, err := mysql.OpenParticipant(t.Context(), db.DB, "shop", &mysql.ParticipantOptions{Keep: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bank{p, db}
+	b.prepared(t, branchOf("1"), insert)
+	wantKind(t, other.Commit(t.Context(), branchOf("1")), interlock.Retryable, 0)
+	persist(t, func() error { return other.Commit(t.Context(), branchOf("1")) })
+	b.prepared(t, branchOf("2"), insert)
+	b.Close()
+	b.prepared(t, branchOf("3"), insert) // is not kept any more
+	if n := db.Stats().InUse; n != 0 {
+		t.Errorf("%d connections are kept after Close", n)
+	}
+	for _, transaction := range []string{"2", "3"} {
+		persist(t, func() error { return other.Commit(t.Context(), branchOf(transaction)) })
+	}
+	if n := b.text(t, `select count(*) from account`); n != "3" {
+		t.Errorf("%s rows", n)
+	}
 }

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -31,24 +32,20 @@ const (
 	markRolledBack = "rolled back"
 )
 
-// errAttached: the server does not say NOTA of what does not exist alone.
-var errAttached = errors.New("a session still has it: that which prepares it, or one that finishes it")
-
-// Commit makes what the branch did visible; see driver.Participant. It is one
-// statement, and a second one if the server does not know the branch. It waits for a
-// moment for the session that prepared the branch to end; after that, and while another
-// session finishes it, the error is Retryable.
+// Commit makes what the branch did visible; see driver.Participant. It is one statement
+// where the session of the branch is kept, and else four, with a pause. A branch whose
+// session lives elsewhere, or which somebody else finishes at the moment, is Retryable.
 func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit prepared"
-	return p.finish(ctx, op, x, `xa commit `, func() error {
+	return p.finish(ctx, op, x, "xa commit ", func() error {
 		outcome := ""
 		// What is locked is a branch that has not ended.
 		err := one(ctx, p.db, `select outcome from `+p.marks+` where branch = ? lock in share mode nowait`, []any{p.key(x)}, &outcome)
 		switch {
-		case isNumber(err, lockWaitTimeout), isNumber(err, lockNoWait):
-			return errAttached
+		case isNumber(err, lockWaitTimeout):
+			return errUnfinished
 		case err != nil:
-			return p.failed(ctx, op, x, err)
+			return p.unseen(ctx, op, x, err)
 		case outcome == markCommitted:
 			return nil
 		case outcome == markRolledBack:
@@ -58,21 +55,22 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	})
 }
 
-// Rollback takes back what the branch did; see driver.Participant. It is one statement,
-// and a second one if the server does not know the branch: that leaves a mark, by which
-// a Prepare that comes later votes no. It waits for a moment for the session that has
-// the branch to end; after that the error is Retryable.
+// Rollback takes back what the branch did; see driver.Participant. It is one statement
+// where the session of the branch is kept, one that leaves a mark where there is no such
+// branch, by which a Prepare that comes later votes no, and else four, with a pause. A
+// branch whose session lives elsewhere, or which somebody else finishes at the moment,
+// is Retryable.
 func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back prepared"
-	return p.finish(ctx, op, x, `xa rollback `, func() error {
+	return p.finish(ctx, op, x, "xa rollback ", func() error {
 		outcome := ""
-		err := one(ctx, p.db, `set statement innodb_lock_wait_timeout = 0 for insert into `+p.marks+` (branch, outcome, marked)
-			values (?, '`+markRolledBack+`', utc_timestamp(6)) on duplicate key update outcome = outcome returning outcome`, []any{p.key(x)}, &outcome)
+		err := one(ctx, p.db, `set statement innodb_lock_wait_timeout = 0 for insert into `+p.marks+` (branch, outcome, marked, session)
+			values (?, '`+markRolledBack+`', utc_timestamp(6), 0) on duplicate key update outcome = outcome returning outcome`, []any{p.key(x)}, &outcome)
 		switch {
 		case isNumber(err, lockWaitTimeout):
-			return errAttached
+			return errUnfinished
 		case err != nil:
-			return p.failed(ctx, op, x, err)
+			return p.unseen(ctx, op, x, err)
 		case outcome == markCommitted:
 			return heuristic(op, x, "it was committed")
 		}
@@ -80,11 +78,77 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 	})
 }
 
-// Waits for a session to end: the server closes it after we have. At most 2⁸ ms.
-const (
-	attachedLooks = 8
-	attachedPause = time.Millisecond
+// Why a branch is not finished, though it is there.
+var (
+	errUnfinished = errors.New("the branch has not ended")
+	errAttached   = errors.New("a session that lives still has it")
+	errBusy       = errors.New("the server does not know it, and it has not ended: somebody finishes it, or its session is just ending")
+	errBelied     = errors.New("the server says that it has ended, and its mark is locked still")
 )
+
+// grace is how long the server has to let go of a branch after its session is gone from
+// the list. It takes microseconds.
+const grace = 50 * time.Millisecond
+
+// finish sends a statement that ends a prepared branch, to its own session or, if there
+// is a branch that has not ended, and no session, to any. Look tells what has become of
+// the branch, or errUnfinished.
+func (p *Participant) finish(ctx context.Context, op string, x driver.XID, statement string, look func() error) error {
+	if err := known(ctx, op, x); err != nil {
+		return err
+	}
+	if b := p.take(x); b != nil {
+		return b.finish(ctx, op, statement)
+	}
+	if err := look(); !errors.Is(err, errUnfinished) {
+		return err
+	}
+	attached, err := p.attached(ctx, x)
+	switch {
+	case err != nil:
+		return problem(op, nameOf(x), interlock.Retryable, explained(ctx, err))
+	case attached:
+		return problem(op, nameOf(x), interlock.Retryable, errAttached)
+	}
+	if p.pause(ctx, grace); ctx.Err() != nil {
+		return unsent(ctx, op, nameOf(x))
+	}
+	_, err = p.db.ExecContext(ctx, statement+p.xid(x))
+	switch {
+	case isNumber(err, xaUnknown), isRolledBack(err):
+		return problem(op, nameOf(x), interlock.Retryable, errBusy)
+	case err != nil:
+		return p.failed(ctx, op, x, err)
+	}
+	if err = look(); errors.Is(err, errUnfinished) {
+		return problem(op, nameOf(x), interlock.Retryable, errBelied)
+	}
+	return err
+}
+
+// attached reports whether the session of a branch lives. What is read is not committed;
+// that of another run of the server is gone, whatever has its number now.
+func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, err error) {
+	err = p.dirty(ctx, func(q querier) error {
+		var session int64
+		lives, err = maybe(ctx, q, `select p.id from `+p.marks+` m join information_schema.processlist p on p.id = m.session
+			where m.branch = ? and m.marked > utc_timestamp(6) - interval
+				(select variable_value + 1 from information_schema.global_status where variable_name = 'UPTIME') second`,
+			[]any{p.key(x)}, &session)
+		return err
+	})
+	return lives, err
+}
+
+// dirty reads what is not committed.
+func (p *Participant) dirty(ctx context.Context, read func(querier) error) error {
+	tx, err := p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	return read(tx)
+}
 
 // pause waits, or returns when ctx ends.
 type pause func(ctx context.Context, d time.Duration)
@@ -98,31 +162,17 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// finish sends a statement that ends a prepared branch, and has look find out what it
-// means if the server knows no such branch.
-func (p *Participant) finish(ctx context.Context, op string, x driver.XID, statement string, look func() error) error {
-	if err := known(ctx, op, x); err != nil {
-		return err
-	}
-	for i := range attachedLooks {
-		_, err := p.db.ExecContext(ctx, statement+p.xid(x))
-		if !isNumber(err, xaUnknown) && !isRolledBack(err) {
-			return p.failed(ctx, op, x, err)
-		}
-		if err := look(); err != errAttached {
-			return err
-		}
-		p.pause(ctx, attachedPause<<i)
-	}
-	return problem(op, nameOf(x), interlock.Retryable, errAttached)
-}
-
 // failed says what may be concluded when a branch could not be finished.
 func (p *Participant) failed(ctx context.Context, op string, x driver.XID, err error) error {
 	if err == nil {
 		return nil
 	}
 	return problem(op, nameOf(x), kindOf(inCommit, err, ctx.Err() != nil), explained(ctx, err))
+}
+
+// unseen is why a mark could not be read: nothing is known of the branch then.
+func (p *Participant) unseen(ctx context.Context, op string, x driver.XID, err error) error {
+	return problem(op, nameOf(x), interlock.Uncertain, explained(ctx, err))
 }
 
 func heuristic(op string, x driver.XID, why string) error {

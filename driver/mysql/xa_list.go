@@ -42,11 +42,10 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err erro
 
 // date finds out since when branches are prepared.
 func (p *Participant) date(ctx context.Context, all []driver.Doubt) error {
-	tx, err := p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
+	return p.dirty(ctx, func(q querier) error { return p.dateFrom(ctx, q, all) })
+}
+
+func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.Doubt) error {
 	for part := range slices.Chunk(all, 1000) {
 		at := map[string]*driver.Doubt{}
 		var keys []any
@@ -54,7 +53,7 @@ func (p *Participant) date(ctx context.Context, all []driver.Doubt) error {
 			at[p.key(part[i].XID)] = &part[i]
 			keys = append(keys, p.key(part[i].XID))
 		}
-		err := each(ctx, tx, `select branch, timestampdiff(microsecond, '2020-01-01', marked) from `+p.marks+
+		err := each(ctx, q, `select branch, timestampdiff(microsecond, '2020-01-01', marked) from `+p.marks+
 			` where branch in (`+sqltext.Parameters(driver.MariaDB, len(keys))+`)`, keys, func(rows *sql.Rows) error {
 			var key string
 			var micros int64

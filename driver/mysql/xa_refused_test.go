@@ -28,6 +28,7 @@ func openBank(t testing.TB, dsn, namespace string) bank {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(p.Close)
 	db.do(t, `create table if not exists account (id varchar(40) primary key, balance int)`)
 	return bank{p, db}
 }
@@ -149,11 +150,14 @@ func TestBranchCannotBeLeft(t *testing.T) {
 	if vote, err := p.Prepare(t.Context()); vote != driver.VoteYes || err != nil {
 		t.Fatalf("it votes %v, %v", vote, err)
 	}
-	if _, err := conn.ExecContext(t.Context(), insert); !errors.Is(err, sql.ErrConnDone) {
-		t.Errorf("after the end: %v", err)
+	if _, err := conn.ExecContext(t.Context(), insert); err == nil {
+		t.Error("something is done after the end")
 	}
 	if err := b.Commit(t.Context(), branchOf("t")); err != nil || b.text(t, `select count(*) from account`) != "1" {
 		t.Errorf("%v, %s rows", err, b.text(t, `select count(*) from account`))
+	}
+	if _, err := conn.ExecContext(t.Context(), insert); !errors.Is(err, sql.ErrConnDone) {
+		t.Errorf("in a session that is somebody else's: %v", err)
 	}
 }
 

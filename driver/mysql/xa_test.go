@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -18,17 +19,18 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestParticipant(t *testing.T) { runParticipant(t, "") }
+// TestParticipant keeps sessions for a moment, which the others wait for.
+func TestParticipant(t *testing.T) { runParticipant(t, 200*time.Millisecond, "") }
 
 // TestParticipantLogged: with a binary log, which takes part in every commit as an
-// engine does, and the client's other options.
+// engine does, the client's other options, and sessions that are not kept.
 func TestParticipantLogged(t *testing.T) {
-	runParticipant(t, "?interpolateParams=true&clientFoundRows=true", "--log-bin=log", "--binlog-format=row", "--server-id=1")
+	runParticipant(t, -1, "?interpolateParams=true&clientFoundRows=true", "--log-bin=log", "--binlog-format=row", "--server-id=1")
 }
 
 var participants atomic.Int64
 
-func runParticipant(t *testing.T, options string, settings ...string) {
+func runParticipant(t *testing.T, keep time.Duration, options string, settings ...string) {
 	shared := testbed.MariaDB(t, settings...)
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
@@ -36,7 +38,7 @@ func runParticipant(t *testing.T, options string, settings ...string) {
 			if exclusive {
 				server = testbed.MariaDB(t, settings...)
 			}
-			b := &participantBackend{paths.New[drivertest.Branches](server), server, options, fmt.Sprint("n-", participants.Add(1))}
+			b := &participantBackend{paths.New[drivertest.Branches](server), server, keep, options, fmt.Sprint("n-", participants.Add(1))}
 			open(t, server.URL()).do(t, `create table `+b.table()+` (k varchar(20) primary key, v int)`)
 			return b
 		},
@@ -46,6 +48,7 @@ func runParticipant(t *testing.T, options string, settings ...string) {
 type participantBackend struct {
 	*paths.Server[drivertest.Branches]
 	server    *testbed.Server
+	keep      time.Duration
 	options   string
 	namespace string
 }
@@ -68,10 +71,11 @@ func (b *participantBackend) Beside(t *testing.T) (drivertest.Branches, error) {
 
 func (b *participantBackend) at(t *testing.T, dsn string) (drivertest.Branches, error) {
 	db := open(t, dsn+b.options)
-	p, err := mysql.OpenParticipant(t.Context(), db.DB, b.namespace, nil)
+	p, err := mysql.OpenParticipant(t.Context(), db.DB, b.namespace, &mysql.ParticipantOptions{Keep: b.keep})
 	if err != nil {
 		return nil, err
 	}
+	t.Cleanup(p.Close)
 	return drivertest.PreparerOf(p, func(ctx context.Context, conn *sql.Conn, key string, value int) error {
 		_, err := mysql.Session(conn).Exec(ctx, `insert into `+b.table()+` values (?, ?) on duplicate key update v = values(v)`, key, value)
 		return err
