@@ -110,9 +110,18 @@ func TestSQL(t *testing.T) {
 	})
 }
 
-// in runs fn in a transaction of its own.
+// in runs fn in a transaction of its own, which is over also if fn ends the test.
 func (w world) in(fn func(ctx context.Context, db driver.SQL) error) error {
-	return w.Try(context.Background(), fn)
+	ctx := context.Background()
+	tx, err := w.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // after a COMMIT it does nothing
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }
 
 // balance of an account.
