@@ -55,6 +55,9 @@ func (d driving) finish(t *coordinator.Turn, m machine) error {
 				return err
 			}
 		}
+		if err := t.Holds(); err != nil { // then some were not even called
+			return err
+		}
 		wait := pause.Delay(attempt, t.Random())
 		for i, name := range left {
 			d.manager.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})

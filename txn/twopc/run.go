@@ -3,6 +3,7 @@ package twopc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -24,7 +25,8 @@ import (
 // changed nothing. It is an [*AbortedError] if this run has had no effect. It is
 // Uncertain if the journal did not answer when it was to decide, or a single
 // participant when it was to commit: of the former [Manager.Look] tells, once the
-// journal answers again. A panic of work aborts, and goes on to the caller.
+// journal answers again. It is Retryable if the journal did not answer before any work
+// was done. A panic of work aborts, and goes on to the caller.
 //
 // When ctx ends before the decision is on its way, the transaction is aborted.
 func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Context, t *T) error) error {
@@ -36,7 +38,7 @@ func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Cont
 		return failure.Bug(op, id, "there is no function to run")
 	}
 	if there, err := m.read(ctx, id); err != nil || there != nil {
-		return m.earlier(id, there, err)
+		return m.earlier(id, there, unread(op, id, err))
 	}
 	t := &T{manager: m, run: begin(id, m.coordinator.Now(), m.chance())}
 	defer m.enlist(t.run)()
@@ -65,6 +67,15 @@ func (m *Manager) earlier(id string, there *machine, err error) error {
 		return err
 	}
 	return &AbortedError{ID: id, Reason: errors.New(there.what.Reason), Recorded: true}
+}
+
+// unread is the error of who could not read what another run has come to, and has done
+// nothing.
+func unread(op, id string, err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return &interlock.Error{Op: op, Name: id, Kind: interlock.Retryable, Err: fmt.Errorf("nothing was done: %w", err)}
 }
 
 // worked runs the function. If it fails or panics, nothing is left of its branches.
@@ -171,6 +182,7 @@ func (m *Manager) commit(ctx context.Context, id string, r run, yes []string) er
 	case late != nil:
 		return uncertain("decide transaction", id, errors.Join(err, late))
 	case there.of(r) == Commit:
+		m.decided(r, Commit, "")
 		return nil
 	}
 	m.rollBack(ctx, r, yes)

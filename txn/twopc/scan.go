@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -64,8 +65,10 @@ func (m *Manager) Scan(ctx context.Context) {
 		all.Go(func() {
 			found, err := m.inspect(ctx, name)
 			m.gauge(name, found, err)
+			acting, cancel := context.WithTimeout(ctx, max(m.options.Finish, m.options.Scan))
+			defer cancel()
 			for _, d := range found {
-				m.finish(ctx, name, d)
+				m.finish(acting, name, d)
 			}
 		})
 	}
@@ -94,18 +97,37 @@ func (m *Manager) inspect(ctx context.Context, name string) ([]InDoubt, error) {
 		return nil, err
 	}
 	var found []InDoubt
+	read := m.reader(ctx)
 	for _, d := range doubts {
 		if d.XID.Branch != name && m.participants[d.XID.Branch] != nil {
 			continue // two names of one namespace: the other one finds it
 		}
-		found = append(found, m.look(ctx, name, d))
+		found = append(found, m.look(read, name, d))
 	}
 	m.forget(name, found)
 	return found, nil
 }
 
+// reader reads transactions, each in a bounded time, until the journal has once not
+// answered: nobody waits for that again and again.
+func (m *Manager) reader(ctx context.Context) func(key string) (*machine, error) {
+	var gone error
+	return func(key string) (*machine, error) {
+		if gone != nil {
+			return nil, gone
+		}
+		reading, cancel := context.WithTimeout(ctx, m.options.Finish)
+		defer cancel()
+		there, err := m.read(reading, key)
+		if err != nil && interlock.Kind(err) != interlock.Bug {
+			gone = err
+		}
+		return there, err
+	}
+}
+
 // look judges one branch by what the journal says.
-func (m *Manager) look(ctx context.Context, name string, d driver.Doubt) InDoubt {
+func (m *Manager) look(read func(key string) (*machine, error), name string, d driver.Doubt) InDoubt {
 	now, at := m.coordinator.Now(), place{name, d.XID}
 	found := InDoubt{XID: d.XID, Age: now.Sub(m.first(m.scan.seen, at, now))}
 	if !d.Since.IsZero() {
@@ -116,7 +138,7 @@ func (m *Manager) look(ctx context.Context, name string, d driver.Doubt) InDoubt
 		found.Verdict, found.Err = string(foreign), err
 		return found
 	}
-	there, err := m.read(ctx, r.key)
+	there, err := read(r.key)
 	if errors.Is(err, ErrOther) {
 		found.Verdict, found.Err = string(foreign), err
 		return found
