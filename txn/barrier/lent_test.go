@@ -91,6 +91,34 @@ func TestRefusalInLent(t *testing.T) {
 	})
 }
 
+// TestOuterRefusal: a refusal takes back the branches inside it too, rows and all.
+func TestOuterRefusal(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		w.Do(t, func(ctx context.Context, tx driver.SQL) error {
+			outer, err := barrier.DoIn(calling(ctx, "outer", branch.Try), tx, w.table, seat, func(ctx context.Context) (Hold, error) {
+				ok(t, effect(ctx, tx, "outer", "hold"))
+				_, err := barrier.DoIn(calling(ctx, "inner", branch.Try), tx, w.table, seat, func(ctx context.Context) (Hold, error) {
+					return Hold{"h1"}, effect(ctx, tx, "inner", "hold")
+				})
+				ok(t, err)
+				return Hold{}, branch.Fail(errNoSeat)
+			})
+			if outer.Refused == nil {
+				t.Errorf("%+v", outer)
+			}
+			return err
+		})
+		if n, is := w.rows(t), w.state(t, "outer"); n != 1 || is != "refused" {
+			t.Errorf("%d rows, outer is %s", n, is)
+		}
+		for _, name := range []string{"outer", "inner"} {
+			if got := w.effects(t, name); len(got) != 0 {
+				t.Errorf("%s: effects %v", name, got)
+			}
+		}
+	})
+}
+
 // TestRefusedTwice: two calls that come at once, of which the first refuses and the
 // second would not: one answer counts for both.
 func TestRefusedTwice(t *testing.T) {
