@@ -18,7 +18,7 @@ func (p plan) check() error {
 	if len(p.name) < 1 || len(p.name) > longestType {
 		problems = append(problems, p.wrong("", fmt.Sprintf("its name has %d bytes; give it 1 to %d", len(p.name), longestType)))
 	}
-	if p.list == nil {
+	if p.list == nil && p.body == nil {
 		return errors.Join(append(problems, p.checkStages(p.fixed))...)
 	}
 	undos := map[string]string{}

@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -119,6 +120,12 @@ func (c *course) next(now time.Time) (move, error) {
 			continue
 		}
 		stages, err := c.planner.rest(&c.m)
+		if aborted := (errAborted{}); errors.As(err, &aborted) {
+			if err := c.abort(now, said(aborted)); err != nil {
+				return move{}, err
+			}
+			continue
+		}
 		if err != nil {
 			return move{}, err
 		}
@@ -187,7 +194,7 @@ func (c *course) forward(now time.Time, stages []stage) (m move, follows bool, e
 		return c.sleep(now, first)
 	}
 	if sents := c.sents(stages); len(sents) > 0 {
-		if err := c.note(now, c.m.state == Running && first.steps[0].local == nil, sents...); err != nil {
+		if err := c.note(now, (c.m.state == Running || c.plan.body != nil) && first.steps[0].local == nil, sents...); err != nil {
 			return move{}, false, err
 		}
 	}
@@ -231,7 +238,7 @@ func (m *machine) all(st stage) bool {
 }
 
 func (s step) sent(stage int) journal.Entry {
-	data := sending{Stage: stage, At: s.at, Undo: s.undo, Pivot: s.pivot}
+	data := sending{Stage: stage, At: s.at, Undo: s.undo, Pivot: s.pivot, Input: s.input}
 	if s.branch != "" {
 		data.Of = s.branch
 	}

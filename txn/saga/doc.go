@@ -23,6 +23,8 @@
 // # Order
 //
 // A saga is a list of stages: a step, a [Parallel] group of steps, or a [Sleep]. The
+// list is fixed ([Define]), computed from the input ([DefineList]), or what a function
+// asks for on its way ([DefineFunc]), whose steps have inputs of their own. The
 // decision whether to commit or to abort is made once. After the pivot is done it can
 // only be to commit. Undos go stage by stage in reverse, those of one stage at the
 // same time, by what the journal says: what the steps were is not asked of the code.
@@ -36,7 +38,11 @@
 // durable, or when it is a quarter of a second old; until then a crash is mended by
 // calling the step again, under the same key. So a saga of any number of steps costs
 // two appends to the journal, one more if a pivot comes behind other steps, one more
-// if it is aborted, and two for each wait, beside what its targets write.
+// if it is aborted, and two for each wait, beside what its targets write. The stages
+// of a function are not known before it asks for them: each is one append.
+//
+// [Definition.StartTx] begins a saga in a transaction of the user's database, and
+// [StepTx] is a step that commits there with its record, exactly once.
 //
 // # Failures
 //
@@ -51,7 +57,8 @@
 // heard of, and refuse a call that comes behind its undo; txn/barrier does that.
 //
 // What is unfinished never expires, and has a due time always. A dead letter counts
-// as unfinished.
+// as unfinished. An [Operator] has its undos tried again, skips them, or closes it, and
+// goes on without a step that has to be done behind the pivot and cannot be.
 //
 // # Owners
 //

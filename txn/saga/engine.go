@@ -72,6 +72,9 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 	return e, c.Handle(protocol, e)
 }
 
+// isBug reports whether somebody has broken a rule, by the error's own word.
+func isBug(err error) bool { return interlock.Kind(err) == interlock.Bug }
+
 func bug(op, name string, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: err}
 }

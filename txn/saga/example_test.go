@@ -93,3 +93,70 @@ func Example() {
 	// release 12B
 	// COMPENSATED true pay: the card was refused
 }
+
+// A tour is a function: its steps have inputs that are computed on the way, and the
+// legs are booked at the same time.
+func ExampleDefineFunc() {
+	ctx := context.Background()
+	book := saga.Step("book", func(ctx context.Context, city string) (int, error) {
+		return len(city) * 100, nil // a real one hands saga.From(ctx).Key() to its target
+	}).Undo("cancel", func(ctx context.Context, city string, price *int) error {
+		return nil
+	})
+	pay := saga.Step("pay", func(ctx context.Context, amount int) (string, error) {
+		return fmt.Sprint("paid ", amount), nil
+	}).Pivot()
+	tour := saga.DefineFunc("tour", func(s *saga.S, cities []string) error {
+		var legs []*saga.Later[int]
+		for i, city := range cities {
+			legs = append(legs, book.At(i).Go(s, city))
+		}
+		if err := s.Join(); err != nil {
+			return err
+		}
+		sum := 0
+		for _, leg := range legs {
+			price, err := leg.Output()
+			if err != nil {
+				return err
+			}
+			sum += price
+		}
+		_, err := pay.Do(s, sum)
+		return err
+	}, book, pay)
+
+	j, err := journal.New(memory.NewJournal(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer j.Close()
+	c, err := coordinator.New(j, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	engine, err := saga.New(c, nil, tour)
+	if err != nil {
+		log.Fatal(err)
+	}
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	claim, err := locks.Acquire(ctx, "sagas")
+	if err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- c.Run(ctx, claim) }()
+	outcome, err := tour.Do(ctx, engine, "tour/1", []string{"Rome", "Oslo"})
+	receipt, _ := pay.Output(outcome.Outputs)
+	fmt.Println(outcome.State, receipt, err)
+	_ = claim.Release(ctx)
+	<-served
+	// Output:
+	// SUCCEEDED paid 800 <nil>
+}

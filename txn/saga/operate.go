@@ -36,7 +36,7 @@ func (m *machine) retry(e journal.Entry) error {
 			if m.state == Running {
 				return errors.New("the input of a step can be another one only behind the pivot, or to undo it")
 			}
-			p.input = n.Input
+			p.input, p.edited = n.Input, true
 		}
 		found, p.attempts, p.next = true, 0, time.Time{}
 		if p.fate == dead {

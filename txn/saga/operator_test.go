@@ -227,6 +227,27 @@ func TestOperatorAndOwnerAtOnce(t *testing.T) {
 	})
 }
 
+// TestOperatorMoved: an operator who finds that somebody else was faster decides anew.
+func TestOperatorMoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		var never atomic.Bool
+		d := buried(g, &never)
+		r := serve(t, nil, 1, nil, d)
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+		var work sync.WaitGroup
+		for _, step := range []string{"b", "c"} {
+			work.Go(func() { ok(t, NewOperator(r.coordinator.Journal()).Skip(t.Context(), "1", step, ann)) })
+		}
+		work.Wait()
+		o, err := r.engine.Look(t.Context(), "1")
+		if ok(t, err); o.State != Compensated {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
 // TestOperatorMisuse ends in a clear error, and nothing is written.
 func TestOperatorMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {

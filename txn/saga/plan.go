@@ -13,6 +13,7 @@ type plan struct {
 	known   []step  // whatever a saga of it can consist of
 	fixed   []stage // of every saga
 	list    func(input json.RawMessage) ([]stage, error)
+	body    func(s *S, input json.RawMessage) error // in place of the two before
 }
 
 // stage is steps that do not wait for each other.
@@ -45,6 +46,9 @@ type planner interface {
 
 // planner is that of a saga of this input.
 func (p plan) planner(id string, m *machine) (planner, error) {
+	if p.body != nil {
+		return p.code(id, m), nil
+	}
 	stages, err := p.stages(m.input)
 	if err != nil {
 		return nil, fmt.Errorf("saga %q: %w", id, err)

@@ -112,6 +112,47 @@ var plots = map[string]plot{
 		end: Compensated, must: []string{"1/a/do", "1/a/undo"}, may: []string{"1/b/undo?", "1/c/undo?"},
 		points: 2*5 + 2*2,
 	},
+	"function": {
+		saga: func(g *target) Definition[string] {
+			a, b, no := g.undoable("a"), g.undoable("b"), g.undoable("no", always(Fail(errSeat))...)
+			return DefineFunc("order", func(s *S, in string) error {
+				x, err := a.At(1).Do(s, in)
+				if err != nil {
+					return err
+				}
+				first, second := a.At(2).Go(s, x), b.Go(s, x)
+				if err := s.Join(); err != nil {
+					return err
+				}
+				y, _ := first.Output()
+				z, _ := second.Output()
+				_, err = no.Do(s, y+z)
+				return err
+			}, a, b, no)
+		},
+		end: Compensated, must: []string{"1/a/1/do", "1/a/2/do|1/b/do", "1/b/undo|1/a/2/undo", "1/a/1/undo"}, may: []string{"1/no/undo?"},
+		points: 2*5 + 2*6,
+	},
+	"function completed": {
+		saga: func(g *target) Definition[string] {
+			a, p, z := g.undoable("a"), g.act("p").Pivot(), g.act("z")
+			return DefineFunc("order", func(s *S, in string) error {
+				x, err := a.Do(s, in)
+				if err == nil {
+					x, err = p.Do(s, x)
+				}
+				if err == nil {
+					err = s.Sleep("w", time.Minute/2)
+				}
+				if err == nil {
+					_, err = z.Do(s, x)
+				}
+				return err
+			}, a, p, z)
+		},
+		end: Succeeded, must: []string{"1/a/do", "1/p/do", "1/z/do"},
+		points: 2*5 + 2*3,
+	},
 	"time is up": { // an heir comes too late to call anything, and has to undo what it knows nothing of
 		saga: func(g *target) Definition[string] {
 			return Define("order", g.undoable("a"), g.undoable("b", always(Ongoing(20*time.Second))...), g.undoable("c")).Timeout(30 * time.Second)

@@ -54,6 +54,7 @@ type progress struct {
 	wait   bool            // it is a wait, not a call
 	until  time.Time       // when the wait ends
 	input  json.RawMessage // nil if it is the saga's
+	edited bool            // by an operator
 
 	fate     fate
 	was      fate // of a dead or skipped undo: what was to be undone

@@ -25,8 +25,9 @@ type step struct {
 	branch  string // as calls name it; empty if that is the key
 	at      string // its index
 	act     func(ctx context.Context, input json.RawMessage) (json.RawMessage, error)
-	local   localAction // in place of act
-	undo    string      // empty if there is none
+	local   localAction     // in place of act
+	input   json.RawMessage // of its own; nil if it is the saga's
+	undo    string          // empty if there is none
 	back    func(ctx context.Context, input, output json.RawMessage) error
 	pivot   bool
 	keep    bool // declared to need no undo

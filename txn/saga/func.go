@@ -1,0 +1,296 @@
+package saga
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Sagas that are written as a function, whose steps have inputs of their own.
+
+// Known is an [Action] of any types.
+type Known interface{ known() step }
+
+func (a Action[I, O]) known() step { return a.s }
+
+// DefineFunc makes a saga of a function that calls its steps by [Action.Do] or
+// [Action.Go], with inputs that it computes. When all is done the saga has succeeded
+// once the function returns nil; an error of its own, before the pivot was sent,
+// aborts the saga.
+//
+// The function is run again from its start by each process that goes on with the
+// saga, and for Start: steps that are done then give at once what they gave. So it
+// must do the same whenever it has the same input and the same outputs: what may
+// differ, such as time, chance, or what another system says, belongs in a step. It
+// does nothing else, and does not block. A saga whose function asks for other steps
+// than the journal has, or for one with another input, is left alone with a
+// [*MismatchError]. A step that is given up aborts the saga, and the function is not
+// gone on with; undos come from the journal. Each stage is one append.
+//
+// Steps are all that the function may call that have an undo.
+func DefineFunc[I any](name string, body func(s *S, input I) error, steps ...Known) Definition[I] {
+	p := plan{name: name}
+	for _, k := range steps {
+		if k == nil {
+			k = Action[I, I]{}
+		}
+		p.known = append(p.known, k.known())
+	}
+	p.body = func(s *S, text json.RawMessage) error {
+		var input I
+		if err := json.Unmarshal(text, &input); err != nil {
+			return fmt.Errorf("read the input of saga %q: %w", name, err)
+		}
+		if body == nil {
+			return p.wrong("", "it has no function; give it one")
+		}
+		return body(s, input)
+	}
+	return Definition[I]{p}
+}
+
+// S is a run of a function of [DefineFunc]. It is for the function's own goroutine.
+type S struct {
+	m     *machine
+	yield func([]step) bool
+	group []step // called by Go, and not joined
+}
+
+// Do calls the step, once in the saga under its key: [Action.At] and [Action.Named]
+// give it more of them. It returns when the step is done. An error says that the
+// input cannot be written or the output not be read as what they should be. Of a step
+// that an operator has skipped the output is the zero value.
+func (a Action[I, O]) Do(s *S, input I) (output O, err error) {
+	later := a.Go(s, input)
+	if err := s.Join(); err != nil {
+		return output, err
+	}
+	return later.Output()
+}
+
+// Go is [Action.Do] that does not wait: the steps of all Go are called at the same
+// time, with the next [S.Join], as a stage.
+func (a Action[I, O]) Go(s *S, input I) *Later[O] {
+	text, err := compact(input)
+	if err == nil && len(text) > driver.MaxPayload/2 {
+		err = fmt.Errorf("its input has %d bytes, and may have %d", len(text), driver.MaxPayload/2)
+	}
+	if err != nil {
+		return &Later[O]{err: fmt.Errorf("call step %q: %w", a.s.key, err)}
+	}
+	each := a.s.resolved()
+	each.input, each.grouped = text, len(s.group) > 0
+	if each.grouped {
+		s.group[0].grouped = true
+	}
+	s.group = append(s.group, each)
+	return &Later[O]{s: s, key: a.s.key}
+}
+
+// Later is what a step will have given after the next [S.Join].
+type Later[O any] struct {
+	s   *S
+	key string
+	err error
+}
+
+// Output is what the step has given. Before the Join the error is an [ErrNoOutput].
+func (l *Later[O]) Output() (output O, err error) {
+	if l.err != nil {
+		return output, l.err
+	}
+	p := l.s.m.find(l.key)
+	switch {
+	case p == nil || p.fate != done && p.fate != skipped:
+		return output, fmt.Errorf("read the output of step %q: %w", l.key, ErrNoOutput)
+	case p.fate == skipped:
+		return output, nil
+	}
+	if err := json.Unmarshal(p.output, &output); err != nil {
+		return output, fmt.Errorf("read the output of step %q: %w", l.key, err)
+	}
+	return output, nil
+}
+
+// Join returns when the steps of all Go since the last Join are done. Without any it
+// does nothing.
+func (s *S) Join() error {
+	if len(s.group) == 0 {
+		return nil
+	}
+	group := s.group
+	s.group = nil
+	s.stage(group)
+	return nil
+}
+
+// Sleep waits, as a stage of its own; see the function [Sleep]. The name is unique
+// among the steps of the saga. Steps of Go that were not joined are called first.
+func (s *S) Sleep(name string, d time.Duration) error {
+	if err := s.Join(); err != nil {
+		return err
+	}
+	s.stage([]step{{name: name, key: name, sleep: true, wait: d}})
+	return nil
+}
+
+// stage hands a stage over, and does not return if the function is not gone on with.
+func (s *S) stage(steps []step) {
+	if !s.yield(steps) {
+		panic(stopped{})
+	}
+}
+
+// stopped unwinds a function that is not gone on with.
+type stopped struct{}
+
+// code is the planner of a function.
+type code struct {
+	id   string
+	plan plan
+	s    *S
+	pull func() ([]step, bool)
+	stop func()
+	at   stage // the one that was asked for last
+	over bool  // the function has returned
+	err  error
+}
+
+func (p plan) code(id string, m *machine) *code {
+	c := &code{id: id, plan: p, s: &S{m: m}}
+	input := m.input
+	c.pull, c.stop = iter.Pull(func(yield func([]step) bool) {
+		defer func() {
+			switch r := recover(); r.(type) {
+			case nil, stopped:
+			default:
+				c.err = bug("run the function of saga", id, fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
+			}
+		}()
+		c.s.yield = yield
+		if c.err = p.body(c.s, input); c.err == nil {
+			c.err = c.s.Join()
+		}
+	})
+	return c
+}
+
+func (c *code) close() { c.stop() }
+
+// rest goes on with the function until it asks for something that is not there.
+func (c *code) rest(m *machine) ([]stage, error) {
+	c.s.m = m
+	for !c.over {
+		if c.at.n > 0 && !m.finished(c.at) {
+			return []stage{c.at}, nil
+		}
+		steps, more := c.pull()
+		if !more {
+			c.over = true
+			break
+		}
+		c.at = stage{n: c.at.n + 1, steps: steps}
+		if err := c.fits(m); err != nil {
+			return nil, err
+		}
+	}
+	if c.err != nil {
+		return nil, c.failed(m)
+	}
+	for _, p := range m.steps {
+		if p.stage > c.at.n {
+			return nil, &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf("it was sent, and the function of %q returns without it", c.plan.name) + mendPlan}
+		}
+	}
+	return nil, nil
+}
+
+// finished reports whether all steps of a stage are settled.
+func (m *machine) finished(st stage) bool {
+	for _, s := range st.steps {
+		if !m.settled(s.key) {
+			return false
+		}
+	}
+	return true
+}
+
+// errAborted is the error of a function, which aborts its saga.
+type errAborted struct{ error }
+
+// failed says what the function's error means.
+func (c *code) failed(m *machine) error {
+	var mistake *DefinitionError
+	switch known := errors.As(c.err, &mistake); {
+	case known || isBug(c.err):
+		return c.err
+	case !m.abortable():
+		return bug("run the function of saga", c.id, fmt.Errorf("it fails behind the pivot, where nothing can be aborted: %w", c.err))
+	}
+	return errAborted{c.err}
+}
+
+// fits compares what the function asks for with what is in the journal.
+func (c *code) fits(m *machine) error {
+	if err := c.check(m); err != nil {
+		return err
+	}
+	for _, s := range c.at.steps {
+		p := m.find(s.key)
+		switch {
+		case p == nil && m.ahead(c.at.n) == nil:
+		case p == nil:
+			return c.differs(s.key, fmt.Sprintf("the function of %q asks for it in place %d, where %q was sent", c.plan.name, c.at.n, m.ahead(c.at.n).key))
+		case p.stage != c.at.n:
+			return c.differs(s.key, fmt.Sprintf("it was sent in place %d, and the function of %q asks for it in place %d", p.stage, c.plan.name, c.at.n))
+		case p.undo != s.undo || p.pivot != s.pivot || p.wait != s.sleep:
+			return c.differs(s.key, fmt.Sprintf("it was sent with undo %q, pivot %v, and is called with undo %q, pivot %v", p.undo, p.pivot, s.undo, s.pivot))
+		case !s.sleep && p.input != nil && !p.edited && string(p.input) != string(s.input):
+			return c.differs(s.key, fmt.Sprintf("it was sent with other input than the function of %q has for it now: what differs from run to run belongs in a step", c.plan.name))
+		}
+	}
+	return nil
+}
+
+func (c *code) differs(step, problem string) error {
+	return &MismatchError{ID: c.id, Step: step, Problem: problem + mendPlan}
+}
+
+// ahead is a step that was sent in this place or behind it; nil if there is none.
+func (m *machine) ahead(n int) *progress {
+	for i := range m.steps {
+		if m.steps[i].stage >= n {
+			return &m.steps[i]
+		}
+	}
+	return nil
+}
+
+// check finds what is wrong with the stage that the function asks for.
+func (c *code) check(m *machine) error {
+	pivot := ""
+	if p := m.pivot(); p != nil && p.stage < c.at.n {
+		pivot = p.key
+	}
+	seen := map[string]bool{}
+	for _, s := range c.at.steps {
+		p := m.find(s.key)
+		problems := []error{c.plan.named(s.key, s.key), c.plan.checkStep(s), c.plan.checkPlace(s, pivot, "")}
+		if seen[s.key] || p != nil && p.stage < c.at.n {
+			problems = append(problems, c.plan.wrong(s.key, "it is called twice; give each call its own index or key"))
+		}
+		if s.undo != "" && c.plan.undoOf(s.undo) == nil {
+			problems = append(problems, c.plan.wrong(s.key, fmt.Sprintf("its undo %q is not among the steps of DefineFunc; name the step there", s.undo)))
+		}
+		seen[s.key] = true
+		if err := errors.Join(problems...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
