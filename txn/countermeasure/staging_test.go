@@ -91,24 +91,33 @@ func testStagedRowsAreSeenAtOnce(w world) {
 // testPublishedOnce: of two who publish the same, one finds nothing, and does not
 // write over what another saga has published in between.
 func testPublishedOnce(w world) {
-	w.staged("s1", []any{1, 11, "stool"})
-	w.staged("s2", []any{1, 12, "bench"})
-	first := w.Begun(w.T, driver.SessionIsolation)
-	if n, err := w.stage.Publish(w.Context(), first, "s1"); n != 1 || err != nil {
-		w.Fatal(n, err)
-	}
-	var again int64
-	second := later(w, func() (err error) { again, err = w.published("s1"); return err })
-	w.blocked("who publishes it again")
-	if n, err := w.stage.Publish(w.Context(), first, "s2"); n != 1 || err != nil {
-		w.Fatal(n, err)
-	}
-	ok(w, first.Commit(w.Context()))
-	if err := second(); interlock.Kind(err) != interlock.Retryable && err != nil || again != 0 {
-		w.Errorf("%d published again, %v", again, err)
-	}
-	if p := w.price(); p != 12 {
-		w.Errorf("the price is %d", p)
+	for _, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead} {
+		w.staged("s1", []any{1, 11, "stool"})
+		w.staged("s2", []any{1, 12, "bench"})
+		first := w.Begun(w.T, driver.ReadCommitted)
+		if n, err := w.stage.Publish(w.Context(), first, "s1"); n != 1 || err != nil {
+			w.Fatal(n, err)
+		}
+		again := w.Begun(w.T, level)
+		var n int64
+		second := later(w, func() (err error) {
+			if n, err = w.stage.Publish(context.Background(), again, "s1"); err != nil {
+				return err
+			}
+			return again.Commit(context.Background())
+		})
+		w.blocked("who publishes it again")
+		if n, err := w.stage.Publish(w.Context(), first, "s2"); n != 1 || err != nil {
+			w.Fatal(n, err)
+		}
+		ok(w, first.Commit(w.Context()))
+		if err := second(); interlock.Kind(err) != interlock.Retryable && err != nil || n != 0 {
+			w.Errorf("%v: %d published again, %v", level, n, err)
+		}
+		ok(w, again.Rollback(w.Context()))
+		if p := w.price(); p != 12 {
+			w.Errorf("%v: the price is %d", level, p)
+		}
 	}
 }
 
