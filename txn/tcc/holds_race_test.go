@@ -19,10 +19,13 @@ import (
 // each call is made several times at once, in any order: what was confirmed was held,
 // what is held fits, and every call that has an answer always has the same.
 func testNeverMoreThanThereIs(t *testing.T, openDB func(testing.TB) *databases.DB) {
-	const transactions, capacity = 24, 5
+	const transactions, sold, left = 24, 3, 5
 	in := open(t, openDB(t))
-	in.set(t, "room", capacity)
+	in.set(t, "room", sold+left)
 	take, until := in.holds().Take(), time.Now().Add(time.Hour)
+	for _, op := range []branch.Operation{branch.Try, branch.Confirm} {
+		ok(t, in.do(t.Context(), take, "sold", op, tcc.Want{Item: "room", N: sold}, until))
+	}
 	var mu sync.Mutex
 	answers := map[string]map[string]bool{}
 	var work sync.WaitGroup
@@ -59,7 +62,7 @@ func testNeverMoreThanThereIs(t *testing.T, openDB func(testing.TB) *databases.D
 			t.Errorf("%s was cancelled and is held", id)
 		}
 	}
-	if l := in.level(t, "room"); l.Held != held || l.Available() < 0 || l.Sold != 0 {
+	if l := in.level(t, "room"); l.Held != held || l.Available() < 0 || l.Sold != sold {
 		t.Errorf("%d are held: %+v", held, l)
 	}
 }
@@ -109,7 +112,7 @@ func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	for i, id := range []string{"damaged", "confirmed", "cancelled", "young"} {
 		ok(t, in.do(t.Context(), holds.Take(), id, branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Duration(i)*time.Second+time.Minute)))
 	}
-	in.pass(t, "young", time.Hour) // its time was prolonged meanwhile
+	in.pass(t, "young", -time.Hour) // and its time is prolonged then
 	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(2*time.Hour)))
 	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(100*time.Hour))) // of a wrong clock
 	if left := databases.One[int64](t, in.DB, `select max(until_ms) from interlock_tcc_hold`) - time.Now().UnixMilli(); left < 1 || left > 3*time.Hour.Milliseconds() {

@@ -185,9 +185,10 @@ func testEveryPermutation(t *testing.T, openDB func(testing.TB) *databases.DB) {
 				if got := answer(in.do(t.Context(), of, id, op, tcc.Want{Item: item, N: 3}, until)); got != want[0] {
 					t.Errorf("%s %v: call %d: %s, want %s", way, ops, n, got, want[0])
 				}
-				if state = want[1]; in.state(t, id, "b") != state {
-					t.Errorf("%s %v: after call %d: %q, want %q", way, ops, n, in.state(t, id, "b"), state)
-				}
+				state = want[1]
+			}
+			if is := in.state(t, id, "b"); is != state {
+				t.Errorf("%s %v: it is %q, want %q", way, ops, is, state)
 			}
 			want := map[string]tcc.Level{
 				"takeheld": {Capacity: 10, Held: 3}, "takeconfirmed": {Capacity: 10, Sold: 3},
