@@ -1,0 +1,68 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// A requestError is a request that makes no sense: nothing was begun.
+type requestError struct{ why string }
+
+func (e *requestError) Error() string                  { return e.why }
+func (e *requestError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+func badRequest(format string, args ...any) error {
+	return &requestError{fmt.Sprintf(format, args...)}
+}
+
+// status is the HTTP status of an error. 4xx says that nothing happened by this
+// request, and nothing will by repeating it; 503 that it may be repeated, and 504 that
+// it should be, because what became of it is not known.
+func status(err error) int {
+	var request *requestError
+	switch kind := interlock.Kind(err); {
+	case errors.As(err, &request):
+		return http.StatusBadRequest
+	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
+		return http.StatusNotFound
+	case errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch), errors.Is(err, twopc.ErrOther), errors.Is(err, twopc.ErrDecided):
+		return http.StatusConflict
+	case kind == interlock.Retryable:
+		return http.StatusServiceUnavailable
+	case kind == interlock.Uncertain:
+		return http.StatusGatewayTimeout
+	case kind == interlock.Bug:
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusConflict
+}
+
+// reply writes an answer, or an error as {"error":…,"kind":…}.
+func reply(w http.ResponseWriter, data any, err error) {
+	code := http.StatusOK
+	if err != nil {
+		code = status(err)
+		data = struct {
+			Error string `json:"error"`
+			Kind  string `json:"kind"`
+		}{err.Error(), interlock.Kind(err).String()}
+	}
+	text, err := json.Marshal(data)
+	if err != nil { // only what was stored as JSON, and our own types, come here
+		code, text = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be written","kind":"bug"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(text, '\n')) // who has gone does not read it
+}
+
+func newReader(text []byte) io.Reader { return bytes.NewReader(text) }

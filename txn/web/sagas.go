@@ -1,0 +1,231 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// order is a saga as it is asked for; the journal keeps it as the saga's input, so that
+// any process can go on with it.
+type order struct {
+	Type  string          `json:"type"`
+	Input json.RawMessage `json:"input,omitempty"`
+	Steps []orderStep     `json:"steps"`
+}
+
+// orderStep is a step, a group of them, or a wait.
+type orderStep struct {
+	Name          string          `json:"name,omitempty"`
+	Do            string          `json:"do,omitempty"`
+	Undo          string          `json:"undo,omitempty"`
+	Pivot         bool            `json:"pivot,omitempty"`
+	Uncompensable bool            `json:"uncompensable,omitempty"`
+	Input         json.RawMessage `json:"input,omitempty"`
+	Timeout       duration        `json:"timeout,omitempty"`
+	Retry         *retry          `json:"retry,omitempty"`
+	Parallel      []orderStep     `json:"parallel,omitempty"`
+	Sleep         duration        `json:"sleep,omitempty"`
+}
+
+// retry is a [saga.Policy].
+type retry struct {
+	First    duration `json:"first,omitempty"`
+	Max      duration `json:"max,omitempty"`
+	Attempts int      `json:"attempts,omitempty"`
+	Undos    int      `json:"undos,omitempty"`
+}
+
+// sagaView is a saga as it is shown.
+type sagaView struct {
+	ID      string                     `json:"id"`
+	Type    string                     `json:"type"`
+	State   string                     `json:"state"`
+	Reason  string                     `json:"reason,omitempty"`
+	Outputs map[string]json.RawMessage `json:"outputs"`
+	Dead    []deadView                 `json:"dead,omitempty"`
+}
+
+// message is what a step is sent that has no input of its own.
+type message struct {
+	Input   json.RawMessage            `json:"input"`
+	Outputs map[string]json.RawMessage `json:"outputs"`
+	Output  json.RawMessage            `json:"output,omitempty"` // of the step that is undone, if it is known
+}
+
+// kind is the definition's name in the journal: what each order calls itself stands in
+// its input.
+const kind = "http"
+
+// defineOrder is the definition of all sagas that come over HTTP: a list that their
+// input says.
+func (s *Service) defineOrder() saga.Definition[order] {
+	step := saga.Step(kind, func(ctx context.Context, o order) (json.RawMessage, error) {
+		return s.send(ctx, o, nil)
+	})
+	undone := step.Undo(kind, func(ctx context.Context, o order, out *json.RawMessage) error {
+		_, err := s.send(ctx, o, out)
+		return err
+	})
+	return saga.DefineList(kind, func(o order) ([]saga.StepOf[order], error) { return stages(step, undone, o.Steps, false) }, undone)
+}
+
+// action is the type of all steps.
+type action = saga.Action[order, json.RawMessage]
+
+// stages are those of a list of steps.
+func stages(plain, undone action, steps []orderStep, grouped bool) (all []saga.StepOf[order], err error) {
+	for _, of := range steps {
+		switch {
+		case of.Parallel != nil && !grouped:
+			group, err := stages(plain, undone, of.Parallel, true)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, saga.Parallel(group...))
+		case of.Parallel != nil:
+			return nil, fmt.Errorf("a parallel group stands in another one")
+		case of.Sleep > 0:
+			all = append(all, saga.Sleep[order](of.Name, time.Duration(of.Sleep)))
+		default:
+			all = append(all, of.action(plain, undone))
+		}
+	}
+	return all, nil
+}
+
+func (of orderStep) action(plain, undone action) action {
+	a := plain
+	if of.Undo != "" {
+		a = undone
+	}
+	a = a.Named(of.Name).Timeout(time.Duration(of.Timeout)).Target(host(of.Do))
+	if of.Pivot {
+		a = a.Pivot()
+	}
+	if of.Uncompensable {
+		a = a.Uncompensable()
+	}
+	if r := of.Retry; r != nil {
+		a = a.Retry(saga.Policy{First: time.Duration(r.First), Max: time.Duration(r.Max), Attempts: r.Attempts, Undos: r.Undos})
+	}
+	return a
+}
+
+// find is the step of a name.
+func find(steps []orderStep, name string) *orderStep {
+	for i := range steps {
+		if steps[i].Name == name && steps[i].Parallel == nil {
+			return &steps[i]
+		}
+		if found := find(steps[i].Parallel, name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// send calls the branch of the step that ctx is about.
+func (s *Service) send(ctx context.Context, o order, out *json.RawMessage) (json.RawMessage, error) {
+	c := saga.From(ctx)
+	of := find(o.Steps, c.Branch)
+	if of == nil {
+		return nil, fmt.Errorf("the order has no step %q", c.Branch)
+	}
+	address, body := of.Do, of.Input
+	if c.Operation == branch.Undo {
+		address = of.Undo
+	}
+	if body == nil {
+		m := message{Input: o.Input, Outputs: c.Outputs.All()}
+		if m.Input == nil {
+			m.Input = json.RawMessage("null")
+		}
+		if out != nil {
+			m.Output = *out
+		}
+		text, err := json.Marshal(m)
+		if err != nil {
+			return nil, saga.Unknown(err)
+		}
+		body = text
+	}
+	return output(s.caller.Post(ctx, address, c.Call, body))
+}
+
+func (s *Service) startSaga(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	o, err := read[order](r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.permittedSteps(o.Steps); err != nil {
+		return nil, err
+	}
+	id := r.PathValue("id")
+	if err := s.order.Start(r.Context(), s.sagas, id, o); err != nil {
+		return nil, err
+	}
+	return s.sagaAfter(r.Context(), id, wait)
+}
+
+func (s *Service) permittedSteps(steps []orderStep) error {
+	for _, of := range steps {
+		for _, address := range []string{of.Do, of.Undo} {
+			if address == "" {
+				continue
+			}
+			if err := s.permitted(address); err != nil {
+				return err
+			}
+		}
+		if of.Do == "" && of.Parallel == nil && of.Sleep == 0 {
+			return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep", of.Name)
+		}
+		if err := s.permittedSteps(of.Parallel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) showSaga(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.sagaAfter(r.Context(), r.PathValue("id"), wait)
+}
+
+// sagaAfter is a saga once it has ended, or where it stands after a time.
+func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) (any, error) {
+	if wait > 0 {
+		waited, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		o, err := s.sagas.Wait(waited, id)
+		if err == nil || o.State.Final() {
+			return viewSaga(o), nil // how it has ended stands in it
+		}
+		if !ended(waited, err) {
+			return nil, err
+		}
+	}
+	o, err := s.sagas.Look(ctx, id)
+	return viewSaga(o), err
+}
+
+func viewSaga(o saga.Outcome) sagaView {
+	v := sagaView{ID: o.ID, Type: o.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All()}
+	for _, d := range o.Dead {
+		v.Dead = append(v.Dead, deadView{d.Step, d.Err})
+	}
+	return v
+}

@@ -1,0 +1,130 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// commit is a two-phase commit as it is asked for: what each participant is sent.
+type commit struct {
+	Branches map[string]json.RawMessage `json:"branches"`
+}
+
+// commitView is one as it is shown.
+type commitView struct {
+	ID       string                     `json:"id"`
+	Decision string                     `json:"decision"`
+	State    string                     `json:"state,omitempty"` // empty if nothing is in the journal
+	Reason   string                     `json:"reason,omitempty"`
+	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
+	Branches []branchView               `json:"branches,omitempty"`
+}
+
+type branchView struct {
+	Participant string `json:"participant"`
+	Done        bool   `json:"done"`
+	Heuristic   string `json:"heuristic,omitempty"`
+}
+
+func (s *Service) runTwoPC(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := read[commit](r)
+	if err != nil {
+		return nil, err
+	}
+	if len(asked.Branches) == 0 {
+		return nil, badRequest("it has no branches")
+	}
+	for name := range asked.Branches {
+		if _, there := s.participants[name]; !there {
+			return nil, badRequest("there is no participant %q: the service is started with their names and addresses", name)
+		}
+	}
+	id, branches := r.PathValue("id"), map[string]*twopc.Remote{}
+	err = s.twopc.Run(r.Context(), id, func(ctx context.Context, t *twopc.T) error {
+		for name, input := range asked.Branches {
+			b, err := s.participants[name].Join(ctx, t)
+			if err != nil {
+				return err
+			}
+			b.Send(input)
+			branches[name] = b
+		}
+		return nil
+	})
+	v := commitView{ID: id, Decision: string(twopc.Commit), Outputs: map[string]json.RawMessage{}}
+	var aborted *twopc.AbortedError
+	switch {
+	case errors.As(err, &aborted):
+		v.Decision, v.Reason = string(twopc.Abort), aborted.Error()
+		return v, nil
+	case err != nil:
+		return nil, err
+	}
+	for name, b := range branches {
+		if text := b.Output(); len(text) > 0 {
+			v.Outputs[name] = text
+		}
+	}
+	return v, s.settledTwoPC(r.Context(), &v, wait)
+}
+
+// settledTwoPC waits until nothing is left to do, and says where it stands.
+func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Duration) error {
+	if wait > 0 {
+		waited, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		_ = s.twopc.Settle(waited, v.ID) // where it stands is read below
+	}
+	o, err := s.twopc.Look(ctx, v.ID)
+	switch {
+	case errors.Is(err, twopc.ErrNone): // one participant, or nothing was changed
+		return nil
+	case err != nil:
+		return err
+	}
+	v.State, v.Reason = string(o.State), o.Reason
+	for _, b := range o.Branches {
+		v.Branches = append(v.Branches, branchView{b.Participant, b.Done, b.Heuristic})
+	}
+	return nil
+}
+
+func (s *Service) showTwoPC(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.twopc.Look(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	v := commitView{ID: r.PathValue("id"), Decision: string(o.Decision)}
+	return v, s.settledTwoPC(r.Context(), &v, wait)
+}
+
+// decideTwoPC answers a participant that has voted yes and hears nothing. The id is the
+// transaction that the participant was told.
+func (s *Service) decideTwoPC(r *http.Request) (any, error) {
+	d, err := s.twopc.Decide(r.Context(), r.PathValue("id"))
+	return decisionView{string(d)}, err
+}
+
+func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
+	who, err := read[by](r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.twopc.Acknowledge(r.Context(), r.PathValue("id"), who.Actor, who.Reason); err != nil {
+		return nil, err
+	}
+	return s.showTwoPC(r)
+}

@@ -1,0 +1,221 @@
+// Package web has sagas, TCC and two-phase commit started and looked at as JSON over
+// HTTP, by services in any language, whose branches are HTTP endpoints too. It does not
+// say who may: put authentication, and TLS, in front of it. Whoever may start a
+// transaction here has this process send requests to the addresses that the request
+// names: see [Options.Allow].
+//
+//	c, err := coordinator.New(j, nil) // j: a journal.Journal
+//	service, err := web.New(c, &web.Options{Participants: map[string]string{"north": "http://10.0.0.7/branch"}})
+//	go c.Run(ctx, claim)
+//	go service.Watch(ctx)
+//	err = http.ListenAndServe("127.0.0.1:7461", service)
+//
+//	$ curl -d '{"type":"order","input":{"item":"book"},"steps":[
+//	    {"name":"reserve","do":"http://10.0.0.8/reserve","undo":"http://10.0.0.8/release"},
+//	    {"name":"pay","do":"http://10.0.0.9/pay","pivot":true}]}' \
+//	  'http://127.0.0.1:7461/v1/sagas/order-42?wait=10s'
+//	{"id":"order-42","type":"order","state":"SUCCEEDED","outputs":{"pay":{"receipt":7},"reserve":{}}}
+//
+// Branches are called as package txn/branch has it: a POST whose headers say which
+// transaction, branch and operation it is, answered by 2xx, by 409 for a refusal that
+// is final, by 425 while the participant is at work, or by anything else, which leaves
+// open what has happened. docs/http.md has all requests and answers.
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// Options of a service; nil and the zero value work.
+type Options struct {
+	// Client calls the branches; nil means http.DefaultTransport's.
+	Client *http.Client
+	// Allow says whether branches at an address may be called: nil, or why not. It is
+	// asked before anything is begun. A nil Allow permits every address: enough where
+	// only those can reach the service who can reach the addresses.
+	Allow func(*url.URL) error
+	// Participants are those of two-phase commit: their addresses by their names, which
+	// are the same in every process on the journal.
+	Participants map[string]string
+	// Sagas are those of protocols' own options; nil is their defaults.
+	Sagas *saga.Options
+	TCC   *tcc.Options   // see Sagas
+	TwoPC *twopc.Options // see Sagas
+}
+
+// A Service is the http.Handler of a coordinator, and drives what it has begun. It is
+// safe for concurrent use.
+type Service struct {
+	handler      http.Handler
+	options      Options
+	caller       branch.Caller
+	journal      *journal.Journal
+	sagas        *saga.Engine
+	order        saga.Definition[order]
+	tcc          *tcc.Manager
+	twopc        *twopc.Manager
+	participants map[string]twopc.Resource[*twopc.Remote]
+}
+
+// New makes the service of a coordinator that does not serve yet and has no protocols.
+// It sends nothing.
+func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
+	s := &Service{journal: c.Journal(), participants: map[string]twopc.Resource[*twopc.Remote]{}}
+	if o != nil {
+		s.options = *o
+	}
+	s.caller = branch.Caller{Client: s.options.Client}
+	var registered []twopc.Registered
+	for name, address := range s.options.Participants {
+		if err := s.permitted(address); err != nil {
+			return nil, failure.Bug("make service", name, "%v", err)
+		}
+		s.participants[name] = twopc.At(name, twopc.HTTP{URL: address, Caller: s.caller})
+		registered = append(registered, s.participants[name])
+	}
+	s.order = s.defineOrder()
+	var err error
+	if s.sagas, err = saga.New(c, s.options.Sagas, s.order); err != nil {
+		return nil, err
+	}
+	if s.tcc, err = tcc.New(c, s.options.TCC, s.remoteResource()); err != nil {
+		return nil, err
+	}
+	if s.twopc, err = twopc.New(c, s.options.TwoPC, registered...); err != nil {
+		return nil, err
+	}
+	s.handler = s.routes()
+	return s, nil
+}
+
+// Watch finishes what participants of two-phase commit have in doubt, until ctx ends;
+// see [twopc.Manager.Watch].
+func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
+
+// ServeHTTP answers a request; docs/http.md has all of them.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+func (s *Service) routes() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, answer := range map[string]func(*http.Request) (any, error){
+		"POST /v1/sagas/{id}":           s.startSaga,
+		"GET /v1/sagas/{id}":            s.showSaga,
+		"POST /v1/tcc/{id}":             s.runTCC,
+		"GET /v1/tcc/{id}":              s.showTCC,
+		"POST /v1/tcc/{id}/decision":    s.decideTCC,
+		"POST /v1/tcc/{id}/help/{act}":  s.helpTCC,
+		"POST /v1/2pc/{id}":             s.runTwoPC,
+		"GET /v1/2pc/{id}":              s.showTwoPC,
+		"POST /v1/2pc/{id}/decision":    s.decideTwoPC,
+		"POST /v1/2pc/{id}/acknowledge": s.acknowledgeTwoPC,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			data, err := answer(r)
+			reply(w, data, err)
+		})
+	}
+	return mux
+}
+
+// permitted reports why branches at an address are not called.
+func (s *Service) permitted(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
+		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", address)
+	}
+	if s.options.Allow != nil {
+		if err := s.options.Allow(u); err != nil {
+			return badRequest("branches at %s are not called: %v", u.Redacted(), err)
+		}
+	}
+	return nil
+}
+
+// host is what is busy or broken together.
+func host(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	return u.Host
+}
+
+// maxRequest is the longest request, in bytes.
+const maxRequest = 1 << 20
+
+// read takes a request's JSON, strictly: a field that is misspelled is an error.
+func read[T any](r *http.Request) (v T, err error) {
+	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxRequest))
+	if err != nil {
+		return v, badRequest("the request cannot be read: %v", err)
+	}
+	d := json.NewDecoder(newReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
+		return v, badRequest("the request is not as it should be: %v", err)
+	}
+	if d.More() {
+		return v, badRequest("the request has more than one JSON value")
+	}
+	return v, nil
+}
+
+// waiting is how long the request wants to wait for the end; 0 is not at all.
+func waiting(r *http.Request) (time.Duration, error) {
+	text := r.URL.Query().Get("wait")
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d > 10*time.Minute {
+		return 0, badRequest("wait is %q: it is a duration such as 10s, at most 10m", text)
+	}
+	return d, nil
+}
+
+// duration is one of JSON: "30s".
+type duration time.Duration
+
+// UnmarshalText reads what time.ParseDuration does, from zero on.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err == nil && v < 0 {
+		err = fmt.Errorf("%q is below zero", text)
+	}
+	*d = duration(v)
+	return err
+}
+
+// MarshalText is its inverse.
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// by is who does something by hand, and why.
+type by struct {
+	Actor  string          `json:"actor"`
+	Reason string          `json:"reason"`
+	Step   string          `json:"step,omitempty"`
+	Input  json.RawMessage `json:"input,omitempty"`
+}
+
+// ended reports whether ctx came to its end while something was waited for, which is no
+// failure of it.
+func ended(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && interlock.Kind(err) == interlock.Uncertain && errors.Is(err, context.Cause(ctx))
+}

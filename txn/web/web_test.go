@@ -1,0 +1,187 @@
+package web_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/web"
+)
+
+var escaped = url.PathEscape(wild)
+
+// steps is an order at a shop, whose last step is the pivot.
+func steps(s *shop) string {
+	return fmt.Sprintf(`{"type":"order","input":{"item":"book"},"steps":[
+		{"name":"reserve","do":"%[1]s","undo":"%[1]s","input":{"n":1}},
+		{"parallel":[{"name":"gift","do":"%[1]s","undo":"%[1]s"},{"name":"look","do":"%[1]s","uncompensable":true}]},
+		{"name":"pause","sleep":"30ms"},
+		{"name":"pay","do":"%[1]s","pivot":true,"timeout":"5s","retry":{"first":"1ms","max":"10ms"}}]}`, s.url)
+}
+
+// TestSaga: it runs to its end, with inputs and outputs; a repeated request has the
+// first one's result, and another order under its id is refused.
+func TestSaga(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	got := s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200)
+	same(t, "state", got["state"], "SUCCEEDED")
+	same(t, "id", got["id"], wild)
+	same(t, "output", got["outputs"].(map[string]any)["pay"], map[string]any{"branch": "pay"})
+	same(t, "own input", shop.bodies["reserve do"], `{"n":1}`)
+	same(t, "what others get", shop.bodies["gift do"], `{"input":{"item":"book"},"outputs":{"reserve":{"branch":"reserve"}}}`)
+	calls := len(shop.history)
+	same(t, "repeated", s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200), got)
+	same(t, "looked at", s.do("GET", "/v1/sagas/"+escaped, "", 200), got)
+	if len(shop.history) != calls {
+		t.Error("a repeated start calls again")
+	}
+	s.do("POST", "/v1/sagas/"+escaped, strings.Replace(steps(shop), "book", "pen", 1), http.StatusConflict)
+}
+
+// TestSagaUndone: a refusal undoes what was done, and says so.
+func TestSagaUndone(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	shop.refuse = "pay"
+	s := serve(t, memory.NewJournal(), nil)
+	got := s.do("POST", "/v1/sagas/1?wait=10s", steps(shop), 200)
+	same(t, "state", got["state"], "COMPENSATED")
+	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "pay") || !strings.Contains(reason, "409") {
+		t.Error(reason)
+	}
+	same(t, "reserve", shop.state("1 reserve"), "back")
+	same(t, "gift", shop.state("1 gift"), "back")
+	same(t, "undo's body", shop.bodies["gift undo"],
+		`{"input":{"item":"book"},"outputs":{"gift":{"branch":"gift"},"look":{"branch":"look"},"pause":null,"reserve":{"branch":"reserve"}},"output":{"branch":"gift"}}`)
+}
+
+// TestSagaGoesOn: a service that is gone leaves its sagas to the next one, which knows
+// of them only what the journal says.
+func TestSagaGoesOn(t *testing.T) {
+	t.Parallel()
+	shop, store := newShop(t), memory.NewJournal()
+	shop.down = true
+	s := serve(t, store, nil)
+	got := s.do("POST", "/v1/sagas/1?wait=50ms", steps(shop), 200)
+	same(t, "state", got["state"], "RUNNING")
+	s.stop()
+	shop.set(func() { shop.down = false })
+	next := serve(t, store, nil)
+	same(t, "state", next.do("GET", "/v1/sagas/1?wait=10s", "", 200)["state"], "SUCCEEDED")
+}
+
+// TestTCC: all branches are confirmed if each holds, else all are cancelled; the try
+// says how long to hold.
+func TestTCC(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	body := fmt.Sprintf(`{"type":"booking","branches":[{"name":"hotel","url":"%[1]s","input":{"rooms":1}},{"name":"flight","url":"%[1]s"}]}`, shop.url)
+	got := s.do("POST", "/v1/tcc/"+escaped+"?wait=10s", body, 200)
+	same(t, "decision", got["decision"], "confirm")
+	same(t, "state", got["state"], "CONFIRMED")
+	same(t, "hold", got["holds"].(map[string]any)["hotel"], map[string]any{"branch": "hotel"})
+	same(t, "hotel", shop.state(wild+" hotel"), "final")
+	if shop.untils[wild+" hotel"].IsZero() {
+		t.Error("it is not said how long to hold")
+	}
+	same(t, "looked at", s.do("GET", "/v1/tcc/"+escaped, "", 200)["state"], "CONFIRMED")
+	same(t, "asked", s.do("POST", "/v1/tcc/"+escaped+"/decision", `{"branch":"hotel"}`, 200)["decision"], "confirm")
+
+	shop.set(func() { shop.refuse = "flight" })
+	got = s.do("POST", "/v1/tcc/2?wait=10s", body, 200)
+	same(t, "decision", got["decision"], "cancel")
+	same(t, "state", got["state"], "CANCELLED")
+	same(t, "hotel", shop.state("2 hotel"), "back")
+	same(t, "asked first", s.do("POST", "/v1/tcc/3/decision", `{"branch":"hotel"}`, 200)["decision"], "cancel")
+	shop.set(func() { shop.refuse = "" })
+	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=10s", body, 200)["decision"], "cancel")
+	s.do("POST", "/v1/tcc/"+escaped+"/help/retry", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
+	s.do("POST", "/v1/tcc/"+escaped+"/help/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
+}
+
+// TestTwoPC: all participants commit, or none.
+func TestTwoPC(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), &web.Options{Participants: map[string]string{"north": shop.url, "south": shop.url}})
+	body := `{"branches":{"north":{"add":-1},"south":{"add":1}}}`
+	got := s.do("POST", "/v1/2pc/1?wait=10s", body, 200)
+	same(t, "decision", got["decision"], "commit")
+	same(t, "state", got["state"], "COMMITTED")
+	same(t, "output", got["outputs"].(map[string]any)["north"], map[string]any{"branch": "north"})
+	same(t, "body", shop.bodies["south prepare"], `{"add":1}`)
+	has(t, shop.history, "north commit", "south commit")
+	same(t, "looked at", s.do("GET", "/v1/2pc/1", "", 200)["decision"], "commit")
+
+	shop.set(func() { shop.refuse = "south" })
+	same(t, "decision", s.do("POST", "/v1/2pc/2", body, 200)["decision"], "abort")
+	has(t, shop.history, "north rollback")
+	for key, state := range shop.states { // participants know a run by a name of its own
+		name, _, _ := strings.Cut(key, " ")
+		want := map[string]string{"final": "commit", "back": "abort"}[state]
+		same(t, "asked", s.do("POST", "/v1/2pc/"+url.PathEscape(name)+"/decision", "", 200)["decision"], want)
+	}
+	s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
+}
+
+// TestBadRequests: each says what is wrong, and nothing is begun.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	local := func(u *url.URL) error {
+		if u.Hostname() != "127.0.0.1" {
+			return errors.New("it is not on this machine")
+		}
+		return nil
+	}
+	s := serve(t, memory.NewJournal(), &web.Options{Allow: local, Participants: map[string]string{"north": shop.url}})
+	for _, c := range []struct {
+		path, body, says string
+		status           int
+	}{
+		{"/v1/sagas/1", `{`, "not as it should be", 400},
+		{"/v1/sagas/1", `{"type":"x"} {}`, "more than one", 400},
+		{"/v1/sagas/1", `{"type":"x","stepz":[]}`, "stepz", 400},
+		{"/v1/sagas/1?wait=long", `{}`, "wait", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"ftp://x"}]}`, "address", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"http://example.com"}]}`, "not on this machine", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a"}]}`, "neither", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","sleep":"-1s"}]}`, "below zero", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[]}`, "no s", 422},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"` + shop.url + `"}]}`, "undone", 422},
+		{"/v1/sagas/" + strings.Repeat("x", 201), steps(shop), "200", 422},
+		{"/v1/tcc/1", `{"type":"x","branches":[{"name":"a","url":"http://example.com"}]}`, "not on this machine", 400},
+		{"/v1/tcc/1", `{"type":"x","branches":[]}`, "branch", 422},
+		{"/v1/2pc/1", `{"branches":{}}`, "no branches", 400},
+		{"/v1/2pc/1", `{"branches":{"west":{}}}`, "west", 400},
+	} {
+		got := s.do("POST", c.path, c.body, c.status)
+		if !strings.Contains(fmt.Sprint(got["error"]), c.says) || got["kind"] == "" {
+			t.Errorf("%s %s: %v, want %q", c.path, c.body, got, c.says)
+		}
+	}
+	for _, path := range []string{"/v1/sagas/1", "/v1/tcc/1", "/v1/2pc/1"} {
+		s.do("GET", path, "", http.StatusNotFound)
+	}
+	if len(shop.history) > 0 {
+		t.Error(shop.history)
+	}
+	j, err := journal.New(memory.NewJournal(), nil)
+	ok(t, err)
+	defer j.Close()
+	c, err := coordinator.New(j, nil)
+	ok(t, err)
+	if _, err := web.New(c, &web.Options{Participants: map[string]string{"north": "nowhere"}}); interlock.Kind(err) != interlock.Bug {
+		t.Error(err)
+	}
+}

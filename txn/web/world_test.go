@@ -1,0 +1,181 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/web"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shop is the branches of somebody else's services, behind one address: it keeps what
+// became of each branch, and answers a repeated call as the first one.
+type shop struct {
+	url  string
+	stop func()
+
+	mu      sync.Mutex
+	states  map[string]string // by transaction and branch
+	bodies  map[string]string // of the last call, by branch and operation
+	untils  map[string]time.Time
+	refuse  string // the branch that refuses
+	down    bool
+	history []string
+}
+
+func newShop(t *testing.T) *shop {
+	s := &shop{states: map[string]string{}, bodies: map[string]string{}, untils: map[string]time.Time{}}
+	server := httptest.NewServer(branch.Handler(s.answer))
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+var errNo = errors.New("no")
+
+func (s *shop) answer(ctx context.Context, input []byte) ([]byte, error) {
+	c := branch.From(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return nil, errNo
+	}
+	key := c.Transaction + " " + c.Branch
+	s.bodies[c.Branch+" "+string(c.Operation)] = string(input)
+	s.history = append(s.history, c.Branch+" "+string(c.Operation))
+	switch c.Operation {
+	case branch.Do, branch.Try, branch.Prepare:
+		if c.Branch == s.refuse || s.states[key] == "back" {
+			return nil, branch.Fail(errNo)
+		}
+		s.states[key], s.untils[key] = "held", c.Until
+	case branch.Confirm, branch.Commit:
+		s.states[key] = "final"
+	default:
+		s.states[key] = "back"
+	}
+	return fmt.Appendf(nil, `{"branch":%q}`, c.Branch), nil
+}
+
+func (s *shop) state(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.states[key]
+}
+
+func (s *shop) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// service is one over a journal in memory, served until it is stopped.
+type service struct {
+	t    *testing.T
+	url  string
+	stop func()
+}
+
+// wild is a name that has to be encoded wherever it stands.
+const wild = "order/42 é?"
+
+func serve(t *testing.T, store *memory.Journal, o *web.Options) *service {
+	t.Helper()
+	transport := &http.Transport{}
+	if o == nil {
+		o = &web.Options{}
+	}
+	o.Client = &http.Client{Transport: transport}
+	o.Sagas = &saga.Options{}
+	j, err := journal.New(store, &journal.Options{Shards: 2})
+	ok(t, err)
+	c, err := coordinator.New(j, &coordinator.Options{Poll: 20 * time.Millisecond, Recheck: 200 * time.Millisecond})
+	ok(t, err)
+	w, err := web.New(c, o)
+	ok(t, err)
+	d := memory.NewSpace().Open(nil)
+	locks, err := lock.NewFenced(d, nil)
+	ok(t, err)
+	claim, err := locks.Acquire(t.Context(), "shards")
+	ok(t, err)
+	served := make(chan error, 1)
+	go func() { served <- c.Run(context.Background(), claim) }()
+	server := httptest.NewServer(w)
+	s := &service{t: t, url: server.URL}
+	s.stop = sync.OnceFunc(func() {
+		server.Close()
+		ctx := context.Background()
+		ok(t, claim.Release(ctx))
+		<-served
+		ok(t, locks.Close(ctx))
+		ok(t, d.Close(ctx))
+		ok(t, j.Close())
+		transport.CloseIdleConnections()
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+// do sends a request, and wants a status; it returns the answer's JSON.
+func (s *service) do(method, path, body string, want int) map[string]any {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	ok(s.t, err)
+	answer, err := http.DefaultClient.Do(r)
+	ok(s.t, err)
+	defer http.DefaultClient.CloseIdleConnections()
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	ok(s.t, err)
+	if answer.StatusCode != want {
+		s.t.Fatalf("%s %s: %d %s, want %d", method, path, answer.StatusCode, text, want)
+	}
+	var data map[string]any
+	if err := json.Unmarshal(text, &data); err != nil && answer.Header.Get("Content-Type") == "application/json" {
+		s.t.Fatalf("%s: %v", text, err)
+	}
+	return data
+}
+
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	text := func(v any) string { b, _ := json.Marshal(v); return string(b) }
+	if text(got) != text(want) {
+		t.Errorf("%s: %s, want %s", what, text(got), text(want))
+	}
+}
+
+func has(t *testing.T, list []string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !slices.Contains(list, w) {
+			t.Errorf("%v has no %q", list, w)
+		}
+	}
+}
