@@ -1,0 +1,128 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// coordinating starts a coordinator, and gives its address.
+func coordinating(t *testing.T, url string, args ...string) (*testbed.Process, string) {
+	t.Helper()
+	p := testbed.Command(t, program(t), append([]string{"coordinate", "--backend", url, "--listen", "127.0.0.1:0", "--ttl", "3s", "--shards", "4"}, args...)...)
+	line := p.Line(patience)
+	address, _, ok := strings.Cut(strings.TrimPrefix(line, "coordinating on "), ",")
+	if !ok {
+		t.Fatalf("%q\n%s", line, p.Stderr())
+	}
+	return p, address
+}
+
+// post sends a request, and gives the state in the answer.
+func post(t *testing.T, url, body string) (status int, state string) {
+	t.Helper()
+	answer, err := http.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	var v struct{ State string }
+	if err := errors.Join(err, json.Unmarshal(text, &v)); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return answer.StatusCode, v.State
+}
+
+// Of two coordinators on one backend the one that is left finishes what the other was
+// at work on when it was killed; and one that is asked to end ends in good order.
+func TestACoordinatorTakesOver(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) string{
+		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
+		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
+		"mariadb":  func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var well atomic.Bool
+			var done atomic.Int64
+			participant := httptest.NewServer(branch.Handler(func(context.Context, []byte) ([]byte, error) {
+				if !well.Load() {
+					return nil, branch.Ongoing(100 * time.Millisecond)
+				}
+				done.Add(1)
+				return nil, nil
+			}))
+			defer participant.Close()
+			url := start(t)
+			first, address := coordinating(t, url)
+			second, other := coordinating(t, url)
+			const sagas = 12
+			for i := range sagas {
+				body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, participant.URL)
+				if status, state := post(t, fmt.Sprintf("%s/v1/sagas/%d", address, i), body); status != 200 || state != "RUNNING" {
+					t.Fatal(status, state)
+				}
+			}
+			first.Kill()
+			well.Store(true)
+			for i := range sagas {
+				var state string
+				testbed.Eventually(t, "the saga has ended", patience, func() bool {
+					answer, err := http.Get(fmt.Sprintf("%s/v1/sagas/%d?wait=1s", other, i))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer answer.Body.Close()
+					var v struct{ State string }
+					if err := json.NewDecoder(answer.Body).Decode(&v); err != nil {
+						t.Fatal(err)
+					}
+					state = v.State
+					return state == "SUCCEEDED"
+				})
+			}
+			http.DefaultClient.CloseIdleConnections()
+			if done.Load() < sagas {
+				t.Errorf("%d calls", done.Load())
+			}
+			second.Signal(syscall.SIGTERM)
+			wantCode(t, second, 0)
+		})
+	}
+}
+
+// What makes no sense is refused at the start, and addresses that are not allowed are
+// not called.
+func TestCoordinateRefuses(t *testing.T) {
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	run(t, 64, "coordinate", "--participant", "north", "--backend", url)
+	run(t, 64, "coordinate", "--participant", "n=http://x", "--participant", "n=http://y", "--backend", url)
+	run(t, 64, "coordinate", "--allow", "10.0.0.7", "--backend", url)
+	run(t, 69, "coordinate", "--backend", "etcd://127.0.0.1:1")
+	_, said := run(t, 64, "coordinate", "--backend", "redis://127.0.0.1:1")
+	if !strings.Contains(said, "keeps no journal") {
+		t.Error(said)
+	}
+	_, address := coordinating(t, url, "--allow", "http://127.0.0.1:7/good/")
+	for _, to := range []string{"http://127.0.0.1:7/bad", "http://127.0.0.1:7/good/../bad", "http://127.0.0.1:71/good/", "https://127.0.0.1:7/good/"} {
+		if status, _ := post(t, address+"/v1/sagas/1", fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, to)); status != 400 {
+			t.Errorf("%s: %d", to, status)
+		}
+	}
+	if status, _ := post(t, address+"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"http://127.0.0.1:7/good/x","pivot":true}]}`); status != 200 {
+		t.Error(status)
+	}
+}
