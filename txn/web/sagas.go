@@ -48,6 +48,7 @@ type sagaView struct {
 	State   string                     `json:"state"`
 	Reason  string                     `json:"reason,omitempty"`
 	Outputs map[string]json.RawMessage `json:"outputs"`
+	Skipped []string                   `json:"skipped,omitempty"`
 	Dead    []deadView                 `json:"dead,omitempty"`
 }
 
@@ -222,8 +223,38 @@ func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) 
 	return viewSaga(o), err
 }
 
+// helpSaga is retry, skip, resolve and now.
+func (s *Service) helpSaga(r *http.Request) (any, error) {
+	who, err := read[by](r)
+	if err != nil {
+		return nil, err
+	}
+	id, operator, by := r.PathValue("id"), saga.NewOperator(s.journal), saga.By{Actor: who.Actor, Reason: who.Reason}
+	switch act := r.PathValue("act"); act {
+	case "retry":
+		err = operator.Retry(r.Context(), id, who.Step, who.Input, by)
+	case "skip":
+		err = operator.Skip(r.Context(), id, who.Step, by)
+	case "resolve":
+		err = operator.Resolve(r.Context(), id, by)
+	case "now":
+		err = operator.Now(r.Context(), id, by)
+	default:
+		return nil, badRequest("there is no %q: it is retry, skip, resolve or now", act)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.nudge(id)
+	return s.showSaga(r)
+}
+
 func viewSaga(o saga.Outcome) sagaView {
-	v := sagaView{ID: o.ID, Type: o.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All()}
+	var as order // what it calls itself
+	if o.Type != kind || json.Unmarshal(o.Input, &as) != nil {
+		as.Type = o.Type
+	}
+	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}
 	for _, d := range o.Dead {
 		v.Dead = append(v.Dead, deadView{d.Step, d.Err})
 	}

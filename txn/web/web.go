@@ -67,6 +67,7 @@ type Service struct {
 	options      Options
 	caller       branch.Caller
 	journal      *journal.Journal
+	nudge        func(id string) // it was appended to
 	sagas        *saga.Engine
 	order        saga.Definition[order]
 	tcc          *tcc.Manager
@@ -77,7 +78,7 @@ type Service struct {
 // New makes the service of a coordinator that does not serve yet and has no protocols.
 // It sends nothing.
 func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
-	s := &Service{journal: c.Journal(), participants: map[string]twopc.Resource[*twopc.Remote]{}}
+	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Resource[*twopc.Remote]{}}
 	if o != nil {
 		s.options = *o
 	}
@@ -117,6 +118,7 @@ func (s *Service) routes() http.Handler {
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
 		"POST /v1/sagas/{id}":           s.startSaga,
 		"GET /v1/sagas/{id}":            s.showSaga,
+		"POST /v1/sagas/{id}/{act}":     s.helpSaga,
 		"POST /v1/tcc/{id}":             s.runTCC,
 		"GET /v1/tcc/{id}":              s.showTCC,
 		"POST /v1/tcc/{id}/decision":    s.decideTCC,

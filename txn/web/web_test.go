@@ -35,6 +35,7 @@ func TestSaga(t *testing.T) {
 	got := s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200)
 	same(t, "state", got["state"], "SUCCEEDED")
 	same(t, "id", got["id"], wild)
+	same(t, "type", got["type"], "order")
 	same(t, "output", got["outputs"].(map[string]any)["pay"], map[string]any{"branch": "pay"})
 	same(t, "own input", shop.bodies["reserve do"], `{"n":1}`)
 	same(t, "what others get", shop.bodies["gift do"], `{"input":{"item":"book"},"outputs":{"reserve":{"branch":"reserve"}}}`)
@@ -62,6 +63,28 @@ func TestSagaUndone(t *testing.T) {
 	same(t, "gift", shop.state("1 gift"), "back")
 	same(t, "undo's body", shop.bodies["gift undo"],
 		`{"input":{"item":"book"},"outputs":{"gift":{"branch":"gift"},"look":{"branch":"look"},"pause":null,"reserve":{"branch":"reserve"}},"output":{"branch":"gift"}}`)
+}
+
+// TestSagaHelped: a saga that could not be undone is a dead letter, which a person has
+// tried again, by name and for a reason.
+func TestSagaHelped(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	shop.refuse = "b"
+	s := serve(t, memory.NewJournal(), nil)
+	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s/gone","retry":{"first":"1ms","max":"1ms","undos":2}},
+		{"name":"b","do":"%[1]s","pivot":true}]}`, shop.url)
+	shop.set(func() { shop.broken = "/gone" })
+	got := s.do("POST", "/v1/sagas/1?wait=10s", body, 200)
+	same(t, "state", got["state"], "DEAD_LETTER")
+	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["branch"], "a")
+	s.do("POST", "/v1/sagas/1/retry", `{"actor":"me"}`, http.StatusUnprocessableEntity)
+	s.do("POST", "/v1/sagas/1/pray", `{"actor":"me","reason":"mended"}`, http.StatusBadRequest)
+	s.do("POST", "/v1/sagas/1/now", `{"actor":"me","reason":"mended"}`, http.StatusConflict)
+	shop.set(func() { shop.broken = "" })
+	got = s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"mended"}`, 200)
+	same(t, "state", got["state"], "COMPENSATED")
+	same(t, "a", shop.state("1 a"), "back")
 }
 
 // TestSagaGoesOn: a service that is gone leaves its sagas to the next one, which knows

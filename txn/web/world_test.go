@@ -46,12 +46,23 @@ type shop struct {
 	untils  map[string]time.Time
 	refuse  string // the branch that refuses
 	down    bool
+	broken  string // the path that fails
 	history []string
 }
 
 func newShop(t *testing.T) *shop {
 	s := &shop{states: map[string]string{}, bodies: map[string]string{}, untils: map[string]time.Time{}}
-	server := httptest.NewServer(branch.Handler(s.answer))
+	handler := branch.Handler(s.answer)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		broken := s.broken != "" && strings.HasPrefix(r.URL.Path, s.broken)
+		s.mu.Unlock()
+		if broken {
+			w.WriteHeader(http.StatusConflict)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s
