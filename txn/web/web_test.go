@@ -124,7 +124,9 @@ func TestTCC(t *testing.T) {
 	got = s.do("POST", "/v1/tcc/2?wait=10s", body, 200)
 	same(t, "decision", got["decision"], "cancel")
 	same(t, "state", got["state"], "CANCELLED")
-	same(t, "hotel", shop.state("2 hotel"), "back")
+	if state := shop.state("2 hotel"); state != "back" && state != "" { // the flight can be refused before the hotel is asked
+		t.Errorf("hotel: %s", state)
+	}
 	same(t, "asked first", s.do("POST", "/v1/tcc/3/decision", `{"branch":"hotel"}`, 200)["decision"], "cancel")
 	shop.set(func() { shop.refuse = "" })
 	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=10s", body, 200)["decision"], "cancel")
