@@ -18,7 +18,7 @@ import (
 func (a *app) dlqCommand() *cobra.Command {
 	m := &mailbox{app: a}
 	c := &cobra.Command{
-		Use: "dlq", Short: "See dead letters of an outbox, put them back or discard them",
+		Use: "dlq", Short: "See dead letters of an outbox, put them back or discard them; see those of sagas",
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
   interlock dlq show 0f8e… --backend postgres://localhost/shop
   interlock dlq replay 0f8e… --reason "the receiver is mended" --backend postgres://localhost/shop
@@ -27,7 +27,7 @@ func (a *app) dlqCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	m.flags(c)
-	c.AddCommand(m.lettersCommand(), m.letterCommand(),
+	c.AddCommand(a.deadSagasCommand(), m.lettersCommand(), m.letterCommand(),
 		m.decideCommand("replay", "Put dead letters back, in their order", "replayed", outbox.Table.Replay),
 		m.decideCommand("discard", "Delete dead letters for good, and record why", "discarded", outbox.Table.Discard))
 	return c

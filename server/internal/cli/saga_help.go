@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// help does something to a saga, with a reason, and says so.
+func (l *ledger) help(ctx context.Context, what, id string, do func(context.Context, *saga.Operator, saga.By) error) error {
+	if err := checkReason(l.reason); err != nil {
+		return err
+	}
+	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
+		return do(ctx, saga.NewOperator(j), saga.By{Actor: l.by, Reason: l.reason})
+	}); err != nil {
+		return err
+	}
+	return l.done(what, id)
+}
+
+// done tells what was done with a transaction.
+func (l *ledger) done(what, id string) error {
+	return l.app.print(struct {
+		Done string `json:"done"`
+		ID   string `json:"id"`
+	}{what, id}, fmt.Sprintf("%s: %s\n", what, plain(id)))
+}
+
+func (l *ledger) sagaRetryCommand() *cobra.Command {
+	var step, input string
+	c := &cobra.Command{
+		Use: "retry ID --reason TEXT", Short: "Try again what was given up, or waits", Args: oneArg("saga"),
+		Example: `  interlock saga retry order/42 --reason "the bank is back"
+  interlock saga retry order/42 --step charge --input '{"account":"7"}' --reason "the account was misspelled"`,
+		Long: `Has undos that were given up tried again, that of --step or all; what waits to be
+tried again is tried now, and its attempts counted anew. --input is what the step or
+its undo is called with from then on: possible for undos, and behind the pivot. A
+target may refuse another input under a key that it has seen.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var edited json.RawMessage
+			if c.Flags().Changed("input") {
+				if edited = json.RawMessage(input); !json.Valid(edited) {
+					return usage("--input is not JSON")
+				}
+			}
+			return l.help(c.Context(), "retried", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
+				return o.Retry(ctx, args[0], step, edited, by)
+			})
+		},
+	}
+	c.Flags().StringVar(&step, "step", "", "only this step")
+	c.Flags().StringVar(&input, "input", "", "what it is called with from now on, `JSON`")
+	l.answerable(c)
+	return c
+}
+
+func (l *ledger) sagaSkipCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "skip ID STEP --reason TEXT", Short: "Go on without a step, or without its undo",
+		Example: `  interlock saga skip order/42 mail --reason "the customer was called"`,
+		Long: `Goes on without an undo, whether it was given up or is tried still: you have taken care
+of what the step did. Behind the pivot it goes on without the step.`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage("%s wants a saga and a step, %d were given", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.help(c.Context(), "skipped", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
+				return o.Skip(ctx, args[0], args[1], by)
+			})
+		},
+	}
+	l.answerable(c)
+	return c
+}
+
+func (l *ledger) sagaResolveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "resolve ID --reason TEXT", Short: "Close a dead letter: what is left of it was taken care of", Args: oneArg("saga"),
+		Example: `  interlock saga resolve order/42 --reason "refunded by hand, ticket 7"`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.help(c.Context(), "resolved", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
+				return o.Resolve(ctx, args[0], by)
+			})
+		},
+	}
+	l.answerable(c)
+	return c
+}
+
+func (l *ledger) sagaNowCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "now ID --reason TEXT", Short: "End what a saga waits for", Args: oneArg("saga"),
+		Example: `  interlock saga now order/42 --reason "the customer does not want to wait"`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.help(c.Context(), "hurried", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
+				return o.Now(ctx, args[0], by)
+			})
+		},
+	}
+	l.answerable(c)
+	return c
+}
+
+func (l *ledger) sagaStartCommand() *cobra.Command {
+	var input string
+	c := &cobra.Command{
+		Use: "start ID TYPE --input JSON", Short: "Start a saga of a definition that a service knows",
+		Example: `  interlock saga start order/42 order --input '{"item":"book"}'
+  interlock saga start order/42 order --input - < order.json`,
+		Long: `Writes its beginning into the journal; the service that serves its shard goes on with
+it. Starting it again with the same input changes nothing. The definition's own
+timeout does not bound it.`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage("%s wants an id and a type, %d were given", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			text, err := l.app.sagaInput(input)
+			if err != nil {
+				return err
+			}
+			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) error {
+				return saga.NewOperator(j).Start(ctx, args[0], args[1], text)
+			}); err != nil {
+				return err
+			}
+			return l.done("started", args[0])
+		},
+	}
+	c.Flags().StringVar(&input, "input", "null", "its input, `JSON`; - reads it from the standard input")
+	return c
+}
+
+// sagaInput is JSON from the flag or the standard input.
+func (a *app) sagaInput(text string) (json.RawMessage, error) {
+	if text == "-" {
+		read, err := io.ReadAll(a.in)
+		if err != nil {
+			return nil, fail(exitFailed, "read the standard input: %w", err)
+		}
+		text = string(read)
+	}
+	if !json.Valid([]byte(text)) {
+		return nil, usage("--input is not JSON")
+	}
+	return json.RawMessage(text), nil
+}
+
+func (l *ledger) sagaExportCommand() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use: "export [ID…]", Short: "Write transactions as lines of JSON whose sums show a change",
+		Example: `  interlock saga export > journal.jsonl
+  interlock saga export order/42 --to order-42.jsonl`,
+		Long: `Writes these transactions, or all of the journal, of every protocol, one record a line,
+in the order of ids. Each carries a sum over itself and all before it in its transaction;
+keep the last line elsewhere to be sure that nothing was taken away.`,
+		RunE: func(c *cobra.Command, ids []string) error {
+			out := l.app.out
+			if file != "" {
+				f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+				if err != nil {
+					return fail(exitFailed, "%w", err)
+				}
+				defer f.Close()
+				out = f
+			}
+			return l.do(c.Context(), false, func(ctx context.Context, j *journal.Journal) (err error) {
+				if len(ids) == 0 {
+					if ids, err = everyID(ctx, j); err != nil {
+						return err
+					}
+				}
+				return j.Export(ctx, out, ids...)
+			})
+		},
+	}
+	c.Flags().StringVar(&file, "to", "", "a `file` that does not exist yet (default: the standard output)")
+	return c
+}
+
+// everyID lists all transactions of a journal.
+func everyID(ctx context.Context, j *journal.Journal) (ids []string, err error) {
+	const page = 1000
+	for behind := ""; ; behind = ids[len(ids)-1] {
+		heads, err := j.Heads(ctx, behind, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range heads {
+			ids = append(ids, h.Transaction)
+		}
+		if len(heads) < page {
+			return ids, nil
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	txnjournal "github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// orders is a service whose sagas reserve, then pay: an order of a "bad" thing is
+// refused when it is to be paid, and what is reserved can be given back only while the
+// stock is well.
+type orders struct {
+	engine *saga.Engine
+	order  saga.Definition[string]
+	well   atomic.Bool
+}
+
+func serveOrders(t *testing.T, url string) *orders {
+	t.Helper()
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &orders{}
+	quick := saga.Policy{First: time.Millisecond, Max: 10 * time.Millisecond, Undos: 2}
+	s.order = saga.Define("order",
+		saga.Step("reserve", func(context.Context, string) (string, error) { return "shelf 7", nil }).
+			Undo("release", func(context.Context, string, *string) error {
+				if !s.well.Load() {
+					return errors.New("the stock does not answer")
+				}
+				return nil
+			}).Retry(quick),
+		saga.Step("pay", func(_ context.Context, item string) (int, error) {
+			if item == "bad" {
+				return 0, saga.Fail(errors.New("the card was refused"))
+			}
+			return 7, nil
+		}).Pivot().Retry(quick))
+	target, err := backend.Parse(url)
+	ok(err)
+	store, disconnect, err := target.Journal(t.Context(), "")
+	ok(err)
+	j, err := txnjournal.New(store, nil)
+	ok(err)
+	c, err := coordinator.New(j, &coordinator.Options{Poll: 50 * time.Millisecond})
+	ok(err)
+	s.engine, err = saga.New(c, nil, s.order)
+	ok(err)
+	d := memory.NewSpace().Open(nil)
+	locks, err := lock.NewFenced(d, nil)
+	ok(err)
+	claim, err := locks.Acquire(t.Context(), "sagas")
+	ok(err)
+	served := make(chan error, 1)
+	go func() { served <- c.Run(context.Background(), claim) }()
+	t.Cleanup(func() {
+		ctx := context.Background()
+		ok(claim.Release(ctx))
+		<-served
+		ok(locks.Close(ctx))
+		ok(d.Close(ctx))
+		ok(j.Close())
+		disconnect()
+	})
+	return s
+}
+
+// run has an order come to its end.
+func (s *orders) run(t *testing.T, id, item string) {
+	t.Helper()
+	if _, err := s.order.Do(t.Context(), s.engine, id, item); err != nil && interlock.Kind(err) == interlock.Bug {
+		t.Fatal(err)
+	}
+}
+
+// Sagas are listed, shown, gone through record by record, and helped by hand, on every
+// backend that keeps a journal.
+func TestSagasByHand(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) string{
+		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
+		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
+		"mariadb":  func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := start(t)
+			s := serveOrders(t, url)
+			s.run(t, "order/1", "book")
+			for _, id := range []string{"order/2", "order/3", "order/4"} {
+				s.run(t, id, "bad")
+			}
+			interlock := func(code int, args ...string) string {
+				t.Helper()
+				out, said := run(t, code, append(args, "--backend", url)...)
+				return out + said
+			}
+			wants := func(text string, all ...string) {
+				t.Helper()
+				for _, want := range all {
+					if !strings.Contains(text, want) {
+						t.Errorf("%s\nhas no %q", text, want)
+					}
+				}
+			}
+			wants(interlock(0, "saga", "ls"), "order/1", "SUCCEEDED", "order/2", "DEAD_LETTER", "card was refused")
+			wants(interlock(0, "dlq", "sagas"), "order/2", "order/3", "order/4")
+			if text := interlock(0, "saga", "ls", "--state", "succeeded"); strings.Contains(text, "order/2") {
+				t.Error(text)
+			}
+			wants(interlock(0, "saga", "ls", "--limit", "1"), "more than 1")
+			wants(interlock(0, "saga", "show", "order/2"), "reserve", "dead", "does not answer", "decide", "abort")
+			if text := interlock(0, "saga", "show", "order/2", "--at", "1"); strings.Contains(text, "DEAD_LETTER") {
+				t.Error(text)
+			}
+			interlock(64, "saga", "show", "order/2", "--at", "99")
+			wants(interlock(1, "saga", "show", "order/9"), "no such saga")
+			wants(interlock(1, "saga", "watch", "order/2"), "DEAD_LETTER")
+			wants(interlock(0, "saga", "watch", "order/1", "-o", "json"), `"kind":"begin"`, `"state":"SUCCEEDED"`)
+
+			interlock(64, "saga", "retry", "order/2")
+			interlock(64, "saga", "retry", "order/2", "--reason", "x", "--input", "{")
+			s.well.Store(true)
+			wants(interlock(0, "saga", "retry", "order/2", "--reason", "the stock is back", "--by", "ann"), "retried: order/2")
+			testbed.Eventually(t, "it is undone", patience, func() bool {
+				o, err := s.engine.Look(t.Context(), "order/2")
+				return err == nil && o.State == saga.Compensated
+			})
+			wants(interlock(1, "saga", "retry", "order/2", "--reason", "again"), "order/2")
+			wants(interlock(0, "saga", "show", "order/2"), "ann the stock is back")
+			wants(interlock(0, "saga", "skip", "order/3", "reserve", "--reason", "put back by hand"), "skipped: order/3")
+			wants(interlock(0, "saga", "resolve", "order/4", "--reason", "ticket 7"), "resolved: order/4")
+			wants(interlock(0, "saga", "ls", "--state", "RESOLVED"), "order/4")
+			wants(interlock(0, "saga", "ls", "--unfinished"), "no such sagas")
+			wants(interlock(1, "saga", "now", "order/1", "--reason", "hurry"), "order/1")
+
+			wants(interlock(0, "saga", "start", "order/5", "order", "--input", `"pen"`), "started: order/5")
+			wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
+			wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
+
+			file := filepath.Join(t.TempDir(), "journal.jsonl")
+			interlock(0, "saga", "export", "--to", file)
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := txnjournal.Verify(strings.NewReader(string(text)))
+			if err != nil || n < 15 || n+2 != strings.Count(string(text), "\n") {
+				t.Errorf("%d records, %v", n, err)
+			}
+			interlock(1, "saga", "export", "--to", file)
+			if err := json.Unmarshal([]byte(interlock(0, "saga", "ls", "-o", "json")), &struct{}{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
