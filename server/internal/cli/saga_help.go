@@ -133,7 +133,7 @@ timeout does not bound it.`,
 				return err
 			}
 			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) error {
-				return saga.NewOperator(j).Start(ctx, args[0], args[1], text)
+				return saga.Begin(ctx, j, args[1], args[0], text)
 			}); err != nil {
 				return err
 			}
