@@ -6,15 +6,31 @@ import (
 	"iter"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// By is who has something done to a transaction, and why: both of 1 to 1000 bytes. It
-// stands in the journal.
-type By struct{ Actor, Reason string }
+// By is who has something done to a transaction, and why. It stands in the journal.
+type By struct {
+	Actor  string // 1 to 255 bytes
+	Reason string // 1 to 1000 bytes
+}
+
+// check says what is missing; nil is nothing.
+func (b By) check(op, id string) error {
+	switch {
+	case b.Actor == "" || len(b.Actor) > 255:
+		return failure.Bug(op, id, "the actor has %d bytes; say in 1 to 255 who does it", len(b.Actor))
+	case b.Reason == "" || len(b.Reason) > longest:
+		return failure.Bug(op, id, "the reason has %d bytes; say in 1 to %d why", len(b.Reason), longest)
+	case !utf8.ValidString(b.Actor + b.Reason):
+		return failure.Bug(op, id, "the actor or the reason is no UTF-8")
+	}
+	return nil
+}
 
 // An Operator is how a person helps a transaction that cannot go on by itself. It needs
 // no resources, and owns nothing: what it writes is found by the owner of the shard. It
@@ -53,10 +69,8 @@ func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 
 func (o *Operator) write(ctx context.Context, id, branch, kind string, by By) error {
 	op := kind + " transaction"
-	for _, text := range []string{by.Actor, by.Reason} {
-		if text == "" || len(text) > longest {
-			return failure.Bug(op, id, "the actor or the reason has %d bytes, and needs 1 to %d", len(text), longest)
-		}
+	if err := by.check(op, id); err != nil {
+		return err
 	}
 	const tries = 5 // its owner may be writing, too
 	var err error

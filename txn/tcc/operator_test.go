@@ -172,7 +172,8 @@ func TestOperatorRefused(t *testing.T) {
 		}
 		for name, err := range map[string]error{
 			"no actor": o.Retry(ctx, "1", "", By{Reason: "x"}), "no reason": o.Resolve(ctx, "1", By{Actor: "x"}), "no branch": o.Skip(ctx, "1", "", somebody),
-			"long": o.Resolve(ctx, "1", By{"x", strings.Repeat("x", 1001)}),
+			"long reason": o.Resolve(ctx, "1", By{"x", strings.Repeat("x", 1001)}), "long name": o.Resolve(ctx, "1", By{strings.Repeat("x", 256), "x"}),
+			"no UTF-8": o.Resolve(ctx, "1", By{"x", "\xff"}),
 		} {
 			if wantKind(t, err, interlock.Bug, nil); t.Failed() {
 				t.Fatal(name)
