@@ -36,30 +36,40 @@ func understood(id string, log *journal.Log, entries []journal.Entry) (*machine,
 	return &there, nil
 }
 
-// attempts bounds how often a decision that comes and goes is looked at.
-const attempts = 3
-
 // presume is the transaction as the journal knows it; if it does not, the decision to
 // abort is put there first, so that nobody commits any more.
 func (m *Manager) presume(ctx context.Context, r run, abort decided) (*machine, error) {
-	for range attempts {
-		there, err := m.read(ctx, r.key)
-		if err != nil || there != nil {
-			return there, err
-		}
-		entry := decide(Abort, abort)
-		err = m.coordinator.Begin(ctx, r.key, m.kind(), entry)
-		if err == nil {
-			m.decided(r, Abort, abort.Reason)
-			aborted, err := replay([]journal.Entry{entry})
-			return &aborted, err
-		}
-		if !errors.Is(err, journal.ErrExists) {
-			return nil, err
-		}
+	there, err := m.read(ctx, r.key)
+	if err != nil || there != nil {
+		return there, err
 	}
-	return nil, &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
-		Err: errors.New("the journal forgets it as soon as it is there: keep it for longer")}
+	return m.put(ctx, r, decide(Abort, abort))
+}
+
+// put is the transaction with this decision, or with one that came before it.
+func (m *Manager) put(ctx context.Context, r run, decision journal.Entry) (*machine, error) {
+	err := m.coordinator.Begin(ctx, r.key, m.kind(), decision)
+	switch {
+	case errors.Is(err, journal.ErrExists):
+		return m.first(ctx, r)
+	case err != nil:
+		return nil, err
+	}
+	there, err := replay([]journal.Entry{decision})
+	if err == nil {
+		m.decided(r, there.decision, there.what.Reason)
+	}
+	return &there, err
+}
+
+// first is the transaction whose decision came before ours.
+func (m *Manager) first(ctx context.Context, r run) (*machine, error) {
+	there, err := m.read(ctx, r.key)
+	if err == nil && there == nil {
+		err = &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
+			Err: errors.New("the journal forgets it as soon as it is there: keep it for longer")}
+	}
+	return there, err
 }
 
 // Decide is for a participant that has voted yes and hears nothing: what has become of

@@ -10,7 +10,6 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // An Outcome is a transaction as the journal knows it.
@@ -141,21 +140,24 @@ func (m *Manager) Resolve(ctx context.Context, transaction string, d Decision, a
 	case m.runs(r):
 		return failure.Bug(op, transaction, "it is under way in this process")
 	}
-	what := decided{Run: r.sign, Actor: said(actor), Reason: said(reason)}
-	if d == Commit {
-		if what.Branches, err = m.waiting(ctx, r); err != nil {
-			return err
-		}
-	}
-	err = m.coordinator.Begin(ctx, r.key, m.kind(), decide(d, what))
-	if !errors.Is(err, journal.ErrExists) {
-		return err
-	}
 	there, err := m.read(ctx, r.key)
-	if err == nil && (there == nil || there.of(r) != d) {
+	if err == nil && there == nil {
+		there, err = m.impose(ctx, r, d, decided{Run: r.sign, Actor: said(actor), Reason: said(reason)})
+	}
+	if err == nil && there.of(r) != d {
 		err = definite(op, transaction, ErrDecided)
 	}
 	return err
+}
+
+// impose is the transaction with a person's decision, or with one that came before it.
+func (m *Manager) impose(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
+	if d == Commit {
+		if what.Branches, err = m.waiting(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return m.put(ctx, r, decide(d, what))
 }
 
 // waiting are the participants that have a branch of the run in doubt.

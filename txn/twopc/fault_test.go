@@ -1,0 +1,279 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// TestHeuristic: a branch that a person rolled back though it was to be committed
+// makes the outcome HEURISTIC; it is told of again and again, until somebody has seen
+// to it.
+func TestHeuristic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		p := w.start(t, nil, &Options{Hooks: hooks, Scan: time.Hour, Remind: time.Hour})
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		o, err := p.Look(t.Context(), "1")
+		ok(t, err)
+		ok(t, w.banks["south"].Rollback(t.Context(), driver.XID{Transaction: o.Transaction, Branch: "south"}))
+		stop := p.serve(t, 1)
+		defer stop()
+		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantKind(t, p.Settle(bounded, "1"), interlock.Definite, driver.ErrHeuristic)
+		o, err = p.Look(t.Context(), "1")
+		ok(t, err)
+		if o.State != Heuristic || len(o.Branches) != 2 || !o.Branches[0].Done || o.Branches[1].Heuristic == "" {
+			t.Errorf("%+v", o)
+		}
+		got, _ := w.records(t, "1")
+		same(t, "records", got, "decide:commit", "heuristic:south", "done:north")
+		time.Sleep(2*time.Hour + 5*time.Minute)
+		synctest.Wait()
+		got, _ = w.records(t, "1")
+		same(t, "records", got, "decide:commit", "heuristic:south", "done:north", "remind:", "remind:")
+		if n := log.count("heuristic south"); n != 3 {
+			t.Errorf("told %d times: %v", n, log.all())
+		}
+		for o, err := range p.Unfinished(t.Context()) {
+			if ok(t, err); o.State != Heuristic {
+				t.Errorf("%+v", o)
+			}
+		}
+		wantKind(t, p.Acknowledge(t.Context(), "1", "", "paid by hand"), interlock.Bug, nil)
+		ok(t, p.Acknowledge(t.Context(), "1", "ann", "paid by hand"))
+		wantKind(t, p.Acknowledge(t.Context(), "1", "ann", "paid by hand"), interlock.Definite, nil)
+		o, err = p.Look(t.Context(), "1")
+		ok(t, err)
+		if o.State != Resolved || o.Actor != "ann" || o.Note != "paid by hand" {
+			t.Errorf("%+v", o)
+		}
+		if n, err := w.store.Unscheduled(t.Context()); n != 0 || err != nil {
+			t.Errorf("%d unscheduled, %v", n, err)
+		}
+	})
+}
+
+// TestHeuristicAbort: a branch that a person committed before it could be rolled back
+// is told of, and kept.
+func TestHeuristicAbort(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		p := w.start(t, nil, &Options{Hooks: hooks})
+		p.network.meet = func(at string) error {
+			if at == "south prepare 1 "+returning {
+				doubts, err := w.banks["south"].InDoubt(context.Background())
+				ok(t, err)
+				ok(t, w.banks["south"].Commit(context.Background(), doubts[0].XID))
+				return errNetwork
+			}
+			return nil
+		}
+		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Definite, ErrAborted)
+		o, err := p.Look(t.Context(), "1")
+		ok(t, err)
+		if o.State != Heuristic || o.Decision != Abort || o.Branches[0].Participant != "south" || log.count("heuristic south") != 1 {
+			t.Errorf("%+v, %v", o, log.all())
+		}
+		ok(t, p.Acknowledge(t.Context(), "1", "ann", "moved back"))
+		wantSums(t, w, 0, 10)
+	})
+}
+
+// TestDownParticipant: a participant that does not answer for hours is told to commit
+// again and again, and the others do not wait for it.
+func TestDownParticipant(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		var down atomic.Bool
+		down.Store(true)
+		p := w.start(t, nil, &Options{Hooks: hooks, Scan: time.Hour})
+		p.network.meet = func(at string) error {
+			if down.Load() && strings.HasPrefix(at, "south commit") {
+				return errNetwork
+			}
+			return nil
+		}
+		stop := p.serve(t, 1)
+		defer stop()
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		time.Sleep(6 * time.Hour)
+		synctest.Wait()
+		if south, _ := w.banks["south"].InDoubt(t.Context()); len(south) != 1 || w.sums()["north"] != -10 {
+			t.Errorf("%v, sums %v", south, w.sums())
+		}
+		if n := log.count("tried commit south"); n < 6*60*2 || n > 6*60*60 {
+			t.Errorf("told %d times", n)
+		}
+		if log.count("tried commit north") != 0 {
+			t.Error("north was told again")
+		}
+		if o := log.last("scanned south"); o.age < 4*time.Hour {
+			t.Errorf("the gauge shows %v", o.age)
+		}
+		down.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		wantSums(t, w, -10, 10)
+		if got, ended := w.records(t, "1"); !ended {
+			t.Error(got)
+		}
+	})
+}
+
+// TestJournalGone: while the journal does not answer, who voted yes is blocked, shown
+// and timed, and nobody decides for himself; when it is back, all is finished.
+func TestJournalGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		hooks, log := listening()
+		var gone atomic.Bool
+		p := w.start(t, nil, &Options{Hooks: hooks})
+		p.network.meet = func(at string) error {
+			if at == "south prepare 1 "+returning {
+				gone.Store(true)
+			}
+			if gone.Load() && strings.HasPrefix(at, "journal") {
+				return errNetwork
+			}
+			return nil
+		}
+		stop := p.serve(t, 1)
+		defer stop()
+		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Uncertain, nil)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := w.inDoubt(t); n != 2 {
+			t.Errorf("%d in doubt", n)
+		}
+		if o := log.last("scanned north"); o.blocked != 1 || o.age < 59*time.Minute || o.since < 59*time.Minute {
+			t.Errorf("%+v", o)
+		}
+		wantKind(t, p.Run(t.Context(), "2", func(context.Context, *T) error {
+			t.Error("it works without the journal")
+			return nil
+		}), interlock.Retryable, errNetwork)
+		found, err := p.InDoubt(t.Context())
+		ok(t, err)
+		if len(found) != 2 || found[0].Verdict != "blocked" || found[0].BlockedFor < 59*time.Minute || !errors.Is(found[0].Err, errNetwork) {
+			t.Errorf("%+v", found)
+		}
+		gone.Store(false)
+		w.rest(t)
+		wantSums(t, w, 0, 0)
+		if o := log.last("scanned north"); o.blocked != 0 || o.since != 0 {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// TestCanceled: a caller that goes away before the decision has its transaction
+// aborted, and its branches freed all the same.
+func TestCanceled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		ctx, cancel := context.WithCancel(t.Context())
+		p := w.start(t, func(at string) error {
+			if at == "south prepare 1 "+returning {
+				cancel()
+			}
+			return nil
+		}, nil)
+		wantKind(t, p.Run(ctx, "1", p.add(transfer)), interlock.Definite, context.Canceled)
+		if n := w.inDoubt(t); n != 0 {
+			t.Errorf("%d in doubt", n)
+		}
+		wantSums(t, w, 0, 0)
+	})
+}
+
+// TestLostDecision: a decision that stands in the journal is found there, though no
+// answer to it ever came back.
+func TestLostDecision(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.start(t, func(at string) error {
+			if strings.HasPrefix(at, "journal append") && strings.HasSuffix(at, returning) {
+				return errNetwork
+			}
+			return nil
+		}, nil)
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		got, _ := w.records(t, "1")
+		same(t, "records", got, "decide:commit")
+		defer w.start(t, nil, nil).serve(t, 1)()
+		w.rest(t)
+		wantSums(t, w, -10, 10)
+	})
+}
+
+// TestJournalAskedOnce: a scan does not wait for a silent journal at each of many
+// branches.
+func TestJournalAskedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		for i := range 20 {
+			w.prepare(t, "north", begin(fmt.Sprint(i), time.Now(), 1).xid("north"))
+		}
+		var asked atomic.Int64
+		p := w.start(t, func(at string) error {
+			asked.Add(1)
+			return errNetwork
+		}, nil)
+		found, err := p.InDoubt(t.Context())
+		ok(t, err)
+		if len(found) != 20 || found[19].Verdict != "blocked" || asked.Load() != 1 {
+			t.Errorf("asked %d times: %+v", asked.Load(), found)
+		}
+	})
+}
+
+// TestSecondDecision: who puts an abort behind a commit, which was not there when he
+// looked, goes by that.
+func TestSecondDecision(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		deciding, decide, done := make(chan struct{}), make(chan struct{}), make(chan error)
+		p := w.start(t, func(at string) error {
+			if at == "journal append 1 "+leaving {
+				close(deciding)
+				<-decide
+			}
+			return nil
+		}, nil)
+		names := make(chan string, 1)
+		go func() {
+			done <- p.Run(context.Background(), "1", func(ctx context.Context, x *T) error {
+				names <- x.XID("north").Transaction
+				return p.add(transfer)(ctx, x)
+			})
+		}()
+		<-deciding
+		second := w.start(t, func(at string) error {
+			if at == "journal append 1 "+leaving { // it has looked, and found nothing
+				close(decide)
+				ok(t, <-done)
+			}
+			return nil
+		}, nil)
+		name := <-names
+		if d, err := second.Decide(t.Context(), name); d != Commit || err != nil {
+			t.Errorf("%v, %v", d, err)
+		}
+		wantKind(t, second.Resolve(t.Context(), name, Abort, "ann", "x"), interlock.Definite, ErrDecided)
+		got, _ := w.records(t, "1")
+		same(t, "records", got, "decide:commit")
+	})
+}

@@ -1,0 +1,87 @@
+package twopc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// listed is a branch as a participant lists it.
+type listed struct {
+	Transaction string `json:"transaction"`
+	Branch      string `json:"branch"`
+	Since       int64  `json:"since"`
+}
+
+// InDoubt asks for the participant's list; see driver.Participant. One that answers
+// 404, 405 or 501 keeps none.
+func (h HTTP) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+	body, err := h.list(ctx)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	var all []listed
+	if err := json.Unmarshal(body, &all); err != nil {
+		return nil, h.unlisted(err)
+	}
+	doubts := make([]driver.Doubt, len(all))
+	for i, l := range all {
+		doubts[i].XID = driver.XID{Transaction: l.Transaction, Branch: l.Branch}
+		if l.Since > 0 {
+			doubts[i].Since = time.UnixMilli(l.Since)
+		}
+	}
+	return doubts, nil
+}
+
+// list is the body of the list, nil if there is none.
+func (h HTTP) list(ctx context.Context) ([]byte, error) {
+	at, err := url.Parse(h.URL)
+	if err != nil {
+		return nil, bug("list branches in doubt", h.URL, err)
+	}
+	query := at.Query()
+	query.Set("in-doubt", "")
+	at.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, bug("list branches in doubt", h.URL, err)
+	}
+	client := h.Caller.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, h.unlisted(err)
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return nil, nil
+	default:
+		return nil, h.unlisted(fmt.Errorf("it answered %d", answer.StatusCode))
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, branch.MaxBody+1))
+	if err == nil && len(body) > branch.MaxBody {
+		err = fmt.Errorf("its list has more than %d bytes", branch.MaxBody)
+	}
+	if err != nil {
+		return nil, h.unlisted(err)
+	}
+	return body, nil
+}
+
+// unlisted is that the list could not be had, which changes nothing.
+func (h HTTP) unlisted(err error) error {
+	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: h.URL, Kind: interlock.Retryable, Err: err}
+}
