@@ -45,8 +45,8 @@
 //
 // Forget transactions from the journal, and holds from their tables, only after longer
 // than anybody repeats a Run: an id that was forgotten can be run anew. A participant
-// that forgets by a low-water mark has to keep it behind by Options.Hold, because tries
-// come before the first record of their transaction.
+// that forgets by the journal's LowWater needs a margin there that is longer than
+// Options.Hold, because tries come before the first record of their transaction.
 //
 // # Limits
 //

@@ -42,8 +42,8 @@ func (t Table) postpone(ctx context.Context, db driver.SQL, o overdue, wait time
 	return about("sweep", o.transaction, err)
 }
 
-// Overdue counts the units' holds whose time is over, and tells for how long the oldest
-// one's is, by the database's clock: a gauge. What stays there is confirmed but not
+// Overdue counts the holds whose time is over, and tells for how long the oldest one's
+// is, by the database's clock: a gauge. What stays there is confirmed but not
 // told so, or nobody sweeps, or the coordinator cannot be asked.
 func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest time.Duration, err error) {
 	l, err := t.open("count overdue holds", db)
