@@ -23,16 +23,31 @@ type Filter struct {
 // saga that cannot be read comes with an error, and the next one after it; an error
 // without an id ends the list.
 func List(ctx context.Context, j *journal.Journal, f Filter) iter.Seq2[Outcome, error] {
-	const page = 100
 	return func(yield func(Outcome, error) bool) {
-		for behind := f.Behind; ; {
-			heads, err := j.Heads(ctx, behind, page)
+		for h, err := range headsOf(ctx, j, f.Behind) {
 			if err != nil {
 				yield(Outcome{}, err)
 				return
 			}
+			if !f.list(ctx, j, h, yield) {
+				return
+			}
+		}
+	}
+}
+
+// headsOf goes through the transactions of a journal, page by page; an error ends it.
+func headsOf(ctx context.Context, j *journal.Journal, behind string) iter.Seq2[driver.Head, error] {
+	const page = 100
+	return func(yield func(driver.Head, error) bool) {
+		for {
+			heads, err := j.Heads(ctx, behind, page)
+			if err != nil {
+				yield(driver.Head{}, err)
+				return
+			}
 			for _, h := range heads {
-				if behind = h.Transaction; !f.list(ctx, j, h, yield) {
+				if behind = h.Transaction; !yield(h, nil) {
 					return
 				}
 			}

@@ -29,6 +29,8 @@ type step struct {
 	input   json.RawMessage // of its own; nil if it is the saga's
 	undo    string          // empty if there is none
 	back    func(ctx context.Context, input, output json.RawMessage) error
+	truth   func(ctx context.Context, input, output json.RawMessage) (Truth, error)
+	repair  bool
 	pivot   bool
 	keep    bool // declared to need no undo
 	grouped bool

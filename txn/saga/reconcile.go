@@ -1,0 +1,212 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Truth is what a target says of a step's effect.
+type Truth int
+
+// The truths.
+const (
+	Unsure  Truth = iota // it cannot be said
+	Present              // it is there
+	Absent               // it is not
+)
+
+// String is the truth in lower case.
+func (t Truth) String() string {
+	switch t {
+	case Present:
+		return "present"
+	case Absent:
+		return "absent"
+	}
+	return "unsure"
+}
+
+// Check says how to find out whether the step's effect is there, for
+// [Engine.Reconcile]. It is called with the output of the step, or nil if it was not
+// done; [From] tells the saga and the step. It changes nothing.
+func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) (Truth, error)) Action[I, O] {
+	if a.s.truth = nil; check == nil {
+		return a
+	}
+	a.s.truth = func(ctx context.Context, text, out json.RawMessage) (Truth, error) {
+		var input I
+		var output *O
+		err := json.Unmarshal(text, &input)
+		if err == nil && out != nil {
+			output = new(O)
+			err = json.Unmarshal(out, output)
+		}
+		if err != nil {
+			return Unsure, fmt.Errorf("read what the check of step %q needs: %w", a.s.key, err)
+		}
+		return check(ctx, input, output)
+	}
+	return a
+}
+
+// Repair declares that what a [Action.Check] finds to be wrong may be mended by
+// calling the action, or the undo, once more under its key.
+func (a Action[I, O]) Repair() Action[I, O] { a.s.repair = true; return a }
+
+// Finding is a step whose effect is not what its saga has ended with.
+type Finding struct {
+	ID, Type string
+	State    State  // in which the saga has ended
+	Step     string // its key
+	Want     Truth  // what the journal says: Present, or Absent
+	Got      Truth  // what the target says, after a repair if there was one
+	Repaired bool   // it was mended, and Got is what is wanted
+	Err      error  // of the check or of the repair; nil if they had none
+}
+
+// Reconcile goes through the sagas that have ended at a time of the store's clock or
+// after it, in the order of their ids, and asks the checks of their steps: whether
+// what has succeeded is there, and what was undone or refused is not. What is declared
+// to be repairable is mended and checked again. What is wrong, or was, or could not be
+// found out, is told. A saga that cannot be read or whose definition is not here comes
+// with its id and an error; an error without an id ends it. What an operator has
+// skipped or closed is not asked about.
+func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
+	return func(yield func(Finding, error) bool) {
+		j := e.coordinator.Journal()
+		for h, err := range headsOf(ctx, j, "") {
+			if err != nil {
+				yield(Finding{}, err)
+				return
+			}
+			if !strings.HasPrefix(h.Type, protocol+":") || h.Ended.IsZero() || h.Ended.Before(since) {
+				continue
+			}
+			findings, err := e.reconcile(ctx, j, h)
+			if err != nil && !yield(Finding{ID: h.Transaction, Type: nameOf(h.Type)}, err) {
+				return
+			}
+			for _, f := range findings {
+				if !yield(f, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (e *Engine) reconcile(ctx context.Context, j *journal.Journal, h driver.Head) (findings []Finding, err error) {
+	_, entries, err := j.Open(ctx, h.Transaction)
+	if err != nil || len(entries) == 0 { // it was forgotten meanwhile
+		return nil, err
+	}
+	p, ok := e.plans[nameOf(h.Type)]
+	if !ok {
+		return nil, &MismatchError{ID: h.Transaction, Problem: fmt.Sprintf("the engine was built without its definition %q: add it", nameOf(h.Type))}
+	}
+	m, err := replay(entries)
+	if err != nil {
+		return nil, bug("reconcile saga", h.Transaction, err)
+	}
+	r := reconciler{plan: p, m: m, call: branch.Call{Transaction: h.Transaction, Attempt: 1, Begun: entries[0].Written.Truncate(time.Millisecond)}}
+	for i := range m.steps {
+		sent := &m.steps[i]
+		s, want := p.stepOf(m.input, sent), m.wanted(sent)
+		if s == nil || s.truth == nil || want == Unsure {
+			continue
+		}
+		f := Finding{ID: h.Transaction, Type: p.name, State: m.state, Step: sent.key, Want: want}
+		if r.settle(ctx, s, sent, &f); f.Err != nil || f.Got != want || f.Repaired {
+			findings = append(findings, f)
+		}
+	}
+	return findings, nil
+}
+
+// wanted is what an ended saga says of the effect of a step; Unsure if nothing.
+func (m *machine) wanted(p *progress) Truth {
+	switch {
+	case m.state == Succeeded && p.fate == done:
+		return Present
+	case m.state == Compensated && (p.fate == undone || p.fate == refused):
+		return Absent
+	}
+	return Unsure
+}
+
+// stepOf is the step of a definition that was sent; nil if it has none such.
+func (p plan) stepOf(input json.RawMessage, sent *progress) *step {
+	if p.body == nil {
+		stages, err := p.stages(input)
+		for _, st := range stages {
+			for i := range st.steps {
+				if err == nil && st.steps[i].key == sent.key {
+					return &st.steps[i]
+				}
+			}
+		}
+	}
+	for i := range p.known {
+		if s := &p.known[i]; s.key == sent.of || sent.undo != "" && s.undo == sent.undo {
+			return s
+		}
+	}
+	return nil
+}
+
+// reconciler asks and mends the steps of a saga.
+type reconciler struct {
+	plan plan
+	m    machine
+	call branch.Call
+}
+
+// settle finds out what is so, and mends it if it may.
+func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Finding) {
+	ask := func(ctx context.Context) (err error) {
+		f.Got, err = s.truth(ctx, r.m.inputOf(sent), sent.output)
+		return err
+	}
+	mend := func(ctx context.Context) error {
+		if f.Want == Absent {
+			return s.back(ctx, r.m.inputOf(sent), sent.output)
+		}
+		_, err := s.act(ctx, r.m.inputOf(sent))
+		return err
+	}
+	f.Err = r.make(ctx, s, sent, f.Want, ask)
+	if f.Err != nil || f.Got == Unsure || f.Got == f.Want || !s.repair || f.Want == Absent && s.back == nil || f.Want == Present && s.act == nil {
+		return
+	}
+	if f.Err = r.make(ctx, s, sent, f.Want, mend); f.Err == nil {
+		f.Err = r.make(ctx, s, sent, f.Want, ask)
+	}
+	f.Repaired = f.Err == nil && f.Got == f.Want
+}
+
+// make calls what a target is to be asked, with the key that the step or its undo had.
+func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Truth, do func(context.Context) error) (err error) {
+	c := r.call
+	c.Branch, c.Step, c.Operation = sent.of, sent.at, branch.Do
+	if want == Absent {
+		c.Operation = branch.Undo
+	}
+	ctx, end := context.WithTimeout(ctx, s.timeout)
+	defer end()
+	c.Deadline, _ = ctx.Deadline()
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.Join(err, Unknown(fmt.Errorf("panic: %v", p)))
+		}
+	}()
+	return do(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs()}))
+}
