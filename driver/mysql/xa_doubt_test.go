@@ -49,7 +49,7 @@ func TestOtherNamespaces(t *testing.T) {
 	b, other := openBank(t, server.URL(), "shop"), openBank(t, server.URL(), "shop-2")
 	x := branchOf("t")
 	other.prepared(t, x, insert)
-	for _, xid := range []string{`'t','shop/b',1`, `'t'`, `'t','shop',` + fmt.Sprint(0x494c4f4b), `'it''s, you',X'00ff',1`} {
+	for _, xid := range []string{`'t','shop/b',1`, `'t7','shop/b',7`, `'t'`, `'t','shop',` + fmt.Sprint(0x494c4f4b), `'it''s, you',X'00ff',1`} {
 		conn, err := b.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestOtherNamespaces(t *testing.T) {
 		t.Errorf("in doubt are %v", all)
 	}
 	persist(t, func() error { return other.Commit(t.Context(), x) })
-	if left := b.recovered(t); len(left) != 4 {
+	if left := b.recovered(t); len(left) != 5 {
 		t.Errorf("of the others there are %q", left)
 	}
 }

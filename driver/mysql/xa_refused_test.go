@@ -212,3 +212,21 @@ func TestDeadlockVotesNo(t *testing.T) {
 		t.Errorf("the sum is %s, in doubt are %v", sum, b.doubts(t))
 	}
 }
+
+// TestEveryChangeIsOne: a branch that changed anything is never taken for one that only
+// read, and has to be decided.
+func TestEveryChangeIsOne(t *testing.T) {
+	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b.do(t, `insert into account values ('a', 1), ('b', 1), ('c', 1)`)
+	for i, query := range []string{`update account set balance = 2 where id = 'a'`, `delete from account where id = 'b'`,
+		`replace into account values ('c', 2)`, `insert into account values ('c', 3) on duplicate key update balance = 3`, insert} {
+		x := branchOf(fmt.Sprint("t", i))
+		b.prepared(t, x, query)
+		if err := b.Rollback(t.Context(), x); err != nil {
+			t.Error(err)
+		}
+	}
+	if sum := b.text(t, `select concat(count(*), ' ', sum(balance)) from account`); sum != "3 3" {
+		t.Errorf("%s after all was rolled back", sum)
+	}
+}

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -205,5 +206,34 @@ func persist(t testing.TB, try func() error) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNameIsTaken: while one session is between its mark and its PREPARE, or rolls a
+// branch back, another neither prepares the branch without a mark, nor waits.
+func TestNameIsTaken(t *testing.T) {
+	b := openBank(t, testbed.Postgres(t).URL(), "shop", nil)
+	other, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback(context.Background()) }()
+	if _, err := other.Exec(t.Context(), `select pg_advisory_xact_lock($1)`, postgres.Key("/prepared", "interlock/shop/b/t")); err != nil {
+		t.Fatal(err)
+	}
+	_, p := b.branch(t, one("t"), insert)
+	vote, err := p.Prepare(t.Context())
+	if wantKind(t, err, interlock.Retryable, ""); vote != driver.VoteNo {
+		t.Errorf("it votes %v", vote)
+	}
+	wantKind(t, b.Rollback(t.Context(), one("t")), interlock.Retryable, "")
+	if all := b.doubts(t); len(all) != 0 {
+		t.Errorf("in doubt are %v", all)
+	}
+	if err := other.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Rollback(t.Context(), one("t")); err != nil {
+		t.Error(err)
 	}
 }

@@ -244,3 +244,16 @@ func TestLentTransaction(t *testing.T) {
 		t.Errorf("%v, %s rows", err, b.text(t, `select count(*)::text from account`))
 	}
 }
+
+// TestLockedIsChanged: a branch that has locked a row votes yes, and keeps the lock.
+func TestLockedIsChanged(t *testing.T) {
+	b := openBank(t, testbed.Postgres(t).URL(), "shop", nil)
+	b.do(t, `insert into account values ('a', 1)`)
+	b.prepared(t, one("t"), `select balance from account where id = 'a' for update`)
+	if _, err := b.pool.Exec(t.Context(), `select 1 from account for update nowait`); err == nil {
+		t.Error("the row is not locked")
+	}
+	if err := b.Rollback(t.Context(), one("t")); err != nil {
+		t.Error(err)
+	}
+}
