@@ -108,37 +108,33 @@ func (c *course) next(now time.Time) (move, error) {
 			return move{write: len(c.pending) > 0, rest: true}, nil
 		case c.m.state == Undoing:
 			return c.back(now)
-		case c.m.late(now):
-			if err := c.abort(now, errLate.Error()); err != nil {
-				return move{}, err
-			}
-			continue
-		case c.m.broken():
-			if err := c.abort(now, c.m.breach()); err != nil {
-				return move{}, err
-			}
-			continue
 		}
-		stages, err := c.planner.rest(&c.m)
-		if aborted := (errAborted{}); errors.As(err, &aborted) {
-			if err := c.abort(now, said(aborted)); err != nil {
-				return move{}, err
-			}
-			continue
-		}
-		if err != nil {
-			return move{}, err
-		}
-		if len(stages) > 0 && !c.decided() {
-			if m, follows, err := c.forward(now, stages); err != nil || !follows {
-				return m, err
-			}
-			continue
-		}
-		if err := c.commit(now, len(stages) == 0); err != nil {
-			return move{}, err
+		if m, follows, err := c.onward(now); err != nil || !follows {
+			return m, err
 		}
 	}
+}
+
+// onward is next of a saga that is not undone; follows reports that it is another one
+// now, of which what is next can be asked.
+func (c *course) onward(now time.Time) (m move, follows bool, err error) {
+	switch {
+	case c.m.late(now):
+		return m, true, c.abort(now, errLate.Error())
+	case c.m.broken():
+		return m, true, c.abort(now, c.m.breach())
+	}
+	stages, err := c.planner.rest(&c.m)
+	aborted := errAborted{}
+	switch {
+	case errors.As(err, &aborted):
+		return m, true, c.abort(now, said(aborted))
+	case err != nil:
+		return m, false, err
+	case len(stages) > 0 && !c.decided():
+		return c.forward(now, stages)
+	}
+	return m, true, c.commit(now, len(stages) == 0)
 }
 
 // decided reports whether nothing is left to decide, and no record says so.
@@ -184,81 +180,4 @@ func (m *machine) breach() string {
 		}
 	}
 	return ""
-}
-
-// forward goes on with the first stage; follows reports that the next one can be
-// looked at.
-func (c *course) forward(now time.Time, stages []stage) (m move, follows bool, err error) {
-	first := stages[0]
-	if first.steps[0].sleep {
-		return c.sleep(now, first)
-	}
-	if sents := c.sents(stages); len(sents) > 0 {
-		if err := c.note(now, (c.m.state == Running || c.plan.body != nil) && first.steps[0].local == nil, sents...); err != nil {
-			return move{}, false, err
-		}
-	}
-	var all []*call
-	for i := range first.steps {
-		if s := &first.steps[i]; !c.m.settled(s.key) {
-			all = append(all, c.call(s, c.m.find(s.key)))
-		}
-	}
-	m, err = c.proceed(now, all)
-	return m, false, err
-}
-
-// sents is the records without which the first stage may not be called. Before the
-// pivot they are those of all steps before it, as many as fit, so that no later step
-// needs an append of its own; a wait parts them.
-func (c *course) sents(stages []stage) (sents []journal.Entry) {
-	if c.m.all(stages[0]) {
-		return nil
-	}
-	for i, st := range stages {
-		s := st.steps[0]
-		if s.sleep || i > 0 && (s.pivot || c.m.state != Running || len(c.pending)+len(sents)+len(st.steps) >= driver.MaxRecords) {
-			break
-		}
-		for _, s := range st.steps {
-			if c.m.find(s.key) == nil {
-				sents = append(sents, s.sent(st.n))
-			}
-		}
-		if s.pivot {
-			break
-		}
-	}
-	return sents
-}
-
-// all reports whether all steps of a stage were sent.
-func (m *machine) all(st stage) bool {
-	return !slices.ContainsFunc(st.steps, func(s step) bool { return m.find(s.key) == nil })
-}
-
-func (s step) sent(stage int) journal.Entry {
-	data := sending{Stage: stage, At: s.at, Undo: s.undo, Pivot: s.pivot, Input: s.input}
-	if s.branch != "" {
-		data.Of = s.branch
-	}
-	return record(recordSent, s.key, data)
-}
-
-// sleep waits for the end of a wait, which is durable before it begins.
-func (c *course) sleep(now time.Time, st stage) (m move, follows bool, err error) {
-	s := &st.steps[0]
-	p := c.m.find(s.key)
-	if p == nil {
-		sent := record(recordSent, s.key, sending{Stage: st.n, Until: now.Add(s.wait).UnixMilli()})
-		if err := c.note(now, true, sent); err != nil {
-			return move{}, false, err
-		}
-		p = c.m.find(s.key)
-	}
-	if now.Before(p.until) {
-		m, err := c.pause(now, p.until, []*progress{p})
-		return m, false, err
-	}
-	return move{}, true, c.note(now, false, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
 }

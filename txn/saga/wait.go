@@ -2,6 +2,7 @@ package saga
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -11,6 +12,7 @@ import (
 type Outcome struct {
 	ID       string
 	Type     string
+	Input    json.RawMessage // as it was started with
 	State    State
 	Reason   string    // why it is undone; empty while it is not
 	Outputs  Outputs   // of the steps that were done, those that were undone too
@@ -37,7 +39,7 @@ func (o Outcome) Err() error {
 }
 
 func outcome(head driver.Head, m *machine) Outcome {
-	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), State: m.state, Reason: m.reason, Outputs: m.outputs(), Due: head.Due, Ended: head.Ended}
+	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), Input: m.input, State: m.state, Reason: m.reason, Outputs: m.outputs(), Due: head.Due, Ended: head.Ended}
 	for _, p := range m.steps {
 		switch p.fate {
 		case dead:
