@@ -162,6 +162,10 @@ const preamble = `package snippets
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -176,10 +180,29 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
 var (
+	c       *coordinator.Coordinator
+	manager *twopc.Manager
+	north   twopc.Resource[pgx.Tx]
+	south   twopc.Resource[*sql.Conn]
+	rooms   tcc.Holds[pgx.Tx]
+	records *idempotency.SQL[pgx.Tx]
+	id      string // of a message, or a request
+	n       int64  // a version
+
 	_ = elect.New
 	_ = own.Join
 	_ = time.Second
@@ -194,6 +217,17 @@ func use(...any) {}
 
 func apply(ctx context.Context, tx pgx.Tx) error { return nil }
 func work(ctx context.Context) error { return nil }
+
+type order struct{ Item string }
+
+func hold(ctx context.Context, o order) (json.RawMessage, error) { return nil, nil }
+func release(ctx context.Context, o order, held *json.RawMessage) error { return nil }
+func charge(ctx context.Context, o order) (string, error) { return "", nil }
+func mail(ctx context.Context, o order) (struct{}, error) { return struct{}{}, nil }
+func move(ctx context.Context, from pgx.Tx, to *sql.Conn) error { return nil }
+func customer(r *http.Request) string { return "" }
+func pay(ctx context.Context, tx pgx.Tx) (idempotency.Response, error) { return idempotency.Response{}, nil }
+func payment(ctx context.Context, tx pgx.Tx) (int64, error) { return 0, nil }
 `
 
 // TestCodeCompiles builds every piece of Go in a package that exists only for
