@@ -15,7 +15,7 @@ import (
 type Task struct {
 	Target  string        // what is busy or broken together; empty has places of its own too
 	Timeout time.Duration // of the call, from when it is made, or from its last [Beat]; 0 means 30 seconds
-	Call    branch.Call   // its Epoch, Begun and, unless it is earlier, its Deadline are filled in
+	Call    branch.Call   // its Epoch, Begun unless it is set, and Deadline unless it is earlier are filled in
 	// Do makes the call. It returns when ctx ends.
 	Do func(ctx context.Context) error
 }
@@ -56,7 +56,9 @@ func (t *Turn) call(task Task) error {
 		task.Timeout = 30 * time.Second
 	}
 	now, c := t.Now(), task.Call
-	c.Epoch, c.Begun = t.Epoch(), t.begun
+	if c.Epoch = t.Epoch(); c.Begun.IsZero() {
+		c.Begun = t.begun
+	}
 	if limit := now.Add(task.Timeout); c.Deadline.IsZero() || limit.Before(c.Deadline) {
 		c.Deadline = limit
 	}

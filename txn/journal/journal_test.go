@@ -295,6 +295,32 @@ func TestClaimEndsBetween(t *testing.T) {
 	})
 }
 
+// TestLostAnswerThenRefused: what ends the tries of an append is no proof that it was
+// not done, if the answer to an earlier one was lost; the cause is there all the same.
+func TestLostAnswerThenRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, &journal.Options{Shards: 1})
+		c := grant(1)
+		shard, err := j.Own(t.Context(), c, 0)
+		ok(t, err)
+		_, err = j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		log, _, err := shard.Open(t.Context(), "t")
+		ok(t, err)
+		store.lose, store.gate = 1, make(chan struct{})
+		go func() {
+			synctest.Wait()
+			close(store.gate)
+			c.end(interlock.ErrExpired)
+		}()
+		wantKind(t, log.Append(t.Context(), due, says("sent")...), interlock.Uncertain, interlock.ErrExpired)
+		if _, records, err := store.Read(t.Context(), "t", 0); len(records) != 2 || err != nil {
+			t.Errorf("%d records, %v", len(records), err)
+		}
+	})
+}
+
 // TestBadInput is refused before anything is sent.
 func TestBadInput(t *testing.T) {
 	j := open(t, memory.NewJournal(), nil)

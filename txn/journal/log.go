@@ -124,12 +124,33 @@ func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) er
 	})
 }
 
-// try does what may be repeated until there is an outcome, or ctx ends.
+// A doubt is an append that may have been done by a try whose answer was lost, and was
+// not tried again.
+type doubt struct{ lost, last error }
+
+func (d *doubt) Error() string                   { return fmt.Sprintf("%v; and then: %v", d.lost, d.last) }
+func (d *doubt) Unwrap() []error                 { return []error{d.lost, d.last} }
+func (d *doubt) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
+
+// try does what may be repeated until there is an outcome, or ctx ends. What ends the
+// tries says nothing of one before whose answer was lost, unless the store has been
+// seen since.
 func (j *Journal) try(ctx context.Context, once func() error) error {
+	var lost error
 	for attempt := 1; ; attempt++ {
 		err := once()
-		if kind := interlock.Kind(err); err == nil || kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil {
+		kind := interlock.Kind(err)
+		var seen *driver.PositionError
+		switch {
+		case err == nil || errors.As(err, &seen):
 			return err
+		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil:
+			if lost != nil && kind != interlock.Uncertain {
+				return &doubt{lost, err}
+			}
+			return err
+		case kind == interlock.Uncertain:
+			lost = err
 		}
 		timer := time.NewTimer(pause.Delay(attempt, j.random()))
 		select {

@@ -117,7 +117,7 @@ func commands(t *testing.T) (list []string) {
 		}
 		return names
 	}
-	groups := []string{"locks", "guard", "outbox", "dlq"}
+	groups := []string{"locks", "guard", "outbox", "dlq", "saga", "xa", "lab"}
 	for _, name := range offered() {
 		if !slices.Contains(groups, name) {
 			list = append(list, "interlock "+name)

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/txn/twopc/threepc"
+)
+
+func (a *app) labCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "lab", Short: "Watch protocols fail, and hold, in a simulation",
+		Example: `  interlock lab commit       two-phase and three-phase commit beside each other`,
+		Args:    noArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.labCommitCommand())
+	return c
+}
+
+func (a *app) labCommitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "commit", Short: "Compare two-phase and three-phase commit: messages, blocking, split decisions", Args: noArgs,
+		Example: `  interlock lab commit
+  interlock lab commit -o json`,
+		Long: `Runs both protocols, and two-phase commit with its decision in a consensus register, in
+one deterministic simulation: without faults, with the coordinator crashing at every
+point, and under a partition. The same every time; it takes a few seconds.`,
+		RunE: func(*cobra.Command, []string) error {
+			r, err := threepc.Compare(nil)
+			if err != nil {
+				return err
+			}
+			return a.print(r, r.String())
+		},
+	}
+}
