@@ -63,6 +63,8 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	shop(t, db)
 	t.Setenv("SHOP", shopURL(db))
 	t.Setenv("PARTICIPANT", participant(t))
+	t.Setenv("PREPARED", testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL())
+	deadOrders(t, os.Getenv("INTERLOCK_BACKEND"))
 	list := examples(t, "../../../docs/cli.md")
 	for _, e := range list {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
@@ -83,6 +85,16 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 			t.Errorf("docs/cli.md has no example of %s", command)
 		}
 	}
+}
+
+// deadOrders makes a saga that succeeds and three that cannot be undone until it returns.
+func deadOrders(t *testing.T, url string) {
+	s := serveOrders(t, url)
+	s.run(t, "order/1", "book")
+	for _, id := range []string{"order/2", "order/3", "order/4"} {
+		s.run(t, id, "bad")
+	}
+	s.well.Store(true)
 }
 
 // participant starts the one in Python, and gives its address.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -70,6 +71,14 @@ func (x *xa) manage(ctx context.Context, use func(context.Context, *twopc.Manage
 // refusedXA gives what a manager refuses the exit code of a failure.
 func refusedXA(err error) error {
 	if errors.Is(err, twopc.ErrNone) || errors.Is(err, twopc.ErrDecided) || errors.Is(err, twopc.ErrOther) {
+		return fail(exitFailed, "%w", err)
+	}
+	return err
+}
+
+// refusedDecision gives a decision that is not possible the exit code of a failure.
+func refusedDecision(err error) error {
+	if err != nil && interlock.Kind(err) == interlock.Definite {
 		return fail(exitFailed, "%w", err)
 	}
 	return err
@@ -254,10 +263,13 @@ participants, and make sure that none is missing.`,
 				return usage("--decide %s is not known; it is commit or abort", decision)
 			}
 			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) error {
-				if decision == "" {
-					return m.Acknowledge(ctx, args[0], x.by, x.reason)
+				decide := m.Acknowledge
+				if decision != "" {
+					decide = func(ctx context.Context, id, actor, reason string) error {
+						return m.Resolve(ctx, id, twopc.Decision(decision), actor, reason)
+					}
 				}
-				return m.Resolve(ctx, args[0], twopc.Decision(decision), x.by, x.reason)
+				return refusedDecision(decide(ctx, args[0], x.by, x.reason))
 			}); err != nil {
 				return err
 			}

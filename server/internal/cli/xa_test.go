@@ -1,0 +1,154 @@
+package cli_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	txnjournal "github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// mute is a journal that does not answer who appends.
+type mute struct{ driver.Journal }
+
+func (mute) Append(_ context.Context, appends []driver.Append) []error {
+	errs := make([]error, len(appends))
+	for i := range errs {
+		errs[i] = &interlock.Error{Op: "append", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+	}
+	return errs
+}
+
+// doubtful runs a transfer over Postgres and MariaDB whose decision nobody gets to
+// write: both branches are in doubt.
+func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
+	t.Helper()
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	target, err := backend.Parse(journalURL)
+	ok(err)
+	store, disconnect, err := target.Journal(t.Context(), "")
+	ok(err)
+	defer disconnect()
+	j, err := txnjournal.New(mute{store}, &txnjournal.Options{Patience: 200 * time.Millisecond})
+	ok(err)
+	defer j.Close()
+	c, err := coordinator.New(j, nil)
+	ok(err)
+	pg, err := postgres.OpenParticipant(t.Context(), pool, "interlock", nil)
+	ok(err)
+	maria, err := mysql.OpenParticipant(t.Context(), db, "interlock", nil)
+	ok(err)
+	north, south := twopc.At("north", pg), twopc.At("south", maria)
+	m, err := twopc.New(c, &twopc.Options{Finish: time.Second}, north, south)
+	ok(err)
+	err = m.Run(t.Context(), "transfer/42", func(ctx context.Context, tx *twopc.T) error {
+		a, err := north.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if _, err := a.Exec(ctx, `update account set balance = balance - 10`); err != nil {
+			return err
+		}
+		b, err := south.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		_, err = b.ExecContext(ctx, `update account set balance = balance + 10`)
+		return err
+	})
+	if interlock.Kind(err) != interlock.Uncertain {
+		t.Fatal(err)
+	}
+}
+
+// What is in doubt is listed with its age, and decided by hand; it then ends so
+// everywhere. What is decided is not overruled, and what is not there is told.
+func TestXAByHand(t *testing.T) {
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	pgURL := testbed.Postgres(t, "-c", "max_prepared_transactions=10").URL()
+	server := testbed.MariaDB(t)
+	pool, err := pgxpool.New(t.Context(), pgURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := sql.Open("mysql", server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, query := range []string{`create table account (balance bigint)`, `insert into account values (100)`} {
+		_, first := pool.Exec(t.Context(), query)
+		_, second := db.ExecContext(t.Context(), query)
+		if err := errors.Join(first, second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	doubtful(t, url, pool, db)
+	participants := []string{"--backend", url, "--participant", "north=" + pgURL, "--participant", "south=" + mariadbURL(server)}
+	interlock := func(code int, args ...string) (out, said string) {
+		t.Helper()
+		return run(t, code, append(append([]string{"xa"}, args...), participants...)...)
+	}
+
+	out, _ := interlock(0, "ls", "-o", "json")
+	var v struct {
+		InDoubt []struct {
+			Participant, Transaction, Verdict string
+			Age                               float64 `json:"age_seconds"`
+		} `json:"in_doubt"`
+	}
+	if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.InDoubt) != 2 || v.InDoubt[0].Participant != "north" || v.InDoubt[0].Verdict == "" {
+		t.Fatal(out, err)
+	}
+	name := v.InDoubt[0].Transaction
+	if out, _ := interlock(0, "ls"); !strings.Contains(out, name) || !strings.Contains(out, "south") {
+		t.Error(out)
+	}
+	if _, said := interlock(1, "show", "transfer/42"); !strings.Contains(said, "no such transaction") {
+		t.Error(said)
+	}
+	interlock(64, "resolve", name, "--decide", "abort")
+	interlock(64, "resolve", name, "--decide", "maybe", "--reason", "x")
+	interlock(0, "resolve", name, "--decide", "commit", "--reason", "its coordinator is gone", "--by", "ann")
+	out, _ = interlock(0, "show", "transfer/42")
+	for _, want := range []string{"commit", "ann", "its coordinator is gone", "north"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s\nhas no %q", out, want)
+		}
+	}
+	interlock(1, "resolve", name, "--decide", "abort", "--reason", "no, rather not")
+	interlock(1, "resolve", "transfer/42", "--reason", "all is well")
+	run(t, 64, "xa", "ls", "--backend", url, "--participant", "north")
+	run(t, 64, "xa", "ls", "--backend", url, "--participant", "north=redis://127.0.0.1:1")
+	run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=postgres://127.0.0.1:1/x")
+}
+
+// The laboratory says what three-phase commit is, and is not.
+func TestLabCommit(t *testing.T) {
+	out, _ := run(t, 0, "lab", "commit")
+	for _, want := range []string{"6n", "4n", "register", "blocks"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s\nhas no %q", out, want)
+		}
+	}
+}
