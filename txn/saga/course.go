@@ -162,10 +162,10 @@ func (c *course) abort(now time.Time, reason string) error {
 	for _, p := range c.m.steps {
 		switch t := c.trials[p.key]; {
 		case p.fate != inFlight || p.wait:
-		case c.idle[p.key]:
-			never = append(never, journal.Entry{Kind: recordNever, Step: p.key})
 		case t != nil && t.err != nil:
 			known = append(known, record(recordFailed, p.key, why{Unknown: t.maybe, Error: said(t.err)}))
+		case c.idle[p.key], c.plan.local(&p):
+			never = append(never, journal.Entry{Kind: recordNever, Step: p.key})
 		}
 	}
 	entries := slices.Concat(known, []journal.Entry{record(recordDecide, decideAbort, why{Error: reason})}, never)

@@ -130,33 +130,11 @@ func ExampleDefineFunc() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer j.Close()
-	c, err := coordinator.New(j, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	engine, err := saga.New(c, nil, tour)
-	if err != nil {
-		log.Fatal(err)
-	}
-	d := memory.NewSpace().Open(nil)
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
-	claim, err := locks.Acquire(ctx, "sagas")
-	if err != nil {
-		log.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- c.Run(ctx, claim) }()
+	engine, stop := served(j, tour)
+	defer stop()
 	outcome, err := tour.Do(ctx, engine, "tour/1", []string{"Rome", "Oslo"})
 	receipt, _ := pay.Output(outcome.Outputs)
 	fmt.Println(outcome.State, receipt, err)
-	_ = claim.Release(ctx)
-	<-served
 	// Output:
 	// SUCCEEDED paid 800 <nil>
 }

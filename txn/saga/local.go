@@ -26,6 +26,13 @@ type Appender interface {
 // has its output written by record; with that it commits.
 type localAction func(ctx context.Context, input json.RawMessage, record func(output json.RawMessage) (driver.Append, error)) (driver.Append, error)
 
+// local reports whether a step that was sent is done together with its record: it has
+// not happened if there is none, because who aborts has seen the last record.
+func (p plan) local(sent *progress) bool {
+	s := p.undoOf(sent.undo)
+	return sent.undo != "" && s != nil && s.local != nil
+}
+
 func (c *call) local() bool { return c.step.local != nil && c.phase != inUndo }
 
 // StepTx is a step that is done exactly once: in a transaction of db, which holds the

@@ -218,3 +218,27 @@ func startTwice(t *testing.T, db *databases.DB, table Appender, e *Engine, d Def
 	_, err = e.Wait(t.Context(), "3")
 	ok(t, err)
 }
+
+// TestHeirOfTransaction: who takes over too late to call anything undoes the steps of
+// which nothing is known, and no step that would have left its record if it had happened.
+func TestHeirOfTransaction(t *testing.T) {
+	var db unanswered // nobody begins anything
+	g := &target{}
+	d := Define("order", g.undoable("a"), addition("b", db, journal.NewTable[driver.SQL](nil, ""), 1).Undo("unb", forbidden), g.undoable("c")).Timeout(time.Minute)
+	p := d.defined()
+	entries, err := p.opening("1", []byte(`"in"`), began)
+	ok(t, err)
+	c, err := newCourse(p, driver.Head{Transaction: "1"}, entries, false)
+	ok(t, err)
+	defer c.close()
+	if m, err := c.next(began.Add(time.Hour)); err != nil || !m.write {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	var undone []string
+	for _, p := range c.m.steps {
+		if p.undoable() {
+			undone = append(undone, p.key)
+		}
+	}
+	same(t, "to be undone", undone, "a", "c")
+}
