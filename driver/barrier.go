@@ -25,8 +25,10 @@ type BarrierCall struct {
 	Branch      string // 1 to 255 bytes
 	Step        string // at most 255 bytes
 	Phase       BarrierPhase
-	Hash        []byte    // SHA-256 of the input; may be empty but for BarrierFirst
-	Begun       time.Time // of the transaction, in whole milliseconds, the same in all of its calls
+	Hash        []byte // SHA-256 of the input; may be empty but for BarrierFirst
+	// Begun is when the transaction began, in whole milliseconds, as its caller knows it:
+	// calls of one branch may differ, by no more than BarrierSpread.
+	Begun time.Time
 }
 
 // Check finds what no store may be asked, which is a Bug.
@@ -84,7 +86,7 @@ const (
 	BarrierLate BarrierOutcome = "late"
 	// BarrierViolation: two have decided differently. State says what the branch is.
 	BarrierViolation BarrierOutcome = "violation"
-	// BarrierOther: a call before had another input, or another Begun.
+	// BarrierOther: a first before had another input.
 	BarrierOther BarrierOutcome = "other"
 	// BarrierForgotten: the transaction began below the low-water mark.
 	BarrierForgotten BarrierOutcome = "forgotten"
@@ -175,14 +177,22 @@ type Barrier[B any] interface {
 	// what the business does and what it remembers is one atomic step. Repeating it
 	// after an Uncertain answer converges, unless it was the business that failed.
 	Call(ctx context.Context, c BarrierCall, business B) (BarrierAnswer, error)
-	// Forget raises the low-water mark, and then removes what is remembered of
-	// transactions that began before it, at most limit branches (1 to MaxForget), and
+	// Forget raises the low-water mark, and then removes the branches whose first call
+	// told a begin more than BarrierSpread before it, at most limit (1 to MaxForget), and
 	// tells how many: fewer than limit are all. A mark never falls. From then on calls
-	// of transactions that began before are BarrierForgotten, so all of these must have
-	// ended. One that lies more than interlock.MaxAhead beyond the store's clock is
-	// refused (Definite): it would refuse everything. Nothing is forgotten otherwise.
+	// that tell a begin before it are BarrierForgotten, so no unfinished transaction may
+	// have one that does: the mark lies a margin before the oldest of them began, and the
+	// margin covers how far begins may lie apart. A mark that lies more than
+	// interlock.MaxAhead beyond the store's clock is refused (Definite): it would refuse
+	// everything. Nothing is forgotten otherwise.
 	Forget(ctx context.Context, mark time.Time, limit int) (removed int, err error)
 }
+
+// BarrierSpread is how far apart the Begun of a transaction's calls may lie. What is
+// remembered is kept for so long below the mark: else a late call that tells a later
+// begin than the branch was made with, with the mark between the two, would neither be
+// below the mark nor find its branch.
+const BarrierSpread = time.Hour
 
 // MaxForget is how many branches one call of Forget can remove.
 const MaxForget = 10_000

@@ -18,11 +18,11 @@ func (s *barrierScene[B]) at(p driver.BarrierPhase, branch string, begun time.Ti
 	return c
 }
 
-// testBarrierForgets: what lies below is gone, and calls from there are refused before
-// any business; what lies on the mark and above is as it was.
+// testBarrierForgets: what lies BarrierSpread below is gone, and calls from below are
+// refused before any business; what lies on the mark and above is as it was.
 func testBarrierForgets[B any](s *barrierScene[B]) {
 	mark := s.began
-	below, on := mark.Add(-time.Millisecond), mark
+	below, kept, on := mark.Add(-driver.BarrierSpread-time.Millisecond), mark.Add(-driver.BarrierSpread), mark
 	adds := BarrierWork{Key: "n", Add: 1, Result: "-1"}
 	s.must(s.at(driver.BarrierFirst, "done", below), adds, driver.BarrierIsDone, true, 1)
 	s.must(s.at(driver.BarrierUndo, "undone", below), adds, driver.BarrierIsDone, false, 1)
@@ -31,8 +31,12 @@ func testBarrierForgets[B any](s *barrierScene[B]) {
 		s.Fatal("it did not fail")
 	}
 	s.must(s.at(driver.BarrierFirst, "on", on), adds, driver.BarrierIsDone, true, 2)
+	s.must(s.at(driver.BarrierFirst, "kept", kept), adds, driver.BarrierIsDone, true, 3)
 	s.forgets(mark, 10, 4)
 	s.forgets(mark, 10, 0)
+	s.must(s.at(driver.BarrierFirst, "kept", kept), adds, driver.BarrierForgotten, false, 3)
+	s.must(s.at(driver.BarrierUndo, "kept", mark.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 3)
+	s.must(s.at(driver.BarrierUndo, "kept", mark), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 2)
 	for _, branch := range []string{"done", "undone", "refused", "failed", "never came"} {
 		for _, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierConfirm, driver.BarrierUndo} {
 			if got := s.must(s.at(p, branch, below), adds, driver.BarrierForgotten, false, 2); got.State != "" || len(got.Result) > 0 {
@@ -52,7 +56,7 @@ func testBarrierForgetsInBatches[B any](s *barrierScene[B]) {
 		s.must(s.at(driver.BarrierFirst, strconv.Itoa(i), s.began.Add(time.Duration(i)*time.Millisecond)), BarrierWork{Key: "n", Add: 1},
 			driver.BarrierIsDone, true, int64(i+1))
 	}
-	mark := s.began.Add(time.Second)
+	mark := s.began.Add(steps)
 	s.forgets(mark, 10, 10)
 	for i := range branches {
 		s.must(s.at(driver.BarrierFirst, strconv.Itoa(i), s.began.Add(time.Duration(i)*time.Millisecond)), BarrierWork{Key: "n", Add: 1},
@@ -73,11 +77,47 @@ func testBarrierMarkNeverFalls[B any](s *barrierScene[B]) {
 	s.must(s.at(driver.BarrierFirst, "b", s.began), adds, driver.BarrierIsDone, true, 1)
 }
 
+// testBarrierBegunMayDiffer: another clock, or a successor, tells another begin of the
+// same transaction; its call is the same.
+func testBarrierBegunMayDiffer[B any](s *barrierScene[B]) {
+	for i, p := range []driver.BarrierPhase{driver.BarrierConfirm, driver.BarrierUndo} {
+		for n, apart := range []time.Duration{time.Millisecond, -time.Millisecond, driver.BarrierSpread} {
+			w := barrierWork[driver.BarrierFirst]
+			w.Key = strconv.Itoa(3*i + n)
+			branch, last := "b"+w.Key, BarrierWork{Key: w.Key, Add: 100}
+			s.must(s.at(driver.BarrierFirst, branch, s.began), w, driver.BarrierIsDone, true, 3)
+			got := s.must(s.at(driver.BarrierFirst, branch, s.began.Add(apart)), w, driver.BarrierIsDone, false, 3)
+			if string(got.Result) != "-3" {
+				s.Fatalf("%+v", got)
+			}
+			s.must(s.at(p, branch, s.began.Add(apart)), last, driver.BarrierIsDone, true, 103)
+			s.must(s.at(p, branch, s.began.Add(-apart)), last, driver.BarrierIsDone, false, 103)
+		}
+	}
+}
+
+// testBarrierLaterBegin: a late call that tells a later begin than the calls before it
+// finds its branch, also if the mark lies between the two.
+func testBarrierLaterBegin[B any](s *barrierScene[B]) {
+	adds := BarrierWork{Key: "n", Add: 1}
+	s.must(s.at(driver.BarrierUndo, "undone", s.began), adds, driver.BarrierIsDone, false, 0)
+	s.must(s.at(driver.BarrierFirst, "done", s.began), adds, driver.BarrierIsDone, true, 1)
+	later := s.began.Add(driver.BarrierSpread)
+	// Neither a call nor its repetition moves the begin by which a branch is forgotten.
+	s.must(s.at(driver.BarrierFirst, "done", later), adds, driver.BarrierIsDone, false, 1)
+	for _, mark := range []time.Time{s.began.Add(time.Millisecond), later} {
+		s.forgets(mark, 10, 0)
+		s.must(s.at(driver.BarrierFirst, "undone", later), adds, driver.BarrierLate, false, 1)
+		s.must(s.at(driver.BarrierFirst, "done", later), adds, driver.BarrierIsDone, false, 1)
+	}
+	s.forgets(later.Add(time.Millisecond), 10, 2)
+}
+
 // testBarrierLateCall: firsts come again and again while the mark passes them. However
 // it falls out, none runs twice.
 func testBarrierLateCall[B any](s *barrierScene[B]) {
 	const branches, callers = 40, 4
-	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * time.Millisecond) }
+	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * steps) }
 	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open(), s.open()}
 	var running sync.WaitGroup
 	for caller := range callers {

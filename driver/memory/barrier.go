@@ -41,7 +41,7 @@ type remembered struct {
 	state  driver.BarrierState
 	hash   []byte // of the first; empty if none has come
 	result []byte
-	begun  time.Time
+	begun  time.Time // as the first call told it
 }
 
 var _ driver.Barrier[Business] = (*Barrier)(nil)
@@ -81,11 +81,9 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Busin
 	return r.answer(c, move.Outcome), nil
 }
 
-// other reports whether c is not of the transaction, or not the first, that is
-// remembered.
+// other reports whether c is not the first that is remembered.
 func (r *remembered) other(c driver.BarrierCall) bool {
-	return r.begun.UnixMilli() != c.Begun.UnixMilli() ||
-		c.Phase == driver.BarrierFirst && len(r.hash) > 0 && r.state != driver.BarrierUndone && !bytes.Equal(r.hash, c.Hash)
+	return c.Phase == driver.BarrierFirst && len(r.hash) > 0 && r.state != driver.BarrierUndone && !bytes.Equal(r.hash, c.Hash)
 }
 
 // run runs the business. A first that panics has failed.
@@ -123,7 +121,7 @@ func (r *remembered) answer(c driver.BarrierCall, o driver.BarrierOutcome) drive
 	return a
 }
 
-// Forget raises the mark and removes what lies below it; see driver.Barrier.
+// Forget raises the mark and removes what lies far enough below it; see driver.Barrier.
 func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, error) {
 	if err := driver.CheckBarrierForget(mark, limit); err != nil {
 		return 0, err
@@ -140,9 +138,10 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, e
 	if mark.After(b.mark) {
 		b.mark = mark
 	}
+	kept := b.mark.Add(-driver.BarrierSpread).UnixMilli()
 	var below []branchKey
 	for key, r := range b.branches {
-		if r.begun.UnixMilli() < b.mark.UnixMilli() {
+		if r.begun.UnixMilli() < kept {
 			below = append(below, key)
 		}
 	}

@@ -3,7 +3,8 @@
 // specification of driver.Fenced: the protocol is a pure state machine
 // (table.go), and the whole driver runs in the virtual time of
 // testing/synctest. [Fence] is the executable specification of driver.Fence, for
-// data that is in memory as well, and [Values] that of driver.Values.
+// data that is in memory as well, [Values] that of driver.Values, and [Barrier] that of
+// driver.Barrier.
 //
 //	space := memory.NewSpace()
 //	locks, err := lock.NewFenced(space.Open(nil), nil)

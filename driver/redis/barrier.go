@@ -57,8 +57,8 @@ type Body struct {
 // change; it is asked and the business run by one script. It implements
 // driver.Barrier. A branch is the hash interlock:{TAG}:barrier:NAME:…, with transaction,
 // branch and step and the length before each of the three. It never expires: Forget
-// removes it, by the sorted set interlock:{TAG}:barriers:NAME, once it lies below the
-// mark, the string interlock:{TAG}:barriermark:NAME.
+// removes it, by the sorted set interlock:{TAG}:barriers:NAME, once it lies
+// driver.BarrierSpread below the mark, the string interlock:{TAG}:barriermark:NAME.
 //
 // All of that is in the hash slot of the barrier's name, and so must be the keys of
 // every Body, so that marker and data live, move and fail over together: a barrier
@@ -139,7 +139,7 @@ func (b *Barrier) check(asked request, keys []string) error {
 	return nil
 }
 
-// Forget raises the mark and removes what lies below it, in one script; see
+// Forget raises the mark and removes what lies far enough below it, in one script; see
 // driver.Barrier. The server does nothing else meanwhile: a few milliseconds for a
 // limit of a thousand.
 func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, error) {
@@ -152,7 +152,7 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, e
 	}
 	m, err := b.conn.eval(ctx, asked, barrierForgetScript, batch{
 		keys: []string{b.index, b.mark},
-		args: []string{b.markers, strconv.FormatInt(mark.UnixMilli(), 10), strconv.Itoa(limit), milliseconds(interlock.MaxAhead)},
+		args: []string{b.markers, strconv.FormatInt(mark.UnixMilli(), 10), strconv.Itoa(limit), milliseconds(interlock.MaxAhead), milliseconds(driver.BarrierSpread)},
 	})
 	if err != nil {
 		return 0, err

@@ -164,7 +164,7 @@ func TestBarriersAreApart(t *testing.T) {
 		if got, err := b.Call(t.Context(), c, Body{}); err != nil || !got.Ran {
 			t.Errorf("%q: %+v, %v", name, got, err)
 		}
-		if n, err := b.Forget(t.Context(), c.Begun.Add(time.Second), 10); err != nil || n != 1 {
+		if n, err := b.Forget(t.Context(), c.Begun.Add(2*driver.BarrierSpread), 10); err != nil || n != 1 {
 			t.Errorf("%q: forgot %d, %v", name, n, err)
 		}
 	}

@@ -2,7 +2,8 @@
 // exclusion: a paused holder goes on when it wakes, a failover to a replica
 // loses the last grants, and anybody can delete a key. Guard what the lock
 // protects with its token (package guard/fence, or [Fence] for data in the same
-// Redis).
+// Redis). [Barrier] is for who takes part in distributed transactions with data in
+// Redis, and needs no lock.
 //
 //	client, err := redis.Dial("redis://localhost:6379")
 //	d, err := redis.Open(ctx, client, nil)

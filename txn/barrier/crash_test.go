@@ -226,14 +226,14 @@ func (w world) undone(t *testing.T, role string, twice bool) {
 	}
 }
 
-// forgetter forgets what began before a second has passed.
+// forgetter forgets what began before the first step.
 func forgetter(ctx context.Context, at *crash.Points, args []string) error {
 	w, closed, err := connect(ctx, at, args)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	_, err = barrier.Forget(ctx, w.DB, w.table, begun.Add(time.Second), 0)
+	_, err = barrier.Forget(ctx, w.DB, w.table, after(1), 0)
 	return err
 }
 

@@ -33,7 +33,7 @@ type keeper interface {
 	// raise are the statements that raise the low-water mark to ?, one transaction
 	// for each; it is as it was if ? lies ahead of the database's clock.
 	raise() []string
-	// remove deletes rows below the mark that is in force, so many at most.
+	// remove deletes rows that lie the spread below the mark in force, so many at most.
 	remove(ctx context.Context, l lender, limit int) (int, error)
 }
 

@@ -56,8 +56,9 @@
 // # Forgetting
 //
 // Nothing is forgotten by age. Rows go when the coordinator says that all
-// transactions that began before some time have ended: see [Forget]. A call from
-// before that time is refused with [ErrForgotten].
+// transactions that began before some time have ended: see [Forget]. A call that tells
+// a begin before that time is refused with [ErrForgotten]. When a transaction began is
+// compared with nothing else: calls of one branch may differ about it.
 //
 // # Databases
 //

@@ -58,17 +58,13 @@ func (e *ViolationError) Unwrap() error { return ErrViolation }
 // ErrorKind is [interlock.Definite].
 func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A MismatchError tells that a call is not the one that its branch has a row of:
-// its input is another, or the time at which its transaction began. Nothing was run.
-// It is a Bug of the caller's.
-type MismatchError struct {
-	Call branch.Call
-	What string // "input" or "begun"
-}
+// A MismatchError tells that a do, try or prepare is not the one that its branch
+// remembers: its input is another. Nothing was run. It is a Bug of the caller's.
+type MismatchError struct{ Call branch.Call }
 
-// Error names the call and what differs.
+// Error names the call.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("%s %q: it comes with another %s than the first call of its branch", e.Call.Operation, e.Call.Key(), e.What)
+	return fmt.Sprintf("%s %q: it comes with another input than the first call of its branch", e.Call.Operation, e.Call.Key())
 }
 
 // ErrorKind is [interlock.Bug].

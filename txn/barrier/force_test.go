@@ -2,6 +2,7 @@ package barrier
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestForgetInForce(t *testing.T) {
 			}
 			return n
 		}
-		db.Exec(t, `insert into interlock_barrier_mark (generation, mark) values (2, 10)`)
+		db.Exec(t, fmt.Sprintf(`insert into interlock_barrier_mark (generation, mark) values (2, %d)`, spread+10))
 		if n := removed(); n != 0 {
 			t.Errorf("%d rows are gone", n)
 		}

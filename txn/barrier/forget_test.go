@@ -16,23 +16,39 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// since is a call of a transaction that began so many seconds after the others.
-func since(ctx context.Context, name string, op branch.Operation, seconds int) context.Context {
+// after is so many steps behind begun, each so long that the rows of one are forgotten
+// by the mark of the next.
+func after(steps int) time.Time {
+	return begun.Add(time.Duration(steps) * 2 * driver.BarrierSpread)
+}
+
+// since is a call of a transaction that began so many steps after the others.
+func since(ctx context.Context, name string, op branch.Operation, steps int) context.Context {
+	return at(ctx, name, op, after(steps))
+}
+
+// at is a call of a transaction that began then.
+func at(ctx context.Context, name string, op branch.Operation, begun time.Time) context.Context {
 	c := call(name, op)
-	c.Begun = begun.Add(time.Duration(seconds) * time.Second)
+	c.Begun = begun
 	return branch.With(ctx, c)
 }
 
-func (w world) forget(t *testing.T, seconds, limit, want int) {
+func (w world) forget(t *testing.T, steps, limit, want int) {
 	t.Helper()
-	n, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(time.Duration(seconds)*time.Second), limit)
+	w.forgetBefore(t, after(steps), limit, want)
+}
+
+func (w world) forgetBefore(t *testing.T, mark time.Time, limit, want int) {
+	t.Helper()
+	n, err := barrier.Forget(t.Context(), w.DB, w.table, mark, limit)
 	if err != nil || n != want {
 		t.Errorf("%d forgotten, %v, want %d", n, err, want)
 	}
 }
 
-// TestForget: what began before the mark goes, in batches, and is refused for ever;
-// what began at it or later stays.
+// TestForget: what began long before the mark goes, in batches, and is refused for
+// ever; what began at it or later stays.
 func TestForget(t *testing.T) {
 	worlds(t, func(t *testing.T, w world) {
 		for s := range 6 {
@@ -72,6 +88,56 @@ func TestForget(t *testing.T) {
 	})
 }
 
+// TestBegunMayDiffer: a clock that differs, or a Run that is repeated, tells another
+// begin of a transaction; its calls are the same ones, in every form.
+func TestBegunMayDiffer(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		for _, f := range []form{owned, lent, outside} {
+			for n, apart := range []time.Duration{time.Millisecond, -time.Millisecond, driver.BarrierSpread} {
+				other := begun.Add(apart)
+				for _, last := range []branch.Operation{branch.Confirm, branch.Cancel} {
+					name := fmt.Sprintf("%s%d%s", f.name, n, last)
+					_, err := f.try(at(t.Context(), name, branch.Try, begun), w, "h1")
+					ok(t, err)
+					again, err := f.try(at(t.Context(), name, branch.Try, other), w, "h2")
+					ok(t, err)
+					end, kind := f.confirm, "sell h1"
+					if last == branch.Cancel {
+						end, kind = f.cancel, "free h1"
+					}
+					ok(t, errors.Join(end(at(t.Context(), name, last, other), w), end(at(t.Context(), name, last, begun), w)))
+					if got := w.effects(t, name); again.ID != "h1" || len(got) != 2 || got["hold"] != 1 || got[kind] != 1 {
+						t.Errorf("%s: %v, effects %v", name, again, got)
+					}
+				}
+			}
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestLateCallOfALaterBegin: a late call finds its branch also if it tells a later
+// begin than the calls before it, and the mark lies between the two.
+func TestLateCallOfALaterBegin(t *testing.T) {
+	worlds(t, func(t *testing.T, w world) {
+		later := begun.Add(driver.BarrierSpread)
+		_, err := owned.try(at(t.Context(), "done", branch.Try, begun), w, "h1")
+		ok(t, errors.Join(err, owned.cancel(at(t.Context(), "undone", branch.Cancel, begun), w)))
+		for _, mark := range []time.Time{begun.Add(time.Millisecond), later} {
+			w.forgetBefore(t, mark, 0, 0)
+			_, err := owned.try(at(t.Context(), "undone", branch.Try, later), w, "h2")
+			wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
+			h, err := owned.try(at(t.Context(), "done", branch.Try, later), w, "h2")
+			if err != nil || h.ID != "h1" {
+				t.Errorf("%v, %v", h, err)
+			}
+		}
+		w.forgetBefore(t, later.Add(time.Millisecond), 0, 2) // by their first begin
+		if got := len(w.effects(t, "undone")) + w.effects(t, "done")["hold"]; got != 1 {
+			t.Errorf("%d effects", got)
+		}
+	})
+}
+
 // TestForgetWaits: a mark is not in force, and nothing goes, as long as a call is at
 // work that has seen an older one, at any level; and calls go on meanwhile.
 func TestForgetWaits(t *testing.T) {
@@ -86,13 +152,13 @@ func TestForgetWaits(t *testing.T) {
 			ok(t, err)
 			rows := w.rows(t)
 			if w.Dialect == driver.MariaDB {
-				_, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(time.Duration(i+1)*time.Second), 0)
+				_, err := barrier.Forget(t.Context(), w.DB, w.table, after(i+1), 0)
 				wantKind(t, err, interlock.Retryable, branch.ClassUnknown, interlock.ErrHeld)
 			} else {
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() {
-					_, err := barrier.Forget(ctx, w.DB, w.table, begun.Add(time.Duration(i+1)*time.Second), 0)
+					_, err := barrier.Forget(ctx, w.DB, w.table, after(i+1), 0)
 					done <- err
 				}()
 				testbed.Eventually(t, "the mark waits", bound, func() bool {
@@ -165,7 +231,7 @@ func TestForgetRaces(t *testing.T) {
 		forgotten := 0
 		for s := 1; s <= branches; s++ {
 			testbed.Eventually(t, "a mark is in force", bound, func() bool {
-				n, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(time.Duration(s)*time.Second), 0)
+				n, err := barrier.Forget(t.Context(), w.DB, w.table, after(s), 0)
 				if err != nil && interlock.Kind(err) != interlock.Retryable {
 					t.Errorf("%v", err)
 				}
@@ -175,7 +241,7 @@ func TestForgetRaces(t *testing.T) {
 		}
 		stop()
 		wg.Wait()
-		n, err := barrier.Forget(t.Context(), w.DB, w.table, begun.Add(branches*time.Second), 0)
+		n, err := barrier.Forget(t.Context(), w.DB, w.table, after(branches), 0)
 		ok(t, err)
 		if left := w.rows(t); left != 0 || forgotten+n != branches {
 			t.Errorf("%d forgotten, %d left", forgotten+n, left)

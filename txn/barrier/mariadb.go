@@ -57,9 +57,9 @@ on duplicate key update
 	busy = if({ready}, values(busy), busy),
 	result = if({replace} and {ready}, values(result), result),
 	state = if({ready}, {moved}, state)
-returning previous, hash, known, result, remaining, attempts, begun`
+returning previous, hash, known, result, remaining, attempts`
 
-const readyMaria = `(previous in {moving} and remaining = 0 and begun = values(begun)
+const readyMaria = `(previous in {moving} and remaining = 0
 		and (hash = values(hash) or hash = x'' or values(hash) = x''))`
 
 func (m mariadb) claim(c claim, lease time.Duration) (string, []any) {
@@ -107,7 +107,7 @@ func (mariadb) remove(ctx context.Context, l lender, limit int) (int, error) {
 	var where []string
 	var args []any
 	err := l.Query(ctx, l.within(`select transaction_id, branch, step from {rows}
-where begun < (select mark from {marks} where only_row = 1) order by begun limit ?`), []any{int64(limit)}, func(scan func(...any) error) error {
+where begun < (select mark from {marks} where only_row = 1) - ? order by begun limit ?`), []any{spread, int64(limit)}, func(scan func(...any) error) error {
 		var id, branch, step []byte
 		err := scan(&id, &branch, &step)
 		where = append(where, isRow)

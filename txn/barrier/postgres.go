@@ -56,9 +56,9 @@ on conflict (transaction_id, branch, step) do update set
 	busy = case when {ready} then excluded.busy else b.busy end,
 	result = case when {replace} and {ready} then excluded.result else b.result end,
 	state = case when {ready} then {moved} else b.state end
-returning previous, hash, known, result, remaining, attempts, begun`
+returning previous, hash, known, result, remaining, attempts`
 
-const readyPostgres = `(b.state in {moving} and b.busy <= {now} and b.begun = excluded.begun
+const readyPostgres = `(b.state in {moving} and b.busy <= {now}
 		and (b.hash = excluded.hash or b.hash = '' or excluded.hash = ''))`
 
 func (p postgres) claim(c claim, lease time.Duration) (string, []any) {
@@ -99,9 +99,9 @@ having max(mark) < ?::bigint and ?::bigint <= ` + nowPostgres + ` / 1000 on conf
 // remove goes by the oldest mark there is. What is locked is left for the next time.
 func (postgres) remove(ctx context.Context, l lender, limit int) (int, error) {
 	n, err := l.exec(ctx, `with old as materialized (
-	select transaction_id, branch, step from {rows} where begun < (select min(mark) from {marks})
+	select transaction_id, branch, step from {rows} where begun < (select min(mark) from {marks}) - ?::bigint
 	order by begun limit ?::bigint for update skip locked)
 delete from {rows} as b using old
-where b.transaction_id = old.transaction_id and b.branch = old.branch and b.step = old.step`, int64(limit))
+where b.transaction_id = old.transaction_id and b.branch = old.branch and b.step = old.step`, spread, int64(limit))
 	return int(n), err
 }

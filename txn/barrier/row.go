@@ -18,7 +18,6 @@ type found struct {
 	result    []byte // or the reason of a refusal
 	remaining int64  // microseconds for which a call to the outside may be under way
 	attempts  int64  // this one included
-	begun     int64
 }
 
 // enter sends the statement of c: it makes or changes the row, locks it until the
@@ -30,7 +29,7 @@ func (l lender) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 		there = true
 		var previous string
 		var known int
-		err := scan(&previous, &f.hash, &known, &f.result, &f.remaining, &f.attempts, &f.begun)
+		err := scan(&previous, &f.hash, &known, &f.result, &f.remaining, &f.attempts)
 		f.previous, f.known = state(previous), known != 0
 		return err
 	})
@@ -55,7 +54,7 @@ func (l lender) missed(ctx context.Context, c claim) (found, error) {
 	case c.begun() < mark:
 		return found{}, definite(c.Call, ErrForgotten)
 	case c.event == finish:
-		return found{previous: absent, begun: c.begun()}, nil
+		return found{previous: absent}, nil
 	}
 	return found{}, retryable(c.Call, "the low-water mark was moved meanwhile")
 }
@@ -68,10 +67,8 @@ func (c claim) judge(f found) (move, error) {
 	switch {
 	case !ok:
 		return m, definite(c.Call, fmt.Errorf("its row is %q, which this version does not know", string(f.previous)))
-	case f.previous != absent && f.begun != c.begun():
-		return m, &MismatchError{c.Call, "begun"}
 	case len(c.hash) > 0 && len(f.hash) > 0 && f.previous != absent && !bytes.Equal(c.hash, f.hash):
-		return m, &MismatchError{c.Call, "input"}
+		return m, &MismatchError{c.Call}
 	case f.remaining > 0 && (m.verdict == run || m.to != f.previous):
 		return m, branch.Ongoing(time.Duration(f.remaining) * time.Microsecond)
 	}

@@ -79,11 +79,11 @@ func (o trip[T]) release(ctx context.Context, f found) {
 // look reads a row as it is.
 func (l lender) look(ctx context.Context, c claim) (f found, err error) {
 	f.previous = absent
-	err = l.Query(ctx, l.within(l.text(`select state, hash, known, result, attempts, begun from {rows} where `+isRow)),
+	err = l.Query(ctx, l.within(l.text(`select state, hash, known, result, attempts from {rows} where `+isRow)),
 		[]any{c.Transaction, c.Branch, c.Step}, func(scan func(...any) error) error {
 			var is string
 			var known int
-			err := scan(&is, &f.hash, &known, &f.result, &f.attempts, &f.begun)
+			err := scan(&is, &f.hash, &known, &f.result, &f.attempts)
 			f.previous, f.known = state(is), known != 0
 			return err
 		})

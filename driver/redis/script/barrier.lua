@@ -25,25 +25,25 @@ end
 
 local phase, begun = ARGV[2], ARGV[4]
 if tonumber(begun) < tonumber(redis.call('GET', KEYS[3]) or 0) then return { 'forgotten', '', '', '0' } end
-local seen = redis.call('HMGET', KEYS[1], 'state', 'hash', 'begun', 'result')
-local state, hash, result = seen[1] or '', seen[2] or '', seen[4] or ''
+local seen = redis.call('HMGET', KEYS[1], 'state', 'hash', 'result')
+local state, hash, result = seen[1] or '', seen[2] or '', seen[3] or ''
 
 local function answer(outcome, ran)
   if phase ~= 'first' or (outcome ~= 'done' and outcome ~= 'no') then result = '' end
   return { outcome, state, result, ran }
 end
 
--- become remembers the state. A marker never expires.
+-- become remembers the state, and the begin that the first call told. A marker never
+-- expires.
 local function become(next)
   if state == '' then redis.call('ZADD', KEYS[2], begun, ARGV[1]) end
   if state == '' or phase == 'first' then
-    redis.call('HSET', KEYS[1], 'hash', hash, 'begun', begun, 'result', result)
+    redis.call('HSET', KEYS[1], 'hash', hash, 'result', result)
   end
   state = next
   redis.call('HSET', KEYS[1], 'state', state)
 end
 
-if seen[3] and seen[3] ~= begun then return answer('other', '0') end
 if phase == 'first' and hash ~= '' and state ~= 'undone' and hash ~= ARGV[3] then return answer('other', '0') end
 local outcome, next = unpack(MOVES[state][phase])
 if outcome ~= 'run' then
