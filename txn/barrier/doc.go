@@ -28,7 +28,8 @@
 // [DoIn], [ConfirmIn] and [UndoIn] work in a transaction that the caller began.
 // [DoOutside], [ConfirmOutside] and [UndoOutside] are for effects that are not in the
 // database: they commit that a call is about to be made before they make it, so that
-// it is known to be in doubt if the process dies.
+// it is known to be in doubt if the process dies. A [Keyed] is a participant whose data
+// is in Redis.
 //
 // # What is answered
 //

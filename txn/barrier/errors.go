@@ -43,8 +43,11 @@ func (e *RefusedError) ErrorKind() interlock.ErrorKind { return interlock.Defini
 // [ErrViolation], Definite, and a branch.Fail: repeating the call changes nothing,
 // and somebody has to look.
 type ViolationError struct {
-	Call  branch.Call
-	State string // of the branch: "absent", "started", "tried", "refused", "doubted", "confirming", "confirmed", "cancelling", "cancelled" or "blocked"
+	Call branch.Call
+	// State of the branch: "absent", "started", "tried", "refused", "doubted",
+	// "confirming", "confirmed", "cancelling", "cancelled" or "blocked"; from a [Keyed]
+	// "absent" or a driver.BarrierState.
+	State string
 }
 
 // Error names the call and the state.

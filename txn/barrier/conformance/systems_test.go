@@ -103,13 +103,13 @@ func TestRedisBarrierPasses(t *testing.T) {
 	t.Cleanup(client.Close)
 	seats := redis.NewBarrier(client, "{seats}")
 	key := func(account string) string { return "account:{seats}:" + account }
-	work := func(ctx context.Context, input []byte) ([]byte, error) {
+	participant := barrier.Keyed[redis.Body]{Barrier: seats, Business: func(ctx context.Context, input []byte) (redis.Body, error) {
 		var in conformance.Input
 		if err := json.Unmarshal(input, &in); err != nil {
-			return nil, err
+			return redis.Body{}, err
 		}
 		by := moves[branch.From(ctx).Operation]
-		return keyed(ctx, seats, input, redis.Body{Text: `
+		return redis.Body{Text: `
 			local has = redis.call('HMGET', KEYS[1], 'held', 'confirmed')
 			local all = tonumber(has[1] or 0) + tonumber(has[2] or 0)
 			if not RESULT and all + ARGV[1] > tonumber(ARGV[2]) then return refuse('there is no room') end
@@ -117,9 +117,9 @@ func TestRedisBarrierPasses(t *testing.T) {
 			redis.call('HINCRBY', KEYS[1], 'confirmed', ARGV[4])
 			return cjson.encode({ hold = ARGV[5] })`,
 			Keys: []string{key(in.Account)},
-			Args: []string{text(in.Amount), text(in.Capacity), text(by[0] * in.Amount), text(by[1] * in.Amount), rand.Text()}})
-	}
-	everything(t, served(t, work, func(ctx context.Context, account string) (e conformance.Effects, err error) {
+			Args: []string{text(in.Amount), text(in.Capacity), text(by[0] * in.Amount), text(by[1] * in.Amount), rand.Text()}}, nil
+	}}
+	everything(t, served(t, participant.Call, func(ctx context.Context, account string) (e conformance.Effects, err error) {
 		has, err := client.Do(ctx, client.B().Hgetall().Key(key(account)).Build()).AsIntMap()
 		if rueidis.IsRedisNil(err) {
 			err = nil
