@@ -38,6 +38,8 @@
 //     after its own cancellation.
 //   - [ByValue]: what is worth much goes by two-phase commit or TCC, the rest by saga.
 //
+// docs/countermeasures.md has the lines of each, what they cost, and when not to take them.
+//
 // # MariaDB
 //
 // InnoDB shows a transaction at REPEATABLE READ what was committed before its first
