@@ -177,7 +177,7 @@ func TestLostRepliesToABranch(t *testing.T) {
 	far := openBank(t, behind(server, proxy), "shop")
 	votes := map[driver.Vote]int{}
 	unknown, doubts := 0, 0
-	for after := 0; votes[driver.VoteYes] < 3; after++ {
+	for after := 0; votes[driver.VoteYes] < 3; after += 3 {
 		x := branchOf(fmt.Sprint("t", after))
 		_, p := far.branch(t, x, fmt.Sprintf(`insert into account values ('%d', 1)`, after))
 		proxy.CutAfter(after)

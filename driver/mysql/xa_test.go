@@ -98,8 +98,6 @@ func wantHeuristic(t testing.TB, err error) {
 // errGone makes database/sql close a connection.
 var errGone = sqldriver.ErrBadConn
 
-func begunBy[T any](_ T, p driver.Preparing) driver.Preparing { return p }
-
 // persist repeats what may be repeated.
 func persist(t testing.TB, try func() error) {
 	t.Helper()

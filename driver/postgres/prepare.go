@@ -78,7 +78,7 @@ func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, 
 	p := &Participant[pgx.Tx]{at: onPool{pool}, namespace: namespace, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
 		return beginOnPool(ctx, pool)
 	}}
-	return p, p.open(ctx, pool != nil, o)
+	return p.open(ctx, pool != nil, o)
 }
 
 // OpenStdParticipant is [OpenParticipant] by way of database/sql. The user must not end
@@ -87,10 +87,10 @@ func OpenStdParticipant(ctx context.Context, db *sql.DB, namespace string, o *Pa
 	p := &Participant[*sql.Tx]{at: onDB{db}, namespace: namespace, begin: func(ctx context.Context) (*sql.Tx, workplace, error) {
 		return beginOnDB(ctx, db)
 	}}
-	return p, p.open(ctx, db != nil, o)
+	return p.open(ctx, db != nil, o)
 }
 
-func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOptions) (err error) {
+func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOptions) (_ *Participant[T], err error) {
 	const op = "open participant"
 	marks := DefaultMarks
 	if o != nil && o.Marks != "" {
@@ -99,19 +99,22 @@ func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOpt
 	p.marks, err = sqltext.Identifier(driver.Postgres, marks, "")
 	switch probe := (driver.XID{Transaction: "-", Branch: p.namespace}); {
 	case err != nil:
-		return err
+		return nil, err
 	case !given:
-		return problem(op, p.namespace, interlock.Bug, errors.New("a pool is needed"))
+		return nil, problem(op, p.namespace, interlock.Bug, errors.New("a pool is needed"))
 	case probe.Check() != nil || len(p.namespace) > driver.MaxXIDNamespace:
-		return problem(op, p.namespace, interlock.Bug,
+		return nil, problem(op, p.namespace, interlock.Bug,
 			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
 	case ctx.Err() != nil:
-		return unsent(op, p.namespace, ctx)
+		return nil, unsent(op, p.namespace, ctx)
 	}
 	if err = p.probe(ctx, op); err == nil {
 		err = p.create(ctx)
 	}
-	return p.failed(ctx, op, p.namespace, inBegin, err)
+	if err != nil {
+		return nil, p.failed(ctx, op, p.namespace, inBegin, err)
+	}
+	return p, nil
 }
 
 // errNoPrepared is the mend of a server whose limit is 0, as it is by default.
