@@ -216,3 +216,28 @@ func TestParked(t *testing.T) {
 		same(t, "effects", g.did(), "1/a/undo") // who goes on cannot know that nobody has called since
 	})
 }
+
+// TestParkedElsewhere: a wait that a former owner had taken up, and put off, is due when
+// it ends, and not when the former owner would have looked again.
+func TestParkedElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", Sleep[string]("w", 72*time.Hour), g.undoable("a"))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		before, err := r.engine.Look(t.Context(), "1")
+		ok(t, err)
+		heads, err := r.store.Claim(t.Context(), 0, r.claim.token, before.Due, time.Now().Add(time.Hour), 1)
+		if ok(t, err); len(heads) != 1 {
+			t.Fatal("there is nothing to claim")
+		}
+		r.stop()
+		<-r.served
+		next := serve(t, r.store, 2, nil, d)
+		after, err := next.engine.Look(t.Context(), "1")
+		if ok(t, err); !after.Due.Equal(before.Due) || before.Due.Sub(time.Now()) < 71*time.Hour {
+			t.Errorf("due at %v, then at %v", before.Due, after.Due)
+		}
+	})
+}
