@@ -39,7 +39,7 @@ func (c *course) back(now time.Time) (move, error) {
 	var all []*call
 	var missing error
 	for _, p := range undoing {
-		s := c.plan.undoOf(p.undo)
+		s := c.undoer(p)
 		if s == nil {
 			missing = &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf(
 				"it is to be undone by %q, and the definition of %q has no undo of that name: give it one", p.undo, c.plan.name)}

@@ -22,6 +22,8 @@ type course struct {
 	plan    plan
 	planner planner // nil once it is undone
 	m       machine
+	listed  []step // what its list says, once it is undone; see undoer
+	asked   bool   // the list was
 
 	scheduled time.Time // when it is due by what the journal says; zero if it is claimed
 
