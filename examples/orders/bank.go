@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// Charge is what the bank is asked for, Receipt what it answers.
+type (
+	Charge struct {
+		Card  string `json:"card"`
+		Cents int    `json:"cents"`
+	}
+	Receipt struct {
+		Left int `json:"left"` // on the account
+	}
+)
+
+// bankCalls is the bank's guard: a row for each call that it was asked.
+var bankCalls = barrier.Table{Name: "bank_barrier"}
+
+var errRefused = errors.New("the bank refuses the card")
+
+// newBank charges cards. It knows nothing of the shop but what the headers of a call
+// say. The account and the answer are committed together, so a call that comes again
+// has the first one's answer, a refusal too.
+func newBank(db driver.BeginnerAt[pgx.Tx]) http.Handler {
+	accounts := &barrier.Participant[pgx.Tx, Charge, Receipt]{
+		DB: db, Table: bankCalls,
+		Do: func(ctx context.Context, tx pgx.Tx, c Charge) (r Receipt, err error) {
+			err = tx.QueryRow(ctx, `update bank_account set cents = cents - $2
+				where card = $1 and cents >= $2 returning cents`, c.Card, c.Cents).Scan(&r.Left)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return r, branch.Fail(errRefused)
+			}
+			return r, err
+		},
+	}
+	return branch.Handler(accounts.Call)
+}

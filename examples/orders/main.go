@@ -1,0 +1,121 @@
+// Command orders takes orders in a shop: each is a saga that reserves what was
+// ordered, charges a card at a bank, and ships with a letter to the customer.
+//
+// It does not hide what is reserved: others see that there is less left before it is
+// paid. It does not call the bank once: a call whose answer was lost is repeated, and
+// it is the barrier beside the bank's accounts that charges once. Nor is a letter put
+// out once: the record of the customer's letter box keeps it from being there twice.
+// shop.go shows the steps, bank.go somebody else's service, serve.go how processes
+// share the work: start several, and kill the one that is at work.
+//
+//	orders -postgres postgres://me@127.0.0.1/test
+//
+// It makes three orders in tables that begin with shop_ and bank_. A second run finds
+// them made, and charges nobody again.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	f := flag.NewFlagSet("orders", flag.ContinueOnError)
+	f.SetOutput(errs)
+	database := f.String("postgres", "", "`URL` of the database of shop and bank; empty means that of the PG… variables")
+	patience := f.Duration("patience", time.Minute, "how long all of it may take")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	if f.NArg() > 0 {
+		fmt.Fprintf(errs, "orders: unexpected argument %q\n", f.Arg(0))
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, *patience)
+	defer cancel()
+	if err := trade(ctx, *database, out); err != nil {
+		fmt.Fprintln(errs, "orders:", err)
+		return 1
+	}
+	return 0
+}
+
+// trade opens a bank and a shop, and makes the orders.
+func trade(ctx context.Context, database string, out io.Writer) (err error) {
+	pool, err := pgxpool.New(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := createTables(ctx, pool); err != nil {
+		return err
+	}
+	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
+	if err != nil {
+		return err
+	}
+	defer closeBank()
+	s := newShop(pool, address, out)
+	leave, err := s.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, o := range []Order{
+		{Customer: "ann", Item: "lamp", Units: 2, Price: 60, Card: "visa"},
+		{Customer: "bob", Item: "lamp", Units: 1, Price: 30, Card: "stolen"},
+		{Customer: "eve", Item: "lamp", Units: 100, Price: 3000, Card: "visa"},
+	} {
+		if err := s.make(ctx, o, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// make makes an order, whose name is the customer's here, and says how it has ended.
+func (s *shop) make(ctx context.Context, o Order, out io.Writer) error {
+	outcome, err := s.orders.Do(ctx, s.engine, "order/"+o.Customer, o)
+	switch {
+	case errors.Is(err, saga.ErrCompensated):
+		fmt.Fprintf(out, "%s: %s: %s\n", o.Customer, outcome.State, outcome.Reason)
+		return nil
+	case err != nil:
+		return err // it goes on, here or elsewhere: asked again, it is the same order
+	}
+	letter, err := s.letter(ctx, o.Customer)
+	fmt.Fprintf(out, "%s: %s, letter: %s\n", o.Customer, outcome.State, letter)
+	return err
+}
+
+// serveBank serves at an address of its own until close.
+func serveBank(bank http.Handler) (address string, close func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{Handler: bank, ReadHeaderTimeout: 5 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	return "http://" + l.Addr().String(), func() { server.Close(); <-served }, nil
+}

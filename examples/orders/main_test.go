@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"shop": keepShop}) }
+
+// patience bounds every wait. Nothing takes a tenth of it.
+const patience = 30 * time.Second
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// world is a database with the tables of shop and bank.
+func world(tb testing.TB, server *testbed.Server) (url string, pool *pgxpool.Pool) {
+	tb.Helper()
+	url = databases.Open(tb, server, databases.Pgx).URL
+	pool, err := pgxpool.New(tb.Context(), url)
+	ok(tb, err)
+	tb.Cleanup(pool.Close)
+	ok(tb, createTables(tb.Context(), pool))
+	return url, pool
+}
+
+// open starts a shop whose bank is at an address.
+func open(tb testing.TB, pool *pgxpool.Pool, bank string) *shop {
+	tb.Helper()
+	s := newShop(pool, bank, io.Discard)
+	transport := &http.Transport{}
+	s.caller.Client = &http.Client{Transport: transport}
+	leave, err := s.start(tb.Context())
+	ok(tb, err)
+	tb.Cleanup(func() { leave(); transport.CloseIdleConnections() })
+	return s
+}
+
+// want compares what there is: the lamps on the shelf, the money on the card, parcels
+// and letters.
+func want(tb testing.TB, pool *pgxpool.Pool, what string, lamps, cents, parcels, letters int) {
+	tb.Helper()
+	var got [4]int
+	ok(tb, pool.QueryRow(context.WithoutCancel(tb.Context()), `select
+		(select units from shop_stock), (select cents from bank_account),
+		(select count(*) from shop_parcel), (select count(*) from shop_letter)`).Scan(&got[0], &got[1], &got[2], &got[3]))
+	if got != [4]int{lamps, cents, parcels, letters} {
+		tb.Errorf("%s: %d lamps, %d cents, %d parcels and %d letters; want %d, %d, %d and %d",
+			what, got[0], got[1], got[2], got[3], lamps, cents, parcels, letters)
+	}
+}
+
+// TestExample: it says what its comment says, and a second run, which finds the orders
+// made, changes nothing.
+func TestExample(t *testing.T) {
+	url, pool := world(t, testbed.Postgres(t))
+	t.Setenv("POSTGRES_URL", url)
+	if got := printed(t, Example); got != exampleSays {
+		t.Errorf("it said\n%s\nnot\n%s", got, exampleSays)
+	}
+	want(t, pool, "first run", 8, 9940, 1, 1)
+	ends := func(said string) (lines []string) {
+		for line := range strings.Lines(said) {
+			if strings.Contains(line, "SUCCEEDED") || strings.Contains(line, "COMPENSATED") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	if got, same := ends(printed(t, Example)), ends(exampleSays); fmt.Sprint(got) != fmt.Sprint(same) {
+		t.Errorf("the second run said %q", got)
+	}
+	want(t, pool, "second run", 8, 9940, 1, 1)
+}
+
+// printed is what fn writes to the standard output.
+func printed(t *testing.T, fn func()) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(name)
+	ok(t, err)
+	defer f.Close()
+	stdout := os.Stdout
+	defer func() { os.Stdout = stdout }()
+	os.Stdout = f
+	fn()
+	text, err := os.ReadFile(name)
+	ok(t, err)
+	return string(text)
+}
+
+// TestLostReply: the bank charges, and its answer does not arrive. The shop asks again,
+// the bank has charged once, and everything ends as if nothing had happened.
+func TestLostReply(t *testing.T) {
+	_, pool := world(t, testbed.Postgres(t))
+	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
+	ok(t, err)
+	t.Cleanup(closeBank)
+	proxy := testbed.NewProxy(t, strings.TrimPrefix(address, "http://"))
+	s := open(t, pool, "http://"+proxy.Addr())
+	calls := 0
+	s.caller.Client.Transport = counted{s.caller.Client.Transport, &calls}
+	proxy.CutAfter(0)
+	outcome, err := s.orders.Do(t.Context(), s.engine, "order/1", Order{"ann", "lamp", 2, 60, "visa"})
+	if err != nil || outcome.State != saga.Succeeded {
+		t.Fatalf("%s, %v", outcome.State, err)
+	}
+	if calls < 2 {
+		t.Errorf("the bank was called %d times: no answer was lost", calls)
+	}
+	_, err = s.letter(t.Context(), "ann")
+	ok(t, err)
+	want(t, pool, "", 8, 9940, 1, 1)
+}
+
+// counted counts requests, which come one after the other here.
+type counted struct {
+	http.RoundTripper
+	n *int
+}
+
+func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
+	*c.n++
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// TestLastUnits: two shops, of which each owns a part of the orders, take twenty orders
+// at once for ten lamps. Ten are sold and paid, and nothing is left over or missing.
+func TestLastUnits(t *testing.T) {
+	_, pool := world(t, testbed.Postgres(t))
+	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
+	ok(t, err)
+	t.Cleanup(closeBank)
+	shops := []*shop{open(t, pool, address), open(t, pool, address)}
+	var mu sync.Mutex
+	ends := map[saga.State]int{}
+	var work sync.WaitGroup
+	for i := range 20 {
+		work.Go(func() {
+			s, customer := shops[i%len(shops)], fmt.Sprint("customer ", i)
+			outcome, err := s.orders.Do(t.Context(), s.engine, "order/"+customer, Order{customer, "lamp", 1, 30, "visa"})
+			if outcome.State == saga.Succeeded {
+				_, err = s.letter(t.Context(), customer)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if ends[outcome.State]++; outcome.State == saga.Succeeded && err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	if ends[saga.Succeeded] != 10 || ends[saga.Compensated] != 10 {
+		t.Errorf("%v", ends)
+	}
+	want(t, pool, "", 0, 9700, 10, 10)
+}
+
+// keepShop is the process that is killed: shop and bank, with a point at each statement
+// of their barriers and around each commit. It makes an order, waits for its letter, and
+// then another one that is refused.
+func keepShop(ctx context.Context, at *crash.Points, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pool, err := pgxpool.New(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	db := crash.BeginnerAt(postgres.Pool(pool), at)
+	address, closeBank, err := serveBank(newBank(db))
+	if err != nil {
+		return err
+	}
+	defer closeBank()
+	s := newShop(pool, address, io.Discard)
+	s.db = db
+	leave, err := s.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, o := range []Order{{"ann", "lamp", 2, 60, "visa"}, {"bob", "lamp", 1, 30, "stolen"}} {
+		if err := s.make(ctx, o, io.Discard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestKilled: a process that is killed at any of its points leaves two orders that the
+// next one brings to the same end: the first is charged, shipped and told once, the
+// second has given back its lamp.
+func TestKilled(t *testing.T) {
+	server := testbed.Postgres(t)
+	var points int
+	t.Run("at each point", func(t *testing.T) {
+		points = crash.Once(t, "shop", func(tb testing.TB) crash.Scene {
+			url, pool := world(tb, server)
+			return crash.Scene{Args: []string{url}, Want: func(tb testing.TB) {
+				tb.Helper()
+				want(tb, pool, "", 8, 9940, 1, 1)
+				unfinished(tb, pool)
+			}}
+		})
+	})
+	if t.Logf("%d points", points); points < 20 {
+		t.Errorf("%d points", points)
+	}
+}
+
+// unfinished fails the test if an order has not ended.
+func unfinished(tb testing.TB, pool *pgxpool.Pool) {
+	tb.Helper()
+	j, err := journal.New(journal.NewTable(postgres.Pool(pool), journalName), &journal.Options{Shards: shards})
+	ok(tb, err)
+	defer j.Close()
+	for o, err := range saga.List(tb.Context(), j, saga.Filter{Unfinished: true}) {
+		tb.Errorf("%s is %s, %v", o.ID, o.State, err)
+	}
+}
