@@ -43,88 +43,84 @@ func (t countedTx) Commit(ctx context.Context) error {
 // Native does not count: it is the business's.
 func (t countedTx) Native() driver.SQL { return t.Tx.Native() }
 
-// TestCosts: what the barrier adds to the statements and the commit of the business.
-func TestCosts(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		c := &counted{BeginnerAt: w.BeginnerAt}
-		do := func(ctx context.Context) error {
-			_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{"h"}, nil })
-			return err
+// testCosts: what the barrier adds to the statements and the commit of the business.
+func testCosts(t *testing.T, w world) {
+	c := &counted{BeginnerAt: w.BeginnerAt}
+	do := func(ctx context.Context) error {
+		_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{"h"}, nil })
+		return err
+	}
+	silent := func(ctx context.Context) error {
+		_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (struct{}, error) { return struct{}{}, nil })
+		return err
+	}
+	refused := func(ctx context.Context) error {
+		_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{}, branch.Fail(errNoSeat) })
+		return err
+	}
+	undo := func(ctx context.Context) error {
+		return barrier.Undo(ctx, c, w.table, func(context.Context, driver.SQL, *Hold) error { return nil })
+	}
+	confirm := func(ctx context.Context) error {
+		return barrier.Confirm(ctx, c, w.table, func(context.Context, driver.SQL, Hold) error { return nil })
+	}
+	out := func(ctx context.Context) error {
+		_, err := barrier.DoOutside(ctx, c, w.table, seat, func(context.Context, string) (Hold, error) { return Hold{"h"}, nil })
+		return err
+	}
+	for _, k := range []struct {
+		what                string
+		branch              string
+		op                  branch.Operation
+		call                func(context.Context) error
+		statements, commits int
+		fails               bool
+	}{
+		{"do with an output", "a", branch.Do, do, 2, 1, false},
+		{"do again", "a", branch.Do, do, 1, 0, false},
+		{"undo", "a", branch.Undo, undo, 1, 1, false},
+		{"undo again", "a", branch.Undo, undo, 1, 0, false},
+		{"do behind the undo", "a", branch.Do, do, 1, 0, true},
+		{"do without an output", "b", branch.Do, silent, 1, 1, false},
+		{"confirm", "b", branch.Confirm, confirm, 1, 1, false},
+		{"confirm again", "b", branch.Confirm, confirm, 1, 0, false},
+		{"do that is refused", "c", branch.Do, refused, 2, 1, true},
+		{"do that was refused", "c", branch.Do, refused, 1, 0, true},
+		{"undo of nothing", "d", branch.Undo, undo, 1, 1, false},
+		{"confirm of nothing", "e", branch.Confirm, confirm, 2, 0, true},
+		{"do outside", "f", branch.Do, out, 2, 2, false},
+		{"do outside again", "f", branch.Do, out, 1, 0, false},
+	} {
+		c.statements, c.commits = 0, 0
+		err := k.call(calling(t.Context(), k.branch, k.op))
+		if (err != nil) != k.fails || c.statements != k.statements || c.commits != k.commits {
+			t.Errorf("%s: %d statements and %d commits, want %d and %d: %v", k.what, c.statements, c.commits, k.statements, k.commits, err)
 		}
-		silent := func(ctx context.Context) error {
-			_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (struct{}, error) { return struct{}{}, nil })
-			return err
-		}
-		refused := func(ctx context.Context) error {
-			_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{}, branch.Fail(errNoSeat) })
-			return err
-		}
-		undo := func(ctx context.Context) error {
-			return barrier.Undo(ctx, c, w.table, func(context.Context, driver.SQL, *Hold) error { return nil })
-		}
-		confirm := func(ctx context.Context) error {
-			return barrier.Confirm(ctx, c, w.table, func(context.Context, driver.SQL, Hold) error { return nil })
-		}
-		out := func(ctx context.Context) error {
-			_, err := barrier.DoOutside(ctx, c, w.table, seat, func(context.Context, string) (Hold, error) { return Hold{"h"}, nil })
-			return err
-		}
-		for _, k := range []struct {
-			what                string
-			branch              string
-			op                  branch.Operation
-			call                func(context.Context) error
-			statements, commits int
-			fails               bool
-		}{
-			{"do with an output", "a", branch.Do, do, 2, 1, false},
-			{"do again", "a", branch.Do, do, 1, 0, false},
-			{"undo", "a", branch.Undo, undo, 1, 1, false},
-			{"undo again", "a", branch.Undo, undo, 1, 0, false},
-			{"do behind the undo", "a", branch.Do, do, 1, 0, true},
-			{"do without an output", "b", branch.Do, silent, 1, 1, false},
-			{"confirm", "b", branch.Confirm, confirm, 1, 1, false},
-			{"confirm again", "b", branch.Confirm, confirm, 1, 0, false},
-			{"do that is refused", "c", branch.Do, refused, 2, 1, true},
-			{"do that was refused", "c", branch.Do, refused, 1, 0, true},
-			{"undo of nothing", "d", branch.Undo, undo, 1, 1, false},
-			{"confirm of nothing", "e", branch.Confirm, confirm, 2, 0, true},
-			{"do outside", "f", branch.Do, out, 2, 2, false},
-			{"do outside again", "f", branch.Do, out, 1, 0, false},
-		} {
-			c.statements, c.commits = 0, 0
-			err := k.call(calling(t.Context(), k.branch, k.op))
-			if (err != nil) != k.fails || c.statements != k.statements || c.commits != k.commits {
-				t.Errorf("%s: %d statements and %d commits, want %d and %d: %v", k.what, c.statements, c.commits, k.statements, k.commits, err)
-			}
-		}
-	})
+	}
 }
 
-// TestCostsLent: in the user's transaction a savepoint comes before the function, so
+// testCostsLent: in the user's transaction a savepoint comes before the function, so
 // that what it did can be taken back.
-func TestCostsLent(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		c := &counted{BeginnerAt: w.BeginnerAt}
-		for _, k := range []struct {
-			what       string
-			op         branch.Operation
-			statements int
-		}{{"do", branch.Do, 3}, {"do again", branch.Do, 1}, {"undo", branch.Undo, 1}, {"undo again", branch.Undo, 1}} {
-			c.statements = 0
-			tx, err := c.BeginAt(t.Context(), driver.SessionIsolation)
-			ok(t, err)
-			ctx := calling(t.Context(), "a", k.op)
-			if k.op == branch.Do {
-				_, err = barrier.DoIn(ctx, tx, w.table, seat, func(context.Context) (Hold, error) { return Hold{"h"}, nil })
-			} else {
-				err = barrier.UndoIn(ctx, tx, w.table, func(context.Context, *Hold) error { return nil })
-			}
-			ok(t, err)
-			ok(t, tx.Commit(t.Context()))
-			if c.statements != k.statements {
-				t.Errorf("%s: %d statements, want %d", k.what, c.statements, k.statements)
-			}
+func testCostsLent(t *testing.T, w world) {
+	c := &counted{BeginnerAt: w.BeginnerAt}
+	for _, k := range []struct {
+		what       string
+		op         branch.Operation
+		statements int
+	}{{"do", branch.Do, 3}, {"do again", branch.Do, 1}, {"undo", branch.Undo, 1}, {"undo again", branch.Undo, 1}} {
+		c.statements = 0
+		tx, err := c.BeginAt(t.Context(), driver.SessionIsolation)
+		ok(t, err)
+		ctx := calling(t.Context(), "a", k.op)
+		if k.op == branch.Do {
+			_, err = barrier.DoIn(ctx, tx, w.table, seat, func(context.Context) (Hold, error) { return Hold{"h"}, nil })
+		} else {
+			err = barrier.UndoIn(ctx, tx, w.table, func(context.Context, *Hold) error { return nil })
 		}
-	})
+		ok(t, err)
+		ok(t, tx.Commit(t.Context()))
+		if c.statements != k.statements {
+			t.Errorf("%s: %d statements, want %d", k.what, c.statements, k.statements)
+		}
+	}
 }

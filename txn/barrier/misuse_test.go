@@ -83,84 +83,80 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestBadInput is what a database has to be asked for; nothing is run, and what is
+// testBadInput is what a database has to be asked for; nothing is run, and what is
 // there stays.
-func TestBadInput(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		try := calling(t.Context(), "b", branch.Try)
-		_, err := owned.try(try, w, "h1")
-		ok(t, err)
-		never := func(context.Context, driver.SQL) (Hold, error) { t.Error("run"); return Hold{}, nil }
-		var mismatch *barrier.MismatchError
-		_, err = barrier.Do(try, w.DB, w.table, Seat{13}, never)
-		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-		if !errors.As(err, &mismatch) {
-			t.Errorf("%v", err)
-		}
-		// The stored output is of another type.
-		err = barrier.Confirm(calling(t.Context(), "b", branch.Confirm), w.DB, w.table, func(context.Context, driver.SQL, []int) error { t.Error("run"); return nil })
-		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-		// An output that cannot be stored takes the effect with it.
-		big := calling(t.Context(), "big", branch.Try)
-		_, err = barrier.Do(big, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (string, error) {
-			return strings.Repeat("x", driver.MaxPayload), effect(ctx, tx, "big", "hold")
-		})
-		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-		if got := w.effects(t, "big"); len(got) != 0 {
-			t.Errorf("effects %v", got)
-		}
-		// What was there is there, and answers.
-		h, err := owned.try(try, w, "h2")
+func testBadInput(t *testing.T, w world) {
+	try := calling(t.Context(), "b", branch.Try)
+	_, err := owned.try(try, w, "h1")
+	ok(t, err)
+	never := func(context.Context, driver.SQL) (Hold, error) { t.Error("run"); return Hold{}, nil }
+	var mismatch *barrier.MismatchError
+	_, err = barrier.Do(try, w.DB, w.table, Seat{13}, never)
+	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+	if !errors.As(err, &mismatch) {
+		t.Errorf("%v", err)
+	}
+	// The stored output is of another type.
+	err = barrier.Confirm(calling(t.Context(), "b", branch.Confirm), w.DB, w.table, func(context.Context, driver.SQL, []int) error { t.Error("run"); return nil })
+	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+	// An output that cannot be stored takes the effect with it.
+	big := calling(t.Context(), "big", branch.Try)
+	_, err = barrier.Do(big, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (string, error) {
+		return strings.Repeat("x", driver.MaxPayload), effect(ctx, tx, "big", "hold")
+	})
+	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+	if got := w.effects(t, "big"); len(got) != 0 {
+		t.Errorf("effects %v", got)
+	}
+	// What was there is there, and answers.
+	h, err := owned.try(try, w, "h2")
+	if err != nil || h.ID != "h1" {
+		t.Errorf("%v, %v", h, err)
+	}
+	// A table that is not there, and names that are data.
+	_, err = owned.try(try, world{w.DB, barrier.Table{Name: "nowhere"}, w.DB}, "h1")
+	if err == nil || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "Table.Create") {
+		t.Errorf("%v", err)
+	}
+	odd := branch.With(t.Context(), branch.Call{Transaction: `t'"; drop table effect --`, Branch: "b?{rows}$1%s", Step: "Ä", Operation: branch.Do, Begun: begun})
+	for range 2 {
+		h, err := barrier.Do(odd, w.DB, w.table, seat, take)
 		if err != nil || h.ID != "h1" {
 			t.Errorf("%v, %v", h, err)
 		}
-		// A table that is not there, and names that are data.
-		_, err = owned.try(try, world{w.DB, barrier.Table{Name: "nowhere"}, w.DB}, "h1")
-		if err == nil || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "Table.Create") {
-			t.Errorf("%v", err)
+	}
+	// Names are told apart by their bytes.
+	for _, name := range []string{"case", "CASE", "case "} {
+		ran := false
+		_, err := barrier.Do(calling(t.Context(), name, branch.Do), w.DB, w.table, seat, func(context.Context, driver.SQL) (Hold, error) {
+			ran = true
+			return Hold{}, nil
+		})
+		if ok(t, err); !ran {
+			t.Errorf("%q was taken for another", name)
 		}
-		odd := branch.With(t.Context(), branch.Call{Transaction: `t'"; drop table effect --`, Branch: "b?{rows}$1%s", Step: "Ä", Operation: branch.Do, Begun: begun})
-		for range 2 {
-			h, err := barrier.Do(odd, w.DB, w.table, seat, take)
-			if err != nil || h.ID != "h1" {
-				t.Errorf("%v, %v", h, err)
-			}
-		}
-		// Names are told apart by their bytes.
-		for _, name := range []string{"case", "CASE", "case "} {
-			ran := false
-			_, err := barrier.Do(calling(t.Context(), name, branch.Do), w.DB, w.table, seat, func(context.Context, driver.SQL) (Hold, error) {
-				ran = true
-				return Hold{}, nil
-			})
-			if ok(t, err); !ran {
-				t.Errorf("%q was taken for another", name)
-			}
-		}
-	})
+	}
 }
 
-// TestClosed: a database that is closed, or a caller that has gone, leaves nothing.
-func TestClosed(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Try))
-		_, err := barrier.Do(ctx, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {
-			err := effect(ctx, tx, "b", "hold")
-			cancel()
-			return Hold{"h1"}, err
-		})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
-		}
-		if n := w.rows(t); n != 0 || len(w.effects(t, "b")) != 0 {
-			t.Errorf("%d rows, effects %v", n, w.effects(t, "b"))
-		}
-		db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
-		ok(t, err)
-		closed()
-		_, err = barrier.Do(calling(t.Context(), "b", branch.Try), db, w.table, seat, take)
-		if err == nil || interlock.Kind(err) == interlock.Uncertain {
-			t.Errorf("%v (%v)", err, interlock.Kind(err))
-		}
+// testClosed: a database that is closed, or a caller that has gone, leaves nothing.
+func testClosed(t *testing.T, w world) {
+	ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Try))
+	_, err := barrier.Do(ctx, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {
+		err := effect(ctx, tx, "b", "hold")
+		cancel()
+		return Hold{"h1"}, err
 	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if n := w.rows(t); n != 0 || len(w.effects(t, "b")) != 0 {
+		t.Errorf("%d rows, effects %v", n, w.effects(t, "b"))
+	}
+	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
+	ok(t, err)
+	closed()
+	_, err = barrier.Do(calling(t.Context(), "b", branch.Try), db, w.table, seat, take)
+	if err == nil || interlock.Kind(err) == interlock.Uncertain {
+		t.Errorf("%v (%v)", err, interlock.Kind(err))
+	}
 }

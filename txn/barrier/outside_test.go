@@ -36,165 +36,157 @@ func (w world) state(t *testing.T, name string) string {
 	return databases.One[string](t, w.DB, `select state from interlock_barrier where branch = '`+name+`'`)
 }
 
-// TestUnknownOutcome: a do whose answer is lost is in doubt: it is asked for again
+// testUnknownOutcome: a do whose answer is lost is in doubt: it is asked for again
 // with the same key, and an undo undoes what nobody knows of (Seata #6374).
-func TestUnknownOutcome(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		lost := errors.New("connection reset")
-		do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
-		var keys []string
-		for i := range 3 {
-			h, err := barrier.DoOutside(do, w.DB, w.table, seat, func(_ context.Context, key string) (Hold, error) {
-				keys = append(keys, key)
-				if is := w.state(t, "b"); is != "started" {
-					t.Errorf("the call is made in state %q", is)
-				}
-				if i < 2 {
-					return Hold{}, lost
-				}
-				return Hold{"h1"}, nil
-			})
+func testUnknownOutcome(t *testing.T, w world) {
+	lost := errors.New("connection reset")
+	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
+	var keys []string
+	for i := range 3 {
+		h, err := barrier.DoOutside(do, w.DB, w.table, seat, func(_ context.Context, key string) (Hold, error) {
+			keys = append(keys, key)
+			if is := w.state(t, "b"); is != "started" {
+				t.Errorf("the call is made in state %q", is)
+			}
 			if i < 2 {
-				wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, lost)
-			} else if err != nil || h.ID != "h1" {
-				t.Errorf("%v, %v", h, err)
+				return Hold{}, lost
 			}
-		}
-		if len(keys) != 3 || keys[0] != call("b", branch.Do).Key() || keys[1] != keys[0] || keys[2] != keys[0] {
-			t.Errorf("keys %v", keys)
-		}
-		_, err := w.charge(calling(t.Context(), "c", branch.Do), "", lost)
-		wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, lost)
-		// Its confirm would confirm what nobody knows of.
-		wantKind(t, barrier.ConfirmOutside(calling(t.Context(), "c", branch.Confirm), w.DB, w.table,
-			func(context.Context, string, Hold) error { t.Error("run"); return nil }), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
-		var told []string
-		for range 2 {
-			ok(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil))
-			ok(t, w.refund(undo, &told, nil))
-		}
-		if len(told) != 2 || told[0] != "unknown" || told[1] != "h1" {
-			t.Errorf("undone were %v", told)
-		}
-		_, err = w.charge(calling(t.Context(), "c", branch.Do), "late", nil)
-		wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
-	})
-}
-
-// TestUndoUnanswered: an undo whose answer is lost keeps the branch from being done,
-// and is repeated until it is answered.
-func TestUndoUnanswered(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
-		_, err := w.charge(do, "h1", nil)
-		ok(t, err)
-		var told []string
-		lost := errors.New("connection reset")
-		wantKind(t, w.refund(undo, &told, lost), interlock.Uncertain, branch.ClassUnknown, lost)
-		_, err = w.charge(do, "h2", nil)
-		wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
-		ok(t, w.refund(undo, &told, nil))
-		ok(t, w.refund(undo, &told, nil))
-		if len(told) != 2 || told[0] != "h1" || told[1] != "h1" {
-			t.Errorf("undone were %v", told)
-		}
-		// Confirms alike.
-		_, err = w.charge(calling(t.Context(), "c", branch.Do), "h1", nil)
-		ok(t, err)
-		confirm := calling(t.Context(), "c", branch.Confirm)
-		sold := 0
-		sell := func(context.Context, string, Hold) error {
-			if sold++; sold == 1 {
-				return lost
-			}
-			return nil
-		}
-		wantKind(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell), interlock.Uncertain, branch.ClassUnknown, lost)
-		wantKind(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
-		ok(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell))
-		ok(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell))
-		if sold != 2 {
-			t.Errorf("confirmed %d times", sold)
-		}
-	}, databases.Pgx, databases.Maria)
-}
-
-// TestRefusedInDoubt: a refusal by the first call is one for good; one that comes
-// behind a call nobody knows of is answered as one, and undone all the same.
-func TestRefusedInDoubt(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		for _, doubt := range []bool{false, true} {
-			name := map[bool]string{false: "sure", true: "doubted"}[doubt]
-			do := calling(t.Context(), name, branch.Do)
-			if doubt {
-				_, err := w.charge(do, "", errors.New("timeout"))
-				wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)
-			}
-			for range 2 {
-				_, err := w.charge(do, "", branch.Fail(errNoSeat))
-				wantKind(t, err, interlock.Definite, branch.ClassFail, nil)
-				var refused *barrier.RefusedError
-				if !errors.As(err, &refused) || refused.Reason != errNoSeat.Error() {
-					t.Errorf("%v", err)
-				}
-			}
-			var told []string
-			ok(t, w.refund(calling(t.Context(), name, branch.Undo), &told, nil))
-			if doubt != (len(told) == 1 && told[0] == "unknown") {
-				t.Errorf("%s: undone were %v", name, told)
-			}
-		}
-		// Not yet is no refusal, and leaves the way free at once.
-		_, err := w.charge(calling(t.Context(), "busy", branch.Do), "", branch.Retry(errors.New("busy")))
-		wantKind(t, err, interlock.Uncertain, branch.ClassRetry, nil)
-		h, err := w.charge(calling(t.Context(), "busy", branch.Do), "h1", nil)
-		if err != nil || h.ID != "h1" {
-			t.Errorf("%v, %v", h, err)
-		}
-	}, databases.Pgx, databases.Maria)
-}
-
-// TestOngoing: while a call is outside no other of its branch goes there, of any form;
-// when its time is over another does, and what the first one brings back then is
-// answered as it is by now.
-func TestOngoing(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
-		var told []string
-		slow := w
-		slow.table.Patience = time.Second
-		_, err := barrier.DoOutside(do, slow.DB, slow.table, seat, func(inside context.Context, _ string) (Hold, error) {
-			if _, bounded := inside.Deadline(); !bounded {
-				t.Error("the call has no end")
-			}
-			_, twice := w.charge(do, "h2", nil)
-			_, mixed := owned.try(do, w, "h2")
-			for what, err := range map[string]error{"do": twice, "do in a transaction": mixed,
-				"undo": w.refund(undo, &told, nil), "undo in a transaction": owned.cancel(undo, w)} {
-				class, after := branch.ClassOf(err)
-				if class != branch.ClassOngoing || after <= 0 || after > time.Second {
-					t.Errorf("%s meanwhile: %v, after %v", what, err, after)
-				}
-			}
-			<-inside.Done()
-			ok(t, until(t, func() error { return w.refund(undo, &told, nil) }))
-			return Hold{"h1"}, nil // it takes no heed
-		})
-		wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
-		if len(told) != 1 || told[0] != "unknown" {
-			t.Errorf("undone were %v", told)
-		}
-		// A second do brings an answer while the first one is away for too long.
-		again := calling(t.Context(), "c", branch.Do)
-		h, err := barrier.DoOutside(again, slow.DB, slow.table, seat, func(inside context.Context, _ string) (Hold, error) {
-			<-inside.Done()
-			ok(t, until(t, func() error { _, err := w.charge(again, "h2", nil); return err }))
 			return Hold{"h1"}, nil
 		})
-		if err != nil || h.ID != "h2" {
-			t.Errorf("%v, %v: two answers to one call", h, err)
+		if i < 2 {
+			wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, lost)
+		} else if err != nil || h.ID != "h1" {
+			t.Errorf("%v, %v", h, err)
 		}
-	}, databases.Pgx, databases.Maria)
+	}
+	if len(keys) != 3 || keys[0] != call("b", branch.Do).Key() || keys[1] != keys[0] || keys[2] != keys[0] {
+		t.Errorf("keys %v", keys)
+	}
+	_, err := w.charge(calling(t.Context(), "c", branch.Do), "", lost)
+	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, lost)
+	// Its confirm would confirm what nobody knows of.
+	wantKind(t, barrier.ConfirmOutside(calling(t.Context(), "c", branch.Confirm), w.DB, w.table,
+		func(context.Context, string, Hold) error { t.Error("run"); return nil }), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
+	var told []string
+	for range 2 {
+		ok(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil))
+		ok(t, w.refund(undo, &told, nil))
+	}
+	if len(told) != 2 || told[0] != "unknown" || told[1] != "h1" {
+		t.Errorf("undone were %v", told)
+	}
+	_, err = w.charge(calling(t.Context(), "c", branch.Do), "late", nil)
+	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
+}
+
+// testUndoUnanswered: an undo whose answer is lost keeps the branch from being done,
+// and is repeated until it is answered.
+func testUndoUnanswered(t *testing.T, w world) {
+	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
+	_, err := w.charge(do, "h1", nil)
+	ok(t, err)
+	var told []string
+	lost := errors.New("connection reset")
+	wantKind(t, w.refund(undo, &told, lost), interlock.Uncertain, branch.ClassUnknown, lost)
+	_, err = w.charge(do, "h2", nil)
+	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
+	ok(t, w.refund(undo, &told, nil))
+	ok(t, w.refund(undo, &told, nil))
+	if len(told) != 2 || told[0] != "h1" || told[1] != "h1" {
+		t.Errorf("undone were %v", told)
+	}
+	// Confirms alike.
+	_, err = w.charge(calling(t.Context(), "c", branch.Do), "h1", nil)
+	ok(t, err)
+	confirm := calling(t.Context(), "c", branch.Confirm)
+	sold := 0
+	sell := func(context.Context, string, Hold) error {
+		if sold++; sold == 1 {
+			return lost
+		}
+		return nil
+	}
+	wantKind(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell), interlock.Uncertain, branch.ClassUnknown, lost)
+	wantKind(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
+	ok(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell))
+	ok(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell))
+	if sold != 2 {
+		t.Errorf("confirmed %d times", sold)
+	}
+}
+
+// testRefusedInDoubt: a refusal by the first call is one for good; one that comes
+// behind a call nobody knows of is answered as one, and undone all the same.
+func testRefusedInDoubt(t *testing.T, w world) {
+	for _, doubt := range []bool{false, true} {
+		name := map[bool]string{false: "sure", true: "doubted"}[doubt]
+		do := calling(t.Context(), name, branch.Do)
+		if doubt {
+			_, err := w.charge(do, "", errors.New("timeout"))
+			wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)
+		}
+		for range 2 {
+			_, err := w.charge(do, "", branch.Fail(errNoSeat))
+			wantKind(t, err, interlock.Definite, branch.ClassFail, nil)
+			var refused *barrier.RefusedError
+			if !errors.As(err, &refused) || refused.Reason != errNoSeat.Error() {
+				t.Errorf("%v", err)
+			}
+		}
+		var told []string
+		ok(t, w.refund(calling(t.Context(), name, branch.Undo), &told, nil))
+		if doubt != (len(told) == 1 && told[0] == "unknown") {
+			t.Errorf("%s: undone were %v", name, told)
+		}
+	}
+	// Not yet is no refusal, and leaves the way free at once.
+	_, err := w.charge(calling(t.Context(), "busy", branch.Do), "", branch.Retry(errors.New("busy")))
+	wantKind(t, err, interlock.Uncertain, branch.ClassRetry, nil)
+	h, err := w.charge(calling(t.Context(), "busy", branch.Do), "h1", nil)
+	if err != nil || h.ID != "h1" {
+		t.Errorf("%v, %v", h, err)
+	}
+}
+
+// testOngoing: while a call is outside no other of its branch goes there, of any form;
+// when its time is over another does, and what the first one brings back then is
+// answered as it is by now.
+func testOngoing(t *testing.T, w world) {
+	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
+	var told []string
+	slow := w
+	slow.table.Patience = time.Second
+	_, err := barrier.DoOutside(do, slow.DB, slow.table, seat, func(inside context.Context, _ string) (Hold, error) {
+		if _, bounded := inside.Deadline(); !bounded {
+			t.Error("the call has no end")
+		}
+		_, twice := w.charge(do, "h2", nil)
+		_, mixed := owned.try(do, w, "h2")
+		for what, err := range map[string]error{"do": twice, "do in a transaction": mixed,
+			"undo": w.refund(undo, &told, nil), "undo in a transaction": owned.cancel(undo, w)} {
+			class, after := branch.ClassOf(err)
+			if class != branch.ClassOngoing || after <= 0 || after > time.Second {
+				t.Errorf("%s meanwhile: %v, after %v", what, err, after)
+			}
+		}
+		<-inside.Done()
+		ok(t, until(t, func() error { return w.refund(undo, &told, nil) }))
+		return Hold{"h1"}, nil // it takes no heed
+	})
+	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
+	if len(told) != 1 || told[0] != "unknown" {
+		t.Errorf("undone were %v", told)
+	}
+	// A second do brings an answer while the first one is away for too long.
+	again := calling(t.Context(), "c", branch.Do)
+	h, err := barrier.DoOutside(again, slow.DB, slow.table, seat, func(inside context.Context, _ string) (Hold, error) {
+		<-inside.Done()
+		ok(t, until(t, func() error { _, err := w.charge(again, "h2", nil); return err }))
+		return Hold{"h1"}, nil
+	})
+	if err != nil || h.ID != "h2" {
+		t.Errorf("%v, %v: two answers to one call", h, err)
+	}
 }
 
 // until repeats a call that is told to come again.
@@ -215,70 +207,64 @@ func until(t *testing.T, call func() error) error {
 	}
 }
 
-// TestUnstored: what was done outside and could not be stored is of unknown outcome,
+// testUnstored: what was done outside and could not be stored is of unknown outcome,
 // never a thing that was not done.
-func TestUnstored(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
-		ok(t, err)
-		do := calling(t.Context(), "b", branch.Do)
-		_, err = barrier.DoOutside(do, db, w.table, seat, func(context.Context, string) (Hold, error) {
-			closed()
-			return Hold{"h1"}, nil
-		})
-		wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, interlock.ErrUncertain)
-		_, err = w.charge(calling(t.Context(), "huge", branch.Do), "x", nil)
-		ok(t, err)
-		_, err = barrier.DoOutside(calling(t.Context(), "text", branch.Do), w.DB, w.table, seat,
-			func(context.Context, string) (string, error) { return string(make([]byte, driver.MaxPayload)), nil })
-		wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-		if is := w.state(t, "text"); is != "started" {
-			t.Errorf("it is %q", is)
-		}
+func testUnstored(t *testing.T, w world) {
+	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
+	ok(t, err)
+	do := calling(t.Context(), "b", branch.Do)
+	_, err = barrier.DoOutside(do, db, w.table, seat, func(context.Context, string) (Hold, error) {
+		closed()
+		return Hold{"h1"}, nil
 	})
+	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, interlock.ErrUncertain)
+	_, err = w.charge(calling(t.Context(), "huge", branch.Do), "x", nil)
+	ok(t, err)
+	_, err = barrier.DoOutside(calling(t.Context(), "text", branch.Do), w.DB, w.table, seat,
+		func(context.Context, string) (string, error) { return string(make([]byte, driver.MaxPayload)), nil })
+	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+	if is := w.state(t, "text"); is != "started" {
+		t.Errorf("it is %q", is)
+	}
 }
 
-// TestCallerGone: a caller that gives up does not lose what the target answered.
-func TestCallerGone(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Do))
-		h, err := barrier.DoOutside(ctx, w.DB, w.table, seat, func(context.Context, string) (Hold, error) {
-			cancel()
-			return Hold{"h1"}, nil
-		})
-		if err != nil || h.ID != "h1" || w.state(t, "b") != "tried" {
-			t.Errorf("%v, %v, %s", h, err, w.state(t, "b"))
-		}
-	}, databases.Pgx, databases.Maria)
+// testCallerGone: a caller that gives up does not lose what the target answered.
+func testCallerGone(t *testing.T, w world) {
+	ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Do))
+	h, err := barrier.DoOutside(ctx, w.DB, w.table, seat, func(context.Context, string) (Hold, error) {
+		cancel()
+		return Hold{"h1"}, nil
+	})
+	if err != nil || h.ID != "h1" || w.state(t, "b") != "tried" {
+		t.Errorf("%v, %v, %s", h, err, w.state(t, "b"))
+	}
 }
 
-// TestMixedForms: a branch that is done outside may be undone in a transaction, and
+// testMixedForms: a branch that is done outside may be undone in a transaction, and
 // the other way round.
-func TestMixedForms(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		_, err := w.charge(calling(t.Context(), "a", branch.Do), "", errors.New("lost"))
-		wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)
-		h, err := owned.try(calling(t.Context(), "a", branch.Do), w, "h1") // asks again
-		if err != nil || h.ID != "h1" {
-			t.Errorf("%v, %v", h, err)
+func testMixedForms(t *testing.T, w world) {
+	_, err := w.charge(calling(t.Context(), "a", branch.Do), "", errors.New("lost"))
+	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)
+	h, err := owned.try(calling(t.Context(), "a", branch.Do), w, "h1") // asks again
+	if err != nil || h.ID != "h1" {
+		t.Errorf("%v, %v", h, err)
+	}
+	ok(t, owned.cancel(calling(t.Context(), "a", branch.Undo), w))
+	_, err = w.charge(calling(t.Context(), "b", branch.Do), "", errors.New("lost"))
+	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)
+	_, err = owned.try(calling(t.Context(), "b", branch.Do), w, "")
+	wantKind(t, err, interlock.Definite, branch.ClassFail, nil)
+	ok(t, owned.cancel(calling(t.Context(), "b", branch.Undo), w))
+	_, err = lent.try(calling(t.Context(), "c", branch.Do), w, "h1")
+	ok(t, err)
+	var told []string
+	ok(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil))
+	if len(told) != 1 || told[0] != "h1" {
+		t.Errorf("undone were %v", told)
+	}
+	for name, want := range map[string]map[string]int{"a": {"hold": 1, "free h1": 1}, "b": {"free unknown": 1}, "c": {"hold": 1}} {
+		if got := w.effects(t, name); !maps.Equal(got, want) {
+			t.Errorf("%s: effects %v, want %v", name, got, want)
 		}
-		ok(t, owned.cancel(calling(t.Context(), "a", branch.Undo), w))
-		_, err = w.charge(calling(t.Context(), "b", branch.Do), "", errors.New("lost"))
-		wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)
-		_, err = owned.try(calling(t.Context(), "b", branch.Do), w, "")
-		wantKind(t, err, interlock.Definite, branch.ClassFail, nil)
-		ok(t, owned.cancel(calling(t.Context(), "b", branch.Undo), w))
-		_, err = lent.try(calling(t.Context(), "c", branch.Do), w, "h1")
-		ok(t, err)
-		var told []string
-		ok(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil))
-		if len(told) != 1 || told[0] != "h1" {
-			t.Errorf("undone were %v", told)
-		}
-		for name, want := range map[string]map[string]int{"a": {"hold": 1, "free h1": 1}, "b": {"free unknown": 1}, "c": {"hold": 1}} {
-			if got := w.effects(t, name); !maps.Equal(got, want) {
-				t.Errorf("%s: effects %v, want %v", name, got, want)
-			}
-		}
-	})
+	}
 }

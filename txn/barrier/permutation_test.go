@@ -98,43 +98,41 @@ func (f form) answer(t *testing.T, w world, name string, op branch.Operation, id
 	return wordOf(err, word)
 }
 
-// TestPermutations: empty cancels, late tries, duplicates, confirms without a try
+// testPermutations: empty cancels, late tries, duplicates, confirms without a try
 // and cancels behind a confirm, in every order up to the length of five.
-func TestPermutations(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		forms := []form{owned}
-		if w.Client == databases.Pgx || w.Client == databases.MariaInlined { // they differ in what is sent, and not in how
-			forms = append(forms, lent, outside)
-		}
-		for _, f := range forms {
-			for _, refusing := range []bool{false, true} {
-				for i, sequence := range sequences(multiset, 5) {
-					name := fmt.Sprintf("%s_%v_%d", f.name, refusing, i)
-					o := &oracle{refusing: refusing, effects: map[string]int{}}
-					id := "h1"
-					if refusing {
-						id = ""
+func testPermutations(t *testing.T, w world) {
+	forms := []form{owned}
+	if w.Client == databases.Pgx || w.Client == databases.MariaInlined { // they differ in what is sent, and not in how
+		forms = append(forms, lent, outside)
+	}
+	for _, f := range forms {
+		for _, refusing := range []bool{false, true} {
+			for i, sequence := range sequences(multiset, 5) {
+				name := fmt.Sprintf("%s_%v_%d", f.name, refusing, i)
+				o := &oracle{refusing: refusing, effects: map[string]int{}}
+				id := "h1"
+				if refusing {
+					id = ""
+				}
+				for n, op := range sequence {
+					want := o.answer(op)
+					if got := f.answer(t, w, name, op, id); got != want {
+						t.Errorf("%s %v: call %d: %q, want %q", name, sequence, n+1, got, want)
 					}
-					for n, op := range sequence {
-						want := o.answer(op)
-						if got := f.answer(t, w, name, op, id); got != want {
-							t.Errorf("%s %v: call %d: %q, want %q", name, sequence, n+1, got, want)
-						}
-						if op == branch.Try { // what another run of the function would do
-							id = "h2"
-						}
+					if op == branch.Try { // what another run of the function would do
+						id = "h2"
 					}
-					got := w.effects(t, name)
-					if refusing && f.name == outside.name {
-						delete(got, "hold") // was rolled back by its own transaction
-					}
-					if !maps.Equal(got, o.effects) {
-						t.Errorf("%s %v: effects %v, want %v", name, sequence, got, o.effects)
-					}
+				}
+				got := w.effects(t, name)
+				if refusing && f.name == outside.name {
+					delete(got, "hold") // was rolled back by its own transaction
+				}
+				if !maps.Equal(got, o.effects) {
+					t.Errorf("%s %v: effects %v, want %v", name, sequence, got, o.effects)
 				}
 			}
 		}
-	})
+	}
 }
 
 // wordOf is an answer in a word.

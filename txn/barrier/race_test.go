@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -59,25 +58,23 @@ func shaky(f form, random *rand.Rand, mu *sync.Mutex) form {
 	}
 }
 
-// TestRaces: all five calls at once, of many branches, on every client: effects come
+// testRaces: all five calls at once, of many branches, on every client: effects come
 // once, and answers do not contradict each other or what was done.
-func TestRaces(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		var o outcomes
-		for _, f := range []form{owned, lent, outside, {name: "shaky"}} {
-			for seed := range uint64(12) {
-				name := fmt.Sprintf("race_%s_%d", f.name, seed)
-				random, mu := rand.New(rand.NewPCG(seed, 1)), &sync.Mutex{}
-				g := f
-				if f.name == "shaky" {
-					g = shaky(owned, random, mu)
-				}
-				race(t, w, g, name, random.Perm(len(multiset)), &o)
+func testRaces(t *testing.T, w world) {
+	var o outcomes
+	for _, f := range []form{owned, lent, outside, {name: "shaky"}} {
+		for seed := range uint64(12) {
+			name := fmt.Sprintf("race_%s_%d", f.name, seed)
+			random, mu := rand.New(rand.NewPCG(seed, 1)), &sync.Mutex{}
+			g := f
+			if f.name == "shaky" {
+				g = shaky(owned, random, mu)
 			}
+			race(t, w, g, name, random.Perm(len(multiset)), &o)
 		}
-		t.Logf("%d blocked, %d undone, %d sold; %d calls were to be made again",
-			o.blocked.Load(), o.undone.Load(), o.sold.Load(), o.retried.Load())
-	})
+	}
+	t.Logf("%d blocked, %d undone, %d sold; %d calls were to be made again",
+		o.blocked.Load(), o.undone.Load(), o.sold.Load(), o.retried.Load())
 }
 
 // race makes all calls at once, in an order to begin with, and judges.
@@ -169,40 +166,38 @@ func judge(answers []answered, effects map[string]int) (complaints []string) {
 	return complaints
 }
 
-// TestDeadlocks: racing tries and undos of one branch whose first one is rolled back
+// testDeadlocks: racing tries and undos of one branch whose first one is rolled back
 // leave no error behind but such as say that nothing was done, at either level.
-func TestDeadlocks(t *testing.T) {
-	worlds(t, func(t *testing.T, w world) {
-		for _, level := range []driver.Isolation{driver.RepeatableRead, driver.ReadCommitted} {
-			w.table.Level, w.table.Attempts = level, 1
-			var again atomic.Int64
-			for seed := range 15 {
-				name := fmt.Sprintf("deadlock_%v_%d", level, seed)
-				var wg sync.WaitGroup
-				for i := range 6 {
-					wg.Go(func() {
-						ctx := calling(t.Context(), name, branch.Try)
-						var err error
-						switch {
-						case i < 2:
-							_, err = barrier.Do(ctx, w.DB, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{}, errBroken })
-						case i < 4:
-							_, err = owned.try(ctx, w, "h1")
-						default:
-							err = owned.cancel(calling(t.Context(), name, branch.Cancel), w)
-						}
-						class, _ := branch.ClassOf(err)
-						switch {
-						case class == branch.ClassRetry:
-							again.Add(1)
-						case err != nil && !errors.Is(err, errBroken) && !errors.Is(err, barrier.ErrCancelled):
-							t.Errorf("%v", err)
-						}
-					})
-				}
-				wg.Wait()
+func testDeadlocks(t *testing.T, w world) {
+	for _, level := range []driver.Isolation{driver.RepeatableRead, driver.ReadCommitted} {
+		w.table.Level, w.table.Attempts = level, 1
+		var again atomic.Int64
+		for seed := range 15 {
+			name := fmt.Sprintf("deadlock_%v_%d", level, seed)
+			var wg sync.WaitGroup
+			for i := range 6 {
+				wg.Go(func() {
+					ctx := calling(t.Context(), name, branch.Try)
+					var err error
+					switch {
+					case i < 2:
+						_, err = barrier.Do(ctx, w.DB, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{}, errBroken })
+					case i < 4:
+						_, err = owned.try(ctx, w, "h1")
+					default:
+						err = owned.cancel(calling(t.Context(), name, branch.Cancel), w)
+					}
+					class, _ := branch.ClassOf(err)
+					switch {
+					case class == branch.ClassRetry:
+						again.Add(1)
+					case err != nil && !errors.Is(err, errBroken) && !errors.Is(err, barrier.ErrCancelled):
+						t.Errorf("%v", err)
+					}
+				})
 			}
-			t.Logf("%v: %d calls of 90 were to be made again", level, again.Load())
+			wg.Wait()
 		}
-	}, databases.Pgx, databases.Maria)
+		t.Logf("%v: %d calls of 90 were to be made again", level, again.Load())
+	}
 }

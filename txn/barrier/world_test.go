@@ -38,15 +38,6 @@ func newWorld(tb testing.TB, db *databases.DB) world {
 	return world{db, table, db}
 }
 
-// worlds runs test with each client.
-func worlds(t *testing.T, test func(t *testing.T, w world), clients ...string) {
-	t.Helper()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		test(t, newWorld(t, open(t)))
-	}, clients...)
-}
-
 // call is a call of a branch.
 func call(name string, op branch.Operation) branch.Call {
 	return branch.Call{Transaction: "tx", Branch: name, Operation: op, Attempt: 1, Begun: begun}
