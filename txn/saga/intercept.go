@@ -1,0 +1,77 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// An Interceptor stands between an engine and the actions and undos of a definition.
+// The call, whose [Call] is in ctx, may be made, left out, or made several times; what
+// the interceptor returns is the answer. The output is JSON, and nil for an undo. It
+// is called by several goroutines at once, and returns when ctx ends. A panic counts
+// as an Unknown error.
+type Interceptor func(ctx context.Context, call func(ctx context.Context) (json.RawMessage, error)) (json.RawMessage, error)
+
+// Intercept is the definition with an interceptor around each call: for tests, which
+// lose or repeat calls, and for what is to be measured. A [StepTx] cannot be
+// intercepted, because its answer is its commit: it is refused with a [Fail].
+func (d Definition[I]) Intercept(around Interceptor) Definition[I] {
+	p := &d.plan
+	p.fixed = around.stages(p.fixed)
+	p.known = around.steps(p.known)
+	if list := p.list; list != nil {
+		p.list = func(input json.RawMessage) ([]stage, error) {
+			stages, err := list(input)
+			return around.stages(stages), err
+		}
+	}
+	if body := p.body; body != nil {
+		p.body = func(s *S, input json.RawMessage) error {
+			yield := s.yield
+			s.yield = func(steps []step) bool { return yield(around.steps(steps)) }
+			return body(s, input)
+		}
+	}
+	return d
+}
+
+func (around Interceptor) stages(stages []stage) []stage {
+	stages = slices.Clone(stages)
+	for i := range stages {
+		stages[i].steps = around.steps(stages[i].steps)
+	}
+	return stages
+}
+
+func (around Interceptor) steps(steps []step) []step {
+	steps = slices.Clone(steps)
+	for i := range steps {
+		steps[i] = around.step(steps[i])
+	}
+	return steps
+}
+
+// step is a step whose functions are called through around.
+func (around Interceptor) step(s step) step {
+	if act := s.act; act != nil {
+		s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
+			return around(ctx, func(ctx context.Context) (json.RawMessage, error) { return act(ctx, input) })
+		}
+	}
+	if back := s.back; back != nil {
+		s.back = func(ctx context.Context, input, output json.RawMessage) error {
+			_, err := around(ctx, func(ctx context.Context) (json.RawMessage, error) { return nil, back(ctx, input, output) })
+			return err
+		}
+	}
+	if s.local != nil {
+		key := s.key
+		s.local = nil
+		s.act = func(context.Context, json.RawMessage) (json.RawMessage, error) {
+			return nil, Fail(fmt.Errorf("step %q commits in a transaction of a database, and cannot be intercepted", key))
+		}
+	}
+	return s
+}

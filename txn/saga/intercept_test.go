@@ -1,0 +1,124 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// heard is an interceptor that notes the calls that it makes.
+type heard struct {
+	mu   sync.Mutex
+	keys []string
+}
+
+func (h *heard) around(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+	output, err := call(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.keys = append(h.keys, From(ctx).Key()+" "+string(output))
+	return output, err
+}
+
+// TestInterceptorStandsAroundEachCall: of actions and undos, of all kinds of
+// definitions, and not of the definition that it was made of.
+func TestInterceptorStandsAroundEachCall(t *testing.T) {
+	for name, define := range map[string]func(g *target) Definition[string]{
+		"fixed": func(g *target) Definition[string] {
+			return Define("order", Parallel(g.undoable("a")), g.undoable("b", always(Fail(errSeat))...))
+		},
+		"list": func(g *target) Definition[string] {
+			a, b := g.undoable("a"), g.undoable("b", always(Fail(errSeat))...)
+			return DefineList("order", func(string) ([]StepOf[string], error) { return []StepOf[string]{a, b}, nil }, a, b)
+		},
+		"function": func(g *target) Definition[string] {
+			a, b := g.undoable("a"), g.undoable("b", always(Fail(errSeat))...)
+			return DefineFunc("order", func(s *S, in string) error {
+				_, err := a.Do(s, in)
+				if err == nil {
+					_, err = b.Do(s, in)
+				}
+				return err
+			}, a, b)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g, h := &target{}, &heard{}
+				plain := define(g)
+				intercepted := plain.Intercept(h.around)
+				r := serve(t, nil, 1, nil, intercepted)
+				_, err := intercepted.Do(t.Context(), r.engine, "1", "in")
+				wantKind(t, err, interlock.Definite, ErrCompensated)
+				same(t, "heard", h.keys, `1/a/do "in\u003ea"`, "1/b/do ", "1/a/undo ")
+
+				other := serve(t, nil, 1, nil, plain)
+				_, err = plain.Do(t.Context(), other.engine, "2", "in")
+				wantKind(t, err, interlock.Definite, ErrCompensated)
+				if len(h.keys) != 3 {
+					t.Errorf("the plain one is intercepted: %v", h.keys)
+				}
+			})
+		})
+	}
+}
+
+// TestInterceptorAnswers in place of the target: what it refuses has not happened,
+// and what it repeats has.
+func TestInterceptorAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), g.undoable("b"), g.act("p").Pivot()).Intercept(
+			func(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+				switch From(ctx).Branch {
+				case "a":
+					_, _ = call(ctx)
+				case "p":
+					return nil, Fail(errSeat)
+				}
+				return call(ctx)
+			})
+		r := serve(t, nil, 1, nil, d)
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		for key, want := range map[string]int{"1/a/do": 2, "1/a/undo": 2, "1/b/do": 1, "1/b/undo": 1, "1/p/do": 0} {
+			if calls, _ := g.count(key); calls != want {
+				t.Errorf("%s: %d calls, want %d", key, calls, want)
+			}
+		}
+	})
+}
+
+// TestStepTxIsNotIntercepted: it is refused, and nothing of it is begun.
+func TestStepTxIsNotIntercepted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := &heard{}
+		tx := StepTx("tx", noBeginner{t}, &journal.Table[driver.SQL]{}, func(context.Context, driver.Tx[driver.SQL], string) (string, error) {
+			t.Error("it was called")
+			return "", nil
+		})
+		d := Define("order", tx.Pivot()).Intercept(h.around)
+		r := serve(t, &watched{Journal: memory.NewJournal()}, 1, nil, d)
+		o, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		if want := `tx: step "tx" commits in a transaction of a database, and cannot be intercepted`; o.Reason != want || slices.Contains(h.keys, "1/tx/do ") {
+			t.Errorf("%q", o.Reason)
+		}
+	})
+}
+
+// noBeginner is a database in which nothing may begin.
+type noBeginner struct{ t *testing.T }
+
+func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
+	n.t.Error("a transaction was begun")
+	return nil, errors.New("none")
+}

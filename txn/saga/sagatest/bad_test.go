@@ -1,0 +1,231 @@
+package sagatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+var errBusy = errors.New("busy")
+
+// unsound are sagas with one mistake each.
+var unsound = map[string]struct {
+	define func(w *World, s *shop) saga.Definition[int]
+	want   []string // findings, as kind:step
+	says   string   // the first one's text contains it
+}{
+	"undo forgets a part": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
+			return untake(s, ctx, "b", n-1)
+		}), take(w, "p").Pivot())
+	}, []string{"missing undo:b"}, `-   "b": 10`},
+	"undo gives up": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.Fail(errBusy) }), take(w, "p").Pivot())
+	}, []string{"missing undo:a"}, "given up, and the saga is a dead letter: busy"},
+	"undo gives up when called again": {func(w *World, s *shop) saga.Definition[int] {
+		a := good(w, "a")
+		return saga.Define("order", a.Undo("una", func(ctx context.Context, n int, _ *string) error {
+			if !s.first(saga.From(ctx).Key()) {
+				return saga.Fail(errBusy)
+			}
+			return w.Undo(ctx, func(v Values) error { v.Add("a", n); return nil })
+		}), take(w, "p").Pivot())
+	}, []string{"undo not idempotent:a"}, "dead letter"},
+	"no undo, and it leaves something": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), taking(s, "b").Uncompensable(), take(w, "p").Pivot())
+	}, []string{"missing undo:b"}, "declared to need no undo"},
+	"undo twice": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
+			if out == nil && !s.saw(doing(ctx)) {
+				s.first(doing(ctx)) // the late one is refused
+				return nil
+			}
+			s.add("b", n)
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"undo not idempotent:b"}, "was called again"},
+	"undo by its output": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
+			if out == nil {
+				s.first(doing(ctx))
+				return nil
+			}
+			return untake(s, ctx, "b", n)
+		}), take(w, "p").Pivot())
+	}, []string{"undo needs the output:b"}, "undone without its output"},
+	"undo panics without its output": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
+			_ = *out
+			return untake(s, ctx, "b", n)
+		}), take(w, "p").Pivot())
+	}, []string{"undo needs the output:b"}, "nil pointer"},
+	"undo of what was not done": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
+			s.first(doing(ctx))
+			if s.first(saga.From(ctx).Key()) {
+				s.add("b", n)
+			}
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"undo needs the output:b"}, "did not arrive"},
+	"last step, undone without its output": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil }))
+	}, []string{"undo needs the output:b"}, "answer lost for good"},
+	"action twice": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", always(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.stock["b"], s.seen["closed"] = 10, true
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"action not idempotent:b"}, "+   \"b\": 6"},
+	"action refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
+		a := good(w, "a")
+		return saga.Define("order", refusing(s, a, "a").Undo("una", func(ctx context.Context, n int, _ *string) error {
+			return w.Undo(ctx, func(v Values) error { v.Add("a", n); return nil })
+		}), take(w, "p").Pivot())
+	}, []string{"action not idempotent:a"}, "its repetition refused: busy"},
+	"pivot twice": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), always(s, "c").Pivot(), take(w, "z"))
+	}, []string{"pivot not repeatable:c"}, "was called again"},
+	"pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), refusing(s, take(w, "p"), "p").Pivot())
+	}, []string{"pivot not repeatable:p"}, "its repetition refused"},
+	"step behind the pivot twice": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", take(w, "p").Pivot(), always(s, "c"))
+	}, []string{"action not idempotent:c"}, "+   \"c\": 6"},
+	"step behind the pivot refuses": {func(w *World, s *shop) saga.Definition[int] {
+		no := saga.Step("z", func(context.Context, int) (string, error) { return "", saga.Fail(errBusy) })
+		return saga.Define("order", good(w, "a"), take(w, "p").Pivot(), no)
+	}, []string{"step behind the pivot refuses:z"}, "refuses it for good: busy"},
+	"step behind the pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", take(w, "p").Pivot(), refusing(s, take(w, "z"), "z"))
+	}, []string{"step behind the pivot refuses:z"}, "the answer of z was lost"},
+	"late action": {func(w *World, s *shop) saga.Definition[int] {
+		b := saga.Step("b", func(ctx context.Context, n int) (string, error) {
+			if s.first(saga.From(ctx).Key()) {
+				s.add("b", -n)
+			}
+			return "", nil
+		})
+		return saga.Define("order", b.Undo("unb", func(ctx context.Context, n int, _ *string) error {
+			if s.saw(doing(ctx)) && s.first(saga.From(ctx).Key()) {
+				s.add("b", n)
+			}
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"late action accepted:b"}, "did not arrive, and its outcome was not known, it was undone, and only then it arrived"},
+	"for ever at work": {func(w *World, s *shop) saga.Definition[int] {
+		ever := saga.Step("a", func(context.Context, int) (string, error) { return "", saga.Ongoing(time.Hour) })
+		return saga.Define("order", ever.Pivot())
+	}, []string{"never ends:a"}, "RUNNING"},
+	"undo for ever at work": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", good(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.Ongoing(time.Hour) }), take(w, "p").Pivot())
+	}, []string{"never ends:a"}, "UNDOING"},
+	"two mistakes in a group": {func(w *World, s *shop) saga.Definition[int] {
+		nothing := func(context.Context, int, *string) error { return nil }
+		return saga.Define("order", saga.Parallel(taking(s, "a").Undo("una", nothing), good(w, "b"), taking(s, "c").Undo("unc", nothing)), take(w, "p").Pivot())
+	}, []string{"missing undo:a", "missing undo:c"}, `"a": 10`},
+	"mistake of an index": {func(w *World, s *shop) saga.Definition[int] {
+		b := taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })
+		return saga.DefineFunc("order", func(run *saga.S, n int) error {
+			_, err := b.At(7).Do(run, n)
+			if err == nil {
+				_, err = take(w, "p").Pivot().Do(run, n)
+			}
+			return err
+		}, b)
+	}, []string{"missing undo:b#7"}, "b#7"},
+}
+
+// doing is the key of the action whose undo is called.
+func doing(ctx context.Context) string {
+	c := saga.From(ctx)
+	return strings.TrimSuffix(c.Key(), string(c.Operation)) + "do"
+}
+
+// taking is a guarded step on a shop: once for a key, not behind its undo.
+func taking(s *shop, name string) action {
+	return saga.Step(name, func(ctx context.Context, n int) (string, error) {
+		key := saga.From(ctx).Key()
+		if s.saw("undone " + key) {
+			return "", saga.Fail(errBusy)
+		}
+		if s.first(key) {
+			s.add(name, -n)
+		}
+		return fmt.Sprint(n), nil
+	})
+}
+
+// untake is the undo of taking, of so many.
+func untake(s *shop, ctx context.Context, name string, n int) error {
+	if s.first("undone "+doing(ctx)) && s.saw(doing(ctx)) {
+		s.add(name, n)
+	}
+	return nil
+}
+
+// always takes at each call.
+func always(s *shop, name string) action {
+	return saga.Step(name, func(_ context.Context, n int) (string, error) {
+		if s.saw("closed") {
+			return "", saga.Fail(errBusy)
+		}
+		s.add(name, -n)
+		return "", nil
+	})
+}
+
+// refusing refuses all calls of a key but the first, which a guarded effect answers.
+func refusing(s *shop, guarded action, name string) action {
+	w := &World{}
+	return saga.Step(name, func(ctx context.Context, n int) (string, error) {
+		if !s.first(saga.From(ctx).Key()) {
+			return "", saga.Fail(errBusy)
+		}
+		return Effect(ctx, w, func(Values) (string, error) { return "", nil })
+	})
+}
+
+// TestUnsoundSagasAreConvicted: of what is wrong with them, in the step that it is wrong
+// with, and of nothing else.
+func TestUnsoundSagasAreConvicted(t *testing.T) {
+	kinds := map[string]bool{}
+	for name, c := range unsound {
+		for _, want := range c.want {
+			kind, _, _ := strings.Cut(want, ":")
+			kinds[kind] = true
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, runs := explored(t, func() Scene[int] {
+				w, s := &World{}, newShop()
+				return Scene[int]{Saga: c.define(w, s), Input: 2, Snapshot: func() any {
+					return map[string]any{"shop": s.snapshot(), "world": w.Snapshot()}
+				}}
+			})
+			var got []string
+			for _, f := range found {
+				got = append(got, fmt.Sprintf("%s:%s", f.Kind, f.Step))
+				t.Log(f)
+			}
+			if fmt.Sprint(got) != fmt.Sprint(c.want) {
+				t.Fatalf("found %q in %d runs, want %q", got, runs, c.want)
+			}
+			if text := strings.Join(strings.Fields(found[0].String()), " "); !strings.Contains(text, strings.Join(strings.Fields(c.says), " ")) {
+				t.Errorf("it does not say %q", c.says)
+			}
+		})
+	}
+	for _, k := range []Kind{MissingUndo, UndoNotIdempotent, UndoNeedsOutput, ActionNotIdempotent, PivotNotRepeatable, LateActionAccepted, StepBehindPivotRefuses, NeverEnds} {
+		if !kinds[string(k)] {
+			t.Errorf("nothing shows %s", k)
+		}
+	}
+}

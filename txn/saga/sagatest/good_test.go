@@ -1,0 +1,143 @@
+package sagatest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// sound are sagas in which nothing is to be found.
+var sound = map[string]struct {
+	define func(w *World) saga.Definition[int]
+	runs   int // at least
+}{
+	"pivot in the middle": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), good(w, "b"), take(w, "p").Pivot(), take(w, "z"))
+	}, 2 + 4*2 + 2*8 + 3 + 2*(3+4)},
+	"no pivot": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), good(w, "b"))
+	}, 35},
+	"one step": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"))
+	}, 15},
+	"group": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), saga.Parallel(good(w, "b"), good(w, "c")), take(w, "p").Pivot())
+	}, 60},
+	"group at the end": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", saga.Parallel(good(w, "b"), good(w, "c")))
+	}, 30},
+	"wait": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), saga.Sleep[int]("cool down", 24*time.Hour), good(w, "b"), take(w, "p").Pivot(), saga.Sleep[int]("rest", time.Hour), take(w, "z"))
+	}, 50},
+	"list": {func(w *World) saga.Definition[int] {
+		a, b := good(w, "a"), good(w, "b")
+		return saga.DefineList("order", func(n int) ([]saga.StepOf[int], error) {
+			var all []saga.StepOf[int]
+			for i := range n {
+				all = append(all, a.At(i))
+			}
+			return append(all, b.Named("other"), take(w, "p").Pivot()), nil
+		}, a, b)
+	}, 50},
+	"function": {func(w *World) saga.Definition[int] {
+		a, b, p := good(w, "a"), good(w, "b"), take(w, "p").Pivot()
+		return saga.DefineFunc("order", func(s *saga.S, n int) error {
+			if _, err := a.At(1).Do(s, n); err != nil {
+				return err
+			}
+			a.At(2).Go(s, n+1)
+			b.Go(s, n)
+			if err := s.Join(); err != nil {
+				return err
+			}
+			if err := s.Sleep("rest", 10*time.Minute); err != nil {
+				return err
+			}
+			_, err := p.Do(s, n)
+			return err
+		}, a, b, p)
+	}, 60},
+	"only reads": {func(w *World) saga.Definition[int] {
+		look := saga.Step("look", func(context.Context, int) (string, error) { return w.Get("a"), nil }).Uncompensable()
+		return saga.Define("order", look, good(w, "a"), look.Named("again"), take(w, "p").Pivot())
+	}, 40},
+	"given up at once": {func(w *World) saga.Definition[int] {
+		never := saga.Policy{Attempts: 1, Undos: 3}
+		return saga.Define("order", good(w, "a").Retry(never), good(w, "b").Retry(never), take(w, "p").Retry(never).Pivot())
+	}, 40},
+	"takes long": {func(w *World) saga.Definition[int] {
+		slow := saga.Step("slow", func(ctx context.Context, n int) (string, error) {
+			for range 10 {
+				time.Sleep(20 * time.Second)
+				saga.Beat(ctx)
+			}
+			return Effect(ctx, w, func(v Values) (string, error) { return fmt.Sprint(v.Add("c", -n)), nil })
+		}).Undo("fast", func(ctx context.Context, n int, _ *string) error {
+			return w.Undo(ctx, func(v Values) error { v.Add("c", n); return nil })
+		})
+		return saga.Define("order", slow, take(w, "p").Pivot())
+	}, 20},
+	"limited": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", good(w, "a"), saga.Sleep[int]("w", time.Minute), good(w, "b"), take(w, "p").Pivot()).Timeout(time.Hour)
+	}, 40},
+}
+
+// TestSoundSagasPass: nothing is found, and all that there is was played.
+func TestSoundSagasPass(t *testing.T) {
+	for name, c := range sound {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, runs := explored(t, worldly(c.define))
+			for _, f := range found {
+				t.Error(f)
+			}
+			if t.Log(runs, "runs"); runs < c.runs {
+				t.Errorf("only %d runs", runs)
+			}
+		})
+	}
+}
+
+// TestSoundSagaPassesInRealTime, whose steps take some.
+func TestSoundSagaPassesInRealTime(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	scene := worldly(func(w *World) saga.Definition[int] {
+		slow := func(a action) action { calls.Add(1); return a.Retry(saga.Policy{First: time.Millisecond}) }
+		return saga.Define("order", slow(good(w, "a")), saga.Parallel(slow(good(w, "b")), slow(good(w, "c"))), slow(take(w, "p")).Pivot(), slow(take(w, "z")))
+	})
+	found, runs := explored(t, func() Scene[int] {
+		s := scene()
+		s.RealTime = true
+		return s
+	})
+	for _, f := range found {
+		t.Error(f)
+	}
+	if runs < 60 {
+		t.Errorf("only %d runs", runs)
+	}
+}
+
+// TestIgnoredLinesDoNotCount: a log that grows with each call is no finding.
+func TestIgnoredLinesDoNotCount(t *testing.T) {
+	t.Parallel()
+	scene := func(ignore func(string) bool) func() Scene[int] {
+		return func() Scene[int] {
+			s := newShop()
+			log := saga.Step("log", func(context.Context, int) (string, error) { s.add("log", 1); return "", nil })
+			return Scene[int]{Saga: saga.Define("order", log.Uncompensable(), log.Named("p").Pivot()), Snapshot: s.snapshot, Ignore: ignore}
+		}
+	}
+	if found, _ := explored(t, scene(nil)); len(found) < 3 {
+		t.Errorf("without Ignore: %v", found)
+	}
+	found, _ := explored(t, scene(func(line string) bool { return line == "" || line[0] != '{' && line[0] != '}' }))
+	if len(found) > 0 {
+		t.Errorf("with Ignore: %v", found)
+	}
+}

@@ -1,0 +1,158 @@
+package sagatest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// What befalls each step.
+
+// forward repeats the action of a step.
+func (e *explorer) forward(s saga.Progress) error {
+	kind := ActionNotIdempotent
+	if s.Pivot {
+		kind = PivotNotRepeatable
+	}
+	return e.first(
+		plot{words: fmt.Sprintf("the answer of %s was lost, and it was called again", s.Step),
+			kind: kind, step: s.Step, fate: only(s.Step, deed{n: 1}, lost)},
+		plot{words: fmt.Sprintf("%s arrived twice", s.Step),
+			kind: kind, step: s.Step, fate: only(s.Step, deed{n: 1}, mishap{twice: true})})
+}
+
+// first plays plots until one of them shows something.
+func (e *explorer) first(plots ...plot) error {
+	before := len(e.found)
+	for _, p := range plots {
+		if err := e.try(p); err != nil || len(e.found) > before {
+			return err
+		}
+	}
+	return nil
+}
+
+// only is a fate that befalls one call.
+func only(step string, which deed, m mishap) func(string, deed) mishap {
+	return func(s string, d deed) mishap {
+		if s == step && d == which {
+			return m
+		}
+		return mishap{}
+	}
+}
+
+// A retreat is how a saga comes to undo a step.
+type retreat struct {
+	words string
+	fate  func(n int) mishap // of the n-th call of the action
+}
+
+var (
+	fromBehind = retreat{"%s was done, what comes behind or beside it was refused", func(int) mishap { return mishap{} }}
+	fromDoubt  = retreat{"%s was done and its answer lost for good", uncertain(lost)}
+	fromAfar   = retreat{"%s did not arrive, and its outcome was not known", uncertain(gone)}
+)
+
+// uncertain leaves the outcome of the first call open, and has the step given up.
+func uncertain(first mishap) func(int) mishap {
+	return func(n int) mishap {
+		if n == 1 {
+			return first
+		}
+		return refused
+	}
+}
+
+// backward has a step undone, and lets things befall its undo. Where the plainest of
+// this shows something the others would show it again.
+func (e *explorer) backward(s saga.Progress) error {
+	if s.Stage >= e.pivotAt() {
+		return nil
+	}
+	usual, kind := fromBehind, MissingUndo
+	if e.last(s) { // nothing can be refused behind it
+		usual, kind = fromDoubt, UndoNeedsOutput
+	}
+	if s.Undo == "" {
+		if e.last(s) {
+			return nil
+		}
+		return e.try(e.undone(s, kind, usual, ", and it is declared to need no undo", deed{}, mishap{}))
+	}
+	before := len(e.found)
+	if err := e.try(e.undone(s, kind, usual, ", and it was undone", deed{}, mishap{})); err != nil || len(e.found) > before {
+		return err
+	}
+	undo := deed{undo: true, n: 1}
+	for _, plots := range [][]plot{{
+		e.undone(s, UndoNeedsOutput, fromDoubt, ", and it was undone without its output", deed{}, mishap{}),
+		e.undone(s, UndoNeedsOutput, fromAfar, ", and it was undone without its output", deed{}, mishap{}),
+	}, {
+		e.undone(s, UndoNotIdempotent, usual, ", the answer of its undo was lost, and that was called again", undo, lost),
+		e.undone(s, UndoNotIdempotent, usual, ", and its undo arrived twice", undo, mishap{twice: true}),
+	}, {
+		e.undone(s, MissingUndo, usual, ", and its undo arrived only when it was called again", undo, gone),
+	}, {
+		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived once more", undo, mishap{late: true}),
+		e.undone(s, LateActionAccepted, fromAfar, ", it was undone, and only then it arrived", undo, mishap{late: true}),
+	}} {
+		if err := e.first(plots...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// last reports whether no step is called behind this one or beside it.
+func (e *explorer) last(s saga.Progress) bool {
+	return !slices.ContainsFunc(e.steps, func(other saga.Progress) bool { return other.Stage >= s.Stage && other.Step != s.Step })
+}
+
+// undone is a plot in which a step is undone, the first that is: whatever is called
+// behind it or beside it is refused, so that only what the step itself did is looked at.
+func (e *explorer) undone(s saga.Progress, kind Kind, how retreat, words string, which deed, m mishap) plot {
+	stages := e.stages()
+	return plot{words: fmt.Sprintf(how.words, s.Step) + words, kind: kind, step: s.Step, alone: true,
+		fate: func(step string, d deed) mishap {
+			stage, known := stages[step]
+			switch {
+			case step == s.Step && d.undo && d == which:
+				return m
+			case step == s.Step && !d.undo:
+				return how.fate(d.n)
+			case !d.undo && (!known || stage >= s.Stage):
+				return refused
+			}
+			return mishap{}
+		}}
+}
+
+// stages is that of each step.
+func (e *explorer) stages() map[string]int {
+	stages := map[string]int{}
+	for _, s := range e.steps {
+		stages[s.Step] = s.Stage
+	}
+	return stages
+}
+
+// refusals are the plots in which a stage up to the pivot is refused, and all before it
+// is undone together.
+func (e *explorer) refusals() (plots []plot) {
+	stages := e.stages()
+	for i, s := range e.steps {
+		if s.Stage > e.pivotAt() || i > 0 && e.steps[i-1].Stage == s.Stage {
+			continue
+		}
+		plots = append(plots, plot{words: s.Step + " was refused", kind: MissingUndo,
+			fate: func(step string, d deed) mishap {
+				if stage, known := stages[step]; !d.undo && (!known || stage >= s.Stage) {
+					return refused
+				}
+				return mishap{}
+			}})
+	}
+	return plots
+}
