@@ -80,13 +80,16 @@ func ExampleSum() {
 	balances := countermeasure.Sum{Table: "account", Key: "id", Column: "balance"} // never below 0
 	var file countermeasure.VersionFile
 	debit := func(ctx context.Context, account string, cents int64) error {
+		var refusal error
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			_, err := balances.Apply(ctx, postgres.Tx(tx), file, branch.From(ctx), account, -cents)
+			verdict, err := balances.Apply(ctx, postgres.Tx(tx), file, branch.From(ctx), account, -cents)
+			if verdict == countermeasure.Refused {
+				refusal, err = err, nil // committed, so that it is refused if it comes again
+			}
 			return err
 		})
-		var short *countermeasure.BoundError
-		if errors.As(err, &short) {
-			return branch.Fail(fmt.Errorf("only %d are left", short.Value))
+		if err == nil && refusal != nil {
+			return branch.Fail(refusal)
 		}
 		return err
 	}

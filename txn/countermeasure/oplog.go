@@ -13,7 +13,11 @@ const (
 	absent    = "absent"
 	standing  = "standing"
 	cancelled = "cancelled"
+	refused   = "refused"
 )
+
+// final is the states that an operation does not leave.
+const final = `('` + cancelled + `', '` + refused + `')`
 
 func (l oplog) create(ctx context.Context) error {
 	return l.session.create(ctx, "version file", []string{
@@ -50,8 +54,8 @@ func (l oplog) create(ctx context.Context) error {
 }
 
 // add logs an operation as being what state says, and tells what it was before. The
-// data are those that it was logged with first. An operation that is cancelled stays
-// so.
+// data are those that it was logged with first. An operation that is cancelled, or
+// refused, stays so.
 func (l oplog) add(ctx context.Context, o Operation, state string) (was string, data []byte, err error) {
 	if l.maria() {
 		return l.addMaria(ctx, o, state)
@@ -63,7 +67,7 @@ func (l oplog) add(ctx context.Context, o Operation, state string) (was string, 
 		insert into {log} as l (record, position, operation, data, was, state, logged_at)
 		select record, last, ?::text, coalesce(?::bytea, ''), '`+absent+`', ?::text, clock_timestamp() from next
 		on conflict (record, operation) do update set logged_at = excluded.logged_at,
-			was = l.state, state = case l.state when '`+cancelled+`' then l.state else excluded.state end
+			was = l.state, state = case when l.state in `+final+` then l.state else excluded.state end
 		returning was, data`, []any{o.Record, o.ID, o.Data, state}, &was, &data)
 	return was, data, err
 }
@@ -78,9 +82,18 @@ func (l oplog) addMaria(ctx context.Context, o Operation, state string) (was str
 	}
 	_, err = l.row(ctx, `insert into {log} (record, position, operation, data, was, state, logged_at)
 		values (?, ?, ?, coalesce(?, x''), '`+absent+`', ?, utc_timestamp(6))
-		on duplicate key update logged_at = values(logged_at), was = state, state = if(state = '`+cancelled+`', state, values(state))
+		on duplicate key update logged_at = values(logged_at), was = state, state = if(state in `+final+`, state, values(state))
 		returning was, data`, []any{o.Record, position, o.ID, o.Data, state}, &was, &data)
 	return was, data, err
+}
+
+// refuse makes a standing operation a refused one.
+func (l oplog) refuse(ctx context.Context, record, id string) error {
+	n, err := l.exec(ctx, `update {log} set state = '`+refused+`' where record = ? and operation = ? and state = '`+standing+`'`, record, id)
+	if err == nil && n != 1 {
+		err = l.bug("the operation %q does not stand in the log", id)
+	}
+	return err
 }
 
 // standing reads what was committed last: on MariaDB by a look that locks, since

@@ -65,13 +65,16 @@ func readSettled(ctx context.Context, pool *pgxpool.Pool) (status string, err er
 func debit(ctx context.Context, pool *pgxpool.Pool, cents int64) error {
 	balances := countermeasure.Sum{Table: "account", Key: "id", Column: "balance"} // never below 0
 	var file countermeasure.VersionFile
+	var refusal error
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := balances.Apply(ctx, postgres.Tx(tx), file, branch.From(ctx), "42", -cents)
+		verdict, err := balances.Apply(ctx, postgres.Tx(tx), file, branch.From(ctx), "42", -cents)
+		if verdict == countermeasure.Refused {
+			refusal, err = err, nil // committed, so that it is refused if it comes again
+		}
 		return err
 	})
-	var short *countermeasure.BoundError
-	if errors.As(err, &short) && branch.From(ctx).Operation == branch.Do {
-		return branch.Fail(fmt.Errorf("only %d are left", short.Value))
+	if err == nil && refusal != nil {
+		return branch.Fail(refusal)
 	}
 	return err
 }

@@ -3,10 +3,12 @@ package countermeasure
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Reread lets a later step of a saga overwrite a row only if it is still as an earlier
@@ -36,19 +38,28 @@ func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Defini
 
 // Unchanged returns nil if the version of a row is still the one that was seen, NULL
 // being 0, raises it by one, and keeps the row locked until the transaction ends: write
-// it now. Otherwise it is a [ChangedError]; it is one too for who calls it again, so it
-// stands behind the step's barrier. Further errors are those of version.Column.Apply,
-// with a version.NoRowError for a row that is gone, and so are the costs.
+// it now. Otherwise it is a [ChangedError], for a lower version too: that row was made
+// anew. It is one also for who calls it again, so it stands behind the step's barrier. A
+// row that is gone is a version.NoRowError; further errors are the database's, with their
+// kind. It costs one statement, and two to be refused.
 func (r Reread) Unchanged(ctx context.Context, db driver.SQL, key string, seen int64) error {
-	if db == nil || seen < 0 {
-		return &interlock.Error{Op: "reread", Name: key, Kind: interlock.Bug,
-			Err: fmt.Errorf("version %d, of a transaction that is %T: versions count from 0", seen, db)}
+	const op = "reread"
+	if seen < 0 || seen == math.MaxInt64 {
+		return failure.Bug(op, key, "version %d: versions count from 0, and there is one more", seen)
 	}
-	row := r.Row
-	row.Tie, row.Terminal = "", "" // versions that rise, and are never equal, make Apply a compare-and-set
-	outcome, err := row.Apply(ctx, db, version.Change{Entity: key, Stamp: version.Stamp{Version: seen + 1}})
-	if err == nil && outcome != version.Applied {
-		err = &ChangedError{Table: row.Table, Key: key, Seen: seen}
+	row, err := findRow(op, db, r.Row.Table, r.Row.Key, r.Row.Version, key)
+	if err != nil {
+		return err
 	}
-	return err
+	if raised, err := row.raise(ctx, seen); raised || err != nil {
+		return err
+	}
+	there, err := row.there(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return &version.NoRowError{Table: r.Row.Table, Key: key}
+	}
+	return &ChangedError{Table: r.Row.Table, Key: key, Seen: seen}
 }

@@ -47,6 +47,22 @@ func testReread(w world) {
 	wantKind(w, versioned.Unchanged(w.Context(), nil, "a", 1), interlock.Bug, nil)
 }
 
+// testRereadOfAnotherRow: a row that was deleted and made anew is not the one that was
+// read, though its version is lower.
+func testRereadOfAnotherRow(w world) {
+	w.Exec(w.T, `update account set version = 5 where id = 'a'`)
+	w.Exec(w.T, `delete from account where id = 'a'`)
+	for _, version := range []string{"null", "1", "4", "6"} {
+		w.Exec(w.T, `insert into account (id, balance, version) values ('a', 1, `+version+`)`)
+		err := w.in(func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", 5) })
+		wants[*countermeasure.ChangedError](w, err, interlock.Definite)
+		if n := databases.One[int64](w.T, w.DB, `select count(*) from account where id = 'a' and (version is null or version = `+version+`)`); n != 1 {
+			w.Errorf("version %s was raised", version)
+		}
+		w.Exec(w.T, `delete from account where id = 'a'`)
+	}
+}
+
 // testRereadWaits: who comes second waits for the first one, and then sees that it has
 // changed, or has not.
 func testRereadWaits(w world) {

@@ -31,12 +31,27 @@ func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (ro
 
 // add changes the number if it lies between low and high.
 func (r row) add(ctx context.Context, delta, low, high int64) (done bool, err error) {
-	n, err := r.exec(ctx, `update {table} set {column} = {column} + ? where {column} between ? and ? and `+r.this,
-		append([]any{delta, low, high}, r.args...)...)
+	return r.change(ctx, `{column} = {column} + ? where {column} between ? and ?`, delta, low, high)
+}
+
+// raise adds one to the number if it is what was seen, NULL being 0.
+func (r row) raise(ctx context.Context, seen int64) (done bool, err error) {
+	return r.change(ctx, `{column} = ? where coalesce({column}, 0) = ?`, seen+1, seen)
+}
+
+// change makes an assignment, if its condition is met. It assigns what is not there yet.
+func (r row) change(ctx context.Context, assignment string, args ...any) (done bool, err error) {
+	n, err := r.exec(ctx, `update {table} set `+assignment+` and `+r.this, append(args, r.args...)...)
 	if err == nil && n > 1 {
 		err = r.ambiguous(n)
 	}
 	return n == 1, err
+}
+
+// there reports whether there is such a row, as it was committed last.
+func (r row) there(ctx context.Context) (is bool, err error) {
+	var one int
+	return r.row(ctx, `select 1 from {table} where `+r.this+` for update`, r.args, &one)
 }
 
 // lock reads the number as it was committed last, and locks it.

@@ -3,11 +3,13 @@ package countermeasure
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
@@ -19,7 +21,8 @@ import (
 // It keeps no two sagas from staging the same row: who publishes last wins, so flag
 // the row with a [SemanticLock], or publish numbers as differences with a [Sum]. A
 // Stage that comes behind Publish or Drop stays in the staging table for nobody to
-// see, which is the step's barrier to prevent, and [Staging.Leftover] to find.
+// see, which is the step's barrier to prevent, and [Staging.Leftover] to find. Unique
+// keys other than Key are looked at when rows are published, not before.
 type Staging struct {
 	// Table is the published table, or schema.table. Key is the columns of its primary
 	// or unique key, and Columns the other ones that are staged; those that are not
@@ -33,7 +36,8 @@ type Staging struct {
 }
 
 // staging is a Staging in a transaction. Its statements have words for the lists of
-// columns: {key}, {columns}, which is all of them, and {replaced}.
+// columns: {key}, {columns}, which is all of them, and {others}, the assignments that
+// take what is not of the key from the row that could not be inserted.
 type staging struct {
 	session
 	width int // how many columns there are
@@ -56,23 +60,23 @@ func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
 			return t, err
 		}
 	}
-	t.words = append(t.words, "{key}", strings.Join(columns[:len(s.Key)], ", "), "{columns}", strings.Join(columns, ", "),
-		"{replaced}", t.replaced(columns[0], columns[len(s.Key):]))
+	replaced := ", %[1]s = excluded.%[1]s"
+	if t.maria() {
+		replaced = ", %[1]s = values(%[1]s)"
+	}
+	key := columns[:len(s.Key)]
+	t.words = append(t.words, "{key}", strings.Join(key, ", "), "{columns}", strings.Join(columns, ", "), "{first}", key[0],
+		"{others}", ofEach(columns[len(s.Key):], replaced), "{same}", ofEach(key, " and staged.%[1]s = published.%[1]s"))
 	return t, nil
 }
 
-// replaced is the assignments that take what is not of the key from the row that could
-// not be inserted; there has to be one, and that of a key changes nothing.
-func (t staging) replaced(key string, others []string) string {
-	format := "%[1]s = excluded.%[1]s"
-	if t.maria() {
-		format = "%[1]s = values(%[1]s)"
+// ofEach says something of each column.
+func ofEach(columns []string, format string) string {
+	var all strings.Builder
+	for _, c := range columns {
+		fmt.Fprintf(&all, format, c)
 	}
-	set := make([]string, 0, 1+len(others))
-	for _, c := range append([]string{key}, others...) {
-		set = append(set, fmt.Sprintf(format, c))
-	}
-	return strings.Join(set, ", ")
+	return all.String()
 }
 
 // of is open for an operation of a transaction.
@@ -115,9 +119,9 @@ func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, v
 	if len(values) != t.width {
 		return t.bug("%d values for %d columns", len(values), t.width)
 	}
-	again, now := `on conflict (transaction_id, {key}) do update set staged_at = excluded.staged_at, {replaced}`, `clock_timestamp()`
+	again, now := `on conflict (transaction_id, {key}) do update set staged_at = excluded.staged_at{others}`, `clock_timestamp()`
 	if t.maria() {
-		again, now = `on duplicate key update staged_at = values(staged_at), {replaced}`, `utc_timestamp(6)`
+		again, now = `on duplicate key update staged_at = values(staged_at){others}`, `utc_timestamp(6)`
 	}
 	_, err = t.exec(ctx, `insert into {staged} (transaction_id, staged_at, {columns})
 		values (?, `+now+strings.Repeat(", ?", len(values))+`) `+again, append([]any{transaction}, values...)...)
@@ -126,8 +130,9 @@ func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, v
 
 // Publish writes the staged rows of a transaction into the table that readers see, all
 // by one statement, and returns how many there were: 0 if they were published before,
-// or dropped. Call it in the last step, behind the pivot, since what it replaced is
-// gone. It costs one statement on PostgreSQL and three on MariaDB.
+// or dropped. A row that would collide with one of another Key, by another unique key,
+// is an error, Definite: roll back. Call it in the last step, behind the pivot, since what
+// it replaced is gone. It costs one statement on PostgreSQL and three on MariaDB.
 func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string) (rows int64, err error) {
 	t, err := s.of("publish rows", transaction, db)
 	if err != nil {
@@ -141,13 +146,15 @@ func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string)
 		with gone as (delete from {staged} where transaction_id = ? returning {columns}),
 		published as (
 			insert into {table} ({columns}) select {columns} from gone order by {key}
-			on conflict ({key}) do update set {replaced})
+			on conflict ({key}) do update set {first} = excluded.{first}{others})
 		select count(*) from gone`, []any{transaction}, &rows)
 	return rows, err
 }
 
 // publishMaria locks the staged rows before it reads them: of two who publish one
-// waits, and then finds nothing.
+// waits, and then finds nothing. MariaDB cannot be told which key a row may collide by,
+// and writes over a row that is the same by any: so keys are left as they are, and only
+// what stands there under its key afterwards is taken for published.
 func (t staging) publishMaria(ctx context.Context, transaction string) (rows int64, err error) {
 	err = t.each(ctx, `select 1 from {staged} where transaction_id = ? for update`, []any{transaction},
 		func(func(...any) error) error { rows++; return nil })
@@ -155,12 +162,18 @@ func (t staging) publishMaria(ctx context.Context, transaction string) (rows int
 		return 0, err
 	}
 	_, err = t.exec(ctx, `insert into {table} ({columns}) select {columns} from {staged} where transaction_id = ? order by {key}
-		on duplicate key update {replaced}`, transaction)
+		on duplicate key update {table}.{first} = {table}.{first}{others}`, transaction)
 	if err != nil {
 		return 0, err
 	}
-	return t.drop(ctx, transaction)
+	gone, err := t.exec(ctx, `delete staged from {staged} as staged join {table} as published on true{same} where staged.transaction_id = ?`, transaction)
+	if err == nil && gone != rows {
+		err = &interlock.Error{Op: t.op, Driver: "mysql", Name: t.about, Kind: interlock.Definite, Err: errCollides}
+	}
+	return rows, err
 }
+
+var errCollides = errors.New("a staged row is that of another key by a unique key that is not Key")
 
 // Drop removes what a transaction has staged and not published, and returns how many
 // rows that were. It is the undo of Stage, and repeating it does no harm. It costs one

@@ -121,6 +121,40 @@ func testPublishedOnce(w world) {
 	}
 }
 
+// testPublishedUnderItsKey: a row that collides with another one by a key that is not
+// Key is refused, and writes over nothing.
+func testPublishedUnderItsKey(w world) {
+	w.Exec(w.T, `create table guest (id bigint primary key, room bigint unique, name varchar(20))`)
+	w.Exec(w.T, `insert into guest values (1, 101, 'first')`)
+	guests := countermeasure.Staging{Table: "guest", Key: []string{"id"}, Columns: []string{"room", "name"}}
+	w.DB.Do(w.T, guests.Create)
+	for id, rows := range map[string][][]any{
+		"one that is there": {{2, 101, "second"}},
+		"each other":        {{3, 103, "third"}, {4, 103, "fourth"}},
+		"one of two":        {{1, 105, "first"}, {5, 105, "fifth"}},
+	} {
+		err := w.in(func(ctx context.Context, db driver.SQL) error {
+			for _, row := range rows {
+				if err := guests.Stage(ctx, db, id, row...); err != nil {
+					return err
+				}
+			}
+			n, err := guests.Publish(ctx, db, id)
+			if err == nil {
+				w.Errorf("%s: %d published", id, n)
+			}
+			return err
+		})
+		wantKind(w, err, interlock.Definite, nil)
+	}
+	if n := databases.One[int64](w.T, w.DB, `select count(*) from guest where id = 1 and room = 101 and name = 'first'`); n != 1 {
+		w.Error("the guest who was there is not any more")
+	}
+	if n := databases.One[int64](w.T, w.DB, `select count(*) from guest`); n != 1 {
+		w.Errorf("%d guests", n)
+	}
+}
+
 // testRacingPublishers: readers see both rows of a saga, or none, whoever publishes.
 func testRacingPublishers(w world) {
 	const sagas = 12

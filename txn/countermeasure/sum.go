@@ -36,13 +36,19 @@ type Sum struct {
 // is Definite: others would have to change the number first.
 type BoundError struct {
 	Table, Key string
-	Value      int64 // as it is
+	Value      int64 // as it is; 0 if Again
 	Delta      int64 // that was refused
 	Min, Max   int64 // the bounds
+	// Again tells that it was refused before, and stays so whatever the number is now:
+	// see [Sum.Apply].
+	Again bool
 }
 
-// Error shows all four.
+// Error shows all of it.
 func (e *BoundError) Error() string {
+	if e.Again {
+		return fmt.Sprintf("adding %d to %q of table %s was refused before, by bounds of %d and %d", e.Delta, e.Key, e.Table, e.Min, e.Max)
+	}
 	return fmt.Sprintf("%q of table %s is %d: adding %d would pass the bounds of %d and %d", e.Key, e.Table, e.Value, e.Delta, e.Min, e.Max)
 }
 

@@ -164,8 +164,8 @@ func testCallsInAnyOrder(w world) {
 	}
 }
 
-// testRefusedCallIsNotLogged: a step that was refused by a bound may come again when
-// there is room, and its undo finds nothing to undo.
+// testRefusedCallIsNotLogged if it is rolled back: then it may come again when there is
+// room, and its undo finds nothing to undo.
 func testRefusedCallIsNotLogged(w world) {
 	take := branch.Call{Transaction: "t", Branch: "take", Operation: branch.Do}
 	wants[*countermeasure.BoundError](w, w.applied("a", take, -150), interlock.Definite)
@@ -186,6 +186,59 @@ func testRefusedCallIsNotLogged(w world) {
 		w.Errorf("balance %d", b)
 	}
 }
+
+// testRefusedCallStaysSo: a step that was refused by a bound, and told so, has no
+// effect when it comes again though there is room by then: nobody would undo it.
+func testRefusedCallStaysSo(w world) {
+	take := branch.Call{Transaction: "t", Branch: "take", Operation: branch.Do}
+	undo := take
+	undo.Operation = branch.Undo
+	ok(w, w.in(func(ctx context.Context, db driver.SQL) error {
+		v, err := w.sum.Apply(ctx, db, w.file, take, "a", -150)
+		if e := wants[*countermeasure.BoundError](w, err, interlock.Definite); v != countermeasure.Refused || e.Value != 100 || e.Again {
+			w.Errorf("%v, %+v", v, e)
+		}
+		return nil
+	}))
+	ok(w, w.add(w.sum, "a", 50))
+	for i, c := range []struct {
+		call branch.Call
+		want countermeasure.Verdict
+	}{{take, countermeasure.Refused}, {undo, countermeasure.Repeated}, {take, countermeasure.Refused}} {
+		ok(w, w.in(func(ctx context.Context, db driver.SQL) error {
+			v, err := w.sum.Apply(ctx, db, w.file, c.call, "a", -150)
+			if v != c.want {
+				w.Errorf("call %d: %v, want %v", i, v, c.want)
+			}
+			if v != countermeasure.Refused {
+				return err
+			}
+			if e := wants[*countermeasure.BoundError](w, err, interlock.Definite); !e.Again || e.Delta != -150 || !strings.Contains(e.Error(), "before") {
+				w.Errorf("%+v", e)
+			}
+			return nil
+		}))
+	}
+	if b := w.balance("a"); b != 150 {
+		w.Errorf("balance %d", b)
+	}
+	standing := func(ctx context.Context, db driver.SQL) error {
+		all, err := w.file.Standing(ctx, db, "account/balance/a")
+		if len(all) != 0 {
+			w.Errorf("%+v stand", all)
+		}
+		return errors.Join(err, ignored[*countermeasure.ReusedError](second(w.sum.Apply(ctx, db, w.file, take, "a", -1))))
+	}
+	ok(w, w.in(standing))
+	for what, id := range map[string]string{"not logged": "unheard of", "refused": countermeasure.OperationID(take)} {
+		err := w.in(func(ctx context.Context, db driver.SQL) error { return w.file.Refuse(ctx, db, "account/balance/a", id) })
+		if interlock.Kind(err) != interlock.Bug || err == nil {
+			w.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
 
 // testRacingTransfers: many transfer at once, in two transactions each, repeat their
 // calls and undo some of them. No money comes or goes, no balance is ever below zero,

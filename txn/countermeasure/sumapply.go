@@ -2,6 +2,7 @@ package countermeasure
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -15,23 +16,27 @@ import (
 // needs to stand between the coordinator and this. A Confirm is a Bug, as is any other
 // operation than Do and Try, Undo and Cancel.
 //
-// If it returns an error the transaction must be rolled back, so that the call is not
-// logged. A refusal is a [BoundError]; that of a step is one for branch.Fail, that of an
-// undo is not: somebody has to make room.
+// A [BoundError] with the verdict Refused is one for branch.Fail. Commit it: then the
+// call is refused again if it comes again, though there is room by then, and its undo
+// does nothing. After any other error the transaction must be rolled back, so that the
+// call is not logged. That includes the BoundError of an undo: somebody has to make room.
 func (s Sum) Apply(ctx context.Context, db driver.SQL, file VersionFile, c branch.Call, key string, delta int64) (Verdict, error) {
 	if c.Transaction == "" || c.Branch == "" {
 		return 0, failure.Bug("add", key, "a call of transaction %q and branch %q", c.Transaction, c.Branch)
 	}
-	record := short(s.Table + "/" + s.Column + "/" + key)
+	record, id := short(s.Table+"/"+s.Column+"/"+key), OperationID(c)
 	switch c.Operation {
 	case branch.Do, branch.Try:
-		verdict, err := file.Log(ctx, db, Operation{Record: record, ID: OperationID(c), Data: strconv.AppendInt(nil, delta, 10)})
-		if err != nil || verdict != Apply {
-			return verdict, err
+		verdict, err := file.Log(ctx, db, Operation{Record: record, ID: id, Data: strconv.AppendInt(nil, delta, 10)})
+		switch {
+		case err == nil && verdict == Apply:
+			return s.apply(ctx, db, file, record, id, key, delta)
+		case err == nil && verdict == Refused:
+			err = &BoundError{Table: s.Table, Key: key, Delta: delta, Min: s.Min, Max: s.max(), Again: true}
 		}
-		return verdict, s.Add(ctx, db, key, delta)
+		return verdict, err
 	case branch.Undo, branch.Cancel:
-		verdict, data, err := file.Cancel(ctx, db, record, OperationID(c))
+		verdict, data, err := file.Cancel(ctx, db, record, id)
 		if err != nil || verdict != Reverse {
 			return verdict, err
 		}
@@ -42,4 +47,17 @@ func (s Sum) Apply(ctx context.Context, db driver.SQL, file VersionFile, c branc
 		return verdict, s.Add(ctx, db, key, -logged)
 	}
 	return 0, failure.Bug("add", key, "the operation %q neither does nor undoes", string(c.Operation))
+}
+
+// apply adds what was logged, or logs that it was refused.
+func (s Sum) apply(ctx context.Context, db driver.SQL, file VersionFile, record, id, key string, delta int64) (Verdict, error) {
+	err := s.Add(ctx, db, key, delta)
+	var passed *BoundError
+	if !errors.As(err, &passed) {
+		return Apply, err
+	}
+	if err := file.Refuse(ctx, db, record, id); err != nil {
+		return 0, err
+	}
+	return Refused, err
 }

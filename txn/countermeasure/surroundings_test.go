@@ -45,11 +45,18 @@ func testCosts(w world) {
 			_, err := w.sum.Apply(ctx, db, w.file, do, "a", 1)
 			return err
 		}},
+		{"apply refused", 4, 5, func(ctx context.Context, db driver.SQL) error {
+			_, err := w.sum.Apply(ctx, db, w.file, branch.Call{Transaction: "much", Branch: "b", Operation: branch.Do}, "a", -1000)
+			return ignored[*countermeasure.BoundError](err)
+		}},
+		{"reread refused", 2, 2, func(ctx context.Context, db driver.SQL) error {
+			return ignored[*countermeasure.ChangedError](versioned.Unchanged(ctx, db, "a", 7))
+		}},
 		{"undo", 2, 3, func(ctx context.Context, db driver.SQL) error {
 			_, err := w.sum.Apply(ctx, db, w.file, undo, "a", 1)
 			return err
 		}},
-		{"reread", 1, 2, func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", 0) }},
+		{"reread", 1, 1, func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", 0) }},
 		{"stage", 1, 1, func(ctx context.Context, db driver.SQL) error { return w.stage.Stage(ctx, db, "t", 1, 2, "x") }},
 		{"publish", 1, 3, func(ctx context.Context, db driver.SQL) error { _, err := w.stage.Publish(ctx, db, "t"); return err }},
 		{"drop", 1, 1, func(ctx context.Context, db driver.SQL) error { _, err := w.stage.Drop(ctx, db, "t"); return err }},

@@ -85,12 +85,14 @@ const (
 	Cancelled
 	// Pending: it has not come yet, and will find itself cancelled: do nothing.
 	Pending
+	// Refused: it was refused before ([VersionFile.Refuse]): refuse it again.
+	Refused
 )
 
 // String is the verdict in lower case.
 func (v Verdict) String() string {
-	names := [...]string{"", "apply", "reverse", "repeated", "cancelled", "pending"}
-	if v < Apply || v > Pending {
+	names := [...]string{"", "apply", "reverse", "repeated", "cancelled", "pending", "refused"}
+	if v < Apply || v > Refused {
 		return fmt.Sprintf("verdict %d", int(v))
 	}
 	return names[v]
@@ -110,10 +112,11 @@ func (e *ReusedError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Log logs an operation, and says whether to do it: Apply, Repeated or Cancelled. If
-// the transaction then refuses to do it, roll back: nothing is logged, and the
-// operation may come again. Other errors are a [ReusedError] and the database's, with
-// their kind. It waits for transactions that have logged on the same record. It costs
+// Log logs an operation, and says whether to do it: Apply, Repeated, Cancelled or
+// Refused. If the transaction then cannot do it, roll back: nothing is logged, and the
+// operation may come again. If it refuses for good, which is branch.Fail, Refuse and
+// commit: a repeated call could find nothing in its way any more, and nobody undoes what
+// has failed. Other errors are a [ReusedError] and the database's, with their kind. It waits for transactions that have logged on the same record. It costs
 // one statement on PostgreSQL and two on MariaDB.
 func (v VersionFile) Log(ctx context.Context, db driver.SQL, o Operation) (Verdict, error) {
 	const op = "log operation"
@@ -136,12 +139,29 @@ func (v VersionFile) Log(ctx context.Context, db driver.SQL, o Operation) (Verdi
 		return 0, &ReusedError{Record: o.Record, ID: o.ID}
 	case was == standing:
 		return Repeated, nil
+	case was == refused:
+		return Refused, nil
 	}
 	return Cancelled, nil
 }
 
+// Refuse makes an operation that Log has just let be done one that never is, nor is
+// undone. It is a Bug to refuse what is not logged, or cancelled. It costs one statement.
+func (v VersionFile) Refuse(ctx context.Context, db driver.SQL, record, id string) error {
+	const op = "refuse operation"
+	if err := (Operation{Record: record, ID: id}).check(op); err != nil {
+		return err
+	}
+	l, err := v.log(op, record, db)
+	if err != nil {
+		return err
+	}
+	return l.refuse(ctx, record, id)
+}
+
 // Cancel says whether to undo an operation: Reverse, with the data that it was logged
-// with, Repeated, or Pending if it never came; then it is kept from ever being done.
+// with; Repeated, also if it was refused; or Pending if it never came: then it is kept
+// from ever being done.
 // What it costs, and its errors, are those of Log.
 func (v VersionFile) Cancel(ctx context.Context, db driver.SQL, record, id string) (Verdict, []byte, error) {
 	const op = "cancel operation"

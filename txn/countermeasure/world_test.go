@@ -3,7 +3,6 @@ package countermeasure_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -80,6 +79,7 @@ func TestSQL(t *testing.T) {
 		{"room that is being made is waited for", testRoomIsWaitedFor},
 		{"calls come in any order", testCallsInAnyOrder},
 		{"a refused call is not logged", testRefusedCallIsNotLogged},
+		{"a refused call stays so", testRefusedCallStaysSo},
 		{"racing transfers lose no money", testRacingTransfers},
 		{"early snapshots do not matter to differences", testEarlySnapshots},
 		{"an operation is done once, and not after its cancellation", testVerdicts},
@@ -89,11 +89,13 @@ func TestSQL(t *testing.T) {
 		{"old operations are forgotten", testOldOperationsAreForgotten},
 		{"staged rows are seen at once", testStagedRowsAreSeenAtOnce},
 		{"rows are published once", testPublishedOnce},
+		{"rows are published under their keys", testPublishedUnderItsKey},
 		{"racing publishers show no half", testRacingPublishers},
 		{"leftovers", testLeftovers},
 		{"bad staging", testBadStaging},
 		{"odd names", testOddNames},
 		{"reread", testReread},
+		{"a row that was made anew is another one", testRereadOfAnotherRow},
 		{"who rereads waits", testRereadWaits},
 		{"a decision stands", testDecided},
 		{"costs", testCosts},
@@ -245,5 +247,3 @@ func on[V any](w world, postgres, mariadb V) V {
 	}
 	return postgres
 }
-
-func quoted(format string, args ...any) string { return "'" + fmt.Sprintf(format, args...) + "'" }
