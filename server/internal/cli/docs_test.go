@@ -95,6 +95,8 @@ func deadOrders(t *testing.T, url string) {
 		s.run(t, id, "bad")
 	}
 	s.well.Store(true)
+	s.book(t, "trip/1")
+	s.book(t, "trip/2")
 }
 
 // participant starts the one in Python, and gives its address.
@@ -129,7 +131,7 @@ func commands(t *testing.T) (list []string) {
 		}
 		return names
 	}
-	groups := []string{"locks", "guard", "outbox", "dlq", "saga", "xa", "lab"}
+	groups := []string{"locks", "guard", "outbox", "dlq", "saga", "tcc", "xa", "lab"}
 	for _, name := range offered() {
 		if !slices.Contains(groups, name) {
 			list = append(list, "interlock "+name)

@@ -16,9 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	txnjournal "github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
 // orders is a service whose sagas reserve, then pay: an order of a "bad" thing is
@@ -28,7 +30,19 @@ type orders struct {
 	engine *saga.Engine
 	order  saga.Definition[string]
 	well   atomic.Bool
+
+	bookings *tcc.Manager
+	flight   tcc.Definition[string, string]
 }
+
+// plane is a resource that holds seats, and refuses to confirm them.
+type plane struct{}
+
+func (plane) Try(context.Context, string, time.Time) (string, error) { return "12A", nil }
+func (plane) Confirm(context.Context, string, string) error {
+	return branch.Fail(errors.New("the plane is gone"))
+}
+func (plane) Cancel(context.Context, string, *string) error { return nil }
 
 func serveOrders(t *testing.T, url string) *orders {
 	t.Helper()
@@ -64,6 +78,9 @@ func serveOrders(t *testing.T, url string) *orders {
 	ok(err)
 	s.engine, err = saga.New(c, nil, s.order)
 	ok(err)
+	s.flight = tcc.Define("flight", tcc.Resource[string, string](plane{}))
+	s.bookings, err = tcc.New(c, &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Refusals: 1}}, s.flight)
+	ok(err)
 	d := memory.NewSpace().Open(nil)
 	locks, err := lock.NewFenced(d, nil)
 	ok(err)
@@ -87,6 +104,17 @@ func serveOrders(t *testing.T, url string) *orders {
 func (s *orders) run(t *testing.T, id, item string) {
 	t.Helper()
 	if _, err := s.order.Do(t.Context(), s.engine, id, item); err != nil && interlock.Kind(err) == interlock.Bug {
+		t.Fatal(err)
+	}
+}
+
+// book has a trip become a dead letter.
+func (s *orders) book(t *testing.T, id string) {
+	t.Helper()
+	if _, err := s.bookings.Run(t.Context(), "booking", id, s.flight.Try("12A")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.bookings.Wait(t.Context(), id); !errors.Is(err, tcc.ErrDeadLetter) {
 		t.Fatal(err)
 	}
 }
@@ -153,6 +181,16 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(0, "saga", "start", "order/5", "order", "--input", `"pen"`), "started: order/5")
 			wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
 			wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
+
+			s.book(t, "trip/1")
+			s.book(t, "trip/2")
+			wants(interlock(0, "tcc", "ls", "--dead", "-o", "json"), `"id":"trip/1"`, "plane is gone")
+			interlock(64, "tcc", "skip", "trip/1", "--reason", "x")
+			interlock(64, "tcc", "resolve", "trip/2")
+			wants(interlock(0, "tcc", "skip", "trip/1", "flight", "--reason", "by telephone"), "skipped: trip/1")
+			wants(interlock(0, "tcc", "resolve", "trip/2", "--reason", "ticket 8"), "resolved: trip/2")
+			wants(interlock(1, "tcc", "retry", "trip/2", "--reason", "once more"), "trip/2")
+			wants(interlock(1, "tcc", "retry", "trip/9", "--reason", "once more"), "trip/9")
 
 			file := filepath.Join(t.TempDir(), "journal.jsonl")
 			interlock(0, "saga", "export", "--to", file)
