@@ -39,12 +39,14 @@ import (
 )
 
 // ErrExists is the refusal to begin a transaction that exists, or has existed and
-// was not forgotten. It is Definite; the error is a [*driver.PositionError].
+// was not forgotten. It is Definite, unless an answer was lost that may have been
+// to begin it; the error is a [*driver.PositionError].
 var ErrExists = errors.New("the transaction exists already")
 
 // ErrMoved is the refusal of an append to a transaction that somebody else has
-// appended to meanwhile. It is Definite; the error is a [*driver.PositionError].
-// Open the transaction again, and decide anew.
+// appended to meanwhile. It is Definite, unless an answer was lost of what was
+// appended before; the error is a [*driver.PositionError]. Open the transaction again,
+// and decide anew.
 var ErrMoved = errors.New("somebody else has appended to the transaction")
 
 // Options of a journal; nil and the zero value work.

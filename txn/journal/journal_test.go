@@ -353,3 +353,46 @@ func TestSumsChain(t *testing.T) {
 		t.Errorf("one sum after two beginnings: %s", sums[0])
 	}
 }
+
+// TestLostAnswerThenNone: an append that may have been done is Uncertain, though all
+// tries after it were refused until patience ended.
+func TestLostAnswerThenNone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, nil)
+		log, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		store.lose, store.refuse = 1, 0
+		lost := make(chan error, 1)
+		go func() { lost <- log.Append(t.Context(), due, says("sent")...) }()
+		synctest.Wait()
+		store.mu.Lock()
+		store.refuse = 1 << 30
+		store.mu.Unlock()
+		wantKind(t, <-lost, interlock.Uncertain, nil)
+		_, entries, err := j.Open(t.Context(), "t")
+		ok(t, err)
+		if got := kinds(entries); !slices.Equal(got, []string{"begin", "sent"}) {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// TestLostAnswerThenOutrun: an append that was done is not told to be none because
+// somebody else has appended behind it; the log is to be opened anew all the same.
+func TestLostAnswerThenOutrun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		j := open(t, store, nil)
+		log, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
+		ok(t, err)
+		store.lose, store.refuse = 1, 0
+		lost := make(chan error, 1)
+		go func() { lost <- log.Append(t.Context(), due, says("sent")...) }()
+		synctest.Wait()
+		other, _, err := j.Open(t.Context(), "t")
+		ok(t, err)
+		ok(t, other.Append(t.Context(), due, says("helped")...))
+		wantKind(t, <-lost, interlock.Uncertain, journal.ErrMoved)
+	})
+}

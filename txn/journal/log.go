@@ -39,7 +39,8 @@ func (l *Log) Head() driver.Head { return l.head }
 // when the transaction has to be looked at next. It tries for Options.Patience, as
 // long as ctx and the claim of the shard's owner last. Its errors:
 //
-//   - [ErrMoved]: somebody else has appended; nothing was written;
+//   - [ErrMoved]: somebody else has appended. Nothing was written, unless the error is
+//     Uncertain: then that may stand behind what was;
 //   - an [interlock.StaleTokenError], or the cause with which the claim ended: the
 //     shard has another owner;
 //   - an Uncertain error: it may have been written. Appending the same again
@@ -128,27 +129,24 @@ func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) er
 // not tried again.
 type doubt struct{ lost, last error }
 
-func (d *doubt) Error() string                   { return fmt.Sprintf("%v; and then: %v", d.lost, d.last) }
-func (d *doubt) Unwrap() []error                 { return []error{d.lost, d.last} }
+func (d *doubt) Error() string                  { return fmt.Sprintf("%v; and then: %v", d.lost, d.last) }
+func (d *doubt) Unwrap() []error                { return []error{d.lost, d.last} }
 func (d *doubt) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
 
 // try does what may be repeated until there is an outcome, or ctx ends. What ends the
-// tries says nothing of one before whose answer was lost, unless the store has been
-// seen since.
+// tries says nothing of one before whose answer was lost, unless the store has shown
+// since that nothing came of it.
 func (j *Journal) try(ctx context.Context, once func() error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {
 		err := once()
 		kind := interlock.Kind(err)
-		var seen *driver.PositionError
+		var final *absent
 		switch {
-		case err == nil || errors.As(err, &seen):
+		case err == nil || errors.As(err, &final):
 			return err
 		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil:
-			if lost != nil && kind != interlock.Uncertain {
-				return &doubt{lost, err}
-			}
-			return err
+			return doubted(lost, err)
 		case kind == interlock.Uncertain:
 			lost = err
 		}
@@ -156,21 +154,39 @@ func (j *Journal) try(ctx context.Context, once func() error) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return err
+			return doubted(lost, err)
 		case <-timer.C:
 		}
 	}
 }
 
+// doubted is the error that ended the tries, of which an earlier one may have lost its
+// answer.
+func doubted(lost, last error) error {
+	if lost == nil || interlock.Kind(last) == interlock.Uncertain {
+		return last
+	}
+	return &doubt{lost, last}
+}
+
+// absent is a refusal by which the records are not there, whatever was lost before.
+type absent struct{ error }
+
+func (a *absent) Unwrap() error { return a.error }
+
 // ours is nil if it is these records that stand where the append is refused: an
-// earlier try was done, whose answer was lost.
+// earlier try was done, whose answer was lost. If more stand there nobody can tell.
 func ours(a driver.Append, e *driver.PositionError) error {
 	last := a.After + int64(len(a.Records))
 	if e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
 		return nil
 	}
+	refused := fmt.Errorf("%w: %w", ErrMoved, e)
 	if a.After == 0 {
-		return fmt.Errorf("%w: %w", ErrExists, e)
+		refused = fmt.Errorf("%w: %w", ErrExists, e)
 	}
-	return fmt.Errorf("%w: %w", ErrMoved, e)
+	if e.Found.Position > last {
+		return refused
+	}
+	return &absent{refused}
 }
