@@ -27,7 +27,7 @@ MAX_BODY = 1 << 20
 
 TABLES = """
 create table if not exists branch (transaction_id text, branch text, step text, state text not null,
-    input blob not null, output text not null, primary key (transaction_id, branch, step));
+    operation text not null, input blob not null, output text not null, since int not null, primary key (transaction_id, branch, step));
 create table if not exists account (name text primary key, held int not null default 0, confirmed int not null default 0);
 """
 
@@ -104,7 +104,7 @@ def barrier(db, key, operation, body):
     if state == "done":
         run_last(db, key, operation, order, "undone")
     elif state == "unknown":  # nothing to take back; but the first may still be on its way
-        remember(db, key, "undone", b"", "")
+        remember(db, key, "undone", operation, b"", "")
     return 200, ""
 
 
@@ -115,9 +115,9 @@ def run_first(db, key, operation, body):
         output = json.dumps(business(db, operation, json.loads(body)))
     except Refused as refusal:
         db.execute("rollback to business")
-        remember(db, key, "refused", body, str(refusal))
+        remember(db, key, "refused", operation, body, str(refusal))
         return 409, str(refusal)
-    remember(db, key, "done", body, output)
+    remember(db, key, "done", operation, body, output)
     return 200, output
 
 
@@ -127,8 +127,15 @@ def run_last(db, key, operation, order, state):
     db.execute("update branch set state = ? where transaction_id = ? and branch = ? and step = ?", (state, *key))
 
 
-def remember(db, key, state, order, output):
-    db.execute("insert into branch values (?, ?, ?, ?, ?, ?)", (*key, state, order, output))
+def remember(db, key, state, operation, order, output):
+    now = int(time.time() * 1000)
+    db.execute("insert into branch values (?, ?, ?, ?, ?, ?, ?, ?)", (*key, state, operation, order, output, now))
+
+
+def in_doubt(db):
+    """The branches that are prepared: a coordinator that finds one it has forgotten tells it what to do."""
+    rows = db.execute("select transaction_id, branch, since from branch where state = 'done' and operation = 'prepare'")
+    return [{"transaction": transaction, "branch": branch, "since": since} for transaction, branch, since in rows]
 
 
 # ---- HTTP.
@@ -154,9 +161,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(status, text)
 
     def do_GET(self):
-        """Tells what an account has."""
-        name = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("account", [""])[0]
+        """Tells what an account has, or which branches are in doubt."""
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query, keep_blank_values=True)
+        name = query.get("account", [""])[0]
         with transaction(self.database) as db:
+            if "in-doubt" in query:
+                return self.answer(200, json.dumps(in_doubt(db)))
             held, confirmed = db.execute(
                 "select held, confirmed from account where name = ?", (name,)).fetchone() or (0, 0)
         self.answer(200, json.dumps({"held": held, "confirmed": confirmed}))

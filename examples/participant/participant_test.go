@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -121,13 +122,22 @@ func persist(ctx context.Context, caller branch.Caller, address string, c branch
 
 func has(t *testing.T, address, account string) (e conformance.Effects) {
 	t.Helper()
-	answer, err := client(t).Get(address + "?account=" + url.QueryEscape(account))
+	if err := json.Unmarshal(get(t, address+"?account="+url.QueryEscape(account)), &e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func get(t *testing.T, address string) []byte {
+	t.Helper()
+	answer, err := client(t).Get(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if err := json.NewDecoder(answer.Body).Decode(&e); err != nil {
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return body
 }

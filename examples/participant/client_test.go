@@ -1,0 +1,154 @@
+package participant
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/web"
+)
+
+// ends is what the client prints: each transaction comes to its end, and has sold at
+// both sites or at none.
+const ends = `sagas, room for both: SUCCEEDED, north sold 1, south sold 1
+sagas, no room in south: COMPENSATED, north sold 0, south sold 0
+tcc, room for both: CONFIRMED, north sold 1, south sold 1
+tcc, no room in south: CANCELLED, north sold 0, south sold 0
+2pc, room for both: COMMITTED, north sold 1, south sold 1
+2pc, no room in south: ABORTED, north sold 0, south sold 0`
+
+// TestClient: the client's transactions end as they should, also if it starts all of them
+// again after the participants were killed, and if answers are lost on their way.
+func TestClient(t *testing.T) {
+	sites := map[string]*site{"north": newSite(t, "north"), "south": newSite(t, "south")}
+	address := coordinate(t, map[string]string{"north": sites["north"].address, "south": sites["south"].address})
+	for range 2 {
+		p := testbed.Command(t, testbed.Binary(t, "python3"), "-I", "client.py", address, sites["north"].address, sites["south"].address, "order/42 é?")
+		if state := p.Wait(2 * time.Minute); !state.Success() {
+			t.Fatal(state, p.Stderr())
+		}
+		var lines []string
+		for line := range p.Stdout() {
+			lines = append(lines, line)
+		}
+		if got := strings.TrimSpace(strings.Join(lines, "\n")); got != ends {
+			t.Fatalf("%s\nwant\n%s", got, ends)
+		}
+		for _, s := range sites {
+			s.process.Kill()
+			s.process, _ = python(t, s.database, s.port)
+		}
+	}
+}
+
+// TestPythonListsWhatIsInDoubt: what is prepared is listed until it is decided, so that a
+// coordinator that lost it can tell.
+func TestPythonListsWhatIsInDoubt(t *testing.T) {
+	s := newSite(t, "north")
+	caller, call := branch.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Attempt: 1, Begun: time.Now()}
+	list := func() string {
+		t.Helper()
+		return string(get(t, s.address+"?in-doubt"))
+	}
+	for _, c := range []struct {
+		operation branch.Operation
+		want      string
+	}{{branch.Prepare, `[{"transaction": "t", "branch": "b", "since": `}, {branch.Commit, `[]`}} {
+		call.Operation = c.operation
+		if _, err := caller.Post(t.Context(), s.address, call, []byte(`{"account":"a","amount":1,"capacity":1}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := list(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("after %s: %s, want %s", c.operation, got, c.want)
+		}
+	}
+	call.Operation, call.Branch = branch.Try, "held" // is no branch of a two-phase commit
+	if _, err := caller.Post(t.Context(), s.address, call, []byte(`{"account":"b","amount":1,"capacity":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(); got != "[]" {
+		t.Errorf("after try: %s", got)
+	}
+}
+
+// site is a participant that keeps its address and database.
+type site struct {
+	process                 *testbed.Process
+	address, database, port string
+}
+
+func newSite(t *testing.T, name string) *site {
+	s := &site{database: filepath.Join(t.TempDir(), name+".db")}
+	s.process, s.address = python(t, s.database)
+	u, err := url.Parse(s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.port = u.Port()
+	return s
+}
+
+// coordinate serves a coordinator whose journal is in memory, and loses the answer to
+// every third request, once what it asks is done.
+func coordinate(t *testing.T, participants map[string]string) string {
+	t.Helper()
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	j, err := journal.New(memory.NewJournal(), nil)
+	ok(err)
+	c, err := coordinator.New(j, &coordinator.Options{Poll: 20 * time.Millisecond})
+	ok(err)
+	service, err := web.New(c, &web.Options{Client: client(t), Participants: participants})
+	ok(err)
+	d := memory.NewSpace().Open(nil)
+	locks, err := lock.NewFenced(d, nil)
+	ok(err)
+	claim, err := locks.Acquire(t.Context(), "shards")
+	ok(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() { ended <- c.Run(ctx, claim) }()
+	go func() { ended <- service.Watch(ctx) }()
+	server := httptest.NewServer(loses(service, 3))
+	t.Cleanup(func() {
+		server.Close()
+		stop()
+		<-ended
+		<-ended
+		ctx := context.Background()
+		_ = claim.Release(ctx)
+		_ = locks.Close(ctx)
+		_ = d.Close(ctx)
+		_ = j.Close()
+	})
+	return server.URL
+}
+
+// loses breaks the connection instead of every n-th answer.
+func loses(h http.Handler, n int64) http.Handler {
+	var count atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if count.Add(1)%n != 0 {
+			h.ServeHTTP(w, r)
+			return
+		}
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	})
+}
