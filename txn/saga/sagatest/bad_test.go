@@ -120,6 +120,86 @@ var unsound = map[string]struct {
 			return nil
 		}), take(w, "p").Pivot())
 	}, []string{"late action accepted:b"}, "did not arrive, and its outcome was not known, it was undone, and only then it arrived"},
+	"undo forgets the call": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, _ *string) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if key := doing(ctx); s.seen[key] {
+				s.stock["b"] += n
+				delete(s.seen, key) // and with it what a late one is known by
+			} else {
+				s.seen["undone "+key] = true
+			}
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"late action accepted:b"}, "and then it arrived once more"},
+	"action twice at its first attempt": {func(w *World, s *shop) saga.Definition[int] {
+		a := saga.Step("a", func(ctx context.Context, n int) (string, error) {
+			if saga.From(ctx).Attempt == 1 {
+				s.add("a", -n)
+			}
+			return "", nil
+		})
+		return saga.Define("order", a.Pivot())
+	}, []string{"pivot not repeatable:a"}, "a arrived twice"},
+	"undo twice at its first attempt": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, _ *string) error {
+			if again := !s.first("undone " + doing(ctx)); s.saw(doing(ctx)) && (!again || saga.From(ctx).Attempt == 1) {
+				s.add("b", n)
+			}
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"undo not idempotent:b"}, "its undo arrived twice"},
+	"undo only at its first attempt": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, _ *string) error {
+			if saga.From(ctx).Attempt > 1 {
+				return nil
+			}
+			return untake(s, ctx, "b", n)
+		}), take(w, "p").Pivot())
+	}, []string{"missing undo:b"}, "arrived only when it was called again"},
+	"action once for each owner": { // only a crash shows it
+		func(w *World, s *shop) saga.Definition[int] {
+			c := saga.Step("c", func(ctx context.Context, n int) (string, error) {
+				if call := saga.From(ctx); s.first(fmt.Sprint(call.Epoch, call.Key())) {
+					s.add("c", -n)
+				}
+				return "", nil
+			})
+			return saga.Define("order", good(w, "a"), c.Pivot())
+		}, []string{"pivot not repeatable:c"}, "all goes well, and the engine crashed before it heard the answer of c, and another one went on"},
+	"undo once for each owner": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, _ *string) error {
+			s.first("undone " + doing(ctx))
+			if call := saga.From(ctx); s.saw(doing(ctx)) && s.first(fmt.Sprint(call.Epoch, call.Key())) {
+				s.add("b", n)
+			}
+			return nil
+		}), take(w, "p").Pivot())
+	}, []string{"undo not idempotent:b"}, "the engine crashed before it heard the answer of the undo of b"},
+	"undo to an old value": { // only two that are undone at the same time show it
+		func(w *World, s *shop) saga.Definition[int] {
+			restoring := func(name string, wait time.Duration) action {
+				was := 0
+				return saga.Step(name, func(ctx context.Context, n int) (string, error) {
+					time.Sleep(wait)
+					if key := saga.From(ctx).Key(); s.saw("undone " + key) {
+						return "", saga.Fail(errBusy)
+					} else if s.first(key) {
+						was = s.snapshot().(map[string]int)["c"]
+						s.add("c", -n)
+					}
+					return "", nil
+				}).Undo("un"+name, func(ctx context.Context, n int, _ *string) error {
+					time.Sleep(wait)
+					if s.first("undone "+doing(ctx)) && s.saw(doing(ctx)) {
+						s.add("c", was-s.snapshot().(map[string]int)["c"])
+					}
+					return nil
+				})
+			}
+			return saga.Define("order", saga.Parallel(restoring("x", time.Second), restoring("y", 2*time.Second)), take(w, "p").Pivot())
+		}, []string{"missing undo:"}, "p was refused"},
 	"for ever at work": {func(w *World, s *shop) saga.Definition[int] {
 		ever := saga.Step("a", func(context.Context, int) (string, error) { return "", saga.Ongoing(time.Hour) })
 		return saga.Define("order", ever.Pivot())

@@ -1,0 +1,198 @@
+package sagatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// failing are scenes that Explore fails a test for, and what that says.
+var failing = map[string]struct {
+	scene func() Scene[int]
+	says  []string
+}{
+	"findings": {func() Scene[int] {
+		s := newShop()
+		nothing := func(context.Context, int, *string) error { return nil }
+		d := saga.Define("order", taking(s, "a").Undo("una", nothing), taking(s, "b").Undo("unb", nothing), taking(s, "c").Pivot())
+		return Scene[int]{Saga: d, Input: 3, Snapshot: s.snapshot}
+	}, []string{
+		"missing undo: step a", "missing undo: step b",
+		"when: a was done, what comes behind or beside it was refused, and it was undone",
+		"then: the saga was undone, and the step has left the world changed",
+		"- \"a\": 10, + \"a\": 7,",
+	}},
+	"error": {func() Scene[int] { return Scene[int]{} }, []string{"explore a saga: the scene has no Snapshot"}},
+	"hangs": {func() Scene[int] {
+		hang := saga.Step("hang", func(context.Context, int) (string, error) { select {} })
+		return Scene[int]{Saga: saga.Define("order", hang.Pivot()), Snapshot: func() any { return "" }}
+	}, []string{"never ends: step hang", "does not return when its context ends"}},
+	"leaves a goroutine": {func() Scene[int] {
+		leave := saga.Step("leave", func(context.Context, int) (string, error) { go func() { select {} }(); return "", nil })
+		return Scene[int]{Saga: saga.Define("order", leave.Pivot()), Snapshot: func() any { return "" }}
+	}, []string{"never ends: step leave", "leaves a goroutine that waits for ever"}},
+}
+
+const chosen = "SAGATEST_SCENE"
+
+// TestExploreFails its test: what it says is looked at from outside.
+func TestExploreFails(t *testing.T) {
+	if name := os.Getenv(chosen); name != "" {
+		Explore(t, failing[name].scene)
+		return
+	}
+	for name, c := range failing {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestExploreFails$")
+			cmd.Env = append(os.Environ(), chosen+"="+name)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || !strings.Contains(string(out), "--- FAIL: TestExploreFails") {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			text := strings.Join(strings.Fields(string(out)), " ")
+			for _, want := range c.says {
+				if !strings.Contains(text, want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+// TestNothingToExplore: an error says why, and nothing is found.
+func TestNothingToExplore(t *testing.T) {
+	t.Parallel()
+	noSeat := errors.New("no seat")
+	runs := 0
+	for name, c := range map[string]struct {
+		define   func(w *World) saga.Definition[int]
+		snapshot func() any
+		is       error
+		says     string
+	}{
+		"refused": {func(w *World) saga.Definition[int] {
+			no := saga.Step("p", func(context.Context, int) (string, error) { return "", saga.Fail(noSeat) })
+			return saga.Define("order", good(w, "a"), no.Pivot())
+		}, nil, nil, "undisturbed, the saga has to succeed, and is COMPENSATED: p: no seat"},
+		"dead letter": {func(w *World) saga.Definition[int] {
+			no := saga.Step("p", func(context.Context, int) (string, error) { return "", saga.Fail(noSeat) })
+			return saga.Define("order", take(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.Fail(noSeat) }), no.Pivot())
+		}, nil, nil, "has to succeed, and is DEAD_LETTER"},
+		"wrong definition": {func(w *World) saga.Definition[int] { return saga.Define("order", take(w, "a")) }, nil, nil, "it cannot be undone"},
+		"no steps":         {func(w *World) saga.Definition[int] { return saga.Define[int]("order") }, nil, nil, "it has no steps"},
+		"zero definition":  {func(*World) saga.Definition[int] { return saga.Definition[int]{} }, nil, nil, "its name has 0 bytes"},
+		"list refuses": {func(w *World) saga.Definition[int] {
+			return saga.DefineList("order", func(int) ([]saga.StepOf[int], error) { return nil, noSeat })
+		}, nil, noSeat, ""},
+		"bad snapshot": {func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) },
+			func() any { return make(chan int) }, nil, "write the snapshot as JSON"},
+		"grown since": {func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) },
+			func() any { runs++; return runs }, nil, "two undisturbed runs differ"},
+		"commits with its record": {func(w *World) saga.Definition[int] {
+			tx := saga.StepTx("tx", noBeginner{t}, &journal.Table[driver.SQL]{}, func(context.Context, driver.Tx[driver.SQL], int) (string, error) {
+				return "", nil
+			})
+			return saga.Define("order", tx.Pivot())
+		}, nil, nil, "cannot be intercepted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := Findings(t, func() Scene[int] {
+				w := &World{}
+				s := Scene[int]{Saga: c.define(w), Snapshot: w.Snapshot}
+				if c.snapshot != nil {
+					s.Snapshot = c.snapshot
+				}
+				return s
+			})
+			if len(found) > 0 || err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, %v", found, err)
+			}
+		})
+	}
+	if _, err := Findings[int](t, nil); err == nil {
+		t.Error("no scene, no error")
+	}
+}
+
+// noBeginner is a database in which nothing may begin.
+type noBeginner struct{ t *testing.T }
+
+func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
+	n.t.Error("a transaction was begun")
+	return nil, interlock.ErrClosed
+}
+
+// TestNotInABubble: it says what synctest says, and finds nothing.
+func TestNotInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer func() {
+			if cause := fmt.Sprint(recover()); !strings.Contains(cause, "bubble") || strings.Contains(cause, "deadlock") {
+				t.Errorf("%v", cause)
+			}
+		}()
+		found, err := Findings(t, worldly(func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) }))
+		t.Errorf("%v, %v", found, err)
+	})
+}
+
+// TestScenesHaveToBeTheSame: one whose world was used before is told.
+func TestScenesHaveToBeTheSame(t *testing.T) {
+	t.Parallel()
+	var scenes atomic.Int64
+	_, err := Findings(t, func() Scene[int] {
+		w := &World{}
+		if scenes.Add(1) > 4 {
+			w.Set("old", "1")
+		}
+		return Scene[int]{Saga: saga.Define("order", good(w, "a")), Input: 1, Snapshot: w.Snapshot}
+	})
+	if err == nil || !strings.Contains(err.Error(), "differ before anything was done") || !strings.Contains(err.Error(), "+ old: 1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLimitEndsARun: a saga that waits for longer never ends.
+func TestLimitEndsARun(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[time.Duration]int{0: 1, 30 * 24 * time.Hour: 0} {
+		scene := worldly(func(w *World) saga.Definition[int] {
+			return saga.Define("order", good(w, "a"), saga.Sleep[int]("w", 20*24*time.Hour), take(w, "p").Pivot())
+		})
+		found, _ := explored(t, func() Scene[int] {
+			s := scene()
+			s.Limit = limit
+			return s
+		})
+		if len(found) != want || want > 0 && found[0].Kind != NeverEnds {
+			t.Errorf("limit %v: %v", limit, found)
+		}
+	}
+}
+
+// TestRealTimeLimit: it is that of the machine's clock.
+func TestRealTimeLimit(t *testing.T) {
+	t.Parallel()
+	found, runs := explored(t, func() Scene[int] {
+		hang := saga.Step("hang", func(ctx context.Context, _ int) (string, error) { <-ctx.Done(); return "", ctx.Err() })
+		return Scene[int]{Saga: saga.Define("order", hang.Pivot()), Snapshot: func() any { return "" }, RealTime: true, Limit: 100 * time.Millisecond}
+	})
+	if len(found) != 1 || found[0].Kind != NeverEnds || found[0].Step != "hang" || runs != 1 {
+		t.Errorf("%v in %d runs", found, runs)
+	}
+}
