@@ -52,7 +52,10 @@ type Options struct {
 	// PerTarget is how many calls of one target are made at once; 0 means 64.
 	PerTarget int
 	// Held is how many transactions are kept in memory before no more are taken up
-	// that are due; 0 means 20,000. What is begun here is always taken up.
+	// that are due, or were left by a former owner; 0 means 20,000. What is begun here
+	// is always taken up. At most a quarter of it waits for places of one target, and
+	// half for one that was called in vain: whatever else has business with it is left
+	// until it is due again, so that others are not kept out.
 	Held int
 	// Poll is how often each shard is asked for what others have begun, and how often
 	// an Await looks at what another process drives; 0 means a second.
@@ -193,7 +196,7 @@ func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...jou
 	}
 	log, err := c.journal.Begin(ctx, id, kind, due, entries...)
 	if t != nil {
-		t.admit(log, entries, now)
+		t.admit(log, err, entries, now)
 	}
 	return err
 }

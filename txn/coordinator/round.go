@@ -44,8 +44,9 @@ func (t *Turn) Round(tasks ...Task) []error {
 }
 
 func (t *Turn) call(task Task) error {
-	at := t.server.coordinator.target(task.Target)
-	if !at.enter(t.server.ctx) {
+	at := t.server.coordinator.use(task.Target)
+	defer t.server.coordinator.disuse(at)
+	if !at.enter(t) {
 		return branch.Retry(errNotCalled)
 	}
 	defer at.leave()

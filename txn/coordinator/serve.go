@@ -56,7 +56,7 @@ func (s *server) close() {
 	s.let()
 }
 
-// takeOver drives all that has not ended. A store that cannot answer now is asked
+// takeOver drives all that has not ended, as far as there is room. A store that cannot answer now is asked
 // again after a while.
 func (s *server) takeOver() error {
 	for {
@@ -73,8 +73,8 @@ func (s *server) unfinished() error {
 			s.failed("", err)
 			return err
 		}
-		if !s.start(head, false) {
-			return nil
+		if s.coordinator.room() == 0 || !s.start(head, false) {
+			return nil // what is left is due at last when its former owner's claim of it ends
 		}
 	}
 	return nil
@@ -82,9 +82,8 @@ func (s *server) unfinished() error {
 
 // patrol drives what is due, as far as there is room.
 func (s *server) patrol() error {
-	const most = 100
-	for s.coordinator.room() {
-		now := s.coordinator.options.Now()
+	for room := s.coordinator.room(); room > 0; room = s.coordinator.room() {
+		now, most := s.coordinator.options.Now(), min(room, 100)
 		heads, err := s.shard.Claim(s.ctx, now, now.Add(s.coordinator.options.Recheck), most)
 		if err != nil {
 			s.failed("", err)
@@ -105,11 +104,11 @@ func (s *server) patrol() error {
 	return nil
 }
 
-// room reports whether more may be taken up that is due.
-func (c *Coordinator) room() bool {
+// room is how much more may be taken up that is due.
+func (c *Coordinator) room() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held < c.options.Held
+	return max(0, c.options.Held-c.held)
 }
 
 // lasting reports whether asking again is of no use.
@@ -130,11 +129,17 @@ func (s *server) take(id string) *Turn {
 	return t
 }
 
-func (s *server) release(id string) {
+// release ends a turn, unless somebody has appended or has found the transaction while
+// it came to its rest: then it is false, and the turn goes on.
+func (s *server) release(t *Turn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.active, id)
+	if t.outrun.Load() && !s.closed && s.ctx.Err() == nil {
+		return false
+	}
+	delete(s.active, t.id)
 	s.coordinator.count(-1)
+	return true
 }
 
 func (c *Coordinator) count(n int) {
@@ -153,7 +158,7 @@ func (s *server) start(head driver.Head, due bool) bool {
 		return s.ctx.Err() == nil
 	}
 	if !s.enter() {
-		s.release(head.Transaction)
+		s.release(t)
 		return false
 	}
 	t.due, t.inside = due, true
@@ -166,7 +171,7 @@ func (s *server) launch(t *Turn) bool {
 	if s.closed { // it is left to the next owner
 		s.mu.Unlock()
 		t.leave()
-		s.release(t.id)
+		s.release(t)
 		return false
 	}
 	s.work.Go(t.run) // close waits for it
@@ -174,11 +179,11 @@ func (s *server) launch(t *Turn) bool {
 	return true
 }
 
-// moved wakes the turn of a transaction that is not where the turn left it.
+// moved wakes the turn of a transaction that is beyond where the turn left it.
 func (s *server) moved(head driver.Head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.active[head.Transaction]; t != nil && t.position.Load() != head.Position {
+	if t := s.active[head.Transaction]; t != nil && t.position.Load() < head.Position {
 		t.outrun.Store(true)
 		signal(t.wake)
 	}

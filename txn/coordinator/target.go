@@ -1,17 +1,22 @@
 package coordinator
 
 import (
-	"context"
+	"errors"
 	"sync"
+
+	"github.com/interlock-dev/interlock"
 )
 
 // target is what calls are made of: it has places for so many at once, and is sick
 // once enough of them in a row were not answered.
 type target struct {
+	name   string
 	places chan struct{}
+	users  int // who call it or wait for it; the coordinator's mu guards it
 
 	mu       sync.Mutex
 	failures int // in a row
+	queue    int // those that wait for a place
 	waiting  map[*Turn]struct{}
 }
 
@@ -19,25 +24,73 @@ type target struct {
 // transaction that fails by itself, among others that do not, makes none sick.
 const sickAfter = 5
 
-// target is that of a name.
-func (c *Coordinator) target(name string) *target {
+// errCrowded is why a transaction is left alone until it is due again.
+var errCrowded = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: errors.New("too many wait for its target already")}
+
+// use is the target of a name, until it is disused.
+func (c *Coordinator) use(name string) *target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.targets[name]
-	if t == nil {
-		t = &target{places: make(chan struct{}, c.options.PerTarget), waiting: map[*Turn]struct{}{}}
-		c.targets[name] = t
+	g := c.targets[name]
+	if g == nil {
+		g = &target{name: name, places: make(chan struct{}, c.options.PerTarget), waiting: map[*Turn]struct{}{}}
+		c.targets[name] = g
 	}
-	return t
+	g.users++
+	return g
 }
 
-func (g *target) enter(ctx context.Context) bool {
+// disuse forgets a target that nobody uses, unless there is something to know of it:
+// names can be as many as there are addresses.
+func (c *Coordinator) disuse(g *target) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g.users--; g.users == 0 && g.well() {
+		delete(c.targets, g.name)
+	}
+}
+
+func (g *target) well() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failures == 0
+}
+
+// enter waits for a place. It is false when serving ends; or if a quarter of all that
+// may be held waits already, unless the turn is one that stays.
+func (g *target) enter(t *Turn) bool {
 	select {
 	case g.places <- struct{}{}:
 		return true
-	case <-ctx.Done():
+	default:
+	}
+	if !g.lineUp(t) {
 		return false
 	}
+	defer g.lineOff()
+	select {
+	case g.places <- struct{}{}:
+		return true
+	case <-t.server.ctx.Done():
+		return false
+	}
+}
+
+func (g *target) lineUp(t *Turn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !t.stays && g.queue >= max(1, t.server.coordinator.options.Held/4) {
+		t.crowded.Store(true)
+		return false
+	}
+	g.queue++
+	return true
+}
+
+func (g *target) lineOff() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.queue--
 }
 
 func (g *target) leave() { <-g.places }
@@ -59,24 +112,41 @@ func (g *target) answered(was bool) {
 	g.failures = 0
 }
 
-// listenTo has a turn woken when one of the targets heals, until it is told to stop.
+// listenTo has a turn woken when one of the targets heals, until it is told to stop. It
+// is nil if half of all that may be held waits for one of them already, unless the turn
+// is one that stays.
 func (c *Coordinator) listenTo(t *Turn, names []string) (stop func()) {
-	for _, name := range names {
-		c.target(name).wait(t, true)
-	}
-	return func() {
-		for _, name := range names {
-			c.target(name).wait(t, false)
+	var used []*target
+	stop = func() {
+		for _, g := range used {
+			g.forget(t)
+			c.disuse(g)
 		}
 	}
+	for _, name := range names {
+		g := c.use(name)
+		used = append(used, g)
+		if !g.remember(t) {
+			stop()
+			return nil
+		}
+	}
+	return stop
 }
 
-func (g *target) wait(t *Turn, on bool) {
+func (g *target) remember(t *Turn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if on {
-		g.waiting[t] = struct{}{}
-	} else {
-		delete(g.waiting, t)
+	if !t.stays && len(g.waiting) >= max(1, t.server.coordinator.options.Held/2) {
+		t.crowded.Store(true)
+		return false
 	}
+	g.waiting[t] = struct{}{}
+	return true
+}
+
+func (g *target) forget(t *Turn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.waiting, t)
 }

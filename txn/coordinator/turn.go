@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ type Turn struct {
 	due    bool
 	fresh  bool
 	inside bool // has a slot
+	stays  bool // it has waited for a target, and is kept in memory for that
 	begun  time.Time
 
 	log     *journal.Log
@@ -27,18 +29,21 @@ type Turn struct {
 
 	position atomic.Int64  // of the last record that is known here
 	outrun   atomic.Bool   // somebody else has appended
+	crowded  atomic.Bool   // too many wait for one of its targets
 	wake     chan struct{} // holds one
 }
 
 // admit drives a transaction that was reserved, if it was begun here: nobody has
-// called anything for it.
-func (t *Turn) admit(log *journal.Log, entries []journal.Entry, now time.Time) {
-	if log == nil {
-		t.server.release(t.id)
+// called anything for it. If it may have been, or somebody has found it meanwhile, it is
+// looked for.
+func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now time.Time) {
+	if log != nil {
+		t.fresh, t.begun = true, now.Truncate(time.Millisecond)
+		t.take(t.server.shard.Adopt(log), entries)
+	} else if interlock.Kind(err) != interlock.Uncertain && t.server.release(t) {
 		return
 	}
-	t.fresh, t.begun = true, now.Truncate(time.Millisecond)
-	t.take(t.server.shard.Adopt(log), entries)
+	t.due = log == nil
 	t.server.launch(t)
 }
 
@@ -48,29 +53,46 @@ func (t *Turn) take(log *journal.Log, entries []journal.Entry) {
 	t.position.Store(log.Head().Position)
 }
 
-// run drives until the transaction rests. Where that fails it is due again later.
+// run drives until the transaction rests, and nobody has appended since. Where that
+// fails it is due again later.
 func (t *Turn) run() {
+	for {
+		t.rest()
+		t.leave()
+		t.server.coordinator.tell(t.id)
+		if t.server.release(t) {
+			return
+		}
+		t.log, t.due = nil, true
+	}
+}
+
+// rest drives until there is nothing to do now.
+func (t *Turn) rest() {
 	s := t.server
-	defer s.release(t.id)
-	if t.inside = t.inside || s.enter(); !t.inside {
+	if !t.enter() {
 		return
 	}
-	defer t.leave()
 	err := t.drive()
 	for errors.Is(err, journal.ErrMoved) && s.ctx.Err() == nil {
 		t.log, t.due = nil, true
 		err = t.drive()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errCrowded) {
 		s.failed(t.id, err)
 		if lost(err) {
 			s.fail(err)
 		}
 	}
-	s.coordinator.tell(t.id)
 }
 
-func (t *Turn) drive() error {
+// drive has the protocol drive. A panic of it is the failure of this transaction.
+func (t *Turn) drive() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+		}
+	}()
 	if t.log == nil {
 		if err := t.open(); err != nil || t.log == nil {
 			return err
@@ -89,6 +111,7 @@ func (t *Turn) drive() error {
 // open reads the transaction. One that does not exist any more, or yet, stays nil.
 func (t *Turn) open() error {
 	t.outrun.Store(false)
+	t.crowded.Store(false)
 	t.fresh = false
 	log, entries, err := t.server.shard.Open(t.Context(), t.id)
 	if err != nil || log == nil {
@@ -146,14 +169,18 @@ func (t *Turn) Now() time.Time { return t.server.coordinator.options.Now() }
 func (t *Turn) Random() float64 { return t.server.coordinator.options.Random() }
 
 // Holds says why nothing may be called any more: the shard is not ours, serving has
-// ended, or somebody else has appended, a [journal.ErrMoved]. It looks at the clock of
-// the claim on the spot.
+// ended, somebody else has appended, a [journal.ErrMoved], or so many wait for one of its
+// targets that this one is left until it is due again; see Options.Held. It looks at the
+// clock of the claim on the spot.
 func (t *Turn) Holds() error {
 	if err := t.server.holds(); err != nil {
 		return err
 	}
 	if t.outrun.Load() {
 		return fmt.Errorf("drive %q: %w", t.id, journal.ErrMoved)
+	}
+	if t.crowded.Load() {
+		return errCrowded
 	}
 	return nil
 }
@@ -191,11 +218,16 @@ func (t *Turn) write(do func(ctx context.Context) error) error {
 // [Turn.Holds] has something to say.
 func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	t.leave()
-	defer t.server.coordinator.listenTo(t, targets)()
 	select { // a sign from before has been seen in what was called since
 	case <-t.wake:
 	default:
 	}
+	stop := t.server.coordinator.listenTo(t, targets)
+	if stop == nil {
+		return false
+	}
+	defer stop()
+	t.stays = true
 	if t.Holds() != nil {
 		return false
 	}

@@ -1,0 +1,206 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestNudgeAtRest: who appends while a transaction is about to rest is not overheard.
+func TestNudgeAtRest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, &Options{Poll: time.Hour}, nil)
+		ok(t, r.Handle("rest", protocolFunc(func(turn *Turn) error {
+			if len(turn.Entries()) > 1 {
+				return turn.End(journal.Entry{Kind: "end"})
+			}
+			log, _, err := r.Journal().Open(t.Context(), turn.ID())
+			ok(t, err)
+			ok(t, log.Append(t.Context(), time.Now().Add(24*time.Hour), journal.Entry{Kind: "help"}))
+			r.Nudge(turn.ID())
+			return nil
+		})))
+		r.serve(t, 1)
+		r.begin(t, "1", "rest:x")
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("it rests, though it was helped")
+		}
+	})
+}
+
+// TestReserved: what is found while somebody tries to begin it once more is driven all
+// the same, and what may have begun is looked for.
+func TestReserved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })
+		r.serve(t, 1)
+		for id, err := range map[string]error{
+			"found": journal.ErrExists,
+			"lost":  &interlock.Error{Op: "append", Kind: interlock.Uncertain, Err: errDown},
+		} {
+			reserved := r.reserve(id)
+			_, err2 := r.Journal().Begin(t.Context(), id, "call:x", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
+			ok(t, err2)
+			if id == "found" {
+				r.Nudge(id)
+			}
+			reserved.admit(nil, err, nil, time.Now())
+			if synctest.Wait(); !r.ended(t, id) {
+				t.Errorf("%s: it waits", id)
+			}
+		}
+		r.reserve("none").admit(nil, errDown, nil, time.Now())
+		if synctest.Wait(); r.holding() != 0 {
+			t.Errorf("%d are held", r.holding())
+		}
+	})
+}
+
+func (c *Coordinator) holding() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
+// TestHeldAtTakeOver: what a former owner left is not all taken into memory at once.
+func TestHeldAtTakeOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		r := idle(t, nil, &Options{Held: 10, PerTarget: 1000}, func(context.Context, string) error { <-hang; return nil })
+		other := idle(t, r.store, nil, nil)
+		for i := range 250 {
+			other.begin(t, fmt.Sprint(i), "call:x")
+		}
+		r.serve(t, 1)
+		if synctest.Wait(); r.holding() != 10 {
+			t.Errorf("%d in memory", r.holding())
+		}
+		close(hang)
+		for i := range 250 {
+			ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.ended(t, fmt.Sprint(i)), nil }))
+		}
+	})
+}
+
+// TestCrowd: what waits for a target, because it hangs or because it is down, does not
+// take all the room there is: others are taken up and driven. All of it ends once the
+// target is well, and nobody is told of failures that were none.
+func TestCrowd(t *testing.T) {
+	for _, way := range []string{"hangs", "is down"} {
+		t.Run(way, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var sick atomic.Bool
+				sick.Store(true)
+				hang := make(chan struct{})
+				failed := func(e observe.CoordinatorFailed) { t.Errorf("%s: %v", e.Transaction, e.Err) }
+				r := idle(t, nil, &Options{Held: 20, PerTarget: 2, Hooks: &observe.Coordinator{Failed: failed}}, func(_ context.Context, id string) error {
+					switch {
+					case !strings.HasPrefix(id, "sick") || !sick.Load():
+					case way == "hangs":
+						<-hang
+					default:
+						return errDown
+					}
+					return nil
+				})
+				r.serve(t, 1)
+				other := idle(t, r.store, nil, nil)
+				for i := range 500 {
+					other.begin(t, fmt.Sprint("sick ", i), "call:sick")
+				}
+				time.Sleep(2 * time.Minute)
+				for i := range 50 {
+					other.begin(t, fmt.Sprint("well ", i), "call:well")
+				}
+				time.Sleep(5 * time.Second)
+				for i := range 50 {
+					if synctest.Wait(); !r.ended(t, fmt.Sprint("well ", i)) {
+						t.Fatal("a target is kept waiting by another")
+					}
+				}
+				if n := r.holding(); n > 20 {
+					t.Errorf("%d in memory", n)
+				}
+				sick.Store(false)
+				close(hang)
+				time.Sleep(2 * time.Hour)
+				for i := range 500 {
+					if !r.ended(t, fmt.Sprint("sick ", i)) {
+						t.Fatal("forgotten")
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestTargetsAreForgotten: names of targets that are well and not called any more take
+// no memory.
+func TestTargetsAreForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
+		r.serve(t, 1)
+		for i := range 100 {
+			r.begin(t, fmt.Sprint(i), fmt.Sprint("call:", i))
+		}
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.targets) != 0 {
+			t.Errorf("%d targets", len(r.targets))
+		}
+	})
+}
+
+// TestPanickingDrive: a panic of a protocol is the failure of that transaction.
+func TestPanickingDrive(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told atomic.Value
+		r := idle(t, nil, &Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { told.Store(e.Err) }}},
+			func(context.Context, string) error { return nil })
+		ok(t, r.Handle("odd", protocolFunc(func(*Turn) error { panic("ouch") })))
+		r.serve(t, 1)
+		r.begin(t, "1", "odd:x")
+		synctest.Wait()
+		err, _ := told.Load().(error)
+		if err == nil || !strings.Contains(err.Error(), "ouch") || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%v", err)
+		}
+		r.begin(t, "2", "call:x")
+		if synctest.Wait(); !r.ended(t, "2") || r.holding() != 0 {
+			t.Error("others are not driven")
+		}
+	})
+}
+
+// TestLoneFailures: what is known of a sick target lasts from one call to the next,
+// though nobody uses it between them.
+func TestLoneFailures(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
+		ok(t, r.Handle("lone", protocolFunc(func(turn *Turn) error {
+			for range sickAfter {
+				turn.Round(Task{Target: "call:x", Do: func(context.Context) error { return errDown }})
+			}
+			if !turn.Pause(time.Hour, "call:x") {
+				return turn.Holds()
+			}
+			return turn.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		r.begin(t, "1", "lone:x")
+		synctest.Wait()
+		r.begin(t, "2", "call:x")
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("it waits though its target is well")
+		}
+	})
+}
