@@ -17,21 +17,23 @@ const removeBatch = 500
 
 // Forget raises the low-water mark to a time, in whole milliseconds, and then deletes
 // the rows whose first call told a begin more than driver.BarrierSpread before it, limit
-// at most; 0 means 10000. It returns how many: call it again while that is the limit. The mark is in force
-// before the first row goes: whoever comes with a call from below it is refused with
-// [ErrForgotten], and no call that had looked at an older mark is still at work.
-// Deletions are transactions of their own, of some hundred rows each.
+// at most; 0 means 10000. It returns how many: call it again while that is the limit. The
+// mark is in force before the first row goes: whoever comes with a call from below it is
+// refused with [ErrForgotten], and no call that had looked at an older mark is still at
+// work. Deletions are transactions of their own, of some hundred rows each.
 //
 // All transactions that began before the mark must have ended, and nobody may ask for
-// their outcome: it is the coordinator that knows, by journal.Journal.LowWater. Calls of
-// one transaction may tell begins that differ, since clocks do, and since the tries of a
-// TCC transaction that are made again before it is decided have another. That the mark
-// lies a margin before the begin of anything unfinished covers this as long as the margin
-// is the longer: then no call of an unfinished transaction lies below the mark, and no
-// row of one is deleted. Of an ended one a late call may tell a begin above the mark
-// though the row's is below: for its sake rows stay driver.BarrierSpread longer, so no
-// two begins of a transaction may lie further apart. A mark is never lowered. One that
-// lies ahead of the database's clock is a Bug, and changes nothing.
+// their outcome: it is the coordinator that knows, by journal.Journal.LowWater. A mark is
+// never lowered. One that lies ahead of the database's clock is a Bug, and changes
+// nothing.
+//
+// Calls of one transaction may tell begins that differ: clocks do, and the tries of a TCC
+// transaction that are made again before it is decided have another. The mark lies a
+// margin before the begin of anything unfinished, which covers that if the margin is the
+// longer: no call of an unfinished transaction lies below the mark, and no row of one is
+// deleted. Of one that has ended, a late call may tell a begin above the mark though its
+// row's is below. For its sake rows stay driver.BarrierSpread longer: no two begins of a
+// transaction may lie further apart.
 //
 // Raising a mark waits for the transactions that calls are at work in. On PostgreSQL
 // it keeps nobody waiting, and is waited for until ctx ends. On MariaDB calls wait
