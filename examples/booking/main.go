@@ -1,0 +1,112 @@
+// Command booking books a room and a seat on a flight, both or none: rooms are kept in
+// PostgreSQL and seats in MariaDB, and each booking is a TCC transaction over the two.
+//
+// It does not hide what is held: others see that there is less left, also if the
+// booking is cancelled then. It frees nothing because time has passed: who holds
+// something past its time asks what was decided, and that question decides to cancel if
+// nothing was. trip.go shows the pattern; each participant's table of holds is its
+// guard.
+//
+//	booking -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
+//
+// It offers two rooms and three seats in tables that begin with trip_, and books them.
+// With another -season it does so anew.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	var s settings
+	f := flag.NewFlagSet("booking", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.StringVar(&s.postgres, "postgres", "", "`URL` of the hotel's database; empty means that of the PG… variables")
+	f.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the airline's database")
+	f.DurationVar(&s.hold, "hold", 10*time.Second, "how long something is held for a booking that is not decided")
+	season := f.String("season", "2026", "the `name` of what is booked")
+	patience := f.Duration("patience", time.Minute, "how long all of it may take")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	if f.NArg() > 0 {
+		fmt.Fprintf(errs, "booking: unexpected argument %q\n", f.Arg(0))
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, *patience)
+	defer cancel()
+	if err := travel(ctx, s, *season, out); err != nil {
+		fmt.Fprintln(errs, "booking:", err)
+		return 1
+	}
+	return 0
+}
+
+// travel lets people book until there is nothing left.
+func travel(ctx context.Context, s settings, season string, out io.Writer) error {
+	a, err := open(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	room, seat := "room/"+season, "seat/"+season
+	if err := errors.Join(a.rooms.offer(ctx, room, 2), a.seats.offer(ctx, seat, 3)); err != nil {
+		return err
+	}
+	// A program holds a room for three seconds, and dies before it has decided anything.
+	if err := a.abandoned(ctx, "trip/"+season+"/ghost", room, 3*time.Second); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "ghost: holds a room, and is gone")
+	for _, who := range []string{"ann", "bob"} {
+		if err := a.tell(ctx, season, who, out); err != nil {
+			return err
+		}
+	}
+	if err := a.rooms.until(ctx, room, func(l tcc.Level) bool { return l.Held == 0 }); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "ghost: its time was over, the sweeper has asked, and the room is free")
+	for _, who := range []string{"ghost", "eve", "joe"} {
+		if err := a.tell(ctx, season, who, out); err != nil {
+			return err
+		}
+	}
+	rooms, err := a.rooms.level(ctx, room)
+	seats, err2 := a.seats.level(ctx, seat)
+	fmt.Fprintf(out, "%d of %d rooms and %d of %d seats are sold\n", rooms.Sold, rooms.Capacity, seats.Sold, seats.Capacity)
+	return errors.Join(err, err2)
+}
+
+// tell books, waits until everybody can see what came of it, and says it.
+func (a *agency) tell(ctx context.Context, season, who string, out io.Writer) error {
+	outcome, err := a.book(ctx, "trip/"+season+"/"+who, "room/"+season, "seat/"+season)
+	if err == nil || errors.Is(err, tcc.ErrCancelled) {
+		outcome, err = a.bookings.Wait(ctx, outcome.ID)
+	}
+	switch {
+	case errors.Is(err, tcc.ErrCancelled):
+		fmt.Fprintf(out, "%s: %s: %s\n", who, outcome.State, outcome.Reason)
+	case err != nil:
+		return err // it may be decided: booked again, it is the same booking
+	default:
+		fmt.Fprintf(out, "%s: %s\n", who, outcome.State)
+	}
+	return nil
+}

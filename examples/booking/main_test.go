@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"agent": sendAgent}) }
+
+// patience bounds every wait. Nothing takes a tenth of it.
+const patience = 30 * time.Second
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// world is a database at each server.
+func world(tb testing.TB, pg, maria *testbed.Server) settings {
+	tb.Helper()
+	return settings{hold: 10 * time.Second,
+		postgres: databases.Open(tb, pg, databases.Pgx).URL, mariadb: databases.Open(tb, maria, databases.Maria).URL}
+}
+
+func opened(tb testing.TB, s settings) *agency {
+	tb.Helper()
+	a, err := open(tb.Context(), s)
+	ok(tb, err)
+	tb.Cleanup(a.close)
+	return a
+}
+
+// offer says how many rooms and seats there are, for everybody.
+func (a *agency) offer(tb testing.TB, rooms, seats int64) {
+	tb.Helper()
+	ok(tb, errors.Join(a.rooms.offer(tb.Context(), "room", rooms), a.seats.offer(tb.Context(), "seat", seats)))
+}
+
+// want judges both databases: what is sold, that nothing is held, and that each sale is
+// written down, for the same trips on both sides.
+func (a *agency) want(tb testing.TB, sold int64) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
+	defer cancel()
+	free := func(l tcc.Level) bool { return l.Held == 0 }
+	ok(tb, errors.Join(a.rooms.until(ctx, "room", free), a.seats.until(ctx, "seat", free)))
+	rooms, err := a.rooms.level(ctx, "room")
+	ok(tb, err)
+	seats, err := a.seats.level(ctx, "seat")
+	ok(tb, err)
+	if rooms.Sold != sold || seats.Sold != sold {
+		tb.Errorf("%+v rooms and %+v seats, want %d sold of each", rooms, seats, sold)
+	}
+	const query = `select trip from trip_sale order by trip`
+	hotel, airline := sales(tb, a.rooms, query), sales(tb, a.seats, query)
+	if fmt.Sprint(hotel) != fmt.Sprint(airline) || len(hotel) != int(sold) {
+		tb.Errorf("the hotel has %q, the airline %q, want %d", hotel, airline, sold)
+	}
+}
+
+func sales[T any](tb testing.TB, s *seller[T], query string) (all []string) {
+	tb.Helper()
+	tx, err := s.db.Begin(tb.Context())
+	ok(tb, err)
+	ok(tb, tx.Query(tb.Context(), query, nil, func(scan func(...any) error) error {
+		var trip string
+		err := scan(&trip)
+		all = append(all, trip)
+		return err
+	}))
+	ok(tb, tx.Rollback(tb.Context()))
+	return all
+}
+
+// TestExample: it says what its comment says.
+func TestExample(t *testing.T) {
+	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
+	t.Setenv("POSTGRES_URL", s.postgres)
+	t.Setenv("MARIADB_DSN", s.mariadb)
+	name := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(name)
+	ok(t, err)
+	defer f.Close()
+	stdout := os.Stdout
+	os.Stdout = f
+	Example()
+	os.Stdout = stdout
+	said, err := os.ReadFile(name)
+	ok(t, err)
+	if string(said) != exampleSays {
+		t.Errorf("it said\n%s\nnot\n%s", said, exampleSays)
+	}
+}
+
+// TestLastSeat: twenty book at once in two processes, each twice, for three rooms and
+// two seats: two are booked, nothing is sold twice, and what the others held is free.
+func TestLastSeat(t *testing.T) {
+	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
+	agencies := []*agency{opened(t, s), opened(t, s)}
+	agencies[0].offer(t, 3, 2)
+	const travellers = 20
+	var mu sync.Mutex
+	ends := map[string][]tcc.Decision{}
+	var work sync.WaitGroup
+	for i := range 2 * travellers {
+		work.Go(func() {
+			a, id := agencies[i%2], fmt.Sprint("trip/", i/2)
+			o, err := a.book(t.Context(), id, "room", "seat")
+			if err != nil && !errors.Is(err, tcc.ErrCancelled) {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ends[id] = append(ends[id], o.Decision)
+		})
+	}
+	work.Wait()
+	booked := int64(0)
+	for id, is := range ends {
+		if len(is) != 2 || is[0] != is[1] {
+			t.Errorf("%s was told %v", id, is)
+		}
+		if is[0] == tcc.Confirm {
+			booked++
+		}
+	}
+	if booked > 2 {
+		t.Errorf("%d are booked on two seats", booked)
+	}
+	// Those who held one of the two and not the other may have kept each other out. What
+	// they held is free, and who comes now gets it.
+	free := func(l tcc.Level) bool { return l.Held == 0 }
+	ok(t, errors.Join(agencies[0].rooms.until(t.Context(), "room", free), agencies[0].seats.until(t.Context(), "seat", free)))
+	for i := booked; i < 2; i++ {
+		_, err := agencies[1].book(t.Context(), fmt.Sprint("late/", i), "room", "seat")
+		ok(t, err)
+	}
+	if _, err := agencies[1].book(t.Context(), "too late", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
+		t.Errorf("a third seat: %v", err)
+	}
+	agencies[0].want(t, 2)
+}
+
+// TestExpiry: what a program holds that died before the decision is not freed by the
+// clock alone, but once the sweeper was told; then it cannot be booked any more.
+func TestExpiry(t *testing.T) {
+	a := opened(t, world(t, testbed.Postgres(t), testbed.MariaDB(t)))
+	a.offer(t, 1, 1)
+	ok(t, a.abandoned(t.Context(), "trip/ghost", "room", 500*time.Millisecond))
+	if l, err := a.rooms.level(t.Context(), "room"); err != nil || l.Held != 1 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	ok(t, a.rooms.until(t.Context(), "room", func(l tcc.Level) bool { return l.Held == 0 }))
+	o, err := a.bookings.Look(t.Context(), "trip/ghost")
+	if err != nil || o.Decision != tcc.Cancel {
+		t.Errorf("it is free, and %q was decided, %v", o.Decision, err)
+	}
+	if _, err := a.book(t.Context(), "trip/ghost", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
+		t.Errorf("booked after all: %v", err)
+	}
+	_, err = a.book(t.Context(), "trip/ann", "room", "seat")
+	ok(t, err)
+	a.want(t, 1)
+}
+
+const trips = 12
+
+// sendAgent is the process that is killed: it books several trips at once, and says of
+// each what was decided.
+func sendAgent(ctx context.Context, _ *crash.Points, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	a, err := open(ctx, settings{postgres: args[0], mariadb: args[1], hold: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	fmt.Println("open")
+	for id, decision := range bookAll(ctx, a) {
+		fmt.Println(id, decision)
+	}
+	return ctx.Err()
+}
+
+// bookAll books all trips at once, and yields each as soon as it is decided.
+func bookAll(ctx context.Context, a *agency) iter.Seq2[string, tcc.Decision] {
+	return func(yield func(string, tcc.Decision) bool) {
+		decided := make(chan tcc.Outcome)
+		for i := range trips {
+			go func() {
+				id := fmt.Sprint("trip/", i)
+				o, err := a.book(ctx, id, "room", "seat")
+				for err != nil && !errors.Is(err, tcc.ErrCancelled) && ctx.Err() == nil {
+					o, err = a.book(ctx, id, "room", "seat")
+				}
+				o.ID = id
+				decided <- o
+			}()
+		}
+		for range trips {
+			o := <-decided
+			yield(o.ID, o.Decision)
+		}
+	}
+}
+
+// TestKilled: a process is killed while it books, and the next one books the same
+// trips: what was told stays so, and what was not is whole on both sides or on neither.
+func TestKilled(t *testing.T) {
+	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	for _, lines := range []int{0, 1, 4, 9} {
+		t.Run(fmt.Sprint("after ", lines), func(t *testing.T) {
+			t.Parallel()
+			s := world(t, pg, maria)
+			a := opened(t, s)
+			a.offer(t, trips-2, trips) // two find no room
+			told := map[string]string{}
+			p := crash.Start(t, "agent", 0, s.postgres, s.mariadb)
+			p.Line(patience) // it is open
+			for range lines {
+				id, decision, _ := strings.Cut(p.Line(patience), " ")
+				told[id] = decision
+			}
+			p.Kill()
+			booked := int64(0)
+			for id, decision := range bookAll(t.Context(), a) {
+				if was, found := told[id]; found && was != string(decision) {
+					t.Errorf("%s was told to %s, and is to %s", id, was, decision)
+				}
+				if decision == tcc.Confirm {
+					booked++
+				}
+			}
+			if booked == 0 {
+				t.Error("nothing is booked")
+			}
+			a.want(t, booked)
+		})
+	}
+}

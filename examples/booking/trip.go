@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// holding is the table of holds at both participants, and the guard of each.
+var holding = tcc.Table{Name: "trip_item"}
+
+// define names the two resources. The journal remembers the names.
+func (a *agency) define() {
+	a.hotel, a.airline = tcc.Define("hotel", a.rooms.take), tcc.Define("airline", a.seats.take)
+}
+
+// book is the whole pattern: both are tried at once, which only holds them, and the
+// decision is made. It returns with the decision, which is carried out then whatever
+// becomes of this process. A second call with the same id has the same outcome.
+func (a *agency) book(ctx context.Context, id, room, seat string) (tcc.Outcome, error) {
+	return a.bookings.Run(ctx, "booking", id,
+		a.hotel.Try(tcc.Want{Item: room, N: 1}),
+		a.airline.Try(tcc.Want{Item: seat, N: 1}))
+}
+
+// abandoned is what a program leaves that dies between its first try and the decision.
+func (a *agency) abandoned(ctx context.Context, id, room string, hold time.Duration) error {
+	call := branch.Call{Transaction: id, Branch: "hotel", Operation: branch.Try, Attempt: 1, Begun: time.Now()}
+	_, err := a.rooms.take.Try(branch.With(ctx, call), tcc.Want{Item: room, N: 1}, time.Now().Add(hold))
+	return err
+}
+
+// A seller is a participant: it holds and sells units of what it has, and frees what is
+// held past its time and not decided.
+type seller[T any] struct {
+	db    driver.BeginnerAt[T]
+	holds tcc.Holds[T]
+	take  tcc.Resource[tcc.Want, tcc.Want]
+}
+
+// newSeller writes each sale down in the transaction that makes it.
+func newSeller[T any](db driver.BeginnerAt[T], sale func(ctx context.Context, tx T, trip string, w tcc.Want) error) *seller[T] {
+	s := &seller[T]{db: db}
+	s.holds = tcc.Holds[T]{DB: db, Table: holding, Confirmed: func(ctx context.Context, tx T, w tcc.Want) error {
+		return sale(ctx, tx, branch.From(ctx).Transaction, w)
+	}}
+	s.take = s.holds.Take()
+	return s
+}
+
+// sweep asks about overdue holds until ctx ends. What could not be asked is asked again.
+func (s *seller[T]) sweep(ctx context.Context, ask tcc.Ask) {
+	for ctx.Err() == nil {
+		_, _ = s.holds.Sweep(ctx, ask, 100)
+		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+// offer says how many units there are.
+func (s *seller[T]) offer(ctx context.Context, item string, n int64) error {
+	return s.in(ctx, func(db driver.SQL) error { return holding.Set(ctx, db, item, n) })
+}
+
+// level is what there is of an item, and what was held and sold.
+func (s *seller[T]) level(ctx context.Context, item string) (l tcc.Level, err error) {
+	err = s.in(ctx, func(db driver.SQL) (err error) {
+		l, err = holding.Show(ctx, db, item)
+		return err
+	})
+	return l, err
+}
+
+// until waits for a level.
+func (s *seller[T]) until(ctx context.Context, item string, is func(tcc.Level) bool) error {
+	for {
+		l, err := s.level(ctx, item)
+		if err != nil || is(l) {
+			return err
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// in works in a transaction.
+func (s *seller[T]) in(ctx context.Context, work func(db driver.SQL) error) error {
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // nothing, if it was committed
+	if err := work(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
