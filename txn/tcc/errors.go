@@ -26,7 +26,7 @@ var (
 	errLate = errors.New("the time of the holds is up")
 )
 
-// A MismatchError is an [ErrMismatch] and a Bug. Nothing was done.
+// A MismatchError is an [ErrMismatch] and a Bug. Nothing was decided.
 type MismatchError struct {
 	ID      string
 	Problem string

@@ -100,9 +100,12 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	if err != nil {
 		return err
 	}
-	is, err := l.record(ctx, c, as, w, until.UnixMilli(), t.longest().Milliseconds())
-	if err == nil && is.calls == 0 {
+	is, err := l.record(ctx, c, as, w, until.UnixMilli())
+	switch {
+	case err == nil && is.calls == 0:
 		is.state, err = l.hold(ctx, c, as, w, t.judge(is))
+	case err == nil && is.state == stateHeld && is.of(as, w):
+		err = l.prolong(ctx, c, is, until.UnixMilli(), t.longest().Milliseconds())
 	}
 	if err != nil {
 		return about(op, w.Item, err)
@@ -110,19 +113,29 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	return is.answer(c, as, w)
 }
 
-// record makes the row of a hold, or finds the one that there is, and locks it. What is
-// held already is prolonged, but not beyond the longest time.
-func (l *ledger) record(ctx context.Context, c branch.Call, as way, w Want, until, longest int64) (is row, err error) {
+// record makes the row of a hold, or finds the one that there is, and locks it.
+func (l *ledger) record(ctx context.Context, c branch.Call, as way, w Want, until int64) (is row, err error) {
 	_, err = l.row(ctx, `insert {into holds} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
 		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {now})
-		{or transaction_id, branch} calls = {old calls} + 1,
-			ask_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} and {new until_ms} <= {now} + ? then {new ask_ms} else {old ask_ms} end,
-			until_ms = case when {old state} = 'held' and {new until_ms} > {old until_ms} and {new until_ms} <= {now} + ? then {new until_ms} else {old until_ms} end
+		{or transaction_id, branch} calls = {old calls} + 1
 		returning calls, state, way, item, n, until_ms, {now}`,
-		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until, longest, longest},
+		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until},
 		&is.calls, &is.state, &is.way, &is.item, &is.n, &is.until, &is.now)
 	return is, err
 }
+
+// prolong gives what is held already a later time, but not beyond the longest.
+func (l *ledger) prolong(ctx context.Context, c branch.Call, is row, until, longest int64) error {
+	if until <= is.until || until > is.now+longest {
+		return nil
+	}
+	_, err := l.exec(ctx, `update {holds} set until_ms = ?, ask_ms = ? where transaction_id = ? and branch = ?`,
+		until, until, c.Transaction, c.Branch)
+	return err
+}
+
+// of reports whether the hold is what a try wants.
+func (is row) of(as way, w Want) bool { return is.way == as.name && is.item == w.Item && is.n == w.N }
 
 // judge says what a new hold is refused for, by the database's clock; held is nothing.
 func (t Table) judge(is row) string {
@@ -161,7 +174,7 @@ func (is row) answer(c branch.Call, as way, w Want) error {
 	if is.state == stateBlocked {
 		return branch.Fail(cancelled(c))
 	}
-	if is.way != as.name || is.item != w.Item || is.n != w.N {
+	if !is.of(as, w) {
 		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was tried before, to %s %d units of %q", c.Branch, is.way, is.n, is.item))
 	}
 	switch is.state {

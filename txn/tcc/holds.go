@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -81,6 +82,9 @@ func (h Holds[T]) cancel(ctx context.Context) error {
 // within runs work in a transaction, and gives the database's errors their class: but
 // for a lost answer to COMMIT it is known that nothing was done.
 func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) error {
+	if h.DB == nil {
+		return branch.Retry(failure.Bug("begin", branch.From(ctx).Transaction, "there is no database"))
+	}
 	err := transact.Do(ctx, transact.At(h.DB, driver.ReadCommitted), branch.From(ctx).Transaction, work)
 	if class, _ := branch.ClassOf(err); err == nil || class != branch.ClassUnknown || interlock.Kind(err) == interlock.Uncertain {
 		return err
@@ -100,10 +104,13 @@ type Swept struct {
 // decides on is gone by then, after its time. Several may sweep at once.
 //
 // It stops at the first error that may pass, such as a coordinator that cannot be
-// reached. What is wrong with one hold alone is told too, and does not keep it from the
-// others.
+// reached; the next sweep begins with the others, which may have another coordinator.
+// What is wrong with one hold alone is told too, and does not keep it from the others.
 func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err error) {
-	var all []overdue
+	if ask == nil || limit < 1 {
+		return s, failure.Bug("sweep", "", "there is nobody to ask, or %d holds: it can be 1 or more", limit)
+	}
+	var all []ref
 	err = h.within(ctx, func(tx driver.Tx[T]) error {
 		all, err = h.Table.due(ctx, tx, limit)
 		return err
@@ -111,7 +118,7 @@ func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err e
 	for _, o := range all {
 		failed := h.sweep(ctx, ask, o, &s)
 		err = errors.Join(err, failed)
-		if kind := interlock.Kind(failed); failed != nil && (ctx.Err() != nil || kind == interlock.Uncertain || kind == interlock.Retryable) {
+		if failed != nil && (ctx.Err() != nil || passes(failed)) {
 			return s, err
 		}
 	}
@@ -120,23 +127,30 @@ func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err e
 
 // sweep asks about one hold. One that cannot be asked about does not stand in the way
 // of others.
-func (h Holds[T]) sweep(ctx context.Context, ask Ask, o overdue, s *Swept) error {
+func (h Holds[T]) sweep(ctx context.Context, ask Ask, o ref, s *Swept) error {
 	decision, err := ask(ctx, o.transaction, o.branch)
-	switch kind := interlock.Kind(err); {
-	case err == nil && decision == Cancel:
-		err := h.cancel(branch.With(ctx, branch.Call{Transaction: o.transaction, Branch: o.branch, Operation: branch.Cancel}))
+	if err == nil && decision == Cancel {
+		err = h.cancel(branch.With(ctx, branch.Call{Transaction: o.transaction, Branch: o.branch, Operation: branch.Cancel}))
 		if err == nil {
 			s.Freed++
+			return nil
 		}
-		return err
-	case err == nil:
-		s.Kept++
-	case kind == interlock.Uncertain || kind == interlock.Retryable:
-		return err
 	}
 	again := h.Again
 	if again <= 0 {
 		again = time.Minute
 	}
+	switch {
+	case err == nil:
+		s.Kept++
+	case passes(err):
+		again = 0 // it stays due, behind those that are
+	}
 	return errors.Join(err, h.within(ctx, func(tx driver.Tx[T]) error { return h.Table.postpone(ctx, tx, o, again) }))
+}
+
+// passes reports whether an error may pass by itself.
+func passes(err error) bool {
+	kind := interlock.Kind(err)
+	return kind == interlock.Uncertain || kind == interlock.Retryable
 }

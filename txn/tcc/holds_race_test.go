@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -166,6 +167,65 @@ func testSweepStops(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	if swept.Freed != 2 || err != nil || in.level(t, "room").Held != 1 {
 		t.Errorf("%+v, %v", swept, err)
 	}
+}
+
+// testSweepGoesOn: a hold whose coordinator never answers does not keep the others, of
+// coordinators that do, from being freed by the next sweeps.
+func testSweepGoesOn(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	in := open(t, openDB(t), "room")
+	for i, id := range []string{"stuck/1", "stuck/2", "free/1", "free/2"} {
+		ok(t, in.do(t.Context(), in.holds().Take(), id, branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Minute)))
+		in.pass(t, id, time.Duration(i)*time.Second-time.Hour)
+	}
+	gone := errors.New("nobody answers")
+	ask := func(_ context.Context, id, _ string) (tcc.Decision, error) {
+		if strings.HasPrefix(id, "stuck") {
+			return "", gone
+		}
+		return tcc.Cancel, nil
+	}
+	for range 3 {
+		if _, err := in.holds().Sweep(t.Context(), ask, 2); err != nil && !errors.Is(err, gone) {
+			t.Fatal(err)
+		}
+	}
+	if held := in.level(t, "room").Held; held != 2 {
+		t.Errorf("%d are held", held)
+	}
+	if n, _ := in.overdue(t); n != 2 {
+		t.Errorf("%d overdue", n)
+	}
+	swept, err := in.holds().Sweep(t.Context(), func(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, nil }, 2)
+	if swept.Freed != 2 || err != nil {
+		t.Errorf("%+v, %v: they are not asked about at once when somebody answers", swept, err)
+	}
+}
+
+// testForgetWaitsForNobody: to forget waits for no transaction that is at work on holds,
+// and keeps none from its work, whatever the level.
+func testForgetWaitsForNobody(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	in := open(t, openDB(t), "room", "suite")
+	take, until := in.holds().Take(), time.Now().Add(time.Hour)
+	for id, item := range map[string]string{"a": "suite", "b": "room", "c": "room"} {
+		ok(t, in.do(t.Context(), take, id, branch.Try, tcc.Want{Item: item, N: 1}, until))
+	}
+	ok(t, in.do(t.Context(), take, "b", branch.Cancel, tcc.Want{}, until))
+	in.Exec(t, `update interlock_tcc_hold set changed_ms = changed_ms - 100000000`)
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	busy := in.Begun(t, driver.ReadCommitted)
+	_, _, err := in.Confirm(call(ctx, "a", "b", branch.Confirm), busy)
+	ok(t, err)
+	forgetting := in.Begun(t, driver.RepeatableRead)
+	if n, err := in.Forget(ctx, forgetting, 24*time.Hour, 10); n != 1 || err != nil {
+		t.Fatalf("%d forgotten, %v", n, err)
+	}
+	for _, id := range []string{"aa", "d"} { // on both sides of what goes
+		ok(t, in.do(ctx, take, id, branch.Try, tcc.Want{Item: "room", N: 1}, until))
+	}
+	ok(t, in.do(ctx, take, "c", branch.Cancel, tcc.Want{}, until))
+	ok(t, forgetting.Commit(ctx))
+	ok(t, busy.Rollback(ctx))
 }
 
 // pass moves the time of a hold, as if so much had passed.

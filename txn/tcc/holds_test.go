@@ -96,6 +96,8 @@ func TestHoldsOfEach(t *testing.T) {
 		{"another request is told apart", testOtherRequest},
 		{"a confirmation against a cancellation", testConfirmAgainstCancel},
 		{"a sweep stops where nobody answers", testSweepStops},
+		{"a sweep goes on past who never answers", testSweepGoesOn},
+		{"to forget waits for nobody", testForgetWaitsForNobody},
 		{"statements are counted", testStatements},
 	}.run(t, databases.Pgx, databases.Maria)
 }
@@ -244,10 +246,11 @@ func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room", "suite")
 	until := time.Now().Add(time.Hour)
 	ok(t, in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, until))
+	later := until.Add(time.Hour)
 	for what, err := range map[string]error{
-		"more":     in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 2}, until),
-		"other":    in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "suite", N: 1}, until),
-		"way back": in.do(t.Context(), in.holds().Give(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, until),
+		"more":     in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 2}, later),
+		"other":    in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "suite", N: 1}, later),
+		"way back": in.do(t.Context(), in.holds().Give(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, later),
 	} {
 		if class, _ := branch.ClassOf(err); class != branch.ClassFail || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "tried before") {
 			t.Errorf("%s: %v", what, err)
@@ -255,5 +258,8 @@ func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 	if l := in.level(t, "room"); l != (tcc.Level{Capacity: 10, Held: 1}) {
 		t.Errorf("%+v", l)
+	}
+	if is := databases.One[int64](t, in.DB, `select max(until_ms) from interlock_tcc_hold`); is != until.UnixMilli() {
+		t.Errorf("it is held for %d ms longer", is-until.UnixMilli())
 	}
 }

@@ -31,6 +31,9 @@ type ledger struct {
 
 // open opens the tables in a transaction.
 func (t Table) open(op string, db driver.SQL) (*ledger, error) {
+	if db == nil {
+		return nil, failure.Bug(op, "", "there is no transaction")
+	}
 	d := db.Dialect()
 	if d != driver.Postgres && d != driver.MariaDB {
 		return nil, failure.Bug(op, "", "SQL of %q is not spoken", string(d))

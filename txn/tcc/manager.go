@@ -82,9 +82,15 @@ type Manager struct {
 func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager, error) {
 	options, err := o.resolve()
 	problems := []error{err}
+	if c == nil {
+		problems = append(problems, failure.Bug("make manager", "", "there is no coordinator"))
+	}
 	m := &Manager{coordinator: c, options: options, handles: map[string]handle{}}
 	for _, r := range resources {
-		h := r.handle()
+		var h handle
+		if r != nil {
+			h = r.handle()
+		}
 		problems = append(problems, named("make manager", "a resource", h.name, maxBranch))
 		switch _, twice := m.handles[h.name]; {
 		case h.try == nil:

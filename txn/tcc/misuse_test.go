@@ -26,13 +26,14 @@ func TestManagers(t *testing.T) {
 		resources []Defined
 		want      string // empty if nothing is wrong
 	}{
-		"right":     {nil, []Defined{v.define()}, ""},
-		"nothing":   {nil, nil, ""},
-		"nil":       {nil, []Defined{Define[string, string]("x", nil)}, "is nil"},
-		"no name":   {nil, []Defined{Define("", Resource[string, string](v))}, "1 to 255"},
-		"long name": {nil, []Defined{Define(strings.Repeat("x", 256), Resource[string, string](v))}, "1 to 255"},
-		"twice":     {nil, []Defined{v.define(), v.define()}, "each its own"},
-		"margin":    {&Options{Hold: time.Second, Margin: time.Second}, nil, "nothing could ever be confirmed"},
+		"right":      {nil, []Defined{v.define()}, ""},
+		"nothing":    {nil, nil, ""},
+		"nil":        {nil, []Defined{Define[string, string]("x", nil)}, "is nil"},
+		"nil itself": {nil, []Defined{nil}, "is nil"},
+		"no name":    {nil, []Defined{Define("", Resource[string, string](v))}, "1 to 255"},
+		"long name":  {nil, []Defined{Define(strings.Repeat("x", 256), Resource[string, string](v))}, "1 to 255"},
+		"twice":      {nil, []Defined{v.define(), v.define()}, "each its own"},
+		"margin":     {&Options{Hold: time.Second, Margin: time.Second}, nil, "nothing could ever be confirmed"},
 	} {
 		c2, err := coordinator.New(j, nil)
 		ok(t, err)
@@ -44,6 +45,12 @@ func TestManagers(t *testing.T) {
 			t.Errorf("%s: a coordinator has two managers: %v", name, again)
 		}
 	}
+}
+
+// TestNoCoordinator: nothing can be made without one.
+func TestNoCoordinator(t *testing.T) {
+	_, err := New(nil, nil)
+	wantKind(t, err, interlock.Bug, nil)
 }
 
 // TestBadInput ends in a clear error, and nothing was tried.

@@ -121,10 +121,16 @@ func (d Definition[Q, H]) handle() handle { return d.of }
 
 // Target says which of several targets serves a request, such as the host: limits and
 // pauses of the coordinator are those of a target. Without it the target is the
-// resource's name. It must not block, and gives the same for equal requests.
+// resource's name, and so it is if of panics. It must not block, and gives the same for
+// equal requests.
 func (d Definition[Q, H]) Target(of func(q Q) string) Definition[Q, H] {
 	name := d.of.name
-	d.of.target = func(request json.RawMessage) string {
+	d.of.target = func(request json.RawMessage) (target string) {
+		defer func() { // the coordinator's goroutine must survive it
+			if recover() != nil {
+				target = name
+			}
+		}()
 		var q Q
 		if err := json.Unmarshal(request, &q); err != nil {
 			return name

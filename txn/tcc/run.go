@@ -26,7 +26,9 @@ const MaxBranches = driver.MaxRecords - 1
 //
 //   - a [*CancelledError]: the decision is to cancel. Its cause is the branch's error,
 //     or that of ctx, which is the only thing that the end of ctx does;
-//   - a [*MismatchError]: there is another transaction of that id;
+//   - a [*MismatchError]: there is another transaction of that id. What this one held
+//     meanwhile is cancelled, but for branches that the other one has by the same name:
+//     those are the other's, so what another resource holds for them waits for a person;
 //   - a Retryable error: the journal could not be read, and nothing was tried;
 //   - an Uncertain error: what is decided could not be found out. Repeating finds out,
 //     or decides;
@@ -151,7 +153,11 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	case errors.Is(err, journal.ErrExists):
 		return r.follow(ctx)
 	case d == Confirm:
-		return r.decide(ctx, Cancel, err)
+		o, err := r.decide(ctx, Cancel, err)
+		if o.Decision != Cancel { // what has begun without an answer is not driven yet
+			m.coordinator.Nudge(r.id)
+		}
+		return o, err
 	}
 	return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: errors.Join(err, cause)}
 }

@@ -191,6 +191,67 @@ func TestLostDecision(t *testing.T) {
 	}
 }
 
+// TestLostDecisionIsCarriedOut at once, and not only when somebody looks at what nobody
+// seems to drive.
+func TestLostDecisionIsCarriedOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := &watched{Journal: memory.NewJournal()}
+		store.fail = func(_ int, a driver.Append) (before, after error) {
+			if a.Epoch == 0 && a.Records[len(a.Records)-1].Step == string(Confirm) {
+				return nil, errNetwork
+			}
+			return nil, nil
+		}
+		hotel := newVenue("hotel", 1)
+		r := serve(t, store, 1, nil, hotel)
+		_, err := r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		if o, err := r.Wait(ctx, "1"); o.State != Confirmed || err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
+// TestTriesTellUntil: a try's call bears the time until which to hold, and no other call
+// does.
+func TestTriesTellUntil(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		until := map[branch.Operation]time.Time{}
+		hotel.bad = func(c branch.Call) (before, after error) {
+			until[c.Operation] = c.Until
+			return nil, nil
+		}
+		r := serve(t, nil, 1, &Options{Hold: time.Minute}, hotel)
+		want := time.Now().Add(time.Minute).Truncate(time.Millisecond)
+		_, err := r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		_, err = r.Wait(t.Context(), "1")
+		ok(t, err)
+		if !until[branch.Try].Equal(want) || !until[branch.Confirm].IsZero() {
+			t.Errorf("%v, want %v", until, want)
+		}
+	})
+}
+
+// TestPanickingTarget: a function of the user's that panics while the coordinator
+// drives ends no process, and no transaction.
+func TestPanickingTarget(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		r := idle(t, nil, nil, nil)
+		r.handles["hotel"] = hotel.define().Target(func(string) string { panic("no such host") }).of
+		r.serve(t, 1)
+		_, err := r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		if o, err := r.Wait(t.Context(), "1"); o.State != Confirmed || err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
 // TestUnknownDecision: while the journal does not answer, an outcome is not told, and
 // nothing is confirmed or cancelled; running again decides, with what is held.
 func TestUnknownDecision(t *testing.T) {

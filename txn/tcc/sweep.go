@@ -2,6 +2,8 @@ package tcc
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -12,27 +14,32 @@ import (
 // [Manager.Decide], or a way there.
 type Ask func(ctx context.Context, transaction, branch string) (Decision, error)
 
-// overdue is a hold whose time is over.
-type overdue struct{ transaction, branch string }
+// ref is the key of a hold.
+type ref struct{ transaction, branch string }
 
 // due lists holds that are to be asked about, the oldest first. It locks nothing.
-func (t Table) due(ctx context.Context, db driver.SQL, limit int) (all []overdue, err error) {
+func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error) {
 	l, err := t.open("sweep", db)
 	if err != nil {
 		return nil, err
 	}
-	err = l.Query(ctx, l.text(`select transaction_id, branch from {holds} where ask_ms <= {now} order by ask_ms limit ?`), []any{limit},
-		func(scan func(...any) error) error {
-			var o overdue
-			err := scan(&o.transaction, &o.branch)
-			all = append(all, o)
-			return err
-		})
+	all, err := l.refs(ctx, `where ask_ms <= {now} order by ask_ms limit ?`, limit)
 	return all, about("sweep", l.holds, err)
 }
 
+// refs lists holds.
+func (l *ledger) refs(ctx context.Context, which string, args ...any) (all []ref, err error) {
+	err = l.Query(ctx, l.text(`select transaction_id, branch from {holds} `+which), args, func(scan func(...any) error) error {
+		var r ref
+		err := scan(&r.transaction, &r.branch)
+		all = append(all, r)
+		return err
+	})
+	return all, err
+}
+
 // postpone makes a hold one that is to be asked about after a while.
-func (t Table) postpone(ctx context.Context, db driver.SQL, o overdue, wait time.Duration) error {
+func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Duration) error {
 	l, err := t.open("sweep", db)
 	if err != nil {
 		return err
@@ -70,11 +77,27 @@ func (t Table) Forget(ctx context.Context, db driver.SQL, age time.Duration, lim
 	if err != nil {
 		return 0, err
 	}
-	// MariaDB deletes with a limit, PostgreSQL by a list; neither does what the other can.
-	query := `delete from {holds} where state <> 'held' and changed_ms < {now} - ? limit ?`
-	if !l.maria {
-		query = `delete from {holds} where ctid = any (array (select ctid from {holds} where state <> 'held' and changed_ms < {now} - ? limit ?))`
+	n, err := l.forget(ctx, `state <> 'held' and changed_ms < {now} - ?`, age.Milliseconds(), limit)
+	return n, about(op, l.holds, err)
+}
+
+// forget looks without locks and deletes by key: on MariaDB deleting by age would lock
+// all rows and gaps that it passes by, and keep everybody from trying.
+func (l *ledger) forget(ctx context.Context, old string, age int64, limit int) (n int, err error) {
+	all, err := l.refs(ctx, `where `+old+` limit ?`, age, limit)
+	const atOnce = 200
+	for some := range slices.Chunk(all, atOnce) {
+		if err != nil {
+			break
+		}
+		var args []any
+		for _, r := range some {
+			args = append(args, r.transaction, r.branch)
+		}
+		these := strings.TrimSuffix(strings.Repeat(`transaction_id = ? and branch = ? or `, len(some)), " or ")
+		var gone int64
+		gone, err = l.exec(ctx, `delete from {holds} where (`+these+`) and `+old, append(args, age)...)
+		n += int(gone)
 	}
-	n, err := l.exec(ctx, query, age.Milliseconds(), limit)
-	return int(n), about(op, l.holds, err)
+	return n, err
 }

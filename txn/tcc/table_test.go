@@ -190,6 +190,13 @@ func TestMisuse(t *testing.T) {
 		"nothing":        table.Give(in("1", "b"), foreign{driver.Postgres}, tcc.Want{Item: "room"}, until),
 		"less":           table.Give(in("1", "b"), foreign{driver.Postgres}, tcc.Want{Item: "room", N: -1}, until),
 		"much":           table.Give(in("1", "b"), foreign{driver.Postgres}, tcc.Want{Item: "room", N: driver.MaxQuantity + 1}, until),
+		"no database":    table.Take(in("1", "b"), nil, w, until),
+		"show nowhere":   show(nil, "room"),
+		"create nowhere": table.Create(t.Context(), nil),
+		"no holds":       second(tcc.Holds[driver.SQL]{}.Sweep(t.Context(), decided, 1)),
+		"nobody asked":   second(tcc.Holds[driver.SQL]{DB: nowhere{}}.Sweep(t.Context(), nil, 1)),
+		"no limit":       second(tcc.Holds[driver.SQL]{DB: nowhere{}}.Sweep(t.Context(), decided, 0)),
+		"try nowhere":    second(tcc.Holds[driver.SQL]{}.Take().Try(in("1", "b"), w, until)),
 		"dialect":        table.Take(in("1", "b"), foreign{"oracle"}, w, until),
 		"create":         table.Create(t.Context(), foreign{"oracle"}),
 		"set below":      table.Set(t.Context(), foreign{driver.Postgres}, "room", -1),
@@ -204,6 +211,13 @@ func TestMisuse(t *testing.T) {
 		}
 	}
 }
+
+func second[V any](_ V, err error) error { return err }
+
+func decided(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, nil }
+
+// nowhere is a database that is not asked.
+type nowhere struct{ driver.BeginnerAt[driver.SQL] }
 
 // foreign is a database that is not there.
 type foreign struct{ dialect driver.Dialect }

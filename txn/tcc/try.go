@@ -46,6 +46,7 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 	c := branch.Call{Transaction: r.id, Branch: t.branch, Operation: op, Attempt: attempt,
 		Begun: r.began.Truncate(time.Millisecond), Deadline: now.Add(timeout)}
 	if op == branch.Try { // nobody waits for it beyond
+		c.Until = r.until().Truncate(time.Millisecond)
 		if limit := r.began.Add(r.limit()); limit.Before(c.Deadline) {
 			c.Deadline = limit
 		}
