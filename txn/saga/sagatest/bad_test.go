@@ -58,6 +58,16 @@ var unsound = map[string]struct {
 			return untake(s, ctx, "b", n)
 		}), take(w, "p").Pivot())
 	}, []string{"undo needs the output:b"}, "undone without its output"},
+	"undo by its output, given up at once": { // its action is not to blame
+		func(w *World, s *shop) saga.Definition[int] {
+			return saga.Define("order", taking(s, "b").Retry(saga.Policy{Attempts: 1}).Undo("unb", func(ctx context.Context, n int, out *string) error {
+				if out == nil {
+					s.first("undone " + doing(ctx))
+					return nil
+				}
+				return untake(s, ctx, "b", n)
+			}), take(w, "p").Pivot())
+		}, []string{"undo needs the output:b"}, "undone without its output"},
 	"undo panics without its output": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
 			_ = *out
@@ -211,6 +221,9 @@ var unsound = map[string]struct {
 		nothing := func(context.Context, int, *string) error { return nil }
 		return saga.Define("order", saga.Parallel(taking(s, "a").Undo("una", nothing), good(w, "b"), taking(s, "c").Undo("unc", nothing)), take(w, "p").Pivot())
 	}, []string{"missing undo:a", "missing undo:c"}, `"a": 10`},
+	"mistake in the last group": {func(w *World, s *shop) saga.Definition[int] {
+		return saga.Define("order", saga.Parallel(good(w, "a"), taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })))
+	}, []string{"missing undo:b"}, "b was done, what comes behind or beside it was refused, and it was undone"},
 	"mistake of an index": {func(w *World, s *shop) saga.Definition[int] {
 		b := taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })
 		return saga.DefineFunc("order", func(run *saga.S, n int) error {

@@ -103,14 +103,12 @@ func (r *run) behindPivot(step string) bool {
 	return pivot >= 0 && i >= 0 && r.steps[i].Stage > r.steps[pivot].Stage
 }
 
-// repeatRefused finds an action that was done, and refused when it was called again
-// before its undo.
+// repeatRefused finds an action that was done, and refused when it was called again.
 func (r *run) repeatRefused() (step string, err error) {
 	done := map[string]bool{}
 	for _, a := range r.answers {
 		switch {
 		case a.undo:
-			delete(done, a.step)
 		case a.err == nil:
 			done[a.step] = true
 		case done[a.step] && a.refuses():

@@ -39,7 +39,7 @@ type Scene[I any] struct {
 
 // Explore plays a scene in all the ways that the package comment tells, and reports
 // what it finds, each as an error of the test. The function makes a new scene, the same
-// each time, for each run; there are some ten runs for a step. It may not be called in a
+// each time, for each run; there are some twenty runs for a step. It may not be called in a
 // bubble of synctest.
 func Explore[I any](t *testing.T, scene func() Scene[I]) {
 	t.Helper()
