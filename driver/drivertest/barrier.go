@@ -75,7 +75,7 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		{"BarrierOverARestart", Servers | Durable, testBarrierOverARestart[B]},
 	} {
 		tests = append(tests, storeTest[driver.Barrier[B]]{c.name, c.needs, func(s *storeScene[driver.Barrier[B]]) {
-			c.test(&barrierScene[B]{storeScene: s, h: h, barrier: s.store, began: time.Now().Add(-100 * steps).Truncate(time.Millisecond)})
+			c.test(&barrierScene[B]{storeScene: s, h: h, barrier: s.store, began: time.Now().Add(-100 * stride).Truncate(time.Millisecond)})
 		}})
 	}
 	h.run(t, tests)
@@ -120,9 +120,9 @@ func (s *barrierScene[B]) must(c driver.BarrierCall, w BarrierWork, want driver.
 	return got
 }
 
-// steps is so far apart that a mark which lies it behind a transaction's begin has its
-// branches forgotten.
-const steps = 2 * driver.BarrierSpread
+// stride is how far two transactions begin apart so that a mark at the second has the
+// first's branches forgotten.
+const stride = 2 * driver.BarrierSpread
 
 // is makes the usual call.
 func (s *barrierScene[B]) is(p driver.BarrierPhase, want driver.BarrierOutcome, ran bool, count int64) driver.BarrierAnswer {

@@ -56,7 +56,7 @@ func testBarrierForgetsInBatches[B any](s *barrierScene[B]) {
 		s.must(s.at(driver.BarrierFirst, strconv.Itoa(i), s.began.Add(time.Duration(i)*time.Millisecond)), BarrierWork{Key: "n", Add: 1},
 			driver.BarrierIsDone, true, int64(i+1))
 	}
-	mark := s.began.Add(steps)
+	mark := s.began.Add(stride)
 	s.forgets(mark, 10, 10)
 	for i := range branches {
 		s.must(s.at(driver.BarrierFirst, strconv.Itoa(i), s.began.Add(time.Duration(i)*time.Millisecond)), BarrierWork{Key: "n", Add: 1},
@@ -117,7 +117,7 @@ func testBarrierLaterBegin[B any](s *barrierScene[B]) {
 // it falls out, none runs twice.
 func testBarrierLateCall[B any](s *barrierScene[B]) {
 	const branches, callers = 40, 4
-	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * steps) }
+	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * stride) }
 	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open(), s.open()}
 	var running sync.WaitGroup
 	for caller := range callers {
