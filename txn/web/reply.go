@@ -1,11 +1,9 @@
 package web
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/interlock-dev/interlock"
@@ -64,5 +62,3 @@ func reply(w http.ResponseWriter, data any, err error) {
 	w.WriteHeader(code)
 	_, _ = w.Write(append(text, '\n')) // who has gone does not read it
 }
-
-func newReader(text []byte) io.Reader { return bytes.NewReader(text) }

@@ -83,13 +83,13 @@ type action = saga.Action[order, json.RawMessage]
 func stages(plain, undone action, steps []orderStep, grouped bool) (all []saga.StepOf[order], err error) {
 	for _, of := range steps {
 		switch {
-		case of.Parallel != nil && !grouped:
+		case len(of.Parallel) > 0 && !grouped:
 			group, err := stages(plain, undone, of.Parallel, true)
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, saga.Parallel(group...))
-		case of.Parallel != nil:
+		case len(of.Parallel) > 0:
 			return nil, fmt.Errorf("a parallel group stands in another one")
 		case of.Sleep > 0:
 			all = append(all, saga.Sleep[order](of.Name, time.Duration(of.Sleep)))
@@ -121,7 +121,7 @@ func (of orderStep) action(plain, undone action) action {
 // find is the step of a name.
 func find(steps []orderStep, name string) *orderStep {
 	for i := range steps {
-		if steps[i].Name == name && steps[i].Parallel == nil {
+		if steps[i].Name == name && len(steps[i].Parallel) == 0 {
 			return &steps[i]
 		}
 		if found := find(steps[i].Parallel, name); found != nil {
@@ -156,7 +156,7 @@ func (s *Service) send(ctx context.Context, o order, out *json.RawMessage) (json
 		}
 		body = text
 	}
-	return output(s.caller.Post(ctx, address, c.Call, body))
+	return output(s.post(ctx, address, c.Call, body))
 }
 
 func (s *Service) startSaga(r *http.Request) (any, error) {
@@ -188,12 +188,31 @@ func (s *Service) permittedSteps(steps []orderStep) error {
 				return err
 			}
 		}
-		if of.Do == "" && of.Parallel == nil && of.Sleep == 0 {
-			return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep", of.Name)
+		if err := of.check(); err != nil {
+			return err
 		}
 		if err := s.permittedSteps(of.Parallel); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// check refuses a step of which a part would be left out.
+func (of orderStep) check() error {
+	ways := 0
+	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0} {
+		if is {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep", of.Name)
+	case ways > 1:
+		return badRequest("step %q has more than one of an address to do it, steps that are parallel, and a time to sleep", of.Name)
+	case of.Do == "" && (of.Undo != "" || of.Pivot || of.Uncompensable || of.Input != nil || of.Timeout > 0 || of.Retry != nil):
+		return badRequest("step %q has no address to do it, and says what only a step can that has one", of.Name)
 	}
 	return nil
 }
@@ -225,6 +244,9 @@ func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) 
 
 // helpSaga is retry, skip, resolve and now.
 func (s *Service) helpSaga(r *http.Request) (any, error) {
+	if _, err := waiting(r); err != nil {
+		return nil, err
+	}
 	who, err := read[by](r)
 	if err != nil {
 		return nil, err
@@ -232,7 +254,12 @@ func (s *Service) helpSaga(r *http.Request) (any, error) {
 	id, operator, by := r.PathValue("id"), saga.NewOperator(s.journal), saga.By{Actor: who.Actor, Reason: who.Reason}
 	switch act := r.PathValue("act"); act {
 	case "retry":
-		err = operator.Retry(r.Context(), id, who.Step, who.Input, by)
+		if who.Input != nil && who.Step != "" {
+			who.Input, err = s.edited(r.Context(), id, who.Step, who.Input)
+		}
+		if err == nil {
+			err = operator.Retry(r.Context(), id, who.Step, who.Input, by)
+		}
 	case "skip":
 		err = operator.Skip(r.Context(), id, who.Step, by)
 	case "resolve":
@@ -247,6 +274,25 @@ func (s *Service) helpSaga(r *http.Request) (any, error) {
 	}
 	s.nudge(id)
 	return s.showSaga(r)
+}
+
+// edited is the input of a step as the journal keeps it: its order, in which the step
+// has another input, and everything else as it was.
+func (s *Service) edited(ctx context.Context, id, step string, input json.RawMessage) (json.RawMessage, error) {
+	o, err := s.sagas.Look(ctx, id)
+	if err != nil || o.Type != kind { // a saga of this process's own has what its step takes
+		return input, err
+	}
+	var as order
+	if err := json.Unmarshal(o.Input, &as); err != nil {
+		return nil, badRequest("the input of saga %q is not an order: %v", id, err)
+	}
+	of := find(as.Steps, step)
+	if of == nil {
+		return nil, badRequest("saga %q has no step %q", id, step)
+	}
+	of.Input = input
+	return json.Marshal(as)
 }
 
 func viewSaga(o saga.Outcome) sagaView {

@@ -47,28 +47,28 @@ type ask struct {
 }
 
 // remote is the resource of all branches over HTTP.
-type remote struct{ caller branch.Caller }
+type remote struct{ service *Service }
 
 func (s *Service) remoteResource() tcc.Definition[ask, json.RawMessage] {
-	return tcc.Define("http", tcc.Resource[ask, json.RawMessage](remote{s.caller})).Target(func(q ask) string { return host(q.URL) })
+	return tcc.Define("http", tcc.Resource[ask, json.RawMessage](remote{s})).Target(func(q ask) string { return host(q.URL) })
 }
 
 // Try is [tcc.Resource]'s.
 func (r remote) Try(ctx context.Context, q ask, until time.Time) (json.RawMessage, error) {
 	c := branch.From(ctx)
 	c.Until = until.Truncate(time.Millisecond)
-	return output(r.caller.Post(ctx, q.URL, c, q.Input))
+	return output(r.service.post(ctx, q.URL, c, q.Input))
 }
 
 // Confirm is [tcc.Resource]'s.
 func (r remote) Confirm(ctx context.Context, q ask, _ json.RawMessage) error {
-	_, err := r.caller.Post(ctx, q.URL, branch.From(ctx), q.Input)
+	_, err := r.service.post(ctx, q.URL, branch.From(ctx), q.Input)
 	return err
 }
 
 // Cancel is [tcc.Resource]'s.
 func (r remote) Cancel(ctx context.Context, q ask, _ *json.RawMessage) error {
-	_, err := r.caller.Post(ctx, q.URL, branch.From(ctx), q.Input)
+	_, err := r.service.post(ctx, q.URL, branch.From(ctx), q.Input)
 	return err
 }
 
@@ -103,8 +103,8 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	if o.Decision == "" {
 		return nil, err
 	}
-	if o, err = s.settledTCC(r.Context(), o, wait); err != nil {
-		return nil, err
+	if settled, err := s.settledTCC(r.Context(), o, wait); err == nil { // what is decided stands otherwise too
+		o = settled
 	}
 	v := viewBooking(o)
 	for name, try := range tries {
@@ -164,6 +164,9 @@ type decisionView struct {
 
 // helpTCC is retry, skip and resolve.
 func (s *Service) helpTCC(r *http.Request) (any, error) {
+	if _, err := waiting(r); err != nil {
+		return nil, err
+	}
 	who, err := read[by](r)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ type commit struct {
 type commitView struct {
 	ID       string                     `json:"id"`
 	Decision string                     `json:"decision"`
-	State    string                     `json:"state,omitempty"` // empty if nothing is in the journal
+	State    string                     `json:"state,omitempty"` // empty if nothing is in the journal, or it does not answer
 	Reason   string                     `json:"reason,omitempty"`
 	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
 	Branches []branchView               `json:"branches,omitempty"`
@@ -74,7 +74,8 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 			v.Outputs[name] = text
 		}
 	}
-	return v, s.settledTwoPC(r.Context(), &v, wait)
+	_ = s.settledTwoPC(r.Context(), &v, wait) // what is decided stands, wherever it does
+	return v, nil
 }
 
 // settledTwoPC waits until nothing is left to do, and says where it stands.
@@ -119,6 +120,9 @@ func (s *Service) decideTwoPC(r *http.Request) (any, error) {
 }
 
 func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
+	if _, err := waiting(r); err != nil {
+		return nil, err
+	}
 	who, err := read[by](r)
 	if err != nil {
 		return nil, err

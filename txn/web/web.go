@@ -23,6 +23,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,8 +49,11 @@ type Options struct {
 	// Client calls the branches; nil means http.DefaultTransport's.
 	Client *http.Client
 	// Allow says whether branches at an address may be called: nil, or why not. It is
-	// asked before anything is begun. A nil Allow permits every address: enough where
-	// only those can reach the service who can reach the addresses.
+	// asked before anything is begun, and again before each call, since another process
+	// may have begun it. It sees the address as it is written: names that resolve to
+	// what must not be reached, and dots in paths, are its own to mind. A nil Allow
+	// permits every address: enough where only those can reach the service who can
+	// reach the addresses.
 	Allow func(*url.URL) error
 	// Participants are those of two-phase commit: their addresses by their names, which
 	// are the same in every process on the journal.
@@ -61,7 +65,8 @@ type Options struct {
 }
 
 // A Service is the http.Handler of a coordinator, and drives what it has begun. It is
-// safe for concurrent use.
+// safe for concurrent use. Requests that a browser sends for a page of another origin
+// are refused with 403; those that do not come within 30 seconds are not waited for.
 type Service struct {
 	handler      http.Handler
 	options      Options
@@ -73,12 +78,13 @@ type Service struct {
 	tcc          *tcc.Manager
 	twopc        *twopc.Manager
 	participants map[string]twopc.Resource[*twopc.Remote]
+	patience     time.Duration // with a request that does not come
 }
 
 // New makes the service of a coordinator that does not serve yet and has no protocols.
 // It sends nothing.
 func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
-	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Resource[*twopc.Remote]{}}
+	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Resource[*twopc.Remote]{}, patience: 30 * time.Second}
 	if o != nil {
 		s.options = *o
 	}
@@ -129,11 +135,29 @@ func (s *Service) routes() http.Handler {
 		"POST /v1/2pc/{id}/acknowledge": s.acknowledgeTwoPC,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			data, err := answer(r)
+			var data any
+			err := s.receive(w, r)
+			if err == nil {
+				data, err = answer(r)
+			}
 			reply(w, data, err)
 		})
 	}
-	return mux
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+// receive reads a request whole, for no longer than the service has patience: what it
+// waits for afterwards is another matter.
+func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(s.patience)) // who serves it otherwise sees to that
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil {
+		return badRequest("the request cannot be read: %v", err)
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	r.Body = io.NopCloser(bytes.NewReader(text))
+	return nil
 }
 
 // permitted reports why branches at an address are not called.
@@ -150,6 +174,14 @@ func (s *Service) permitted(address string) error {
 	return nil
 }
 
+// post calls the branch at an address.
+func (s *Service) post(ctx context.Context, address string, c branch.Call, input []byte) ([]byte, error) {
+	if err := s.permitted(address); err != nil {
+		return nil, branch.Retry(err) // nothing was sent, and it may be permitted again
+	}
+	return s.caller.Post(ctx, address, c, input)
+}
+
 // host is what is busy or broken together.
 func host(address string) string {
 	u, err := url.Parse(address)
@@ -164,16 +196,12 @@ const maxRequest = 1 << 20
 
 // read takes a request's JSON, strictly: a field that is misspelled is an error.
 func read[T any](r *http.Request) (v T, err error) {
-	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxRequest))
-	if err != nil {
-		return v, badRequest("the request cannot be read: %v", err)
-	}
-	d := json.NewDecoder(newReader(text))
+	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&v); err != nil {
 		return v, badRequest("the request is not as it should be: %v", err)
 	}
-	if d.More() {
+	if _, err := d.Token(); err != io.EOF {
 		return v, badRequest("the request has more than one JSON value")
 	}
 	return v, nil

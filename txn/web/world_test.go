@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -110,13 +111,14 @@ func (s *shop) set(change func()) {
 type service struct {
 	t    *testing.T
 	url  string
+	web  *web.Service
 	stop func()
 }
 
 // wild is a name that has to be encoded wherever it stands.
 const wild = "order/42 é?"
 
-func serve(t *testing.T, store *memory.Journal, o *web.Options) *service {
+func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 	t.Helper()
 	transport := &http.Transport{}
 	if o == nil {
@@ -138,7 +140,7 @@ func serve(t *testing.T, store *memory.Journal, o *web.Options) *service {
 	served := make(chan error, 1)
 	go func() { served <- c.Run(context.Background(), claim) }()
 	server := httptest.NewServer(w)
-	s := &service{t: t, url: server.URL}
+	s := &service{t: t, url: server.URL, web: w}
 	s.stop = sync.OnceFunc(func() {
 		server.Close()
 		ctx := context.Background()
