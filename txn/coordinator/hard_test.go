@@ -36,6 +36,28 @@ func TestNudgeAtRest(t *testing.T) {
 	})
 }
 
+// TestAppendRefused: who finds by an append that somebody else has appended goes on
+// from what is there, at once, though nobody has told.
+func TestAppendRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		failed := func(e observe.CoordinatorFailed) { t.Error(e.Err) }
+		r := idle(t, nil, &Options{Poll: time.Hour, Hooks: &observe.Coordinator{Failed: failed}}, nil)
+		ok(t, r.Handle("race", protocolFunc(func(turn *Turn) error {
+			if len(turn.Entries()) == 1 {
+				log, _, err := r.Journal().Open(t.Context(), turn.ID())
+				ok(t, err)
+				ok(t, log.Append(t.Context(), time.Now().Add(24*time.Hour), journal.Entry{Kind: "help"}))
+			}
+			return turn.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		r.begin(t, "1", "race:x")
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("it is left until it is due")
+		}
+	})
+}
+
 // TestReserved: what is found while somebody tries to begin it once more is driven all
 // the same, and what may have begun is looked for.
 func TestReserved(t *testing.T) {

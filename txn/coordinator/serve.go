@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -238,7 +237,7 @@ func (s *server) sleep(d time.Duration) bool {
 
 // failed tells of what went wrong, unless it did because the server ends.
 func (s *server) failed(id string, err error) {
-	if s.ctx.Err() == nil && !errors.Is(err, journal.ErrMoved) {
+	if s.ctx.Err() == nil {
 		s.coordinator.failed(id, s.shard.Number(), err)
 	}
 }

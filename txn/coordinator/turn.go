@@ -67,22 +67,19 @@ func (t *Turn) run() {
 	}
 }
 
-// rest drives until there is nothing to do now.
+// rest drives until there is nothing to do now, by what was there.
 func (t *Turn) rest() {
-	s := t.server
 	if !t.enter() {
 		return
 	}
-	err := t.drive()
-	for errors.Is(err, journal.ErrMoved) && s.ctx.Err() == nil {
-		t.log, t.due = nil, true
-		err = t.drive()
-	}
-	if err != nil && !errors.Is(err, errCrowded) {
-		s.failed(t.id, err)
-		if lost(err) {
-			s.fail(err)
-		}
+	switch err := t.drive(); {
+	case lost(err):
+		t.server.failed(t.id, err)
+		t.server.fail(err)
+	case errors.Is(err, journal.ErrMoved):
+		t.outrun.Store(true) // read again, and decide anew
+	case err != nil && !errors.Is(err, errCrowded):
+		t.server.failed(t.id, err)
 	}
 }
 
