@@ -86,7 +86,8 @@ type Doubt struct {
 
 // A Participant finishes branches that were prepared, from any process and any
 // session, and lists them. It finishes and lists those of its own namespace only.
-// It is safe for concurrent use and retries nothing.
+// It is safe for concurrent use and retries nothing. After an error of Commit or Rollback
+// of whatever kind, but ErrHeuristic, the branch may be in doubt still: ask again.
 type Participant interface {
 	// Commit makes what the branch did visible. It is idempotent: a branch that was
 	// committed is committed. One that was rolled back, or of which nothing is known
@@ -106,13 +107,15 @@ type Participant interface {
 // what is left on this side. It is used by one goroutine at a time.
 type Preparing interface {
 	// Prepare ends the work and promises that it can be committed and rolled back,
-	// whatever crashes. The session that did the work is free when it returns. The
-	// vote counts if there is no error. With VoteNo, or an error that is Definite
-	// and says why it is a no, nothing is left of the branch. After any other error
-	// the branch may be prepared, and Participant.Rollback has to be told.
+	// whatever crashes. The user must not use the session any more. A participant
+	// may hold it until the branch is committed or rolled back, for a bounded time:
+	// see package driver/mysql. The vote counts if there is no error. With VoteNo
+	// nothing is left of the branch, nor after an error that is Definite, or
+	// Retryable if another branch may do better, as after a deadlock. After one that
+	// is Uncertain it may be prepared, and Participant.Rollback has to be told.
 	Prepare(ctx context.Context) (Vote, error)
 	// CommitOne commits a branch that is the only one of its transaction, without
-	// preparing it. The outcome of an error that is not Definite is unknown.
+	// preparing it. Whether it was done is unknown only if the error is Uncertain.
 	CommitOne(ctx context.Context) error
 	// Abandon takes back what the branch did, if it was neither prepared nor
 	// committed, and frees the session, even if ctx has ended. It is idempotent.

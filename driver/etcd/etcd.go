@@ -12,6 +12,9 @@
 //		return nil // hand c to a guard
 //	})
 //
+// Beside locks there is [Shard], balances and small values that take part in two-phase
+// commit: see package txn/twopc.
+//
 // # Guarantees
 //
 // Claims exclude each other through a crash of the servers, a partition and a

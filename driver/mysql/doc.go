@@ -18,6 +18,9 @@
 // MariaDB 10.5 or later is needed for either, and not MySQL, which does not answer
 // an INSERT with its row.
 //
+// Beside them [OpenParticipant] makes a server take part in two-phase commit, by XA:
+// see [Participant] and package txn/twopc.
+//
 // # Guarantees
 //
 // GET_LOCK is local to one server and lives in its memory. A crash of the server

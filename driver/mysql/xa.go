@@ -27,7 +27,9 @@ type ParticipantOptions struct {
 	// Keep is how long the session of a prepared branch waits for a Commit or Rollback
 	// of this Participant. Until it is over no other process can finish the branch, and
 	// the connection is missing in the pool. 0 means [DefaultKeep]; below 0 sessions
-	// are closed at once, and each branch costs several requests more.
+	// are closed at once, and each branch costs several requests more. It should be the
+	// same in all processes: whoever has to finish the branch of another one ends a
+	// session that has been idle for 3 seconds longer than its own Keep.
 	Keep time.Duration
 }
 
@@ -57,8 +59,9 @@ const DefaultKeep = 2 * time.Second
 // MariaDB binds a prepared branch to its session, and lets others finish it once that
 // has ended. A Participant therefore keeps the session for a while, to finish the
 // branch in it. Whoever else finishes a branch first makes sure that its session is
-// gone, for which it has to see the sessions of the others: be the same user, or have
-// the privilege PROCESS. Then it waits for a moment, because the server, just after the
+// gone, or ends it if the process that has it is stopped or cut off. For that it has to
+// be the same user as the others; with the privilege PROCESS it sees their sessions, and
+// with CONNECTION ADMIN it can end them. Then it waits for a moment, because the server, just after the
 // end of a session, answers XA COMMIT with success and does nothing; and looks at the
 // mark afterwards, to believe no such answer.
 //

@@ -29,6 +29,7 @@ type branch struct {
 	x          driver.XID
 	xid        string // in a statement
 	key, marks string
+	session    int64 // the server's number of it
 	over       bool
 	until      *time.Timer // how long the session is kept
 }
@@ -40,7 +41,9 @@ const written = `(select sum(variable_value) from information_schema.session_sta
 
 // Begin opens a branch on a session of its own, with the pool's own settings, in one
 // request; see driver.Preparer. Statements that would commit are refused by the server.
-// A name that a branch has which was not finished is Retryable.
+// Do not close the session: the pool would lend it to others, with the branch. It is
+// ended when that is noticed, with what they have done in it. A name that a branch has
+// which was not finished is Retryable.
 func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, driver.Preparing, error) {
 	const op = "begin branch"
 	if err := known(ctx, op, x); err != nil {
@@ -51,7 +54,8 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, drive
 		return nil, nil, failure.About(op, nameOf(x), failed(ctx, inBegin, err))
 	}
 	b := &branch{p: p, conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.marks}
-	_, err = conn.ExecContext(ctx, "begin not atomic\n\tset @interlock_written = "+written+";\n\txa start "+b.xid+";\nend")
+	err = conn.QueryRowContext(ctx, "begin not atomic\n\tset @interlock_written = "+written+";\n\txa start "+b.xid+
+		";\n\tselect connection_id();\nend").Scan(&b.session)
 	if err == nil {
 		return conn, b, nil
 	}
@@ -109,6 +113,8 @@ func (b *branch) refused(ctx context.Context, op string, err error) error {
 		return problem(op, nameOf(b.x), interlock.Definite, fmt.Errorf("a branch of that name was finished before: %w", explained(ctx, err)))
 	case isRolledBack(err), isNumber(err, xaMisplaced): // which a branch says that was undone, or ended by its user
 		return problem(op, nameOf(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
+	case errors.Is(err, sql.ErrConnDone):
+		return problem(op, nameOf(b.x), interlock.Bug, fmt.Errorf("the session of a branch is not its user's to close: %w", err))
 	}
 	return failure.About(op, nameOf(b.x), failure.Uncommitted(failed(ctx, inStatement, err)))
 }
@@ -128,7 +134,7 @@ func (b *branch) CommitOne(ctx context.Context) error {
 	switch {
 	case err == nil:
 		return b.conn.Close()
-	case isRolledBack(err):
+	case isRolledBack(err), errors.Is(err, sql.ErrConnDone):
 		_ = b.rollback(ctx)
 		b.discard()
 		return b.refused(ctx, op, err)
@@ -161,9 +167,16 @@ func (b *branch) rollback(ctx context.Context) error {
 	return err
 }
 
-// discard closes the connection, which nobody must get from the pool.
+// discard closes the connection, which nobody must get from the pool. If its user has
+// given it back there, the server is told to end it.
 func (b *branch) discard() {
-	_ = b.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	closed := b.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	if !errors.Is(closed, sql.ErrConnDone) || b.session == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	_ = kill(ctx, b.p.db, b.session) // by itself, it may be
 }
 
 func (b *branch) ended(op string) error {

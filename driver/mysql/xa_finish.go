@@ -126,18 +126,37 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 	return err
 }
 
-// attached reports whether the session of a branch lives. What is read is not committed;
-// that of another run of the server is gone, whatever has its number now.
+// overdue is for how long past Keep a session may be idle before it is taken for that of
+// a process that was stopped, or whose host is gone without a word.
+const overdue = 3 * time.Second
+
+// attached reports whether the session of a branch lives, and has the server end it if it
+// is overdue. What is read is not committed; that of another run of the server is gone,
+// whatever has its number now.
 func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, err error) {
 	err = p.dirty(ctx, func(q querier) error {
 		var session int64
-		lives, err = maybe(ctx, q, `select p.id from `+p.marks+` m join information_schema.processlist p on p.id = m.session
+		var late bool
+		lives, err = maybe(ctx, q, `select p.id, p.command = 'Sleep' and p.time_ms > ? from `+p.marks+` m join information_schema.processlist p on p.id = m.session
 			where m.branch = ? and m.marked > utc_timestamp(6) - interval
 				(select variable_value + 1 from information_schema.global_status where variable_name = 'UPTIME') second`,
-			[]any{p.key(x)}, &session)
+			[]any{(max(p.keep, 0) + overdue).Milliseconds(), p.key(x)}, &session, &late)
+		if late && err == nil {
+			err = kill(ctx, q, session)
+		}
 		return err
 	})
 	return lives, err
+}
+
+// kill has the server end a session: what is prepared there stays so, and the rest is
+// rolled back.
+func kill(ctx context.Context, q querier, session int64) error {
+	_, err := q.ExecContext(ctx, fmt.Sprint("kill connection ", session))
+	if isNumber(err, noSuchThread) {
+		return nil
+	}
+	return err
 }
 
 // dirty reads what is not committed.

@@ -9,24 +9,35 @@ import (
 
 // hold keeps a prepared branch and its session, for as long as Keep says.
 func (p *Participant) hold(b *branch) {
+	if !p.keeps(b) {
+		b.discard()
+	}
+}
+
+func (p *Participant) keeps(b *branch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.kept == nil || p.keep < 0 {
-		b.discard()
-		return
+		return false
 	}
 	p.kept[b.x] = b
-	b.until = time.AfterFunc(p.keep, func() { p.letGo(b) })
+	b.until = time.AfterFunc(p.keep, func() { // nobody came to finish it
+		if p.taken(b) {
+			b.discard()
+		}
+	})
+	return true
 }
 
-// letGo closes the session of a branch that nobody came to finish.
-func (p *Participant) letGo(b *branch) {
+// taken takes a branch from those that are kept, if it is one of them.
+func (p *Participant) taken(b *branch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.kept[b.x] == b {
-		delete(p.kept, b.x)
-		b.discard()
+	if p.kept[b.x] != b {
+		return false
 	}
+	delete(p.kept, b.x)
+	return true
 }
 
 // take gives the branch whose session is kept to who finishes it; nil if there is none.
@@ -55,10 +66,11 @@ func (b *branch) finish(ctx context.Context, op, statement string) error {
 // finished by others. It closes neither the pool nor branches that are worked in.
 func (p *Participant) Close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, b := range p.kept {
+	kept := p.kept
+	p.kept = nil
+	p.mu.Unlock()
+	for _, b := range kept {
 		b.until.Stop()
 		b.discard()
 	}
-	p.kept = nil
 }

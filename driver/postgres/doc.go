@@ -21,6 +21,9 @@
 //   - Package claim/rowlock: the rows themselves.
 //   - [NewValues]: small values that only the holder of a claim can write.
 //
+// Beside them [OpenParticipant] and [OpenStdParticipant] make a database take part in
+// two-phase commit, by PREPARE TRANSACTION: see [Participant] and package txn/twopc.
+//
 // # Guarantees
 //
 // Locks are Fenced, between processes that use one database and one namespace,

@@ -19,8 +19,9 @@ var (
 	ErrOther = errors.New("the id belongs to a transaction of another kind")
 )
 
-// An AbortedError is an [ErrAborted] and Definite: nothing of this run is left, or it
-// will be taken back. Another run may be made under the same id, unless Recorded.
+// An AbortedError is an [ErrAborted]: nothing of this run is left, or it will be taken
+// back. Another run may be made under the same id, unless Recorded. It is Retryable if
+// that may well come through, and else Definite.
 type AbortedError struct {
 	ID     string
 	Reason error // what the function or a participant said; in the chain of errors
@@ -37,8 +38,14 @@ func (e *AbortedError) Error() string {
 // Unwrap gives the sentinel and the reason.
 func (e *AbortedError) Unwrap() []error { return []error{ErrAborted, e.Reason} }
 
-// ErrorKind is [interlock.Definite].
-func (e *AbortedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+// ErrorKind is [interlock.Retryable] if the reason is, as a deadlock or what another one
+// holds, and the abort is not Recorded. It is [interlock.Definite] otherwise.
+func (e *AbortedError) ErrorKind() interlock.ErrorKind {
+	if !e.Recorded && interlock.Kind(e.Reason) == interlock.Retryable {
+		return interlock.Retryable
+	}
+	return interlock.Definite
+}
 
 func definite(op, name string, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: err}

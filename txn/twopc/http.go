@@ -117,7 +117,11 @@ func (r *Remote) CommitOne(ctx context.Context) error {
 	case vote == driver.VoteReadOnly:
 		return nil
 	}
-	return r.at.Commit(ctx, r.xid)
+	err = r.at.Commit(ctx, r.xid)
+	if err == nil || errors.Is(err, driver.ErrHeuristic) {
+		return err
+	}
+	return uncertain("commit branch", r.xid.Transaction, err) // also if it is at work on it
 }
 
 // Abandon has nothing to free; see driver.Preparing.

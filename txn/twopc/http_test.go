@@ -251,7 +251,10 @@ func TestHTTPAlone(t *testing.T) {
 	wantKind(t, r.Run(t.Context(), "3", alone("5")), interlock.Definite, ErrAborted)
 	r.service.says(branch.Commit, 500)
 	wantKind(t, r.Run(t.Context(), "4", alone("5")), interlock.Uncertain, nil)
-	r.certain(t) // nobody had decided, so it was aborted
+	r.certain(t)
+	r.service.says(branch.Commit, 425) // it may go on with it
+	wantKind(t, r.Run(t.Context(), "5", alone("5")), interlock.Uncertain, nil)
+	r.certain(t) // nobody had decided, so they were aborted
 	if n := r.service.bank.Get("sum"); n != 5 {
 		t.Errorf("the shop has %d", n)
 	}

@@ -45,7 +45,7 @@ func (d doubt) judge(m *machine, l limits) verdict {
 		return presume
 	case m.of(d.run) == Abort:
 		return rollBack
-	case !slices.Contains(m.what.Branches, d.branch):
+	case m.what.Actor == "" && !slices.Contains(m.what.Branches, d.branch): // a person may have missed it
 		return foreign
 	case d.age < l.patience: // who owns the shard is about to
 		return leave

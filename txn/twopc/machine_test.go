@@ -157,12 +157,13 @@ func TestCount(t *testing.T) {
 // that somebody may be at work on, or that may have been forgotten.
 func TestJudge(t *testing.T) {
 	l := limits{time.Minute, time.Hour}
-	committing, aborted := machine{}, machine{}
-	for m, letter := range map[*machine]rune{&committing: 'C', &aborted: 'A'} {
+	committing, aborted, byHand := machine{}, machine{}, machine{}
+	for m, letter := range map[*machine]rune{&committing: 'C', &aborted: 'A', &byHand: 'C'} {
 		got, err := replay([]journal.Entry{letters[letter]})
 		ok(t, err)
 		*m = got
 	}
+	byHand.what.Actor = "ann"
 	ours, theirs := run{key: "1", sign: "r"}, run{key: "1", sign: "q"}
 	for name, c := range map[string]struct {
 		doubt doubt
@@ -182,6 +183,8 @@ func TestJudge(t *testing.T) {
 		"committed, very old":   {doubt{ours, "south", time.Hour, 9 * time.Hour, false}, &committing, commit},
 		"another run committed": {doubt{theirs, "north", 0, 0, false}, &committing, rollBack},
 		"a branch too many":     {doubt{ours, "east", time.Hour, time.Hour, false}, &committing, foreign},
+		"missed by a person":    {doubt{ours, "east", time.Hour, time.Hour, false}, &byHand, commit},
+		"another run, by hand":  {doubt{theirs, "east", time.Hour, time.Hour, false}, &byHand, rollBack},
 	} {
 		if got := c.doubt.judge(c.m, l); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

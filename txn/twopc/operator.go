@@ -125,8 +125,8 @@ func (m *Manager) Unfinished(ctx context.Context) iter.Seq2[Outcome, error] {
 // another decision, the error is an [ErrDecided]. A decision to commit covers the
 // branches that are in doubt at this moment; all participants have to answer, and no run
 // of it may be going on anywhere: whoever decides so has made sure that no branch is
-// missing. actor and reason, both required, stand in the journal. The branches follow
-// with the next scans.
+// missing. One that turns up later is committed all the same. actor and reason, both
+// required, stand in the journal. The branches follow with the next scans.
 func (m *Manager) Resolve(ctx context.Context, transaction string, d Decision, actor, reason string) error {
 	const op = "resolve transaction"
 	r, err := parse(transaction)

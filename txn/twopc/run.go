@@ -18,11 +18,12 @@ import (
 // [Manager.Settle] for when all can see it.
 //
 // The error is nil if the transaction was committed, by this run or by another one, or
-// changed nothing. It is an [*AbortedError] if this run has had no effect. It is
-// Uncertain if the journal did not answer when it was to decide, or a single
-// participant when it was to commit: of the former [Manager.Look] tells, once the
-// journal answers again. It is Retryable if the journal did not answer before any work
-// was done. A panic of work aborts, and goes on to the caller.
+// changed nothing. It is an [*AbortedError] if this run has had no effect, which is
+// Retryable after a deadlock and the like; Run does not run work again. It is Uncertain
+// if the journal did not answer when it was to decide, or a single participant when it
+// was to commit: of the former [Manager.Look] tells, once the journal answers again. It
+// is Retryable, too, if the journal did not answer before any work was done. A panic of
+// work aborts, and goes on to the caller.
 //
 // When ctx ends before the decision is on its way, the transaction is aborted.
 func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Context, t *T) error) error {
@@ -110,10 +111,10 @@ func (m *Manager) commitOne(ctx context.Context, id string, r run, b *working) e
 		return nil
 	}
 	m.abandon(ctx, []*working{b})
-	if interlock.Kind(err) == interlock.Definite {
-		return m.aborted(id, r, err)
+	if interlock.Kind(err) == interlock.Uncertain {
+		return uncertain("commit transaction", id, err)
 	}
-	return uncertain("commit transaction", id, err)
+	return m.aborted(id, r, err)
 }
 
 // commitAll is the first phase, and the decision.
