@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -94,11 +95,11 @@ func within(u *url.URL, begin string) bool {
 	return err == nil && u.Scheme == b.Scheme && u.Host == b.Host && strings.HasPrefix(cleanPath(u), b.Path)
 }
 
-// cleanPath is a path without what would lead out of it.
+// cleanPath is a path without what would lead out of it, also where that is encoded.
 func cleanPath(u *url.URL) string {
-	p := u.JoinPath().Path
-	if p == "" {
-		return "/"
+	p := path.Clean("/" + u.Path)
+	if strings.HasSuffix(u.Path, "/") && p != "/" {
+		p += "/"
 	}
 	return p
 }

@@ -117,12 +117,14 @@ func TestCoordinateRefuses(t *testing.T) {
 		t.Error(said)
 	}
 	_, address := coordinating(t, url, "--allow", "http://127.0.0.1:7/good/")
-	for _, to := range []string{"http://127.0.0.1:7/bad", "http://127.0.0.1:7/good/../bad", "http://127.0.0.1:71/good/", "https://127.0.0.1:7/good/"} {
+	for _, to := range []string{"http://127.0.0.1:7/bad", "http://127.0.0.1:7/good/../bad", "http://127.0.0.1:7/good/%2e%2e/bad", "http://127.0.0.1:7/good/..%2fbad", "http://127.0.0.1:7/good/x/%2E%2e/../bad", "http://127.0.0.1:7@elsewhere/good/", "http://127.0.0.1:71/good/", "https://127.0.0.1:7/good/"} {
 		if status, _ := post(t, address+"/v1/sagas/1", fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, to)); status != 400 {
 			t.Errorf("%s: %d", to, status)
 		}
 	}
-	if status, _ := post(t, address+"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"http://127.0.0.1:7/good/x","pivot":true}]}`); status != 200 {
-		t.Error(status)
+	for i, to := range []string{"x", "", "a%2fb/", "a..b"} {
+		if status, _ := post(t, fmt.Sprint(address, "/v1/sagas/", i), fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"http://127.0.0.1:7/good/%s","pivot":true}]}`, to)); status != 200 {
+			t.Errorf("%s: %d", to, status)
+		}
 	}
 }

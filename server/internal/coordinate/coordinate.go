@@ -39,6 +39,9 @@ const group = "interlock.coordinators"
 // shutdown bounds how long requests that are under way may take when the service ends.
 const shutdown = 10 * time.Second
 
+// longest is for how long a request may wait for a transaction's end.
+const longest = 10 * time.Minute
+
 // Service is one that runs.
 type Service struct {
 	config      Config
@@ -97,7 +100,8 @@ func (s *Service) Close() {
 func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := &http.Server{Handler: s.web, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: s.web, BaseContext: func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, WriteTimeout: longest + time.Minute}
 	var work sync.WaitGroup
 	work.Go(func() { stop(s.drive(ctx)) })
 	work.Go(func() { stop(s.web.Watch(ctx)) })
