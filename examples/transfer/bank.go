@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // for sql.Open
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// The two sides.
+type side bool
+
+const (
+	north side = true  // PostgreSQL
+	south side = false // MariaDB
+)
+
+// A Transfer moves cents from an account in the north to one in the south, or the other
+// way if they are below 0. Its ID is the same whenever it is tried again.
+type Transfer struct {
+	ID, North, South string
+	Cents            int64
+}
+
+// account is one to be opened.
+type account struct {
+	side  side
+	name  string
+	cents int64
+}
+
+// errRefused tells that nothing was moved: there is not enough, or no such account.
+var errRefused = errors.New("the transfer is refused")
+
+// A way is how money is moved.
+type way interface {
+	// move returns nil once it is decided that the money is moved, and errRefused if it is
+	// not. After any other error it is not known: move again.
+	move(ctx context.Context, t Transfer) error
+	// settle waits until everybody can see what was moved.
+	settle(ctx context.Context, id string) error
+	// open makes an account unless there is one.
+	open(ctx context.Context, db driver.SQL, a account) error
+	balance(ctx context.Context, on side, account string) (cents int64, err error)
+	// create makes the tables that are missing.
+	create(ctx context.Context, db driver.SQL) error
+	// tend works in the background, in every process, until ctx ends.
+	tend(ctx context.Context)
+}
+
+// settings say how, and where the databases are.
+type settings struct{ by, postgres, mariadb string }
+
+// connections is how many a process has to the north.
+const connections = 16
+
+// A bank is a process that moves money.
+type bank struct {
+	pool *pgxpool.Pool
+	db   *sql.DB
+	way  way
+	ends []func()
+}
+
+func (b *bank) later(end func()) { b.ends = append(b.ends, end) }
+
+// close ends what was opened, the last first.
+func (b *bank) close() {
+	for _, end := range slices.Backward(b.ends) {
+		end()
+	}
+}
+
+// open makes the tables that are missing, and serves.
+func open(ctx context.Context, s settings) (*bank, error) {
+	b := &bank{}
+	if err := b.open(ctx, s); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *bank) open(ctx context.Context, s settings) (err error) {
+	config, err := pgxpool.ParseConfig(s.postgres)
+	if err != nil {
+		return err
+	}
+	config.MaxConns = connections
+	if b.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return err
+	}
+	b.later(b.pool.Close)
+	if b.db, err = sql.Open("mysql", s.mariadb); err != nil {
+		return err
+	}
+	b.later(func() { _ = b.db.Close() })
+	name := "transfer_journal_" + s.by
+	store := journal.NewTable(postgres.Pool(b.pool), name) // it may be anywhere
+	j, err := journal.New(store, &journal.Options{Shards: 4})
+	if err != nil {
+		return err
+	}
+	b.later(func() { _ = j.Close() })
+	c, err := coordinator.New(j, &coordinator.Options{Recheck: 5 * time.Second})
+	if err != nil {
+		return err
+	}
+	if s.by == "tcc" {
+		b.way, err = newHeld(c, b.pool, b.db)
+	} else {
+		b.way, err = newPrepared(ctx, c, b.pool, b.db, b.later)
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.createTables(ctx, name, store.Create); err != nil {
+		return err
+	}
+	locks, err := b.openLocks(ctx)
+	if err != nil {
+		return err
+	}
+	b.serve(c, locks, "transfers by "+s.by)
+	return nil
+}
+
+// createTables makes the tables if that of the name is missing. It leaves those alone
+// that are there: to create an index again waits for all branches in doubt, and nobody
+// finishes them before we serve.
+func (b *bank) createTables(ctx context.Context, name string, journal func(context.Context, driver.SQL) error) error {
+	return b.alone(ctx, func(ctx context.Context, db driver.SQL) error {
+		there := false
+		err := db.Query(ctx, `select to_regclass($1::text) is not null`, []any{name}, func(scan func(...any) error) error { return scan(&there) })
+		if err != nil || there {
+			return err
+		}
+		if err := journal(ctx, db); err != nil {
+			return err
+		}
+		if err := b.way.create(ctx, db); err != nil {
+			return err
+		}
+		return within(ctx, mysql.DB(b.db), b.way.create)
+	})
+}
+
+// openAccounts makes those that are missing.
+func (b *bank) openAccounts(ctx context.Context, accounts ...account) error {
+	return b.alone(ctx, func(ctx context.Context, inNorth driver.SQL) error {
+		return within(ctx, mysql.DB(b.db), func(ctx context.Context, inSouth driver.SQL) error {
+			for _, a := range accounts {
+				db := inNorth
+				if a.side == south {
+					db = inSouth
+				}
+				if err := b.way.open(ctx, db, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// alone works in the north, while no other process does so.
+func (b *bank) alone(ctx context.Context, work func(ctx context.Context, db driver.SQL) error) error {
+	return within(ctx, postgres.Pool(b.pool), func(ctx context.Context, db driver.SQL) error {
+		if err := postgres.TxLock(ctx, db, "the making of examples/transfer", 0); err != nil {
+			return err
+		}
+		return work(ctx, db)
+	})
+}
+
+// openLocks opens the locks of the northern database.
+func (b *bank) openLocks(ctx context.Context) (*lock.Fenced, error) {
+	d, err := postgres.Open(ctx, b.pool.Config().ConnConfig, &postgres.Options{TTL: 5 * time.Second, Namespace: "transfer_lock"})
+	if err != nil {
+		return nil, err
+	}
+	b.later(func() { bounded(d.Close) })
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		return nil, err
+	}
+	b.later(func() { bounded(locks.Close) })
+	return locks, nil
+}
+
+// serve starts what runs until close: what the way needs, in every process, and the
+// coordinator, in the process that has the lock. Others wait for it.
+func (b *bank) serve(c *coordinator.Coordinator, locks *lock.Fenced, name string) {
+	ctx, stop := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { b.way.tend(ctx) })
+	work.Go(func() {
+		for ctx.Err() == nil { // a claim that was lost is asked for again
+			_ = locks.Do(ctx, name, func(ctx context.Context, claim interlock.Claim) error { return c.Run(ctx, claim) })
+			pause(ctx, 100*time.Millisecond)
+		}
+	})
+	b.later(func() { stop(); work.Wait() })
+}
+
+// within works in a transaction.
+func within[T any](ctx context.Context, in driver.BeginnerAt[T], work func(ctx context.Context, db driver.SQL) error) error {
+	tx, err := in.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // nothing, if it was committed
+	if err := work(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// bounded closes something, and gives up after a while: what is still held expires.
+func bounded(close func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = close(ctx)
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

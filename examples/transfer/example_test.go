@@ -1,0 +1,23 @@
+package main
+
+import (
+	"context"
+	"os"
+)
+
+// Sixty go from the north to the south, twenty come back, and ninety are more than there
+// are: by TCC. TestExamples runs this on servers of its own, and compares what it says.
+func Example_tcc() {
+	run(context.Background(), []string{"-by", "tcc", "-postgres", os.Getenv("POSTGRES_URL"), "-mariadb", os.Getenv("MARIADB_DSN")}, os.Stdout, os.Stderr)
+}
+
+// The same by two-phase commit.
+func Example_twoPhaseCommit() {
+	run(context.Background(), []string{"-by", "2pc", "-postgres", os.Getenv("POSTGRES_URL"), "-mariadb", os.Getenv("MARIADB_DSN")}, os.Stdout, os.Stderr)
+}
+
+const exampleSays = `+60: moved
+-20: moved
++90: refused
+ann has 60 in the north, bob 40 in the south
+`

@@ -1,0 +1,92 @@
+// Command transfer moves money between an account in PostgreSQL and one in MariaDB, in
+// two ways: by TCC, which holds it on one side and announces it on the other before both
+// are confirmed (tcc.go), and by two-phase commit with PREPARE TRANSACTION and XA
+// (twopc.go).
+//
+// It does not isolate: between two confirmations, or two commits, a reader can see the
+// money on one side and not on the other. Two-phase commit keeps rows locked until it
+// is decided, for as long as nobody can decide; TCC keeps no lock, but both databases
+// need its tables. What both give: the money is there or here, whatever crashes.
+//
+//	transfer -by tcc -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
+//	transfer -by 2pc …
+//
+// The latter needs max_prepared_transactions above 0 in PostgreSQL. Tables begin with
+// transfer_. A second run finds its transfers made, and moves nothing again; with
+// another -run it does.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	var s settings
+	f := flag.NewFlagSet("transfer", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.StringVar(&s.by, "by", "tcc", "how: tcc or 2pc")
+	f.StringVar(&s.postgres, "postgres", "", "`URL` of the northern bank; empty means that of the PG… variables")
+	f.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the southern bank")
+	name := f.String("run", "1", "the `name` of the run: transfers and accounts are its own")
+	patience := f.Duration("patience", time.Minute, "how long all of it may take")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	if f.NArg() > 0 || s.by != "tcc" && s.by != "2pc" {
+		fmt.Fprintf(errs, "transfer: -by is %q, it is tcc or 2pc; and arguments are %q, there are none\n", s.by, f.Args())
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, *patience)
+	defer cancel()
+	if err := story(ctx, s, *name, out); err != nil {
+		fmt.Fprintln(errs, "transfer:", err)
+		return 1
+	}
+	return 0
+}
+
+// story moves money there, some of it back, and more than there is.
+func story(ctx context.Context, s settings, name string, out io.Writer) error {
+	b, err := open(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	ann, bob := "ann/"+name, "bob/"+name
+	if err := b.openAccounts(ctx, account{north, ann, 100}, account{south, bob, 0}); err != nil {
+		return err
+	}
+	for i, cents := range []int64{60, -20, 90} {
+		t := Transfer{ID: fmt.Sprintf("transfer/%s/%d", name, i+1), North: ann, South: bob, Cents: cents}
+		err := b.way.move(ctx, t)
+		switch {
+		case errors.Is(err, errRefused):
+			fmt.Fprintf(out, "%+d: refused\n", cents)
+			continue
+		case err != nil:
+			return err // it may be decided: moved again, it is the same transfer
+		}
+		if err := b.way.settle(ctx, t.ID); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%+d: moved\n", cents)
+	}
+	in, err := b.way.balance(ctx, north, ann)
+	there, err2 := b.way.balance(ctx, south, bob)
+	fmt.Fprintf(out, "ann has %d in the north, bob %d in the south\n", in, there)
+	return errors.Join(err, err2)
+}

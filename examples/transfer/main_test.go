@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"teller": sendTeller}) }
+
+// patience bounds every wait. Nothing takes a tenth of it on a quiet machine.
+const patience = time.Minute
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// TestExamples: both say what their comments say, and so does a second run, which finds
+// the transfers made.
+func TestExamples(t *testing.T) {
+	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	t.Setenv("POSTGRES_URL", pg.URL())
+	t.Setenv("MARIADB_DSN", maria.URL())
+	for by, example := range map[string]func(){"tcc": Example_tcc, "2pc": Example_twoPhaseCommit} {
+		for _, which := range []string{"first", "second"} {
+			if said := printed(t, example); said != exampleSays {
+				t.Errorf("%s, the %s run said\n%s\nnot\n%s", by, which, said, exampleSays)
+			}
+		}
+	}
+}
+
+// printed is what fn writes to the standard output.
+func printed(t *testing.T, fn func()) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(name)
+	ok(t, err)
+	defer f.Close()
+	stdout := os.Stdout
+	defer func() { os.Stdout = stdout }()
+	os.Stdout = f
+	fn()
+	said, err := os.ReadFile(name)
+	ok(t, err)
+	return string(said)
+}
+
+const (
+	transfers = 20
+	accounts  = 4  // on each side
+	opening   = 50 // in each
+)
+
+// plan is what all tellers of a test have to move. Some of it is more than there is; the
+// first is not.
+func plan(seed uint64) []Transfer {
+	dice := rand.New(rand.NewPCG(seed, 0))
+	all := []Transfer{{ID: "transfer/first", North: "0", South: "0", Cents: 1}}
+	for i := range transfers {
+		t := Transfer{ID: fmt.Sprint("transfer/", i), North: fmt.Sprint(dice.IntN(accounts)), South: fmt.Sprint(dice.IntN(accounts)), Cents: 1 + dice.Int64N(40)}
+		if dice.IntN(2) == 0 {
+			t.Cents = -t.Cents
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// A fate is what has become of a transfer.
+type fate struct {
+	Transfer
+	err error
+}
+
+// moveAll moves everything at once, as often as it takes to know, and sends each fate.
+func (b *bank) moveAll(ctx context.Context, all []Transfer) <-chan fate {
+	fates := make(chan fate, len(all))
+	for _, t := range all {
+		go func() {
+			err := b.way.move(ctx, t)
+			for err != nil && !errors.Is(err, errRefused) && ctx.Err() == nil {
+				err = b.way.move(ctx, t)
+			}
+			fates <- fate{t, err}
+		}()
+	}
+	return fates
+}
+
+// sendTeller is the process that is killed. It moves one transfer, alone, to see that
+// it is the one that carries decisions out, and then all others at once. It says what
+// it knows.
+func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	b, err := open(ctx, settings{by: args[0], postgres: args[1], mariadb: args[2]})
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	for i := range accounts {
+		if err := b.openAccounts(ctx, account{north, fmt.Sprint(i), opening}, account{south, fmt.Sprint(i), opening}); err != nil {
+			return err
+		}
+	}
+	all := plan(1)
+	if err := errors.Join(b.way.move(ctx, all[0]), b.way.settle(ctx, all[0].ID)); err != nil {
+		return err
+	}
+	fmt.Println("open")
+	fates := b.moveAll(ctx, all[1:])
+	for range transfers {
+		f := <-fates
+		fmt.Println(f.ID, f.err == nil)
+	}
+	return ctx.Err()
+}
+
+// TestKilled: a process that moves money by twenty transfers at once is killed in the
+// middle, and another one, which stood by, takes over and is asked for the same
+// transfers. No money is lost or made, what was told to be moved is, once, and nothing is
+// in doubt in the end.
+func TestKilled(t *testing.T) {
+	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	for _, by := range []string{"tcc", "2pc"} {
+		for _, lines := range []int{0, 3, 9} {
+			// Not parallel: branches in doubt are those of the whole MariaDB server.
+			t.Run(fmt.Sprintf("%s after %d", by, lines), func(t *testing.T) {
+				s := settings{by: by, postgres: databases.Open(t, pg, databases.Pgx).URL, mariadb: databases.Open(t, maria, databases.Maria).URL}
+				kill(t, s, lines)
+			})
+		}
+	}
+}
+
+func kill(t *testing.T, s settings, lines int) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	told := map[string]bool{}
+	p := crash.Start(t, "teller", 0, s.by, s.postgres, s.mariadb)
+	p.Line(patience) // it is open
+	b, err := open(ctx, s)
+	ok(t, err)
+	defer b.close()
+	for range lines {
+		id, moved, _ := strings.Cut(p.Line(patience), " ")
+		told[id] = moved == "true"
+	}
+	p.Kill()
+	fates := b.moveAll(ctx, plan(1))
+	north, south := map[string]int64{}, map[string]int64{}
+	made := 0
+	for range transfers + 1 {
+		f := <-fates
+		if f.err == nil {
+			made++
+			north[f.North] -= f.Cents
+			south[f.South] += f.Cents
+			ok(t, b.way.settle(ctx, f.ID))
+		} else if !errors.Is(f.err, errRefused) || told[f.ID] {
+			t.Errorf("%s, told to be moved: %v: %v", f.ID, told[f.ID], f.err)
+		}
+	}
+	if t.Logf("%d of %d moved, %d told before", made, transfers, len(told)); made == 0 || made == transfers {
+		t.Errorf("%d of %d are moved: nothing was tried", made, transfers)
+	}
+	b.want(ctx, t, north, south)
+}
+
+// want judges the balances, and that nothing is held or in doubt any more.
+func (b *bank) want(ctx context.Context, t *testing.T, inNorth, inSouth map[string]int64) {
+	t.Helper()
+	testbed.Eventually(t, "nothing is in doubt", patience, func() bool { return b.pending(ctx, t) == 0 })
+	sum := int64(0)
+	for i := range accounts {
+		name := fmt.Sprint(i)
+		n, err := b.way.balance(ctx, north, name)
+		ok(t, err)
+		s, err := b.way.balance(ctx, south, name)
+		ok(t, err)
+		if sum += n + s; n != opening+inNorth[name] || s != opening+inSouth[name] || n < 0 || s < 0 {
+			t.Errorf("account %s has %d and %d, want %d and %d", name, n, s, opening+inNorth[name], opening+inSouth[name])
+		}
+	}
+	if sum != 2*accounts*opening {
+		t.Errorf("there are %d, want %d", sum, 2*accounts*opening)
+	}
+}
+
+// pending is how much is held, announced or in doubt, by the databases' own word.
+func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
+	t.Helper()
+	if h, is := b.way.(*held); is {
+		count := func(ctx context.Context, db driver.SQL) error {
+			for i := range accounts {
+				l, err := money.Show(ctx, db, fmt.Sprint(i))
+				if err != nil {
+					return err
+				}
+				n += l.Held + l.Announced
+			}
+			return nil
+		}
+		ok(t, errors.Join(within(ctx, h.inNorth.DB, count), within(ctx, h.inSouth.DB, count)))
+		return n
+	}
+	ok(t, b.pool.QueryRow(ctx, `select count(*) from pg_prepared_xacts`).Scan(&n))
+	rows, err := b.db.QueryContext(ctx, `xa recover`)
+	ok(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		n++
+	}
+	ok(t, rows.Err())
+	return n
+}

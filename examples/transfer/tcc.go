@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// money is the table of accounts on both sides: an item is an account, a unit a cent. It
+// is the guard, too: a row for each transfer.
+var money = tcc.Table{Name: "transfer_money"}
+
+// held moves money by TCC.
+type held struct {
+	manager    *tcc.Manager
+	inNorth    tcc.Holds[pgx.Tx]
+	inSouth    tcc.Holds[*sql.Tx]
+	take, give map[side]tcc.Definition[tcc.Want, tcc.Want]
+}
+
+func newHeld(c *coordinator.Coordinator, pool *pgxpool.Pool, db *sql.DB) (h *held, err error) {
+	h = &held{inNorth: tcc.Holds[pgx.Tx]{DB: postgres.Pool(pool), Table: money}, inSouth: tcc.Holds[*sql.Tx]{DB: mysql.DB(db), Table: money}}
+	h.take = map[side]tcc.Definition[tcc.Want, tcc.Want]{
+		north: tcc.Define("take in the north", h.inNorth.Take()), south: tcc.Define("take in the south", h.inSouth.Take()),
+	}
+	h.give = map[side]tcc.Definition[tcc.Want, tcc.Want]{
+		north: tcc.Define("give in the north", h.inNorth.Give()), south: tcc.Define("give in the south", h.inSouth.Give()),
+	}
+	h.manager, err = tcc.New(c, nil, h.take[north], h.take[south], h.give[north], h.give[south])
+	return h, err
+}
+
+// move holds the money where it is and announces it where it goes. Once both have said
+// yes and that is written, it is moved. A refusal is remembered under the id.
+func (h *held) move(ctx context.Context, t Transfer) error {
+	take := h.take[north].Try(tcc.Want{Item: t.North, N: t.Cents})
+	give := h.give[south].Try(tcc.Want{Item: t.South, N: t.Cents})
+	if t.Cents < 0 {
+		take = h.take[south].Try(tcc.Want{Item: t.South, N: -t.Cents})
+		give = h.give[north].Try(tcc.Want{Item: t.North, N: -t.Cents})
+	}
+	_, err := h.manager.Run(ctx, "transfer", t.ID, take, give)
+	if errors.Is(err, tcc.ErrCancelled) {
+		return errors.Join(errRefused, err) // or it was not decided in time
+	}
+	return err
+}
+
+func (h *held) settle(ctx context.Context, id string) error {
+	_, err := h.manager.Wait(ctx, id)
+	return err
+}
+
+func (h *held) create(ctx context.Context, db driver.SQL) error { return money.Create(ctx, db) }
+
+func (h *held) open(ctx context.Context, db driver.SQL, a account) error {
+	is, err := money.Show(ctx, db, a.name)
+	if err != nil || is != (tcc.Level{}) {
+		return err
+	}
+	return money.Set(ctx, db, a.name, a.cents)
+}
+
+func (h *held) balance(ctx context.Context, on side, account string) (cents int64, err error) {
+	read := func(ctx context.Context, db driver.SQL) error {
+		is, err := money.Show(ctx, db, account)
+		cents = is.Balance()
+		return err
+	}
+	if on == north {
+		err = within(ctx, h.inNorth.DB, read)
+	} else {
+		err = within(ctx, h.inSouth.DB, read)
+	}
+	return cents, err
+}
+
+// tend frees what is held for transfers that nobody has decided on in time. What could
+// not be asked is asked again.
+func (h *held) tend(ctx context.Context) {
+	var both sync.WaitGroup
+	for _, sweep := range []func(context.Context, tcc.Ask, int) (tcc.Swept, error){h.inNorth.Sweep, h.inSouth.Sweep} {
+		both.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = sweep(ctx, h.manager.Decide, 100)
+				pause(ctx, time.Second)
+			}
+		})
+	}
+	both.Wait()
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// namespace tells our branches from those of other journals, on both servers, for ever.
+const namespace = "transfer"
+
+// moved is the guard: which transfers were made. It is in the north, and its record is
+// committed with the transfer.
+var moved = once.Inbox{Name: "transfer_inbox", Consumer: "transfers"}
+
+// How long a branch waits for its decision before somebody decides to abort, and how
+// often they look. The defaults are a minute and ten seconds.
+var quick = &twopc.Options{Prepare: 2 * time.Second, Patience: 3 * time.Second, Scan: 500 * time.Millisecond}
+
+// prepared moves money by two-phase commit.
+type prepared struct {
+	manager *twopc.Manager
+	pool    *pgxpool.Pool
+	db      *sql.DB
+	inNorth twopc.Resource[pgx.Tx]
+	inSouth twopc.Resource[*sql.Conn]
+	// Half of the connections are for work: who waits there for a row waits for a branch
+	// that has to be committed, by one of the others.
+	places chan struct{}
+}
+
+func newPrepared(ctx context.Context, c *coordinator.Coordinator, pool *pgxpool.Pool, db *sql.DB, later func(end func())) (*prepared, error) {
+	pg, err := postgres.OpenParticipant(ctx, pool, namespace, nil)
+	if err != nil {
+		return nil, err
+	}
+	maria, err := mysql.OpenParticipant(ctx, db, namespace, nil)
+	if err != nil {
+		return nil, err
+	}
+	later(maria.Close)
+	p := &prepared{pool: pool, db: db, places: make(chan struct{}, connections/2), inNorth: twopc.At[pgx.Tx]("north", pg), inSouth: twopc.At[*sql.Conn]("south", maria)}
+	p.manager, err = twopc.New(c, quick, p.inNorth, p.inSouth)
+	return p, err
+}
+
+// move runs the transfer until it is known to have been made, or is refused. An id of
+// two-phase commit is used up by an abort that stands in the journal, so each attempt has
+// one of its own; that there is one transfer is the guard's to see to. A refusal is not
+// remembered.
+func (p *prepared) move(ctx context.Context, t Transfer) (err error) {
+	select {
+	case p.places <- struct{}{}:
+		defer func() { <-p.places }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	const tries = 10
+	attempt := 1
+	for range tries {
+		err = p.manager.Run(ctx, fmt.Sprintf("%s/%d", t.ID, attempt), func(ctx context.Context, x *twopc.T) error {
+			return p.work(ctx, x, t)
+		})
+		switch {
+		case err == nil, errors.Is(err, errRefused), interlock.Kind(err) == interlock.Bug, ctx.Err() != nil:
+			return err
+		case errors.Is(err, twopc.ErrAborted):
+			attempt++
+		}
+		pause(ctx, 50*time.Millisecond) // and otherwise the same again, to find out
+	}
+	return err
+}
+
+// work is done in a branch of each database. All go to the north first, so that no two
+// of them wait for each other.
+func (p *prepared) work(ctx context.Context, x *twopc.T, t Transfer) error {
+	tx, err := p.inNorth.Join(ctx, x)
+	if err != nil {
+		return err
+	}
+	_, err = moved.Once(ctx, postgres.Tx(tx), once.Message{ID: t.ID}, func(ctx context.Context) error {
+		if err := add(ctx, postgres.Tx(tx), t.North, -t.Cents); err != nil {
+			return err
+		}
+		conn, err := p.inSouth.Join(ctx, x)
+		if err != nil {
+			return err
+		}
+		return add(ctx, mysql.Session(conn), t.South, t.Cents)
+	})
+	return err
+}
+
+// add changes a balance, if it does not fall below 0 by that.
+func add(ctx context.Context, db driver.SQL, account string, cents int64) error {
+	update := `update transfer_account set cents = cents + ? where name = ? and cents + ? >= 0`
+	if db.Dialect() == driver.Postgres {
+		update = `update transfer_account set cents = cents + $1 where name = $2 and cents + $3 >= 0`
+	}
+	changed, err := db.Exec(ctx, update, cents, account, cents)
+	if err == nil && changed == 0 {
+		return errRefused
+	}
+	return err
+}
+
+// settle finds the attempt that was made, and waits until both sides have committed.
+func (p *prepared) settle(ctx context.Context, id string) error {
+	for attempt := 1; ; attempt++ {
+		err := p.manager.Settle(ctx, fmt.Sprintf("%s/%d", id, attempt))
+		if !errors.Is(err, twopc.ErrAborted) && !errors.Is(err, twopc.ErrNone) || attempt == 10 {
+			return err
+		}
+	}
+}
+
+func (p *prepared) create(ctx context.Context, db driver.SQL) error {
+	if db.Dialect() == driver.Postgres {
+		if err := moved.Create(ctx, db); err != nil {
+			return err
+		}
+	}
+	_, err := db.Exec(ctx, `create table if not exists transfer_account (name varchar(100) primary key, cents bigint not null)`)
+	return err
+}
+
+// open looks first, without a lock: the account may be in doubt.
+func (p *prepared) open(ctx context.Context, db driver.SQL, a account) error {
+	if _, err := p.balance(ctx, a.side, a.name); !errors.Is(err, sql.ErrNoRows) && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	insert := `insert into transfer_account (name, cents) values (?, ?)`
+	if db.Dialect() == driver.Postgres {
+		insert = `insert into transfer_account (name, cents) values ($1, $2)`
+	}
+	_, err := db.Exec(ctx, insert, a.name, a.cents)
+	return err
+}
+
+func (p *prepared) balance(ctx context.Context, on side, account string) (cents int64, err error) {
+	if on == north {
+		err = p.pool.QueryRow(ctx, `select cents from transfer_account where name = $1`, account).Scan(&cents)
+	} else {
+		err = p.db.QueryRowContext(ctx, `select cents from transfer_account where name = ?`, account).Scan(&cents)
+	}
+	return cents, err
+}
+
+// tend finishes what others have left in doubt.
+func (p *prepared) tend(ctx context.Context) { _ = p.manager.Watch(ctx) }
