@@ -40,6 +40,7 @@ soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 
 soak-crashes: deps ## Relays killed at every pair of points, coordinators fifty times
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run '^TestKilledTwice$$' -v ./flow/outbox
+	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed|Databases' ./txn/...
 	cd server && INTERLOCK_KILLS=50 go test -count=1 -timeout 60m -v ./internal/failover
 
 races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000

@@ -56,7 +56,8 @@ type Call struct {
 	// knows guards can refuse lower ones. A participant with a barrier needs not.
 	Epoch interlock.Token
 	// Begun is when the transaction began, in whole milliseconds: the same in all of
-	// its calls, but for the difference of the clocks of who makes them. A participant
+	// its calls, but for the difference of the clocks of who makes them, and for a TCC
+	// that is run again; they lie at most driver.BarrierSpread apart. A participant
 	// may forget what began before the coordinator's low-water mark, and refuses what
 	// comes from there.
 	Begun time.Time

@@ -14,7 +14,8 @@ import (
 //
 // The margin, above zero, has to cover what the journal does not see: calls of ended
 // transactions that may still arrive, transactions that are begun but not decided (the
-// tries of a TCC before its decision), and the difference of all clocks involved. Now
+// tries of a TCC before its decision, for its Options.Hold), and the difference of all
+// clocks involved. Now
 // is the caller's clock. It reads every unfinished transaction: call it every few
 // minutes at most.
 func (j *Journal) LowWater(ctx context.Context, now time.Time, margin time.Duration) (time.Time, error) {
