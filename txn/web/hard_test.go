@@ -138,7 +138,7 @@ func (f *forgetful) Append(ctx context.Context, appends []driver.Append) []error
 
 func (f *forgetful) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
 	if f.broken.Load() {
-		return driver.Head{}, nil, &interlock.Error{Op: "read", Kind: interlock.Retryable, Err: errors.New("not now")}
+		return driver.Head{}, nil, &interlock.Error{Op: "read", Kind: interlock.Definite, Err: errors.New("it cannot be read")}
 	}
 	return f.Journal.Read(ctx, id, after)
 }
@@ -195,8 +195,12 @@ func TestWaitOutlivesThePatience(t *testing.T) {
 	shop.down = true
 	s := serve(t, memory.NewJournal(), nil)
 	web.Patience(s.web, 100*time.Millisecond)
-	for range 2 {
-		same(t, "state", s.do("POST", "/v1/sagas/1?wait=400ms", steps(shop), 200)["state"], "RUNNING")
+	for _, c := range []struct{ method, body string }{{"POST", steps(shop)}, {"GET", ""}, {"POST", steps(shop)}} {
+		began := time.Now()
+		same(t, "state", s.do(c.method, "/v1/sagas/1?wait=400ms", c.body, 200)["state"], "RUNNING")
+		if waited := time.Since(began); waited < 400*time.Millisecond {
+			t.Errorf("answered after %v", waited)
+		}
 	}
 }
 

@@ -1,0 +1,187 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// order is a saga as it is asked for; the journal keeps it as the saga's input, so that
+// any process can go on with it.
+type order struct {
+	Type  string          `json:"type"`
+	Input json.RawMessage `json:"input,omitempty"`
+	Steps []orderStep     `json:"steps"`
+}
+
+// orderStep is a step, a group of them, or a wait.
+type orderStep struct {
+	Name          string          `json:"name,omitempty"`
+	Do            string          `json:"do,omitempty"`
+	Undo          string          `json:"undo,omitempty"`
+	Pivot         bool            `json:"pivot,omitempty"`
+	Uncompensable bool            `json:"uncompensable,omitempty"`
+	Input         json.RawMessage `json:"input,omitempty"`
+	Timeout       duration        `json:"timeout,omitempty"`
+	Retry         *retry          `json:"retry,omitempty"`
+	Parallel      []orderStep     `json:"parallel,omitempty"`
+	Sleep         duration        `json:"sleep,omitempty"`
+}
+
+// retry is a [saga.Policy].
+type retry struct {
+	First    duration `json:"first,omitempty"`
+	Max      duration `json:"max,omitempty"`
+	Attempts int      `json:"attempts,omitempty"`
+	Undos    int      `json:"undos,omitempty"`
+}
+
+// message is what a step is sent that has no input of its own.
+type message struct {
+	Input   json.RawMessage            `json:"input"`
+	Outputs map[string]json.RawMessage `json:"outputs"`
+	Output  json.RawMessage            `json:"output,omitempty"` // of the step that is undone, if it is known
+}
+
+// kind is the definition's name in the journal: what each order calls itself stands in
+// its input.
+const kind = "http"
+
+// defineOrder is the definition of all sagas that come over HTTP: a list that their
+// input says.
+func (s *Service) defineOrder() saga.Definition[order] {
+	step := saga.Step(kind, func(ctx context.Context, o order) (json.RawMessage, error) {
+		return s.send(ctx, o, nil)
+	})
+	undone := step.Undo(kind, func(ctx context.Context, o order, out *json.RawMessage) error {
+		_, err := s.send(ctx, o, out)
+		return err
+	})
+	return saga.DefineList(kind, func(o order) ([]saga.StepOf[order], error) { return stages(step, undone, o.Steps, false) }, undone)
+}
+
+// action is the type of all steps.
+type action = saga.Action[order, json.RawMessage]
+
+// stages are those of a list of steps.
+func stages(plain, undone action, steps []orderStep, grouped bool) (all []saga.StepOf[order], err error) {
+	for _, of := range steps {
+		switch {
+		case len(of.Parallel) > 0 && !grouped:
+			group, err := stages(plain, undone, of.Parallel, true)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, saga.Parallel(group...))
+		case len(of.Parallel) > 0:
+			return nil, fmt.Errorf("a parallel group stands in another one")
+		case of.Sleep > 0:
+			all = append(all, saga.Sleep[order](of.Name, time.Duration(of.Sleep)))
+		default:
+			all = append(all, of.action(plain, undone))
+		}
+	}
+	return all, nil
+}
+
+func (of orderStep) action(plain, undone action) action {
+	a := plain
+	if of.Undo != "" {
+		a = undone
+	}
+	a = a.Named(of.Name).Timeout(time.Duration(of.Timeout)).Target(host(of.Do))
+	if of.Pivot {
+		a = a.Pivot()
+	}
+	if of.Uncompensable {
+		a = a.Uncompensable()
+	}
+	if r := of.Retry; r != nil {
+		a = a.Retry(saga.Policy{First: time.Duration(r.First), Max: time.Duration(r.Max), Attempts: r.Attempts, Undos: r.Undos})
+	}
+	return a
+}
+
+// find is the step of a name.
+func find(steps []orderStep, name string) *orderStep {
+	for i := range steps {
+		if steps[i].Name == name && len(steps[i].Parallel) == 0 {
+			return &steps[i]
+		}
+		if found := find(steps[i].Parallel, name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// send calls the branch of the step that ctx is about.
+func (s *Service) send(ctx context.Context, o order, out *json.RawMessage) (json.RawMessage, error) {
+	c := saga.From(ctx)
+	of := find(o.Steps, c.Branch)
+	if of == nil {
+		return nil, fmt.Errorf("the order has no step %q", c.Branch)
+	}
+	address, body := of.Do, of.Input
+	if c.Operation == branch.Undo {
+		address = of.Undo
+	}
+	if body == nil {
+		m := message{Input: o.Input, Outputs: c.Outputs.All()}
+		if m.Input == nil {
+			m.Input = json.RawMessage("null")
+		}
+		if out != nil {
+			m.Output = *out
+		}
+		text, err := json.Marshal(m)
+		if err != nil {
+			return nil, saga.Unknown(err)
+		}
+		body = text
+	}
+	return output(s.post(ctx, address, c.Call, body))
+}
+
+func (s *Service) permittedSteps(steps []orderStep) error {
+	for _, of := range steps {
+		for _, address := range []string{of.Do, of.Undo} {
+			if address == "" {
+				continue
+			}
+			if err := s.permitted(address); err != nil {
+				return err
+			}
+		}
+		if err := of.check(); err != nil {
+			return err
+		}
+		if err := s.permittedSteps(of.Parallel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check refuses a step of which a part would be left out.
+func (of orderStep) check() error {
+	ways := 0
+	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0} {
+		if is {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep", of.Name)
+	case ways > 1:
+		return badRequest("step %q has more than one of an address to do it, steps that are parallel, and a time to sleep", of.Name)
+	case of.Do == "" && (of.Undo != "" || of.Pivot || of.Uncompensable || of.Input != nil || of.Timeout > 0 || of.Retry != nil):
+		return badRequest("step %q has no address to do it, and says what only a step can that has one", of.Name)
+	}
+	return nil
+}
