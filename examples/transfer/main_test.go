@@ -139,8 +139,10 @@ func TestKilled(t *testing.T) {
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
 	for _, by := range []string{"tcc", "2pc"} {
 		for _, lines := range []int{0, 3, 9} {
-			// Not parallel: branches in doubt are those of the whole MariaDB server.
 			t.Run(fmt.Sprintf("%s after %d", by, lines), func(t *testing.T) {
+				if by == "tcc" { // the namespace of XA is that of the whole server
+					t.Parallel()
+				}
 				s := settings{by: by, postgres: databases.Open(t, pg, databases.Pgx).URL, mariadb: databases.Open(t, maria, databases.Maria).URL}
 				kill(t, s, lines)
 			})

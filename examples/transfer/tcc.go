@@ -21,6 +21,11 @@ import (
 // is the guard, too: a row for each transfer.
 var money = tcc.Table{Name: "transfer_money"}
 
+// hold is how long money is held for a transfer that is not decided: what a process
+// leaves that has died is free, or can be used elsewhere, that much later. The default is
+// a minute.
+const hold = 5 * time.Second
+
 // held moves money by TCC.
 type held struct {
 	manager    *tcc.Manager
@@ -37,7 +42,7 @@ func newHeld(c *coordinator.Coordinator, pool *pgxpool.Pool, db *sql.DB) (h *hel
 	h.give = map[side]tcc.Definition[tcc.Want, tcc.Want]{
 		north: tcc.Define("give in the north", h.inNorth.Give()), south: tcc.Define("give in the south", h.inSouth.Give()),
 	}
-	h.manager, err = tcc.New(c, nil, h.take[north], h.take[south], h.give[north], h.give[south])
+	h.manager, err = tcc.New(c, &tcc.Options{Hold: hold}, h.take[north], h.take[south], h.give[north], h.give[south])
 	return h, err
 }
 
