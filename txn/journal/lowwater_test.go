@@ -1,12 +1,54 @@
 package journal_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
+
+// between is a store that does something once, between two pages of what is unfinished.
+type between struct {
+	*memory.Journal
+	do func()
+}
+
+func (b *between) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	heads, err := b.Journal.Due(ctx, shard, behind, limit)
+	if do := b.do; do != nil {
+		b.do = nil
+		do()
+	}
+	return heads, err
+}
+
+// TestLowWaterMissesNone: a transaction that becomes due earlier while the mark is looked
+// for, and so passes by who looks for it in the order of due times, counts.
+func TestLowWaterMissesNone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := &between{Journal: memory.NewJournal()}
+		j := open(t, store, &journal.Options{Shards: 1})
+		began := time.Now()
+		old, err := j.Begin(t.Context(), "old", "x", due.Add(time.Hour), says("begin")...)
+		ok(t, err)
+		time.Sleep(time.Hour)
+		for i := range 2000 {
+			_, err := j.Begin(t.Context(), fmt.Sprint(i), "x", due, says("begin")...)
+			ok(t, err)
+		}
+		store.do = func() { ok(t, old.Append(t.Context(), due.Add(-time.Hour), says("helped")...)) }
+		mark, err := j.LowWater(t.Context(), time.Now(), time.Minute)
+		ok(t, err)
+		if mark.After(began) {
+			t.Errorf("%v, though one began at %v", mark, began)
+		}
+	})
+}
 
 // TestLowWater: the mark lies a margin before the oldest transaction that is
 // unfinished, however late it was last appended to, and never after now.
