@@ -20,12 +20,13 @@ import (
 // and what it only read against those who change it, and changes nothing that readers
 // see. Nobody waits for a reservation: who comes upon one votes no, with an
 // *interlock.HeldError that names its branch, and who has read what was changed since
-// with a *ChangedError. Another run of the transaction may come through. Committing posts what was reserved,
-// rolling back frees it, from any process. Because what was only read stays reserved
-// until the decision too, transactions over several shards are serializable; the price
-// is that a branch that read and changed nothing votes yes, not read-only. Readers
-// outside of branches see what was posted, and beside it what is reserved: over
-// several shards they can see half of a transaction.
+// with a *ChangedError. Both are Retryable: another run of the transaction may come
+// through. Committing posts what was reserved, rolling back frees it, from any process.
+// Because what was only read stays reserved until the decision too, transactions over
+// several shards are serializable; the price is that a branch that read and changed
+// nothing votes yes, not read-only. Readers outside of branches see what was posted,
+// and beside it what is reserved: over several shards they can see half of a
+// transaction.
 //
 // A branch that ended leaves a marker that says how. The marker makes Commit and
 // Rollback repeatable, and a Prepare that comes behind its Rollback vote no; Forget

@@ -24,8 +24,7 @@ func (e *OverdrawnError) Error() string {
 func (e *OverdrawnError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // A ChangedError is the refusal of a branch that has read what is not so any more.
-// Like an interlock.HeldError it is Retryable, by another branch, which reads again; the
-// error around it that ends this branch is Definite.
+// Like an interlock.HeldError it is Retryable, by another branch, which reads again.
 type ChangedError struct {
 	Name  string
 	Read  int64 // the version that the branch read, 0 if there was none

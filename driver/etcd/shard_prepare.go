@@ -128,8 +128,8 @@ func (b *ShardBranch) try(ctx context.Context, op string, ops []clientv3.Op) err
 	return b.refusal(op, reply)
 }
 
-// refusal says why a branch cannot be prepared or committed. It is Definite, because
-// that branch has ended; another one may do better.
+// refusal says why a branch cannot be prepared or committed. Nothing is left of it. It is
+// Retryable if another branch may do better, and Definite otherwise.
 func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 	name := branchName(b.xid)
 	next := func() *mvccpb.KeyValue {
@@ -144,7 +144,7 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 		return shardError(op, name, interlock.Definite, err)
 	}
 	if low := next(); low != nil && low.ModRevision > b.revision {
-		return shardError(op, name, interlock.Definite, &ChangedError{Name: "the markers of branches, which were forgotten", Read: b.revision, Found: low.ModRevision})
+		return shardError(op, name, interlock.Retryable, &ChangedError{Name: "the markers of branches, which were forgotten", Read: b.revision, Found: low.ModRevision})
 	}
 	for _, item := range b.inOrder() {
 		it := b.items[item]
@@ -155,10 +155,14 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 			next()
 		}
 		if err := conflict(it, held, posted); err != nil {
-			return shardError(op, name, interlock.Definite, err)
+			kind := interlock.Definite
+			if interlock.Kind(err) == interlock.Retryable {
+				kind = interlock.Retryable
+			}
+			return shardError(op, name, kind, err)
 		}
 	}
-	return shardError(op, name, interlock.Definite, errors.New("something was in its way that is gone again"))
+	return shardError(op, name, interlock.Retryable, errors.New("something was in its way that is gone again"))
 }
 
 // namesake tells of a branch of the same name that is prepared, or has ended.

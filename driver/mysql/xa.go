@@ -66,7 +66,8 @@ const DefaultKeep = 2 * time.Second
 // mark afterwards, to believe no such answer.
 //
 // A branch in which the server counts no written row has changed nothing, and is rolled
-// back, as VoteReadOnly. A Participant is safe for concurrent use, and to be closed.
+// back, as VoteReadOnly: what it has locked without a change is free then, before the
+// others commit. A Participant is safe for concurrent use, and to be closed.
 //
 // MySQL is refused. It binds branches to sessions too, lists them only for whoever has
 // XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on replicas.

@@ -74,10 +74,14 @@ func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 		return driver.VoteReadOnly, nil
 	}
 	b.over = true
-	if err := b.workplace.prepare(ctx, b.gid); err != nil {
-		return driver.VoteNo, failure.About(op, name(b.xid), failed(ctx, inCommit, err))
+	err = b.workplace.prepare(ctx, b.gid)
+	switch {
+	case err == nil:
+		return driver.VoteYes, nil
+	case hasState(err, tooManyPrepared):
+		return driver.VoteNo, problem(op, name(b.xid), interlock.Retryable, err)
 	}
-	return driver.VoteYes, nil
+	return driver.VoteNo, failure.About(op, name(b.xid), failed(ctx, inCommit, err))
 }
 
 // refused says why there is no mark: nothing was prepared, and nothing will be.

@@ -10,10 +10,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// SQLSTATEs of the statements that finish a prepared transaction.
+// SQLSTATEs of the statements about a prepared transaction.
 const (
 	undefinedObject = "42704" // nothing is prepared by that name
 	busyPrepared    = "55000" // another session is finishing it
+	tooManyPrepared = "53200" // as many are prepared as max_prepared_transactions allows
 )
 
 // Outcomes that a mark tells.

@@ -30,7 +30,7 @@ func count(ballots []ballot) tally {
 		switch {
 		case b.err != nil:
 			against = append(against, fmt.Errorf("%s voted no: %w", b.name, b.err))
-			if interlock.Kind(b.err) != interlock.Definite {
+			if interlock.Kind(b.err) == interlock.Uncertain {
 				t.perhaps = append(t.perhaps, b.name)
 			}
 		case b.vote == driver.VoteYes:
