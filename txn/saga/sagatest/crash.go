@@ -62,11 +62,19 @@ func (l *life) nextAppend() int {
 }
 
 // crashing is the journal as an engine sees it that can crash. It tells when a saga is
-// due that the engine has left alone.
+// due that the engine has left alone, and when the engine looks for what is unfinished:
+// a saga that begins before is taken for one that somebody else has driven.
 type crashing struct {
 	driver.Journal
-	life *life
-	due  func(time.Time)
+	life    *life
+	due     func(time.Time)
+	serving func()
+}
+
+// Due is what an engine asks once it serves.
+func (c crashing) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	defer c.serving()
+	return c.Journal.Due(ctx, shard, behind, limit)
 }
 
 // Append passes a point before and after.

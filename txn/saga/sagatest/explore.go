@@ -3,6 +3,7 @@ package sagatest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -124,12 +125,11 @@ func (e *explorer) crashes(p plot) error {
 
 // pivotAt is the stage of the pivot, or one behind all stages.
 func (e *explorer) pivotAt() int {
-	for _, s := range e.steps {
-		if s.Pivot {
-			return s.Stage
-		}
+	i := slices.IndexFunc(e.steps, func(s saga.Progress) bool { return s.Pivot })
+	if i < 0 {
+		return math.MaxInt
 	}
-	return e.steps[len(e.steps)-1].Stage + 1
+	return e.steps[i].Stage
 }
 
 var (
@@ -138,7 +138,7 @@ var (
 	errRefused = errors.New("sagatest: it is refused")
 )
 
-// refused and lost are what befalls calls.
+// What befalls calls.
 var (
 	refused = mishap{absent: true, answer: saga.Fail(errRefused)}
 	lost    = mishap{answer: saga.Unknown(errLost)}

@@ -3,7 +3,6 @@ package sagatest
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +80,12 @@ var sound = map[string]struct {
 		})
 		return saga.Define("order", slow, take(w, "p").Pivot())
 	}, 49},
+	"only waits": {func(w *World) saga.Definition[int] {
+		return saga.Define("order", saga.Sleep[int]("w", time.Hour))
+	}, 9},
+	"nothing": {func(w *World) saga.Definition[int] {
+		return saga.DefineFunc("order", func(*saga.S, int) error { return nil })
+	}, 7},
 	"limited": {func(w *World) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), saga.Sleep[int]("w", time.Minute), good(w, "b"), take(w, "p").Pivot()).Timeout(time.Hour)
 	}, 91},
@@ -99,27 +104,6 @@ func TestSoundSagasPass(t *testing.T) {
 				t.Errorf("only %d runs", runs)
 			}
 		})
-	}
-}
-
-// TestSoundSagaPassesInRealTime, whose steps take some.
-func TestSoundSagaPassesInRealTime(t *testing.T) {
-	t.Parallel()
-	var calls atomic.Int64
-	scene := worldly(func(w *World) saga.Definition[int] {
-		slow := func(a action) action { calls.Add(1); return a.Retry(saga.Policy{First: time.Millisecond}) }
-		return saga.Define("order", slow(good(w, "a")), saga.Parallel(slow(good(w, "b")), slow(good(w, "c"))), slow(take(w, "p")).Pivot(), slow(take(w, "z")))
-	})
-	found, runs := explored(t, func() Scene[int] {
-		s := scene()
-		s.RealTime = true
-		return s
-	})
-	for _, f := range found {
-		t.Error(f)
-	}
-	if runs < 60 {
-		t.Errorf("only %d runs", runs)
 	}
 }
 

@@ -28,8 +28,8 @@ type Scene[I any] struct {
 	// is none.
 	Ignore func(line string) bool
 	// RealTime has the saga run by the clock of the machine, for actions that use a
-	// network. Give their steps short policies: a run takes as long as its retries and
-	// waits do.
+	// network. Pauses before retries are a hundredth of their bounds then, but a run
+	// takes as long as its timeouts and waits do.
 	RealTime bool
 	// Limit is how long a run may take; a saga that has not ended then is one that
 	// never ends. It has to be longer than the saga waits by itself. 0 means two days,
@@ -44,17 +44,18 @@ type Scene[I any] struct {
 func Explore[I any](t *testing.T, scene func() Scene[I]) {
 	t.Helper()
 	found, err := Findings(t, scene)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, f := range found {
 		t.Error(f)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
 // Findings is [Explore] for who reports by himself. There is one finding at most for
-// each kind and step. An error says that there is nothing to explore: the definition is
-// wrong, the saga does not succeed undisturbed, or the scene is not the same each time.
+// each kind and step. An error says why there is nothing to explore, or no more: the
+// definition is wrong, the saga does not succeed undisturbed, or the scene is not the
+// same each time.
 func Findings[I any](t *testing.T, scene func() Scene[I]) ([]Finding, error) {
 	t.Helper()
 	if scene == nil {
