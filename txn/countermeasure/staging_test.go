@@ -155,6 +155,29 @@ func testPublishedUnderItsKey(w world) {
 	}
 }
 
+// testOtherSchema: tables may stand elsewhere than where the session is.
+func testOtherSchema(w world) {
+	schema := "elsewhere_" + databases.One[string](w.T, w.DB, `select `+on(w, "current_database()", "database()"))
+	w.Exec(w.T, `create schema `+schema)
+	defer w.Exec(w.T, `drop schema `+schema+on(w, " cascade", ""))
+	w.Exec(w.T, `create table `+schema+`.item (id bigint primary key, price bigint)`)
+	s := countermeasure.Staging{Table: schema + ".item", Key: []string{"id"}, Columns: []string{"price"}}
+	w.DB.Do(w.T, s.Create)
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
+		if err := s.Stage(ctx, db, "t", 1, 7); err != nil {
+			return err
+		}
+		n, err := s.Publish(ctx, db, "t")
+		if n != 1 {
+			w.Errorf("%d published", n)
+		}
+		return err
+	})
+	if n := databases.One[int64](w.T, w.DB, `select price from `+schema+`.item`); n != 7 {
+		w.Errorf("price %d", n)
+	}
+}
+
 // testRacingPublishers: readers see both rows of a saga, or none, whoever publishes.
 func testRacingPublishers(w world) {
 	const sagas = 12

@@ -90,6 +90,7 @@ func TestSQL(t *testing.T) {
 		{"staged rows are seen at once", testStagedRowsAreSeenAtOnce},
 		{"rows are published once", testPublishedOnce},
 		{"rows are published under their keys", testPublishedUnderItsKey},
+		{"tables stand elsewhere", testOtherSchema},
 		{"racing publishers show no half", testRacingPublishers},
 		{"leftovers", testLeftovers},
 		{"bad staging", testBadStaging},

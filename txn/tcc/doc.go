@@ -52,6 +52,7 @@
 //
 // What is held for a decision by a person, such as a payment, does not belong into a
 // Run: hold it by guard/stock, or make it the steps of a saga. Attempts and refusals
-// are counted by each owner anew. A resource whose methods do not return when their
-// context ends keeps Run waiting.
+// are counted by each owner anew. A decided transaction that waits for a participant is
+// kept in memory meanwhile: see Held of coordinator.Options. A resource whose methods do
+// not return when their context ends keeps Run waiting.
 package tcc

@@ -38,8 +38,7 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 		return d.remind()
 	}
 	for d.m.has(pending) {
-		rests, err := d.round()
-		if err != nil || rests {
+		if err := d.round(); err != nil {
 			return err
 		}
 	}
@@ -57,11 +56,12 @@ func (d *drive) remind() error {
 	return d.append([]journal.Entry{{Kind: recordRemind}})
 }
 
-// round calls all branches whose time it is, writes what has become of them, and waits
-// for the next. It rests if that is far away.
-func (d *drive) round() (rests bool, err error) {
+// round calls all branches whose time it is and writes what has become of them, or waits
+// for the next. That is in memory, however long it takes: who came to it anew would not
+// know that it is to wait.
+func (d *drive) round() error {
 	if err := d.Holds(); err != nil {
-		return false, err
+		return err
 	}
 	now := d.Now()
 	var members []member
@@ -71,22 +71,15 @@ func (d *drive) round() (rests bool, err error) {
 		}
 	}
 	if len(members) == 0 {
-		return false, d.unknown()
+		return d.unknown()
 	}
 	next := slices.MinFunc(members, func(a, b member) int { return d.of(a).at.Compare(d.of(b).at) })
 	if wait := d.of(next).at.Sub(now); wait > 0 {
-		if wait > far && d.of(next).refusals == 0 {
-			return true, nil
-		}
-		return false, d.wait(wait, members)
+		return d.wait(wait, members)
 	}
 	members = slices.DeleteFunc(members, func(b member) bool { return d.of(b).at.After(now) })
-	return false, d.settle(members)
+	return d.settle(members)
 }
-
-// far is how long a transaction is kept in memory that waits. Beyond that it is due in
-// the journal, and what it has been refused is forgotten.
-const far = time.Minute
 
 // of is the calls of a branch.
 func (d *drive) of(b member) *calls {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -210,4 +211,32 @@ func TestDecide(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLongWaits: a participant that does not answer for a day is called as rarely as the
+// policy says, and one that asks for hours is given them.
+func TestLongWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		most int64
+	}{"unknown": {errNetwork, 100}, "ongoing": {branch.Ongoing(2 * time.Hour), 20}} {
+		bubble(t, func(t *testing.T) {
+			hotel := newVenue("hotel", 1)
+			var calls atomic.Int64
+			hotel.bad = func(call branch.Call) (before, after error) {
+				if call.Operation == branch.Confirm {
+					calls.Add(1)
+					return c.err, nil
+				}
+				return nil, nil
+			}
+			r := serve(t, nil, 1, &Options{Retry: Policy{Max: time.Hour}}, hotel)
+			_, err := r.run(t.Context(), "1", hotel)
+			ok(t, err)
+			time.Sleep(24 * time.Hour)
+			if n := calls.Load(); n > c.most || n < 10 {
+				t.Errorf("%s: %d calls in a day", name, n)
+			}
+		})
+	}
 }
