@@ -21,7 +21,7 @@ type Turn struct {
 	due    bool
 	fresh  bool
 	inside bool // has a slot
-	stays  bool // it has waited for a target, and is kept in memory for that
+	stays  bool // it has waited for a target that failed, and is kept in memory for that
 	begun  time.Time
 
 	log     *journal.Log
@@ -224,7 +224,7 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 		return false
 	}
 	defer stop()
-	t.stays = true
+	t.stays = t.stays || len(targets) > 0
 	if t.Holds() != nil {
 		return false
 	}

@@ -38,8 +38,7 @@ func ok(t testing.TB, err error) {
 // shop is the branches of somebody else's services, behind one address: it keeps what
 // became of each branch, and answers a repeated call as the first one.
 type shop struct {
-	url  string
-	stop func()
+	url string
 
 	mu      sync.Mutex
 	states  map[string]string // by transaction and branch
