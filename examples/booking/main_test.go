@@ -37,6 +37,13 @@ func world(tb testing.TB, pg, maria *testbed.Server) settings {
 		postgres: databases.Open(tb, pg, databases.Pgx).URL, mariadb: databases.Open(tb, maria, databases.Maria).URL}
 }
 
+// bounded is a context of the test's that ends, so that nothing is waited for in vain.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func opened(tb testing.TB, s settings) *agency {
 	tb.Helper()
 	a, err := open(tb.Context(), s)
@@ -110,6 +117,7 @@ func TestExample(t *testing.T) {
 // TestLastSeat: twenty book at once in two processes, each twice, for three rooms and
 // two seats: two are booked, nothing is sold twice, and what the others held is free.
 func TestLastSeat(t *testing.T) {
+	ctx := bounded(t)
 	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
 	agencies := []*agency{opened(t, s), opened(t, s)}
 	agencies[0].offer(t, 3, 2)
@@ -120,7 +128,7 @@ func TestLastSeat(t *testing.T) {
 	for i := range 2 * travellers {
 		work.Go(func() {
 			a, id := agencies[i%2], fmt.Sprint("trip/", i/2)
-			o, err := a.book(t.Context(), id, "room", "seat")
+			o, err := a.book(ctx, id, "room", "seat")
 			if err != nil && !errors.Is(err, tcc.ErrCancelled) {
 				t.Error(err)
 			}
@@ -145,12 +153,12 @@ func TestLastSeat(t *testing.T) {
 	// Those who held one of the two and not the other may have kept each other out. What
 	// they held is free, and who comes now gets it.
 	free := func(l tcc.Level) bool { return l.Held == 0 }
-	ok(t, errors.Join(agencies[0].rooms.until(t.Context(), "room", free), agencies[0].seats.until(t.Context(), "seat", free)))
+	ok(t, errors.Join(agencies[0].rooms.until(ctx, "room", free), agencies[0].seats.until(ctx, "seat", free)))
 	for i := booked; i < 2; i++ {
-		_, err := agencies[1].book(t.Context(), fmt.Sprint("late/", i), "room", "seat")
+		_, err := agencies[1].book(ctx, fmt.Sprint("late/", i), "room", "seat")
 		ok(t, err)
 	}
-	if _, err := agencies[1].book(t.Context(), "too late", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
+	if _, err := agencies[1].book(ctx, "too late", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
 		t.Errorf("a third seat: %v", err)
 	}
 	agencies[0].want(t, 2)
@@ -159,21 +167,22 @@ func TestLastSeat(t *testing.T) {
 // TestExpiry: what a program holds that died before the decision is not freed by the
 // clock alone, but once the sweeper was told; then it cannot be booked any more.
 func TestExpiry(t *testing.T) {
+	ctx := bounded(t)
 	a := opened(t, world(t, testbed.Postgres(t), testbed.MariaDB(t)))
 	a.offer(t, 1, 1)
-	ok(t, a.abandoned(t.Context(), "trip/ghost", "room", 500*time.Millisecond))
-	if l, err := a.rooms.level(t.Context(), "room"); err != nil || l.Held != 1 {
+	ok(t, a.abandoned(ctx, "trip/ghost", "room", 500*time.Millisecond))
+	if l, err := a.rooms.level(ctx, "room"); err != nil || l.Held != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
-	ok(t, a.rooms.until(t.Context(), "room", func(l tcc.Level) bool { return l.Held == 0 }))
-	o, err := a.bookings.Look(t.Context(), "trip/ghost")
+	ok(t, a.rooms.until(ctx, "room", func(l tcc.Level) bool { return l.Held == 0 }))
+	o, err := a.bookings.Look(ctx, "trip/ghost")
 	if err != nil || o.Decision != tcc.Cancel {
 		t.Errorf("it is free, and %q was decided, %v", o.Decision, err)
 	}
-	if _, err := a.book(t.Context(), "trip/ghost", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
+	if _, err := a.book(ctx, "trip/ghost", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
 		t.Errorf("booked after all: %v", err)
 	}
-	_, err = a.book(t.Context(), "trip/ann", "room", "seat")
+	_, err = a.book(ctx, "trip/ann", "room", "seat")
 	ok(t, err)
 	a.want(t, 1)
 }
@@ -238,7 +247,7 @@ func TestKilled(t *testing.T) {
 			}
 			p.Kill()
 			booked := int64(0)
-			for id, decision := range bookAll(t.Context(), a) {
+			for id, decision := range bookAll(bounded(t), a) {
 				if was, found := told[id]; found && was != string(decision) {
 					t.Errorf("%s was told to %s, and is to %s", id, was, decision)
 				}
@@ -251,5 +260,24 @@ func TestKilled(t *testing.T) {
 			}
 			a.want(t, booked)
 		})
+	}
+}
+
+// TestCommandLine: what is not understood is said, and nothing is done.
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args, says string
+		code       int
+	}{
+		{"-mariadb", "needs an argument", 2},
+		{"now", `unexpected argument "now"`, 2},
+		{"-postgres postgres://127.0.0.1:1/x", "booking: ", 1},
+		{"-mariadb nowhere", "booking: ", 1},
+	} {
+		var out, errs strings.Builder
+		code := run(t.Context(), strings.Fields(c.args), &out, &errs)
+		if code != c.code || out.Len() > 0 || !strings.Contains(errs.String(), c.says) {
+			t.Errorf("%q: exit code %d, %q, %q; want %d and %q", c.args, code, &out, &errs, c.code, c.says)
+		}
 	}
 }

@@ -57,6 +57,13 @@ func open(tb testing.TB, pool *pgxpool.Pool, bank string) *shop {
 	return s
 }
 
+// bounded is a context of the test's that ends, so that nothing is waited for in vain.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // want compares what there is: the lamps on the shelf, the money on the card, parcels
 // and letters.
 func want(tb testing.TB, pool *pgxpool.Pool, what string, lamps, cents, parcels, letters int) {
@@ -122,14 +129,14 @@ func TestLostReply(t *testing.T) {
 	calls := 0
 	s.caller.Client.Transport = counted{s.caller.Client.Transport, &calls}
 	proxy.CutAfter(0)
-	outcome, err := s.orders.Do(t.Context(), s.engine, "order/1", Order{"ann", "lamp", 2, 60, "visa"})
+	outcome, err := s.orders.Do(bounded(t), s.engine, "order/1", Order{"ann", "lamp", 2, 60, "visa"})
 	if err != nil || outcome.State != saga.Succeeded {
 		t.Fatalf("%s, %v", outcome.State, err)
 	}
 	if calls < 2 {
 		t.Errorf("the bank was called %d times: no answer was lost", calls)
 	}
-	_, err = s.letter(t.Context(), "ann")
+	_, err = s.letter(bounded(t), "ann")
 	ok(t, err)
 	want(t, pool, "", 8, 9940, 1, 1)
 }
@@ -153,15 +160,16 @@ func TestLastUnits(t *testing.T) {
 	ok(t, err)
 	t.Cleanup(closeBank)
 	shops := []*shop{open(t, pool, address), open(t, pool, address)}
+	ctx := bounded(t)
 	var mu sync.Mutex
 	ends := map[saga.State]int{}
 	var work sync.WaitGroup
 	for i := range 20 {
 		work.Go(func() {
 			s, customer := shops[i%len(shops)], fmt.Sprint("customer ", i)
-			outcome, err := s.orders.Do(t.Context(), s.engine, "order/"+customer, Order{customer, "lamp", 1, 30, "visa"})
+			outcome, err := s.orders.Do(ctx, s.engine, "order/"+customer, Order{customer, "lamp", 1, 30, "visa"})
 			if outcome.State == saga.Succeeded {
-				_, err = s.letter(t.Context(), customer)
+				_, err = s.letter(ctx, customer)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -238,5 +246,23 @@ func unfinished(tb testing.TB, pool *pgxpool.Pool) {
 	defer j.Close()
 	for o, err := range saga.List(tb.Context(), j, saga.Filter{Unfinished: true}) {
 		tb.Errorf("%s is %s, %v", o.ID, o.State, err)
+	}
+}
+
+// TestCommandLine: what is not understood is said, and nothing is done.
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args, says string
+		code       int
+	}{
+		{"-postgres", "needs an argument", 2},
+		{"now", `unexpected argument "now"`, 2},
+		{"-postgres postgres://127.0.0.1:1/x", "orders: ", 1},
+	} {
+		var out, errs strings.Builder
+		code := run(t.Context(), strings.Fields(c.args), &out, &errs)
+		if code != c.code || out.Len() > 0 || !strings.Contains(errs.String(), c.says) {
+			t.Errorf("%q: exit code %d, %q, %q; want %d and %q", c.args, code, &out, &errs, c.code, c.says)
+		}
 	}
 }

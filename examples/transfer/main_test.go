@@ -231,3 +231,23 @@ func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 	ok(t, rows.Err())
 	return n
 }
+
+// TestCommandLine: what is not understood is said, and nothing is done.
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args, says string
+		code       int
+	}{
+		{"-by", "needs an argument", 2},
+		{"-by hand", `it is tcc or 2pc`, 2},
+		{"now", `it is tcc or 2pc`, 2},
+		{"-by 2pc -postgres postgres://127.0.0.1:1/x", "transfer: ", 1},
+		{"-mariadb nowhere", "transfer: ", 1},
+	} {
+		var out, errs strings.Builder
+		code := run(t.Context(), strings.Fields(c.args), &out, &errs)
+		if code != c.code || out.Len() > 0 || !strings.Contains(errs.String(), c.says) {
+			t.Errorf("%q: exit code %d, %q, %q; want %d and %q", c.args, code, &out, &errs, c.code, c.says)
+		}
+	}
+}
