@@ -295,6 +295,11 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 func TestKeptNoLonger(t *testing.T) {
 	server := testbed.MariaDB(t)
 	other := openBank(t, server.URL(), "shop")
+	patient, err := mysql.OpenParticipant(t.Context(), other.DB, "shop", &mysql.ParticipantOptions{Keep: time.Hour}) // ends no session
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Participant = patient
 	db := open(t, server.URL())
 	p, err := mysql.OpenParticipant(t.Context(), db.DB, "shop", &mysql.ParticipantOptions{Keep: 300 * time.Millisecond})
 	if err != nil {

@@ -28,9 +28,22 @@ func TestStoppedProcess(t *testing.T) {
 	}
 	b := bank{stopped, db}
 	db.do(t, `create table account (id varchar(40) primary key, balance int)`)
-	b.prepared(t, branchOf("committed"), insert)
-	b.prepared(t, branchOf("rolled-back"), insert)
+	var sessions []any
+	for _, transaction := range []string{"committed", "rolled-back"} {
+		conn, p := b.branch(t, branchOf(transaction), insert)
+		var session int64
+		if err := conn.QueryRowContext(t.Context(), `select connection_id()`).Scan(&session); err != nil {
+			t.Fatal(err)
+		}
+		sessions = append(sessions, session)
+		if vote, err := p.Prepare(t.Context()); vote != driver.VoteYes || err != nil {
+			t.Fatalf("it votes %v, %v", vote, err)
+		}
+	}
 	wantKind(t, other.Commit(t.Context(), branchOf("committed")), interlock.Retryable, 0) // it may be at work
+	if n := beside.text(t, `select count(*) from information_schema.processlist where id in (?, ?) and command <> 'Killed'`, sessions...); n != "2" {
+		t.Errorf("%s of 2 sessions are left to a process that may be at work", n)
+	}
 	persist(t, func() error { return other.Commit(t.Context(), branchOf("committed")) })
 	persist(t, func() error { return other.Rollback(t.Context(), branchOf("rolled-back")) })
 	// It wakes up, and finds out.
@@ -59,7 +72,10 @@ func TestSessionIsClosedByItsUser(t *testing.T) {
 		if abandoned := i == 2; !abandoned {
 			wantKind(t, err, interlock.Bug, 0)
 		}
-		b.do(t, `insert into account values (`+string(rune('1'+i))+`, 1)`)
+		testbed.Eventually(t, "the session is ended", bound, func() bool {
+			_, err := b.ExecContext(t.Context(), `insert ignore into account values (`+string(rune('1'+i))+`, 1)`)
+			return err == nil
+		})
 		b.SetMaxIdleConns(0) // by a connection that sees what was committed
 		if n, want := b.text(t, `select count(*) from account`), string(rune('1'+i)); n != want {
 			t.Errorf("%d: %s rows, want %s", i, n, want)
