@@ -85,8 +85,18 @@ func (e *explorer) backward(s saga.Progress) error {
 	if err := e.try(e.undone(s, kind, usual, ", and it was undone", deed{}, mishap{})); err != nil || len(e.found) > before {
 		return err
 	}
+	for _, plots := range e.setbacks(s, usual) {
+		if err := e.first(plots...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setbacks are the plots around the undo of a step, those that show the same together.
+func (e *explorer) setbacks(s saga.Progress, usual retreat) [][]plot {
 	undo := deed{undo: true, n: 1}
-	for _, plots := range [][]plot{{
+	return [][]plot{{
 		e.undone(s, UndoNeedsOutput, fromDoubt, ", and it was undone without its output", deed{}, mishap{}),
 		e.undone(s, UndoNeedsOutput, fromAfar, ", and it was undone without its output", deed{}, mishap{}),
 	}, {
@@ -97,12 +107,7 @@ func (e *explorer) backward(s saga.Progress) error {
 	}, {
 		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived once more", undo, mishap{late: true}),
 		e.undone(s, LateActionAccepted, fromAfar, ", it was undone, and only then it arrived", undo, mishap{late: true}),
-	}} {
-		if err := e.first(plots...); err != nil {
-			return err
-		}
-	}
-	return nil
+	}}
 }
 
 // last reports whether no step is called behind this one or beside it.
