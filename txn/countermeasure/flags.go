@@ -85,9 +85,10 @@ func (f flags) take(ctx context.Context, w Intent, ended string) (held *Flag, er
 func (f flags) takePostgres(ctx context.Context, w Intent, ended string) (*Flag, error) {
 	var changes int64
 	taken, err := f.row(ctx, `
-		with want (resource, owner, purpose, ended, risk, ttl) as (select ?::text, ?::text, ?::text, ?::text, ?::text, ?::bigint * interval '1 microsecond')
+		with want (resource, owner, purpose, ended, risk, ttl, now) as (
+			select ?::text, ?::text, ?::text, ?::text, ?::text, ?::bigint * interval '1 microsecond', clock_timestamp())
 		insert into {flags} as f (resource, owner, purpose, former, risk, changes, since_at, until_at)
-		select resource, owner, purpose, '', '', 1, clock_timestamp(), clock_timestamp() + ttl from want
+		select resource, owner, purpose, '', '', 1, now, now + ttl from want
 		on conflict (resource) do update set
 			owner = excluded.owner, purpose = excluded.purpose, changes = f.changes + 1,
 			former = case f.owner when excluded.owner then f.former else f.owner end,
