@@ -153,11 +153,7 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	case errors.Is(err, journal.ErrExists):
 		return r.follow(ctx)
 	case d == Confirm:
-		o, err := r.decide(ctx, Cancel, err)
-		if o.Decision != Cancel { // what has begun without an answer is not driven yet
-			m.coordinator.Nudge(r.id)
-		}
-		return o, err
+		return r.decide(ctx, Cancel, err)
 	}
 	return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: errors.Join(err, cause)}
 }
