@@ -2,6 +2,7 @@ package saga
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -23,7 +24,7 @@ func (c *course) call(s *step, p *progress) *call {
 	if t == nil {
 		// What is done together with its record was not done if there is none.
 		maybe := !c.idle[p.key] && (s.local == nil || c.m.state == Undoing)
-		t = &trial{phase: c.m.phase(p), attempts: p.attempts, calls: p.calls, maybe: maybe, next: p.next, target: s.target}
+		t = &trial{phase: c.m.phase(p), attempts: p.attempts, by: maps.Clone(p.by), calls: p.calls, maybe: maybe, next: p.next, target: s.target}
 		c.trials[p.key] = t
 	}
 	return &call{step: s, p: *p, phase: t.phase, trial: t}
@@ -97,10 +98,7 @@ func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
 	var entries []journal.Entry
 	for _, p := range waiting {
 		if t := c.trials[p.key]; t != nil && t.err != nil {
-			w := why{Attempts: t.attempts, Calls: t.calls, Next: t.next.UnixMilli()}
-			if t.err != nil {
-				w.Error = said(t.err)
-			}
+			w := why{Error: said(t.err), Attempts: t.attempts, By: t.by, Calls: t.calls, Next: t.next.UnixMilli()}
 			entries = append(entries, record(recordTried, p.key, w))
 		}
 	}
@@ -112,7 +110,9 @@ func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
 		}
 	}
 	if len(entries)+len(c.pending) == 0 && !c.scheduled.Equal(until.Truncate(time.Millisecond)) {
-		entries = []journal.Entry{record(recordTried, waiting[0].key, why{Attempts: waiting[0].attempts, Calls: waiting[0].calls, Next: until.UnixMilli()})}
+		p := waiting[0]
+		w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls, Next: until.UnixMilli()}
+		entries = []journal.Entry{record(recordTried, p.key, w)}
 	}
 	if err := c.note(now, false, entries...); err != nil {
 		return move{}, err

@@ -3,6 +3,8 @@ package saga
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 )
 
 // longestName is the most bytes of a step's key or an undo's name; that of a saga's
@@ -15,9 +17,7 @@ const (
 // check finds what is wrong with a definition.
 func (p plan) check() error {
 	var problems []error
-	if len(p.name) < 1 || len(p.name) > longestType {
-		problems = append(problems, p.wrong("", fmt.Sprintf("its name has %d bytes; give it 1 to %d", len(p.name), longestType)))
-	}
+	problems = append(problems, p.checkName())
 	if p.list == nil && p.body == nil {
 		return errors.Join(append(problems, p.checkStages(p.fixed))...)
 	}
@@ -27,6 +27,20 @@ func (p plan) check() error {
 	}
 	return errors.Join(problems...)
 }
+
+func (p plan) checkName() error {
+	switch {
+	case p.name == "" || len(p.name) > longestType:
+		return p.wrong("", fmt.Sprintf("its name has %d bytes; give it 1 to %d", len(p.name), longestType))
+	case !plain(p.name):
+		return p.wrong("", "its name is not UTF-8 without NUL; give it another")
+	}
+	return nil
+}
+
+// plain reports whether a name is the same wherever it is written: in JSON, a database
+// and the headers of calls.
+func plain(name string) bool { return utf8.ValidString(name) && !strings.Contains(name, "\x00") }
 
 // checkStages finds what is wrong with a list of stages.
 func (p plan) checkStages(stages []stage) error {
@@ -132,8 +146,11 @@ func (p plan) checkPlace(s step, pivot, last string) error {
 }
 
 func (p plan) named(key, name string) error {
-	if name == "" || len(name) > longestName {
+	switch {
+	case name == "" || len(name) > longestName:
 		return p.wrong(key, fmt.Sprintf("its name, or that of its undo, has %d bytes; give it 1 to %d", len(name), longestName))
+	case !plain(name):
+		return p.wrong(key, "its name, or that of its undo, is not UTF-8 without NUL; give it another")
 	}
 	return nil
 }

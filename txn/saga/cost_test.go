@@ -74,3 +74,22 @@ func TestOldRecordsAreWritten(t *testing.T) {
 		ok(t, err)
 	})
 }
+
+// TestLongList: to find the next of thousands of stages those before it are not looked
+// through again, which would take longer than their calls.
+func TestLongList(t *testing.T) {
+	l, m := &list{}, machine{state: Running}
+	for i := range 5000 {
+		l.stages = append(l.stages, stage{i + 1, []step{{key: fmt.Sprint(i)}}})
+	}
+	for i := range l.stages {
+		rest, err := l.rest(&m)
+		if ok(t, err); len(rest) != len(l.stages)-i {
+			t.Fatalf("%d stages are left behind %d", len(rest), i)
+		}
+		m.steps = append(m.steps, progress{key: fmt.Sprint(i), fate: done})
+	}
+	if rest, err := l.rest(&m); rest != nil || err != nil {
+		t.Errorf("%v, %v", rest, err)
+	}
+}

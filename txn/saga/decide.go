@@ -34,7 +34,7 @@ func (m *machine) decide(e journal.Entry) error {
 func (m *machine) abandon() {
 	for i := range m.steps {
 		p := &m.steps[i]
-		switch p.attempts, p.calls, p.next = 0, 0, (time.Time{}); {
+		switch p.attempts, p.by, p.calls, p.next = 0, nil, 0, (time.Time{}); {
 		case p.fate == inFlight && p.wait:
 			p.fate = refused
 		case p.fate == inFlight:

@@ -55,6 +55,10 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}}
 	var problems []error
 	for _, d := range definitions {
+		if d == nil {
+			problems = append(problems, plan{}.wrong("", "it is nil; give it one"))
+			continue
+		}
 		p := d.defined()
 		problems = append(problems, p.check())
 		if _, twice := e.plans[p.name]; twice {

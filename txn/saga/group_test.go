@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
@@ -240,4 +241,33 @@ func TestParkedElsewhere(t *testing.T) {
 			t.Errorf("due at %v, then at %v", before.Due, after.Due)
 		}
 	})
+}
+
+// TestRetryByClassOverLongWaits: how often a step failed with errors of a class is
+// counted over waits outside of memory too, so that it is given up, by its own owner and
+// by heirs.
+func TestRetryByClassOverLongWaits(t *testing.T) {
+	for _, heirs := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			g := &target{}
+			var waits []time.Duration
+			d := Define("order", g.undoable("a", always(Retry(errSeat))...).
+				RetryOn(branch.ClassRetry, Policy{First: 5 * time.Minute, Max: time.Hour, Attempts: 4}))
+			o := &settings{saga: Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { waits = append(waits, e.Again) }}}}
+			r := serve(t, nil, 1, o, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			for n := range int64(12) {
+				time.Sleep(10 * time.Minute)
+				if heirs {
+					r.stop()
+					<-r.served
+					r.serve(t, n+2)
+				}
+			}
+			looked, err := r.engine.Look(t.Context(), "1")
+			if ok(t, err); looked.State != Compensated || len(waits) != 4 || waits[1] != 5*time.Minute || waits[2] != 10*time.Minute {
+				t.Errorf("heirs %v: %v after waits of %v", heirs, looked.State, waits)
+			}
+		})
+	}
 }

@@ -56,12 +56,12 @@ const (
 // trial is the calls of one step, or of its undo.
 type trial struct {
 	phase    phase
-	attempts int                  // that failed
-	by       map[branch.Class]int // of them, by what they failed with
-	maybe    bool                 // an earlier call may have happened
-	err      error                // of the last call
-	ongoing  bool                 // it is the target that has said when to ask again
-	next     time.Time            // not before
+	attempts int            // that failed
+	by       map[string]int // of them, by the class of what they failed with, where that has a policy
+	maybe    bool           // an earlier call may have happened
+	err      error          // of the last call
+	ongoing  bool           // it is the target that has said when to ask again
+	next     time.Time      // not before
 	calls    int
 	target   string
 }
@@ -75,10 +75,10 @@ func (t *trial) failed(s *step, c branch.Class) (Policy, int) {
 	t.attempts++
 	if p, own := s.by[c]; own {
 		if t.by == nil {
-			t.by = map[branch.Class]int{}
+			t.by = map[string]int{}
 		}
-		t.by[c]++
-		return p, t.by[c]
+		t.by[c.String()]++
+		return p, t.by[c.String()]
 	}
 	return s.policy, t.attempts
 }

@@ -2,6 +2,7 @@ package saga
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -65,6 +66,9 @@ func (f Filter) list(ctx context.Context, j *journal.Journal, h driver.Head, yie
 		return true
 	}
 	log, m, err := read(ctx, j, h.Transaction)
+	if errors.Is(err, ErrNone) { // it was forgotten meanwhile
+		return true
+	}
 	if err != nil {
 		return yield(Outcome{ID: h.Transaction, Type: name}, err)
 	}

@@ -155,6 +155,6 @@ func (m *machine) try(e journal.Entry) error {
 	if p == nil || p.fate != inFlight && !slices.Contains(m.undoing(), p) {
 		return errOrder
 	}
-	p.attempts, p.calls, p.err, p.next = w.Attempts, w.Calls, w.Error, time.UnixMilli(w.Next)
+	p.attempts, p.by, p.calls, p.err, p.next = w.Attempts, w.By, w.Calls, w.Error, time.UnixMilli(w.Next)
 	return nil
 }

@@ -45,6 +45,10 @@ func TestDefinitions(t *testing.T) {
 		"undo of the pivot":    {[]Defined{Define("x", a.Pivot())}, "a", "take its undo away"},
 		"undo behind it":       {[]Defined{Define("x", p, a)}, "a", "move it before the pivot"},
 		"two pivots":           {[]Defined{Define("x", p, g.act("q").Pivot())}, "q", "one at most"},
+		"nil":                  {[]Defined{Define("x", a), nil}, "", "give it one"},
+		"undo not UTF-8":       {[]Defined{Define("x", g.act("b").Undo("un\xff", func(context.Context, string, *string) error { return nil }))}, "b", "UTF-8"},
+		"undo with NUL":        {[]Defined{Define("x", g.act("b").Undo("un\x00", func(context.Context, string, *string) error { return nil }))}, "b", "UTF-8"},
+		"name not UTF-8":       {[]Defined{Define("\xff", a)}, "", "UTF-8"},
 		"both":                 {[]Defined{Define("x", a.Uncompensable())}, "a", "take one of the two away"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ func (m *machine) retry(e journal.Entry) error {
 			}
 			p.input, p.edited = n.Input, true
 		}
-		found, p.attempts, p.next = true, 0, time.Time{}
+		found, p.attempts, p.by, p.next = true, 0, nil, time.Time{}
 		if p.fate == dead {
 			p.fate = p.was
 		}

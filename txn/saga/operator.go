@@ -129,7 +129,8 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 	}
 	var err error
 	for range tries {
-		if err = o.once(ctx, op, id, step, follows); !errors.Is(err, journal.ErrMoved) {
+		// In doubt it may be what this one has done that somebody has appended behind.
+		if err = o.once(ctx, op, id, step, follows); !errors.Is(err, journal.ErrMoved) || interlock.Kind(err) == interlock.Uncertain {
 			return err
 		}
 	}

@@ -343,3 +343,74 @@ func TestListAndReplay(t *testing.T) {
 		}
 	})
 }
+
+// unheard is a store whose first append of a skip is done, and not answered before
+// somebody else has appended behind it.
+type unheard struct {
+	*memory.Journal
+	lost atomic.Bool
+}
+
+func (u *unheard) Append(ctx context.Context, appends []driver.Append) []error {
+	errs := u.Journal.Append(ctx, appends)
+	if appends[0].Records[0].Kind == recordSkip && !u.lost.Swap(true) {
+		time.Sleep(5 * time.Second)
+		return repeat(len(appends), errNetwork)
+	}
+	return errs
+}
+
+// TestOperatorUnheard: what an operator has perhaps done is not told as refused.
+func TestOperatorUnheard(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.act("p").Pivot(), g.act("z", always(Fail(errSeat))...))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(5 * time.Minute)
+		j, err := journal.New(&unheard{Journal: r.store.Journal}, &journal.Options{Shards: 1})
+		ok(t, err)
+		defer func() { ok(t, j.Close()) }()
+		wantKind(t, NewOperator(j).Skip(t.Context(), "1", "z", ann), interlock.Uncertain, nil)
+		o, err := r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+		same(t, "skipped", o.Skipped, "z")
+	})
+}
+
+// forgetful is a store that forgets what has ended between a page of heads and its
+// reader.
+type forgetful struct{ *memory.Journal }
+
+func (f forgetful) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	heads, err := f.Journal.Heads(ctx, behind, limit)
+	if err == nil {
+		_, err = f.Forget(ctx, time.Now().Add(time.Hour), 1)
+	}
+	return heads, err
+}
+
+// TestListWhileForgetting: a saga that is forgotten while sagas are listed is not there,
+// and no error.
+func TestListWhileForgetting(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"))
+		r := serve(t, nil, 1, nil, d)
+		for _, id := range []string{"1", "2", "3"} {
+			_, err := d.Do(t.Context(), r.engine, id, "in")
+			ok(t, err)
+		}
+		j, err := journal.New(forgetful{r.store.Journal}, &journal.Options{Shards: 1})
+		ok(t, err)
+		defer func() { ok(t, j.Close()) }()
+		var ids []string
+		for o, err := range List(t.Context(), j, Filter{}) {
+			ok(t, err)
+			ids = append(ids, o.ID)
+		}
+		if len(ids) != 2 {
+			t.Errorf("listed %v", ids)
+		}
+	})
+}

@@ -53,7 +53,7 @@ func (p plan) planner(id string, m *machine) (planner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("saga %q: %w", id, err)
 	}
-	l := list{id, p.name, stages}
+	l := &list{id: id, name: p.name, stages: stages}
 	return l, l.fits(m)
 }
 
@@ -82,16 +82,15 @@ func (p plan) undoOf(name string) *step {
 type list struct {
 	id, name string
 	stages   []stage
+	over     int // how many of them are
 }
 
-func (l list) close() {}
+func (l *list) close() {}
 
-func (l list) rest(m *machine) ([]stage, error) {
-	for i, s := range l.stages {
-		for _, each := range s.steps {
-			if !m.settled(each.key) {
-				return l.stages[i:], nil
-			}
+func (l *list) rest(m *machine) ([]stage, error) {
+	for ; l.over < len(l.stages); l.over++ {
+		if !m.finished(l.stages[l.over]) {
+			return l.stages[l.over:], nil
 		}
 	}
 	return nil, nil
@@ -105,7 +104,7 @@ func (m *machine) settled(key string) bool {
 
 // fits reports what in a journal does not fit the list. Undos need no more than
 // their functions, and are found by name.
-func (l list) fits(m *machine) error {
+func (l *list) fits(m *machine) error {
 	if m.state != Running && m.state != Completing {
 		return nil
 	}
@@ -132,7 +131,7 @@ func (l list) fits(m *machine) error {
 const mendPlan = ": serve it by the definition it began with, and give the changed one another name"
 
 // differs says how a step that was sent differs from what the list has in its place.
-func (l list) differs(sent progress) string {
+func (l *list) differs(sent progress) string {
 	for _, s := range l.stages {
 		for _, each := range s.steps {
 			if each.key == sent.key && s.n == sent.stage && each.undo == sent.undo && each.pivot == sent.pivot && (each.wait > 0) == sent.wait {

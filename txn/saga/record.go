@@ -52,11 +52,12 @@ type sending struct {
 
 // why is the data of failed, decide, dead and tried records.
 type why struct {
-	Unknown  bool   `json:"unknown,omitempty"`  // a failed step may have happened
-	Error    string `json:"error,omitempty"`    //
-	Attempts int    `json:"attempts,omitempty"` // of a tried one, that failed
-	Calls    int    `json:"calls,omitempty"`    // those that were made
-	Next     int64  `json:"next,omitempty"`     // when it is tried again: milliseconds since 1970
+	Unknown  bool           `json:"unknown,omitempty"`  // a failed step may have happened
+	Error    string         `json:"error,omitempty"`    //
+	Attempts int            `json:"attempts,omitempty"` // of a tried one, that failed
+	By       map[string]int `json:"by,omitempty"`       // of them, by class
+	Calls    int            `json:"calls,omitempty"`    // those that were made
+	Next     int64          `json:"next,omitempty"`     // when it is tried again: milliseconds since 1970
 }
 
 // note is the data of an operator's records.

@@ -41,8 +41,11 @@ func (e *Engine) Start(ctx context.Context, definition, id string, input json.Ra
 // It has no timeout. Otherwise it is [Engine.Start].
 func Begin(ctx context.Context, j *journal.Journal, definition, id string, input json.RawMessage) error {
 	text, err := compact(input)
-	if err != nil || definition == "" || len(definition) > longestType {
-		return bug("start saga", id, errors.Join(err, fmt.Errorf("its definition's name has %d bytes; give it 1 to %d", len(definition), longestType)))
+	if err == nil {
+		err = plan{name: definition}.checkName()
+	}
+	if err != nil {
+		return bug("start saga", id, err)
 	}
 	_, err = j.Begin(ctx, id, protocol+":"+definition, time.Now(), begin(text, time.Time{}))
 	if errors.Is(err, journal.ErrExists) {

@@ -39,6 +39,12 @@ func TestBegunAlone(t *testing.T) {
 		} {
 			wantKind(t, err, interlock.Bug, nil)
 		}
+		if err := Begin(ctx, j, "order", "3", json.RawMessage(`{`)); err == nil || strings.Contains(err.Error(), "name") || !strings.Contains(err.Error(), "input") {
+			t.Errorf("the input is wrong: %v", err)
+		}
+		if err := Begin(ctx, j, "", "3", nil); err == nil || !strings.Contains(err.Error(), "name has 0 bytes") {
+			t.Errorf("the name is wrong: %v", err)
+		}
 		_, err = r.engine.Look(ctx, "3")
 		wantKind(t, err, interlock.Definite, ErrNone)
 	})

@@ -61,9 +61,10 @@ type progress struct {
 	adrift   bool // in flight when it was decided to abort
 	output   json.RawMessage
 	err      string
-	attempts int       // that failed before it was left alone for a while
-	calls    int       // that were made
-	next     time.Time // when it is tried again
+	attempts int            // that failed before it was left alone for a while
+	by       map[string]int // of them, by class
+	calls    int            // that were made
+	next     time.Time      // when it is tried again
 }
 
 // undoable reports whether the step is to be undone and not yet has been.
