@@ -54,10 +54,8 @@ func (s *Service) remoteResource() tcc.Definition[ask, json.RawMessage] {
 }
 
 // Try is [tcc.Resource]'s.
-func (r remote) Try(ctx context.Context, q ask, until time.Time) (json.RawMessage, error) {
-	c := branch.From(ctx)
-	c.Until = until.Truncate(time.Millisecond)
-	return output(r.service.post(ctx, q.URL, c, q.Input))
+func (r remote) Try(ctx context.Context, q ask, _ time.Time) (json.RawMessage, error) {
+	return output(r.service.post(ctx, q.URL, branch.From(ctx), q.Input)) // the call says until when
 }
 
 // Confirm is [tcc.Resource]'s.
