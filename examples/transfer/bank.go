@@ -65,7 +65,7 @@ type way interface {
 type settings struct{ by, postgres, mariadb string }
 
 // connections is how many a process has to the north.
-const connections = 16
+const connections = 8
 
 // A bank is a process that moves money.
 type bank struct {
