@@ -335,13 +335,18 @@ func TestHastyScanner(t *testing.T) {
 			sleep(scanning, time.Duration(rand.IntN(3))*time.Millisecond)
 		}
 	})
-	const workers, each = 4, 12
+	const workers, each, most = 4, 12, 500
 	var mu sync.Mutex
 	var work sync.WaitGroup
 	committed, aborted, strange := []string{}, 0, []error{}
+	raced := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(committed) > 0 && aborted > 0 || len(strange) > 0
+	}
 	for w := range workers {
 		work.Go(func() {
-			for i := range each {
+			for i := 0; i < each || i < most && !raced(); i++ {
 				id := fmt.Sprintf("transfer/%d/%d", w, i)
 				err := teller.Run(t.Context(), id, teller.move(id))
 				mu.Lock()
