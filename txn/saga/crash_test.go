@@ -86,22 +86,48 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 func TestKilled(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		crash.Once(t, "engine", func(tb testing.TB) crash.Scene {
-			db := open(tb)
-			db.Do(tb, journal.NewTable(db, "").Create)
-			serial := "bigint auto_increment primary key"
-			if db.Dialect == driver.Postgres {
-				serial = "bigserial primary key"
-			}
-			db.Exec(tb, `create table effect (id `+serial+`, name varchar(100))`)
-			db.Exec(tb, `create table one (id bigint)`)
-			db.Exec(tb, `insert into one values (1)`)
-			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
-				tb.Helper()
-				judgeKilled(tb, db)
-			}}
-		})
+		crash.Once(t, "engine", func(tb testing.TB) crash.Scene { return scene(tb, open(tb)) })
 	}, databases.Pgx, databases.Maria)
+}
+
+// TestKilledTwice kills the next process too, at a point that differs from pair to pair.
+func TestKilledTwice(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		again := 0
+		for first, killed := 2, true; killed; first += 3 {
+			s := scene(t, open(t))
+			if _, killed = crash.Run(t, "engine", first, s.Args...); killed {
+				if _, twice := crash.Run(t, "engine", 1+first*3%7, s.Args...); twice {
+					again++
+				}
+			}
+			crash.Run(t, "engine", 0, s.Args...)
+			if s.Want(t); t.Failed() {
+				t.Fatalf("killed at %d, and at %d", first, 1+first*3%7)
+			}
+		}
+		if again < 4 {
+			t.Errorf("only %d were killed twice", again)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// scene is a database for one saga, and what is to be so in it in the end.
+func scene(tb testing.TB, db *databases.DB) crash.Scene {
+	tb.Helper()
+	db.Do(tb, journal.NewTable(db, "").Create)
+	serial := "bigint auto_increment primary key"
+	if db.Dialect == driver.Postgres {
+		serial = "bigserial primary key"
+	}
+	db.Exec(tb, `create table effect (id `+serial+`, name varchar(100))`)
+	db.Exec(tb, `create table one (id bigint)`)
+	db.Exec(tb, `insert into one values (1)`)
+	return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
+		tb.Helper()
+		judgeKilled(tb, db)
+	}}
 }
 
 func judgeKilled(tb testing.TB, db *databases.DB) {

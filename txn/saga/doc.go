@@ -35,8 +35,9 @@
 // Before a step is called that may have to be undone, or the pivot, a record that it
 // may have been is durable: those of all steps before the pivot are written when the
 // saga begins. What was done is written together with the next record that must be
-// durable, or when it is a quarter of a second old; until then a crash is mended by
-// calling the step again, under the same key. So a saga of any number of steps costs
+// durable, or before the next call or wait if it is a quarter of a second old then;
+// until it is, however long that call takes, a crash is mended by calling the step
+// again, under the same key. So a saga of any number of steps costs
 // two appends to the journal, one more if a pivot comes behind other steps, one more
 // if it is aborted, and two for each wait, beside what its targets write. The stages
 // of a function are not known before it asks for them: each is one append.

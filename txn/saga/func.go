@@ -51,7 +51,9 @@ func DefineFunc[I any](name string, body func(s *S, input I) error, steps ...Kno
 	return Definition[I]{p}
 }
 
-// S is a run of a function of [DefineFunc]. It is for the function's own goroutine.
+// S is a run of a function of [DefineFunc]. It is for the function's own goroutine: a
+// call from another one ends the process by a panic, at the latest when the function is
+// not gone on with.
 type S struct {
 	m     *machine
 	yield func([]step) bool
@@ -143,5 +145,10 @@ func (s *S) stage(steps []step) {
 	}
 }
 
-// stopped unwinds a function that is not gone on with.
+// stopped unwinds a function that is not gone on with. Where another goroutine has
+// called a step it ends the process, with these words.
 type stopped struct{}
+
+func (stopped) Error() string {
+	return "the function of a saga is not gone on with; if this is seen, a step of it was called by another goroutine than the function's own"
+}

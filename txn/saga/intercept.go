@@ -9,8 +9,8 @@ import (
 
 // An Interceptor stands between an engine and the actions and undos of a definition.
 // The call, whose [Call] is in ctx, may be made, left out, or made several times; what
-// the interceptor returns is the answer. The output is JSON, and nil for an undo. It
-// is called by several goroutines at once, and returns when ctx ends. A panic counts
+// the interceptor returns is the answer. The output is JSON, where nil is null, and
+// nothing for an undo. It is called by several goroutines at once, and returns when ctx ends. A panic counts
 // as an Unknown error.
 type Interceptor func(ctx context.Context, call func(ctx context.Context) (json.RawMessage, error)) (json.RawMessage, error)
 
@@ -57,7 +57,11 @@ func (around Interceptor) steps(steps []step) []step {
 func (around Interceptor) step(s step) step {
 	if act := s.act; act != nil {
 		s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
-			return around(ctx, func(ctx context.Context) (json.RawMessage, error) { return act(ctx, input) })
+			output, err := around(ctx, func(ctx context.Context) (json.RawMessage, error) { return act(ctx, input) })
+			if err == nil && output == nil {
+				output = json.RawMessage("null") // it is done, and none would say that this is not known
+			}
+			return output, err
 		}
 	}
 	if back := s.back; back != nil {

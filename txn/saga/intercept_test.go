@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -121,4 +122,24 @@ type noBeginner struct{ t *testing.T }
 func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 	n.t.Error("a transaction was begun")
 	return nil, errors.New("none")
+}
+
+// TestInterceptorWithoutOutput: an action that was answered with none is done, by a
+// former owner too, and its undo is told so.
+func TestInterceptorWithoutOutput(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(2*time.Minute), Fail(errSeat))).Intercept(
+			func(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+				_, err := call(ctx)
+				return nil, err
+			})
+		r := serve(t, nil, 1, nil, d)
+		o, err := d.Do(t.Context(), r.engine, "1", "in")
+		wantKind(t, err, interlock.Definite, ErrCompensated)
+		same(t, "effects", g.did(), "1/a/do", "1/b/undo?", "1/a/undo")
+		if out := o.Outputs.All(); string(out["a"]) != "null" {
+			t.Errorf("outputs %v", out)
+		}
+	})
 }

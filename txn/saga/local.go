@@ -39,7 +39,9 @@ func (c *call) local() bool { return c.step.local != nil && c.phase != inUndo }
 // table of the engine's journal, and commits the step's effects together with the
 // record that it was done. The action may not end the transaction. What it returns an
 // error for has not happened; [Fail] gives the step up, everything else is retried.
-// An undo of the step is called like any other.
+// An undo of the step is called like any other. What was a [Step] in sagas that are not
+// over must not become a StepTx of the same name: that takes a call which was not
+// recorded for one that was never made.
 func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, action func(ctx context.Context, tx driver.Tx[T], input I) (O, error)) Action[I, O] {
 	s := step{name: name, key: name}
 	if action == nil || db == nil || table == nil {

@@ -2,7 +2,6 @@ package saga
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -59,9 +58,10 @@ func (e *Engine) reconcile(ctx context.Context, j *journal.Journal, h driver.Hea
 		return nil, bug("reconcile saga", h.Transaction, err)
 	}
 	r := reconciler{plan: p, m: m, call: branch.Call{Transaction: h.Transaction, Attempt: 1, Begun: entries[0].Written.Truncate(time.Millisecond)}}
+	listed := p.listed(m.input)
 	for i := range m.steps {
 		sent := &m.steps[i]
-		s, want := p.stepOf(m.input, sent), m.wanted(sent)
+		s, want := p.stepOf(listed, sent), m.wanted(sent)
 		if s == nil || s.truth == nil || want == Unsure {
 			continue
 		}
@@ -84,16 +84,12 @@ func (m *machine) wanted(p *progress) Truth {
 	return Unsure
 }
 
-// stepOf is the step of a definition that was sent; nil if it has none such.
-func (p plan) stepOf(input json.RawMessage, sent *progress) *step {
-	if p.body == nil {
-		stages, err := p.stages(input)
-		for _, st := range stages {
-			for i := range st.steps {
-				if err == nil && st.steps[i].key == sent.key {
-					return &st.steps[i]
-				}
-			}
+// stepOf is the step of a definition that was sent, as the saga's list has it or else
+// as it is known; nil if there is none such.
+func (p plan) stepOf(listed []step, sent *progress) *step {
+	for i := range listed {
+		if listed[i].key == sent.key {
+			return &listed[i]
 		}
 	}
 	for i := range p.known {

@@ -92,3 +92,34 @@ func TestReconcile(t *testing.T) {
 		}
 	})
 }
+
+// TestReconcileWithoutItsList: a list that fails by now ends neither the process nor
+// the others: what the definition knows of the saga's steps is asked.
+func TestReconcileWithoutItsList(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &shop{sold: map[string]bool{}}
+		broken := false
+		a := s.step("a", false)
+		d := DefineList("order", func(string) ([]StepOf[string], error) {
+			if broken {
+				panic("oops")
+			}
+			return []StepOf[string]{a}, nil
+		}, a)
+		r := serve(t, nil, 1, nil, d)
+		from := time.Now()
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		broken, s.sold = true, map[string]bool{}
+		n := 0
+		for f, err := range r.engine.Reconcile(t.Context(), from) {
+			if ok(t, err); f.Step != "a" || f.Got != Absent {
+				t.Errorf("%+v", f)
+			}
+			n++
+		}
+		if n != 1 {
+			t.Errorf("%d findings", n)
+		}
+	})
+}
