@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -103,105 +102,9 @@ func (s *server) patrol() error {
 	return nil
 }
 
-// room is how much more may be taken up that is due.
-func (c *Coordinator) room() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return max(0, c.options.Held-c.held)
-}
-
 // lasting reports whether asking again is of no use.
 func (s *server) lasting(err error) bool {
 	return s.ctx.Err() != nil || lost(err) || interlock.Kind(err) == interlock.Bug
-}
-
-// take marks a transaction as driven here; nil if it is already.
-func (s *server) take(id string) *Turn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.active[id] != nil {
-		return nil
-	}
-	t := &Turn{server: s, id: id, wake: make(chan struct{}, 1)}
-	s.active[id] = t
-	s.coordinator.count(1)
-	return t
-}
-
-// release ends a turn, unless somebody has appended or has found the transaction while
-// it came to its rest: then it is false, and the turn goes on.
-func (s *server) release(t *Turn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.outrun.Load() && !s.closed && s.ctx.Err() == nil {
-		return false
-	}
-	delete(s.active, t.id)
-	s.coordinator.count(-1)
-	return true
-}
-
-func (c *Coordinator) count(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.held += n
-}
-
-// start drives a transaction once there is a slot: so no more of them are read than
-// can be driven. One that is driven already is woken if somebody else has appended
-// to it. It is false when the server ends.
-func (s *server) start(head driver.Head, due bool) bool {
-	t := s.take(head.Transaction)
-	if t == nil {
-		s.moved(head)
-		return s.ctx.Err() == nil
-	}
-	if !s.enter() {
-		s.release(t)
-		return false
-	}
-	t.due, t.inside = due, true
-	return s.launch(t)
-}
-
-// launch runs a turn that was taken.
-func (s *server) launch(t *Turn) bool {
-	s.mu.Lock()
-	if s.closed { // it is left to the next owner
-		s.mu.Unlock()
-		t.leave()
-		s.release(t)
-		return false
-	}
-	s.work.Go(t.run) // close waits for it
-	s.mu.Unlock()
-	return true
-}
-
-// moved wakes the turn of a transaction that is beyond where the turn left it.
-func (s *server) moved(head driver.Head) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.active[head.Transaction]; t != nil && t.position.Load() < head.Position {
-		t.outrun.Store(true)
-		signal(t.wake)
-	}
-}
-
-// nudge wakes the turn of a transaction, or begins one.
-func (s *server) nudge(id string) {
-	t := s.take(id)
-	if t != nil {
-		t.due = true
-		s.launch(t)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.active[id]; t != nil {
-		t.outrun.Store(true)
-		signal(t.wake)
-	}
 }
 
 // holds says why nothing may be called any more. After a stop of the process this

@@ -1,0 +1,74 @@
+package coordinator
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Options of a coordinator; nil and the zero value work.
+type Options struct {
+	// Concurrency is how many transactions are read or written at once, without those
+	// that wait or call; 0 means 256.
+	Concurrency int
+	// PerTarget is how many calls of one target are made at once; 0 means 64.
+	PerTarget int
+	// Held is how many transactions are kept in memory before no more are taken up
+	// that are due, or were left by a former owner; 0 means 20,000. What is begun here
+	// is always taken up. At most a quarter of it waits for places of one target, and
+	// half for one that was called in vain: whatever else has business with it is left
+	// until it is due again, so that others are not kept out.
+	Held int
+	// Poll is how often each shard is asked for what others have begun, and how often
+	// an Await looks at what another process drives; 0 means a second.
+	Poll time.Duration
+	// Recheck is how long a transaction that nobody seems to drive is left alone,
+	// after its last record; 0 means a minute. A new owner of the shard does not wait
+	// for it.
+	Recheck time.Duration
+	// Hooks are told what happens; nil is nobody.
+	Hooks *observe.Coordinator
+	// Now is the clock of due times and deadlines; nil is time.Now.
+	Now func() time.Time
+	// Random, in [0,1), is for the jitter of pauses; nil is that of math/rand.
+	Random func() float64
+}
+
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	for _, n := range []struct {
+		value     *int
+		byDefault int
+		name      string
+	}{{&r.Concurrency, 256, "Concurrency"}, {&r.PerTarget, 64, "PerTarget"}, {&r.Held, 20_000, "Held"}} {
+		if *n.value < 0 {
+			return r, failure.Bug("make coordinator", "", "%s is %d, below zero", n.name, *n.value)
+		}
+		if *n.value == 0 {
+			*n.value = n.byDefault
+		}
+	}
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{{&r.Poll, time.Second}, {&r.Recheck, time.Minute}} {
+		if *d.value <= 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if r.Hooks == nil {
+		r.Hooks = &observe.Coordinator{}
+	}
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	if r.Random == nil {
+		r.Random = rand.Float64
+	}
+	return r, nil
+}
