@@ -1,8 +1,6 @@
 package coordinator
 
-import (
-	"github.com/interlock-dev/interlock/driver"
-)
+import "github.com/interlock-dev/interlock/driver"
 
 // room is how much more may be taken up that is due.
 func (c *Coordinator) room() int {

@@ -8,18 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/txn/branch"
-	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
-	"github.com/interlock-dev/interlock/txn/saga"
-	"github.com/interlock-dev/interlock/txn/tcc"
-	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
 // receive reads a request whole, for no longer than the service has patience: what it
