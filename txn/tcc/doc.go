@@ -50,6 +50,10 @@
 //
 // # Limits
 //
+// A Run that is cancelled cancels what it has tried. What another Run of its id had tried
+// before that died, at a branch that this one did not come to, is free after its time, as
+// all that nobody decides on.
+//
 // What is held for a decision by a person, such as a payment, does not belong into a
 // Run: hold it by guard/stock, or make it the steps of a saga. Attempts and refusals
 // are counted by each owner anew. A decided transaction that waits for a participant is

@@ -29,7 +29,7 @@ const (
 	Confirming State = "CONFIRMING"  // branches are yet to be confirmed
 	Confirmed  State = "CONFIRMED"   // each branch is, but those that a person has skipped
 	Cancelling State = "CANCELLING"  // branches are yet to be cancelled
-	Cancelled  State = "CANCELLED"   // nothing is held any more
+	Cancelled  State = "CANCELLED"   // nothing that its Run may have tried is held any more
 	DeadLetter State = "DEAD_LETTER" // a branch refuses what was decided: a person has to look
 	Resolved   State = "RESOLVED"    // a person has ended it as it was
 )

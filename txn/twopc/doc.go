@@ -59,6 +59,11 @@
 //
 // # Limits
 //
+// Work that waits for rows keeps its connection; so many runs at once that the pool has
+// none left for COMMIT PREPARED, or for a journal in the same pool, wait for each other:
+// bound them below its size. Make tables before transactions run: an index waits for
+// branches in doubt.
+//
 // How old a branch may be whose decision is presumed is Options.Retention: keep
 // finished transactions in the journal for longer than that. The clocks of the
 // processes, and of those participants that say since when a branch waits, are used
