@@ -1,11 +1,14 @@
 package saga
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // TestCosts counts appends: two for a saga of n steps, whatever n, one more for a
@@ -91,5 +94,47 @@ func TestLongList(t *testing.T) {
 	}
 	if rest, err := l.rest(&m); rest != nil || err != nil {
 		t.Errorf("%v, %v", rest, err)
+	}
+}
+
+// TestFailingForEver: a step that has to be done and is refused at once, each time, is
+// called at the pace of its policy, and takes no record for each call; the shortest
+// policy is no hot loop; and a saga that nobody here can drive takes no records at all.
+func TestFailingForEver(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy Policy
+		err    error
+		calls  int // of a day, at most
+	}{
+		"by default":      {Policy{}, Fail(errSeat), 24*60*2 + 20},
+		"impatient":       {Policy{First: 1, Max: 1}, errNetwork, 24 * 3600 * 1000},
+		"ongoing at once": {Policy{First: 1, Max: 1}, Ongoing(0), 24 * 3600 * 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				calls, day := 0, 24*time.Hour
+				if c.policy.Max == 1 {
+					day, c.calls = day/(24*3600), c.calls/(24*3600)
+				}
+				d := Define("order", g.act("p").Pivot(), Step("z", func(context.Context, string) (int, error) { calls++; return 0, c.err }).Retry(c.policy))
+				r := serve(t, nil, 1, nil, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				time.Sleep(day)
+				r.stop()
+				<-r.served
+				if calls > c.calls+1 || calls < 100 || r.store.appends > 4 {
+					t.Errorf("%d calls, %d appends", calls, r.store.appends)
+				}
+				appends, told := r.store.appends, 0
+				hooks := &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told++ }}
+				other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
+				time.Sleep(24 * time.Hour)
+				other.stop()
+				if told < 100 || told > 24*60+1 || r.store.appends != appends {
+					t.Errorf("told %d times, %d appends more", told, r.store.appends-appends)
+				}
+			})
+		})
 	}
 }

@@ -12,7 +12,8 @@ import (
 // not known, and every step behind it.
 type Policy struct {
 	// First is the bound of the first wait; each is twice the one before, and drawn
-	// at random below its bound. 0 means 100 milliseconds.
+	// at random below its bound. 0 means 100 milliseconds. No wait is shorter than a
+	// millisecond.
 	First time.Duration
 	// Max is the bound of every wait; 0 means a minute. A saga that waits for longer
 	// than a minute is not kept in memory.
@@ -110,10 +111,13 @@ func (t *trial) judge(p Policy, attempts int, c branch.Class) verdict {
 	return again
 }
 
+// shortest is the least wait: what fails at once for ever does not keep a processor busy.
+const shortest = time.Millisecond
+
 // delay is the wait after a number of failed attempts.
 func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
 	if c == branch.ClassOngoing {
-		return max(ongoing, p.First/8)
+		return max(ongoing, p.First/8, shortest)
 	}
-	return backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random)
+	return max(backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random), shortest)
 }
