@@ -129,9 +129,10 @@ func TestFailingForEver(t *testing.T) {
 				appends, told := r.store.appends, 0
 				hooks := &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told++ }}
 				other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
-				time.Sleep(24 * time.Hour)
+				time.Sleep(4 * time.Hour)
 				other.stop()
-				if told < 100 || told > 24*60+1 || r.store.appends != appends {
+				<-other.served
+				if told < 100 || told > 4*60+1 || r.store.appends != appends {
 					t.Errorf("told %d times, %d appends more", told, r.store.appends-appends)
 				}
 			})
