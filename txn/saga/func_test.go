@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +16,15 @@ import (
 )
 
 // ledger is steps with inputs of their own, that write down what they were called with.
-type ledger struct{ lines []string }
+type ledger struct {
+	mu    sync.Mutex // groups write at the same time
+	lines []string
+}
 
 func (l *ledger) line(ctx context.Context, text string, args ...any) {
 	c := From(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.lines = append(l.lines, strings.TrimSuffix(c.Branch+"/"+c.Step, "/")+" "+string(c.Operation)+fmt.Sprintf(text, args...))
 }
 
