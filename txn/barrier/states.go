@@ -143,9 +143,3 @@ func sorted(m map[state]state) []state {
 	}
 	return states
 }
-
-// known reports whether the row is of a state that this version knows.
-func known(s state) bool {
-	_, ok := moves[s]
-	return ok
-}
