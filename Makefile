@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast lint vuln races soak-drivers soak-lock soak-crashes mutants story story-soak docs clean
+.PHONY: help run deps test test-fast lint vuln races soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench-sagas: deps ## Sagas per second, as a ratio to each store's durable commit
 
 mutants: deps ## Plant one wrong line at a time; the tests must notice each
 	go run ./tools/mutants tools/mutants/planted/*.txt
+
+deletions: deps ## Delete one statement of the protocols at a time; the tests must notice
+	go run ./tools/mutants tools/mutants/deletions/*.txt
 
 story: deps ## A worker is stopped past its lease and its stale write refused
 	@go test -c -o bin/story.test ./examples/bank

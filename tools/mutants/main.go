@@ -1,10 +1,11 @@
-// Command mutants plants one wrong line at a time and expects the tests to
-// notice. It proves nothing about lines that are not in its list.
+// Command mutants plants one wrong line at a time, or deletes one statement, and
+// expects the tests to notice. It proves nothing about lines that are not in its list.
 //
 //	mutants [-run REGEXP] [-list] FILE…
 //
-// Each FILE lists mutants; planted/lock.txt explains the form. The
-// tree is not touched: the changed file is put in its place by the overlay of
+// Each FILE lists mutants; planted/lock.txt explains the form, deletions/txn.txt
+// that of files of which each statement is deleted in turn. What does not build without
+// a statement says nothing about the tests, and does not count. The tree is not touched: the changed file is put in its place by the overlay of
 // the go command. It exits with 1 if a mutant survives, and with 2 if the list
 // is out of date.
 package main
@@ -31,6 +32,10 @@ type mutant struct {
 	old  string
 	new  string
 	test []string // arguments of go test
+
+	deletes bool     // it stands for all statements of the file
+	spared  []string // but those that begin with such a line
+	changed string   // the file without one of them
 }
 
 func main() {
@@ -47,7 +52,7 @@ func main() {
 	}
 }
 
-func run(files []string, only string, list bool) (survived int, err error) {
+func run(files []string, only string, list bool) (survivors int, err error) {
 	mutants, err := read(files)
 	if err != nil {
 		return 0, err
@@ -58,35 +63,32 @@ func run(files []string, only string, list bool) (survived int, err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ran, sound := 0, map[string]bool{}
+	ran, sound := map[verdict]int{}, map[string]bool{}
 	for _, m := range mutants {
 		if !wanted.MatchString(m.name) {
 			continue
 		}
 		changed, err := m.plant()
 		if err != nil {
-			return survived, fmt.Errorf("%q: %w", m.name, err)
+			return 0, fmt.Errorf("%q: %w", m.name, err)
 		}
 		if list {
 			fmt.Println(m.name)
 			continue
 		}
 		if err := m.baseline(ctx, sound); err != nil {
-			return survived, fmt.Errorf("%q: %w", m.name, err)
+			return 0, fmt.Errorf("%q: %w", m.name, err)
 		}
-		caught, err := m.try(ctx, changed)
+		result, err := m.try(ctx, changed)
 		if err != nil {
-			return survived, fmt.Errorf("%q: %w", m.name, err)
+			return 0, fmt.Errorf("%q: %w", m.name, err)
 		}
-		ran++
-		if !caught {
-			survived++
-		}
+		ran[result]++
 	}
 	if !list {
-		fmt.Printf("%d of %d mutants caught\n", ran-survived, ran)
+		fmt.Printf("%d of %d mutants caught\n", ran[caught], ran[caught]+ran[survivor])
 	}
-	return survived, nil
+	return ran[survivor], nil
 }
 
 // read reads the lists.
@@ -100,7 +102,13 @@ func read(files []string) (all []mutant, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		all = append(all, mutants...)
+		for _, m := range mutants {
+			each, err := m.expand()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			all = append(all, each...)
+		}
 	}
 	return all, nil
 }
@@ -114,8 +122,12 @@ func parse(text string) ([]mutant, error) {
 		if key == "" || key == "#" {
 			continue
 		}
-		if key == "mutant" {
+		switch key {
+		case "mutant":
 			mutants = append(mutants, mutant{name: value})
+			continue
+		case "delete":
+			mutants = append(mutants, mutant{name: "delete " + value, file: value, deletes: true})
 			continue
 		}
 		if len(mutants) == 0 {
@@ -129,6 +141,8 @@ func parse(text string) ([]mutant, error) {
 			m.old = value
 		case "+":
 			m.new = value
+		case "spare":
+			m.spared = append(m.spared, value)
 		case "test":
 			m.test = strings.Fields(value)
 		default:
@@ -141,6 +155,9 @@ func parse(text string) ([]mutant, error) {
 // plant returns the file with the wrong line in it. The right one must stand
 // there exactly once.
 func (m mutant) plant() (string, error) {
+	if m.deletes {
+		return m.changed, nil
+	}
 	if m.file == "" || m.old == "" || len(m.test) == 0 {
 		return "", errors.New("a mutant needs file, - and test")
 	}
@@ -186,32 +203,42 @@ func goTest(ctx context.Context, flags string, args []string) (out []byte, err e
 	return cmd.CombinedOutput()
 }
 
+// verdict is what has become of a mutant.
+type verdict string
+
+const (
+	caught   verdict = "caught  "
+	survivor verdict = "SURVIVED"
+	unbuilt  verdict = "no build"
+)
+
 // try runs the tests on the changed file and reports whether they noticed.
-func (m mutant) try(ctx context.Context, changed string) (caught bool, err error) {
+func (m mutant) try(ctx context.Context, changed string) (verdict, error) {
 	dir, err := os.MkdirTemp("", "mutant-")
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	defer os.RemoveAll(dir)
 	overlay, err := writeOverlay(dir, m.file, changed)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	began := time.Now()
 	out, failure := goTest(ctx, "-overlay="+overlay, m.test)
 	if ctx.Err() != nil {
-		return false, ctx.Err()
+		return "", ctx.Err()
 	}
-	if strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]") ||
-		strings.Contains(string(out), "no tests to run") {
-		return false, fmt.Errorf("it does not build, or selects no test:\n%s", out)
+	result := caught
+	switch broken := strings.Contains(string(out), "[build failed]"); {
+	case broken && m.deletes:
+		return unbuilt, nil
+	case broken, strings.Contains(string(out), "[setup failed]"), strings.Contains(string(out), "no tests to run"):
+		return "", fmt.Errorf("it does not build, or selects no test:\n%s", out)
+	case failure == nil:
+		result = survivor
 	}
-	word := "caught  "
-	if failure == nil {
-		word = "SURVIVED"
-	}
-	fmt.Printf("%s %6.1fs  %s\n", word, time.Since(began).Seconds(), m.name)
-	return failure != nil, nil
+	fmt.Printf("%s %6.1fs  %s\n", result, time.Since(began).Seconds(), m.name)
+	return result, nil
 }
 
 func writeOverlay(dir, file, changed string) (string, error) {

@@ -11,7 +11,8 @@ import (
 // TestListFits: every right line stands in its file, so that no mutant is
 // silently out of date.
 func TestListFits(t *testing.T) {
-	files, err := filepath.Glob("planted/*.txt")
+	t.Chdir("../..")
+	files, err := filepath.Glob("tools/mutants/*/*.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +20,6 @@ func TestListFits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir("../..")
 	var names []string
 	for _, m := range mutants {
 		if _, err := m.plant(); err != nil {
@@ -60,5 +60,33 @@ func TestParse(t *testing.T) {
 		if _, err := parse(bad); err == nil {
 			t.Errorf("%q was understood", bad)
 		}
+	}
+}
+
+// TestDeletes: each statement goes once, and the lines behind it stay where they are.
+func TestDeletes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.go")
+	text := "package x\n\nfunc f(a int) {\n\tif a > 1 {\n\t\tg()\n\t}\n\tswitch a {\n\tcase 2:\n\t\ta++\n\tdefault:\n\t}\n}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	each, err := mutant{file: file, deletes: true, spared: []string{"default:"}, test: []string{"."}}.expand()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gone []string
+	for _, m := range each {
+		got, err := m.plant()
+		if err != nil || strings.Count(got, "\n") != strings.Count(text, "\n") {
+			t.Errorf("%s: %v\n%s", m.name, err, got)
+		}
+		_, what, _ := strings.Cut(m.name, "  ")
+		gone = append(gone, what)
+	}
+	if want := []string{"if a > 1 {", "switch a {", "g()", "case 2:", "a++"}; !slices.Equal(gone, want) {
+		t.Errorf("%q, want %q", gone, want)
+	}
+	if _, err := (mutant{file: file, deletes: true, spared: []string{"h()"}}).expand(); err == nil {
+		t.Error("a statement is spared that is not there")
 	}
 }
