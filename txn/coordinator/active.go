@@ -30,9 +30,21 @@ func (s *server) release(t *Turn) bool {
 	if t.outrun.Load() && !s.closed && s.ctx.Err() == nil {
 		return false
 	}
+	s.forget(t)
+	return true
+}
+
+// drop ends a turn whatever there is to do.
+func (s *server) drop(t *Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(t)
+}
+
+// forget is for who has the lock.
+func (s *server) forget(t *Turn) {
 	delete(s.active, t.id)
 	s.coordinator.count(-1)
-	return true
 }
 
 func (c *Coordinator) count(n int) {

@@ -17,9 +17,10 @@
 //
 // A call has a target: what is busy or broken together. Each has places for so many
 // calls at once, and a call waits for one without keeping others from theirs. A
-// target that has not answered several times in a row is taken to be sick. With its
-// first answer all that waits to repeat a call of it is repeated at once, as far as
-// there are places: nobody waits for a backoff that was drawn when it was down.
+// target that has not answered several times in a row is taken to be sick. Once it
+// answers, what waits to repeat a call of it is repeated, two for each answer: nobody
+// waits for a backoff that was drawn when it was down, and a target that answers now and
+// then is not asked in vain by all of them.
 //
 // # Clocks
 //

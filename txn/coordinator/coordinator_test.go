@@ -99,8 +99,8 @@ func TestTargets(t *testing.T) {
 	})
 }
 
-// TestHealing: the first answer of a sick target wakes all who wait to call it again,
-// hours before they would. One that fails for itself among others is not called more
+// TestHealing: once a sick target answers all who wait to call it again do, hours
+// before they would. One that fails for itself among others is not called more
 // often for it.
 func TestHealing(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -2,7 +2,9 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -223,6 +226,76 @@ func TestLoneFailures(t *testing.T) {
 		r.begin(t, "2", "call:x")
 		if synctest.Wait(); !r.ended(t, "1") {
 			t.Error("it waits though its target is well")
+		}
+	})
+}
+
+// TestFlapping: a target that answers one call in eight is not called again and again
+// for all that wait for it, while it is asked anew by somebody once a minute.
+func TestFlapping(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls atomic.Int64
+		r := idle(t, nil, &Options{PerTarget: 1}, func(context.Context, string) error {
+			if calls.Add(1)%8 != 0 {
+				return errDown
+			}
+			return nil
+		})
+		r.serve(t, 1)
+		const stuck, probes = 200, 24
+		for i := range stuck {
+			r.begin(t, fmt.Sprint("stuck ", i), "call:x")
+			synctest.Wait()
+		}
+		before := calls.Load()
+		for i := range probes {
+			r.begin(t, fmt.Sprint("probe ", i), "call:x")
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		if n := calls.Load() - before; n > 3*probes {
+			t.Errorf("%d calls more by %d who ask, while %d wait", n, probes, stuck)
+		}
+	})
+}
+
+// TestGoexit: an action that ends its goroutine has an unknown outcome, alone and among
+// others, and a protocol that does is found again when it is due.
+func TestGoexit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told atomic.Value
+		r := idle(t, nil, &Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { told.Store(e.Err) }}}, nil)
+		exits := func(context.Context) error { runtime.Goexit(); return nil }
+		ok(t, r.Handle("round", protocolFunc(func(turn *Turn) error {
+			for _, err := range append(turn.Round(Task{Do: exits}), turn.Round(Task{Do: exits}, Task{Do: exits})...) {
+				if class, _ := branch.ClassOf(err); class != branch.ClassUnknown || !errors.Is(err, errNoReturn) {
+					t.Errorf("%v (%v)", err, class)
+				}
+			}
+			return turn.End(journal.Entry{Kind: "end"})
+		})))
+		var drives atomic.Int64
+		ok(t, r.Handle("drive", protocolFunc(func(turn *Turn) error {
+			if drives.Add(1) == 1 {
+				runtime.Goexit()
+			}
+			return turn.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		r.begin(t, "1", "round:x")
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("the calls did not end")
+		}
+		r.begin(t, "2", "drive:x")
+		if synctest.Wait(); r.holding() != 0 || len(r.slots) != 0 {
+			t.Errorf("%d are held, in %d slots", r.holding(), len(r.slots))
+		}
+		if err, _ := told.Load().(error); !errors.Is(err, errNoReturn) || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("told %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		if synctest.Wait(); !r.ended(t, "2") {
+			t.Error("it is never driven again")
 		}
 	})
 }

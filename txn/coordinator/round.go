@@ -24,21 +24,22 @@ type Task struct {
 // be called any more.
 var errNotCalled = errors.New("it was not called")
 
-// Round makes calls at once, each in a place of its target, outside of the slot, and
-// returns what each has come to. A panic is a [branch.Unknown] error. What was not
-// called, since nothing may be any more, is a [branch.Retry] error; Holds says why.
+// errNoReturn is what a task has come to that ended its goroutine.
+var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
+
+// Round makes calls at once, each in a goroutine and a place of its target, outside of
+// the slot, and returns what each has come to. A panic is a [branch.Unknown] error, and
+// so is the end of the goroutine. What was not called, since nothing may be any more, is
+// a [branch.Retry] error; Holds says why.
 func (t *Turn) Round(tasks ...Task) []error {
 	t.leave()
 	errs := make([]error, len(tasks))
-	if len(tasks) == 1 {
-		errs[0] = t.call(tasks[0])
-	} else {
-		var work sync.WaitGroup
-		for i, task := range tasks {
-			work.Go(func() { errs[i] = t.call(task) })
-		}
-		work.Wait()
+	var work sync.WaitGroup
+	for i, task := range tasks {
+		errs[i] = branch.Unknown(errNoReturn)
+		work.Go(func() { errs[i] = t.call(task) })
 	}
+	work.Wait()
 	t.enter() // if not, serving has ended, which Append survives
 	return errs
 }

@@ -2,6 +2,8 @@ package coordinator
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/interlock-dev/interlock"
@@ -18,11 +20,16 @@ type target struct {
 	failures int // in a row
 	queue    int // those that wait for a place
 	waiting  map[*Turn]struct{}
+	healing  []*Turn // those that waited when it answered again, and were not woken yet
 }
 
 // sickAfter is how many calls in a row a target has to leave without an answer. One
 // transaction that fails by itself, among others that do not, makes none sick.
 const sickAfter = 5
+
+// wakes is how many an answer of a target that heals wakes: those that call it double
+// with each round of answers, and die out if few calls are answered.
+const wakes = 2
 
 // errCrowded is why a transaction is left alone until it is due again.
 var errCrowded = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: errors.New("too many wait for its target already")}
@@ -95,8 +102,8 @@ func (g *target) lineOff() {
 
 func (g *target) leave() { <-g.places }
 
-// answered takes whether a call was. The first answer of a sick target wakes all who
-// wait for it.
+// answered takes whether a call was. With the first answer of a sick target those who
+// wait for it are woken, a few by each answer, as long as it is well.
 func (g *target) answered(was bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,11 +112,22 @@ func (g *target) answered(was bool) {
 		return
 	}
 	if g.failures >= sickAfter {
-		for t := range g.waiting {
-			signal(t.wake)
-		}
+		g.healing = slices.Collect(maps.Keys(g.waiting))
 	}
 	g.failures = 0
+	g.wake(wakes)
+}
+
+// wake wakes so many of those that wait still.
+func (g *target) wake(n int) {
+	for n > 0 && len(g.healing) > 0 {
+		t := g.healing[0]
+		g.healing = g.healing[1:]
+		if _, waits := g.waiting[t]; waits {
+			signal(t.wake)
+			n--
+		}
+	}
 }
 
 // listenTo has a turn woken when one of the targets heals, until it is told to stop. It

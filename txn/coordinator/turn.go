@@ -56,13 +56,19 @@ func (t *Turn) take(log *journal.Log, entries []journal.Entry) {
 // run drives until the transaction rests, and nobody has appended since. Where that
 // fails it is due again later.
 func (t *Turn) run() {
-	for {
+	returned := false
+	defer func() {
+		if !returned { // user code ended the goroutine
+			t.server.failed(t.id, &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: errNoReturn})
+			t.leave()
+			t.server.drop(t)
+		}
+	}()
+	for !returned {
 		t.rest()
 		t.leave()
 		t.server.coordinator.tell(t.id)
-		if t.server.release(t) {
-			return
-		}
+		returned = t.server.release(t)
 		t.log, t.due = nil, true
 	}
 }
