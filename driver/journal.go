@@ -126,6 +126,12 @@ type JournalReader interface {
 	// times, then ids, from behind the given head (the zero Head: from the first),
 	// at most limit.
 	Due(ctx context.Context, shard int, behind Head, limit int) ([]Head, error)
+	// Ripe lists those of the given shards in which an unfinished transaction is due at
+	// `by`, in rising order, each once: one request, however many transactions are due,
+	// for a hundred shards or more. It leaves none out. It may name one whose
+	// transactions were due then and have ended, or are due later, until a Claim by that
+	// time has found no more of them.
+	Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error)
 	// Heads lists transactions of all shards, finished ones too, in the order of
 	// their ids from behind the given one, at most limit.
 	Heads(ctx context.Context, behind string, limit int) ([]Head, error)

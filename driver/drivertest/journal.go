@@ -49,6 +49,9 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"DueInOrder", 0, testDueInOrder},
 		{"ClaimMovesDue", 0, testClaimMovesDue},
 		{"ClaimsCompete", 0, testClaimsCompete},
+		{"Ripe", 0, testRipe},
+		{"RipeOfMany", 0, testRipeOfMany},
+		{"RipeLeavesNoneOut", 0, testRipeLeavesNoneOut},
 		{"ForgetTakesWhatEnded", 0, testForgetTakesWhatEnded},
 		{"NothingIsUnscheduled", 0, testNothingIsUnscheduled},
 	} {

@@ -185,6 +185,8 @@ func testJournalContextAlreadyEnded(s *journalScene) {
 	s.mustFail(err, interlock.Definite, cause)
 	_, _, err = s.journal.Read(ctx, "t", 0)
 	s.mustFail(err, interlock.Definite, cause)
+	_, err = s.journal.Ripe(ctx, []int{0}, s.at(0))
+	s.mustFail(err, interlock.Definite, cause)
 	_, err = s.journal.Forget(ctx, s.at(time.Hour), 1)
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustStand("t", s.at(0), "begin")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -78,6 +79,37 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	return heads, nil
 }
 
+// maxOps is how many operations one request has by etcd's default.
+const maxOps = 128
+
+// Ripe lists shards in which something is due; see driver.JournalReader. It takes one
+// request for each 128 shards. Of a shard it looks at the earliest entry of the index,
+// and not at its transaction, which may have left it: Claim removes such.
+func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) (ripe []int, err error) {
+	all := slices.Compact(slices.Sorted(slices.Values(shards)))
+	for some := range slices.Chunk(all, maxOps) {
+		ops := make([]clientv3.Op, len(some))
+		for i, shard := range some {
+			ops[i] = clientv3.OpGet(j.shardOfIndex(shard), clientv3.WithRange(j.dueAfter(shard, by)), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		}
+		reply, err := j.do(ctx, "list ripe shards", "due index", nil, ops, nil)
+		if err != nil {
+			return nil, err
+		}
+		for i, shard := range some {
+			if len(reply.Responses[i].GetResponseRange().Kvs) > 0 {
+				ripe = append(ripe, shard)
+			}
+		}
+	}
+	return ripe, nil
+}
+
+// dueAfter is where the index goes on behind what is due in a shard at a time.
+func (j *Journal) dueAfter(shard int, at time.Time) string {
+	return j.dueAt(shard, at.Add(time.Millisecond))
+}
+
 func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09d/", j.prefix, shard) }
 
 // Claim moves due times, and removes the entries that transactions have left; see
@@ -87,7 +119,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 	if until.IsZero() {
 		return nil, journalError(op, driver.ShardName(shard), interlock.Bug, errors.New("until when is not said"))
 	}
-	from, to := j.shardOfIndex(shard), j.dueAt(shard, by.Add(time.Millisecond))
+	from, to := j.shardOfIndex(shard), j.dueAfter(shard, by)
 	owned := clientv3.Compare(clientv3.Value(j.shardKey(shard)), "=", padded(int64(epoch)))
 	for more := true; more && len(heads) < limit; {
 		var list []entry

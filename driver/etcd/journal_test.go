@@ -65,6 +65,24 @@ func TestAppendCostsOneRequest(t *testing.T) {
 	}
 }
 
+// TestRipeCostsOneRequest for as many shards as a journal has by default, and one more for
+// each 128 beyond.
+func TestRipeCostsOneRequest(t *testing.T) {
+	var count counter
+	j := NewJournal(dial(t, serverFor(t).Addr(), count.on), "")
+	for shards, want := range map[int]int64{0: 0, 1: 1, 64: 1, 128: 1, 129: 2, 300: 3} {
+		all := make([]int, shards)
+		for i := range all {
+			all[i] = i
+		}
+		before := count.n.Load()
+		ripe, err := j.Ripe(bounded(t), all, time.Now())
+		if got := count.n.Load() - before; got != want || err != nil || len(ripe) > 0 {
+			t.Errorf("%d requests for %d shards: %v, %v", got, shards, ripe, err)
+		}
+	}
+}
+
 // TestEntriesThatWereLeft: due times that a transaction has had are not in the way,
 // and go when they have passed.
 func TestEntriesThatWereLeft(t *testing.T) {

@@ -208,6 +208,23 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	return all[:min(limit, len(all))], nil
 }
 
+// Ripe lists shards in which something is due; see driver.JournalReader.
+func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+	if err := asking(ctx, "list ripe shards", "due index"); err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ripe := map[int]bool{}
+	for _, t := range j.transactions {
+		if t.head.Ended.IsZero() && !t.head.Due.After(by) {
+			ripe[t.head.Shard] = true
+		}
+	}
+	all := slices.Compact(slices.Sorted(slices.Values(shards)))
+	return slices.DeleteFunc(all, func(shard int) bool { return !ripe[shard] }), nil
+}
+
 // Heads lists transactions by their ids; see driver.JournalReader.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
 	if err := asking(ctx, "list transactions", "all"); err != nil {

@@ -1,0 +1,63 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Ripe lists shards in which something is due; see driver.JournalReader. It looks at one
+// entry of the index for each of them, in one statement; on MariaDB one for each hundred.
+func (t *Table[T]) Ripe(ctx context.Context, shards []int, by time.Time) (ripe []int, err error) {
+	all := slices.Compact(slices.Sorted(slices.Values(shards)))
+	if len(all) == 0 {
+		return nil, nil
+	}
+	err = t.within(ctx, "list ripe shards", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		at := len(all)
+		if n.dialect == driver.MariaDB {
+			at = maxBranches
+		}
+		for some := range slices.Chunk(all, at) {
+			query, args := n.ripe(some, by.UnixMilli())
+			err := db.Query(ctx, query, args, func(scan func(...any) error) error {
+				var shard int64
+				err := scan(&shard)
+				ripe = append(ripe, int(shard))
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(ripe)
+	return ripe, nil
+}
+
+// maxBranches is how many queries one UNION has: each opens the table once more.
+const maxBranches = 100
+
+// ripe asks for the earliest due time of each shard. It must not become a join, for
+// which a database might read all that is due, or, on MariaDB, all that has ended as well:
+// there null comes first in the index, and only a constant shard makes a range of it.
+func (n tables) ripe(shards []int, by int64) (query string, args []any) {
+	if n.dialect != driver.MariaDB {
+		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(shards), " ", ","), "[]")
+		return `select s.shard from unnest(string_to_array($1::text, ',')::bigint[]) as s (shard)
+			where (select due from ` + n.heads + ` h where h.shard = s.shard order by h.due limit 1) <= $2`, []any{list, by}
+	}
+	branch := `(select shard from ` + n.heads + ` where shard = ? and due <= ? order by due limit 1)`
+	for _, shard := range shards {
+		args = append(args, int64(shard), by)
+	}
+	return branch + strings.Repeat(` union all `+branch, len(shards)-1), args
+}
