@@ -156,8 +156,10 @@ func read(c Call, answer *http.Response) ([]byte, error) {
 }
 
 func refusal(c Call, answer *http.Response) error {
-	// What was read is enough, also if the rest is lost.
-	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxReason))
+	var body []byte
+	if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection, and heeds no deadline
+		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // what was read is enough, also if the rest is lost
+	}
 	err := &AnswerError{answer.StatusCode, string(body)}
 	switch answer.StatusCode {
 	case http.StatusConflict:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -210,6 +211,36 @@ func TestParticipantThatCannotBeJudged(t *testing.T) {
 	cancel()
 	if _, err := conformance.Run(ctx, conformance.Options{URL: good, Client: client(t)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("an ended context: %v", err)
+	}
+}
+
+// TestParticipantOfAnotherProtocolIsConvicted, and not waited for without a bound.
+func TestParticipantOfAnotherProtocolIsConvicted(t *testing.T) {
+	t.Parallel()
+	p := newSimple(none)
+	inspects := served(t, p.work, p.effects)
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = conn.Read(make([]byte, 1)) // until the kit has gone
+	}))
+	defer silent.Close()
+	done := make(chan conformance.Report, 1)
+	go func() {
+		done <- plays(t, conformance.Options{URL: silent.URL, Inspect: inspects, Rounds: 1, Patience: time.Second, Protocols: []conformance.Protocol{conformance.Saga}})
+	}()
+	select {
+	case report := <-done:
+		if len(report.Failures) != report.Plays || !strings.Contains(report.Failures[0].Got, "101") {
+			t.Errorf("%d failures in %d plays", len(report.Failures), report.Plays)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it is waited for")
 	}
 }
 

@@ -165,6 +165,8 @@ func (s *stage) exchange(request *http.Request) (status int, body []byte, err er
 	if err == nil {
 		defer response.Body.Close()
 		status = response.StatusCode
+	}
+	if err == nil && status != http.StatusSwitchingProtocols { // whose body is the connection, and heeds no deadline
 		body, err = io.ReadAll(io.LimitReader(response.Body, branch.MaxBody))
 	}
 	if err != nil {

@@ -1,0 +1,245 @@
+package branch_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// A talker answers requests on a connection as it likes, until it returns.
+type talker func(conn net.Conn, next func() (*http.Request, bool))
+
+// talks serves by a talker for each connection, and gives the address.
+func talks(t *testing.T, talk talker) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			context.AfterFunc(t.Context(), func() { conn.Close() })
+			work.Go(func() {
+				defer conn.Close()
+				talk(conn, requests(conn))
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); work.Wait() })
+	return "http://" + l.Addr().String()
+}
+
+// requests reads those of a connection, whole.
+func requests(conn net.Conn) func() (*http.Request, bool) {
+	from := bufio.NewReader(conn)
+	return func() (*http.Request, bool) {
+		r, err := http.ReadRequest(from)
+		if err == nil {
+			_, err = io.Copy(io.Discard, r.Body)
+		}
+		return r, err == nil
+	}
+}
+
+// endless writes the same until nobody listens.
+func endless(conn net.Conn, text string) {
+	for _, err := io.WriteString(conn, text); err == nil; _, err = io.WriteString(conn, text) {
+	}
+}
+
+// TestHostileAnswers: whatever a participant says, and for however long, the call ends
+// at its deadline, and says no more than is known.
+func TestHostileAnswers(t *testing.T) {
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	_, _ = z.Write(bytes.Repeat([]byte{' '}, 2<<20))
+	_ = z.Close()
+	chunk := fmt.Sprintf("%x\r\n%s\r\n", 1<<16, strings.Repeat(" ", 1<<16))
+	for name, c := range map[string]struct {
+		head, then string // once, and for ever after; empty is silence
+		class      branch.Class
+		kind       interlock.ErrorKind
+		status     int
+	}{
+		"nothing":          {"", "", branch.ClassUnknown, interlock.Uncertain, 0},
+		"another protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "", branch.ClassUnknown, interlock.Uncertain, 101},
+		"wait":             {"", "HTTP/1.1 100 Continue\r\n\r\n", branch.ClassUnknown, interlock.Uncertain, 0},
+		"hints":            {"", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", branch.ClassUnknown, interlock.Uncertain, 0},
+		"endless line":     {"HTTP/1.1 200 ", strings.Repeat("x", 1<<16), branch.ClassUnknown, interlock.Uncertain, 0},
+		"endless headers":  {"HTTP/1.1 200 OK\r\n", "X: " + strings.Repeat("x", 1<<12) + "\r\n", branch.ClassUnknown, interlock.Uncertain, 0},
+		"endless output":   {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk, branch.ClassUnknown, interlock.Uncertain, 0},
+		"silent output":    {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", "", branch.ClassUnknown, interlock.Uncertain, 0},
+		"output of a bomb": {"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: " + fmt.Sprint(bomb.Len()) + "\r\n\r\n" + bomb.String(), "", branch.ClassUnknown, interlock.Uncertain, 0},
+		"no HTTP":          {"SSH-2.0-OpenSSH_9.7\r\n", "", branch.ClassUnknown, interlock.Uncertain, 0},
+		"endless refusal":  {"HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n", chunk, branch.ClassFail, interlock.Definite, 409},
+		"silent refusal":   {"HTTP/1.1 409 Conflict\r\nContent-Length: 20\r\n\r\nno", "", branch.ClassFail, interlock.Definite, 409},
+		"old refusal":      {"HTTP/1.0 409 Conflict\r\n\r\nno", "", branch.ClassFail, interlock.Definite, 409},
+		"refusal first":    {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n", "", branch.ClassFail, interlock.Definite, 409},
+		"no status":        {"HTTP/1.1 999 \r\nContent-Length: 0\r\n\r\n", "", branch.ClassUnknown, interlock.Uncertain, 999},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := talks(t, func(conn net.Conn, next func() (*http.Request, bool)) {
+				if _, ok := next(); !ok {
+					return
+				}
+				_, _ = io.WriteString(conn, c.head)
+				if c.then != "" {
+					endless(conn, c.then)
+				}
+				next() // waits until the other side has had enough
+			})
+			call := a(branch.Do)
+			call.Deadline = time.Now().Add(300 * time.Millisecond)
+			came := make(chan error, 1)
+			go func() {
+				_, err := caller(t).Post(t.Context(), url, call, []byte(`{}`))
+				came <- err
+			}()
+			select {
+			case err := <-came:
+				mustBe(t, err, c.class, c.kind, c.status)
+			case <-time.After(20 * time.Second):
+				t.Error("the call does not end")
+			}
+		})
+	}
+}
+
+// TestAnswersOfOldServers: those that end with the connection are whole.
+func TestAnswersOfOldServers(t *testing.T) {
+	for head, want := range map[string]string{
+		"HTTP/1.0 200 OK\r\n\r\n{\"a\":1}":                                                `{"a":1}`,
+		"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[1]":                                 `[1]`,
+		"HTTP/1.0 200 OK\r\n\r\n":                                                         ``,
+		"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 201 Made\r\nContent-Length: 1\r\n\r\n7": `7`,
+	} {
+		url := talks(t, func(conn net.Conn, next func() (*http.Request, bool)) {
+			if _, ok := next(); ok {
+				_, _ = io.WriteString(conn, head)
+			}
+		})
+		if output, err := caller(t).Post(t.Context(), url, a(branch.Do), []byte(`{}`)); err != nil || string(output) != want {
+			t.Errorf("%q: %q, %v", head, output, err)
+		}
+	}
+}
+
+// TestRetryAfter: only whole seconds count, and no more than a day of them.
+func TestRetryAfter(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"7": 7 * time.Second, "0": 0, "86400": 24 * time.Hour, "86401": 24 * time.Hour, "2147483647": 24 * time.Hour,
+		"2147483648": 0, "99999999999999999999": 0, "-5": 0, "+5": 0, "1.5": 0, "1e3": 0, "5s": 0, "1, 2": 0,
+		"Wed, 21 Oct 2065 07:28:00 GMT": 0,
+	} {
+		_, err := caller(t).Post(t.Context(), participant(t, status(425, text)), a(branch.Do), nil)
+		mustBe(t, err, branch.ClassOngoing, interlock.Retryable, 425)
+		if _, after := branch.ClassOf(err); after != want {
+			t.Errorf("%q is %v, want %v", text, after, want)
+		}
+	}
+}
+
+// TestNothingIsSentTwice: a connection that ends when it is used again has a request
+// sent once more only if nothing of it had left, since the transport repeats none that
+// may have arrived.
+func TestNothingIsSentTwice(t *testing.T) {
+	var mu sync.Mutex
+	came := map[string]int{} // by attempt
+	random := rand.New(rand.NewPCG(3, 3))
+	url := talks(t, func(conn net.Conn, next func() (*http.Request, bool)) {
+		for {
+			r, ok := next()
+			if !ok {
+				return
+			}
+			mu.Lock()
+			came[r.Header.Get(branch.HeaderAttempt)]++
+			leave, pause := random.IntN(4), time.Duration(random.IntN(300))*time.Microsecond
+			mu.Unlock()
+			if leave == 0 {
+				return // without an answer
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			if leave == 1 {
+				time.Sleep(pause) // the next request may be on its way
+				return
+			}
+		}
+	})
+	caller, answered := caller(t), 0
+	for i := range 400 {
+		c := a(branch.Do)
+		c.Attempt = i + 1
+		input := []byte(`{}`)
+		if i%2 == 0 {
+			input = nil // what has no body is the easiest to send again
+		}
+		_, err := caller.Post(t.Context(), url, c, input)
+		mu.Lock()
+		n := came[fmt.Sprint(c.Attempt)]
+		mu.Unlock()
+		switch class, _ := branch.ClassOf(err); {
+		case n > 1:
+			t.Fatalf("request %d came %d times", i, n)
+		case err == nil && n == 0, n == 1 && err != nil && class != branch.ClassUnknown:
+			t.Fatalf("request %d came %d times: %v", i, n, err)
+		case err == nil:
+			answered++
+		}
+	}
+	if answered < 100 || answered == 400 {
+		t.Errorf("%d answers: it is no test", answered)
+	}
+}
+
+// TestLateAnswerIsNobodys: that to a call that was given up is not taken for the next
+// one's.
+func TestLateAnswerIsNobodys(t *testing.T) {
+	given := make(chan struct{})
+	url := talks(t, func(conn net.Conn, next func() (*http.Request, bool)) {
+		for r, ok := next(); ok; r, ok = next() {
+			if r.Header.Get(branch.HeaderBranch) == "slow" {
+				<-given
+			}
+			name := fmt.Sprintf("%q", r.Header.Get(branch.HeaderBranch))
+			_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(name), name)
+		}
+	})
+	caller := caller(t)
+	ask := func(name string, after time.Duration) (string, error) {
+		c := a(branch.Do)
+		c.Branch, c.Deadline = name, time.Now().Add(after)
+		output, err := caller.Post(t.Context(), url, c, nil)
+		return string(output), err
+	}
+	if got, err := ask("first", time.Minute); got != `"first"` {
+		t.Fatal(got, err)
+	}
+	_, err := ask("slow", 50*time.Millisecond) // on the same connection
+	mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, 0)
+	close(given)
+	for range 20 {
+		if got, err := ask("next", time.Minute); got != `"next"` {
+			t.Fatal(got, err)
+		}
+	}
+}
