@@ -46,6 +46,7 @@ internal/join           ->
 internal/sqltext        -> . driver
 internal/failure        -> .
 internal/transact       -> . driver internal/failure
+internal/rehearsal      -> . driver
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed
@@ -99,8 +100,9 @@ txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . txn/branch
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch
 txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
-txn/saga/sagatest       -> . driver driver/memory txn/journal txn/branch txn/coordinator txn/saga
+txn/saga/sagatest       -> . driver driver/memory internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga
 txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
+txn/tcc/tcctest         -> . driver/memory internal/rehearsal txn/journal txn/branch txn/coordinator txn/tcc
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/twopc/threepc       -> internal/...
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
@@ -116,7 +118,7 @@ tools/...               ->
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
 	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest",
-	"txn/saga/sagatest"}
+	"txn/saga/sagatest", "txn/tcc/tcctest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

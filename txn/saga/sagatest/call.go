@@ -3,9 +3,8 @@ package sagatest
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"time"
 
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -14,16 +13,16 @@ import (
 type made = func(ctx context.Context) (json.RawMessage, error)
 
 // around lets the mishaps of the plot befall the calls of an engine.
-func (r *run) around(l *life) saga.Interceptor {
+func (r *run) around(l *rehearsal.Life) saga.Interceptor {
 	return func(ctx context.Context, call made) (json.RawMessage, error) {
 		c := saga.From(ctx)
 		step, undo := keyOf(c), c.Operation == branch.Undo
-		if err := l.pass(point{"before it called " + nameOf(step, undo), step, undo}); err != nil {
+		if err := l.Pass(rehearsal.Point{Words: "before it called " + nameOf(step, undo), Name: step, Operation: string(c.Operation)}); err != nil {
 			return nil, err
 		}
 		m := r.begin(ctx, step, undo, call)
 		output, err := r.deliver(ctx, step, undo, call, m)
-		if err := l.pass(point{"before it heard the answer of " + nameOf(step, undo), step, undo}); err != nil {
+		if err := l.Pass(rehearsal.Point{Words: "before it heard the answer of " + nameOf(step, undo), Name: step, Operation: string(c.Operation)}); err != nil {
 			return nil, err
 		}
 		return output, err
@@ -60,7 +59,7 @@ func (r *run) begin(ctx context.Context, step string, undo bool, call made) (m m
 	}
 	if r.alone && step == r.step && !undo && n == 1 {
 		r.before = r.see()
-		r.action = func() { _, _ = late(ctx, call) }
+		r.action = func() { _, _ = rehearsal.Late(ctx, call) }
 	}
 	return m
 }
@@ -68,10 +67,10 @@ func (r *run) begin(ctx context.Context, step string, undo bool, call made) (m m
 // deliver makes a call as often as it arrives.
 func (r *run) deliver(ctx context.Context, step string, undo bool, call made, m mishap) (output json.RawMessage, err error) {
 	if !m.absent {
-		output, err = guarded(ctx, call)
+		output, err = rehearsal.Guarded(ctx, call)
 		r.answered(step, undo, err)
 		if m.twice {
-			_, again := guarded(ctx, call)
+			_, again := rehearsal.Guarded(ctx, call)
 			r.answered(step, undo, again)
 		}
 	}
@@ -86,23 +85,6 @@ func (r *run) deliver(ctx context.Context, step string, undo bool, call made, m 
 		return nil, m.answer
 	}
 	return output, err
-}
-
-// late makes a call that arrives when nobody waits for it any more.
-func late(ctx context.Context, call made) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	return guarded(ctx, call)
-}
-
-// guarded makes a panic the failure of this call alone.
-func guarded(ctx context.Context, call made) (output json.RawMessage, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = branch.Unknown(fmt.Errorf("panic: %v", cause))
-		}
-	}()
-	return call(ctx)
 }
 
 func (r *run) answered(step string, undo bool, err error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -16,15 +17,15 @@ import (
 
 // live is one engine from its start to its crash, to the end of the saga, or until the
 // time of the run is up.
-func (r *run) live(store *memory.Journal, l *life, n int64) error {
+func (r *run) live(store *memory.Journal, l *rehearsal.Life, n int64) error {
 	ctx, stop := context.WithTimeoutCause(context.Background(), r.limit, errors.New("the time of the run is up"))
 	defer stop()
-	ctx, l.end = context.WithCancelCause(ctx)
-	defer l.end(nil)
+	ctx, l.End = context.WithCancelCause(ctx)
+	defer l.End(nil)
 	a := &alarm{limit: r.limit}
 	defer a.stop()
 	ready := make(chan struct{})
-	j, err := journal.New(crashing{store, l, a.set, sync.OnceFunc(func() { close(ready) })}, &journal.Options{Shards: 1, Patience: time.Second / 10})
+	j, err := journal.New(rehearsal.Journal{Journal: store, Life: l, Left: a.set, Serving: sync.OnceFunc(func() { close(ready) })}, &journal.Options{Shards: 1, Patience: time.Second / 10})
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func (r *run) live(store *memory.Journal, l *life, n int64) error {
 	if left, err := store.Due(ctx, 0, driver.Head{}, 1); err == nil && len(left) > 0 {
 		a.set(left[0].Due)
 	}
-	owner, err := grant(ctx, n)
+	owner, err := rehearsal.Grant(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -55,12 +56,12 @@ func (r *run) live(store *memory.Journal, l *life, n int64) error {
 
 // drive has the saga done by an engine that is served. What comes of it is read from the
 // journal; an error is one of who asks.
-func (r *run) drive(ctx context.Context, l *life, e *saga.Engine, served <-chan error) error {
+func (r *run) drive(ctx context.Context, l *rehearsal.Life, e *saga.Engine, served <-chan error) error {
 	err := r.do(ctx, e)
 	if ctx.Err() != nil || isEnded(err) {
 		err = nil
 	}
-	l.end(nil)
+	l.End(nil)
 	select {
 	case cause := <-served:
 		if cause != nil && interlock.Kind(cause) == interlock.Bug {
@@ -77,7 +78,7 @@ func isEnded(err error) bool {
 	return errors.As(err, &ended)
 }
 
-func (r *run) engine(j *journal.Journal, l *life) (*coordinator.Coordinator, *saga.Engine, error) {
+func (r *run) engine(j *journal.Journal, l *rehearsal.Life) (*coordinator.Coordinator, *saga.Engine, error) {
 	never := 2 * r.limit // an alarm tells what is due, and the end wakes who waits for it
 	o := coordinator.Options{Poll: never, Recheck: never, Random: func() float64 { return 0.5 }}
 	if r.realTime {

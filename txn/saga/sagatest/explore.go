@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -73,7 +74,7 @@ func (e *explorer) undisturbed() (over bool, err error) {
 	if second.err != nil {
 		return true, second.err
 	}
-	if text := diff(e.reference, second.final); text != "" || second.state != saga.Succeeded {
+	if text := rehearsal.Diff(e.reference, second.final); text != "" || second.state != saga.Succeeded {
 		return true, fmt.Errorf("two undisturbed runs differ (make each scene afresh, or Ignore what differs):\n%s", text)
 	}
 	for _, s := range first.steps {
@@ -90,7 +91,7 @@ func (e *explorer) try(p plot) error {
 	if r.err != nil {
 		return r.err
 	}
-	if text := diff(e.initial, r.initial); text != "" {
+	if text := rehearsal.Diff(e.initial, r.initial); text != "" {
 		return fmt.Errorf("the worlds of two scenes differ before anything was done (make each afresh):\n%s", text)
 	}
 	e.keep(r.judge(e.reference))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -36,7 +37,7 @@ func (r *run) judge(reference []string) *Finding {
 
 // lateness looks for what a late call has done.
 func (r *run) lateness(f *Finding) *Finding {
-	f.Problem, f.Diff = "the late call took effect, and nothing takes it back", diff(r.after, r.late)
+	f.Problem, f.Diff = "the late call took effect, and nothing takes it back", rehearsal.Diff(r.after, r.late)
 	if r.late == nil || f.Diff == "" {
 		return nil
 	}
@@ -47,13 +48,13 @@ func (r *run) lateness(f *Finding) *Finding {
 func (r *run) compare(f *Finding, reference []string) *Finding {
 	switch {
 	case r.alone && r.state == saga.Compensated:
-		f.Problem, f.Diff = "the saga was undone, and the step has left the world changed", diff(r.before, r.after)
+		f.Problem, f.Diff = "the saga was undone, and the step has left the world changed", rehearsal.Diff(r.before, r.after)
 	case r.state == saga.Compensated && r.step != "" && r.delivered() < 2:
 		return nil // it is given up at once, and was not repeated
 	case r.state == saga.Compensated:
-		f.Problem, f.Diff = "the saga was undone, and the world is not as it was", diff(r.initial, r.final)
+		f.Problem, f.Diff = "the saga was undone, and the world is not as it was", rehearsal.Diff(r.initial, r.final)
 	case r.state == saga.Succeeded && reference != nil:
-		f.Problem, f.Diff = "the saga succeeded, and the world is not as it is after an undisturbed one", diff(reference, r.final)
+		f.Problem, f.Diff = "the saga succeeded, and the world is not as it is after an undisturbed one", rehearsal.Diff(reference, r.final)
 	}
 	if f.Diff == "" {
 		return nil
@@ -122,15 +123,15 @@ func (r *run) repeatRefused() (step string, err error) {
 // was at work on.
 func (r *run) blame(f *Finding) {
 	at := r.crashedAt
-	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.words, at.words)
-	f.Step = at.step
-	pivot := slices.ContainsFunc(r.steps, func(p saga.Progress) bool { return p.Pivot && p.Step == at.step })
+	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.words, at.Words)
+	f.Step = at.Name
+	pivot := slices.ContainsFunc(r.steps, func(p saga.Progress) bool { return p.Pivot && p.Step == at.Name })
 	switch {
-	case at.undo:
+	case at.Operation == string(branch.Undo):
 		f.Kind = UndoNotIdempotent
 	case pivot:
 		f.Kind = PivotNotRepeatable
-	case at.step != "" || r.state == saga.Succeeded:
+	case at.Name != "" || r.state == saga.Succeeded:
 		f.Kind = ActionNotIdempotent
 	}
 }

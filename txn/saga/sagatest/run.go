@@ -1,13 +1,10 @@
 package sagatest
 
 import (
-	"strings"
 	"sync"
-	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -52,7 +49,7 @@ type run struct {
 	state                               saga.State
 	reason                              string
 	hangs                               bool // what was called does not return
-	crashedAt                           *point
+	crashedAt                           *rehearsal.Point
 }
 
 // An answer is what a user's action or undo has returned.
@@ -70,22 +67,8 @@ func (e *explorer) play(p plot) (r *run) {
 		r.play(e.build())
 		return r
 	}
-	defer func() { r.hangs = deadlocked(recover()) || r.hangs }()
-	synctest.Test(e.t, func(*testing.T) {
-		time.Sleep(time.Until(began))
-		r.play(e.build())
-	})
+	r.hangs = rehearsal.Bubble(e.t, func() { r.play(e.build()) }) || r.hangs
 	return r
-}
-
-// deadlocked reports whether a panic of synctest says that something in the bubble waits
-// for ever.
-func deadlocked(cause any) bool {
-	err, is := cause.(error)
-	if cause != nil && !(is && strings.HasPrefix(err.Error(), "deadlock")) {
-		panic(cause)
-	}
-	return cause != nil
 }
 
 // play has engines go on with the saga until one does not crash.
@@ -96,18 +79,18 @@ func (r *run) play(s set) {
 	}
 	store := memory.NewJournal()
 	for n := int64(1); r.err == nil; n++ {
-		l := &life{}
+		l := &rehearsal.Life{}
 		if n == 1 {
-			l.chosen = r.crash
+			l.Chosen = r.crash
 		}
 		if err := r.live(store, l, n); err != nil {
 			r.err = err
 			return
 		}
-		if !l.crashed() {
+		if l.Crashed() == nil {
 			break
 		}
-		r.crashedAt = &l.at
+		r.crashedAt = l.Crashed()
 	}
 	r.final = r.see()
 }

@@ -2,14 +2,12 @@ package sagatest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -104,18 +102,5 @@ func (s set) look() ([]string, error) {
 	if s.snapshot == nil {
 		return nil, errors.New("the scene has no Snapshot; give it a function that shows its world")
 	}
-	shown := s.snapshot()
-	text, is := shown.(string)
-	if !is {
-		indented, err := json.MarshalIndent(shown, "", "  ")
-		if err != nil {
-			return nil, fmt.Errorf("write the snapshot as JSON: %w", err)
-		}
-		text = string(indented)
-	}
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	if s.ignore != nil {
-		lines = slices.DeleteFunc(lines, s.ignore)
-	}
-	return lines, nil
+	return rehearsal.Lines(s.snapshot(), s.ignore)
 }

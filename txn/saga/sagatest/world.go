@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -35,16 +32,7 @@ type Values map[string]string
 // Add adds to the number of a key, from 0, and gives the sum. It panics if the value is
 // no number.
 func (v Values) Add(key string, n int) int {
-	sum := n
-	if text := v[key]; text != "" {
-		old, err := strconv.Atoi(text)
-		if err != nil {
-			panic(fmt.Sprintf("sagatest: the value of %q is %q, and no number", key, text))
-		}
-		sum += old
-	}
-	v[key] = strconv.Itoa(sum)
-	return sum
+	return rehearsal.Values(v).Add(key, n)
 }
 
 // Set gives a key its value; an empty one removes it. Nothing guards it: it is for the
@@ -52,10 +40,7 @@ func (v Values) Add(key string, n int) int {
 func (w *World) Set(key, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.values = maps.Clone(w.values)
-	if w.values == nil {
-		w.values = Values{}
-	}
+	w.values = w.draft()
 	w.values[key] = value
 }
 
@@ -71,13 +56,7 @@ func (w *World) Get(key string) string {
 func (w *World) Snapshot() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var b strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(w.values)) {
-		if value := w.values[key]; value != "" && value != "0" {
-			fmt.Fprintf(&b, "%s: %s\n", key, value)
-		}
-	}
-	return b.String()
+	return rehearsal.Values(w.values).Text()
 }
 
 // errBehind is the refusal of a call that comes behind its undo.
@@ -142,12 +121,7 @@ func (w *World) Undo(ctx context.Context, undo func(v Values) error) error {
 }
 
 // draft is the values, to be changed.
-func (w *World) draft() Values {
-	if w.values == nil {
-		return Values{}
-	}
-	return maps.Clone(w.values)
-}
+func (w *World) draft() Values { return Values(rehearsal.Values(w.values).Draft()) }
 
 func (w *World) answer(c branch.Call, r reply) {
 	if w.answers == nil {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -181,25 +179,4 @@ func TestWorldOutsideOfACall(t *testing.T) {
 // call is the context of a call of a step.
 func call(transaction string, o branch.Operation) context.Context {
 	return branch.With(context.Background(), branch.Call{Transaction: transaction, Branch: "s", Operation: o, Attempt: 1})
-}
-
-func TestDiff(t *testing.T) {
-	for _, c := range [][3]string{
-		{"", "", ""},
-		{"a b c", "a b c", ""},
-		{"a b c", "a c", "- b"},
-		{"a c", "a b c", "+ b"},
-		{"a b c d", "a x c y", "- b|+ x|- d|+ y"},
-		{"a b", "b a", "- a|+ a"},
-		{"", "a", "+ a"},
-		{"a", "", "- a"},
-	} {
-		if got := strings.ReplaceAll(diff(strings.Fields(c[0]), strings.Fields(c[1])), "\n", "|"); got != c[2] {
-			t.Errorf("%q, %q: %q, want %q", c[0], c[1], got, c[2])
-		}
-	}
-	long := diff(nil, slices.Repeat([]string{"x"}, 10_000))
-	if n := strings.Count(long, "\n"); n != mostLines {
-		t.Errorf("%d lines", n)
-	}
 }

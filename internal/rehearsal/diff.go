@@ -1,4 +1,4 @@
-package sagatest
+package rehearsal
 
 import (
 	"slices"
@@ -9,9 +9,9 @@ import (
 // at.
 const mostLines = 30
 
-// diff is what differs between two texts: lines that are missing, with a -, and lines
+// Diff is what differs between two texts: lines that are missing, with a -, and lines
 // that should not be there, with a +, in their order. It is empty if they are the same.
-func diff(want, got []string) string {
+func Diff(want, got []string) string {
 	for len(want) > 0 && len(got) > 0 && want[0] == got[0] {
 		want, got = want[1:], got[1:]
 	}

@@ -1,4 +1,4 @@
-package sagatest
+package rehearsal
 
 import (
 	"context"
@@ -10,20 +10,20 @@ import (
 // began is when virtual time begins, so that tokens are plausible.
 var began = time.Now()
 
-// claim is that of an engine on its journal; it lasts as long as the engine.
+// claim is that of a coordinator on its journal; it lasts as long as that.
 type claim struct {
 	token interlock.Token
 	ctx   context.Context
 }
 
-// grant is the claim of the n-th engine.
-func grant(ctx context.Context, n int64) (claim, error) {
+// Grant is the claim of the n-th coordinator, which lasts until ctx ends.
+func Grant(ctx context.Context, n int64) (interlock.Claim, error) {
 	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
 	return claim{token, ctx}, err
 }
 
 func (c claim) Name() string             { return "explored" }
-func (c claim) Owner() string            { return "sagatest" }
+func (c claim) Owner() string            { return "rehearsal" }
 func (c claim) Token() interlock.Token   { return c.token }
 func (c claim) Context() context.Context { return c.ctx }
 func (c claim) Valid() bool              { return c.ctx.Err() == nil }

@@ -1,0 +1,426 @@
+package tcctest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// unsound are rooms with one mistake each: the branch b of a transaction whose other
+// branch, a, is sound.
+var unsound = map[string]struct {
+	wrong func(r *room, s *Scene)
+	want  []string // findings, as kind:branch
+	says  string   // the first one's text contains it
+}{
+	"try takes at each call": {func(r *room, _ *Scene) {
+		r.try = func(_ context.Context, id string, n int) error {
+			if r.is[id] == cancelled || r.is[id] == confirmed {
+				return branch.Fail(errBusy)
+			}
+			r.free, r.held, r.is[id] = r.free-n, r.held+n, held
+			return nil
+		}
+	}, []string{"try not idempotent:b"}, "- room free: 8 - room held: 0 + room free: 6 + room held: 2"},
+	"try refuses its repetition": {func(r *room, _ *Scene) {
+		r.try = func(ctx context.Context, id string, n int) error {
+			if r.is[id] != "" {
+				return branch.Fail(errBusy)
+			}
+			return r.takes(ctx, id, n)
+		}
+	}, []string{"try not idempotent:b"}, "the first try was done, and its repetition refused: busy"},
+	"try twice at its first attempt": {func(r *room, _ *Scene) {
+		r.try = func(ctx context.Context, id string, n int) error {
+			if r.is[id] == held && branch.From(ctx).Attempt == 1 {
+				r.free, r.held = r.free-n, r.held+n
+				return nil
+			}
+			return r.takes(ctx, id, n)
+		}
+	}, []string{"try not idempotent:b"}, "the try of b arrived twice"},
+	"try takes again behind its confirmation": {func(r *room, _ *Scene) {
+		r.confirm = func(ctx context.Context, id string, n int) error {
+			if r.is[id] == "" {
+				return nil
+			}
+			defer delete(r.is, id)
+			return r.sells(ctx, id, n)
+		}
+	}, []string{"try not idempotent:b"}, "b was confirmed, and then its try arrived once more"},
+	"try only at its first attempt": {func(r *room, _ *Scene) {
+		r.try = func(ctx context.Context, id string, n int) error {
+			if branch.From(ctx).Attempt > 1 {
+				return nil
+			}
+			return r.takes(ctx, id, n)
+		}
+		r.confirm = func(ctx context.Context, id string, n int) error {
+			if r.is[id] == "" {
+				return nil
+			}
+			return r.sells(ctx, id, n)
+		}
+	}, []string{"outcome differs:b"}, "the try of b arrived only when it was called again"},
+	"try sells": {func(r *room, _ *Scene) {
+		r.try = func(ctx context.Context, id string, n int) error {
+			was := r.is[id]
+			err := r.takes(ctx, id, n)
+			if err == nil && was == "" {
+				r.held, r.sold = r.held-n, r.sold+n
+			}
+			return err
+		}
+		r.confirm = func(_ context.Context, id string, _ int) error { r.is[id] = confirmed; return nil }
+		r.cancel = func(_ context.Context, id string, n int, _ *string) error {
+			if r.is[id] == held {
+				r.sold, r.free = r.sold-n, r.free+n
+			}
+			r.is[id] = cancelled
+			return nil
+		}
+	}, []string{"try is visible:b"}, "the try has changed what others see, and nothing was decided - 0 + 2"},
+	"late try, of a branch that was cancelled empty": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if r.is[id] == "" {
+				return nil
+			}
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"late try accepted:b"}, "the try of b did not arrive, which nobody knew, and then another branch was refused, and it was cancelled, and only then its try arrived"},
+	"late try, once more": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if r.is[id] != held {
+				return nil
+			}
+			defer delete(r.is, id)
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"late try accepted:b"}, "and then its try arrived once more"},
+	"confirm sells at each call": {func(r *room, _ *Scene) {
+		r.confirm = func(_ context.Context, id string, n int) error {
+			r.held, r.sold, r.is[id] = r.held-n, r.sold+n, confirmed
+			return nil
+		}
+	}, []string{"confirm not idempotent:b"}, "+ room sold: 4"},
+	"confirm refuses its repetition": {func(r *room, _ *Scene) {
+		r.confirm = func(ctx context.Context, id string, n int) error {
+			if r.is[id] == confirmed {
+				return branch.Fail(errBusy)
+			}
+			return r.sells(ctx, id, n)
+		}
+	}, []string{"confirm not idempotent:b"}, "its repetition refused: busy"},
+	"confirm only at its first attempt": {func(r *room, _ *Scene) {
+		r.confirm = func(ctx context.Context, id string, n int) error {
+			if branch.From(ctx).Attempt > 1 {
+				return nil
+			}
+			return r.sells(ctx, id, n)
+		}
+	}, []string{"outcome differs:b"}, "the confirmation of b arrived only when it was called again"},
+	"confirm refuses": {func(r *room, _ *Scene) {
+		r.confirm = func(context.Context, string, int) error { return branch.Fail(errBusy) }
+	}, []string{"confirm refuses:b"}, "nothing goes wrong then: the confirm is refused"},
+	"try only looks, and confirm refuses if there are too few": { // only somebody else shows it
+		func(r *room, _ *Scene) {
+			r.free = wanted
+			r.try = func(_ context.Context, id string, n int) error {
+				if r.is[id] == "" && r.free < n || r.is[id] == cancelled {
+					return branch.Fail(errBusy)
+				}
+				r.is[id] = held
+				return nil
+			}
+			r.confirm = func(_ context.Context, id string, n int) error {
+				if r.is[id] == held && r.free < n {
+					return branch.Fail(errBusy)
+				} else if r.is[id] == held {
+					r.free, r.sold, r.is[id] = r.free-n, r.sold+n, confirmed
+				}
+				return nil
+			}
+			r.cancel = func(_ context.Context, id string, _ int, _ *string) error { r.is[id] = cancelled; return nil }
+		}, []string{"confirm refuses:b"}, "before it was confirmed somebody else ran the same"},
+	"more is held than there is": { // the same
+		func(r *room, _ *Scene) {
+			r.free = wanted
+			r.try = func(ctx context.Context, id string, n int) error {
+				if r.is[id] == "" {
+					r.free, r.held, r.is[id] = r.free-n, r.held+n, held
+				}
+				return r.takes(ctx, id, 0)
+			}
+		}, []string{"invariant broken:b"}, "behind the try of b: -2 are free"},
+	"cancel leaves a part": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error { return r.frees(ctx, id, n-1, h) }
+	}, []string{"cancel incomplete:b"}, "b was tried, and then another branch was refused, and it was cancelled then: the transaction was cancelled, and the branch has left the world changed"},
+	"cancel refuses": {func(r *room, _ *Scene) {
+		r.cancel = func(context.Context, string, int, *string) error { return branch.Fail(errBusy) }
+	}, []string{"cancel incomplete:b"}, "the cancel is refused, and the transaction a dead letter if it stays so: busy"},
+	"cancel never succeeds": {func(r *room, _ *Scene) {
+		r.cancel = func(context.Context, string, int, *string) error { return errBusy }
+	}, []string{"never ends:b"}, "the transaction is CANCELLING, and the last call said: busy"},
+	"cancel frees at each call": {func(r *room, _ *Scene) {
+		r.cancel = func(_ context.Context, id string, n int, _ *string) error {
+			if r.is[id] == held || r.is[id] == "freed" {
+				r.held, r.free, r.is[id] = r.held-n, r.free+n, "freed"
+			} else {
+				r.is[id] = cancelled
+			}
+			return nil
+		}
+		r.try = func(ctx context.Context, id string, n int) error {
+			if r.is[id] == "freed" {
+				return branch.Fail(errBusy)
+			}
+			return r.takes(ctx, id, n)
+		}
+	}, []string{"cancel not idempotent:b"}, "the answer of its cancellation was lost, and that was called again"},
+	"cancel twice at its first attempt": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if r.is[id] == cancelled && h != nil && branch.From(ctx).Attempt == 1 {
+				r.free += n
+			}
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"cancel not idempotent:b"}, "its cancellation arrived twice"},
+	"cancel refuses its repetition": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if r.is[id] == cancelled {
+				return branch.Fail(errBusy)
+			}
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"cancel not idempotent:b"}, "the first cancel was done, and its repetition refused: busy"},
+	"cancel only at its first attempt": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if branch.From(ctx).Attempt > 1 {
+				return nil
+			}
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"cancel incomplete:b"}, "its cancellation arrived only when it was called again"},
+	"cancel by the hold": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if h == nil {
+				r.is[id] = cancelled
+				return nil
+			}
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
+	"cancel panics without the hold": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error { _ = *h; return r.frees(ctx, id, n, h) }
+	}, []string{"cancel needs the hold:b", "empty cancel not harmless:b"}, "nil pointer"},
+	"empty cancel gives back": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if r.is[id] == "" {
+				r.free += n
+			}
+			return r.frees(ctx, id, n, h)
+		}
+	}, []string{"empty cancel not harmless:b"}, "the try of b did not arrive"},
+	"empty cancel refuses": {func(r *room, _ *Scene) {
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+			if r.is[id] == "" {
+				r.is[id] = "empty"
+			}
+			if r.is[id] == "empty" {
+				return branch.Fail(errBusy)
+			}
+			return r.frees(ctx, id, n, h)
+		}
+		r.try = func(ctx context.Context, id string, n int) error {
+			if r.is[id] == "empty" {
+				return branch.Fail(errBusy)
+			}
+			return r.takes(ctx, id, n)
+		}
+	}, []string{"empty cancel not harmless:b"}, "the cancel is refused"},
+	"nobody sweeps": {func(r *room, _ *Scene) {
+		r.sweep = func(context.Context, tcc.Ask) error { return nil }
+	}, []string{"hold never expires:"}, "nobody ran it again, and the time of the holds passed then: the time of the holds was over"},
+	"sweep forgets to free": {func(r *room, _ *Scene) {
+		r.sweep = func(ctx context.Context, ask tcc.Ask) error {
+			for _, o := range r.overdue() {
+				if _, err := ask(ctx, o[:len(o)-2], "b"); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}, []string{"hold never expires:"}, "the world is not as it was"},
+	"sweep by the clock": {func(r *room, _ *Scene) {
+		r.sweep = func(ctx context.Context, _ tcc.Ask) error {
+			for _, o := range r.overdue() {
+				_ = r.locked(func() error { return r.frees(ctx, o, wanted, nil) })
+			}
+			return nil
+		}
+	}, []string{"freed unasked:"}, "nobody could be asked, or it was decided to confirm"},
+	"sweep frees if nobody answers": {func(r *room, _ *Scene) {
+		r.sweep = func(ctx context.Context, ask tcc.Ask) error {
+			return r.sweeps(ctx, func(ctx context.Context, id, b string) (tcc.Decision, error) {
+				if d, err := ask(ctx, id, b); err == nil {
+					return d, nil
+				}
+				return tcc.Cancel, nil
+			})
+		}
+	}, []string{"freed unasked:"}, "the time of the holds was over before the confirmations arrived"},
+	"sweep frees what is to be confirmed": {func(r *room, _ *Scene) {
+		r.sweep = func(ctx context.Context, ask tcc.Ask) error {
+			return r.sweeps(ctx, func(ctx context.Context, id, b string) (tcc.Decision, error) {
+				_, err := ask(ctx, id, b)
+				return tcc.Cancel, err
+			})
+		}
+	}, []string{"freed unasked:"}, "it was decided to confirm"},
+	"a resource too many": {func(_ *room, s *Scene) {
+		Define(s, "c", functions{})
+	}, []string{"never reached:c"}, "no branch of the transaction is one of this resource"},
+	"tells a success whatever comes": {func(_ *room, s *Scene) {
+		run := s.Run
+		s.Run = func(ctx context.Context, m *tcc.Manager, id string) error { _ = run(ctx, m, id); return nil }
+	}, []string{"outcome differs:"}, "Run has told of a decision to confirm, and it was decided to cancel"},
+	"for ever at work": {func(r *room, _ *Scene) {
+		r.confirm = func(context.Context, string, int) error { return branch.Ongoing(time.Minute) }
+	}, []string{"never ends:b"}, "the transaction is CONFIRMING"},
+	"confirm once for each manager": { // only a crash shows it
+		func(r *room, _ *Scene) {
+			seen := map[string]bool{}
+			r.confirm = func(ctx context.Context, id string, n int) error {
+				if epoch := fmt.Sprint(branch.From(ctx).Epoch); r.is[id] == confirmed && !seen[epoch] {
+					r.held, r.sold, seen[epoch] = r.held-n, r.sold+n, true
+				} else {
+					seen[epoch] = true
+				}
+				return r.sells(ctx, id, n)
+			}
+		}, []string{"confirm not idempotent:b"}, "all goes well, and the manager crashed before it heard the answer of the confirm of b, and another one went on"},
+	"try once for each Run": { // the same
+		func(r *room, _ *Scene) {
+			var begun time.Time
+			r.try = func(ctx context.Context, id string, n int) error {
+				if at := branch.From(ctx).Begun; !at.Equal(begun) && r.is[id] == held {
+					begun = at
+					r.free, r.held = r.free-n, r.held+n
+				} else {
+					begun = at
+				}
+				return r.takes(ctx, id, n)
+			}
+		}, []string{"try not idempotent:b"}, "the manager crashed before it heard the answer of the try of b"},
+	"cancel once for each manager": { // the same
+		func(r *room, _ *Scene) {
+			seen, was := map[string]bool{}, false
+			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+				was = was || r.is[id] == held
+				if epoch := fmt.Sprint(branch.From(ctx).Epoch); was && r.is[id] == cancelled && !seen[epoch] {
+					r.free, seen[epoch] = r.free+n, true
+				} else {
+					seen[epoch] = true
+				}
+				return r.frees(ctx, id, n, h)
+			}
+		}, []string{"cancel not idempotent:b"}, "the manager crashed before it heard the answer of the cancel of b"},
+	"cancel to an old value": { // only two that are cancelled at the same time show it
+		func(r *room, s *Scene) {
+			restoring := func(wait time.Duration) tcc.Resource[int, string] {
+				was := map[string]int{}
+				return functions{func(ctx context.Context, n int, _ time.Time) (string, error) {
+					time.Sleep(wait)
+					return "", r.locked(func() error {
+						if r.is[key(ctx)] == "" {
+							was[key(ctx)] = r.free
+						}
+						return r.takes(ctx, key(ctx), n)
+					})
+				}, func(ctx context.Context, n int) error {
+					return r.locked(func() error { return r.sells(ctx, key(ctx), n) })
+				}, func(ctx context.Context, n int) error {
+					time.Sleep(wait)
+					return r.locked(func() error {
+						if r.is[key(ctx)] == held {
+							defer func() { r.free = was[key(ctx)] }()
+						}
+						return r.frees(ctx, key(ctx), n, nil)
+					})
+				}}
+			}
+			x, y := Define(s, "x", restoring(time.Second)), Define(s, "y", restoring(2*time.Second))
+			z := Define(s, "z", functions{})
+			s.stage.names, s.stage.defined = s.stage.names[2:], s.stage.defined[2:]
+			s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+				_, err := m.Run(ctx, "order", id, x.Try(1), y.Try(1), z.Try(1))
+				return err
+			}
+		}, []string{"cancel incomplete:"}, "was refused"},
+}
+
+// TestUnsoundTransactionsAreConvicted: of what is wrong with them, in the branch that it
+// is wrong with, and of nothing else.
+func TestUnsoundTransactionsAreConvicted(t *testing.T) {
+	kinds := map[string]bool{}
+	for name, c := range unsound {
+		for _, want := range c.want {
+			kind, _, _ := strings.Cut(want, ":")
+			kinds[kind] = true
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, runs := explored(t, func() Scene { return orders(c.wrong) })
+			var got []string
+			for _, f := range found {
+				got = append(got, fmt.Sprintf("%s:%s", f.Kind, f.Branch))
+				t.Log(f)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Fatalf("found %q in %d runs, want %q", got, runs, c.want)
+			}
+			if text := strings.Join(strings.Fields(found[0].String()), " "); !strings.Contains(text, c.says) {
+				t.Errorf("it does not say %q", c.says)
+			}
+		})
+	}
+	for _, k := range kindsOfFindings {
+		if !kinds[string(k)] {
+			t.Errorf("nothing shows %s", k)
+		}
+	}
+}
+
+// kindsOfFindings are all.
+var kindsOfFindings = []Kind{TryNotIdempotent, TryVisible, LateTryAccepted, ConfirmNotIdempotent, ConfirmRefuses, CancelIncomplete, CancelNotIdempotent,
+	CancelNeedsHold, EmptyCancel, HoldNeverExpires, FreedUnasked, InvariantBroken, OutcomeDiffers, NeverReached, NeverEnds}
+
+// orders is a scene with a shelf and a room with a mistake.
+func orders(wrong func(r *room, s *Scene)) Scene {
+	w, r := &World{}, newRoom(10)
+	w.Set("a", "10")
+	s := Scene{Snapshot: func() any { return r.snapshot() + w.Snapshot().(string) }}
+	s.Visible = func() any { r.mu.Lock(); defer r.mu.Unlock(); return r.sold }
+	s.Invariant = func() error {
+		return r.locked(func() error {
+			if r.free < 0 {
+				return fmt.Errorf("%d are free", r.free)
+			}
+			return nil
+		})
+	}
+	a := shelf{w, "a"}
+	s.Sweep = func(ctx context.Context, ask tcc.Ask) error {
+		return errors.Join(r.sweep(ctx, ask), w.Sweep(ctx, ask, func(ctx context.Context) error { return a.Cancel(ctx, wanted, nil) }))
+	}
+	each(&s, map[string]tcc.Resource[int, string]{"a": a, "b": r})
+	wrong(r, &s)
+	return s
+}

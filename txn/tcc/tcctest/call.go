@@ -1,0 +1,171 @@
+package tcctest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// does is a call as a manager makes it.
+type does = func(ctx context.Context) (any, error)
+
+// call lets the mishaps of a run befall a call.
+func (s *stage) call(ctx context.Context, resource string, do does) (any, error) {
+	if s.run == nil {
+		return do(ctx)
+	}
+	s.run.reach(resource)
+	return s.run.call(ctx, branch.From(ctx), do)
+}
+
+func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
+	if c.Transaction != id { // that of somebody else
+		hold, err := rehearsal.Guarded(ctx, do)
+		r.answered(c, err)
+		return hold, err
+	}
+	l, name := r.life, fmt.Sprintf("the %s of %s", c.Operation, c.Branch)
+	at := rehearsal.Point{Words: "before it called " + name, Name: c.Branch, Operation: string(c.Operation)}
+	if err := l.Pass(at); err != nil {
+		return nil, err
+	}
+	hold, err := r.deliver(ctx, c, do, r.begin(ctx, c, do))
+	at.Words = "before it heard the answer of " + name
+	if err := l.Pass(at); err != nil {
+		return nil, err
+	}
+	return hold, err
+}
+
+// begin counts a call, and says what becomes of it.
+func (r *run) begin(ctx context.Context, c branch.Call, do does) (m mishap) {
+	d := deed{c.Branch, c.Operation, 1}
+	r.mu.Lock()
+	r.calls[deed{c.Branch, c.Operation, 0}]++
+	d.n = r.calls[deed{c.Branch, c.Operation, 0}]
+	r.last = c.Branch
+	r.mu.Unlock()
+	if r.fate != nil {
+		m = r.fate(r, d)
+	}
+	if d == (deed{r.branch, branch.Try, 1}) {
+		r.try = func() { _, _ = rehearsal.Late(ctx, do) }
+		if r.alone {
+			r.before, r.seenBefore = r.see(), r.visible()
+		}
+	}
+	return m
+}
+
+// deliver makes a call as often as it arrives.
+func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (hold any, err error) {
+	r.await(ctx, func() bool { return r.tried(m.after) })
+	if m.rival {
+		r.compete(ctx)
+	}
+	if !m.absent {
+		hold, err = rehearsal.Guarded(ctx, do)
+		r.answered(c, err)
+		if m.twice {
+			_, again := rehearsal.Guarded(ctx, do)
+			r.answered(c, again)
+		}
+	}
+	r.look(c)
+	if m.late && err == nil {
+		r.try()
+		r.late = r.see()
+	}
+	if m.quits {
+		r.quit()
+	}
+	if m.answer != nil {
+		return nil, m.answer
+	}
+	return hold, err
+}
+
+// look looks at the world around the branch that is alone.
+func (r *run) look(c branch.Call) {
+	if r.alone && c.Branch == r.branch {
+		r.after = r.see()
+		if c.Operation == branch.Try {
+			r.seenAfter = r.visible()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.Operation == branch.Try {
+		r.tries = append(r.tries, c.Branch)
+	}
+}
+
+// tried reports whether these branches were.
+func (r *run) tried(branches []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !slices.ContainsFunc(branches, func(b string) bool { return !slices.Contains(r.tries, b) })
+}
+
+// reach notes that a resource is called.
+func (r *run) reach(resource string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reached = append(r.reached, resource)
+}
+
+// unreached are the resources that were not.
+func (r *run) unreached() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.stage.names), func(name string) bool { return slices.Contains(r.reached, name) })
+}
+
+// await waits for something, but not beyond ctx.
+func (r *run) await(ctx context.Context, is func() bool) {
+	for !is() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// answered notes what a resource has answered, and what became of the invariant.
+func (r *run) answered(c branch.Call, err error) {
+	broken := r.broken()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answers = append(r.answers, answer{c.Transaction, c.Branch, c.Operation, err})
+	if broken != nil && r.wrong == nil {
+		r.wrong, r.wronged = broken, c
+	}
+}
+
+func (r *run) broken() error {
+	if r.Invariant == nil {
+		return nil
+	}
+	return r.Invariant()
+}
+
+// compete has somebody else run the same, once; whoever comes meanwhile waits for it.
+func (r *run) compete(ctx context.Context) {
+	r.mu.Lock()
+	first := !r.competed
+	r.competed = true
+	r.mu.Unlock()
+	if first {
+		r.rival()
+		close(r.rivalled)
+	}
+	select {
+	case <-r.rivalled:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,60 @@
+package tcctest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+var errSilent = errors.New("tcctest: the coordinator cannot be asked")
+
+// sweeps lets the time of the holds pass, and has them swept: at first nobody can be
+// asked what was decided.
+func (r *run) sweeps(ctx context.Context, m *tcc.Manager) {
+	hold := r.Options.Hold
+	if !pause(ctx, hold+hold/10) {
+		return
+	}
+	before := r.see()
+	_ = r.Sweep(ctx, func(context.Context, string, string) (tcc.Decision, error) { return "", errSilent })
+	r.unchanged(before)
+	const rounds = 3
+	for range rounds {
+		decision := tcc.Cancel
+		r.sweeping = r.Sweep(ctx, func(ctx context.Context, id, branch string) (d tcc.Decision, err error) {
+			d, err = m.Decide(ctx, id, branch)
+			if d == tcc.Confirm {
+				decision = d
+			}
+			return d, err
+		})
+		if r.tardy || decision == tcc.Confirm {
+			r.unchanged(before)
+		}
+		if !pause(ctx, hold/20) {
+			return
+		}
+	}
+}
+
+// unchanged notes what a sweep has changed that had to leave it alone.
+func (r *run) unchanged(before []string) {
+	if r.freed == "" {
+		r.freed = rehearsal.Diff(before, r.see())
+	}
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
