@@ -182,7 +182,7 @@ func TestSlowClient(t *testing.T) {
 	_, err = io.WriteString(conn, "POST /v1/sagas/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 	ok(t, err)
 	answer, err := io.ReadAll(conn)
-	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") {
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") {
 		t.Errorf("%q, %v", answer, err)
 	}
 }
@@ -218,9 +218,10 @@ func TestForeignPage(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	answer, err := http.DefaultClient.Do(r)
 	ok(t, err)
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusForbidden {
-		t.Error(answer.Status)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if answer.StatusCode != http.StatusForbidden || !strings.HasPrefix(string(text), `{"error":"`) {
+		t.Errorf("%s %s, %v", answer.Status, text, err)
 	}
 	s.do("GET", "/v1/sagas/1", "", 404)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -40,10 +41,11 @@ type retry struct {
 	Undos    int      `json:"undos,omitempty"`
 }
 
-// message is what a step is sent that has no input of its own.
+// message is what a step is sent that has no input of its own: whenever it is done the
+// same, also if other steps of its group have been done in between.
 type message struct {
 	Input   json.RawMessage            `json:"input"`
-	Outputs map[string]json.RawMessage `json:"outputs"`
+	Outputs map[string]json.RawMessage `json:"outputs"`          // of the stages before
 	Output  json.RawMessage            `json:"output,omitempty"` // of the step that is undone, if it is known
 }
 
@@ -126,25 +128,53 @@ func (s *Service) send(ctx context.Context, o order, out *json.RawMessage) (json
 	if of == nil {
 		return nil, fmt.Errorf("the order has no step %q", c.Branch)
 	}
-	address, body := of.Do, of.Input
+	address, m := of.Do, message{Input: o.Input, Outputs: earlier(o.Steps, c.Branch, c.Outputs.All())}
 	if c.Operation == branch.Undo {
 		address = of.Undo
 	}
-	if body == nil {
-		m := message{Input: o.Input, Outputs: c.Outputs.All()}
-		if m.Input == nil {
-			m.Input = json.RawMessage("null")
-		}
-		if out != nil {
-			m.Output = *out
-		}
-		text, err := json.Marshal(m)
-		if err != nil {
-			return nil, saga.Unknown(err)
-		}
-		body = text
+	if out != nil {
+		m.Output = *out
 	}
-	return output(s.post(ctx, address, c.Call, body))
+	body, err := of.body(m)
+	if err != nil {
+		return nil, saga.Unknown(err)
+	}
+	answer, err := output(s.post(ctx, address, c.Call, body))
+	if err != nil || c.Operation == branch.Undo || of.Undo == "" {
+		return answer, err
+	}
+	m.Output = answer
+	if back, err := of.body(m); err != nil || len(back) > branch.MaxBody {
+		return nil, saga.Unknown(fmt.Errorf("the output, of %d bytes, is too long to be sent with what undoes it", len(answer)))
+	}
+	return answer, nil
+}
+
+// body is what a step is sent.
+func (of orderStep) body(m message) (json.RawMessage, error) {
+	if of.Input != nil {
+		return of.Input, nil
+	}
+	if m.Input == nil {
+		m.Input = json.RawMessage("null")
+	}
+	return json.Marshal(m)
+}
+
+// earlier are the outputs of the stages before that of a step.
+func earlier(steps []orderStep, name string, outputs map[string]json.RawMessage) map[string]json.RawMessage {
+	before := map[string]json.RawMessage{}
+	for i := range steps {
+		if find(steps[i:i+1], name) != nil {
+			break
+		}
+		for _, of := range slices.Concat(steps[i].Parallel, steps[i:i+1]) {
+			if text, done := outputs[of.Name]; done {
+				before[of.Name] = text
+			}
+		}
+	}
+	return before
 }
 
 func (s *Service) permittedSteps(steps []orderStep) error {

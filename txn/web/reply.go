@@ -13,13 +13,21 @@ import (
 )
 
 // A requestError is a request that makes no sense: nothing was begun.
-type requestError struct{ why string }
+type requestError struct {
+	status int
+	kind   interlock.ErrorKind
+	why    string
+}
 
 func (e *requestError) Error() string                  { return e.why }
-func (e *requestError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+func (e *requestError) ErrorKind() interlock.ErrorKind { return e.kind }
 
 func badRequest(format string, args ...any) error {
-	return &requestError{fmt.Sprintf(format, args...)}
+	return &requestError{http.StatusBadRequest, interlock.Definite, fmt.Sprintf(format, args...)}
+}
+
+func tooLong(what string) error {
+	return &requestError{http.StatusRequestEntityTooLarge, interlock.Definite, fmt.Sprintf("%s is longer than %d bytes", what, maxRequest)}
 }
 
 // status is the HTTP status of an error. 4xx says that nothing happened by this
@@ -29,7 +37,7 @@ func status(err error) int {
 	var request *requestError
 	switch kind := interlock.Kind(err); {
 	case errors.As(err, &request):
-		return http.StatusBadRequest
+		return request.status
 	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
 		return http.StatusNotFound
 	case errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch), errors.Is(err, twopc.ErrOther), errors.Is(err, twopc.ErrDecided):

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
+	"reflect"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -19,7 +22,13 @@ func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.patience)) // who serves it otherwise sees to that
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-	if err != nil {
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return tooLong("the request")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &requestError{http.StatusRequestTimeout, interlock.Retryable, fmt.Sprintf("the request has not come within %v", s.patience)}
+	case err != nil:
 		return badRequest("the request cannot be read: %v", err)
 	}
 	_ = control.SetReadDeadline(time.Time{})
@@ -30,9 +39,14 @@ func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 // maxRequest is the longest request, in bytes.
 const maxRequest = 1 << 20
 
-// read takes a request's JSON, strictly: a field that is misspelled is an error.
+// read takes a request's JSON, strictly: a field that is misspelled is an error, and so
+// is one that comes twice.
 func read[T any](r *http.Request) (v T, err error) {
-	d := json.NewDecoder(r.Body)
+	text, err := io.ReadAll(r.Body) // received before
+	if err != nil {
+		return v, badRequest("the request cannot be read: %v", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&v); err != nil {
 		return v, badRequest("the request is not as it should be: %v", err)
@@ -40,20 +54,34 @@ func read[T any](r *http.Request) (v T, err error) {
 	if _, err := d.Token(); err != io.EOF {
 		return v, badRequest("the request has more than one JSON value")
 	}
-	return v, nil
+	return v, exact(json.NewDecoder(bytes.NewReader(text)), reflect.TypeFor[T]())
 }
 
 // waiting is how long the request wants to wait for the end; 0 is not at all.
 func waiting(r *http.Request) (time.Duration, error) {
-	text := r.URL.Query().Get("wait")
-	if text == "" {
-		return 0, nil
+	text, err := parameter(r, "wait")
+	if err != nil || text == "" {
+		return 0, err
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > 10*time.Minute {
 		return 0, badRequest("wait is %q: it is a duration such as 10s, at most 10m", text)
 	}
 	return d, nil
+}
+
+// parameter is the value of the only parameter that a request's query may have.
+func parameter(r *http.Request, name string) (string, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return "", badRequest("the query cannot be read: %v", err)
+	}
+	for other, values := range query {
+		if other != name || len(values) > 1 {
+			return "", badRequest("the query has %q: all that it can have is one %q", other, name)
+		}
+	}
+	return query.Get(name), nil
 }
 
 // duration is one of JSON: "30s".

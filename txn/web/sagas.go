@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -20,6 +21,9 @@ type sagaView struct {
 	Dead    []deadView                 `json:"dead,omitempty"`
 }
 
+// longestOrder leaves room in the payload of a journal for what stands around it.
+const longestOrder = driver.MaxPayload - 1<<10
+
 func (s *Service) startSaga(r *http.Request) (any, error) {
 	wait, err := waiting(r)
 	if err != nil {
@@ -32,8 +36,15 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	if err := s.permittedSteps(o.Steps); err != nil {
 		return nil, err
 	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, badRequest("the request cannot be kept: %v", err)
+	}
+	if len(text) > longestOrder {
+		return nil, tooLong("what is kept of the request")
+	}
 	id := r.PathValue("id")
-	if err := s.order.Start(r.Context(), s.sagas, id, o); err != nil {
+	if err := s.sagas.Start(r.Context(), kind, id, text); err != nil {
 		return nil, err
 	}
 	return s.sagaAfter(r.Context(), id, wait)

@@ -48,8 +48,12 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 			return nil, badRequest("there is no participant %q: the service is started with their names and addresses", name)
 		}
 	}
-	id, branches := r.PathValue("id"), map[string]*twopc.Remote{}
+	id, run, branches := r.PathValue("id"), "", map[string]*twopc.Remote{}
 	err = s.twopc.Run(r.Context(), id, func(ctx context.Context, t *twopc.T) error {
+		run = t.XID("").Transaction
+		if _, err := theWitness.Join(ctx, t); err != nil {
+			return err
+		}
 		for name, input := range asked.Branches {
 			b, err := s.participants[name].Join(ctx, t)
 			if err != nil {
@@ -60,15 +64,14 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 		}
 		return nil
 	})
-	v := commitView{ID: id, Decision: string(twopc.Commit), Outputs: map[string]json.RawMessage{}}
 	var aborted *twopc.AbortedError
 	switch {
 	case errors.As(err, &aborted):
-		v.Decision, v.Reason = string(twopc.Abort), aborted.Error()
-		return v, nil
+		return s.abortedTwoPC(r, run, aborted)
 	case err != nil:
 		return nil, err
 	}
+	v := commitView{ID: id, Decision: string(twopc.Commit), Outputs: map[string]json.RawMessage{}}
 	for name, b := range branches {
 		if text := b.Output(); len(text) > 0 {
 			v.Outputs[name] = text
@@ -76,6 +79,18 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	}
 	_ = s.settledTwoPC(r.Context(), &v, wait) // what is decided stands, wherever it does
 	return v, nil
+}
+
+// abortedTwoPC answers a request whose run has had no effect. Another one of the same id
+// may yet be about to commit, so the abort stands in the journal before it is told: then
+// that one cannot any more, or it has come first and is what is told.
+func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedError) (any, error) {
+	if !why.Recorded {
+		if err := s.twopc.Resolve(r.Context(), run, twopc.Abort, "its own request", why.Reason.Error()); err != nil {
+			return nil, err
+		}
+	}
+	return s.showTwoPC(r)
 }
 
 // settledTwoPC waits until nothing is left to do, and says where it stands.

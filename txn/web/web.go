@@ -27,7 +27,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -68,7 +70,6 @@ type Service struct {
 	journal      *journal.Journal
 	nudge        func(id string) // it was appended to
 	sagas        *saga.Engine
-	order        saga.Definition[order]
 	tcc          *tcc.Manager
 	twopc        *twopc.Manager
 	participants map[string]twopc.Resource[*twopc.Remote]
@@ -83,7 +84,7 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 		s.options = *o
 	}
 	s.caller = branch.Caller{Client: s.options.Client}
-	var registered []twopc.Registered
+	registered := []twopc.Registered{theWitness}
 	for name, address := range s.options.Participants {
 		if err := s.permitted(address); err != nil {
 			return nil, failure.Bug("make service", name, "%v", err)
@@ -91,9 +92,8 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 		s.participants[name] = twopc.At(name, twopc.HTTP{URL: address, Caller: s.caller})
 		registered = append(registered, s.participants[name])
 	}
-	s.order = s.defineOrder()
 	var err error
-	if s.sagas, err = saga.New(c, s.options.Sagas, s.order); err != nil {
+	if s.sagas, err = saga.New(c, s.options.Sagas, s.defineOrder()); err != nil {
 		return nil, err
 	}
 	if s.tcc, err = tcc.New(c, s.options.TCC, s.remoteResource()); err != nil {
@@ -131,13 +131,18 @@ func (s *Service) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			var data any
 			err := s.receive(w, r)
+			if id := r.PathValue("id"); err == nil && (!utf8.ValidString(id) || strings.ContainsRune(id, 0)) {
+				err = badRequest("the id %q is not UTF-8 without NUL", id)
+			}
 			if err == nil {
 				data, err = answer(r)
 			}
 			reply(w, data, err)
 		})
 	}
-	return http.NewCrossOriginProtection().Handler(mux)
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, http.StatusForbidden) }))
+	return guard.Handler(answering(mux))
 }
 
 // permitted reports why branches at an address are not called.

@@ -46,12 +46,14 @@ type shop struct {
 	untils  map[string]time.Time
 	refuse  string // the branch that refuses
 	down    bool
-	broken  string // the path that fails
+	broken  string        // the path that fails
+	wait    chan struct{} // for which a prepare waits, if it is not nil
+	asked   chan struct{} // one does
 	history []string
 }
 
 func newShop(t *testing.T) *shop {
-	s := &shop{states: map[string]string{}, bodies: map[string]string{}, untils: map[string]time.Time{}}
+	s := &shop{states: map[string]string{}, bodies: map[string]string{}, untils: map[string]time.Time{}, asked: make(chan struct{}, 9)}
 	handler := branch.Handler(s.answer)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -74,6 +76,12 @@ func (s *shop) answer(ctx context.Context, input []byte) ([]byte, error) {
 	c := branch.From(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if wait := s.wait; wait != nil && c.Operation == branch.Prepare {
+		s.mu.Unlock()
+		s.asked <- struct{}{}
+		<-wait
+		s.mu.Lock()
+	}
 	if s.down {
 		return nil, errNo
 	}
@@ -100,6 +108,18 @@ func (s *shop) state(key string) string {
 	return s.states[key]
 }
 
+// count is how many branches are in a state.
+func (s *shop) count(state string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, is := range s.states {
+		if is == state {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *shop) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +143,9 @@ func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 	if o == nil {
 		o = &web.Options{}
 	}
-	o.Client = &http.Client{Transport: transport}
+	if o.Client == nil {
+		o.Client = &http.Client{Transport: transport}
+	}
 	o.Sagas = &saga.Options{}
 	j, err := journal.New(store, &journal.Options{Shards: 2})
 	ok(t, err)
@@ -169,8 +191,11 @@ func (s *service) do(method, path, body string, want int) map[string]any {
 		s.t.Fatalf("%s %s: %d %s, want %d", method, path, answer.StatusCode, text, want)
 	}
 	var data map[string]any
-	if err := json.Unmarshal(text, &data); err != nil && answer.Header.Get("Content-Type") == "application/json" {
-		s.t.Fatalf("%s: %v", text, err)
+	if err := json.Unmarshal(text, &data); err != nil || answer.Header.Get("Content-Type") != "application/json" {
+		s.t.Fatalf("%s %s: %s is no JSON: %v", method, path, text, err)
+	}
+	if answer.StatusCode >= 400 && (len(data) != 2 || data["error"] == "" || data["kind"] == "" || data["error"] == nil || data["kind"] == nil) {
+		s.t.Fatalf("%s %s: %s is not what errors are", method, path, text)
 	}
 	return data
 }
