@@ -162,6 +162,23 @@ func TestDecisionIsTold(t *testing.T) {
 	}
 }
 
+// TestBegunIsNotDenied: a saga that has begun, and cannot be looked at, is not said not to
+// have.
+func TestBegunIsNotDenied(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	store := &forgetful{Journal: memory.NewJournal(), from: "begin"}
+	s := serve(t, store, nil)
+	for _, id := range []string{"1", "2?wait=50ms"} {
+		got := s.do("POST", "/v1/sagas/"+id, steps(shop), http.StatusGatewayTimeout)
+		same(t, "kind", got["kind"], "uncertain")
+		store.broken.Store(false)
+	}
+	for _, id := range []string{"1", "2"} {
+		same(t, "state", s.do("GET", "/v1/sagas/"+id+"?wait=10s", "", 200)["state"], "SUCCEEDED")
+	}
+}
+
 // TestSlowClient: who does not send what he has announced is not waited for.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()

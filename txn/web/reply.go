@@ -52,6 +52,15 @@ func status(err error) int {
 	return http.StatusConflict
 }
 
+// done is what is shown of a transaction once a request has done its part. If it cannot
+// be shown, that says nothing about the part, which an error of another kind would deny.
+func done(view any, err error) (any, error) {
+	if err != nil {
+		err = &interlock.Error{Op: "look at what was done", Kind: interlock.Uncertain, Err: err}
+	}
+	return view, err
+}
+
 // reply writes an answer, or an error as {"error":…,"kind":…}.
 func reply(w http.ResponseWriter, data any, err error) {
 	code := http.StatusOK

@@ -47,7 +47,7 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	if err := s.sagas.Start(r.Context(), kind, id, text); err != nil {
 		return nil, err
 	}
-	return s.sagaAfter(r.Context(), id, wait)
+	return done(s.sagaAfter(r.Context(), id, wait))
 }
 
 func (s *Service) showSaga(r *http.Request) (any, error) {
@@ -106,7 +106,7 @@ func (s *Service) helpSaga(r *http.Request) (any, error) {
 		return nil, err
 	}
 	s.nudge(id)
-	return s.showSaga(r)
+	return done(s.showSaga(r))
 }
 
 // edited is the input of a step as the journal keeps it: its order, in which the step

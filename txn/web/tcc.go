@@ -183,7 +183,7 @@ func (s *Service) helpTCC(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.showTCC(r)
+	return done(s.showTCC(r))
 }
 
 func viewBooking(o tcc.Outcome) bookingView {

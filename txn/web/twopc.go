@@ -90,7 +90,7 @@ func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedEr
 			return nil, err
 		}
 	}
-	return s.showTwoPC(r)
+	return done(s.showTwoPC(r))
 }
 
 // settledTwoPC waits until nothing is left to do, and says where it stands.
@@ -145,5 +145,5 @@ func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
 	if err := s.twopc.Acknowledge(r.Context(), r.PathValue("id"), who.Actor, who.Reason); err != nil {
 		return nil, err
 	}
-	return s.showTwoPC(r)
+	return done(s.showTwoPC(r))
 }
