@@ -75,13 +75,10 @@ func (p plan) checkStages(stages []stage) error {
 	return errors.Join(problems...)
 }
 
-// last is the key of the last step if there is no pivot.
+// last is the key of the last step.
 func last(stages []stage) (key string) {
 	for _, st := range stages {
 		for _, s := range st.steps {
-			if s.pivot {
-				return ""
-			}
 			key = s.key
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,65 @@ func TestDamage(t *testing.T) {
 	} {
 		if m, err := replay(entries); err == nil || m.state != "" {
 			t.Errorf("%v: %+v", entries, m)
+		}
+	}
+}
+
+// TestRecordsThatCannotFollow are refused by what is wrong with them, which is told with
+// the record and the state; what stands before them is left as it is.
+func TestRecordsThatCannotFollow(t *testing.T) {
+	wait := record(recordSent, "w", sending{Stage: 1, Until: 5})
+	b := []journal.Entry{letters["begin"], record(recordSent, "a", sending{Stage: 1, Undo: "una"}), record(recordSent, "b", sending{Stage: 2, Undo: "unb"})}
+	undoing := append(b[:3:3], letters["abort"])
+	broken := func(kind, step string) journal.Entry { return journal.Entry{Kind: kind, Step: step, Data: []byte("{")} }
+	order := errOrder.Error()
+	for name, c := range map[string]struct {
+		before []journal.Entry
+		next   journal.Entry
+		says   string
+	}{
+		"nothing before it":             {nil, letters["sent a"], order},
+		"of a newer version":            {b, journal.Entry{Kind: "later"}, "written by a newer version"},
+		"the pivot over another":        {b[:2], letters["sent p"], "all before a pivot are done"},
+		"a failure is not decided on":   {append(b[:2:2], letters["refused a"]), letters["sent z"], "it has to be decided first"},
+		"sent too late":                 {append(b[:2:2], letters["done a"]), record(recordSent, "x", sending{Stage: 0, Undo: "unx"}), "what comes behind it was answered"},
+		"answered too early":            {b, journal.Entry{Kind: recordDone, Step: "b"}, order},
+		"an answer of nobody":           {b, letters["done z"], order},
+		"a wait that fails":             {[]journal.Entry{b[0], wait}, record(recordFailed, "w", why{}), "a wait does not fail"},
+		"a wait that never was":         {[]journal.Entry{b[0], wait}, journal.Entry{Kind: recordNever, Step: "w"}, order},
+		"withdrawn though done":         {append(b[:2:2], letters["done a"]), letters["never a"], order},
+		"withdrawn though perhaps done": {[]journal.Entry{b[0], b[1], letters["unknown a"], letters["abort"]}, letters["never a"], order},
+		"withdrawn twice":               {append(undoing[:4:4], letters["never a"]), letters["never a"], order},
+		"tried by nobody":               {b, record(recordTried, "z", why{}), order},
+		"tried though done":             {append(b[:3:3], letters["done a"]), record(recordTried, "a", why{}), order},
+		"tried before its turn":         {undoing, record(recordTried, "a", why{}), order},
+		"no attempts":                   {b, broken(recordTried, "a"), "unexpected end of JSON"},
+		"no reason for a dead undo":     {undoing, broken(recordDead, "b"), "unexpected end of JSON"},
+		"no actor":                      {b, record(recordRetry, "a", note{Reason: "why"}), "who did it, and why"},
+		"no reason":                     {undoing, record(recordSkip, "b", note{Actor: "ann"}), "who did it, and why"},
+		"hurried by nobody":             {[]journal.Entry{b[0], wait}, broken(recordNow, "w"), "unexpected end of JSON"},
+		"hurried, and no wait":          {b, record(recordNow, "a", somebody), order},
+		"hurried twice, and over":       {[]journal.Entry{b[0], wait, {Kind: recordDone, Step: "w"}}, record(recordNow, "w", somebody), order},
+		"resolved by nobody":            {append(b[:2:2], letters["abort"], letters["dead a"]), broken(recordResolved, ""), "unexpected end of JSON"},
+		"sent twice":                    {b, b[1], order},
+		"sent while undoing":            {undoing, letters["sent z"], order},
+		"undoable behind the decision":  {[]journal.Entry{b[0], letters["commit"]}, b[1], "behind the decision to commit nothing is undone"},
+		"a pivot nobody knows of":       {[]journal.Entry{b[0], letters["sent p"]}, letters["unknown p"], "never given up while it may have been done"},
+		"given up behind the decision":  {[]journal.Entry{b[0], letters["commit"], letters["sent z"]}, letters["refused z"], "behind the decision to commit is never given up"},
+		"reminded of nothing":           {undoing, letters["remind"], order},
+		"ended too early":               {undoing, letters["end"], order},
+		"another input of what may be undone": {b, record(recordRetry, "a", note{Actor: "ann", Reason: "why", Input: []byte("1")}),
+			"only behind the pivot, or to undo it"},
+	} {
+		m, err := machine{}.with(c.before...)
+		ok(t, err)
+		was := fmt.Sprintf("%+v", m)
+		after, err := m.with(c.next)
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), fmt.Sprintf("record %s %q in state %q", c.next.Kind, c.next.Step, m.state)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after.state != "" || fmt.Sprintf("%+v", m) != was {
+			t.Errorf("%s: it was taken all the same: %+v", name, after)
 		}
 	}
 }

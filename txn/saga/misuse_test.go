@@ -50,6 +50,11 @@ func TestDefinitions(t *testing.T) {
 		"undo with NUL":        {[]Defined{Define("x", g.act("b").Undo("un\x00", func(context.Context, string, *string) error { return nil }))}, "b", "UTF-8"},
 		"name not UTF-8":       {[]Defined{Define("\xff", a)}, "", "UTF-8"},
 		"both":                 {[]Defined{Define("x", a.Uncompensable())}, "a", "take one of the two away"},
+		"an empty group":       {[]Defined{Define("x", a, Parallel[string]())}, "", "stage 2 has no steps"},
+		"a wait in a group":    {[]Defined{Define("x", a, Parallel(Sleep[string]("w", time.Second)))}, "w", "a wait stands alone"},
+		"a wait for no time":   {[]Defined{Define("x", a, Sleep[string]("w", 0))}, "w", "above 0"},
+		"a pivot in a group":   {[]Defined{Define("x", a, Parallel[string](p))}, "p", "a pivot stands alone"},
+		"a long name":          {[]Defined{Define(strings.Repeat("n", 201), a)}, "", "give it 1 to 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := build(nil, &settings{}, c.defs...)
@@ -94,6 +99,28 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("a call of nobody: %+v", c)
 		}
 	})
+}
+
+// TestLongError: of an error that is as long as its target likes the journal keeps the
+// first thousand bytes, as text, and that there was more.
+func TestLongError(t *testing.T) {
+	for name, c := range map[string]struct{ says, want string }{
+		"as long as it may be": {strings.Repeat("x", 1000), strings.Repeat("x", 1000)},
+		"too long":             {strings.Repeat("x", 1001), strings.Repeat("x", 1000) + "…"},
+		"cut in a letter":      {strings.Repeat("x", 999) + "é", strings.Repeat("x", 999) + "\uFFFD…"},
+		"no text":              {"\xff", "\uFFFD"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				d := Define("order", (&target{}).act("p", Fail(errors.New(c.says))).Pivot())
+				r := serve(t, nil, 1, nil, d)
+				o, err := d.Do(t.Context(), r.engine, "1", "in")
+				if wantKind(t, err, interlock.Definite, ErrCompensated); o.Reason != "p: "+c.want {
+					t.Errorf("%q", o.Reason)
+				}
+			})
+		})
+	}
 }
 
 // TestClosedJournal: nothing is begun in it, and who serves it ends.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -259,8 +260,14 @@ func TestOperatorMisuse(t *testing.T) {
 		ok(t, d.Start(ctx, r.engine, "1", "in"))
 		synctest.Wait()
 		before := len(r.records(t, "1"))
-		for _, by := range []By{{}, {Actor: "ann"}, {Reason: "why"}, {strings.Repeat("a", 256), "why"}, {"ann", strings.Repeat("a", 1001)}, {"ann", "\xff"}} {
-			wantKind(t, o.Resolve(ctx, "1", by), interlock.Bug, nil)
+		for by, says := range map[By]string{
+			{}: "the actor has 0 bytes", {Actor: "ann"}: "the reason has 0 bytes", {Reason: "why"}: "the actor has 0 bytes", {strings.Repeat("a", 256), "why"}: "the actor has 256 bytes",
+			{"ann", strings.Repeat("a", 1001)}: "the reason has 1001 bytes", {"ann", "\xff"}: "not UTF-8", {"\xff", "why"}: "not UTF-8",
+		} {
+			err := o.Resolve(ctx, "1", by)
+			if wantKind(t, err, interlock.Bug, nil); !strings.Contains(fmt.Sprint(err), says) {
+				t.Errorf("%q does not say %q", err, says)
+			}
 		}
 		wantKind(t, o.Retry(ctx, "1", "a", json.RawMessage(`{`), ann), interlock.Bug, nil)
 		wantKind(t, o.Retry(ctx, "1", "a", json.RawMessage(`"`+strings.Repeat("a", driver.MaxPayload)+`"`), ann), interlock.Bug, nil)
@@ -375,6 +382,35 @@ func TestOperatorUnheard(t *testing.T) {
 		o, err := r.engine.Wait(t.Context(), "1")
 		ok(t, err)
 		same(t, "skipped", o.Skipped, "z")
+	})
+}
+
+// overtaken is a store in which somebody else has always appended before.
+type overtaken struct {
+	*memory.Journal
+	tries int
+}
+
+func (o *overtaken) Append(_ context.Context, appends []driver.Append) []error {
+	o.tries++
+	a := appends[0]
+	return []error{&driver.PositionError{Transaction: a.Transaction, After: a.After, Found: driver.Head{Position: a.After + 1}}}
+}
+
+// TestOperatorOvertaken: an operator before whom somebody else always comes gives up
+// after a while, and says that nothing was done.
+func TestOperatorOvertaken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, &watched{Journal: memory.NewJournal()}, nil, Define("order", (&target{}).undoable("a")))
+		ok(t, r.engine.Start(t.Context(), "order", "1", json.RawMessage(`"in"`)))
+		store := &overtaken{Journal: r.store.Journal}
+		j, err := journal.New(store, &journal.Options{Shards: 1})
+		ok(t, err)
+		defer func() { ok(t, j.Close()) }()
+		err = NewOperator(j).Now(t.Context(), "1", ann)
+		if wantKind(t, err, interlock.Retryable, journal.ErrMoved); store.tries != tries || !strings.HasPrefix(fmt.Sprint(err), `hurry "1": `) {
+			t.Errorf("%v after %d tries", err, store.tries)
+		}
 	})
 }
 

@@ -24,24 +24,30 @@ func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Findi
 	return func(yield func(Finding, error) bool) {
 		j := e.coordinator.Journal()
 		for h, err := range headsOf(ctx, j, "") {
-			if err != nil {
-				yield(Finding{}, err)
-				return
-			}
-			if !strings.HasPrefix(h.Type, protocol+":") || h.Ended.IsZero() || h.Ended.Before(since) {
-				continue
-			}
-			findings, err := e.reconcile(ctx, j, h)
-			if err != nil && !yield(Finding{ID: h.Transaction, Type: nameOf(h.Type)}, err) {
-				return
-			}
-			for _, f := range findings {
-				if !yield(f, nil) {
+			switch {
+			case err != nil:
+				yield(Finding{}, err) // it is the last
+			case strings.HasPrefix(h.Type, protocol+":") && !h.Ended.IsZero() && !h.Ended.Before(since):
+				if !e.tell(ctx, j, h, yield) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// tell yields what is found of a saga; it is false when nobody listens any more.
+func (e *Engine) tell(ctx context.Context, j *journal.Journal, h driver.Head, yield func(Finding, error) bool) bool {
+	findings, err := e.reconcile(ctx, j, h)
+	if err != nil {
+		return yield(Finding{ID: h.Transaction, Type: nameOf(h.Type)}, err)
+	}
+	for _, f := range findings {
+		if !yield(f, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *Engine) reconcile(ctx context.Context, j *journal.Journal, h driver.Head) (findings []Finding, err error) {

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // shop is a target that loses effects, and gets some back behind their undo.
@@ -121,5 +124,172 @@ func TestReconcileWithoutItsList(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%d findings", n)
 		}
+	})
+}
+
+// headless is a store that cannot list what is in it.
+type headless struct{ *memory.Journal }
+
+func (headless) Heads(context.Context, string, int) ([]driver.Head, error) { return nil, errNetwork }
+
+// engineOver is an engine over any store, which serves nothing.
+func engineOver(t *testing.T, store driver.Journal, defs ...Defined) *Engine {
+	t.Helper()
+	j, err := journal.New(store, &journal.Options{Shards: 1})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	e, err := build(j, &settings{}, defs...)
+	ok(t, err)
+	return e
+}
+
+// TestReconcileTellsWhatItCannotRead: by the saga's id where it is one saga, and goes on;
+// what is forgotten meanwhile is nothing to tell; and who has heard enough hears no more.
+func TestReconcileTellsWhatItCannotRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &shop{sold: map[string]bool{}}
+		good := Define("good", s.step("a", false), s.step("b", false))
+		gone := Define("gone", s.step("a", false))
+		r := serve(t, nil, 1, nil, good, gone)
+		ctx, from, j := t.Context(), time.Now(), r.coordinator.Journal()
+		log, err := j.Begin(ctx, "1", "saga:good", time.Now().Add(time.Hour), letters["begin"])
+		ok(t, err)
+		ok(t, log.End(ctx, letters["end"]))
+		_, err = gone.Do(ctx, r.engine, "2", "in")
+		ok(t, err)
+		for _, id := range []string{"3", "4"} {
+			_, err = good.Do(ctx, r.engine, id, "in")
+			ok(t, err)
+		}
+		_, err = j.Begin(ctx, "5", "saga:good", time.Now().Add(time.Hour), letters["begin"]) // it has not ended
+		ok(t, err)
+		s.sold = map[string]bool{}
+		listen := func(e *Engine, enough int) (heard []string) {
+			for f, err := range e.Reconcile(ctx, from) {
+				says := ""
+				if err != nil {
+					says = " " + err.Error()
+				}
+				if heard = append(heard, f.ID+f.Step+says); len(heard) == enough {
+					break
+				}
+			}
+			return heard
+		}
+		damaged := `1 reconcile saga "1": record end "" in state "RUNNING": it cannot follow what is there`
+		unknown := `2 saga "2": the engine was built without its definition "gone": add it`
+		e := idle(t, r.store, nil, good).engine
+		for _, want := range [][]string{{damaged}, {damaged, unknown}, {damaged, unknown, "3a"}} {
+			same(t, "heard", listen(e, len(want)), want...)
+		}
+		all := []string{damaged, unknown, "3a", "3b", "4a", "4b"}
+		same(t, "heard", listen(e, -1), all...)
+		same(t, "of a store that fails", listen(engineOver(t, headless{r.store.Journal}, good), -1), " network")
+		heard := listen(engineOver(t, forgetful{r.store.Journal}, good), -1)
+		left := slices.DeleteFunc(all, func(is string) bool {
+			return !slices.ContainsFunc(heard, func(s string) bool { return s[0] == is[0] }) // of the saga that was forgotten
+		})
+		if same(t, "of one that forgets", heard, left...); len(left) == 6 {
+			t.Error("none was forgotten")
+		}
+	})
+}
+
+// TestReconcileCall: a check and a repair are asked with the key of the call that they are
+// about, within the step's time; a repair that fails, or changes nothing, is told so.
+func TestReconcileCall(t *testing.T) {
+	for name, c := range map[string]struct {
+		refused bool  // the saga
+		mend    error // of the repair
+		heals   bool
+		calls   []string
+		finding string
+	}{
+		"mended":                {calls: []string{"1/a/0/do", "1/a/0/do mend", "1/a/0/do"}, heals: true, finding: "present, present, repaired true: <nil>"},
+		"mended in vain":        {calls: []string{"1/a/0/do", "1/a/0/do mend", "1/a/0/do"}, finding: "present, absent, repaired false: <nil>"},
+		"the repair fails":      {calls: []string{"1/a/0/do", "1/a/0/do mend"}, mend: errNetwork, heals: true, finding: "present, absent, repaired false: network"},
+		"undone":                {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo mend", "1/a/0/undo"}, heals: true, finding: "absent, absent, repaired true: <nil>"},
+		"undone in vain":        {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo mend", "1/a/0/undo"}, finding: "absent, present, repaired false: <nil>"},
+		"the second undo fails": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo mend"}, mend: errNetwork, heals: true, finding: "absent, present, repaired false: network"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				there, reconciling := false, false
+				var calls []string
+				take := func(ctx context.Context, what string) {
+					c := From(ctx)
+					deadline, _ := ctx.Deadline()
+					if calls = append(calls, c.Key()+what); c.Attempt != 1 || c.Begun.IsZero() || c.Type != "order" || time.Until(c.Deadline) != 3*time.Second || !deadline.Equal(c.Deadline) || len(c.Outputs.All()) != 1 {
+						t.Errorf("%+v", c)
+					}
+				}
+				act := func(ctx context.Context, is bool) error {
+					if !reconciling {
+						there = is
+						return nil
+					}
+					take(ctx, " mend")
+					if c.mend == nil && c.heals {
+						there = is
+					}
+					return c.mend
+				}
+				a := Step("a", func(ctx context.Context, _ string) (int, error) { return 1, act(ctx, true) }).
+					Undo("una", func(ctx context.Context, _ string, out *int) error {
+						if out == nil || *out != 1 {
+							t.Error("the output is lost")
+						}
+						return act(ctx, false)
+					}).
+					Check(func(ctx context.Context, input string, out *int) (Truth, error) {
+						if take(ctx, ""); input != "in" || out == nil || *out != 1 {
+							t.Errorf("asked about %q, %v", input, out)
+						}
+						if there {
+							return Present, nil
+						}
+						return Absent, nil
+					}).Repair().Timeout(3 * time.Second)
+				no := Step("no", func(context.Context, string) (int, error) { return 0, Fail(errSeat) }).Pivot()
+				d := DefineList("order", func(string) ([]StepOf[string], error) {
+					all := []StepOf[string]{a.At(0)}
+					if c.refused {
+						all = append(all, no)
+					}
+					return all, nil
+				}, a)
+				r := serve(t, nil, 1, nil, d)
+				from := time.Now()
+				_, _ = d.Do(t.Context(), r.engine, "1", "in")
+				there, reconciling = !there, true
+				var findings []string
+				for f, err := range r.engine.Reconcile(t.Context(), from) {
+					ok(t, err)
+					findings = append(findings, fmt.Sprintf("%v, %v, repaired %v: %v", f.Want, f.Got, f.Repaired, f.Err))
+				}
+				same(t, "calls", calls, c.calls...)
+				same(t, "findings", findings, c.finding)
+			})
+		})
+	}
+}
+
+// TestReconcileCheckPanics: that is what nobody knows of this step, and the next is asked.
+func TestReconcileCheckPanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a := Step("a", func(context.Context, string) (int, error) { return 1, nil }).Uncompensable()
+		oops := a.Check(func(context.Context, string, *int) (Truth, error) { panic("oops") })
+		unsure := a.Named("b").Check(func(context.Context, string, *int) (Truth, error) { return Unsure, nil }).Repair()
+		d := Define("order", oops, unsure, a.Named("c"))
+		r := serve(t, nil, 1, nil, d)
+		from := time.Now()
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		var findings []string
+		for f, err := range r.engine.Reconcile(t.Context(), from) {
+			ok(t, err)
+			findings = append(findings, fmt.Sprintf("%s %v, repaired %v: %v", f.Step, f.Got, f.Repaired, f.Err))
+		}
+		same(t, "findings", findings, "a unsure, repaired false: panic: oops", "b unsure, repaired false: <nil>")
 	})
 }

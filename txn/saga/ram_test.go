@@ -1,0 +1,244 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// ram is a database in memory that holds a journal and counts effects, for what is
+// decided here; that a database keeps its word is shown on real ones.
+type ram struct {
+	store   *memory.Journal
+	commits []func(commit func() error) error // of the first commits; nil is as it should be
+	appends []error                           // of the first appends
+	effects []string
+}
+
+type ramTx struct {
+	driver.Tx[driver.SQL]
+	ram     *ram
+	appends []driver.Append
+	effects []string
+}
+
+func (r *ram) Begin(context.Context) (driver.Tx[driver.SQL], error) { return &ramTx{ram: r}, nil }
+
+// AppendIn appends when the transaction of db commits.
+func (r *ram) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
+	if len(r.appends) > 0 {
+		err := r.appends[0]
+		if r.appends = r.appends[1:]; err != nil {
+			return err
+		}
+	}
+	head, _, err := r.store.Read(ctx, a.Transaction, 0)
+	if err == nil && head.Position != a.After {
+		return &driver.PositionError{Transaction: a.Transaction, After: a.After, Found: head}
+	}
+	tx := db.(*ramTx)
+	tx.appends = append(tx.appends, a)
+	return err
+}
+
+func (t *ramTx) Rollback(context.Context) error { return nil }
+
+func (t *ramTx) Commit(ctx context.Context) error {
+	commit := func() error {
+		t.ram.effects = append(t.ram.effects, t.effects...)
+		return errors.Join(t.ram.store.Append(ctx, t.appends)...)
+	}
+	if len(t.ram.commits) == 0 {
+		return commit()
+	}
+	around := t.ram.commits[0]
+	if t.ram.commits = t.ram.commits[1:]; around == nil {
+		return commit()
+	}
+	return around(commit)
+}
+
+// step is one that has an effect of its name, and fails in the end as often as is said.
+func (r *ram) step(name string, calls *int, fails ...error) Action[string, string] {
+	return StepTx(name, r, r, func(_ context.Context, tx driver.Tx[driver.SQL], input string) (string, error) {
+		tx.(*ramTx).effects = append(tx.(*ramTx).effects, name)
+		if *calls++; *calls <= len(fails) && fails[*calls-1] != nil {
+			return "", fails[*calls-1]
+		}
+		return input + ">" + name, nil
+	})
+}
+
+func kindOf(kind interlock.ErrorKind) error {
+	return &interlock.Error{Op: "commit", Driver: "ram", Kind: kind, Err: errors.New("no answer")}
+}
+
+// TestStepInTransactionIsDoneOnce: whatever becomes of its commit and of its record, with
+// what was known before it, and without a wait where the journal knows.
+func TestStepInTransactionIsDoneOnce(t *testing.T) {
+	elsewhere := &driver.PositionError{Transaction: "1", After: 1, Found: driver.Head{Position: 2}}
+	for name, c := range map[string]struct {
+		commits []func(commit func() error) error
+		appends []error
+		fails   []error
+		calls   int
+		waits   bool
+	}{
+		"answered":                         {calls: 1},
+		"committed and not answered":       {commits: []func(func() error) error{func(commit func() error) error { return errors.Join(commit(), kindOf(interlock.Uncertain)) }}, calls: 1},
+		"neither":                          {commits: []func(func() error) error{func(func() error) error { return kindOf(interlock.Uncertain) }}, calls: 2},
+		"not committed":                    {commits: []func(func() error) error{func(func() error) error { return kindOf(interlock.Retryable) }}, calls: 2, waits: true},
+		"its record is refused":            {appends: []error{elsewhere}, calls: 2},
+		"its record is not taken":          {appends: []error{errNetwork}, calls: 2, waits: true},
+		"it fails":                         {fails: []error{errNetwork, Retry(errNetwork)}, calls: 3, waits: true},
+		"its transaction is of an unknown": {fails: []error{kindOf(interlock.Uncertain)}, calls: 2, waits: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g, db, calls := &target{}, &ram{store: memory.NewJournal(), commits: c.commits, appends: c.appends}, 0
+				d := Define("order", g.undoable("a"), db.step("b", &calls, c.fails...).Uncompensable(), g.act("p").Pivot())
+				r := serve(t, &watched{Journal: db.store}, 1, nil, d)
+				from := time.Now()
+				o, err := d.Do(t.Context(), r.engine, "1", "in")
+				ok(t, err)
+				same(t, "effects", db.effects, "b")
+				same(t, "other effects", g.did(), "1/a/do", "1/p/do")
+				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "sent:b", "done:a", "done:b", "sent:p", "done:p", "decide:commit", "end:")
+				if out := string(o.Outputs.All()["b"]); calls != c.calls || out != `"in\u003eb"` || time.Since(from) > 0 != c.waits {
+					t.Errorf("%d calls in %v, output %s", calls, time.Since(from), out)
+				}
+			})
+		})
+	}
+}
+
+// TestStepInTransactionUndone: it is undone with its output if it was done, and not at
+// all if it has failed: nothing of it can have happened.
+func TestStepInTransactionUndone(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails  []error
+		reason string
+		undos  []string
+	}{
+		"a later one is refused":    {nil, "c: no seat", []string{"in>b"}},
+		"it is refused":             {[]error{Fail(errSeat)}, "b: no seat", nil},
+		"refused after it was busy": {[]error{Ongoing(time.Second), Fail(errSeat)}, "b: no seat", nil},
+		"nobody knows":              {always(errNetwork), "b: network", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g, db, calls := &target{}, &ram{store: memory.NewJournal()}, 0
+				var undos []string
+				b := db.step("b", &calls, c.fails...).Retry(Policy{Attempts: 2}).Undo("unb", func(_ context.Context, _ string, out *string) error {
+					undos = append(undos, *out)
+					return nil
+				})
+				d := Define("order", b, g.act("c", Fail(errSeat)).Pivot())
+				r := serve(t, &watched{Journal: db.store}, 1, nil, d)
+				o, err := d.Do(t.Context(), r.engine, "1", "in")
+				wantKind(t, err, interlock.Definite, ErrCompensated)
+				if same(t, "undos", undos, c.undos...); o.Reason != c.reason || len(db.effects) != len(c.undos) {
+					t.Errorf("%q after effects %v", o.Reason, db.effects)
+				}
+			})
+		})
+	}
+}
+
+// TestStepInTransactionBadData: an input that is not the step's, and an output that
+// cannot be kept, are told by the step's name, and nothing is committed.
+func TestStepInTransactionBadData(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		db, calls := &ram{store: memory.NewJournal()}, 0
+		typed := db.step("typed", &calls).Retry(Policy{Attempts: 2}).Uncompensable()
+		large := StepTx("large", db, db, func(context.Context, driver.Tx[driver.SQL], string) (string, error) {
+			calls++
+			return strings.Repeat("x", driver.MaxPayload), nil
+		}).Retry(Policy{Attempts: 2}).Uncompensable()
+		r := serve(t, &watched{Journal: db.store}, 1, nil, Define("typed", typed), Define("large", large))
+		for name, c := range map[string]struct {
+			input json.RawMessage
+			says  string
+			calls int
+		}{
+			"typed": {json.RawMessage(`1`), `typed: read the input of step "typed": json: `, 0},
+			"large": {json.RawMessage(`""`), `large: keep the output of step "large": it has `, 2},
+		} {
+			calls = 0
+			ok(t, r.engine.Start(t.Context(), name, name, c.input))
+			o, err := r.engine.Wait(t.Context(), name)
+			if wantKind(t, err, interlock.Definite, ErrCompensated); !strings.HasPrefix(o.Reason, c.says) || calls != c.calls || len(db.effects) != 0 {
+				t.Errorf("%q after %d calls: %v", o.Reason, calls, db.effects)
+			}
+		}
+	})
+}
+
+// TestStepInTransactionMisuse: one that lacks its function, its database or the table is
+// no step, and that is told when the engine is built.
+func TestStepInTransactionMisuse(t *testing.T) {
+	db, calls := &ram{}, 0
+	act := func(context.Context, driver.Tx[driver.SQL], string) (string, error) { return "", nil }
+	for name, a := range map[string]Action[string, string]{
+		"function": StepTx[string, string, driver.SQL]("s", db, db, nil),
+		"database": StepTx("s", nil, db, act),
+		"table":    StepTx("s", db, nil, act),
+	} {
+		_, err := build(nil, &settings{}, Define("order", a.Pivot()))
+		if wantKind(t, err, interlock.Bug, nil); err == nil || !strings.Contains(err.Error(), `step "s": it has no action`) {
+			t.Errorf("without a %s: %v", name, err)
+		}
+	}
+	group := Parallel(StepOf[string](db.step("s", &calls).Uncompensable()))
+	_, err := build(nil, &settings{}, Define("order", group))
+	if wantKind(t, err, interlock.Bug, nil); err == nil || !strings.Contains(err.Error(), "a step in a transaction stands alone") {
+		t.Errorf("in a group: %v", err)
+	}
+}
+
+// TestStartInTransaction: the saga begins when the transaction commits, not if it does
+// not; a second start attaches or is refused; and what cannot be started is not.
+func TestStartInTransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g, db, ctx := &target{}, &ram{store: memory.NewJournal()}, t.Context()
+		d := Define("order", g.undoable("a"))
+		unlisted := DefineList("unlisted", func(string) ([]StepOf[string], error) { return nil, errSeat })
+		r := serve(t, &watched{Journal: db.store}, 1, nil, d, unlisted)
+		start := func(d Definition[string], id, input string, commit bool) error {
+			tx := &ramTx{ram: db}
+			err := d.StartTx(ctx, r.engine, db, tx, id, input)
+			if err == nil && commit {
+				ok(t, tx.Commit(ctx))
+			}
+			return err
+		}
+		ok(t, start(d, "1", "in", false))
+		_, err := r.engine.Look(ctx, "1")
+		wantKind(t, err, interlock.Definite, ErrNone)
+		ok(t, start(d, "1", "in", true))
+		_, err = r.engine.Wait(ctx, "1")
+		ok(t, err)
+		ok(t, start(d, "1", "in", true))
+		wantKind(t, start(d, "1", "else", true), interlock.Bug, ErrMismatch)
+		wantKind(t, start(Define("stranger", g.undoable("a")), "2", "in", true), interlock.Bug, nil)
+		if err := start(unlisted, "2", "in", true); !errors.Is(err, errSeat) {
+			t.Errorf("a list that fails: %v", err)
+		}
+		db.appends = []error{errNetwork}
+		if err := start(d, "2", "in", true); !errors.Is(err, errNetwork) {
+			t.Errorf("a table that fails: %v", err)
+		}
+		synctest.Wait()
+		same(t, "effects", g.did(), "1/a/do")
+		_, err = r.engine.Look(ctx, "2")
+		wantKind(t, err, interlock.Definite, ErrNone)
+	})
+}
