@@ -28,17 +28,35 @@ func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
 		r.answered(c, err)
 		return hold, err
 	}
-	l, name := r.life, fmt.Sprintf("the %s of %s", c.Operation, c.Branch)
+	m := r.begin(ctx, c, do)
+	r.await(ctx, func() bool { return r.tried(m.after) })
+	defer r.turn(ctx, c.Branch)()
+	name := fmt.Sprintf("the %s of %s", c.Operation, c.Branch)
 	at := rehearsal.Point{Words: "before it called " + name, Name: c.Branch, Operation: string(c.Operation)}
-	if err := l.Pass(at); err != nil {
+	if err := r.life.Pass(at); err != nil {
 		return nil, err
 	}
-	hold, err := r.deliver(ctx, c, do, r.begin(ctx, c, do))
+	hold, err := r.deliver(ctx, c, do, m)
 	at.Words = "before it heard the answer of " + name
-	if err := l.Pass(at); err != nil {
+	if err := r.life.Pass(at); err != nil {
 		return nil, err
 	}
 	return hold, err
+}
+
+// turn has calls follow each other in a run with a crash, those that are made at once in
+// the order of their branches: so it is known what a crash is in the midst of.
+func (r *run) turn(ctx context.Context, branch string) (end func()) {
+	if r.crash == 0 {
+		return func() {}
+	}
+	pause(ctx, time.Duration(1+slices.Index(r.branches, branch))*time.Millisecond)
+	select {
+	case r.turns <- struct{}{}:
+		return func() { <-r.turns }
+	case <-ctx.Done():
+		return func() {}
+	}
 }
 
 // begin counts a call, and says what becomes of it.
@@ -63,7 +81,6 @@ func (r *run) begin(ctx context.Context, c branch.Call, do does) (m mishap) {
 
 // deliver makes a call as often as it arrives.
 func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (hold any, err error) {
-	r.await(ctx, func() bool { return r.tried(m.after) })
 	if m.rival {
 		r.compete(ctx)
 	}

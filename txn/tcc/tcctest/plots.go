@@ -121,7 +121,12 @@ func (e *explorer) refusals() (plots []plot) {
 	for _, b := range e.branches {
 		no := refused
 		no.after = slices.DeleteFunc(slices.Clone(e.branches), func(other string) bool { return other == b })
-		plots = append(plots, plot{words: "the try of " + b + " was refused", kind: CancelIncomplete, fate: only(deed{b, branch.Try, 1}, no)})
+		plots = append(plots, plot{words: "the try of " + b + " was refused", kind: CancelIncomplete, fate: func(_ *run, d deed) mishap {
+			if d.branch == b && d.operation == branch.Try {
+				return no
+			}
+			return mishap{}
+		}})
 	}
 	return plots
 }

@@ -44,6 +44,8 @@ type run struct {
 	Scene
 	plot
 
+	branches []string // of the transaction, as far as they are known
+	turns    chan struct{}
 	life     *rehearsal.Life
 	quit     func() // ends the context of Run
 	rival    func() // has somebody else run the same
@@ -51,7 +53,7 @@ type run struct {
 
 	mu       sync.Mutex
 	calls    map[deed]int // how many, of deeds without their number
-	tries    []string     // the branches that were tried
+	tries    []string     // the branches that were tried in this life
 	reached  []string     // the resources that were called
 	answers  []answer
 	last     string // the branch of the last call
@@ -89,7 +91,7 @@ func (a answer) refuses() bool {
 // play runs a plot.
 func (e *explorer) play(p plot) *run {
 	e.runs++
-	r := &run{plot: p, calls: map[deed]int{}}
+	r := &run{plot: p, branches: e.branches, calls: map[deed]int{}}
 	if e.realTime {
 		r.play(e.scene())
 		return r
@@ -100,7 +102,7 @@ func (e *explorer) play(p plot) *run {
 
 // play has managers go on with the transaction until one does not crash.
 func (r *run) play(s Scene) {
-	r.rivalled = make(chan struct{}) // in the bubble
+	r.rivalled, r.turns = make(chan struct{}), make(chan struct{}, 1) // of the bubble
 	if r.Scene, r.err = made(s); r.err != nil {
 		return
 	}
@@ -110,7 +112,7 @@ func (r *run) play(s Scene) {
 	}
 	store := memory.NewJournal()
 	for n := int64(1); r.err == nil && !r.hangs; n++ {
-		r.life = &rehearsal.Life{}
+		r.life, r.tries = &rehearsal.Life{}, nil
 		if n == 1 {
 			r.life.Chosen = r.crash
 		}
