@@ -3,7 +3,7 @@
 //
 //	mutants [-run REGEXP] [-list] FILE…
 //
-// Each FILE lists mutants; planted/lock.txt explains the form, deletions/txn.txt
+// Each FILE lists mutants; planted/lock.txt explains the form, deletions/coordinator.txt
 // that of files of which each statement is deleted in turn. What does not build without
 // a statement says nothing about the tests, and does not count. The tree is not touched: the changed file is put in its place by the overlay of
 // the go command. It exits with 1 if a mutant survives, and with 2 if the list

@@ -66,6 +66,7 @@ type Coordinator struct {
 	waiters   map[string][]chan struct{}
 	targets   map[string]*target
 	held      int
+	scouted   time.Time // when a server last asked for all
 }
 
 // New makes a coordinator on a journal, which stays open. It sends nothing.

@@ -21,8 +21,9 @@ type Options struct {
 	// half for one that was called in vain: whatever else has business with it is left
 	// until it is due again, so that others are not kept out.
 	Held int
-	// Poll is how often each shard is asked for what others have begun, and how often
-	// an Await looks at what another process drives; 0 means a second.
+	// Poll is how often the journal is asked for what is due and what others have begun,
+	// in one request for all shards that are served here, and how often an Await looks
+	// at what another process drives; 0 means a second.
 	Poll time.Duration
 	// Recheck is how long a transaction that nobody seems to drive is left alone,
 	// after its last record; 0 means a minute. A new owner of the shard does not wait

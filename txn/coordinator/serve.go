@@ -17,7 +17,8 @@ type server struct {
 	claim       interlock.Claim
 	ctx         context.Context // ends with that of Serve, with the claim, or by fail
 	fail        context.CancelCauseFunc
-	let         func() // lets go of the claim's context
+	let         func()        // lets go of the claim's context
+	ripe        chan struct{} // holds one: something is due
 	work        sync.WaitGroup
 
 	mu     sync.Mutex
@@ -26,7 +27,7 @@ type server struct {
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
-	s := &server{coordinator: c, shard: shard, claim: claim, active: map[string]*Turn{}}
+	s := &server{coordinator: c, shard: shard, claim: claim, ripe: make(chan struct{}, 1), active: map[string]*Turn{}}
 	ctx, s.let = join.Context(ctx, claim.Context())
 	s.ctx, s.fail = context.WithCancelCause(ctx)
 	return s
@@ -35,13 +36,27 @@ func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard
 // serve takes over what is unfinished, then what becomes due.
 func (s *server) serve() error {
 	err := s.takeOver()
-	for err == nil && s.sleep(s.coordinator.options.Poll) {
-		err = s.patrol()
+	for err == nil && s.ctx.Err() == nil {
+		err = s.watch()
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
 		return cause
 	}
 	return err
+}
+
+// watch waits until something is due, or it is time to ask whether anything is.
+func (s *server) watch() error {
+	timer := time.NewTimer(s.coordinator.options.Poll)
+	defer timer.Stop()
+	select {
+	case <-s.ripe:
+		return s.patrol()
+	case <-timer.C:
+		return s.scout()
+	case <-s.ctx.Done():
+		return nil
+	}
 }
 
 // close waits until nothing is driven any more.
@@ -59,7 +74,7 @@ func (s *server) close() {
 func (s *server) takeOver() error {
 	for {
 		err := s.unfinished()
-		if err == nil || s.lasting(err) || !s.sleep(s.coordinator.options.Poll) {
+		if err == nil || s.lasting(err) != nil || !s.sleep(s.coordinator.options.Poll) {
 			return err
 		}
 	}
@@ -68,7 +83,6 @@ func (s *server) takeOver() error {
 func (s *server) unfinished() error {
 	for head, err := range s.shard.Unfinished(s.ctx) {
 		if err != nil {
-			s.failed("", err)
 			return err
 		}
 		if s.coordinator.room() == 0 || !s.start(head, false) {
@@ -84,11 +98,7 @@ func (s *server) patrol() error {
 		now, most := s.coordinator.options.Now(), min(room, 100)
 		heads, err := s.shard.Claim(s.ctx, now, now.Add(s.coordinator.options.Recheck), most)
 		if err != nil {
-			s.failed("", err)
-			if s.lasting(err) {
-				return err
-			}
-			return nil
+			return s.lasting(err)
 		}
 		for _, head := range heads {
 			if !s.start(head, true) {
@@ -100,11 +110,6 @@ func (s *server) patrol() error {
 		}
 	}
 	return nil
-}
-
-// lasting reports whether asking again is of no use.
-func (s *server) lasting(err error) bool {
-	return s.ctx.Err() != nil || lost(err) || interlock.Kind(err) == interlock.Bug
 }
 
 // holds says why nothing may be called any more. After a stop of the process this

@@ -1,0 +1,122 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// counted counts the requests by which owners look for what is due, and can fail them.
+type counted struct {
+	driver.Journal
+	ripe, claims atomic.Int64
+	broken       atomic.Pointer[error]
+}
+
+func (c *counted) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+	c.ripe.Add(1)
+	if err := c.broken.Load(); err != nil {
+		return nil, *err
+	}
+	return c.Journal.Ripe(ctx, shards, by)
+}
+
+func (c *counted) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
+	c.claims.Add(1)
+	return c.Journal.Claim(ctx, shard, epoch, by, until, limit)
+}
+
+// scouts is a coordinator of the protocol "call" that runs on 64 shards, and what Run
+// returns.
+func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *calls, chan error) {
+	t.Helper()
+	store := &counted{Journal: memory.NewJournal()}
+	j, err := journal.New(store, &journal.Options{Shards: 64})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	c, err := New(j, &Options{Hooks: hooks})
+	ok(t, err)
+	p := &calls{do: func(context.Context, string) error { return nil }, drives: map[string]int{}}
+	ok(t, c.Handle("call", p))
+	claim, ran := grant(1), make(chan error, 1)
+	go func() { ran <- c.Run(context.Background(), claim) }()
+	synctest.Wait()
+	t.Cleanup(func() { claim.end(interlock.ErrReleased); synctest.Wait() })
+	return c, store, p, ran
+}
+
+// TestIdle: a process asks its store once in a poll for all of its shards, and for none
+// by itself in which nothing is due; what others begin is found within a poll, though
+// the clock is set back.
+func TestIdle(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, store, p, _ := scouts(t, nil)
+		time.Sleep(time.Minute)
+		if ripe, claims := store.ripe.Load(), store.claims.Load(); ripe < 55 || ripe > 61 || claims != 0 {
+			t.Errorf("an idle minute costs %d and %d requests", ripe, claims)
+		}
+		other, err := New(c.Journal(), nil)
+		ok(t, err)
+		for i := range 20 {
+			id := fmt.Sprint(i)
+			ok(t, other.Begin(t.Context(), id, "call:x", journal.Entry{Kind: "begin"}))
+			time.Sleep(time.Second + time.Millisecond)
+			if synctest.Wait(); p.driven(id) != 1 {
+				t.Fatalf("%s was driven %d times", id, p.driven(id))
+			}
+		}
+		if claims := store.claims.Load(); claims > 20 {
+			t.Errorf("%d claims for 20 transactions", claims)
+		}
+	})
+}
+
+// TestClockSetBack: who asks does not wait until the clock is again where it was.
+func TestClockSetBack(t *testing.T) {
+	c := &Coordinator{options: Options{Poll: time.Second}, servers: map[int]*server{7: nil}}
+	for _, step := range []struct {
+		at   time.Duration
+		asks bool
+	}{{0, true}, {999 * time.Millisecond, false}, {time.Second, true}, {-time.Hour, true}, {-time.Hour + 999*time.Millisecond, false}} {
+		if asks := c.scouting(began.Add(step.at)) != nil; asks != step.asks {
+			t.Errorf("at %v it asks: %v", step.at, asks)
+		}
+	}
+}
+
+// TestStoreAway: a store that cannot answer is told of once in a poll, and asked again;
+// what cannot be mended ends all.
+func TestStoreAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told atomic.Int64
+		c, store, p, ran := scouts(t, &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told.Add(1) }})
+		away := error(&interlock.Error{Op: "ask", Kind: interlock.Retryable, Err: errDown})
+		store.broken.Store(&away)
+		time.Sleep(10 * time.Second)
+		if n := told.Load(); n < 9 || n > 11 {
+			t.Errorf("told %d times in ten seconds", n)
+		}
+		store.broken.Store(nil)
+		_, err := c.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
+		ok(t, err)
+		time.Sleep(2 * time.Second)
+		if synctest.Wait(); p.driven("1") != 1 {
+			t.Error("it is not driven")
+		}
+		bug := error(&interlock.Error{Op: "ask", Kind: interlock.Bug, Err: errDown})
+		store.broken.Store(&bug)
+		if err := <-ran; !errors.Is(err, errDown) {
+			t.Error(err)
+		}
+	})
+}
