@@ -140,16 +140,12 @@ const (
 	readOnlyMode        = 1836
 )
 
-// kindOfNumber judges the server's answer. A COMMIT that fails is a rare thing,
-// and few errors tell that nothing was committed.
+// kindOfNumber judges the server's answer.
 func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
-	switch number {
-	case checkRead, lockWaitTimeout, lockNoWait, deadlock, tooMany, tooManyOfUser, limitOfUser, unknownCommand:
-		return interlock.Retryable
-	}
+	sure, ok := undone[number]
 	switch {
-	case isReadOnly(number):
-		return interlock.Definite
+	case ok:
+		return sure
 	case at == inCommit, at == inRollback:
 		return interlock.Uncertain
 	case endsSession(number):
@@ -158,9 +154,26 @@ func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 	return interlock.Definite
 }
 
-func isReadOnly(number uint16) bool {
-	return number == readOnly || number == readOnlyTransaction || number == readOnlyMode
+// undone are the errors that are sure also as an answer to COMMIT: the server comes
+// upon them by itself before it commits in any engine. All others may be told of what
+// has been committed, or half: that somebody killed the statement or the session,
+// that it took too long, that an engine or the binary log failed.
+var undone = map[uint16]interlock.ErrorKind{
+	checkRead:       interlock.Retryable,
+	lockWaitTimeout: interlock.Retryable, // of COMMIT: a backup, or FLUSH TABLES WITH READ LOCK, kept it waiting
+	lockNoWait:      interlock.Retryable,
+	deadlock:        interlock.Retryable, // of COMMIT: a node of Galera did not certify it
+	tooMany:         interlock.Retryable,
+	tooManyOfUser:   interlock.Retryable,
+	limitOfUser:     interlock.Retryable,
+	unknownCommand:  interlock.Retryable,
+
+	readOnly:            interlock.Definite,
+	readOnlyTransaction: interlock.Definite,
+	readOnlyMode:        interlock.Definite,
 }
+
+func isReadOnly(number uint16) bool { return undone[number] == interlock.Definite }
 
 // endsSession reports whether number tells that the server ended the session, or
 // did not let it begin.

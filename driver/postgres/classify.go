@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,7 +44,7 @@ func failed(ctx context.Context, at stage, err error) error {
 	}
 	kind := kindOf(at, err, ctx.Err() != nil)
 	var state sqlState
-	if errors.As(err, &state) && state.SQLState() == lockNotAvailable {
+	if errors.As(err, &state) && state.SQLState() == lockNotAvailable && kind == interlock.Retryable {
 		err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -65,8 +64,6 @@ func classify(err error) error {
 	}
 	return failed(context.Background(), inAbandoned, err)
 }
-
-type sqlState interface{ SQLState() string }
 
 func fromDatabase(err error) bool {
 	var state sqlState
@@ -88,7 +85,7 @@ func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 	var state sqlState
 	switch {
 	case errors.As(err, &state):
-		return kindOfState(at, state.SQLState())
+		return kindOfAnswer(at, state)
 	case unsent && ended:
 		return interlock.Definite
 	case unsent, at == inAbandoned:
@@ -99,48 +96,4 @@ func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 		return interlock.Definite
 	}
 	return interlock.Uncertain
-}
-
-// lockNotAvailable: a row or lock was not to be had at once, or not in time.
-const lockNotAvailable = "55P03"
-
-// kindOfState judges by SQLSTATE; see the appendix "PostgreSQL Error Codes" of
-// its manual.
-func kindOfState(at stage, code string) interlock.ErrorKind {
-	switch code {
-	case "40001", // serialization_failure
-		"40P01", // deadlock_detected
-		lockNotAvailable,
-		"25P03", // idle_in_transaction_session_timeout: strikes only between statements
-		"25P04", // transaction_timeout
-		"53300": // too_many_connections
-		return interlock.Retryable
-	}
-	switch {
-	case at == inCommit || at == inRollback:
-		if endsSession(code) || inTrouble(code) {
-			return interlock.Uncertain
-		}
-	case at == inStatement && inTrouble(code) && !strings.HasPrefix(code, "XX"):
-		return interlock.Uncertain
-	case endsSession(code), inTrouble(code):
-		return interlock.Retryable
-	}
-	return interlock.Definite
-}
-
-// endsSession reports whether code tells that the server ended the session, or
-// did not let it begin. A COMMIT that was under way may have been done.
-func endsSession(code string) bool {
-	switch code {
-	case "57P01", "57P02", "57P03", "57P05":
-		return true
-	}
-	return false
-}
-
-// inTrouble reports whether code tells of a broken connection or server.
-func inTrouble(code string) bool {
-	return code == "40003" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "58") ||
-		strings.HasPrefix(code, "XX")
 }

@@ -39,9 +39,12 @@
 // had in time (55P03) and a session that the server ended (57P01, 25P03) are
 // Retryable: the transaction did nothing and may be run again. A connection that
 // broke is Uncertain, unless it is certain that nothing was sent. Everything else
-// that the server says is Definite. Once COMMIT may have been sent, every end of
-// the connection or session is Uncertain, whatever the client says of it, except
-// by an idle time-out, which cannot strike then.
+// that the server says is Definite. Once COMMIT may have been sent, only what the
+// server says before it writes the commit record is sure: a serialization failure, a
+// deadlock and an idle time-out are Retryable, what a deferred constraint or trigger
+// raised is Definite. Every end of the connection or session is Uncertain, whatever
+// the client says of it, and so are a cancelled query and a time-out (57014, 55P03,
+// 25P04), which the server may tell of what it has just committed.
 //
 // # Token
 //

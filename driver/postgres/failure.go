@@ -26,7 +26,7 @@ func ofAnswer(op, name string, a answer) error {
 	case a.sent == 0:
 		kind = interlock.Retryable
 	case !a.over && errors.As(a.err, &native):
-		kind = kindOfState(inBegin, native.Code)
+		kind = kindOfAnswer(inBegin, native)
 		if native.Code == "57014" || isSpoilt(native) { // query_canceled: it took too long
 			kind = interlock.Retryable
 		}
@@ -54,7 +54,7 @@ func ofOpening(op, name string, err error) error {
 	case errors.As(err, &known):
 		kind = known.ErrorKind()
 	case errors.As(err, &native):
-		kind = kindOfState(inBegin, native.Code)
+		kind = kindOfAnswer(inBegin, native)
 	}
 	return problem(op, name, kind, fmt.Errorf("no session: %w", err))
 }

@@ -247,7 +247,7 @@ func (t *Table) failed(ctx context.Context, op, name string, err error, before b
 	case errors.As(err, &known):
 		kind = known.ErrorKind()
 	case errors.As(err, &native):
-		kind = kindOfState(inCommit, native.Code)
+		kind = kindOfAnswer(inCommit, native)
 		if native.Code == undefinedTable { // the data is gone
 			t.mu.Lock()
 			t.missing = true

@@ -167,7 +167,7 @@ func (v *Values) failed(ctx context.Context, op, name string, err error) error {
 	case errors.As(err, &known):
 		kind = known.ErrorKind()
 	case errors.As(err, &native):
-		kind = kindOfState(inCommit, native.Code)
+		kind = kindOfAnswer(inCommit, native)
 	case errors.As(err, &dial):
 		kind = interlock.Retryable
 	}

@@ -1,0 +1,97 @@
+package mysql_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestAnswersToCommit ends a COMMIT while something keeps it from being done. What the
+// server gives up by itself is known to be undone; what ended because somebody asked
+// for it is not.
+func TestAnswersToCommit(t *testing.T) {
+	server := testbed.MariaDB(t)
+	d := open(t, server.URL())
+	d.do(t, "create table answered (k int)")
+	for name, bind := range map[string]bool{"unbound": false, "bound": true} {
+		t.Run(name, func(t *testing.T) {
+			for _, tt := range []struct {
+				name, before, during string
+				kind                 interlock.ErrorKind
+				number               uint16 // 0 is any, or none
+			}{
+				{"lock time-out", "set session lock_wait_timeout = 1", "", interlock.Retryable, 1205},
+				{"query killed", "", "kill query %d", interlock.Uncertain, 1317},
+				{"session killed", "", "kill connection %d", interlock.Uncertain, 0},
+			} {
+				t.Run(tt.name, func(t *testing.T) {
+					x := d.mustBegin(t)
+					if bind {
+						mustBound(t, x, bound)
+					}
+					if tt.before != "" {
+						mustExec(t, x, tt.before)
+					}
+					mustExec(t, x, "insert into answered values (1)")
+					err := held(t, d, x, tt.during)
+					if tt.number != 0 {
+						wantKind(t, err, tt.kind, tt.number)
+					} else if err == nil || interlock.Kind(err) != tt.kind {
+						t.Errorf("%v (%v)", err, interlock.Kind(err))
+					}
+					testbed.Eventually(t, "nothing is left", bound, func() bool { return d.text(t, "select count(*) from answered") == "0" })
+				})
+			}
+		})
+	}
+}
+
+// held commits x while commits are kept from being done, has the server run another
+// statement as soon as it waits, and gives the answer.
+func held(t *testing.T, d database, x tx, during string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	id := one[int64](t, x, "select connection_id()")
+	lock, err := d.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := lock.ExecContext(ctx, "flush tables with read lock"); err != nil {
+		t.Fatal(err)
+	}
+	defer lock.ExecContext(context.WithoutCancel(ctx), "unlock tables")
+	answer := make(chan error, 1)
+	go func() { answer <- x.Commit(ctx) }()
+	if during != "" {
+		testbed.Eventually(t, "the COMMIT waits", bound, func() bool {
+			return d.text(t, "select count(*) from information_schema.processlist where id = ? and state like 'Waiting for%'", id) == "1"
+		})
+		d.do(t, fmt.Sprintf(during, id))
+	}
+	return <-answer
+}
+
+// TestCommitOnAServerThatBecameReadOnly is refused, and nothing is committed.
+func TestCommitOnAServerThatBecameReadOnly(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	admin.do(t, "create table refused (k int)", "create user clerk identified by 'x'", "grant all on test.* to clerk")
+	at := strings.Index(server.URL(), "@")
+	x := open(t, "clerk:x"+server.URL()[at:]).mustBegin(t)
+	mustExec(t, x, "insert into refused values (1)")
+	admin.do(t, "set global read_only = 1")
+	defer admin.do(t, "set global read_only = 0")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	wantKind(t, x.Commit(ctx), interlock.Definite, 1290)
+	if n := admin.text(t, "select count(*) from refused"); n != "0" {
+		t.Errorf("%s rows", n)
+	}
+}

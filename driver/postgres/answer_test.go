@@ -1,0 +1,172 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// deferring has a table whose trigger runs at COMMIT, and does what the row says.
+var deferring = []string{
+	`drop table if exists told`, `drop table if exists done`,
+	`create table done (k int primary key, how text, wish text)`,
+	`create table told (k int primary key, v int)`, `insert into told values (1, 0), (2, 0)`,
+	`create or replace function at_commit() returns trigger language plpgsql as $$
+		begin
+			case new.how
+			when 'raise' then raise exception 'raised' using errcode = new.wish;
+			when 'wait' then perform pg_sleep(60);
+			when 'update' then update told set v = v + 1 where k = new.wish::int;
+			else null;
+			end case;
+			return null;
+		end $$`,
+	`create constraint trigger at_commit after insert on done deferrable initially deferred for each row execute function at_commit()`,
+}
+
+// TestAnswersToCommit: of what the server says to COMMIT, only what can be said of a
+// transaction that was undone is not an unknown outcome.
+func TestAnswersToCommit(t *testing.T) {
+	server := testbed.Postgres(t)
+	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
+		c, admin := open(t, server.URL()), openPgx(t, server.URL())
+		admin.do(t, deferring...)
+		for state, want := range map[string]interlock.ErrorKind{
+			"40001": interlock.Retryable, "40P01": interlock.Retryable, "25P03": interlock.Retryable,
+			"23503": interlock.Definite, "23505": interlock.Definite, "23P01": interlock.Definite, "22012": interlock.Definite,
+			"42501": interlock.Definite, "P0001": interlock.Definite, "MY001": interlock.Definite, "40002": interlock.Definite,
+			"40003": interlock.Uncertain, "25P04": interlock.Uncertain, "55P03": interlock.Uncertain, "57014": interlock.Uncertain,
+			"57P01": interlock.Uncertain, "57P02": interlock.Uncertain, "08006": interlock.Uncertain, "08P01": interlock.Uncertain,
+			"53100": interlock.Uncertain, "53200": interlock.Uncertain, "53300": interlock.Uncertain,
+			"58030": interlock.Uncertain, "XX000": interlock.Uncertain,
+		} {
+			x := c.mustBegin(t)
+			mustExec(t, x, `insert into done values (1, 'raise', '`+state+`')`)
+			err := x.Commit(t.Context())
+			wantKind(t, err, want, state)
+			if errors.Is(err, interlock.ErrHeld) {
+				t.Errorf("%v: it says that somebody else has it, and is not known to have done nothing", err)
+			}
+		}
+		if n := rowsDone(t, admin); n != 0 {
+			t.Errorf("%d rows of transactions that failed", n)
+		}
+	})
+}
+
+// TestCommitThatWaits ends a COMMIT while a deferred trigger keeps it from being done:
+// what was undone for certain is only known of a deadlock.
+func TestCommitThatWaits(t *testing.T) {
+	server := testbed.Postgres(t)
+	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
+		c, admin := open(t, server.URL()), openPgx(t, server.URL())
+		admin.do(t, deferring...)
+		for _, tt := range []struct {
+			name, before, insert, signal string
+			kind                         interlock.ErrorKind
+			state                        string
+		}{
+			{"cancelled", ``, `'wait', ''`, `pg_cancel_backend`, interlock.Uncertain, "57014"},
+			{"terminated", ``, `'wait', ''`, `pg_terminate_backend`, interlock.Uncertain, "57P01"},
+			{"lock time-out", `set local lock_timeout = '20ms'`, `'update', '1'`, ``, interlock.Uncertain, "55P03"},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				mustExec(t, c.mustBegin(t), `update told set v = v where k = 1`)
+				x := c.mustBegin(t)
+				if tt.before != "" {
+					mustExec(t, x, tt.before)
+				}
+				mustExec(t, x, `insert into done values (1, `+tt.insert+`)`)
+				var err error
+				if tt.signal == "" {
+					err = x.Commit(t.Context())
+				} else {
+					err = signalCommit(t, x, admin, tt.signal, `wait_event = 'PgSleep'`)
+				}
+				wantKind(t, err, tt.kind, tt.state)
+			})
+		}
+		t.Run("deadlock", func(t *testing.T) {
+			answers := make(chan error, 2)
+			var both [2]tx
+			for i := range both {
+				both[i] = c.mustBegin(t)
+				mustExec(t, both[i], `set local deadlock_timeout = '10ms'`, fmt.Sprintf(`update told set v = v where k = %d`, i+1),
+					fmt.Sprintf(`insert into done values (%d, 'update', %d)`, i+1, 2-i))
+			}
+			for _, x := range both {
+				go func() { answers <- x.Commit(t.Context()) }()
+			}
+			first, second := <-answers, <-answers
+			if first != nil && second != nil {
+				t.Errorf("both failed: %v, %v", first, second)
+			}
+			wantKind(t, errors.Join(first, second), interlock.Retryable, "40P01")
+		})
+		if n := rowsDone(t, admin); n != 1 {
+			t.Errorf("%d rows, want that of the one that won", n)
+		}
+	})
+}
+
+// TestCommitDoneAndAnErrorTold signals a session while it writes its commit record.
+// The server heeds the signal when it logs how long that took: it has committed, and
+// tells an error.
+func TestCommitDoneAndAnErrorTold(t *testing.T) {
+	server := testbed.Postgres(t, "-c", "fsync=on")
+	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
+		admin := openPgx(t, server.URL())
+		for signal, state := range map[string]string{`pg_cancel_backend`: "57014", `pg_terminate_backend`: "57P01"} {
+			t.Run(signal, func(t *testing.T) {
+				admin.do(t, deferring...)
+				testbed.Eventually(t, "the signal comes while the record is written", bound, func() bool {
+					before := rowsDone(t, admin)
+					err := commitSignalled(t, open(t, server.URL()), admin, signal, before)
+					if err == nil {
+						return false // it came too late, and met nothing
+					}
+					wantKind(t, err, interlock.Uncertain, state)
+					return rowsDone(t, admin) == before+1 // or it came too early
+				})
+			})
+		}
+	})
+}
+
+// commitSignalled commits a row, slowly, and signals the session meanwhile.
+func commitSignalled(t *testing.T, c, admin client, signal string, k int64) error {
+	t.Helper()
+	x := c.mustBegin(t)
+	mustExec(t, x, `set log_min_duration_statement = 0`, `set commit_siblings = 0`, `set commit_delay = 100000`,
+		fmt.Sprintf(`insert into done values (%d, '', '')`, k))
+	return signalCommit(t, x, admin, signal, `true`)
+}
+
+// signalCommit commits, sends a signal to the session once the server is at it, and
+// gives the answer.
+func signalCommit(t *testing.T, x tx, admin client, signal, where string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	pid := number(t, x, `select pg_backend_pid()`)
+	answer := make(chan error, 1)
+	go func() { answer <- x.Commit(ctx) }()
+	for sent := false; !sent && len(answer) == 0; {
+		y := admin.mustBegin(t)
+		sent = number(t, y, `select count(*) filter (where `+signal+`(pid)) from pg_stat_activity
+			where pid = $1::bigint and query ilike 'commit%' and state = 'active' and `+where, pid) == 1
+		_ = y.Rollback(t.Context())
+	}
+	return <-answer
+}
+
+func rowsDone(t *testing.T, c client) int64 {
+	t.Helper()
+	x := c.mustBegin(t)
+	defer x.Rollback(t.Context())
+	return number(t, x, `select count(*) from done`)
+}
