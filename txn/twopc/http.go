@@ -70,13 +70,7 @@ func (h HTTP) Begin(_ context.Context, x driver.XID) (*Remote, driver.Preparing,
 // Prepare is the participant's vote; see driver.Preparing. While it answers that it is
 // at work it is asked again.
 func (r *Remote) Prepare(ctx context.Context) (driver.Vote, error) {
-	output, err := r.at.call(ctx, r.xid, branch.Prepare, r.sent())
-	for class, after := branch.ClassOf(err); err != nil && class == branch.ClassOngoing; class, after = branch.ClassOf(err) {
-		if !sleep(ctx, max(after, time.Second)) {
-			break
-		}
-		output, err = r.at.call(ctx, r.xid, branch.Prepare, r.sent())
-	}
+	output, err := r.asked(ctx)
 	switch class, _ := branch.ClassOf(err); {
 	case err == nil:
 		return r.voted(output), nil
@@ -84,6 +78,17 @@ func (r *Remote) Prepare(ctx context.Context) (driver.Vote, error) {
 		return driver.VoteNo, definite("prepare branch", r.xid.Transaction, err)
 	}
 	return driver.VoteNo, uncertain("prepare branch", r.xid.Transaction, err)
+}
+
+// asked is what the participant has answered when it is no longer at work.
+func (r *Remote) asked(ctx context.Context) ([]byte, error) {
+	c := branch.From(ctx)
+	for c.Attempt = max(c.Attempt, 1); ; c.Attempt++ {
+		output, err := r.at.call(branch.With(ctx, c), r.xid, branch.Prepare, r.sent())
+		if class, after := branch.ClassOf(err); class != branch.ClassOngoing || !sleep(ctx, max(after, time.Second)) {
+			return output, err
+		}
+	}
 }
 
 func (r *Remote) sent() []byte {

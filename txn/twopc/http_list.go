@@ -55,10 +55,11 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, bug("list branches in doubt", h.URL, err)
 	}
-	client := h.Caller.Client
-	if client == nil {
-		client = http.DefaultClient
+	client := http.Client{}
+	if h.Caller.Client != nil {
+		client = *h.Caller.Client
 	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as Caller has it
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, h.unlisted(err)

@@ -233,6 +233,24 @@ func TestHTTP(t *testing.T) {
 	r.want(t, 20)
 }
 
+// TestHTTPAttemptsAreCounted: what is sent again has the next number.
+func TestHTTPAttemptsAreCounted(t *testing.T) {
+	r := online(t)
+	r.service.says(branch.Prepare, 425)
+	ok(t, r.Run(t.Context(), "1", r.pay(5)))
+	r.want(t, 5)
+	r.service.says(branch.Prepare, 500)
+	r.service.says(branch.Rollback, 500)
+	wantKind(t, r.Run(t.Context(), "2", r.pay(5)), interlock.Definite, ErrAborted)
+	var got []string
+	for _, c := range r.service.called() {
+		if c.Operation != branch.Commit {
+			got = append(got, fmt.Sprint(c.Operation, " ", c.Attempt))
+		}
+	}
+	same(t, "calls", got, "prepare 1", "prepare 2", "prepare 1", "rollback 1", "rollback 2")
+}
+
 // TestHTTPAlone: a service alone is prepared and committed without a record.
 func TestHTTPAlone(t *testing.T) {
 	r := online(t)
@@ -300,8 +318,14 @@ func TestHTTPList(t *testing.T) {
 		_, err := h.InDoubt(t.Context())
 		wantKind(t, err, interlock.Retryable, nil)
 	}
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
+	defer elsewhere.Close()
+	moved := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer moved.Close()
+	_, err := HTTP{URL: moved.URL, Caller: h.Caller}.InDoubt(t.Context())
+	wantKind(t, err, interlock.Retryable, nil)
 	status, body = 200, "["+strings.Repeat(" ", branch.MaxBody)+"]"
-	_, err := h.InDoubt(t.Context())
+	_, err = h.InDoubt(t.Context())
 	wantKind(t, err, interlock.Retryable, nil)
 	status, body = 200, `[{"transaction":"a","branch":"b"}]`
 	doubts, err := h.InDoubt(t.Context())

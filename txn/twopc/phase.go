@@ -78,7 +78,9 @@ func (m *Manager) rollBack(ctx context.Context, r run, names []string) {
 
 func (m *Manager) rollBackOne(ctx context.Context, r run, name string) {
 	for attempt := 1; ; attempt++ {
-		err := m.participants[name].Rollback(calling(ctx, r, name, branch.Rollback), r.xid(name))
+		c := branch.From(ctx)
+		c.Attempt = attempt
+		err := m.participants[name].Rollback(calling(branch.With(ctx, c), r, name, branch.Rollback), r.xid(name))
 		if err == nil {
 			return
 		}
