@@ -51,3 +51,11 @@ func Do[T any](ctx context.Context, begin func(context.Context) (driver.Tx[T], e
 func At[T any](db driver.BeginnerAt[T], level driver.Isolation) func(context.Context) (driver.Tx[T], error) {
 	return func(ctx context.Context) (driver.Tx[T], error) { return db.BeginAt(ctx, level) }
 }
+
+// Preferably begins transactions of a level, where db can choose one.
+func Preferably[T any](db driver.Beginner[T], level driver.Isolation) func(context.Context) (driver.Tx[T], error) {
+	if at, ok := db.(driver.BeginnerAt[T]); ok {
+		return At(at, level)
+	}
+	return db.Begin
+}

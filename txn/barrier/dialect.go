@@ -21,8 +21,6 @@ type dialect interface {
 	claim(c claim, lease time.Duration) (query string, args []any)
 	// mark reads the low-water mark that calls are compared with.
 	mark() string
-	// spoil makes sure that the transaction cannot be committed as it is.
-	spoil() string
 	// text is a statement as the database writes it, of one whose parameters are ?.
 	text(query string) string
 	keeper

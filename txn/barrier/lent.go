@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -134,22 +134,11 @@ func (t Table) lent(ctx context.Context, db driver.SQL, e event, effect bool) (l
 	return l, c, err
 }
 
-// spoilTimeout bounds the statement that spoils a transaction.
-const spoilTimeout = 5 * time.Second
-
-// whole spoils the transaction if do does not come to a good end: its row would say
-// what is not so.
+// whole runs the function of a branch, in a transaction whose row would say what is not
+// so if that does not come to a good end.
 func (l lender) whole(ctx context.Context, do func() error) error {
-	good := false
-	defer func() {
-		if good {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoilTimeout)
-		defer cancel()
-		_, _ = l.Exec(ctx, l.spoil())
-	}()
-	err := do()
-	good = err == nil
-	return err
+	return transact.Whole(ctx, l, "the function of a branch failed: its row must not be committed", func(begin func()) error {
+		begin()
+		return do()
+	})
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -123,7 +122,7 @@ func testRefusedTwice(t *testing.T, w world) {
 			h, err := owned.try(try, w, "h2")
 			second <- answer{h, err}
 		}()
-		testbed.Eventually(t, "the second one waits", bound, func() bool { return w.waiting(t) == 1 })
+		testbed.Eventually(t, "the second one waits", bound, func() bool { return w.Waiting(t) == 1 })
 		return hold(ctx, tx, "")
 	})
 	other := <-second
@@ -140,17 +139,6 @@ type answer struct {
 	err error
 }
 
-// waiting is how many sessions of the database wait for a lock. Where the lists of
-// locks are renewed now and then only, a statement that takes long waits.
-func (w world) waiting(t *testing.T) int64 {
-	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
-	if w.Dialect == driver.MariaDB {
-		query = `select count(*) from information_schema.processlist
-			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`
-	}
-	return databases.One[int64](t, w.DB, query)
-}
-
 // testWaits: a duplicate waits for the call that is at work, and gets its answer.
 func testWaits(t *testing.T, w world) {
 	try := calling(t.Context(), "b", branch.Try)
@@ -160,7 +148,7 @@ func testWaits(t *testing.T, w world) {
 			h, err := owned.try(try, w, "h2")
 			second <- answer{h, err}
 		}()
-		testbed.Eventually(t, "the second one waits", bound, func() bool { return w.waiting(t) == 1 })
+		testbed.Eventually(t, "the second one waits", bound, func() bool { return w.Waiting(t) == 1 })
 		return hold(ctx, tx, "h1")
 	})
 	ok(t, err)

@@ -82,16 +82,6 @@ func (mariadb) mark() string {
 	return `select mark from {marks} where only_row = 1 lock in share mode`
 }
 
-// spoil undoes the transaction, since a statement that fails would not keep MariaDB
-// from committing the others; and then fails as a deadlock does, after which the
-// driver lets nothing more be sent.
-func (mariadb) spoil() string {
-	return `begin not atomic
-	rollback;
-	signal sqlstate '40001' set mysql_errno = 1213, message_text = 'the function of a branch failed: its row must not be committed';
-end`
-}
-
 func (mariadb) text(query string) string {
 	return strings.ReplaceAll(query, "{empty?}", "coalesce(?, x'')")
 }

@@ -79,11 +79,6 @@ func (p postgres) claim(c claim, lease time.Duration) (string, []any) {
 
 func (postgres) mark() string { return `select mark from {marks} order by generation desc limit 1` }
 
-// spoil fails, and PostgreSQL then rolls back whatever comes.
-func (postgres) spoil() string {
-	return `select 'the function of a branch failed: its row must not be committed'::integer`
-}
-
 func (postgres) text(query string) string {
 	return numbered(strings.ReplaceAll(query, "{empty?}", "?"))
 }

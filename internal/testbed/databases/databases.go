@@ -172,13 +172,21 @@ func (d *DB) Do(tb testing.TB, fn func(ctx context.Context, db driver.SQL) error
 	}
 }
 
-// Try runs fn in a transaction, and commits it if fn returns nil.
+// Try runs fn in a transaction, and commits it if fn returns nil. It is rolled back
+// if fn ends the test.
 func (d *DB) Try(ctx context.Context, fn func(ctx context.Context, db driver.SQL) error) error {
 	tx, err := d.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	if err := fn(ctx, tx); err != nil {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = tx.Rollback(ctx)
+		}
+	}()
+	err = fn(ctx, tx)
+	if returned = true; err != nil {
 		return errors.Join(err, tx.Rollback(ctx))
 	}
 	return tx.Commit(ctx)

@@ -1,7 +1,9 @@
 package databases_test
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -54,4 +56,27 @@ func seesCommits(t *testing.T, db *databases.DB, level driver.Isolation) bool {
 		t.Fatal(err)
 	}
 	return after > before
+}
+
+// TestEndOfATestEndsItsTransaction: what t.Fatal does within one leaves no lock behind.
+func TestEndOfATestEndsItsTransaction(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Exec(t, `create table only_here (id bigint primary key)`)
+		ended := make(chan error)
+		go func() {
+			defer close(ended)
+			ended <- db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+				_, err := sql.Exec(ctx, `insert into only_here (id) values (1)`)
+				if err == nil {
+					runtime.Goexit()
+				}
+				return err
+			})
+		}()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		db.Exec(t, `insert into only_here (id) values (1)`) // it waits for nobody
+	})
 }
