@@ -82,7 +82,7 @@ func (r *run) engine(j *journal.Journal, l *rehearsal.Life) (*coordinator.Coordi
 	never := 2 * r.limit // an alarm tells what is due, and the end wakes who waits for it
 	o := coordinator.Options{Poll: never, Recheck: never, Random: func() float64 { return 0.5 }}
 	if r.realTime {
-		o.Random = func() float64 { return 0.01 }
+		o.Random = func() float64 { return 0 }
 	}
 	c, err := coordinator.New(j, &o)
 	if err != nil {

@@ -26,7 +26,7 @@ type Scene[I any] struct {
 	// is none.
 	Ignore func(line string) bool
 	// RealTime has the saga run by the clock of the machine, for actions that use a
-	// network. Pauses before retries are a hundredth of their bounds then, but a run
+	// network. Pauses before retries are an eighth of their bounds then, but a run
 	// takes as long as its timeouts and waits do.
 	RealTime bool
 	// Limit is how long a run may take; a saga that has not ended then is one that

@@ -119,7 +119,7 @@ func (r *run) manager(store rehearsal.Journal) (*tcc.Manager, *coordinator.Coord
 	closed := func() { _ = j.Close() }
 	o := coordinator.Options{Poll: r.limit() / 1000, Random: func() float64 { return 0.5 }}
 	if r.RealTime {
-		o.Random = func() float64 { return 0.01 }
+		o.Random = func() float64 { return 0 }
 	}
 	c, err := coordinator.New(j, &o)
 	if err == nil {

@@ -40,7 +40,7 @@ type Scene struct {
 	// none.
 	Ignore func(line string) bool
 	// RealTime has the transaction run by the clock of the machine, for resources that
-	// use a network. Pauses before retries are a hundredth of their bounds then, but a
+	// use a network. Pauses before retries are an eighth of their bounds then, but a
 	// run takes as long as its timeouts do, and expiry as long as Options.Hold.
 	RealTime bool
 	// Limit is how long a run may take, beside the time of the holds; a transaction that
