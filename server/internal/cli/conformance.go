@@ -3,12 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
 )
 
@@ -61,9 +62,15 @@ type conformFailView struct {
 }
 
 func (a *app) conform(ctx context.Context, o conformance.Options) error {
-	started := time.Now()
-	report, err := conformance.Run(ctx, o)
-	if err != nil {
+	signals := make(chan os.Signal, 1)
+	subscribe(signals, stopSignals)
+	ctx, stop := ending(ctx, signals)
+	defer stop()
+	report, err := a.play(ctx, o)
+	if interlock.Kind(err) == interlock.Bug {
+		return usage("cannot judge %s: %w", o.URL, err)
+	}
+	if err != nil && bySignal(ctx) == nil {
 		return fail(exitUnreachable, "cannot judge %s: %w", o.URL, err)
 	}
 	v := conformView{Plays: report.Plays, Messages: report.Messages, Failures: []conformFailView{}}
@@ -80,8 +87,11 @@ func (a *app) conform(ctx context.Context, o conformance.Options) error {
 	if err := a.print(v, text.String()); err != nil {
 		return err
 	}
+	if err := bySignal(ctx); err != nil {
+		return fail(codeOf(err), "not all was played: %w", err)
+	}
 	if len(v.Failures) > 0 {
-		return fail(exitFailed, "the participant does not conform: see docs/conformance.md (after %v)", time.Since(started).Round(time.Millisecond))
+		return fail(exitFailed, "the participant does not conform: see docs/conformance.md")
 	}
 	return nil
 }

@@ -6,7 +6,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // A participant that says yes to everything, and does nothing, is convicted, with what
@@ -34,7 +38,31 @@ func TestConformanceConvicts(t *testing.T) {
 	}
 	run(t, 64, "conformance", yes.URL, "--protocol", "paxos")
 	run(t, 64, "conformance")
+	run(t, 64, "conformance", "127.0.0.1:1")
 	gone := httptest.NewServer(nil)
 	gone.Close()
 	run(t, 69, "conformance", gone.URL)
+}
+
+// Who interrupts a long play is told what was found until then.
+func TestConformanceInterrupted(t *testing.T) {
+	asked := make(chan struct{}, 1000)
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		time.Sleep(100 * time.Millisecond)
+		fmt.Fprint(w, `{"held":0,"confirmed":0}`)
+	}))
+	defer slow.Close()
+	p := testbed.Command(t, program(t), "conformance", slow.URL, "-o", "json")
+	for range 20 {
+		<-asked
+	}
+	p.Signal(syscall.SIGINT)
+	wantCode(t, p, 130)
+	if line := p.Line(patience); !strings.HasPrefix(line, `{"plays":`) {
+		t.Errorf("%q\n%s", line, p.Stderr())
+	}
+	if said := p.Stderr(); !strings.Contains(said, "not all was played") {
+		t.Error(said)
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/coordinate"
 	"github.com/interlock-dev/interlock/txn/web"
 )
@@ -35,6 +36,7 @@ type coordinateFlags struct {
 	ttl          time.Duration
 	participants []string
 	allow        []string
+	verbose      bool
 }
 
 func (a *app) coordinateCommand() *cobra.Command {
@@ -50,6 +52,9 @@ has come to its end. docs/http.md has the requests. Start as many as you like on
 backend: they share the work, and take over from one that dies. On MariaDB one works
 and the others stand by.
 
+What waits for a person, and what goes wrong, is told on the standard error. A signal
+ends it: requests under way are answered, and another one takes over the rest.
+
 It has no passwords and no TLS: let only those reach it who may start transactions, or
 put a proxy in front. --allow restricts the addresses that it calls to those that
 begin so.`,
@@ -60,11 +65,15 @@ begin so.`,
 	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "how long the work of one that died waits for another")
 	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same with all who share the journal")
 	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses that begin with this `URL`")
+	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "tell of each call that fails")
 	return c
 }
 
 // options are those of package web.
 func (f coordinateFlags) options() (o web.Options, err error) {
+	if _, _, err := net.SplitHostPort(f.listen); err != nil {
+		return o, usage("--listen %s is not host:port: %w", f.listen, err)
+	}
 	o.Participants = map[string]string{}
 	for _, text := range f.participants {
 		name, address, ok := strings.Cut(text, "=")
@@ -113,6 +122,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return err
 	}
+	a.tell(&options, f.verbose)
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
 	ctx, stop := ending(ctx, signals)
@@ -121,6 +131,9 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Prefix: a.prefix,
 		Web: options, Tell: func(err error) { a.say("%v", err) }})
+	if interlock.Kind(err) == interlock.Bug { // of what was typed
+		return usage("%w", err)
+	}
 	if err != nil {
 		return a.unreached(target, err)
 	}

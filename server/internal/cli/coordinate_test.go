@@ -95,6 +95,12 @@ func TestACoordinatorTakesOver(t *testing.T) {
 				})
 			}
 			http.DefaultClient.CloseIdleConnections()
+			if out, _ := run(t, 0, "saga", "ls", "--type", "x", "--backend", url, "-o", "json"); strings.Count(out, `"type":"x"`) < sagas {
+				t.Error(out)
+			}
+			if out, _ := run(t, 0, "saga", "ls", "--type", "y", "--backend", url); !strings.Contains(out, "no such sagas") {
+				t.Error(out)
+			}
 			if done.Load() < sagas {
 				t.Errorf("%d calls", done.Load())
 			}
@@ -104,6 +110,32 @@ func TestACoordinatorTakesOver(t *testing.T) {
 	}
 }
 
+// A coordinator says what waits for a person, with the command that shows it, and if it
+// is asked to each call that failed.
+func TestACoordinatorTells(t *testing.T) {
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	participant := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+		switch c := branch.From(ctx); {
+		case c.Branch == "pay":
+			return nil, branch.Fail(errors.New("the card was refused"))
+		case c.Operation == branch.Undo || c.Operation == branch.Confirm:
+			return nil, branch.Fail(errors.New("the shelf is locked"))
+		}
+		return nil, nil
+	}))
+	defer participant.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	p, address := coordinating(t, url, "--verbose")
+	post(t, address+"/v1/sagas/order-1", fmt.Sprintf(`{"type":"order","steps":[{"name":"reserve","do":%q,"undo":%[1]q,"retry":{"first":"1ms","undos":2}},
+		{"name":"pay","do":%[1]q,"pivot":true}]}`, participant.URL))
+	post(t, address+"/v1/tcc/trip-1", fmt.Sprintf(`{"type":"trip","branches":[{"name":"hotel","url":%q}]}`, participant.URL))
+	for _, want := range []string{"saga order-1: undo reserve: ", "the shelf is locked", "interlock saga show order-1", "transaction trip-1: confirm hotel: ", "interlock tcc show trip-1"} {
+		testbed.Eventually(t, "it says "+want, patience, func() bool { return strings.Contains(p.Stderr(), want) })
+	}
+	p.Signal(syscall.SIGTERM)
+	wantCode(t, p, 0)
+}
+
 // What makes no sense is refused at the start, and addresses that are not allowed are
 // not called.
 func TestCoordinateRefuses(t *testing.T) {
@@ -111,6 +143,8 @@ func TestCoordinateRefuses(t *testing.T) {
 	run(t, 64, "coordinate", "--participant", "north", "--backend", url)
 	run(t, 64, "coordinate", "--participant", "n=http://x", "--participant", "n=http://y", "--backend", url)
 	run(t, 64, "coordinate", "--allow", "10.0.0.7", "--backend", url)
+	run(t, 64, "coordinate", "--listen", "7461", "--backend", url)
+	run(t, 64, "coordinate", "--shards", "5000", "--backend", url)
 	run(t, 69, "coordinate", "--backend", "etcd://127.0.0.1:1")
 	_, said := run(t, 64, "coordinate", "--backend", "redis://127.0.0.1:1")
 	if !strings.Contains(said, "keeps no journal") {

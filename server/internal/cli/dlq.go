@@ -23,7 +23,7 @@ func (a *app) dlqCommand() *cobra.Command {
   interlock dlq show 0f8e… --backend postgres://localhost/shop
   interlock dlq replay 0f8e… --reason "the receiver is mended" --backend postgres://localhost/shop
   interlock dlq discard 0f8e… --reason "a test order" --backend postgres://localhost/shop`,
-		Args: noArgs,
+		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	m.flags(c)

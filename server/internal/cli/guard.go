@@ -21,7 +21,7 @@ func (a *app) guardCommand() *cobra.Command {
 		Use: "guard", Short: "Enter, show or correct the mark that refuses stale tokens",
 		Example: `  interlock guard show account/42 --backend postgres://localhost/bank
   interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"`,
-		Args: noArgs,
+		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&table, "table", "", "the guard table, in a database (default: interlock_fence)")

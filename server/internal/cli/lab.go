@@ -10,7 +10,7 @@ func (a *app) labCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "lab", Short: "Watch protocols fail, and hold, in a simulation",
 		Example: `  interlock lab commit       two-phase and three-phase commit beside each other`,
-		Args:    noArgs,
+		Args:    isGroup,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(a.labCommitCommand())

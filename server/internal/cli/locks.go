@@ -25,12 +25,7 @@ func (a *app) locksCommand() *cobra.Command {
   interlock locks hold nightly       hold it until the standard input ends
   interlock locks release nightly --reason "host is gone"
   interlock locks history            what was taken away, by whom and why`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("there is no command %q; %s --help lists them all", args[0], c.CommandPath())
-			}
-			return nil
-		},
+		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand())

@@ -68,7 +68,7 @@ func (a *app) outboxCommand() *cobra.Command {
 		Example: `  interlock outbox status --backend postgres://localhost/shop
   interlock outbox retry 0f8e… --backend postgres://localhost/shop
   interlock outbox replay --topic orders --reason "the receiver is mended" --backend postgres://localhost/shop`,
-		Args: noArgs,
+		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	m.flags(c)

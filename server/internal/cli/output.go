@@ -56,6 +56,14 @@ func noArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// isGroup is for commands that do nothing themselves.
+func isGroup(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage("there is no command %q; %s --help lists them all", args[0], c.CommandPath())
+	}
+	return nil
+}
+
 // oneArg wants exactly one argument, called what.
 func oneArg(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {

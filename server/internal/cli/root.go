@@ -60,12 +60,7 @@ func (a *app) root() *cobra.Command {
   interlock lock nightly -- ./backup.sh          run a command under a lock
   interlock locks show nightly                   who holds it, who waits`,
 		SilenceErrors: true, SilenceUsage: true,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("there is no command %q; %s --help lists them all", args[0], c.CommandPath())
-			}
-			return nil
-		},
+		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	a.globals(root)
@@ -123,8 +118,12 @@ func (a *app) named() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACK
 // unreached says which backend does not answer, and what to do, or which one
 // turns us away.
 func (a *app) unreached(t backend.Target, err error) error {
+	var told *failure
 	switch codeOf(err) {
 	case exitUnreachable:
+		if errors.As(err, &told) {
+			return err // it says itself who cannot be reached
+		}
 	case exitForbidden:
 		return fail(exitForbidden, "%v does not permit it: %w", t, err)
 	default:

@@ -3,9 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -19,11 +19,28 @@ func (l *ledger) help(ctx context.Context, what, id string, do func(context.Cont
 		return err
 	}
 	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
-		return do(ctx, saga.NewOperator(j), saga.By{Actor: l.by, Reason: l.reason})
+		return possible(do(ctx, saga.NewOperator(j), saga.By{Actor: l.by, Reason: l.reason}))
 	}); err != nil {
 		return err
 	}
 	return l.done(what, id)
+}
+
+// possible adds to a refusal what would not be refused.
+func possible(err error) error {
+	var state *saga.StateError
+	if !errors.As(err, &state) {
+		return err
+	}
+	can := map[string]string{
+		"retry":   "what was given up, or is being tried, is tried again",
+		"skip":    "an undo, or a step behind the pivot, is skipped while it is to be done",
+		"resolve": "a DEAD_LETTER is resolved",
+	}[state.Op]
+	if can == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s; interlock saga show %s)", err, can, plain(state.ID))
 }
 
 // done tells what was done with a transaction.
@@ -119,7 +136,8 @@ func (l *ledger) sagaStartCommand() *cobra.Command {
 		Example: `  interlock saga start order/42 order --input '{"item":"book"}'
   interlock saga start order/42 order --input - < order.json`,
 		Long: `Writes its beginning into the journal; the service that serves its shard goes on with
-it. Starting it again with the same input changes nothing. The definition's own
+it. TYPE has to be one that the service defines: another one is begun all the same, and
+stays until a service is started that defines it. Starting it again with the same input changes nothing. The definition's own
 timeout does not bound it.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -133,6 +151,9 @@ timeout does not bound it.`,
 				return err
 			}
 			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) error {
+				if err := spread(ctx, j); err != nil {
+					return err
+				}
 				return saga.Begin(ctx, j, args[1], args[0], text)
 			}); err != nil {
 				return err
@@ -142,6 +163,19 @@ timeout does not bound it.`,
 	}
 	c.Flags().StringVar(&input, "input", "null", "its input, `JSON`; - reads it from the standard input")
 	return c
+}
+
+// spread refuses a number of shards that is not the journal's, as far as its first
+// transactions show: nobody would go on with what is begun in a shard of no service.
+func spread(ctx context.Context, j *journal.Journal) error {
+	const some = 20
+	heads, err := j.Heads(ctx, "", some)
+	for _, h := range heads {
+		if j.ShardOf(h.Transaction) != h.Shard {
+			return usage("the journal is not spread over %d shards: give --shards as its services have it", j.Shards())
+		}
+	}
+	return err
 }
 
 // sagaInput is JSON from the flag or the standard input.
@@ -157,54 +191,4 @@ func (a *app) sagaInput(text string) (json.RawMessage, error) {
 		return nil, usage("--input is not JSON")
 	}
 	return json.RawMessage(text), nil
-}
-
-func (l *ledger) sagaExportCommand() *cobra.Command {
-	var file string
-	c := &cobra.Command{
-		Use: "export [ID…]", Short: "Write transactions as lines of JSON whose sums show a change",
-		Example: `  interlock saga export > journal.jsonl
-  interlock saga export order/42 --to order-42.jsonl`,
-		Long: `Writes these transactions, or all of the journal, of every protocol, one record a line,
-in the order of ids. Each carries a sum over itself and all before it in its transaction;
-keep the last line elsewhere to be sure that nothing was taken away.`,
-		RunE: func(c *cobra.Command, ids []string) error {
-			out := l.app.out
-			if file != "" {
-				f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-				if err != nil {
-					return fail(exitFailed, "%w", err)
-				}
-				defer f.Close()
-				out = f
-			}
-			return l.do(c.Context(), false, func(ctx context.Context, j *journal.Journal) (err error) {
-				if len(ids) == 0 {
-					if ids, err = everyID(ctx, j); err != nil {
-						return err
-					}
-				}
-				return j.Export(ctx, out, ids...)
-			})
-		},
-	}
-	c.Flags().StringVar(&file, "to", "", "a `file` that does not exist yet (default: the standard output)")
-	return c
-}
-
-// everyID lists all transactions of a journal.
-func everyID(ctx context.Context, j *journal.Journal) (ids []string, err error) {
-	const page = 1000
-	for behind := ""; ; behind = ids[len(ids)-1] {
-		heads, err := j.Heads(ctx, behind, page)
-		if err != nil {
-			return nil, err
-		}
-		for _, h := range heads {
-			ids = append(ids, h.Transaction)
-		}
-		if len(heads) < page {
-			return ids, nil
-		}
-	}
 }

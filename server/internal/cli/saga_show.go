@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -49,16 +50,48 @@ func viewMoment(m saga.Moment) momentView {
 	return v
 }
 
-// history is a saga's moments.
-func history(ctx context.Context, j *journal.Journal, id string) ([]saga.Moment, error) {
+// chronicle is a saga with all that happened to it.
+type chronicle struct {
+	head    driver.Head
+	input   json.RawMessage
+	moments []saga.Moment
+}
+
+// history reads a saga.
+func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, err error) {
 	log, entries, err := j.Open(ctx, id)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	if log == nil || !strings.HasPrefix(log.Head().Type, "saga:") {
-		return nil, &interlock.Error{Op: "show saga", Name: id, Kind: interlock.Definite, Err: saga.ErrNone}
+	if log == nil {
+		return c, &interlock.Error{Op: "show saga", Name: id, Kind: interlock.Definite, Err: saga.ErrNone}
 	}
-	return saga.Replay(entries)
+	c.head = log.Head()
+	definition, err := isOf(c.head, "saga")
+	if err != nil {
+		return c, err
+	}
+	var begun struct {
+		Input json.RawMessage `json:"input"`
+	}
+	_ = json.Unmarshal(entries[0].Data, &begun) // Replay says what is wrong with it
+	c.input, c.head.Type = begun.Input, typeOf(definition, begun.Input)
+	c.moments, err = saga.Replay(entries)
+	return c, err
+}
+
+// isOf is the type of a transaction of a protocol; one of another protocol is refused,
+// with the command that shows it.
+func isOf(h driver.Head, protocol string) (kind string, err error) {
+	of, kind, _ := strings.Cut(h.Type, ":")
+	if of == protocol {
+		return kind, nil
+	}
+	group := of
+	if of == "2pc" {
+		group = "xa"
+	}
+	return "", fail(exitFailed, "%q is of %s, not of %s: interlock %s show %s", h.Transaction, of, protocol, group, plain(h.Transaction))
 }
 
 func (l *ledger) sagaShowCommand() *cobra.Command {
@@ -69,35 +102,53 @@ func (l *ledger) sagaShowCommand() *cobra.Command {
   interlock saga show order/42 --at 3          as it stood after its third record
   interlock saga show order/42 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
-			var moments []saga.Moment
+			var told chronicle
 			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) (err error) {
-				moments, err = history(ctx, j, args[0])
+				told, err = history(ctx, j, args[0])
 				return err
 			}); err != nil {
 				return err
 			}
-			if at < 0 || at > int64(len(moments)) {
-				return usage("--at %d: the saga has %d records", at, len(moments))
+			if at < 0 || at > int64(len(told.moments)) {
+				return usage("--at %d: the saga has %d records", at, len(told.moments))
 			}
 			if at > 0 {
-				moments = moments[:at]
+				told.moments = told.moments[:at]
+				told.head.Due, told.head.Ended = time.Time{}, time.Time{} // those of now
 			}
-			return l.printSaga(args[0], moments)
+			return l.printSaga(told)
 		},
 	}
 	c.Flags().Int64Var(&at, "at", 0, "as it stood after this many `records`")
 	return c
 }
 
-func (l *ledger) printSaga(id string, moments []saga.Moment) error {
-	last := moments[len(moments)-1]
-	v := struct {
-		ID      string       `json:"id"`
-		State   string       `json:"state"`
-		Reason  string       `json:"reason,omitempty"`
-		Steps   []stepView   `json:"steps"`
-		History []momentView `json:"history"`
-	}{id, string(last.State), last.Reason, append([]stepView{}, viewMoment(last).Steps...), nil}
+// sagaShown is the JSON form of a saga with its history; docs/cli.md promises it.
+type sagaShown struct {
+	ID      string          `json:"id"`
+	Type    string          `json:"type"`
+	State   string          `json:"state"`
+	Reason  string          `json:"reason,omitempty"`
+	Input   json.RawMessage `json:"input,omitempty"`
+	Due     string          `json:"due,omitempty"`
+	Ended   string          `json:"ended,omitempty"`
+	Steps   []stepView      `json:"steps"`
+	History []momentView    `json:"history"`
+}
+
+func (l *ledger) printSaga(c chronicle) error {
+	last := c.moments[len(c.moments)-1]
+	v := sagaShown{ID: c.head.Transaction, Type: c.head.Type, State: string(last.State), Reason: last.Reason, Input: c.input,
+		Due: stamp(c.head.Due), Ended: stamp(c.head.Ended), Steps: append([]stepView{}, viewMoment(last).Steps...)}
+	var b strings.Builder
+	for _, f := range [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", v.State}, {"why", v.Reason}, {"input", string(v.Input)}} {
+		if f[1] != "" {
+			fmt.Fprintf(&b, "%-6s %s\n", f[0], plain(f[1]))
+		}
+	}
+	if !c.head.Due.IsZero() {
+		fmt.Fprintf(&b, "%-6s %s\n", "due", local(c.head.Due))
+	}
 	rows := [][]string{{"STEP", "STATUS", "ATTEMPTS", "WHAT"}}
 	for _, p := range last.Steps {
 		what := p.Err
@@ -107,66 +158,14 @@ func (l *ledger) printSaga(id string, moments []saga.Moment) error {
 		rows = append(rows, []string{plain(p.Step), p.Status, fmt.Sprint(p.Attempts), plain(what)})
 	}
 	records := [][]string{{"#", "WHEN", "RECORD", "STEP", "STATE", "WHO AND WHY"}}
-	for _, m := range moments {
+	for _, m := range c.moments {
 		view := viewMoment(m)
 		v.History = append(v.History, view)
-		records = append(records, []string{fmt.Sprint(m.Position), m.Written.Local().Format(time.DateTime), m.Kind, plain(m.Step), string(m.State),
-			plain(strings.TrimSpace(view.Actor + " " + view.Why))})
+		records = append(records, []string{fmt.Sprint(m.Position), local(m.Written), m.Kind, plain(m.Step), string(m.State), view.who()})
 	}
-	text := fmt.Sprintf("%s  %s  %s\n\n%s\n%s", plain(id), v.State, plain(v.Reason), table(rows), table(records))
-	return l.app.print(v, text)
+	fmt.Fprintf(&b, "\n%s\n%s", table(rows), table(records))
+	return l.app.print(v, b.String())
 }
 
-func (l *ledger) sagaWatchCommand() *cobra.Command {
-	var poll time.Duration
-	c := &cobra.Command{
-		Use: "watch ID", Short: "Print what happens to a saga until it has ended", Args: oneArg("saga"),
-		Example: `  interlock saga watch order/42
-  interlock saga watch order/42 -o json        one line for each record`,
-		Long: `Prints each record of the saga, those that are there first. It ends when the saga
-does, with exit code 0 if it has succeeded and 1 if not; a dead letter ends it too.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if poll <= 0 {
-				return usage("--every must be longer than nothing, not %v", poll)
-			}
-			return l.watchSaga(c.Context(), args[0], poll)
-		},
-	}
-	c.Flags().DurationVar(&poll, "every", 500*time.Millisecond, "how often to look")
-	return c
-}
-
-func (l *ledger) watchSaga(ctx context.Context, id string, poll time.Duration) error {
-	var state saga.State
-	err := l.do(ctx, false, func(ctx context.Context, j *journal.Journal) error {
-		for shown := 0; ; {
-			moments, err := history(ctx, j, id)
-			if err != nil {
-				return err
-			}
-			for _, m := range moments[min(shown, len(moments)):] {
-				v := viewMoment(m)
-				text := fmt.Sprintf("%4d  %s  %-8s %-20s %s  %s\n", m.Position, m.Written.Local().Format(time.DateTime), m.Kind, plain(m.Step), m.State,
-					plain(strings.TrimSpace(v.Actor+" "+v.Why)))
-				if err := l.app.print(v, text); err != nil {
-					return err
-				}
-				state = m.State
-			}
-			if shown = max(shown, len(moments)); state.Final() {
-				return nil
-			}
-			timer := time.NewTimer(poll)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return context.Cause(ctx)
-			case <-timer.C:
-			}
-		}
-	})
-	if err == nil && state != saga.Succeeded {
-		return fail(exitFailed, "the saga is %s", state)
-	}
-	return err
-}
+// who says in a line who did it, and why.
+func (v momentView) who() string { return plain(strings.TrimSpace(v.Actor + " " + v.Why)) }

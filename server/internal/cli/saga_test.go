@@ -158,7 +158,12 @@ func TestSagasByHand(t *testing.T) {
 				t.Error(text)
 			}
 			interlock(64, "saga", "show", "order/2", "--at", "99")
-			wants(interlock(1, "saga", "show", "order/9"), "no such saga")
+			wants(interlock(64, "saga", "shoe", "order/2"), `no command "shoe"`)
+			wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), "SUCCEEDED", "a DEAD_LETTER is resolved")
+			wants(interlock(0, "saga", "show", "order/2", "-o", "json"), `"type":"order"`, `"input":"bad"`, `"due":"20`, `"history":[{"position":1,`)
+			wants(interlock(0, "saga", "ls", "--state", "dead_letter", "--type", "order", "-o", "json"), `"id":"order/4"`, `"dead":[{"step":"reserve"`)
+			wants(interlock(0, "saga", "ls", "--type", "other"), "no such sagas")
+			wants(interlock(1, "saga", "show", "order/9"), "no such saga", "--journal")
 			wants(interlock(1, "saga", "watch", "order/2"), "DEAD_LETTER")
 			wants(interlock(0, "saga", "watch", "order/1", "-o", "json"), `"kind":"begin"`, `"state":"SUCCEEDED"`)
 
@@ -180,15 +185,21 @@ func TestSagasByHand(t *testing.T) {
 
 			wants(interlock(0, "saga", "start", "order/5", "order", "--input", `"pen"`), "started: order/5")
 			wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
+			wants(interlock(64, "saga", "start", "order/6", "order", "--shards", "5"), "--shards")
 			wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
 
 			s.book(t, "trip/1")
 			s.book(t, "trip/2")
 			wants(interlock(0, "tcc", "ls", "--dead", "-o", "json"), `"id":"trip/1"`, "plane is gone")
+			wants(interlock(0, "tcc", "show", "trip/1", "-o", "json"), `"decision":"confirm"`, `"kind":"dead","branch":"flight","why":"the plane`)
+			wants(interlock(1, "tcc", "show", "trip/9"), "--journal")
+			wants(interlock(1, "tcc", "show", "order/1"), "order/1")
+			wants(interlock(1, "saga", "show", "trip/1"), "interlock tcc show trip/1")
 			interlock(64, "tcc", "skip", "trip/1", "--reason", "x")
 			interlock(64, "tcc", "resolve", "trip/2")
 			wants(interlock(0, "tcc", "skip", "trip/1", "flight", "--reason", "by telephone"), "skipped: trip/1")
 			wants(interlock(0, "tcc", "resolve", "trip/2", "--reason", "ticket 8"), "resolved: trip/2")
+			wants(interlock(0, "tcc", "show", "trip/2"), "RESOLVED", "ticket 8")
 			wants(interlock(1, "tcc", "retry", "trip/2", "--reason", "once more"), "trip/2")
 			wants(interlock(1, "tcc", "retry", "trip/9", "--reason", "once more"), "trip/9")
 
@@ -203,6 +214,16 @@ func TestSagasByHand(t *testing.T) {
 				t.Errorf("%d records, %v", n, err)
 			}
 			interlock(1, "saga", "export", "--to", file)
+			wants(interlock(0, "saga", "verify", file, "-o", "json"), `{"records":`)
+			wants(interlock(1, "saga", "export", "order/1", "order/9", "--to", file+".2"), "order/9")
+			if _, err := os.Stat(file + ".2"); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("an export that failed has left a file: %v", err)
+			}
+			lines := strings.SplitAfter(string(text), "\n")
+			if err := os.WriteFile(file, []byte(strings.Join(append(lines[:2:2], lines[3:]...), "")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			wants(interlock(1, "saga", "verify", file), "line 3")
 			if err := json.Unmarshal([]byte(interlock(0, "saga", "ls", "-o", "json")), &struct{}{}); err != nil {
 				t.Error(err)
 			}

@@ -19,11 +19,11 @@ func (a *app) tccCommand() *cobra.Command {
 		Use: "tcc", Short: "See TCC transactions that have not ended, and help those that are stuck",
 		Example: `  interlock tcc ls --dead
   interlock tcc retry trip/1 --reason "the airline is back"`,
-		Args: noArgs,
+		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	l.add(c)
-	c.AddCommand(l.bookingsCommand(),
+	c.AddCommand(l.bookingsCommand(), l.bookingShowCommand(),
 		l.bookingCommand("retry ID [BRANCH]", "Call what was given up, or waits, again: a branch or all", "retried", 2, (*tcc.Operator).Retry),
 		l.bookingCommand("skip ID BRANCH", "Go on without a branch: you have seen to it by hand", "skipped", 2, (*tcc.Operator).Skip),
 		l.bookingCommand("resolve ID", "Close a dead letter as it is", "resolved", 1,
@@ -49,6 +49,23 @@ type deadBranchView struct {
 	Error  string `json:"error"`
 }
 
+func viewBooking(o tcc.Outcome) bookingView {
+	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason, Skipped: o.Skipped}
+	for _, d := range o.Dead {
+		v.Dead = append(v.Dead, deadBranchView{d.Branch, d.Err})
+	}
+	return v
+}
+
+// refusals says in a line who refuses what was decided.
+func (v bookingView) refusals() string {
+	var all []string
+	for _, d := range v.Dead {
+		all = append(all, d.Branch+": "+d.Error)
+	}
+	return strings.Join(all, "; ")
+}
+
 func (l *ledger) bookingsCommand() *cobra.Command {
 	var dead bool
 	c := &cobra.Command{
@@ -66,14 +83,9 @@ func (l *ledger) bookingsCommand() *cobra.Command {
 					if dead && o.State != tcc.DeadLetter {
 						continue
 					}
-					v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason, Skipped: o.Skipped}
-					var refusals []string
-					for _, d := range o.Dead {
-						v.Dead = append(v.Dead, deadBranchView{d.Branch, d.Err})
-						refusals = append(refusals, d.Branch+": "+d.Err)
-					}
+					v := viewBooking(o)
 					views = append(views, v)
-					rows = append(rows, []string{plain(v.ID), plain(v.Type), v.Decision, v.State, plain(strings.Join(refusals, "; "))})
+					rows = append(rows, []string{plain(v.ID), plain(v.Type), v.Decision, v.State, plain(v.refusals())})
 				}
 				return nil
 			}); err != nil {
@@ -126,7 +138,7 @@ func (l *ledger) bookingCommand(use, short, done string, most int,
 
 // refusedBooking gives what is not possible the exit code of a failure.
 func refusedBooking(verb string, err error) error {
-	if err != nil && (errors.Is(err, tcc.ErrNone) || interlock.Kind(err) == interlock.Definite) {
+	if err != nil && interlock.Kind(err) == interlock.Definite && !errors.Is(err, tcc.ErrNone) {
 		return fail(exitFailed, "%w", fmt.Errorf("%s: %w", verb, err))
 	}
 	return err

@@ -124,13 +124,16 @@ func TestXAByHand(t *testing.T) {
 	if out, _ := interlock(0, "ls"); !strings.Contains(out, name) || !strings.Contains(out, "south") {
 		t.Error(out)
 	}
-	if _, said := interlock(1, "show", "transfer/42"); !strings.Contains(said, "no such transaction") {
+	if _, said := interlock(1, "show", "transfer/42"); !strings.Contains(said, "no such transaction") || !strings.Contains(said, "xa ls") {
 		t.Error(said)
 	}
 	interlock(64, "resolve", name, "--decide", "abort")
 	interlock(64, "resolve", name, "--decide", "maybe", "--reason", "x")
 	interlock(0, "resolve", name, "--decide", "commit", "--reason", "its coordinator is gone", "--by", "ann")
 	out, _ = interlock(0, "show", "transfer/42")
+	if known, _ := interlock(0, "show", name); known != out {
+		t.Errorf("%s is shown as\n%s\nnot\n%s", name, known, out)
+	}
 	for _, want := range []string{"commit", "ann", "its coordinator is gone", "north"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%s\nhas no %q", out, want)
@@ -140,7 +143,18 @@ func TestXAByHand(t *testing.T) {
 	interlock(1, "resolve", "transfer/42", "--reason", "all is well")
 	run(t, 64, "xa", "ls", "--backend", url, "--participant", "north")
 	run(t, 64, "xa", "ls", "--backend", url, "--participant", "north=redis://127.0.0.1:1")
-	run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=postgres://127.0.0.1:1/x")
+	_, said := run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=postgres://127.0.0.1:1/x")
+	if strings.Count(said, "cannot reach") != 1 || strings.Contains(said, "interlock dev") {
+		t.Error(said)
+	}
+	out, said = run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=http://127.0.0.1:1/", "-o", "json")
+	if !strings.Contains(out, `"in_doubt":[]`) || !strings.Contains(out, `"error":"`) || !strings.Contains(said, "not every participant") {
+		t.Errorf("who cannot be asked passes for one without doubts: %s%s", out, said)
+	}
+	if out, _ := run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=http://127.0.0.1:1/"); strings.Contains(out, "no branch") || !strings.Contains(out, "transfer/42") {
+		t.Error(out)
+	}
+	run(t, 64, "xa", "resolve", "transfer/42", "--decide", "commit", "--reason", "x", "--backend", url)
 }
 
 // The laboratory says what three-phase commit is, and is not.

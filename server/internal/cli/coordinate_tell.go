@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+	"github.com/interlock-dev/interlock/txn/web"
+)
+
+// tell has a coordinator say what waits for a person, with the command that shows it;
+// and every call that fails, if that is wanted.
+func (a *app) tell(o *web.Options, calls bool) {
+	sagas := &observe.Saga{
+		Dead: func(e observe.SagaDead) {
+			a.say("saga %s waits for you: the undo of %s was given up; see interlock saga show %[1]s", plain(e.Saga), plain(strings.Join(e.Steps, ", ")))
+		},
+		Stuck: func(e observe.SagaStuck) {
+			a.say("saga %s has to go on, and step %s has failed %d times: %v", plain(e.Saga), plain(e.Step), e.Attempts, e.Err)
+		},
+	}
+	bookings := &observe.TCC{Dead: func(e observe.TCCDead) {
+		a.say("transaction %s waits for you: it is decided to %s it, and that is refused by %s; see interlock tcc show %[1]s",
+			plain(e.Transaction), e.Decision, plain(strings.Join(e.Branches, ", ")))
+	}}
+	commits := &observe.TwoPC{
+		Heuristic: func(e observe.TwoPCHeuristic) {
+			a.say("transaction %s waits for you: it was finished otherwise than decided by %s: %v; see interlock xa show %[1]s",
+				plain(e.Transaction), plain(strings.Join(e.Participants, ", ")), e.Err)
+		},
+		Orphan: func(e observe.TwoPCOrphan) {
+			a.say("transaction %s has been in doubt at %s for %v: %s", plain(e.Transaction), plain(e.Participant), e.Age.Round(time.Second), because(e.Verdict, e.Err))
+		},
+	}
+	if calls {
+		sagas.Tried = func(e observe.SagaTried) { a.tried("saga", e.Saga, e.Step, undo(e.Undo), e.Err, e.Again) }
+		bookings.Tried = func(e observe.TCCTried) {
+			a.tried("transaction", e.Transaction, e.Branch, e.Operation, e.Err, e.Again)
+		}
+		commits.Tried = func(e observe.TwoPCTried) {
+			a.tried("transaction", e.Transaction, e.Participant, map[bool]string{true: "commit", false: "rollback"}[e.Commit], e.Err, e.Again)
+		}
+	}
+	o.Sagas, o.TCC, o.TwoPC = &saga.Options{Hooks: sagas}, &tcc.Options{Hooks: bookings}, &twopc.Options{Hooks: commits}
+}
+
+// tried says that a call has failed.
+func (a *app) tried(what, id, branch, operation string, err error, again time.Duration) {
+	next := "not again"
+	if again > 0 {
+		next = "again in " + again.Round(time.Millisecond).String()
+	}
+	a.say("%s %s: %s %s: %v (%s)", what, plain(id), operation, plain(branch), err, next)
+}
+
+// undo is the operation of a saga's call.
+func undo(is bool) string {
+	if is {
+		return "undo"
+	}
+	return "do"
+}
+
+// because is a verdict, and why it was not carried out.
+func because(verdict string, err error) string {
+	if err == nil {
+		return verdict
+	}
+	return verdict + ": " + err.Error()
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// refusedDecision gives a decision that is not possible the exit code of a failure.
+func refusedDecision(err error) error {
+	if err != nil && interlock.Kind(err) == interlock.Definite {
+		return fail(exitFailed, "%w", err)
+	}
+	return err
+}
+
+func (x *xa) resolveCommand() *cobra.Command {
+	var decision string
+	c := &cobra.Command{
+		Use: "resolve ID --reason TEXT", Short: "Acknowledge a heuristic outcome, or decide what nobody has decided", Args: oneArg("transaction"),
+		Example: `  interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"
+  interlock xa resolve 1x7k… --decide abort --reason "its coordinator is gone for good" --participant north=postgres://n/bank`,
+		Long: `Without --decide it ends a HEURISTIC transaction: a branch was finished otherwise than
+decided, and you have put that right. With --decide commit or abort it decides for a
+branch in doubt of which the journal knows nothing, and which is too old to be presumed
+aborted; the ID is then the one that "xa ls" shows as in doubt. It never overrules a
+decision. A decision to commit covers the branches that are in doubt now: name all
+participants, and make sure that none is missing.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkReason(x.reason); err != nil {
+				return err
+			}
+			if decision != "" && decision != string(twopc.Commit) && decision != string(twopc.Abort) {
+				return usage("--decide %s is not known; it is commit or abort", decision)
+			}
+			if decision != "" && !runName.MatchString(args[0]) {
+				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", plain(args[0]))
+			}
+			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) error {
+				decide := m.Acknowledge
+				if decision != "" {
+					decide = func(ctx context.Context, id, actor, reason string) error {
+						return m.Resolve(ctx, id, twopc.Decision(decision), actor, reason)
+					}
+				}
+				return refusedDecision(decide(ctx, args[0], x.by, x.reason))
+			}); err != nil {
+				return err
+			}
+			return x.done("resolved", args[0])
+		},
+	}
+	c.Flags().StringVar(&decision, "decide", "", "commit or abort")
+	completes(c, "decide", "commit", "abort")
+	x.answerable(c)
+	return c
+}
