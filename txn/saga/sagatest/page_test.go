@@ -17,6 +17,7 @@ var block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```\n")
 // Explore prints is what it prints, and it tells of each kind of finding.
 func TestPage(t *testing.T) {
 	page, source := read(t, "../../../docs/testing-sagas.md"), read(t, "example_test.go")
+	page, _, both := strings.Cut(page, "\n## A TCC\n") // what is below is looked at by tcctest
 	shown := map[string]int{}
 	for _, b := range block.FindAllStringSubmatch(page, -1) {
 		shown[b[1]]++
@@ -31,8 +32,8 @@ func TestPage(t *testing.T) {
 			}
 		}
 	}
-	if shown["go"] < 2 || shown["text"] != 1 {
-		t.Errorf("blocks: %v", shown)
+	if shown["go"] < 2 || shown["text"] != 1 || !both {
+		t.Errorf("blocks: %v, a part on TCC %v", shown, both)
 	}
 	for _, k := range []sagatest.Kind{sagatest.MissingUndo, sagatest.UndoNotIdempotent, sagatest.UndoNeedsOutput,
 		sagatest.ActionNotIdempotent, sagatest.PivotNotRepeatable, sagatest.LateActionAccepted,
