@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -65,8 +64,7 @@ type machine struct {
 	decision Decision // empty before it
 	members  []member // in the order of the user
 	reason   string   // of the decision to cancel
-	until    time.Time
-	resolved bool // by a person
+	resolved bool     // by a person
 	ended    bool
 }
 
@@ -158,9 +156,6 @@ func (m *machine) decide(e journal.Entry) error {
 		return errOrder
 	}
 	m.decision, m.reason = Decision(e.Step), d.Reason
-	if d.Until != 0 {
-		m.until = time.UnixMilli(d.Until)
-	}
 	return nil
 }
 

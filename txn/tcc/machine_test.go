@@ -186,6 +186,9 @@ func TestJudgeSettling(t *testing.T) {
 			}
 		}
 	}
+	if so.attempts != 200 { // what is at work has not failed
+		t.Errorf("%d attempts: they decide how long the next one waits", so.attempts)
+	}
 	if first, second := so.judge(p, branch.ClassFail), so.judge(p, branch.ClassFail); first != again || second != bury {
 		t.Errorf("%v, %v", first, second)
 	}

@@ -172,7 +172,7 @@ func (m *Manager) Decide(ctx context.Context, id, branch string) (Decision, erro
 			return "", err
 		}
 		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
-		err = m.coordinator.Begin(ctx, id, unknown, decided(Cancel, reason, time.Time{}, nil)...)
+		err = m.coordinator.Begin(ctx, id, unknown, decided(Cancel, reason, nil)...)
 		if err == nil {
 			m.decided(id, unknown, Cancel, reason)
 			return Cancel, nil

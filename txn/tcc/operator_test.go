@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -130,6 +131,9 @@ func TestOperator(t *testing.T) {
 			ok(t, c.order(t.Context(), operator))
 			time.Sleep(time.Minute)
 			o, err := r.Wait(t.Context(), "1")
+			if skipped := name == "skip"; skipped != slices.Equal(o.Skipped, []string{"bad"}) || !skipped && o.Skipped != nil {
+				t.Errorf("%s: skipped %v", name, o.Skipped)
+			}
 			if o.State != c.state || (err == nil) != (c.state != DeadLetter) || bad.state("1") != c.bad {
 				t.Errorf("%s: %+v, %v, %s", name, o, err, bad.state("1"))
 			}

@@ -3,7 +3,6 @@ package tcc
 import (
 	"encoding/json"
 	"strings"
-	"time"
 
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -34,7 +33,6 @@ type trying struct {
 // deciding is the data of a decide record.
 type deciding struct {
 	Reason string `json:"reason,omitempty"`
-	Until  int64  `json:"until,omitempty"` // of the holds, in milliseconds since 1970
 }
 
 // why is the data of dead records.
@@ -57,16 +55,12 @@ func record(kind, step string, data any) journal.Entry {
 }
 
 // decided is the first append of a transaction.
-func decided(d Decision, reason string, until time.Time, tries []try) []journal.Entry {
+func decided(d Decision, reason string, tries []try) []journal.Entry {
 	var entries []journal.Entry
 	for _, t := range tries {
 		entries = append(entries, record(recordTried, t.branch, trying{Resource: t.resource, Request: t.request, Hold: t.hold, Refused: t.refused}))
 	}
-	w := deciding{Reason: reason}
-	if !until.IsZero() {
-		w.Until = until.UnixMilli()
-	}
-	return append(entries, record(recordDecide, string(d), w))
+	return append(entries, record(recordDecide, string(d), deciding{Reason: reason}))
 }
 
 // longest is the most bytes of an error that the journal keeps.

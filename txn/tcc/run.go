@@ -144,7 +144,7 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	}
 	bounded, stop := context.WithTimeout(ctx, bound)
 	defer stop()
-	entries := decided(d, reason, r.until(), r.tries)
+	entries := decided(d, reason, r.tries)
 	err := m.coordinator.Begin(bounded, r.id, r.kind, entries...)
 	switch {
 	case err == nil:

@@ -1,0 +1,329 @@
+package tcc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// silent is a journal that can be kept from being read, and that lists what it is told.
+type silent struct {
+	*watched
+	mu    sync.Mutex
+	fails error         // of a read; nil is none
+	heads []driver.Head // instead of its own
+}
+
+func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
+	s.mu.Lock()
+	err := s.fails
+	s.mu.Unlock()
+	if err != nil {
+		return driver.Head{}, nil, err
+	}
+	return s.watched.Read(ctx, id, after)
+}
+
+func (s *silent) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	if s.heads != nil {
+		return s.heads, nil
+	}
+	return s.watched.Heads(ctx, behind, limit)
+}
+
+func (s *silent) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fails = err
+}
+
+// failures are what a coordinator could not drive.
+type failures struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (f *failures) hook() *observe.Coordinator {
+	return &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.errs = append(f.errs, e.Err)
+	}}
+}
+
+func (f *failures) all() error {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.errs...)
+}
+
+// quiet is a manager over a journal that can be silent; it serves nothing.
+func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures) {
+	t.Helper()
+	store, failed := &silent{watched: &watched{Journal: memory.NewJournal()}}, &failures{}
+	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	c, err := coordinator.New(j, &coordinator.Options{Random: func() float64 { return 0.5 }, Hooks: failed.hook()})
+	ok(t, err)
+	var defs []Defined
+	for _, v := range venues {
+		defs = append(defs, v.define())
+	}
+	m, err := New(c, o, defs...)
+	ok(t, err)
+	return &rig{Manager: m, store: store.watched, stop: func() {}}, store, failed
+}
+
+// TestUnreadJournal: who cannot read what was decided tries nothing, and takes it for
+// nothing that it is not: neither for confirmed nor for not there.
+func TestUnreadJournal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		r, store, _ := quiet(t, nil, hotel)
+		store.set(&interlock.Error{Op: "read", Driver: "x", Kind: interlock.Uncertain, Err: errNetwork})
+		_, err := r.run(t.Context(), "1", hotel)
+		wantKind(t, err, interlock.Retryable, errNetwork)
+		if len(hotel.post.keys) != 0 {
+			t.Errorf("called: %v", hotel.post.keys)
+		}
+		o := NewOperator(r.coordinator.Journal())
+		for what, err := range map[string]error{
+			"look": second(r.Look(t.Context(), "1")), "decide": second(r.Decide(t.Context(), "1", "hotel")),
+			"retry": o.Retry(t.Context(), "1", "", somebody),
+		} {
+			if !errors.Is(err, errNetwork) || errors.Is(err, ErrNone) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if n := r.store.count(); n != 0 {
+			t.Errorf("%d appends", n)
+		}
+	})
+}
+
+// TestUnwrittenDecision: who asks is not told to cancel before that stands in the
+// journal.
+func TestUnwrittenDecision(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r, store, _ := quiet(t, nil)
+		store.fail = func(int, driver.Append) (before, after error) { return errNetwork, nil }
+		d, err := r.Decide(t.Context(), "1", "hotel")
+		if wantKind(t, err, interlock.Uncertain, errNetwork); d != "" {
+			t.Errorf("%s", d)
+		}
+	})
+}
+
+// TestFollowSilentJournal: somebody else has decided meanwhile, and the journal does not
+// say what. It is asked again for a while; as long as nobody knows, nothing is cancelled
+// that may be confirmed.
+func TestFollowSilentJournal(t *testing.T) {
+	for silence, want := range map[time.Duration]string{3 * time.Second: "cancelled", time.Hour: "held"} {
+		bubble(t, func(t *testing.T) {
+			hotel := newVenue("hotel", 1)
+			hotel.bad = slowTry(time.Second)
+			r, store, _ := quiet(t, nil, hotel)
+			var err error
+			var work sync.WaitGroup
+			work.Go(func() { _, err = r.run(t.Context(), "1", hotel) })
+			synctest.Wait()
+			_, asked := r.Decide(t.Context(), "1", "hotel")
+			ok(t, asked)
+			store.set(errNetwork)
+			work.Go(func() { time.Sleep(silence); store.set(nil) })
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if want == "held" {
+				wantKind(t, err, interlock.Uncertain, errNetwork)
+			} else {
+				wantKind(t, err, interlock.Definite, ErrCancelled)
+			}
+			if is := hotel.state("1"); is != want {
+				t.Errorf("silent for %v: it is %s", silence, is)
+			}
+			work.Wait()
+		})
+	}
+}
+
+// TestReleaseIsRepeated: what is held for nothing is cancelled again where that fails at
+// first, and not where it has been done; nor for ever.
+func TestReleaseIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		venues := []*venue{newVenue("once", 1), newVenue("twice", 1), newVenue("never", 1)}
+		var mu sync.Mutex
+		cancels := map[string]int{}
+		for _, v := range venues {
+			v.bad = func(c branch.Call) (before, after error) {
+				if c.Operation == branch.Try {
+					time.Sleep(time.Second)
+					return nil, nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				cancels[v.name]++
+				if v.name == "never" || v.name == "twice" && c.Attempt == 1 {
+					return branch.Retry(errFull), nil
+				}
+				return nil, nil
+			}
+		}
+		r, _, _ := quiet(t, nil, venues...)
+		var err error
+		var work sync.WaitGroup
+		work.Go(func() { _, err = r.run(t.Context(), "1", venues...) })
+		synctest.Wait()
+		_, asked := r.Decide(t.Context(), "1", "once")
+		ok(t, asked)
+		work.Wait()
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		if cancels["once"] != 1 || cancels["twice"] != 2 || cancels["never"] != 5 || venues[1].state("1") != "cancelled" {
+			t.Errorf("%v, %s", cancels, venues[1].state("1"))
+		}
+	})
+}
+
+// TestOtherProtocolMeanwhile: another protocol takes the id while branches are tried;
+// all that they hold is cancelled at once.
+func TestOtherProtocolMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		hotel.bad = slowTry(time.Second)
+		r, _, _ := quiet(t, nil, hotel)
+		var err error
+		var work sync.WaitGroup
+		work.Go(func() { _, err = r.run(t.Context(), "1", hotel) })
+		synctest.Wait()
+		ok(t, r.coordinator.Begin(t.Context(), "1", "saga:order", record("begin", "", order{})))
+		work.Wait()
+		wantKind(t, err, interlock.Bug, ErrMismatch)
+		if is := hotel.state("1"); is != "cancelled" {
+			t.Errorf("it is %s", is)
+		}
+	})
+}
+
+// TestDecisionHasHalfTheMargin: a journal that does not answer in time to the decision
+// to confirm is not waited for beyond that: the other half is for clocks that differ.
+func TestDecisionHasHalfTheMargin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		r, store, _ := quiet(t, &Options{Hold: time.Second, Margin: 100 * time.Millisecond}, hotel)
+		store.fail = func(n int, _ driver.Append) (before, after error) {
+			if n == 1 {
+				time.Sleep(80 * time.Millisecond)
+				return errNetwork, nil
+			}
+			return nil, nil
+		}
+		o, err := r.run(t.Context(), "1", hotel)
+		if wantKind(t, err, interlock.Definite, ErrCancelled); o.Decision != Cancel {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// TestStrangeRecords: a transaction that a newer version has written is told apart by
+// everybody who reads it, and left as it is.
+func TestStrangeRecords(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r, _, failed := quiet(t, nil)
+		ok(t, r.coordinator.Begin(t.Context(), "1", "tcc:booking", record(recordDecide, "cancel", deciding{}), journal.Entry{Kind: "later"}))
+		o := NewOperator(r.coordinator.Journal())
+		errs := map[string]error{"look": second(r.Look(t.Context(), "1")), "retry": o.Retry(t.Context(), "1", "", somebody)}
+		for _, err := range o.Unfinished(t.Context()) {
+			errs["list"] = err
+		}
+		r.serve(t, 1)
+		errs["drive"] = failed.all()
+		for what, err := range errs {
+			if err == nil || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "newer version") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		same(t, "records", r.store.records(t, "1"), "decide:cancel", "later:")
+	})
+}
+
+// TestNothingFails: a coordinator has nothing to complain of in transactions that end,
+// nor in one that waits for a person, whoever serves.
+func TestNothingFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 3), newVenue("flight", 1)
+		hotel.bad = func(c branch.Call) (before, after error) {
+			if c.Transaction == "3" {
+				return stubborn(c)
+			}
+			return nil, nil
+		}
+		r, _, failed := quiet(t, nil, hotel, flight)
+		r.serve(t, 1)
+		_, err := r.run(t.Context(), "1", hotel, flight)
+		ok(t, err)
+		_, _ = r.run(t.Context(), "2", hotel, flight)
+		_, err = r.run(t.Context(), "3", hotel)
+		ok(t, err)
+		time.Sleep(time.Hour)
+		if err := failed.all(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestUnfinishedMeanwhile: what has ended, or was forgotten, since it was listed is not
+// told of; nor is what another protocol does.
+func TestUnfinishedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 3)
+		r, store, _ := quiet(t, nil, hotel)
+		for _, id := range []string{"1", "2"} {
+			_, err := r.run(t.Context(), id, hotel)
+			ok(t, err)
+		}
+		ok(t, r.coordinator.Begin(t.Context(), "3", "saga:order", record("begin", "", order{})))
+		o := NewOperator(r.coordinator.Journal())
+		list := func() (ids string) {
+			for out, err := range o.Unfinished(t.Context()) {
+				ids += out.ID
+				ok(t, err)
+			}
+			return ids
+		}
+		if ids := list(); ids != "12" {
+			t.Errorf("%q", ids)
+		}
+		for out := range o.Unfinished(t.Context()) {
+			if out.ID != "1" {
+				t.Errorf("%q, though nobody wants to see more", out.ID)
+			}
+			break
+		}
+		heads, err := store.watched.Heads(t.Context(), "", 10)
+		ok(t, err)
+		r.serve(t, 1)
+		_, err = r.Wait(t.Context(), "1")
+		ok(t, err)
+		store.heads = append([]driver.Head{{Transaction: "0", Type: "tcc:booking"}}, heads...)
+		if ids := list(); ids != "" {
+			t.Errorf("%q", ids)
+		}
+		ok(t, r.coordinator.Journal().Close())
+		for _, err := range o.Unfinished(t.Context()) {
+			wantKind(t, err, interlock.Bug, interlock.ErrClosed)
+		}
+	})
+}
