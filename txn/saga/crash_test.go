@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,18 +14,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
-
-// marking passes a point before and after each append.
-type marking struct {
-	driver.Journal
-	at *crash.Points
-}
-
-func (m marking) Append(ctx context.Context, appends []driver.Append) []error {
-	m.at.Pass()
-	defer m.at.Pass()
-	return m.Journal.Append(ctx, appends)
-}
 
 // effect is a target in the database: a row for each key, in its own transaction.
 func effect(db driver.Beginner[driver.SQL], at *crash.Points) func(ctx context.Context) error {
@@ -51,7 +40,7 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	defer closed()
-	j, err := journal.New(marking{journal.NewTable(db, ""), at}, &journal.Options{Shards: 1})
+	j, err := journal.New(crash.Journal(journal.NewTable(db, ""), at), &journal.Options{Shards: 1})
 	if err != nil {
 		return err
 	}
@@ -90,27 +79,36 @@ func TestKilled(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestKilledTwice kills the next process too, at a point that differs from pair to pair.
+// TestKilledTwice kills the next process too.
 func TestKilledTwice(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		again := 0
-		for first, killed := 2, true; killed; first += 3 {
-			s := scene(t, open(t))
-			if _, killed = crash.Run(t, "engine", first, s.Args...); killed {
-				if _, twice := crash.Run(t, "engine", 1+first*3%7, s.Args...); twice {
-					again++
-				}
-			}
-			crash.Run(t, "engine", 0, s.Args...)
-			if s.Want(t); t.Failed() {
-				t.Fatalf("killed at %d, and at %d", first, 1+first*3%7)
-			}
-		}
-		if again < 4 {
-			t.Errorf("only %d were killed twice", again)
-		}
+		crash.Pairs(t, "engine", 5, func(tb testing.TB) crash.Scene { return scene(tb, open(tb)) })
 	}, databases.Pgx, databases.Maria)
+}
+
+// TestAsleep stops a process anywhere until another one has brought the saga to its end:
+// when it wakes up, still with a claim that it takes for valid, it appends nothing and
+// has no effect.
+func TestAsleep(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		crash.Asleep(t, "engine", "engine", 4, func(tb testing.TB) crash.Sleeper {
+			db := open(tb)
+			db.Exec(tb, crash.EndIdle)
+			return crash.Sleeper{Scene: scene(tb, db), Left: func(tb testing.TB) string {
+				tb.Helper()
+				judgeKilled(tb, db)
+				_, records, err := journal.NewTable(db, "").Read(tb.Context(), "1", 0)
+				ok(tb, err)
+				var all []string
+				for _, r := range records {
+					all = append(all, r.Kind+":"+r.Step)
+				}
+				return strings.Join(all, " ")
+			}}
+		})
+	}, databases.Pgx)
 }
 
 // scene is a database for one saga, and what is to be so in it in the end.

@@ -35,7 +35,7 @@ func localEngine(ctx context.Context, at *crash.Points, args []string) error {
 	}
 	defer closed()
 	table, steps := journal.NewTable(db, ""), crash.Beginner(db, at)
-	j, err := journal.New(marking{table, at}, &journal.Options{Shards: 1})
+	j, err := journal.New(crash.Journal(table, at), &journal.Options{Shards: 1})
 	if err != nil {
 		return err
 	}

@@ -172,19 +172,27 @@ func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, 
 		time.Sleep(p.rest)
 	}
 	at := crashAt(point)
+	return p.live(t, store, g, grant(epoch), at), at.passed
+}
+
+// live is life under a claim.
+func (p plot) live(t *testing.T, store *memory.Journal, g *target, c *claim, at *points) (told *Outcome) {
+	t.Helper()
 	g.points = at
 	d := p.saga(g)
 	r := idle(t, &watched{Journal: store, points: at}, &settings{Options: coordinator.Options{Poll: time.Minute}}, d)
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
-	served, c := make(chan error, 1), grant(epoch)
+	served := make(chan error, 1)
 	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
 	watch := make(chan struct{})
 	go func() {
 		defer close(watch)
 		select {
-		case <-at.crashed:
-			stop(errCrashed)
+		case <-at.reached:
+			if at.over() {
+				stop(errCrashed)
+			}
 		case <-ctx.Done():
 		}
 	}()
@@ -197,7 +205,7 @@ func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, 
 	stop(nil)
 	<-served
 	<-watch
-	return told, at.passed
+	return told
 }
 
 // check judges what is left, by itself: it uses nothing of the machine.

@@ -120,6 +120,12 @@ func (w *watched) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	return w.Journal.Enter(ctx, shard, epoch)
 }
 
+// Read waits until the engine wakes up.
+func (w *watched) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
+	w.points.over()
+	return w.Journal.Read(ctx, id, after)
+}
+
 func repeat(n int, err error) []error {
 	errs := make([]error, n)
 	for i := range errs {
@@ -132,48 +138,61 @@ func repeat(n int, err error) []error {
 // Definite: the engine may conclude nothing from it.
 var errCrashed = errors.New("crashed")
 
-// points are where an engine can crash, numbered from 1 as they are passed: from the
-// chosen one on nothing that it does has an effect.
+// points are where an engine can crash or stop, numbered from 1 as they are passed. From the
+// chosen one on nothing that it does has an effect, or nothing until it is woken.
 type points struct {
 	mu      sync.Mutex
 	chosen  int // 0 is none
 	passed  int
-	crashed chan struct{}
+	reached chan struct{}
 	dead    bool
+	wake    chan struct{} // nil if it crashes
 }
 
-func crashAt(n int) *points { return &points{chosen: n, crashed: make(chan struct{})} }
+func crashAt(n int) *points { return &points{chosen: n, reached: make(chan struct{})} }
+
+func stopAt(n int) *points {
+	return &points{chosen: n, reached: make(chan struct{}), wake: make(chan struct{})}
+}
 
 func (p *points) pass() error {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.dead {
-		return errCrashed
+	if !p.dead {
+		p.passed++
+		if p.passed == p.chosen {
+			p.dead = p.wake == nil
+			close(p.reached)
+		}
 	}
-	if p.passed++; p.passed == p.chosen {
-		p.dead = true
-		close(p.crashed)
+	p.mu.Unlock()
+	if p.over() {
 		return errCrashed
 	}
 	return nil
 }
 
+// over reports whether it has crashed. If it is stopped, that is known when it wakes up.
 func (p *points) over() bool {
 	if p == nil {
 		return false
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dead
+	dead, stopped := p.dead, p.wake != nil && p.passed >= p.chosen
+	p.mu.Unlock()
+	if stopped {
+		<-p.wake
+	}
+	return dead
 }
 
 // target is the participants of all engines: it lets the calls of one key have one
 // effect, and refuses a call behind its undo.
 type target struct {
 	points *points // of the engine that calls; nil is none
+	of     *target // the one that this is a way to; nil if it is none
 
 	mu      sync.Mutex
 	again   map[int]int // behind which call which one comes again, from 1
@@ -187,13 +206,21 @@ func (g *target) take(key string) error {
 	if err := g.points.pass(); err != nil {
 		return err
 	}
+	at := g
+	if g.of != nil {
+		at = g.of
+	}
+	return errors.Join(at.hear(key), g.points.pass())
+}
+
+func (g *target) hear(key string) error {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	err := g.arrive(key)
 	if of := g.again[len(g.calls)]; of > 0 {
 		_ = g.arrive(g.calls[of-1]) // delayed on its way until now; nobody hears the answer
 	}
-	g.mu.Unlock()
-	return errors.Join(err, g.points.pass())
+	return err
 }
 
 func (g *target) arrive(key string) error {

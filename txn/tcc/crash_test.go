@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,18 +16,6 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
-
-// marking passes a point before and after each append.
-type marking struct {
-	driver.Journal
-	at *crash.Points
-}
-
-func (m marking) Append(ctx context.Context, appends []driver.Append) []error {
-	m.at.Pass()
-	defer m.at.Pass()
-	return m.Journal.Append(ctx, appends)
-}
 
 // marked passes a point before each transaction, and before and after its COMMIT: what
 // is done between is done with that, or not at all.
@@ -71,15 +60,22 @@ func newTransfer(db driver.BeginnerAt[driver.SQL], at *crash.Points) transfer {
 	return x
 }
 
-// managerRole is a process that runs the transfer and brings it to its end. In the mode
-// "abandon" it does so only if it is the first, and others serve and sweep.
+// How the processes of a transfer follow each other.
+const (
+	repeated  = "repeated"  // each runs it
+	abandoned = "abandoned" // the first one runs it, others serve and sweep until nothing is held
+	aged      = "aged"      // the same, and the others find it past its time at once
+)
+
+// managerRole is a process that runs the transfer and brings it to its end, as the mode
+// says.
 func managerRole(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
 		return err
 	}
 	defer closed()
-	j, err := journal.New(marking{journal.NewTable(db, ""), at}, &journal.Options{Shards: 1})
+	j, err := journal.New(crash.Journal(journal.NewTable(db, ""), at), &journal.Options{Shards: 1})
 	if err != nil {
 		return err
 	}
@@ -90,7 +86,7 @@ func managerRole(ctx context.Context, at *crash.Points, args []string) error {
 	}
 	x := newTransfer(db, at)
 	o := &Options{}
-	if args[2] == "abandon" {
+	if args[2] == abandoned {
 		o = &Options{Hold: 4 * time.Second, Margin: time.Second}
 	}
 	m, err := New(c, o, x.debit, x.credit)
@@ -110,8 +106,8 @@ func managerRole(ctx context.Context, at *crash.Points, args []string) error {
 	if err != nil {
 		return err
 	}
-	if !first && args[2] == "abandon" {
-		return x.clear(ctx, m)
+	if !first && args[2] != repeated {
+		return x.clear(ctx, m, args[2])
 	}
 	if _, err = m.Run(ctx, "transfer", "1", x.debit.Try(Want{"alice", 3}), x.credit.Try(Want{"bob", 3})); err != nil && !errors.Is(err, ErrCancelled) {
 		return err
@@ -125,45 +121,52 @@ func managerRole(ctx context.Context, at *crash.Points, args []string) error {
 
 // first reports whether no process was here before.
 func (x transfer) first(ctx context.Context) (bool, error) {
+	n, err := x.unmarked(ctx, `select count(*) from started`, `insert into started values (1)`)
+	return n == 0, err
+}
+
+// unmarked looks for a number and runs a statement, without a point.
+func (x transfer) unmarked(ctx context.Context, query, statement string) (n int64, err error) {
 	tx, err := x.db.Begin(ctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	n, err := databases.Value[int64](ctx, tx, `select count(*) from started`)
-	if err == nil {
-		_, err = tx.Exec(ctx, `insert into started values (1)`)
+	if n, err = databases.Value[int64](ctx, tx, query); err == nil && statement != "" {
+		_, err = tx.Exec(ctx, statement)
 	}
 	if err == nil {
 		err = tx.Commit(ctx)
 	}
-	return n == 0, err
+	return n, err
 }
 
-// clear sweeps until nothing is held.
-func (x transfer) clear(ctx context.Context, m *Manager) error {
-	for {
-		if _, err := x.holds.Sweep(ctx, m.Decide, 10); err != nil {
-			return err
+// clear sweeps until nothing is held. It sweeps only if something is due, so that the
+// points are those of what is done.
+func (x transfer) clear(ctx context.Context, m *Manager, mode string) error {
+	const held = `select count(*) from interlock_tcc_hold where state = 'held'`
+	past := ""
+	if mode == aged { // by a clock that is ahead
+		past = `update interlock_tcc_hold set until_ms = 1, ask_ms = 1 where state = 'held'`
+	}
+	left, err := x.unmarked(ctx, held, past)
+	for ; left > 0 && err == nil; left, err = x.unmarked(ctx, held, "") {
+		due, err := x.unmarked(ctx, fmt.Sprintf(held+` and ask_ms <= %d`, time.Now().UnixMilli()), "")
+		if err == nil && due > 0 {
+			_, err = x.holds.Sweep(ctx, m.Decide, 10)
 		}
-		held := 0
-		err := x.holds.within(ctx, func(tx driver.Tx[driver.SQL]) error {
-			n, err := databases.Value[int64](ctx, tx, `select count(*) from interlock_tcc_hold where state = 'held'`)
-			held = int(n)
-			return err
-		})
 		if err != nil {
 			return err
 		}
-		if held == 0 {
-			_, err := m.Wait(ctx, "1")
-			if errors.Is(err, ErrCancelled) || errors.Is(err, ErrNone) {
-				err = nil
-			}
-			return err
-		}
-		sleep(ctx, 50*time.Millisecond)
+		sleep(ctx, 10*time.Millisecond)
 	}
+	if err == nil {
+		_, err = m.Wait(ctx, "1")
+	}
+	if errors.Is(err, ErrCancelled) || errors.Is(err, ErrNone) {
+		err = nil
+	}
+	return err
 }
 
 // TestKilled: a process that is killed around any transaction or append leaves a
@@ -173,33 +176,79 @@ func (x transfer) clear(ctx context.Context, m *Manager) error {
 func TestKilled(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		modes := []string{"abandon"}
+		modes := []string{abandoned}
 		if open(t).Dialect == driver.Postgres { // once is enough: what differs is the participant's side
-			modes = append(modes, "again")
+			modes = append(modes, repeated)
 		}
 		for _, mode := range modes {
 			t.Run(mode, func(t *testing.T) {
 				t.Parallel()
-				points := crash.Once(t, "manager", func(tb testing.TB) crash.Scene {
-					db := open(tb)
-					db.Do(tb, journal.NewTable(db, "").Create)
-					db.Do(tb, Table{}.Create)
-					db.Exec(tb, `create table came (id varchar(100), n bigint)`)
-					db.Exec(tb, `create table started (id bigint)`)
-					db.Do(tb, func(ctx context.Context, tx driver.SQL) error {
-						return errors.Join(Table{}.Set(ctx, tx, "alice", 10), Table{}.Set(ctx, tx, "bob", 10))
-					})
-					return crash.Scene{Args: []string{db.Client, db.URL, mode}, Want: func(tb testing.TB) {
-						tb.Helper()
-						judgeKilled(tb, db, mode)
-					}}
-				})
+				points := crash.Once(t, "manager", func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
 				if points != 16 { // around two tries, the decision, two confirmations and the end
 					t.Errorf("%d points", points)
 				}
 			})
 		}
 	}, databases.Pgx, databases.Maria)
+}
+
+// TestKilledTwice kills the next process too, whether it runs the transfer again or finds
+// holds past their time.
+func TestKilledTwice(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		for _, mode := range []string{aged, repeated} {
+			t.Run(mode, func(t *testing.T) {
+				t.Parallel()
+				crash.Pairs(t, "manager", 2, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
+			})
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestAsleep stops a process anywhere until another one has brought the transfer to its
+// end: when it wakes up it appends nothing, and moves nothing.
+func TestAsleep(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		crash.Asleep(t, "manager", "manager", 4, func(tb testing.TB) crash.Sleeper {
+			db := open(tb)
+			db.Exec(tb, crash.EndIdle)
+			return crash.Sleeper{Scene: killing(tb, db, repeated), Left: func(tb testing.TB) string {
+				tb.Helper()
+				judgeKilled(tb, db, repeated)
+				return recorded(tb, db)
+			}}
+		})
+	}, databases.Pgx)
+}
+
+// recorded is what the journal has.
+func recorded(tb testing.TB, db *databases.DB) string {
+	tb.Helper()
+	_, records, err := journal.NewTable(db, "").Read(tb.Context(), "1", 0)
+	ok(tb, err)
+	var all []string
+	for _, r := range records {
+		all = append(all, r.Kind+":"+r.Step)
+	}
+	return strings.Join(all, " ")
+}
+
+// killing is a database for one transfer, and what is to be so in it in the end.
+func killing(tb testing.TB, db *databases.DB, mode string) crash.Scene {
+	tb.Helper()
+	db.Do(tb, journal.NewTable(db, "").Create)
+	db.Do(tb, Table{}.Create)
+	db.Exec(tb, `create table came (id varchar(100), n bigint)`)
+	db.Exec(tb, `create table started (id bigint)`)
+	db.Do(tb, func(ctx context.Context, tx driver.SQL) error {
+		return errors.Join(Table{}.Set(ctx, tx, "alice", 10), Table{}.Set(ctx, tx, "bob", 10))
+	})
+	return crash.Scene{Args: []string{db.Client, db.URL, mode}, Want: func(tb testing.TB) {
+		tb.Helper()
+		judgeKilled(tb, db, mode)
+	}}
 }
 
 func judgeKilled(tb testing.TB, db *databases.DB, mode string) {
@@ -214,7 +263,7 @@ func judgeKilled(tb testing.TB, db *databases.DB, mode string) {
 	came := databases.One[int64](tb, db, `select count(*) from came`)
 	done := alice == Level{Capacity: 10, Sold: 3} && bob == Level{Capacity: 13} && came == 1
 	nothing := alice == Level{Capacity: 10} && bob == Level{Capacity: 10} && came == 0
-	if !done && (!nothing || mode == "again") {
+	if !done && (!nothing || mode == repeated) {
 		tb.Errorf("alice %+v, bob %+v, %d came", alice, bob, came)
 	}
 	table := journal.NewTable(db, "")

@@ -65,21 +65,29 @@ func (p plot) scene() *scene {
 func (s *scene) life(t *testing.T, epoch int64, point int, again bool) (passed int) {
 	t.Helper()
 	at := crashAt(point)
+	s.live(t, grant(epoch), at, again)
+	return at.passed
+}
+
+// live is life under a claim.
+func (s *scene) live(t *testing.T, c *claim, at *points, again bool) {
+	t.Helper()
+	var venues []*venue
 	for _, v := range s.venues {
-		v.mu.Lock()
-		v.points = at
-		v.mu.Unlock()
+		venues = append(venues, v.by(at))
 	}
-	r := idle(t, &watched{Journal: s.store, points: at}, &Options{Timeout: time.Second}, nil, s.venues...)
+	r := idle(t, &watched{Journal: s.store, points: at}, &Options{Timeout: time.Second}, nil, venues...)
 	ctx, stop := context.WithCancelCause(context.Background())
-	served, c := make(chan error, 1), grant(epoch)
+	served := make(chan error, 1)
 	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
 	watch := make(chan struct{})
 	go func() {
 		defer close(watch)
 		select {
-		case <-at.crashed:
-			stop(errCrashed)
+		case <-at.reached:
+			if at.over() {
+				stop(errCrashed)
+			}
 		case <-ctx.Done():
 		}
 	}()
@@ -92,7 +100,6 @@ func (s *scene) life(t *testing.T, epoch int64, point int, again bool) (passed i
 	stop(nil)
 	<-served
 	<-watch
-	return at.passed
 }
 
 // run runs the transaction, and waits for its end.

@@ -161,42 +161,54 @@ func (w *watched) Read(ctx context.Context, id string, after int64) (driver.Head
 // errCrashed is what everything ends with in a process that has crashed.
 var errCrashed = errors.New("crashed")
 
-// points are where a process can crash, numbered from 1 as they are passed: from the
-// chosen one on nothing that it does has an effect.
+// points are where a process can crash or stop, numbered from 1 as they are passed. From the
+// chosen one on nothing that it does has an effect, or nothing until it is woken.
 type points struct {
 	mu      sync.Mutex
 	chosen  int // 0 is none
 	passed  int
-	crashed chan struct{}
+	reached chan struct{}
 	dead    bool
+	wake    chan struct{} // nil if it crashes
 }
 
-func crashAt(n int) *points { return &points{chosen: n, crashed: make(chan struct{})} }
+func crashAt(n int) *points { return &points{chosen: n, reached: make(chan struct{})} }
+
+func stopAt(n int) *points {
+	return &points{chosen: n, reached: make(chan struct{}), wake: make(chan struct{})}
+}
 
 func (p *points) pass() error {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.dead {
-		return errCrashed
+	if !p.dead {
+		p.passed++
+		if p.passed == p.chosen {
+			p.dead = p.wake == nil
+			close(p.reached)
+		}
 	}
-	if p.passed++; p.passed == p.chosen {
-		p.dead = true
-		close(p.crashed)
+	p.mu.Unlock()
+	if p.over() {
 		return errCrashed
 	}
 	return nil
 }
 
+// over reports whether it has crashed. If it is stopped, that is known when it wakes up.
 func (p *points) over() bool {
 	if p == nil {
 		return false
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dead
+	dead, stopped := p.dead, p.wake != nil && p.passed >= p.chosen
+	p.mu.Unlock()
+	if stopped {
+		<-p.wake
+	}
+	return dead
 }
 
 var (
@@ -247,11 +259,12 @@ func (p *post) count(key string) (n int) {
 // venue is a participant in memory that keeps to what Resource asks for: capacity is
 // never exceeded, and one row a branch is its barrier. It serves all managers.
 type venue struct {
-	name string
-	bad  func(c branch.Call) (before, after error) // of a call; nil is none
+	name   string
+	of     *venue                                    // the one that this is a way to; nil if it is none
+	points *points                                   // of the process that calls
+	bad    func(c branch.Call) (before, after error) // of a call; nil is none
 
 	mu       sync.Mutex
-	points   *points // of the process that calls
 	capacity int
 	holds    map[string]*hold // by transaction
 	post     *post
@@ -262,11 +275,22 @@ func newVenue(name string, capacity int) *venue {
 	return &venue{name: name, capacity: capacity, holds: map[string]*hold{}, post: &post{}}
 }
 
+// by is the way of a process to a venue.
+func (v *venue) by(at *points) *venue { return &venue{name: v.name, of: v, points: at} }
+
+// itself is the venue where calls arrive.
+func (v *venue) itself() *venue {
+	if v.of != nil {
+		return v.of
+	}
+	return v
+}
+
 func (v *venue) define() Definition[string, string] { return Define(v.name, v) }
 
 func (v *venue) Try(ctx context.Context, q string, until time.Time) (string, error) {
 	c := branch.From(ctx)
-	return "hold of " + q, v.take(c, func() error { return v.try(c.Transaction, until) })
+	return "hold of " + q, v.take(c, func(v *venue) error { return v.try(c.Transaction, until) })
 }
 
 func (v *venue) Confirm(ctx context.Context, _ string, h string) error {
@@ -274,19 +298,20 @@ func (v *venue) Confirm(ctx context.Context, _ string, h string) error {
 	if h == "" {
 		return branch.Fail(errors.New("confirmed without its hold"))
 	}
-	return v.take(c, func() error { return v.confirm(c.Transaction) })
+	return v.take(c, func(v *venue) error { return v.confirm(c.Transaction) })
 }
 
 func (v *venue) Cancel(ctx context.Context, _ string, _ *string) error {
 	c := branch.From(ctx)
-	return v.take(c, func() error { return v.cancel(c.Transaction) })
+	return v.take(c, func(v *venue) error { return v.cancel(c.Transaction) })
 }
 
 // take is a call: it can be lost on the way there, and its answer on the way back.
-func (v *venue) take(c branch.Call, do func() error) error {
-	v.mu.Lock()
-	points, bad := v.points, v.bad
-	v.mu.Unlock()
+func (v *venue) take(c branch.Call, do func(v *venue) error) error {
+	at, points := v.itself(), v.points
+	at.mu.Lock()
+	bad := at.bad
+	at.mu.Unlock()
 	var before, after error
 	if bad != nil {
 		before, after = bad(c)
@@ -297,7 +322,7 @@ func (v *venue) take(c branch.Call, do func() error) error {
 	if err := points.pass(); err != nil {
 		return err
 	}
-	err := v.post.deliver(c.Key(), do)
+	err := at.post.deliver(c.Key(), func() error { return do(at) })
 	if after != nil {
 		return after
 	}

@@ -52,9 +52,9 @@ type teller struct {
 	south Resource[*sql.Conn]
 }
 
-// hire makes a teller that passes points around what it sends. The stop function
-// returns once it has ended.
-func hire(ctx context.Context, at *crash.Points, epoch interlock.Token, o *Options, north, south, namespace string) (*teller, func(), error) {
+// hire makes a teller whose messages go this way. The stop function returns once it has
+// ended.
+func hire(ctx context.Context, on way, epoch interlock.Token, o *Options, north, south, namespace string) (*teller, func(), error) {
 	var ends []func()
 	stop := func() {
 		for _, end := range slices.Backward(ends) {
@@ -84,7 +84,7 @@ func hire(ctx context.Context, at *crash.Points, epoch interlock.Token, o *Optio
 	if err != nil {
 		return nil, stop, err
 	}
-	j, err := journal.New(marking{journal.NewTable(store, ""), at}, &journal.Options{Shards: 1})
+	j, err := journal.New(crash.Journal(journal.NewTable(store, ""), on.at), &journal.Options{Shards: 1})
 	if err != nil {
 		return nil, stop, err
 	}
@@ -93,7 +93,7 @@ func hire(ctx context.Context, at *crash.Points, epoch interlock.Token, o *Optio
 	if err != nil {
 		return nil, stop, err
 	}
-	t := &teller{north: At("north", driver.Preparer[pgx.Tx](pointed[pgx.Tx]{pg, at})), south: At("south", driver.Preparer[*sql.Conn](pointed[*sql.Conn]{maria, at}))}
+	t := &teller{north: At("north", crash.Preparer(driver.Preparer[pgx.Tx](pg), on.at, on.turns)), south: At("south", crash.Preparer(driver.Preparer[*sql.Conn](maria), on.at, on.turns))}
 	if t.Manager, err = New(c, o, t.north, t.south); err != nil {
 		return nil, stop, err
 	}
@@ -103,14 +103,18 @@ func hire(ctx context.Context, at *crash.Points, epoch interlock.Token, o *Optio
 	return t, stop, nil
 }
 
-// work serves and watches.
+// work serves and watches. What somebody else has served meanwhile it serves again, under
+// another claim.
 func (t *teller) work(ctx context.Context, epoch interlock.Token) (stop func()) {
-	c := &claim{token: epoch}
-	c.ctx, c.end = context.WithCancelCause(ctx)
+	ctx, end := context.WithCancelCause(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { _ = t.coordinator.Serve(c.ctx, c, 0) })
-	work.Go(func() { _ = t.Watch(c.ctx) })
-	return func() { c.end(interlock.ErrReleased); work.Wait() }
+	work.Go(func() {
+		for ; ctx.Err() == nil; epoch = present() {
+			_ = t.coordinator.Serve(ctx, &claim{token: epoch, ctx: ctx}, 0)
+		}
+	})
+	work.Go(func() { _ = t.Watch(ctx) })
+	return func() { end(interlock.ErrReleased); work.Wait() }
 }
 
 // present is a token for a process that begins now.
@@ -145,73 +149,6 @@ func (t *teller) move(id string) func(ctx context.Context, x *T) error {
 		_, err = south.ExecContext(ctx, `update account set balance = balance + 10 where id = 1`)
 		return err
 	}
-}
-
-// pointed passes a point before and after each message to a participant.
-type pointed[B any] struct {
-	driver.Preparer[B]
-	at *crash.Points
-}
-
-func (p pointed[B]) Begin(ctx context.Context, x driver.XID) (B, driver.Preparing, error) {
-	b, preparing, err := p.Preparer.Begin(ctx, x)
-	return b, pointing{preparing, p.at}, err
-}
-
-func (p pointed[B]) Commit(ctx context.Context, x driver.XID) error {
-	p.at.Pass()
-	defer p.at.Pass()
-	return p.Preparer.Commit(ctx, x)
-}
-
-func (p pointed[B]) Rollback(ctx context.Context, x driver.XID) error {
-	p.at.Pass()
-	defer p.at.Pass()
-	return p.Preparer.Rollback(ctx, x)
-}
-
-type pointing struct {
-	driver.Preparing
-	at *crash.Points
-}
-
-func (p pointing) Prepare(ctx context.Context) (driver.Vote, error) {
-	p.at.Pass()
-	defer p.at.Pass()
-	return p.Preparing.Prepare(ctx)
-}
-
-// marking passes a point before and after each append.
-type marking struct {
-	driver.Journal
-	at *crash.Points
-}
-
-func (m marking) Append(ctx context.Context, appends []driver.Append) []error {
-	m.at.Pass()
-	defer m.at.Pass()
-	return m.Journal.Append(ctx, appends)
-}
-
-// telling is the process that is killed: it makes one transfer, and finishes whatever
-// its predecessors have left.
-func telling(ctx context.Context, at *crash.Points, args []string) error {
-	o := &Options{Patience: 300 * time.Millisecond, Scan: 50 * time.Millisecond}
-	t, stop, err := hire(ctx, at, present(), o, args[0], args[1], args[2])
-	defer stop()
-	if err != nil {
-		return err
-	}
-	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	err = t.Run(bounded, "1", t.move("1"))
-	for interlock.Kind(err) != interlock.Definite && bounded.Err() == nil {
-		err = t.Run(bounded, "1", t.move("1"))
-	}
-	if err != nil && !errors.Is(err, ErrAborted) {
-		return err
-	}
-	return t.finished(bounded)
 }
 
 // finished waits until nothing is in doubt, and all that is decided has ended.
@@ -285,46 +222,16 @@ func (b branches) ledger(tb testing.TB, db *databases.DB) []string {
 	return ids
 }
 
-// TestKilled: a process that is killed between any two of its messages, and sometimes
-// the next one too, leaves a transfer from Postgres to MariaDB that the one after it
-// finishes: all of it or nothing.
-func TestKilled(t *testing.T) {
-	t.Parallel()
-	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
-	scene := func(tb testing.TB) crash.Scene {
-		b := build(tb, pg, maria)
-		return crash.Scene{Args: []string{b.north.URL, b.south.URL, b.namespace()}, Want: func(tb testing.TB) { tb.Helper(); b.judge(tb, nil) }}
-	}
-	t.Run("once", func(t *testing.T) {
-		if points := crash.Once(t, "teller", scene); points != 12 {
-			t.Errorf("%d points, want 12", points)
-		}
-	})
-	const pairs, seed = 6, 8
-	random := rand.New(rand.NewPCG(seed, 0))
-	for range pairs {
-		first, second := 1+random.IntN(12), 1+random.IntN(6)
-		t.Run(fmt.Sprintf("at %d and %d", first, second), func(t *testing.T) {
-			t.Parallel()
-			s := scene(t)
-			crash.Run(t, "teller", first, s.Args...)
-			crash.Run(t, "teller", second, s.Args...)
-			crash.Run(t, "teller", 0, s.Args...)
-			s.Want(t)
-		})
-	}
-}
-
 // TestHastyScanner: while a process moves money by many transfers at once, another one
 // presumes them aborted after no time at all: each is wholly there or not at all, as
 // was told.
 func TestHastyScanner(t *testing.T) {
 	t.Parallel()
 	b := build(t, testbed.Postgres(t), testbed.MariaDB(t))
-	teller, stop, err := hire(t.Context(), nil, present(), &Options{Patience: time.Minute}, b.north.URL, b.south.URL, b.namespace())
+	teller, stop, err := hire(t.Context(), way{}, present(), &Options{Patience: time.Minute}, b.north.URL, b.south.URL, b.namespace())
 	defer stop()
 	ok(t, err)
-	hasty, stopHasty, err := hire(t.Context(), nil, 0, &Options{Patience: time.Millisecond}, b.north.URL, b.south.URL, b.namespace())
+	hasty, stopHasty, err := hire(t.Context(), way{}, 0, &Options{Patience: time.Millisecond}, b.north.URL, b.south.URL, b.namespace())
 	defer stopHasty()
 	ok(t, err)
 	scanning, end := context.WithCancel(t.Context())

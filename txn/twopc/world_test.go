@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"teller": telling}) }
+func TestMain(m *testing.M) { crash.Main(m, roles) }
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -43,17 +43,23 @@ import (
 // order in every run.
 type Role func(ctx context.Context, at *Points, args []string) error
 
-// Points are the places of a process where it can be killed, numbered from 1 as
-// they are passed.
+// Points are the places of a process where it can be killed, or stopped by who walks
+// it, numbered from 1 as they are passed.
 type Points struct {
 	chosen int64 // 0 is none
 	passed atomic.Int64
+	led    *led // nil is nobody's walk
 }
 
 // Pass is one of the points: if it is the chosen one, nothing after it happens.
 // The Points of nobody, nil, are passed.
 func (p *Points) Pass() {
-	if p == nil || p.passed.Add(1) != p.chosen {
+	if p == nil {
+		return
+	}
+	n := p.passed.Add(1)
+	p.led.stop()
+	if n != p.chosen {
 		return
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -82,11 +88,14 @@ func Main(m *testing.M, roles map[string]Role) {
 	if !ok {
 		exit("there is no role %q", name)
 	}
-	chosen, err := strconv.ParseInt(os.Getenv(pointVariable), 10, 64)
-	if err != nil {
+	at := &Points{}
+	if point := os.Getenv(pointVariable); point == each {
+		at.led = newLed(os.Stdin)
+	} else if chosen, err := strconv.ParseInt(point, 10, 64); err != nil {
 		exit("%v", err)
+	} else {
+		at.chosen = chosen
 	}
-	at := &Points{chosen: chosen}
 	if err := role(context.Background(), at, os.Args[1:]); err != nil {
 		exit("role %s: %v", name, err)
 	}
@@ -113,7 +122,7 @@ func Run(tb testing.TB, role string, point int, args ...string) (passed int, kil
 		return point, true
 	}
 	if !state.Success() {
-		tb.Fatalf("role %s, killed at %d: %v\n%s", role, point, state, p.Stderr())
+		tb.Fatalf("role %s, to be killed at %d: %v\n%s", role, point, state, p.Stderr())
 	}
 	for line := range p.Stdout() {
 		if text, ok := strings.CutPrefix(line, donePrefix); ok {
@@ -127,83 +136,17 @@ func Run(tb testing.TB, role string, point int, args ...string) (passed int, kil
 // read what it prints, or kill it itself.
 func Start(tb testing.TB, role string, point int, args ...string) *testbed.Process {
 	tb.Helper()
+	return start(tb, role, strconv.Itoa(point), args)
+}
+
+func start(tb testing.TB, role, point string, args []string) *testbed.Process {
+	tb.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return testbed.Start(tb, testbed.Program{Path: self, Args: args, Env: []string{
-		roleVariable + "=" + role, pointVariable + "=" + strconv.Itoa(point),
+		roleVariable + "=" + role, pointVariable + "=" + point,
 		"GORACE=atexit_sleep_ms=0", // the race detector sleeps a second at each end
 	}})
-}
-
-// A Scene is a world for one run of a role.
-type Scene struct {
-	Args []string         // of the role
-	Want func(testing.TB) // judges what is left once the role has come to an end
-}
-
-// Once kills a role at each of its points, lets it run again to its end, and asks
-// the scene whether all is as it should be. The scene of each point is its own, and
-// they are parallel subtests: Once returns before they have run.
-// It returns how many points there are, and fails the test if there are none.
-func Once(t *testing.T, role string, scene func(testing.TB) Scene) int {
-	t.Helper()
-	all := whole(t, role, scene)
-	for point := 1; point <= all; point++ {
-		t.Run(fmt.Sprintf("killed at %d of %d", point, all), func(t *testing.T) {
-			t.Parallel()
-			play(t, role, scene(t), point)
-		})
-	}
-	return all
-}
-
-// Twice is Once that kills the second run too, at each of its points.
-func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
-	t.Helper()
-	all := whole(t, role, scene)
-	for first := 1; first <= all; first++ {
-		t.Run(fmt.Sprintf("killed at %d of %d", first, all), func(t *testing.T) {
-			t.Parallel()
-			// How long the second run is depends on where the first one ended.
-			for second, killed := 1, true; killed; second++ {
-				s := scene(t)
-				if _, dead := Run(t, role, first, s.Args...); !dead {
-					t.Fatalf("it passed fewer than %d points this time", first)
-				}
-				_, killed = Run(t, role, second, s.Args...)
-				if killed {
-					finish(t, role, s)
-				} else {
-					s.Want(t)
-				}
-			}
-		})
-	}
-}
-
-func whole(t *testing.T, role string, scene func(testing.TB) Scene) int {
-	t.Helper()
-	s := scene(t)
-	all, _ := Run(t, role, 0, s.Args...)
-	if all == 0 {
-		t.Fatalf("role %s passes no point", role)
-	}
-	s.Want(t)
-	return all
-}
-
-func play(t *testing.T, role string, s Scene, point int) {
-	t.Helper()
-	if _, killed := Run(t, role, point, s.Args...); !killed {
-		t.Fatalf("it passed fewer than %d points this time", point)
-	}
-	finish(t, role, s)
-}
-
-func finish(t *testing.T, role string, s Scene) {
-	t.Helper()
-	Run(t, role, 0, s.Args...)
-	s.Want(t)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	crash.Main(m, map[string]crash.Role{"writer": write, "filer": file})
+	crash.Main(m, map[string]crash.Role{"writer": write, "filer": file, "completer": complete})
 }
 
 // write commits two rows, each in a transaction of its own, unless they are there.
@@ -115,4 +116,108 @@ func TestTwice(t *testing.T) {
 			t.Errorf("a run left %q", s)
 		}
 	}
+}
+
+// TestPairs: of all pairs there are as many as were asked for, each time the same.
+func TestPairs(t *testing.T) {
+	if crash.Full() {
+		t.Skip("all of them are TestTwice")
+	}
+	var mu sync.Mutex
+	var seen []string
+	t.Run("filer", func(t *testing.T) {
+		crash.Pairs(t, "filer", 2, func(tb testing.TB) crash.Scene {
+			name := filepath.Join(tb.TempDir(), "letters")
+			return crash.Scene{Args: []string{name}, Want: func(tb testing.TB) {
+				tb.Helper()
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, read(tb, name))
+			}}
+		})
+	})
+	slices.Sort(seen)
+	// A whole run; and two of which one of the runs that were killed had written a letter.
+	if want := []string{"aabc", "aabc", "abc"}; !slices.Equal(seen, want) {
+		t.Errorf("left %v, want %v", seen, want)
+	}
+}
+
+// complete appends those of three letters that are not there.
+func complete(_ context.Context, at *crash.Points, args []string) error {
+	for _, letter := range "abc" {
+		at.Pass()
+		text, err := os.ReadFile(args[0])
+		if err != nil {
+			return err
+		}
+		if strings.ContainsRune(string(text), letter) {
+			continue
+		}
+		if err := os.WriteFile(args[0], []byte(string(text)+string(letter)), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestWalk: a process goes from point to point as it is led.
+func TestWalk(t *testing.T) {
+	name := empty(t)
+	w := crash.Lead(t, "completer", name)
+	for point, want := range []string{"", "a", "ab"} {
+		if !w.Next() {
+			t.Fatalf("it ended before point %d", point+1)
+		}
+		w.Pause()
+		if got := read(t, name); got != want {
+			t.Errorf("at point %d there is %q, want %q", point+1, got, want)
+		}
+		w.Resume()
+	}
+	if w.Next() {
+		t.Error("there is a fourth point")
+	}
+	if got := read(t, name); got != "abc" {
+		t.Errorf("at the end there is %q", got)
+	}
+}
+
+// TestAsleep: at each point all is done by the heir, and nothing by who wakes up.
+func TestAsleep(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	t.Run("completer", func(t *testing.T) {
+		crash.Asleep(t, "completer", "completer", 3, func(tb testing.TB) crash.Sleeper {
+			name := empty(tb)
+			left := func(tb testing.TB) string { tb.Helper(); return read(tb, name) }
+			return crash.Sleeper{Left: left, Scene: crash.Scene{Args: []string{name}, Want: func(tb testing.TB) {
+				tb.Helper()
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, left(tb))
+			}}}
+		})
+	})
+	if len(seen) != 4 || slices.ContainsFunc(seen, func(s string) bool { return s != "abc" }) {
+		t.Errorf("left %v", seen)
+	}
+}
+
+func empty(tb testing.TB) (name string) {
+	tb.Helper()
+	name = filepath.Join(tb.TempDir(), "letters")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return name
+}
+
+func read(tb testing.TB, name string) string {
+	tb.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
 }

@@ -42,7 +42,7 @@ type transfer struct {
 	Amount   int64
 }
 
-func newBank(t *testing.T, accounts ...string) *bank {
+func newBank(t testing.TB, accounts ...string) *bank {
 	b := &bank{accounts: map[string]int64{}, states: map[string]state{}}
 	for _, a := range accounts {
 		b.accounts[a] = 1000

@@ -18,7 +18,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"coordinator": coordinate}) }
+func TestMain(m *testing.M) {
+	crash.Main(m, map[string]crash.Role{"coordinator": coordinate, "alone": alone})
+}
 
 // shards of the journal, and ttl of the claims on them.
 const (
@@ -26,17 +28,15 @@ const (
 	ttl    = 3 * time.Second
 )
 
-// engine is that of a journal, and what ends it.
-type engine struct {
-	*saga.Engine
+// node is a coordinator on the journal of a backend, and what ends it.
+type node struct {
 	coordinator *coordinator.Coordinator
 	journal     *journal.Journal
-	transfer    saga.Definition[transfer]
+	at          *crash.Points // around appends and calls
 	close       func()
 }
 
-// open makes an engine on the journal of a backend, whose sagas call a bank.
-func open(ctx context.Context, url, bank string) (*engine, error) {
+func connect(ctx context.Context, url string, at *crash.Points) (*node, error) {
 	target, err := backend.Parse(url)
 	if err != nil {
 		return nil, err
@@ -45,19 +45,40 @@ func open(ctx context.Context, url, bank string) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{}
-	if e.journal, err = journal.New(store, &journal.Options{Shards: shards}); err != nil {
+	n := &node{at: at}
+	if n.journal, err = journal.New(crash.Journal(store, at), &journal.Options{Shards: shards}); err != nil {
+		disconnect()
 		return nil, err
 	}
-	e.close = func() { _ = e.journal.Close(); disconnect() }
-	if e.coordinator, err = coordinator.New(e.journal, &coordinator.Options{Poll: 100 * time.Millisecond, Recheck: 2 * time.Second}); err != nil {
+	n.close = func() { _ = n.journal.Close(); disconnect() }
+	n.coordinator, err = coordinator.New(n.journal, &coordinator.Options{Poll: 100 * time.Millisecond, Recheck: 2 * time.Second})
+	return n, err
+}
+
+// engine has sagas that call a bank.
+type engine struct {
+	*saga.Engine
+	*node
+	transfer saga.Definition[transfer]
+}
+
+func open(ctx context.Context, url, bank string) (*engine, error) {
+	n, err := connect(ctx, url, nil)
+	if err != nil {
 		return nil, err
 	}
+	return n.engine(bank)
+}
+
+func (n *node) engine(bank string) (e *engine, err error) {
+	e = &engine{node: n}
 	call := func(ctx context.Context, of transfer) (struct{}, error) {
 		text, err := json.Marshal(of)
 		if err != nil {
 			return struct{}{}, err
 		}
+		n.at.Pass()
+		defer n.at.Pass()
 		_, err = branch.Caller{}.Post(ctx, bank, branch.From(ctx), text)
 		return struct{}{}, err
 	}
@@ -93,7 +114,7 @@ func coordinate(ctx context.Context, _ *crash.Points, args []string) error {
 	}
 	fmt.Println("serving")
 	if values == nil {
-		return underOneLock(ctx, e, locks)
+		return e.underOneLock(ctx, locks)
 	}
 	_, err = own.Join(ctx, locks, values, "sagas", own.Layout{Partitions: shards}, &own.Options{
 		Work: func(ctx context.Context, p own.Partition) error { return e.coordinator.Serve(ctx, p.Claim, p.Index) },
@@ -105,13 +126,13 @@ func coordinate(ctx context.Context, _ *crash.Points, args []string) error {
 	return ctx.Err()
 }
 
-func underOneLock(ctx context.Context, e *engine, locks *backend.Locks) error {
+func (n *node) underOneLock(ctx context.Context, locks *backend.Locks) error {
 	l, err := lock.NewFenced(locks, nil)
 	if err != nil {
 		return err
 	}
 	for {
-		err := l.Do(ctx, "sagas", func(ctx context.Context, c interlock.Claim) error { return e.coordinator.Run(ctx, c) })
+		err := l.Do(ctx, "sagas", func(ctx context.Context, c interlock.Claim) error { return n.coordinator.Run(ctx, c) })
 		if ctx.Err() != nil {
 			return err
 		}

@@ -1,0 +1,160 @@
+package crash
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// each is the point of a child that is walked: it waits at every one.
+const each = "each"
+
+// atPrefix begins the line in which it says so, and onward and home are the answers.
+const (
+	atPrefix = "crash: at a point"
+	onward   = "to the next"
+	home     = "to the end"
+)
+
+// A Walk leads a process from point to point. While it waits at one nothing of it passes
+// another, but what is under way goes on; between Pause and Resume nothing does.
+type Walk struct {
+	tb   testing.TB
+	role string
+	*testbed.Process
+	at int
+}
+
+// Lead begins the walk of a process that plays a role, before its first point.
+func Lead(tb testing.TB, role string, args ...string) *Walk {
+	tb.Helper()
+	return &Walk{tb: tb, role: role, Process: start(tb, role, each, args)}
+}
+
+// Next goes on to the next point, and returns when the process is there. It is false if
+// the process has come to its end instead.
+func (w *Walk) Next() bool {
+	tb := w.tb
+	tb.Helper()
+	if w.at > 0 {
+		w.answer(onward)
+	}
+	for {
+		switch line := w.Line(bound); {
+		case line == atPrefix:
+			w.at++
+			return true
+		case strings.HasPrefix(line, donePrefix):
+			w.ended()
+			return false
+		}
+	}
+}
+
+// To goes on to a point, counted from 1.
+func (w *Walk) To(point int) {
+	w.tb.Helper()
+	for w.at < point {
+		if !w.Next() {
+			w.tb.Fatalf("role %s passed fewer than %d points this time", w.role, point)
+		}
+	}
+}
+
+// End lets the process go on to its end, and waits for that. One that fails by itself
+// fails the test.
+func (w *Walk) End() {
+	w.tb.Helper()
+	w.answer(home)
+	w.ended()
+}
+
+func (w *Walk) ended() {
+	w.tb.Helper()
+	if state := w.Wait(bound); !state.Success() {
+		w.tb.Fatalf("role %s, led to point %d: %v\n%s", w.role, w.at, state, w.Stderr())
+	}
+}
+
+func (w *Walk) answer(line string) {
+	w.tb.Helper()
+	if _, err := fmt.Fprintln(w.Stdin(), line); err != nil {
+		w.tb.Fatalf("role %s, led to point %d: %v\n%s", w.role, w.at, err, w.Stderr())
+	}
+}
+
+// led is what a process that is walked goes by.
+type led struct {
+	mu     sync.Mutex
+	orders *bufio.Reader
+	free   bool // it is to stop nowhere any more
+}
+
+func newLed(orders io.Reader) *led { return &led{orders: bufio.NewReader(orders)} }
+
+// stop waits for the order to go on.
+func (l *led) stop() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.free {
+		return
+	}
+	fmt.Println(atPrefix)
+	line, err := l.orders.ReadString('\n')
+	l.free = err != nil || strings.TrimSpace(line) == home
+}
+
+// Sleeper is a [Scene] of a process that is stopped while another one is at work.
+type Sleeper struct {
+	Scene
+	// Left is what may not change when the process wakes up; empty is that it may go
+	// on, because the other one has found nothing.
+	Left func(testing.TB) string
+}
+
+// EndIdle has PostgreSQL end, in this database, sessions that wait in a transaction for
+// longer than a second: those of a process that was stopped. Without it the locks that
+// such a process has last until it wakes up.
+const EndIdle = `do $$ begin
+	execute format('alter database %I set idle_in_transaction_session_timeout = ''1s''', current_database());
+end $$`
+
+// Asleep stops a role by SIGSTOP at each of its points, has another process play heir to
+// its end, and wakes the first. All has to be as it should be, and what the heir has left
+// as it was. Unless [Full] says so, the points are as many as sample says, spread over all.
+func Asleep(t *testing.T, role, heir string, sample int, scene func(testing.TB) Sleeper) {
+	t.Helper()
+	all := whole(t, role, func(tb testing.TB) Scene { return scene(tb).Scene })
+	if Full() {
+		sample = all
+	}
+	for _, point := range spread(diceOf(t), sample, all) {
+		t.Run(fmt.Sprintf("asleep at %d of %d", point, all), func(t *testing.T) {
+			t.Parallel()
+			sleep(t, role, heir, point, scene(t))
+		})
+	}
+}
+
+func sleep(t *testing.T, role, heir string, point int, s Sleeper) {
+	t.Helper()
+	w := Lead(t, role, s.Args...)
+	w.To(point)
+	w.Pause()
+	Run(t, heir, 0, s.Args...)
+	left := s.Left(t)
+	w.Resume()
+	w.End()
+	s.Want(t)
+	if now := s.Left(t); left != "" && now != left {
+		t.Errorf("it was left as\n%s\nand when the process had woken it was\n%s", left, now)
+	}
+}

@@ -1,0 +1,71 @@
+package saga
+
+import (
+	"context"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// TestStoppedAnywhere: an engine that is stopped at any point until another one has
+// brought the saga to its end appends nothing when it wakes up, and has no effect: neither
+// if it still takes its claim for valid, nor if it sees that this is over. Then it makes
+// no call either, but those that were on their way.
+func TestStoppedAnywhere(t *testing.T) {
+	for name, p := range plots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			told := 0
+			for point := 1; point <= p.points; point++ {
+				for _, expired := range []bool{false, true} {
+					bubble(t, func(t *testing.T) {
+						if p.stopped(t, point, expired) != nil {
+							told++
+						}
+					})
+					if t.Failed() {
+						t.Fatalf("stopped at %d of %d, sees that its claim is over: %v", point, p.points, expired)
+					}
+				}
+			}
+			if told == 0 {
+				t.Error("nobody who woke up was told the outcome")
+			}
+		})
+	}
+}
+
+// stopped stops an engine at a point, and returns what was told to its caller.
+func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
+	g, store := &target{}, memory.NewJournal()
+	at, former, first := stopAt(point), grant(1), make(chan *Outcome, 1)
+	go func() { first <- p.live(t, store, &target{of: g}, former, at) }()
+	<-at.reached
+	heir, _ := p.life(t, store, g, 2, 0)
+	p.check(t, store, g, heir)
+	records, effects, calls := history(t, store), g.did(), len(g.calls)
+	former.expired.Store(expired)
+	close(at.wake)
+	told = <-first
+	same(t, "records", history(t, store), records...)
+	same(t, "effects", g.did(), effects...)
+	if late := len(g.calls) - calls; expired && late > 2 { // there are two in a group
+		t.Errorf("%d calls behind its claim: %v", late, g.calls[calls:])
+	}
+	if told != nil && told.State != p.end {
+		t.Errorf("told %+v, want %v", told, p.end)
+	}
+	unscheduled(t, store)
+	return told
+}
+
+// history are the records of the saga, as kind:step.
+func history(t *testing.T, store *memory.Journal) (all []string) {
+	t.Helper()
+	_, records, err := store.Read(context.Background(), "1", 0)
+	ok(t, err)
+	for _, r := range records {
+		all = append(all, r.Kind+":"+r.Step)
+	}
+	return all
+}

@@ -1,0 +1,114 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// roles are processes that are killed and stopped.
+var roles = map[string]crash.Role{"teller": telling, "teller in turn": tellingInTurn, "finisher": finishing}
+
+// way is what messages of a process pass.
+type way struct {
+	at    *crash.Points
+	turns *sync.Mutex // nil is that those to participants may be under way at the same time
+}
+
+// hasty presumes and scans so soon that tests need not wait.
+var hasty = Options{Patience: 300 * time.Millisecond, Scan: 50 * time.Millisecond}
+
+// telling is the process that is killed: it makes one transfer, and finishes whatever
+// its predecessors have left.
+func telling(ctx context.Context, at *crash.Points, args []string) error {
+	return tell(ctx, way{at: at}, hasty, args)
+}
+
+// tellingInTurn sends one message after the other, and finds nothing in doubt meanwhile.
+func tellingInTurn(ctx context.Context, at *crash.Points, args []string) error {
+	return tell(ctx, way{at, &sync.Mutex{}}, Options{Scan: time.Hour}, args)
+}
+
+func tell(ctx context.Context, on way, o Options, args []string) error {
+	t, stop, err := hire(ctx, on, present(), &o, args[0], args[1], args[2])
+	defer stop()
+	if err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = t.Run(bounded, "1", t.move("1"))
+	for interlock.Kind(err) != interlock.Definite && bounded.Err() == nil {
+		err = t.Run(bounded, "1", t.move("1"))
+	}
+	if err != nil && !errors.Is(err, ErrAborted) {
+		return err
+	}
+	return t.finished(bounded)
+}
+
+// finishing finishes what others have left, and makes no transfer.
+func finishing(ctx context.Context, at *crash.Points, args []string) error {
+	t, stop, err := hire(ctx, way{at: at}, present(), &hasty, args[0], args[1], args[2])
+	defer stop()
+	if err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return t.finished(bounded)
+}
+
+// killing is a scene of one transfer.
+func (b branches) killing() crash.Scene {
+	return crash.Scene{Args: []string{b.north.URL, b.south.URL, b.namespace()}, Want: func(tb testing.TB) { tb.Helper(); b.judge(tb, nil) }}
+}
+
+// TestKilled: a process that is killed between any two of its messages, and the next one
+// too, leaves a transfer from Postgres to MariaDB that the one after it finishes: all of
+// it or nothing.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	scene := func(tb testing.TB) crash.Scene { return build(tb, pg, maria).killing() }
+	t.Run("once", func(t *testing.T) {
+		if points := crash.Once(t, "teller", scene); points != 12 {
+			t.Errorf("%d points, want 12", points)
+		}
+	})
+	t.Run("twice", func(t *testing.T) { crash.Pairs(t, "teller", 6, scene) })
+}
+
+// TestAsleep stops a process anywhere until another one has finished what it left: when
+// it wakes up it appends nothing behind that, and moves nothing that is decided.
+func TestAsleep(t *testing.T) {
+	t.Parallel()
+	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	crash.Asleep(t, "teller", "finisher", 4, func(tb testing.TB) crash.Sleeper {
+		b := build(tb, pg, maria)
+		return crash.Sleeper{Scene: b.killing(), Left: b.recorded}
+	})
+}
+
+// recorded is what the journal has, and how much was moved; nothing if that is undecided.
+func (b branches) recorded(tb testing.TB) string {
+	tb.Helper()
+	_, records, err := journal.NewTable(b.north, "").Read(tb.Context(), Key("1"), 0)
+	ok(tb, err)
+	if len(records) == 0 {
+		return ""
+	}
+	var all []string
+	for _, r := range records {
+		all = append(all, r.Kind+":"+r.Step)
+	}
+	return strings.Join(append(all, b.ledger(tb, b.north)...), " ")
+}
