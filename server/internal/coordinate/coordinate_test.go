@@ -1,0 +1,190 @@
+package coordinate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = time.Minute
+
+// running is a service that takes requests until it is stopped.
+type running struct {
+	t       *testing.T
+	address string
+	client  *http.Client
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+func start(t *testing.T, url string) *running {
+	t.Helper()
+	target, err := backend.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Tell: func(err error) { t.Log(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	transport := &http.Transport{}
+	r := &running{t: t, address: l.Addr().String(), client: &http.Client{Transport: transport}, stop: stop, ended: make(chan error, 1)}
+	go func() {
+		err := s.Serve(ctx, l)
+		s.Close()
+		r.ended <- err
+		close(r.ended)
+	}()
+	t.Cleanup(func() { stop(); <-r.ended; transport.CloseIdleConnections() })
+	return r
+}
+
+// do sends a request, and gives its answer.
+func (r *running) do(method, path, body string, headers ...string) (status int, answer map[string]any, err error) {
+	request, err := http.NewRequest(method, "http://"+r.address+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	request.Host = request.Header.Get("Host")
+	response, err := r.client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, answer, errors.Join(err, json.Unmarshal(text, &answer))
+}
+
+func (r *running) must(method, path, body string, want int, headers ...string) map[string]any {
+	r.t.Helper()
+	status, answer, err := r.do(method, path, body, headers...)
+	if err != nil || status != want {
+		r.t.Fatalf("%s %s: %d %v, %v, want %d", method, path, status, answer, err, want)
+	}
+	return answer
+}
+
+// busy is a participant that is at work until it may end, or its caller has gone.
+func busy(t *testing.T) (order string, at *atomic.Int64, well *atomic.Bool) {
+	t.Helper()
+	at, well = new(atomic.Int64), new(atomic.Bool)
+	server := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+		if well.Load() {
+			return nil, nil
+		}
+		at.Add(1)
+		defer at.Add(-1)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}))
+	t.Cleanup(server.Close)
+	return fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, server.URL), at, well
+}
+
+// TestStopIsOrderly: who waits for an answer has one at once, calls under way are given
+// up, nobody is let in any more, and another service goes on with what was begun.
+func TestStopIsOrderly(t *testing.T) {
+	t.Parallel()
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	order, at, well := busy(t)
+	s := start(t, url)
+	const waiting = 8
+	answers := make(chan string, waiting)
+	for i := range waiting {
+		go func() {
+			status, answer, err := s.do("POST", fmt.Sprintf("/v1/sagas/%d?wait=1m", i), order)
+			answers <- fmt.Sprint(status, " ", answer["kind"], " ", answer["state"], " ", err)
+		}()
+	}
+	testbed.Eventually(t, "all are called", patience, func() bool { return at.Load() == waiting })
+	began := time.Now()
+	s.stop()
+	for range waiting {
+		if got := <-answers; got != "504 uncertain <nil> <nil>" && got != "200 <nil> RUNNING <nil>" && got != "503 retryable <nil> <nil>" {
+			t.Error("who waits is told", got)
+		}
+	}
+	if err := <-s.ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > shutdown+5*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+	testbed.Eventually(t, "no call is under way", patience, func() bool { return at.Load() == 0 })
+	if conn, err := net.Dial("tcp", s.address); err == nil {
+		conn.Close()
+		t.Error("somebody is let in")
+	}
+	well.Store(true)
+	next := start(t, url)
+	for i := range waiting {
+		if got := next.must("GET", fmt.Sprintf("/v1/sagas/%d?wait=1m", i), "", 200)["state"]; got != "SUCCEEDED" {
+			t.Errorf("saga %d is %v", i, got)
+		}
+	}
+}
+
+// TestPagesAreRefused, also those that count as the service's own, because their name
+// was made to mean its address.
+func TestPagesAreRefused(t *testing.T) {
+	t.Parallel()
+	order, _, well := busy(t)
+	well.Store(true)
+	s := start(t, "etcd://"+testbed.Etcd(t).Addr())
+	own := "rebound.example:7461"
+	s.must("POST", "/v1/sagas/1", order, 403, "Host", own, "Origin", "http://"+own)
+	s.must("POST", "/v1/sagas/1", order, 403, "Host", own, "Origin", "http://"+own, "Sec-Fetch-Site", "same-origin")
+	s.must("POST", "/v1/sagas/1", order, 403, "Origin", "null")
+	s.must("POST", "/v1/2pc/1/decision", "", 403, "Sec-Fetch-Site", "cross-site")
+	s.must("GET", "/v1/sagas/1", "", 404)
+	s.must("POST", "/v1/sagas/1?wait=1m", order, 200, "Host", "coordinator.internal") // of a program, or a proxy
+}
+
+// TestHeadersThatDoNotCome are not waited for, and neither is a header without an end.
+func TestHeadersThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	s := start(t, "etcd://"+testbed.Etcd(t).Addr())
+	for name, sent := range map[string]string{
+		"nothing": "", "a part": "POST /v1/sagas/1 HTTP/1.1\r\nHost: x\r\nX: ", "too many": "GET /v1/sagas/1 HTTP/1.1\r\nX: " + strings.Repeat("x", 2<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", s.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			_, _ = io.WriteString(conn, sent) // which it may refuse to read
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("it is waited for")
+			}
+		})
+	}
+}
