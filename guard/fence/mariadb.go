@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // mariadb keeps marks in MariaDB.
@@ -118,12 +119,8 @@ func outdated(resource string) error {
 		Err: errors.New("the transaction had read before it entered, and reads from before the last entry")}
 }
 
-// exactly finds the row whose key is the parameter. MariaDB compares numbers
-// with any text, and texts without their case: the row must be the one meant.
-const exactly = `%[1]s = ? and convert(%[1]s using utf8mb4) collate utf8mb4_nopad_bin = ?`
-
 func (mariadb) enterColumn(ctx context.Context, db driver.SQL, q columns, e entry) (f found, err error) {
-	where := fmt.Sprintf(exactly, q.key)
+	where := sqltext.ExactlyMaria(q.key)
 	query := fmt.Sprintf(`select coalesce(%s, 0), ? <= %s from %s where %s for update`, q.column, mariadbLimit, q.table, where)
 	err = db.Query(ctx, query, []any{int64(e.token), e.resource, e.resource}, func(scan func(...any) error) error {
 		f.rows++

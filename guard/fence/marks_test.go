@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 var column = fence.Column{Table: "account", Key: "id", Column: "fence"}
@@ -140,7 +141,7 @@ func testWaits(t *testing.T, w world) {
 			}
 			first := w.begun(t)
 			ok(t, marks.Enter(t.Context(), first, "alice", token(tt.first), "first"))
-			second := later(t, func() error { return w.enter(t, marks, "alice", token(tt.second)) })
+			second := testbed.Later(t, bound, func() error { return w.enter(t, marks, "alice", token(tt.second)) })
 			w.blocked(t, 1)
 			if tt.commit {
 				ok(t, first.Commit(t.Context()))
@@ -168,7 +169,7 @@ func testSnapshots(t *testing.T, w world) {
 			ok(t, w.enter(t, marks, "alice", token(1)))
 			first := w.begun(t)
 			ok(t, marks.Enter(t.Context(), first, "alice", token(1), "first"))
-			second := later(t, func() error {
+			second := testbed.Later(t, bound, func() error {
 				return c.tx(t.Context(), marks, grant(2, bound), "alice", func(ctx context.Context, db driver.SQL) error {
 					if !w.snapshots {
 						t.Errorf("%s, %s: ran on a snapshot from before the last write", level, kind)

@@ -35,7 +35,7 @@ func testRenewedClaimWaits(t *testing.T, w world) {
 	first := w.begun(t)
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
 	c := grant(2, time.Second)
-	waited := later(t, func() error { return w.tx(t.Context(), w.table, c, "alice", nothing) })
+	waited := testbed.Later(t, bound, func() error { return w.tx(t.Context(), w.table, c, "alice", nothing) })
 	w.blocked(t, 1)
 	c.renew(time.Minute)
 	wantKind(t, waited(), interlock.Retryable, nil)
@@ -48,7 +48,7 @@ func (w world) commit(t *testing.T, c *claim) (result func() error) {
 	t.Helper()
 	behind, proxy := w.behindProxy(t)
 	t.Cleanup(proxy.Heal) // so that the client need not wait for the end of its connection
-	result = later(t, func() error {
+	result = testbed.Later(t, bound, func() error {
 		return behind.tx(context.Background(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
 			_, err := db.Exec(ctx, `update account set balance = 7 where id = 'alice'`)
 			proxy.DropReplies()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testShared: a mark that is shared is not raised meanwhile, and can be shared by
@@ -26,7 +27,7 @@ func testShared(t *testing.T, w world) {
 			t.Errorf("shared %s, want %s", got, want)
 		}
 	}
-	entered := later(t, func() error {
+	entered := testbed.Later(t, bound, func() error {
 		return w.try(context.Background(), func(ctx context.Context, db driver.SQL) error {
 			return w.table.Enter(ctx, db, "a", token(2), "")
 		})

@@ -52,7 +52,7 @@ func testStuck(t *testing.T, w world) {
 		read, wake := make(chan struct{}), make(chan struct{})
 		old := grant(1, ttl)
 		granted := time.Now()
-		stopped := later(t, func() error {
+		stopped := testbed.Later(t, bound, func() error {
 			return w.tx(t.Context(), w.table, old, name, func(ctx context.Context, db driver.SQL) error {
 				if _, err := one[int64](ctx, db, `select balance from account where id = 'alice'`); err != nil {
 					return err
@@ -284,7 +284,7 @@ func testLostCommit(t *testing.T, w world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		claim, balance := grant(1+i, bound), fmt.Sprint(40+i)
-		lost := later(t, func() error {
+		lost := testbed.Later(t, bound, func() error {
 			return c.tx(ctx, w.table, claim, "alice", func(ctx context.Context, db driver.SQL) error {
 				_, err := db.Exec(ctx, `update account set balance = `+balance+` where id = 'alice'`)
 				proxy.DropReplies()
@@ -338,7 +338,7 @@ func testBoundAfterWait(t *testing.T, w world) {
 	c := grant(2, 3*time.Second) // which bounds idle time to two seconds
 	var remaining time.Duration
 	var idle int64
-	second := later(t, func() error {
+	second := testbed.Later(t, bound, func() error {
 		return w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) (err error) {
 			remaining = c.Remaining()
 			idle, err = one[int64](ctx, db, w.idleLimit)

@@ -277,20 +277,3 @@ func (w world) blocked(t *testing.T, n int) {
 	t.Helper()
 	testbed.Eventually(t, "a session waits", bound, func() bool { return w.text(t, w.waiting) == fmt.Sprint(n) })
 }
-
-// later runs fn and gives its error, within bound.
-func later(t *testing.T, fn func() error) (wait func() error) {
-	t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- fn() }()
-	return func() error {
-		t.Helper()
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(bound):
-			t.Fatalf("still running after %v", bound)
-			return nil
-		}
-	}
-}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // batchSize is how many messages one statement records.
@@ -26,7 +27,7 @@ const batchSize = 500
 // other, and not both. Messages with a sequence number are a Bug here.
 func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
 	var outcomes []Outcome
-	err := whole(ctx, in, db, func(begin func()) (err error) {
+	err := transact.Whole(ctx, db, halfDone, func(begin func()) (err error) {
 		outcomes, err = in.batch(ctx, db, messages, begin, fn)
 		return err
 	})

@@ -195,14 +195,14 @@ func testBatchInTransaction(t *testing.T, w world) {
 }
 
 func testBatchCosts(t *testing.T, w world) {
-	db := &counted{Beginner: w.DB}
+	db := &databases.Counted{BeginnerAt: w.DB}
 	deliver := func(what string, from, to int, statements, commits int64) {
 		t.Helper()
-		db.reset()
+		db.Reset()
 		_, err := once.BatchTx(t.Context(), db, w.inbox, messages(from, to), effectsOf)
 		ok(t, err)
-		if db.statements.Load() != statements || db.commits.Load() != commits {
-			t.Errorf("%s: %d statements, %d commits, want %d, %d", what, db.statements.Load(), db.commits.Load(), statements, commits)
+		if db.Statements.Load() != statements || db.Commits.Load() != commits {
+			t.Errorf("%s: %d statements, %d commits, want %d, %d", what, db.Statements.Load(), db.Commits.Load(), statements, commits)
 		}
 	}
 	look := int64(0)

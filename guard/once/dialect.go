@@ -18,8 +18,6 @@ type dialect interface {
 	look(ctx context.Context, db driver.SQL, t tables, ids []string) (map[string]finding, error)
 	// clean deletes records that are too old, so many at most.
 	clean(ctx context.Context, db driver.SQL, t tables, limit int) (int64, error)
-	// spoil makes sure that the transaction cannot be committed as it is.
-	spoil(ctx context.Context, db driver.SQL)
 	sequencer
 }
 

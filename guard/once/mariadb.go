@@ -105,16 +105,6 @@ and recorded_at < utc_timestamp(6) - interval ? microsecond`, append(append([]an
 	return cleaned, nil
 }
 
-// spoil undoes the transaction, since a statement that fails would not keep MariaDB
-// from committing the others; and then fails as a deadlock does, after which the
-// driver lets nothing more be sent.
-func (mariadb) spoil(ctx context.Context, db driver.SQL) {
-	_, _ = db.Exec(ctx, `begin not atomic
-	rollback;
-	signal sqlstate '40001' set mysql_errno = 1213, message_text = 'the effect of a message failed: its record must not be committed';
-end`)
-}
-
 // touch makes the row of a key, and locks it. Its epoch is that of nowhere.
 const touch = `
 insert into %s (consumer, message_key, epoch, seq, moved_at) values (?, ?, -1, 0, utc_timestamp(6))

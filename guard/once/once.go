@@ -3,10 +3,10 @@ package once
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 var errOvertaken = errors.New("the same message had its effect meanwhile, in another transaction: roll back, and it will be found a duplicate")
@@ -30,7 +30,7 @@ var errOvertaken = errors.New("the same message had its effect meanwhile, in ano
 // back too.
 func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	var outcome Outcome
-	err := whole(ctx, in, db, func(begin func()) (err error) {
+	err := transact.Whole(ctx, db, halfDone, func(begin func()) (err error) {
 		outcome, err = in.once(ctx, db, m, begun(begin, fn))
 		return err
 	})
@@ -48,27 +48,8 @@ func begun(begin func(), fn func(context.Context) error) func(context.Context) e
 	}
 }
 
-// spoilTimeout bounds the statement that spoils a transaction.
-const spoilTimeout = 5 * time.Second
-
-// whole spoils the transaction if do does not come to a good end after it has told
-// that it begins.
-func whole(ctx context.Context, in Inbox, db driver.SQL, do func(begin func()) error) error {
-	begun, good := false, false
-	defer func() {
-		if !begun || good {
-			return
-		}
-		if d, err := in.speak("spoil", db); err == nil {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoilTimeout)
-			defer cancel()
-			d.spoil(ctx, db)
-		}
-	}()
-	err := do(func() { begun = true })
-	good = err == nil
-	return err
-}
+// halfDone is why a transaction cannot be committed whose effect failed.
+const halfDone = "the effect of a message failed: its record must not be committed"
 
 // once is Once that leaves the transaction to whoever called it.
 func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(context.Context) error) (outcome Outcome, err error) {

@@ -300,14 +300,14 @@ mismatched {billing m1  0 0}`; got != wanted {
 }
 
 func testCosts(t *testing.T, w world) {
-	db := &counted{Beginner: w.DB}
+	db := &databases.Counted{BeginnerAt: w.DB}
 	deliver := func(what string, m once.Message, statements, commits int64) {
 		t.Helper()
-		db.reset()
+		db.Reset()
 		_, err := once.Tx(t.Context(), db, w.inbox, m, effect(m.ID))
 		ok(t, err)
-		if db.statements.Load() != statements || db.commits.Load() != commits {
-			t.Errorf("%s: %d statements, %d commits, want %d, %d", what, db.statements.Load(), db.commits.Load(), statements, commits)
+		if db.Statements.Load() != statements || db.Commits.Load() != commits {
+			t.Errorf("%s: %d statements, %d commits, want %d, %d", what, db.Statements.Load(), db.Commits.Load(), statements, commits)
 		}
 	}
 	deliver("a new message", message(1), 1+1, 1)

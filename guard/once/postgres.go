@@ -130,8 +130,3 @@ delete from %[1]s where consumer = $1::text and message_id = any(array(
 	where consumer = $1::text and recorded_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
 	order by recorded_at limit $3::bigint for update skip locked))`, t.records), t.consumer, t.retention, int64(limit))
 }
-
-// spoil runs a statement that fails: PostgreSQL then rolls back whatever comes.
-func (postgres) spoil(ctx context.Context, db driver.SQL) {
-	_, _ = db.Exec(ctx, `select 'the effect of a message failed: its record must not be committed'::integer`)
-}

@@ -166,7 +166,7 @@ func testFollowWaits(t *testing.T, w world) {
 	a := next()
 	want(t, a.outcome, a.err, once.Done)
 	w.wantEffects(t, numbered("k", 0, 3).ID, 1)
-	testbed.Eventually(t, "nobody waits", bound, func() bool { return w.waiting(t) == 0 })
+	testbed.Eventually(t, "nobody waits", bound, func() bool { return w.Waiting(t) == 0 })
 }
 
 func testOptimisticSequence(t *testing.T, w world) {
@@ -180,18 +180,18 @@ func testOptimisticSequence(t *testing.T, w world) {
 }
 
 func testSequenceCosts(t *testing.T, w world) {
-	db := &counted{Beginner: w.DB}
+	db := &databases.Counted{BeginnerAt: w.DB}
 	first := int64(1)
 	if w.Dialect == driver.MariaDB {
 		first = 2 // one makes the row
 	}
 	for _, c := range []struct{ seq, statements, commits int64 }{{1, first + 1, 1}, {2, 1 + 1, 1}, {3, 1 + 1, 1}, {3, 2, 0}, {2, 2, 0}} {
-		db.reset()
+		db.Reset()
 		m := numbered("k", 0, c.seq)
 		_, err := once.Tx(t.Context(), db, w.inbox, m, effect(m.ID))
 		ok(t, err)
-		if db.statements.Load() != c.statements || db.commits.Load() != c.commits {
-			t.Errorf("%d: %d statements, %d commits, want %+v", c.seq, db.statements.Load(), db.commits.Load(), c)
+		if db.Statements.Load() != c.statements || db.Commits.Load() != c.commits {
+			t.Errorf("%d: %d statements, %d commits, want %+v", c.seq, db.Statements.Load(), db.Commits.Load(), c)
 		}
 	}
 }

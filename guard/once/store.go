@@ -46,7 +46,8 @@ type Store struct {
 	once     driver.Once
 	consumer string
 	options  StoreOptions
-	random   func() float64 // in [0,1), for waits
+	random   func() float64   // in [0,1), for waits
+	now      func() time.Time // which bounds effects
 }
 
 // NewStore remembers in once, which a driver package provides, for a consumer, who
@@ -58,7 +59,7 @@ func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error
 	if err := named("consumer", consumer); err != nil {
 		return nil, err
 	}
-	s := &Store{once: once, consumer: consumer, random: randomness()}
+	s := &Store{once: once, consumer: consumer, random: randomness(), now: time.Now}
 	if o != nil {
 		s.options = *o
 	}
@@ -118,7 +119,7 @@ func (s *Store) admit(m Message, effect bool) (driver.Delivery, error) {
 func (s *Store) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
 	var found driver.Claimed
 	err = s.insist(ctx, func() (err error) {
-		until = time.Now().Add(s.options.Lease)
+		until = s.now().Add(s.options.Lease)
 		found, err = s.once.Claim(ctx, d, s.options.Lease)
 		return err
 	})
@@ -162,7 +163,7 @@ func (s *Store) run(ctx context.Context, d driver.Delivery, until time.Time, fn 
 
 // within makes the effect while the lease lasts, if it still does.
 func (s *Store) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
-	ctx, leave := context.WithDeadlineCause(ctx, until, interlock.ErrExpired)
+	ctx, leave := context.WithTimeoutCause(ctx, until.Sub(s.now()), interlock.ErrExpired)
 	defer leave()
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Retryable, Err: context.Cause(ctx)}

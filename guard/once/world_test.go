@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,63 +136,7 @@ func later(tb testing.TB, fn func() (once.Outcome, error)) (wait func() answer) 
 	}
 }
 
-// waiting is how many sessions of the database wait for a lock.
-func (w world) waiting(tb testing.TB) int64 {
-	tb.Helper()
-	if w.Dialect == driver.Postgres {
-		return databases.One[int64](tb, w.DB, `select count(*) from pg_stat_activity
-			where datname = current_database() and wait_event_type = 'Lock'`)
-	}
-	// The lists of transactions and waits are renewed only if nobody has looked
-	// for a tenth of a second. A statement that takes longer than that waits.
-	return databases.One[int64](tb, w.DB, `select count(*) from information_schema.processlist
-		where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`)
-}
-
 func (w world) wantWaiting(tb testing.TB, n int64) {
 	tb.Helper()
-	testbed.Eventually(tb, fmt.Sprintf("%d sessions wait", n), bound, func() bool { return w.waiting(tb) == n })
-}
-
-// counted counts what is sent in the transactions of db.
-type counted struct {
-	driver.Beginner[driver.SQL]
-	statements, commits, rollbacks atomic.Int64
-}
-
-func (c *counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := c.Beginner.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return countedTx{tx, c}, nil
-}
-
-func (c *counted) reset() { c.statements.Store(0); c.commits.Store(0); c.rollbacks.Store(0) }
-
-type countedTx struct {
-	driver.Tx[driver.SQL]
-	c *counted
-}
-
-func (t countedTx) Native() driver.SQL { return t }
-
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.c.statements.Add(1)
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.c.statements.Add(1)
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countedTx) Commit(ctx context.Context) error {
-	t.c.commits.Add(1)
-	return t.Tx.Commit(ctx)
-}
-
-func (t countedTx) Rollback(ctx context.Context) error {
-	t.c.rollbacks.Add(1)
-	return t.Tx.Rollback(ctx)
+	testbed.Eventually(tb, fmt.Sprintf("%d sessions wait", n), bound, func() bool { return w.Waiting(tb) == n })
 }

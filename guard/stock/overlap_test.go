@@ -37,7 +37,7 @@ func (w world) whileOpen(t *testing.T, first, call call) error {
 	ok(t, first(t.Context(), tx))
 	done := make(chan error, 1)
 	go func() { done <- w.in(call) }()
-	testbed.Eventually(t, "the second waits", bound, func() bool { return w.waiters(t) == 1 })
+	testbed.Eventually(t, "the second waits", bound, func() bool { return w.Waiting(t) == 1 })
 	ok(t, tx.Commit(t.Context()))
 	return <-done
 }

@@ -125,7 +125,7 @@ func testWaits(t *testing.T, w world) {
 		second := fmt.Sprint("second", i)
 		done := make(chan error, 1)
 		go func() { done <- w.hold(second, time.Hour, one("a")) }()
-		testbed.Eventually(t, "the second waits", bound, func() bool { return w.waiters(t) == 1 })
+		testbed.Eventually(t, "the second waits", bound, func() bool { return w.Waiting(t) == 1 })
 		ok(t, end(tx))
 		err := <-done
 		if i == 0 {
@@ -135,18 +135,6 @@ func testWaits(t *testing.T, w world) {
 		}
 		wantShort(t, err, "a", 1, 0)
 	}
-}
-
-// waiters is how many sessions of the database wait for a lock. Where the lists of
-// locks are renewed now and then only, a statement that takes long waits.
-func (w world) waiters(t *testing.T) int64 {
-	t.Helper()
-	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
-	if w.Dialect == driver.MariaDB {
-		query = `select count(*) from information_schema.processlist
-			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`
-	}
-	return databases.One[int64](t, w.DB, query)
 }
 
 func testSameTransaction(t *testing.T, w world) {

@@ -3,7 +3,6 @@ package version_test
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -31,11 +30,11 @@ func testCosts(w world) {
 			{terminal(change(kind, 1, "")), version.Applied, 1 + extra},
 			{change(kind, 4, ""), version.Terminal, 1},
 		} {
-			var n atomic.Int64
+			var n databases.Counted
 			w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-				o, err := g.Apply(ctx, counting{db, &n}, step.c)
-				if o != step.want || n.Load() != step.cost {
-					w.Errorf("%s: %+v: %v by %d statements, want %v by %d", kind, step.c, o, n.Load(), step.want, step.cost)
+				o, err := g.Apply(ctx, n.SQL(db), step.c)
+				if o != step.want || n.Statements.Load() != step.cost {
+					w.Errorf("%s: %+v: %v by %d statements, want %v by %d", kind, step.c, o, n.Statements.Load(), step.want, step.cost)
 				}
 				return err
 			})
@@ -51,44 +50,11 @@ func testCosts(w world) {
 		}
 	}
 	w.accounts()
-	var statements, commits atomic.Int64
-	counted := countingBeginner{w.DB, &statements, &commits}
-	ok(w.T, version.Update(w.Context(), updater(w.T, version.Options{}), counted, accounts, "1", func(context.Context, *account) error { return nil }))
-	if statements.Load() != 2 || commits.Load() != 1 {
-		w.Errorf("an update costs %d statements and %d commits", statements.Load(), commits.Load())
+	n := &databases.Counted{BeginnerAt: w.DB}
+	ok(w.T, version.Update(w.Context(), updater(w.T, version.Options{}), n, accounts, "1", func(context.Context, *account) error { return nil }))
+	if n.Statements.Load() != 2 || n.Commits.Load() != 1 {
+		w.Errorf("an update costs %d statements and %d commits", n.Statements.Load(), n.Commits.Load())
 	}
-}
-
-// countingBeginner counts the statements and commits of transactions.
-type countingBeginner struct {
-	driver.Beginner[driver.SQL]
-	statements, commits *atomic.Int64
-}
-
-func (c countingBeginner) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := c.Beginner.Begin(ctx)
-	return countingTx{tx, counting{tx, c.statements}, c.commits}, err
-}
-
-type countingTx struct {
-	driver.Tx[driver.SQL]
-	counting
-	commits *atomic.Int64
-}
-
-func (c countingTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return c.counting.Exec(ctx, query, args...)
-}
-
-func (c countingTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	return c.counting.Query(ctx, query, args, each)
-}
-
-func (c countingTx) Dialect() driver.Dialect { return c.Tx.Dialect() }
-
-func (c countingTx) Commit(ctx context.Context) error {
-	c.commits.Add(1)
-	return c.Tx.Commit(ctx)
 }
 
 // lossy is w's database by way of a proxy that loses the answers to COMMIT.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // mariadb keeps stamps in MariaDB.
@@ -164,8 +165,6 @@ func (m mariadb) applyColumn(ctx context.Context, db driver.SQL, q columns, c Ch
 
 func (mariadb) placeholder(int) string { return "?" }
 
-// thisRow: MariaDB compares numbers with any text, and texts without their case;
-// the row must be the one meant.
 func (mariadb) thisRow(key string, _ int, value string) (string, []any) {
-	return fmt.Sprintf(`%[1]s = ? and convert(%[1]s using utf8mb4) collate utf8mb4_nopad_bin = ?`, key), []any{value, value}
+	return sqltext.ExactlyMaria(key), []any{value, value}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // aged makes all that is in the table an hour older.
@@ -77,7 +78,7 @@ func testPurgeBehind(w world) {
 		})
 	}
 	if w.Dialect == driver.Postgres { // it does not even wait
-		ok(w.T, later(w.T, purge)())
+		ok(w.T, testbed.Later(w.T, bound, purge)())
 		ok(w.T, first.Commit(w.Context()))
 	} else {
 		second := w.behind(purge)

@@ -14,13 +14,8 @@ import (
 // behind runs fn, and gives its error, once it waits for a lock.
 func (w world) behind(fn func() error) (wait func() error) {
 	w.Helper()
-	wait = later(w.T, fn)
-	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
-	if w.Dialect == driver.MariaDB { // its list of locks is renewed now and then only; what takes long waits
-		query = `select count(*) from information_schema.processlist
-			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`
-	}
-	testbed.Eventually(w.T, "it waits for a lock", bound, func() bool { return databases.One[int64](w.T, w.DB, query) == 1 })
+	wait = testbed.Later(w.T, bound, fn)
+	testbed.Eventually(w.T, "it waits for a lock", bound, func() bool { return w.Waiting(w.T) == 1 })
 	return wait
 }
 

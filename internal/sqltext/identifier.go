@@ -70,3 +70,10 @@ func Parameters(d driver.Dialect, n int) string {
 	}
 	return b.String()
 }
+
+// ExactlyMaria is a condition for the row of which column is a parameter, which has to
+// be given twice: MariaDB compares numbers with any text, and texts without their case,
+// and the row must be the one meant. The first comparison can use an index.
+func ExactlyMaria(column string) string {
+	return fmt.Sprintf(`%[1]s = ? and convert(%[1]s using utf8mb4) collate utf8mb4_nopad_bin = ?`, column)
+}

@@ -1,0 +1,86 @@
+package databases
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Counted counts what is asked of a database, by way of transactions that it began or
+// of SQL that it wraps. A Bound counts as a statement.
+type Counted struct {
+	driver.BeginnerAt[driver.SQL]
+	Begun, Statements, Commits, Rollbacks atomic.Int64
+}
+
+// Reset begins to count anew.
+func (c *Counted) Reset() {
+	for _, n := range []*atomic.Int64{&c.Begun, &c.Statements, &c.Commits, &c.Rollbacks} {
+		n.Store(0)
+	}
+}
+
+// SQL counts the statements of a transaction that somebody else began.
+func (c *Counted) SQL(db driver.SQL) driver.SQL { return countedSQL{db, c} }
+
+// Begin begins a transaction that is counted.
+func (c *Counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	return c.BeginAt(ctx, driver.SessionIsolation)
+}
+
+// BeginAt begins a transaction that is counted.
+func (c *Counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	tx, err := c.BeginnerAt.BeginAt(ctx, level)
+	if err != nil {
+		return nil, err
+	}
+	c.Begun.Add(1)
+	return countedTx{tx, c}, nil
+}
+
+type countedSQL struct {
+	driver.SQL
+	c *Counted
+}
+
+func (s countedSQL) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	s.c.Statements.Add(1)
+	return s.SQL.Exec(ctx, query, args...)
+}
+
+func (s countedSQL) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	s.c.Statements.Add(1)
+	return s.SQL.Query(ctx, query, args, each)
+}
+
+type countedTx struct {
+	driver.Tx[driver.SQL]
+	c *Counted
+}
+
+func (t countedTx) Native() driver.SQL { return t }
+
+func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return t.c.SQL(t.Tx).Exec(ctx, query, args...)
+}
+
+func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	return t.c.SQL(t.Tx).Query(ctx, query, args, each)
+}
+
+func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
+	t.c.Statements.Add(1)
+	return t.Tx.Bound(ctx, idle, statement)
+}
+
+func (t countedTx) Commit(ctx context.Context) error {
+	t.c.Commits.Add(1)
+	return t.Tx.Commit(ctx)
+}
+
+func (t countedTx) Rollback(ctx context.Context) error {
+	t.c.Rollbacks.Add(1)
+	return t.Tx.Rollback(ctx)
+}
