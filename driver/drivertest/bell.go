@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,6 +108,7 @@ func testBellCallsOneAtATime(s *bellScene) {
 		if inside.Add(1) != 1 {
 			s.Error("two calls at once")
 		}
+		runtime.Gosched() // lets a second call come in
 		heard.Add(1)
 		inside.Add(-1)
 	}))

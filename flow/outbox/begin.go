@@ -28,13 +28,7 @@ type begins[T any] struct{ db driver.Beginner[T] }
 // Begin asks for READ COMMITTED where a level can be asked for: reads must not wait
 // for those who write, as they do on a MariaDB whose sessions are SERIALIZABLE.
 func (b begins[T]) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	var tx driver.Tx[T]
-	var err error
-	if at, ok := b.db.(driver.BeginnerAt[T]); ok {
-		tx, err = at.BeginAt(ctx, driver.ReadCommitted)
-	} else {
-		tx, err = b.db.Begin(ctx)
-	}
+	tx, err := transact.Preferably(b.db, driver.ReadCommitted)(ctx)
 	if err != nil {
 		return nil, err
 	}

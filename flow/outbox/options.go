@@ -80,7 +80,8 @@ type Options struct {
 	// Hooks are told what happens; nil means nobody is.
 	Hooks *observe.Outbox
 
-	random func() float64
+	random func() float64   // in [0,1), for pauses
+	now    func() time.Time // for what passes between two moments
 }
 
 // Validate says what is wrong, as an error of kind Bug.
@@ -121,6 +122,9 @@ func (o *Options) orDefault() (Options, error) {
 	}
 	if d.random == nil {
 		d.random = rand.Float64
+	}
+	if d.now == nil {
+		d.now = time.Now
 	}
 	return d, nil
 }

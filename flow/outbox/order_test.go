@@ -175,12 +175,7 @@ func testIDsAfterLocks(t *testing.T, db *databases.DB) {
 // blocked waits until a session of the database waits for a lock.
 func blocked(t *testing.T, db *databases.DB) {
 	t.Helper()
-	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
-	if db.Dialect == driver.MariaDB {
-		query = `select count(*) from information_schema.processlist
-			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`
-	}
-	testbed.Eventually(t, "a session waits", bound, func() bool { return databases.One[int64](t, db, query) > 0 })
+	testbed.Eventually(t, "a session waits", bound, func() bool { return db.Waiting(t) > 0 })
 }
 
 // testCrossedAdds: transactions that add to the same keys by one call each never

@@ -48,8 +48,13 @@ func (s *service) blip(life context.Context, first error) error {
 }
 
 // lull is how long not to look when there was nothing: longer each time, but no
-// longer than until a lane is due.
+// longer than until a lane is due. One that is due by this process's clock, and not yet
+// by the database's, is looked for as if there had been something.
 func (s *service) lull() time.Duration {
+	until := s.next.Sub(s.options.now())
+	if !s.next.IsZero() && until <= 0 {
+		s.next, s.idle = time.Time{}, 0
+	}
 	d := s.options.MinPoll
 	for range s.idle {
 		if d *= 2; d >= s.options.MaxPoll {
@@ -58,13 +63,10 @@ func (s *service) lull() time.Duration {
 		}
 	}
 	s.idle++
-	if !s.next.IsZero() {
-		if until := time.Until(s.next); until > 0 {
-			return min(d, until+time.Millisecond)
-		}
-		s.next, s.idle = time.Time{}, 0
+	if s.next.IsZero() {
+		return d
 	}
-	return d
+	return min(d, until+time.Millisecond)
 }
 
 // pause is sleep that a wake ends.

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -146,18 +148,13 @@ func (r *Relay) open(op string, db driver.SQL) (store, error) {
 
 // look runs fn in a transaction that is rolled back.
 func (r *Relay) look(ctx context.Context, fn func(store) error) error {
-	tx, err := r.db.Begin(ctx)
-	if err != nil {
-		return failure.Uncommitted(err)
-	}
-	s, err := r.open("run relay", tx)
-	if err == nil {
-		err = fn(s)
-	}
-	if rolled := tx.Rollback(ctx); err == nil && rolled != nil && interlock.Kind(rolled) == interlock.Bug {
-		err = rolled
-	}
-	return failure.Uncommitted(err)
+	return transact.Do(ctx, r.db.Begin, r.table.name(), func(tx driver.Tx[driver.SQL]) error {
+		s, err := r.open("run relay", tx)
+		if err == nil {
+			err = fn(s)
+		}
+		return cmp.Or(err, transact.ErrNothing)
+	})
 }
 
 // lasting is a context for what must come to an end after life, which c's context

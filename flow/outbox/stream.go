@@ -90,12 +90,12 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 	go func() {
 		ctx, cancel := context.WithTimeout(sending, s.options.Publish)
 		defer cancel()
-		start := time.Now()
+		start := s.options.now()
 		a := s.sink.Publish(ctx, messages)
 		if ctx.Err() != nil {
 			interrupted(a)
 		}
-		s.published(b, a, time.Since(start))
+		s.published(b, a, s.options.now().Sub(start))
 		answers <- a
 	}()
 	return answers
@@ -141,7 +141,7 @@ func (s *service) verdict(b batch, answers []error) settlement {
 		}
 	}
 	for _, c := range d.changes {
-		if at := time.Now().Add(c.pause); s.next.IsZero() || at.Before(s.next) {
+		if at := s.options.now().Add(c.pause); s.next.IsZero() || at.Before(s.next) {
 			s.next = at
 		}
 	}
