@@ -30,11 +30,12 @@ type Record struct {
 
 // A Head is what a journal knows of a transaction without reading its records.
 type Head struct {
-	Transaction string // 1 to MaxTransaction bytes of UTF-8 without NUL
-	Shard       int    // from 0
-	Type        string // what it is an instance of, at most 255 bytes
-	Position    int64  // of its last record
-	Sum         []byte // of its last record
+	Transaction string    // 1 to MaxTransaction bytes of UTF-8 without NUL
+	Shard       int       // from 0
+	Type        string    // what it is an instance of, at most 255 bytes
+	Began       time.Time // Written of its first record
+	Position    int64     // of its last record
+	Sum         []byte    // of its last record
 	// Due is when it has to be looked at, in whole milliseconds; zero if and only
 	// if it has ended.
 	Due time.Time

@@ -28,6 +28,7 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		// What is written is there.
 		{"JournalOfNothing", 0, testJournalOfNothing},
 		{"RecordsAreRead", 0, testRecordsAreRead},
+		{"HeadTellsBegin", 0, testHeadTellsBegin},
 		{"TransactionsAreData", 0, testTransactionsAreData},
 		{"JournalLimits", 0, testJournalLimits},
 		{"Payloads", 0, testPayloads},

@@ -39,7 +39,7 @@ func testRecordsAreRead(s *journalScene) {
 		s.Fatalf("%d records, %v", len(all), err)
 	}
 	if head.Transaction != "t" || head.Shard != 3 || head.Type != "order" || head.Position != 3 || !bytes.Equal(head.Sum, []byte{7}) ||
-		!head.Due.Equal(s.at(time.Minute)) || head.Claimed || !head.Ended.IsZero() {
+		!head.Due.Equal(s.at(time.Minute)) || head.Claimed || !head.Ended.IsZero() || !head.Began.Equal(all[0].Written) {
 		s.Errorf("head %+v", head)
 	}
 	if r := all[0]; r.Kind != "begin" || r.Step != "" || !bytes.Equal(r.Data, data) || !bytes.Equal(r.Sum, first.Sum) || r.Epoch != 0 {
@@ -54,6 +54,51 @@ func testRecordsAreRead(s *journalScene) {
 	}
 	if _, all, err = s.journal.Read(s.Context(), "t", 9); err != nil || len(all) != 0 {
 		s.Errorf("after the last: %+v, %v", all, err)
+	}
+}
+
+// testHeadTellsBegin: wherever a head is shown, it says when the first record was written,
+// whatever has come behind that, and in the company of others.
+func testHeadTellsBegin(s *journalScene) {
+	epoch := s.enter(0, 1)
+	first := func(name string) time.Time {
+		s.Helper()
+		head, all := s.read(name)
+		if head.Began.IsZero() || !head.Began.Equal(all[0].Written) || head.Began.After(all[len(all)-1].Written) {
+			s.Fatalf("%q began at %v, its first record is of %v", name, head.Began, all[0].Written)
+		}
+		return head.Began
+	}
+	s.mustAppend(driver.Append{Transaction: "t", Records: records("begin", "sent"), Due: s.at(0)})
+	began := first("t")
+	errs := s.journal.Append(s.Context(), []driver.Append{
+		s.begin("u", s.at(time.Minute)),
+		{Transaction: "t", Epoch: epoch, After: 2, Records: records("more"), Due: s.at(0)},
+		s.begin("v", s.at(time.Minute)),
+	})
+	if err := errors.Join(errs...); err != nil {
+		s.Fatal(err)
+	}
+	first("u")
+	first("v")
+	due, err := s.journal.Due(s.Context(), 0, driver.Head{}, 1)
+	claimed, err2 := s.journal.Claim(s.Context(), 0, epoch, s.at(0), s.at(time.Hour), 1)
+	if len(due) != 1 || len(claimed) != 1 || errors.Join(err, err2) != nil {
+		s.Fatalf("due %v, claimed %v, %v, %v", due, claimed, err, err2)
+	}
+	refused := s.mustBeElsewhere(s.append(s.journal, s.begin("t", s.at(0))), "t", 0, 3).Found
+	s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: 3, Records: records("end")})
+	ended, err := s.journal.Heads(s.Context(), "", 1)
+	if err != nil || len(ended) != 1 {
+		s.Fatalf("heads: %v, %v", ended, err)
+	}
+	for what, head := range map[string]driver.Head{"due": due[0], "claimed": claimed[0], "refused": refused, "ended": ended[0]} {
+		if !head.Began.Equal(began) {
+			s.Errorf("%s: it began at %v, not at %v", what, head.Began, began)
+		}
+	}
+	if !first("t").Equal(began) {
+		s.Errorf("it began at %v, and then at %v", began, first("t"))
 	}
 }
 

@@ -76,7 +76,8 @@ type located struct {
 
 // The value of a head begins with the position and whether the transaction has
 // ended, so that an append finds out by comparing values whether it fits. What never
-// changes is in a key of its own, which begins with the shard.
+// changes is in a key of its own, which begins with the shard, and goes on with when the
+// transaction began.
 const (
 	goesOn   = "0"
 	hasEnded = "1"
@@ -96,7 +97,9 @@ func headText(h driver.Head) string {
 	return padded(h.Position) + hasEnded + jsonText(headNote{Sum: h.Sum, Ended: h.Ended.UnixMicro()})
 }
 
-func aboutText(shard int, kind string) string { return padded(int64(shard)) + kind }
+func aboutText(shard int, began time.Time, kind string) string {
+	return padded(int64(shard)) + padded(began.UnixMicro()) + kind
+}
 
 // readPlaced reads the two keys of a transaction; none is the zero value.
 func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p located, err error) {
@@ -104,17 +107,19 @@ func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p locat
 		return p, nil
 	}
 	var s headNote
-	if len(head) != 1 || len(about) != 1 || len(head[0].Value) <= digits || len(about[0].Value) < digits ||
+	if len(head) != 1 || len(about) != 1 || len(head[0].Value) <= digits || len(about[0].Value) < 2*digits ||
 		json.Unmarshal(head[0].Value[digits+1:], &s) != nil {
 		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
 	}
 	position, err := strconv.ParseInt(string(head[0].Value[:digits]), 10, 64)
 	shard, err2 := strconv.ParseInt(string(about[0].Value[:digits]), 10, 64)
-	if err != nil || err2 != nil {
+	began, err3 := strconv.ParseInt(string(about[0].Value[digits:2*digits]), 10, 64)
+	if err != nil || err2 != nil || err3 != nil {
 		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
 	}
 	p.revision = head[0].ModRevision
-	p.Head = driver.Head{Transaction: id, Shard: int(shard), Type: string(about[0].Value[digits:]), Position: position, Sum: s.Sum, Claimed: s.Claimed}
+	p.Head = driver.Head{Transaction: id, Shard: int(shard), Type: string(about[0].Value[2*digits:]),
+		Began: time.UnixMicro(began).UTC(), Position: position, Sum: s.Sum, Claimed: s.Claimed}
 	if s.Ended != 0 {
 		p.Ended = time.UnixMicro(s.Ended).UTC()
 	} else {

@@ -116,21 +116,20 @@ func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, grou
 
 // appendOps is an append: on what conditions, and what it does.
 func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
-	head, about := j.headKey(a.Transaction), j.aboutKey(a.Transaction)
+	head, about, now := j.headKey(a.Transaction), j.aboutKey(a.Transaction), j.now()
 	if a.Epoch != 0 {
 		when = append(when, clientv3.Compare(clientv3.Value(j.shardKey(a.Shard)), "=", padded(int64(a.Epoch))))
 	}
 	if a.After == 0 {
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(head), "=", 0))
-		then = append(then, clientv3.OpPut(about, aboutText(a.Shard, a.Type)))
+		then = append(then, clientv3.OpPut(about, aboutText(a.Shard, now, a.Type)))
 	} else {
 		when = append(when,
 			clientv3.Compare(clientv3.Value(head), ">", padded(a.After)+goesOn),
 			clientv3.Compare(clientv3.Value(head), "<", padded(a.After)+hasEnded),
-			clientv3.Compare(clientv3.Value(about), ">", before(aboutText(a.Shard, ""))),
-			clientv3.Compare(clientv3.Value(about), "<", aboutText(a.Shard+1, "")))
+			clientv3.Compare(clientv3.Value(about), ">", before(padded(int64(a.Shard)))),
+			clientv3.Compare(clientv3.Value(about), "<", padded(int64(a.Shard)+1)))
 	}
-	now := j.now()
 	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Sum: a.Records[len(a.Records)-1].Sum, Due: a.Due}
 	if a.Due.IsZero() {
 		h.Ended = now

@@ -98,6 +98,9 @@ func (j *Journal) append(a driver.Append) error {
 		return problem("append", a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", t.head.Shard, a.Shard))
 	}
 	now := time.Now()
+	if a.After == 0 {
+		t.head.Began = now
+	}
 	for _, r := range a.Records {
 		t.head.Position++
 		r.Position, r.Epoch, r.Written = t.head.Position, a.Epoch, now

@@ -32,7 +32,8 @@ type Log struct {
 	head    driver.Head
 }
 
-// Head is where the transaction stands, as far as is known here.
+// Head is where the transaction stands, as far as is known here: Began is zero unless
+// the log was opened.
 func (l *Log) Head() driver.Head { return l.head }
 
 // Append adds entries, 1 to driver.MaxRecords, durably before it returns, and says

@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -48,6 +49,46 @@ func TestLowWaterMissesNone(t *testing.T) {
 			t.Errorf("%v, though one began at %v", mark, began)
 		}
 	})
+}
+
+// heads is a store that counts how often it is asked for what is due, and shows nothing
+// else.
+type heads struct {
+	driver.Journal
+	asked int
+}
+
+func (h *heads) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	h.asked++
+	return h.Journal.Due(ctx, shard, behind, limit)
+}
+
+func (*heads) Read(context.Context, string, int64) (driver.Head, []driver.Record, error) {
+	return driver.Head{}, nil, errors.New("a transaction was read")
+}
+
+// TestLowWaterCosts two requests for each shard and for each 200 that are unfinished.
+func TestLowWaterCosts(t *testing.T) {
+	store := &heads{Journal: memory.NewJournal()}
+	j := open(t, store, &journal.Options{Shards: 3})
+	in := make([]int, 3)
+	for i := range 900 {
+		log, err := j.Begin(t.Context(), fmt.Sprint(i), "x", due, says("begin")...)
+		ok(t, err)
+		if i%10 == 0 {
+			ok(t, log.End(t.Context(), says("end")...))
+		} else {
+			in[log.Head().Shard]++
+		}
+	}
+	want := 0
+	for _, n := range in {
+		want += 2 * (n/200 + 1)
+	}
+	_, err := j.LowWater(t.Context(), time.Now(), time.Minute)
+	if err != nil || store.asked != want {
+		t.Errorf("%d requests for %v unfinished, want %d: %v", store.asked, in, want, err)
+	}
 }
 
 // TestLowWater: the mark lies a margin before the oldest transaction that is

@@ -84,6 +84,7 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 			due bigint,
 			claimed int not null,
 			ended bigint,
+			began bigint not null,
 			check ((due is null) <> (ended is null)))` + engine,
 		`create table if not exists ` + n.records + ` (
 			id ` + id + ` not null,

@@ -42,7 +42,7 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 	var grown []int
 	for _, i := range asked {
 		a := appends[i]
-		if begun[a.Transaction] {
+		if begun[a.Transaction] != 0 {
 			grown = append(grown, i)
 			continue
 		}
@@ -53,7 +53,7 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 	if err := n.move(ctx, db, appends, grown, begun, found); err != nil {
 		return err
 	}
-	return n.write(ctx, db, appends, grown)
+	return n.write(ctx, db, appends, grown, begun)
 }
 
 // epochs shares the marks of the shards whose epochs are presented.
@@ -92,8 +92,8 @@ func fits(a driver.Append, h driver.Head) error {
 }
 
 // begin makes the rows of those transactions that do not exist and are to, and tells
-// which.
-func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (map[string]bool, error) {
+// when each of them began.
+func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (map[string]int64, error) {
 	v := values{dialect: n.dialect}
 	for _, i := range asked {
 		if a := appends[i]; a.After == 0 {
@@ -107,21 +107,22 @@ func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Appen
 	if n.dialect == driver.MariaDB {
 		into, unless = `insert ignore into `, ``
 	}
-	begun := map[string]bool{}
-	err := db.Query(ctx, into+n.heads+` (`+headColumns+`) values `+v.text.String()+unless+` returning id`, v.args, func(scan func(...any) error) error {
+	begun := map[string]int64{}
+	err := db.Query(ctx, into+n.heads+` (`+headColumns+`) values `+v.text.String()+unless+` returning id, began`, v.args, func(scan func(...any) error) error {
 		var id []byte
-		err := scan(&id)
-		begun[string(id)] = true
+		var began int64
+		err := scan(&id, &began)
+		begun[string(id)] = began
 		return err
 	})
 	return begun, err
 }
 
 // lock finds and locks the transactions that exist.
-func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, begun map[string]bool) (map[string]driver.Head, error) {
+func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, begun map[string]int64) (map[string]driver.Head, error) {
 	v := values{dialect: n.dialect}
 	for _, i := range asked {
-		if id := appends[i].Transaction; !begun[id] {
+		if id := appends[i].Transaction; begun[id] == 0 {
 			v.row("", id)
 		}
 	}
@@ -137,10 +138,10 @@ func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append
 }
 
 // move writes where the transactions stand now.
-func (n tables) move(ctx context.Context, db driver.SQL, appends []driver.Append, grown []int, begun map[string]bool, found map[string]driver.Head) error {
+func (n tables) move(ctx context.Context, db driver.SQL, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
 	v := values{dialect: n.dialect}
 	for _, i := range grown {
-		if a := appends[i]; !begun[a.Transaction] {
+		if a := appends[i]; begun[a.Transaction] == 0 {
 			v.head(n, a, found[a.Transaction].Type)
 		}
 	}
@@ -157,13 +158,17 @@ func (n tables) move(ctx context.Context, db driver.SQL, appends []driver.Append
 	return err
 }
 
-// write writes the records.
-func (n tables) write(ctx context.Context, db driver.SQL, appends []driver.Append, grown []int) error {
+// write writes the records. The first of a transaction are written when that began.
+func (n tables) write(ctx context.Context, db driver.SQL, appends []driver.Append, grown []int, begun map[string]int64) error {
 	v := values{dialect: n.dialect}
 	for _, i := range grown {
 		a := appends[i]
 		for k, r := range a.Records {
-			v.row(n.now, a.Transaction, a.After+int64(k)+1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch))
+			written, args := n.now, []any{a.Transaction, a.After + int64(k) + 1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch)}
+			if began := begun[a.Transaction]; began != 0 {
+				written, args = "", append(args, began)
+			}
+			v.row(written, args...)
 		}
 	}
 	if v.rows == 0 {
@@ -181,7 +186,7 @@ type values struct {
 	rows    int
 }
 
-// row adds a row of parameters, behind which an expression may stand.
+// row adds a row of parameters, behind which expressions may stand.
 func (v *values) row(last string, args ...any) {
 	if v.rows > 0 {
 		v.text.WriteByte(',')
@@ -211,7 +216,7 @@ func (v *values) head(n tables, a driver.Append, kind string) {
 	if a.Due.IsZero() {
 		ended = n.now
 	}
-	v.row(ended, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
+	v.row(ended+`,`+n.now, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
 }
 
 // due is a time in milliseconds since 1970, or null.

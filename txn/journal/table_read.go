@@ -10,17 +10,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-const headColumns = `id, shard, type, position, sum, due, claimed, ended`
+const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
 
 // query reads the heads that the rest of the query chooses.
 func (n tables) query(ctx context.Context, db driver.SQL, rest string, args []any) (heads []driver.Head, err error) {
 	err = db.Query(ctx, `select `+headColumns+` from `+n.heads+` `+rest, args, func(scan func(...any) error) error {
 		var h driver.Head
 		var id, kind []byte
-		var shard, claimed int64
+		var shard, claimed, began int64
 		var due, ended *int64
-		err := scan(&id, &shard, &kind, &h.Position, &h.Sum, &due, &claimed, &ended)
-		h.Transaction, h.Type, h.Shard, h.Claimed = string(id), string(kind), int(shard), claimed != 0
+		err := scan(&id, &shard, &kind, &h.Position, &h.Sum, &due, &claimed, &ended, &began)
+		h.Transaction, h.Type, h.Shard, h.Claimed, h.Began = string(id), string(kind), int(shard), claimed != 0, time.UnixMicro(began).UTC()
 		if due != nil {
 			h.Due = time.UnixMilli(*due).UTC()
 		}
