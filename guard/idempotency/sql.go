@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // SQL keeps records in a table of the database in which the effects of requests
@@ -91,33 +92,26 @@ func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error)
 // it is a duplicate, which has changed nothing.
 const silence = 2 * time.Second
 
-// alone does a step in a transaction of its own. What a statement did does not
-// matter as long as COMMIT was not sent.
+// alone does a step in a transaction of its own.
 func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL, dialect, names) error) error {
-	tx, err := s.begin(ctx)
-	if err != nil {
-		return failure.About(op, key, err)
-	}
-	d, n, err := s.table.speak(tx.Dialect())
-	if err == nil {
-		err = tx.Bound(ctx, silence, 0)
-	}
-	if err == nil {
-		err = step(tx, d, n)
-	}
-	if err != nil {
-		_ = tx.Rollback(ctx) // if this fails the connection is closed
-		return s.table.failed(op, key, ofKind(err, interlock.Uncertain, interlock.Retryable))
-	}
-	return failure.About(op, key, tx.Commit(ctx))
+	return s.table.failed(op, key, transact.Do(ctx, s.begin, key, func(tx driver.Tx[T]) error {
+		d, n, err := s.table.speak(tx.Dialect())
+		if err == nil {
+			err = tx.Bound(ctx, silence, 0)
+		}
+		if err != nil {
+			return err
+		}
+		return step(tx, d, n)
+	}))
 }
 
 // begin begins a transaction of one statement. On PostgreSQL a higher level than
 // read committed would only make claims that meet fail; MariaDB reads what was
 // committed last at each, and to ask for one costs a request there.
 func (s *SQL[T]) begin(ctx context.Context) (driver.Tx[T], error) {
-	if db, ok := s.db.(driver.BeginnerAt[T]); ok && s.lower.Load() {
-		return db.BeginAt(ctx, driver.ReadCommitted)
+	if s.lower.Load() {
+		return transact.Preferably(s.db, driver.ReadCommitted)(ctx)
 	}
 	tx, err := s.db.Begin(ctx)
 	if err == nil && tx.Dialect() == driver.Postgres {

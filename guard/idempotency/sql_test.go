@@ -90,13 +90,13 @@ func testOnce(t *testing.T, w world) {
 // phase, none for a finish that is folded into the last, one for a replay.
 func testCosts(t *testing.T, w world) {
 	const step = "1 begun, 2 statements, 1 commits"
-	c := &counted{Beginner: w.DB}
+	c := &databases.Counted{BeginnerAt: w.DB}
 	records := idempotency.NewSQL[tx](c, idempotency.Table{})
 	store := open(t, records, nil)
-	want := func(what, cost string) {
+	want := func(what, wanted string) {
 		t.Helper()
-		if got := c.take(); got != cost {
-			t.Errorf("%s: %s, want %s", what, got, cost)
+		if got := cost(c); got != wanted {
+			t.Errorf("%s: %s, want %s", what, got, wanted)
 		}
 	}
 	folded := func(ctx context.Context) (idempotency.Response, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,47 +123,10 @@ func as[E error](t testing.TB, err error) (e E) {
 	return e
 }
 
-// counted counts what reaches a database.
-type counted struct {
-	driver.Beginner[tx]
-	begun, statements, commits atomic.Int64
-}
-
-func (c *counted) Begin(ctx context.Context) (driver.Tx[tx], error) {
-	c.begun.Add(1)
-	t, err := c.Beginner.Begin(ctx)
-	return countedTx{t, c}, err
-}
-
-func (c *counted) take() string {
-	return fmt.Sprintf("%d begun, %d statements, %d commits", c.begun.Swap(0), c.statements.Swap(0), c.commits.Swap(0))
-}
-
-type countedTx struct {
-	driver.Tx[tx]
-	c *counted
-}
-
-func (t countedTx) Native() tx { return t }
-
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.c.statements.Add(1)
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.c.statements.Add(1)
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
-	t.c.statements.Add(1)
-	return t.Tx.Bound(ctx, idle, statement)
-}
-
-func (t countedTx) Commit(ctx context.Context) error {
-	t.c.commits.Add(1)
-	return t.Tx.Commit(ctx)
+// cost is what was counted since the last call.
+func cost(c *databases.Counted) string {
+	defer c.Reset()
+	return fmt.Sprintf("%d begun, %d statements, %d commits", c.Begun.Load(), c.Statements.Load(), c.Commits.Load())
 }
 
 // never is of a request that is to be answered without it.

@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
@@ -69,7 +70,7 @@ func testRereadWaits(w world) {
 	for _, commit := range []bool{false, true} {
 		first := w.Begun(w.T, driver.SessionIsolation)
 		ok(w, versioned.Unchanged(w.Context(), first, "a", 0))
-		second := later(w, func() error {
+		second := testbed.Later(w, bound, func() error {
 			return w.in(func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", 0) })
 		})
 		w.blocked("the second one")

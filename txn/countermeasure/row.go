@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // row is one row of a table of the user's, with a column of numbers.
@@ -21,10 +22,7 @@ func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (ro
 	s, err := open(op, key, db, "table", table, "key", keyColumn, "column", column)
 	r := row{session: s, table: table, key: key, this: `{key} = ?`, args: []any{key}}
 	if err == nil && s.maria() {
-		// MariaDB compares numbers with any text, and texts without their case: the row
-		// must be the one meant.
-		r.this += ` and convert({key} using utf8mb4) collate utf8mb4_nopad_bin = ?`
-		r.args = append(r.args, key)
+		r.this, r.args = sqltext.ExactlyMaria("{key}"), []any{key, key}
 	}
 	return r, err
 }

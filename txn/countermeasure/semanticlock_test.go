@@ -144,7 +144,7 @@ func testCheckAndVacantHold(w world) {
 	for _, row := range []string{"not there yet", "released"} {
 		reader := w.Begun(w.T, driver.SessionIsolation)
 		ok(w, vacant(w.Context(), reader))
-		acquired := later(w, func() error { return w.acquire(intent("saga/1")) })
+		acquired := testbed.Later(w, bound, func() error { return w.acquire(intent("saga/1")) })
 		w.blocked(row)
 		ok(w, reader.Commit(w.Context()))
 		ok(w, acquired())
@@ -154,7 +154,7 @@ func testCheckAndVacantHold(w world) {
 		ok(w, check(w.Context(), step))
 		risky := intent("saga/2")
 		risky.Ended = func(context.Context, string) (bool, error) { return true, nil }
-		taken := later(w, func() error { return w.acquire(risky) })
+		taken := testbed.Later(w, bound, func() error { return w.acquire(risky) })
 		w.blocked(row)
 		ok(w, step.Commit(w.Context()))
 		ok(w, taken())
@@ -165,10 +165,7 @@ func testCheckAndVacantHold(w world) {
 // blocked waits until one transaction waits for a lock.
 func (w world) blocked(when string) {
 	w.Helper()
-	query := on(w, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
-		`select count(*) from information_schema.processlist
-			where db = database() and id <> connection_id() and command in ('Query', 'Execute') and time_ms > 100`)
-	testbed.Eventually(w.T, when+": it waits for a lock", bound, func() bool { return databases.One[int64](w.T, w.DB, query) == 1 })
+	testbed.Eventually(w.T, when+": it waits for a lock", bound, func() bool { return w.Waiting(w.T) == 1 })
 }
 
 // testRolledBackFlagIsNone, and so is a release.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
@@ -100,7 +101,7 @@ func testPublishedOnce(w world) {
 		}
 		again := w.Begun(w.T, level)
 		var n int64
-		second := later(w, func() (err error) {
+		second := testbed.Later(w, bound, func() (err error) {
 			if n, err = w.stage.Publish(context.Background(), again, "s1"); err != nil {
 				return err
 			}
@@ -184,7 +185,7 @@ func testRacingPublishers(w world) {
 	w.Exec(w.T, `insert into item values (2, 10, 'chair', '')`)
 	stop := make(chan struct{})
 	torn := make(chan string, 1)
-	reader := later(w, func() error {
+	reader := testbed.Later(w, bound, func() error {
 		for {
 			select {
 			case <-stop:

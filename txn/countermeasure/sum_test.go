@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
@@ -347,7 +348,7 @@ func testRoomIsWaitedFor(w world) {
 	for _, commit := range []bool{false, true} {
 		first := w.Begun(w.T, driver.SessionIsolation)
 		ok(w, w.sum.Add(w.Context(), first, "a", 100))
-		second := later(w, func() error { return w.add(w.sum, "a", -150) })
+		second := testbed.Later(w, bound, func() error { return w.add(w.sum, "a", -150) })
 		w.blocked("the second one")
 		if commit {
 			ok(w, first.Commit(w.Context()))

@@ -4,9 +4,9 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
@@ -65,10 +65,10 @@ func testCosts(w world) {
 			return err
 		}},
 	} {
-		var n atomic.Int64
-		ok(w, w.in(func(ctx context.Context, db driver.SQL) error { return c.call(ctx, counting{db, &n}) }))
-		if want := on(w, c.postgres, c.maria); n.Load() != want {
-			w.Errorf("%s: %d statements, want %d", c.name, n.Load(), want)
+		var n databases.Counted
+		ok(w, w.in(func(ctx context.Context, db driver.SQL) error { return c.call(ctx, n.SQL(db)) }))
+		if want := on(w, c.postgres, c.maria); n.Statements.Load() != want {
+			w.Errorf("%s: %d statements, want %d", c.name, n.Statements.Load(), want)
 		}
 	}
 }

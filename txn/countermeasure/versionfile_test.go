@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
@@ -113,7 +114,7 @@ func testLogIsInOrder(w world) {
 	first := w.Begun(w.T, driver.SessionIsolation)
 	_, err := w.file.Log(w.Context(), first, countermeasure.Operation{Record: "r", ID: "first"})
 	ok(w, err)
-	second := later(w, func() error { _, err := w.log("r", "second", ""); return err })
+	second := testbed.Later(w, bound, func() error { _, err := w.log("r", "second", ""); return err })
 	w.blocked("the second one")
 	_, err = w.log("other", "second", "")
 	ok(w, err)

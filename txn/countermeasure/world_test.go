@@ -3,7 +3,6 @@ package countermeasure_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,39 +205,6 @@ func wantHeld(t testing.TB, err error, owner string) countermeasure.Flag {
 		t.Errorf("%v (%+v), want one of %q", err, portable, owner)
 	}
 	return e.Flag
-}
-
-// counting counts the statements of one transaction.
-type counting struct {
-	driver.SQL
-	n *atomic.Int64
-}
-
-func (c counting) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	c.n.Add(1)
-	return c.SQL.Exec(ctx, query, args...)
-}
-
-func (c counting) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	c.n.Add(1)
-	return c.SQL.Query(ctx, query, args, each)
-}
-
-// later runs fn and gives its error, within bound.
-func later(t testing.TB, fn func() error) (wait func() error) {
-	t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- fn() }()
-	return func() error {
-		t.Helper()
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(bound):
-			t.Fatalf("still running after %v", bound)
-			return nil
-		}
-	}
 }
 
 // on is a value for each dialect.
