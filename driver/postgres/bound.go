@@ -14,7 +14,8 @@ select set_config(name, least(ms, nullif((extract(epoch from current_setting(nam
 from (values ('idle_in_transaction_session_timeout', $1::bigint), ('lock_timeout', $2::bigint), ('statement_timeout', $2::bigint)) as b (name, ms)
 where ms is not null`
 
-// Bound shortens what the transaction may wait for; see driver.Tx.
+// Bound shortens what the transaction may wait for; see driver.Tx. A COMMIT is bounded
+// in what it waits for, and not in how long its deferred triggers run.
 func (t pgxTx) Bound(ctx context.Context, idle, statement time.Duration) error {
 	return boundIn(ctx, t, idle, statement)
 }

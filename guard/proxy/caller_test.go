@@ -398,59 +398,22 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// counted counts what is sent to the database.
-type counted struct {
-	driver.Beginner[driver.SQL]
-	statements, commits *atomic.Int64
-}
-
-func (c counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := c.Beginner.Begin(ctx)
-	return countedTx{tx, c}, err
-}
-
-type countedTx struct {
-	driver.Tx[driver.SQL]
-	by counted
-}
-
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.by.statements.Add(1)
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.by.statements.Add(1)
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
-	t.by.statements.Add(1)
-	return t.Tx.Bound(ctx, idle, statement)
-}
-
-func (t countedTx) Commit(ctx context.Context) error {
-	t.by.commits.Add(1)
-	return t.Tx.Commit(ctx)
-}
-
 // testCosts: a call takes two commits; bounds twice and once more while it is
 // held, two entries, and two statements for its record. The hooks tell of it.
 func testCosts(t *testing.T, db *databases.DB) {
 	var sent []observe.ProxySent
 	var refused []observe.ProxyRefused
-	n := counted{db, new(atomic.Int64), new(atomic.Int64)}
+	n := &databases.Counted{BeginnerAt: db}
 	c := caller(t, n, &proxy.Options{Hooks: &observe.Proxy{Sent: func(e observe.ProxySent) { sent = append(sent, e) },
 		Refused: func(e observe.ProxyRefused) { refused = append(refused, e) }}})
 	fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
 	entries := map[driver.Dialect]int64{driver.Postgres: 1, driver.MariaDB: 1}[db.Dialect]
 	for operation, records := range map[string]int64{"a": 2, "": 0} {
-		n.statements.Store(0)
-		n.commits.Store(0)
+		n.Reset()
 		_, err := c.Do(t.Context(), grant(1, time.Hour), "api", operation, fine)
 		ok(t, err)
-		if got := n.statements.Load(); got != 3+2*entries+records || n.commits.Load() != 2 {
-			t.Errorf("operation %q: %d statements, %d commits", operation, got, n.commits.Load())
+		if got := n.Statements.Load(); got != 3+2*entries+records || n.Commits.Load() != 2 {
+			t.Errorf("operation %q: %d statements, %d commits", operation, got, n.Commits.Load())
 		}
 	}
 	_, _ = c.Do(t.Context(), grant(1, time.Hour), "api", "a", fine)
