@@ -74,18 +74,22 @@ func locksOf(ctx context.Context, show show, query, prefix string, limit int) (_
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	where, args := within(prefix)
 	query := `select name, concat(counter, ' ', coalesce(connection = is_used_lock(lock_name), 0)) from {ns}_holder where ` + where
-	return watch(ctx, d.life, prefix, func() (map[string]string, error) {
-		var all collected[[2]string]
-		err := d.rows(ctx, "watch", prefix, query, args, func(rows *sql.Rows) error {
-			var name, state []byte
-			err := rows.Scan(&name, &state)
-			all.add([2]string{string(name), string(state)})
-			return err
-		})
-		states := map[string]string{}
-		for _, s := range all.take() {
-			states[s[0]] = s[1]
-		}
-		return states, err
-	}, changed)
+	return watch(ctx, d.life, prefix, func() (map[string]string, error) { return states(ctx, d.rows, prefix, query, args) }, changed)
+}
+
+// states reads names, and of each what tells when its holder changes.
+func states(ctx context.Context, rows func(ctx context.Context, op, name, query string, args []any, row func(*sql.Rows) error) error,
+	prefix, query string, args []any) (map[string]string, error) {
+	var all collected[[2]string]
+	err := rows(ctx, "watch", prefix, query, args, func(rows *sql.Rows) error {
+		var name, state []byte
+		err := rows.Scan(&name, &state)
+		all.add([2]string{string(name), string(state)})
+		return err
+	})
+	found := map[string]string{}
+	for _, s := range all.take() {
+		found[s[0]] = s[1]
+	}
+	return found, err
 }

@@ -130,24 +130,8 @@ func differing(before, now map[string]string) []string {
 // people and few watchers.
 func (t *Table) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	where, args := within(prefix)
-	return watch(ctx, t.life, prefix, func() (map[string]string, error) {
-		return t.states(ctx, prefix, `select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `+where, args)
-	}, changed)
-}
-
-func (t *Table) states(ctx context.Context, prefix, query string, args []any) (map[string]string, error) {
-	var all collected[[2]string]
-	err := t.rows(ctx, "watch", prefix, query, args, func(rows *sql.Rows) error {
-		var name, state []byte
-		err := rows.Scan(&name, &state)
-		all.add([2]string{string(name), string(state)})
-		return err
-	})
-	states := map[string]string{}
-	for _, s := range all.take() {
-		states[s[0]] = s[1]
-	}
-	return states, err
+	query := `select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where ` + where
+	return watch(ctx, t.life, prefix, func() (map[string]string, error) { return states(ctx, t.rows, prefix, query, args) }, changed)
 }
 
 // Break takes a lock away; see driver.Breaker. It is recorded in the same
