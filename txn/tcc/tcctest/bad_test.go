@@ -217,6 +217,17 @@ var unsound = map[string]struct {
 			return r.frees(ctx, id, n, h)
 		}
 	}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
+	"cancel by the hold, given up at once": { // its try is not to blame
+		func(r *room, s *Scene) {
+			s.Options = &tcc.Options{Retry: tcc.Policy{Tries: 1}}
+			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
+				if h == nil {
+					r.is[id] = cancelled
+					return nil
+				}
+				return r.frees(ctx, id, n, h)
+			}
+		}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
 	"cancel panics without the hold": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error { _ = *h; return r.frees(ctx, id, n, h) }
 	}, []string{"cancel needs the hold:b", "empty cancel not harmless:b"}, "nil pointer"},
@@ -395,6 +406,21 @@ func TestUnsoundTransactionsAreConvicted(t *testing.T) {
 		if !kinds[string(k)] {
 			t.Errorf("nothing shows %s", k)
 		}
+	}
+}
+
+// TestOneBranchIsGivenUp: where no other can be refused, who runs it ends it.
+func TestOneBranchIsGivenUp(t *testing.T) {
+	t.Parallel()
+	found, _ := explored(t, func() Scene {
+		r := newRoom(9)
+		r.cancel = func(ctx context.Context, id string, n int, h *string) error { return r.frees(ctx, id, n-1, h) }
+		s := alone(r)
+		s.Snapshot = func() any { return r.snapshot() }
+		return s
+	})
+	if len(found) != 1 || found[0].Kind != CancelIncomplete || found[0].Scenario != "a was tried, and then whoever ran it gave up, and it was cancelled" {
+		t.Errorf("%v", found)
 	}
 }
 
