@@ -38,8 +38,15 @@ func (t Target) dialMySQL() (*sql.DB, error) {
 	if err != nil {
 		return nil, errMySQLOptions
 	}
-	return sql.OpenDB(connector), nil
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
 }
+
+// connections are the most of one pool: others have business with the server too, which
+// turns everybody away when it has too many.
+const connections = 16
 
 var errMySQLOptions = &URLError{"the mysql URL is not understood: check its options"}
 

@@ -188,3 +188,33 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 		})
 	}
 }
+
+// TestManyAtOnceOnFewConnections: a database that other clients share is not asked for
+// more connections than it has.
+func TestManyAtOnceOnFewConnections(t *testing.T) {
+	t.Parallel()
+	order, _, well := busy(t)
+	well.Store(true)
+	for name, url := range map[string]string{
+		"mariadb":  "mariadb://root@" + testbed.MariaDB(t, "--max-connections=30").Addr() + "/test",
+		"postgres": testbed.Postgres(t, "-c", "max_connections=30").URL(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, url)
+			const many = 150
+			answers := make(chan string, many)
+			for i := range many {
+				go func() {
+					status, answer, err := s.do("POST", fmt.Sprintf("/v1/sagas/%d?wait=1m", i), order)
+					answers <- fmt.Sprint(status, " ", answer["error"], " ", answer["state"], " ", err)
+				}()
+			}
+			for range many {
+				if got := <-answers; got != "200 <nil> SUCCEEDED <nil>" {
+					t.Error(got)
+				}
+			}
+		})
+	}
+}
