@@ -3,6 +3,7 @@ package twopc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +52,9 @@ func tell(ctx context.Context, on way, o Options, args []string) error {
 	}
 	if err != nil && !errors.Is(err, ErrAborted) {
 		return err
+	}
+	if o, unread := t.Look(bounded, "1"); err == nil && (unread != nil || o.Decision != Commit) {
+		return fmt.Errorf("it was told that it is committed, and the journal says %q, %w", o.Decision, unread)
 	}
 	return t.finished(bounded)
 }
