@@ -144,6 +144,7 @@ def in_doubt(db):
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # an answer leaves in one piece
+    timeout = 30  # seconds for what is slow to come
     database = ""
 
     def do_POST(self):
@@ -172,10 +173,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(200, json.dumps({"held": held, "confirmed": confirmed}))
 
     def body(self):
-        length = self.headers.get("Content-Length", "")
+        length = "" if "Transfer-Encoding" in self.headers else self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY:
             self.close_connection = True  # what is left of the request is not read
-            raise Answer(413 if length.isdigit() else 411, "a body has a length, of 1 MiB at most")
+            raise Answer(413 if length.isdigit() else 411, "a body has a length, of 1 MiB at most, and no chunks")
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             self.close_connection = True

@@ -1,13 +1,16 @@
 package participant
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +49,51 @@ func TestPythonPassesTheKit(t *testing.T) {
 	t.Logf("%d plays, %d messages", report.Plays, report.Messages)
 	if err := report.Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPythonRefusesWhatItCannotRead, and goes on: nothing of it is done, and nothing is
+// taken for the next request.
+func TestPythonRefusesWhatItCannotRead(t *testing.T) {
+	_, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const order = `{"account":"a","amount":1,"capacity":9}`
+	const about = "Host: x\r\nInterlock-Transaction: t\r\nInterlock-Operation: do\r\nInterlock-Attempt: 1\r\nInterlock-Begun: 1\r\n"
+	const branch, length = "Interlock-Branch: b\r\n", "Content-Length: 39\r\n\r\n" + order
+	for name, c := range map[string]struct {
+		request string
+		status  int
+	}{
+		"no length":     {about + branch + "\r\n", 411},
+		"bad length":    {about + branch + "Content-Length: -1\r\n\r\n", 411},
+		"long":          {about + branch + "Content-Length: 1048577\r\n\r\n", 413},
+		"two lengths":   {about + branch + "Content-Length: 3\r\n" + length, 500},
+		"chunks too":    {about + branch + "Transfer-Encoding: chunked\r\n" + length, 411},
+		"branch twice":  {about + branch + branch + length, 400},
+		"no branch":     {about + length, 400},
+		"not a name":    {about + "Interlock-Branch: %ff\r\n" + length, 400},
+		"no JSON":       {about + branch + "Content-Length: 1\r\n\r\n{", 500},
+		"other JSON":    {about + branch + "Content-Length: 2\r\n\r\n[]", 500},
+		"endless":       {about + "X: " + strings.Repeat("x", 1<<17) + "\r\n" + branch + length, 431},
+		"after a while": {about + branch + "Interlock-Deadline: 1\r\n" + length, 408},
+	} {
+		conn, err := net.Dial("tcp", u.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\n"+c.request) // which it may refuse to read
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		conn.Close()
+		if err != nil || answer.StatusCode != c.status {
+			t.Errorf("%s: %v, %v, want %d", name, answer, err, c.status)
+		}
+	}
+	if got := has(t, address, "a"); got != (conformance.Effects{}) {
+		t.Errorf("something was done: %+v", got)
 	}
 }
 
