@@ -177,7 +177,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY:
             self.close_connection = True  # what is left of the request is not read
             raise Answer(413 if length.isdigit() else 411, "a body has a length, of 1 MiB at most, and no chunks")
-        body = self.rfile.read(int(length))
+        body = b""
+        with contextlib.suppress(TimeoutError):
+            body = self.rfile.read(int(length))
         if len(body) < int(length):
             self.close_connection = True
             raise Answer(400, "the body was cut off")
