@@ -1,5 +1,6 @@
-// Package transact runs something in a transaction of its own. It retries nothing,
-// and cannot undo what was done elsewhere meanwhile.
+// Package transact runs something in a transaction of its own, or in somebody else's so
+// that it is not committed half done. It retries nothing, and cannot undo what was done
+// elsewhere meanwhile.
 package transact
 
 import (
