@@ -44,8 +44,8 @@ func (e *HeaderError) Error() string { return "header " + e.Header + " " + e.Why
 func (e *HeaderError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
 // FromRequest is the call that r's headers tell of. It is strict, because a call that
-// was taken for another would be done twice or refused: each header comes once, is
-// written in one way and means something. An error is a [*HeaderError].
+// was taken for another would be done twice or refused: each header comes once and means
+// something, and numbers are written in one way. An error is a [*HeaderError].
 func FromRequest(r *http.Request) (Call, error) {
 	h := headers{from: r.Header}
 	c := Call{

@@ -29,7 +29,8 @@ var errLate = errors.New("the deadline of the call has passed")
 //
 // The error's text is the body: the coordinator keeps it, and shows it to operators,
 // so it is not to tell what they must not know. A request that is no call is
-// answered 400, 405 or 413.
+// answered 400, 405 or 413. How long one may take to come is for the http.Server to
+// bound.
 //
 // A call whose deadline has passed by the clock of this process is answered 408, and
 // not worked on: nobody waits for its answer, and its effect would be one that the
