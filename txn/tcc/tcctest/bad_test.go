@@ -424,6 +424,22 @@ func TestOneBranchIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestRunThatDoesNotEnd: what cannot be given up cannot be cancelled, and that is told.
+func TestRunThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	found, _ := explored(t, func() Scene {
+		s := alone(newRoom(9))
+		run := s.Run
+		s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+			return run(context.WithoutCancel(ctx), m, id)
+		}
+		return s
+	})
+	if len(found) != 1 || found[0].Kind != NeverReached || found[0].Branch != "a" || !strings.Contains(found[0].Problem, "though its context had ended") {
+		t.Errorf("%v", found)
+	}
+}
+
 // kindsOfFindings are all.
 var kindsOfFindings = []Kind{TryNotIdempotent, TryVisible, LateTryAccepted, ConfirmNotIdempotent, ConfirmRefuses, CancelIncomplete, CancelNotIdempotent,
 	CancelNeedsHold, EmptyCancel, HoldNeverExpires, FreedUnasked, InvariantBroken, OutcomeDiffers, NeverReached, NeverEnds}

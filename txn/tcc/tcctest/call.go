@@ -94,8 +94,7 @@ func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (ho
 	}
 	r.look(c)
 	if m.late && err == nil {
-		r.try()
-		r.late = r.see()
+		r.arrive()
 	}
 	if m.quits {
 		r.quit()
@@ -104,6 +103,14 @@ func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (ho
 		return nil, m.answer
 	}
 	return hold, err
+}
+
+// arrive has the first try of the branch arrive late.
+func (r *run) arrive() {
+	r.try()
+	if r.alone {
+		r.late = r.see()
+	}
 }
 
 // look looks at the world around the branch that is alone.

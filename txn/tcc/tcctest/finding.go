@@ -43,7 +43,8 @@ const (
 	// OutcomeDiffers: in the end the world is not what the decision says, or Run has told
 	// something else than was decided.
 	OutcomeDiffers Kind = "outcome differs"
-	// NeverReached: no branch of the transaction is one of the resource.
+	// NeverReached: no branch of the transaction is one of the resource, or nothing has
+	// the branch cancelled, because Run does not end with its context.
 	NeverReached Kind = "never reached"
 	// NeverEnds: the transaction has not ended when the time of the run was up.
 	NeverEnds Kind = "never ends"

@@ -138,6 +138,9 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	switch {
 	case r.competed:
 		return r.rivals(f, reference)
+	case r.alone && state == tcc.Confirmed:
+		f.Kind, f.Problem = NeverReached, "Run has gone on though its context had ended, so it was confirmed, and the cancellation never called"
+		return f
 	case r.alone && state == tcc.Cancelled:
 		return differing(f, "the transaction was cancelled, and the branch has left the world changed", r.before, r.after)
 	case state == tcc.Cancelled && r.branch != "" && r.delivered() < 2:
