@@ -132,7 +132,7 @@ func branchesOf(ctx context.Context, n *node, args []string) (work, func(), erro
 	return func(ctx context.Context) error { return moved(ctx, m, at) }, end, err
 }
 
-// moved runs the transfer until it is decided, and waits until nothing of it is in doubt.
+// moved runs the transfer until it is decided, and has ended.
 func moved(ctx context.Context, m *twopc.Manager, at [2]twopc.Resource[pgx.Tx]) error {
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
@@ -140,20 +140,25 @@ func moved(ctx context.Context, m *twopc.Manager, at [2]twopc.Resource[pgx.Tx]) 
 	defer func() { stop(); <-watched }()
 	for {
 		err := m.Run(ctx, "1", func(ctx context.Context, t *twopc.T) error { return move(ctx, t, at) })
-		doubts, unsure := m.InDoubt(ctx)
 		var aborted *twopc.AbortedError
 		decided := err == nil || errors.As(err, &aborted) && aborted.Recorded
-		if decided && unsure == nil && len(doubts) == 0 {
-			err = m.Settle(ctx, "1")
-		} else if ctx.Err() == nil {
-			time.Sleep(20 * time.Millisecond) // before it tries anew
-			continue
-		}
-		if errors.Is(err, twopc.ErrAborted) {
+		if left, unsure := unfinished(ctx, m); decided && left == 0 && unsure == nil {
 			return nil
 		}
-		return err
+		if ctx.Err() != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		time.Sleep(20 * time.Millisecond) // before it tries anew
 	}
+}
+
+// unfinished counts what is in doubt, and what is decided and has not ended.
+func unfinished(ctx context.Context, m *twopc.Manager) (n int, err error) {
+	doubts, err := m.InDoubt(ctx)
+	for _, unread := range m.Unfinished(ctx) {
+		n, err = n+1, errors.Join(err, unread)
+	}
+	return n + len(doubts), err
 }
 
 func move(ctx context.Context, t *twopc.T, at [2]twopc.Resource[pgx.Tx]) error {
