@@ -118,7 +118,10 @@ func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Appen
 	return begun, err
 }
 
-// lock finds and locks the transactions that exist.
+// lock finds and locks the transactions that exist, in the order of their ids. On
+// PostgreSQL it asks for each by itself: a list of ids that it meets while the table is
+// small it looks for in the whole table, and goes on so while that grows, until it is
+// analyzed.
 func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, begun map[string]int64) (map[string]driver.Head, error) {
 	v := values{dialect: n.dialect}
 	for _, i := range asked {
@@ -130,7 +133,12 @@ func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append
 	if v.rows == 0 {
 		return found, nil
 	}
-	heads, err := n.query(ctx, db, `where id in (`+v.text.String()+`) order by id for update`, v.args)
+	query := `select h.* from (values ` + v.text.String() + `) v (id)
+		cross join lateral (select ` + headColumns + ` from ` + n.heads + ` where id = v.id for update) h`
+	if n.dialect == driver.MariaDB {
+		query = `select ` + headColumns + ` from ` + n.heads + ` where id in (` + v.text.String() + `) order by id for update`
+	}
+	heads, err := n.scan(ctx, db, query, v.args)
 	for _, h := range heads {
 		found[h.Transaction] = h
 	}

@@ -13,8 +13,13 @@ import (
 const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
 
 // query reads the heads that the rest of the query chooses.
-func (n tables) query(ctx context.Context, db driver.SQL, rest string, args []any) (heads []driver.Head, err error) {
-	err = db.Query(ctx, `select `+headColumns+` from `+n.heads+` `+rest, args, func(scan func(...any) error) error {
+func (n tables) query(ctx context.Context, db driver.SQL, rest string, args []any) ([]driver.Head, error) {
+	return n.scan(ctx, db, `select `+headColumns+` from `+n.heads+` `+rest, args)
+}
+
+// scan reads the heads that a query gives.
+func (n tables) scan(ctx context.Context, db driver.SQL, query string, args []any) (heads []driver.Head, err error) {
+	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
 		var h driver.Head
 		var id, kind []byte
 		var shard, claimed, began int64

@@ -1,0 +1,99 @@
+package journal_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// groupOf is an append to each of so many transactions.
+func groupOf(n int, after int64) []driver.Append {
+	var group []driver.Append
+	for i := range n {
+		group = append(group, driver.Append{Transaction: fmt.Sprintf("t%03d", i), Epoch: token(1), After: after, Records: []driver.Record{{Kind: "x"}}, Due: due})
+	}
+	return group
+}
+
+// TestGroupIsFoundByIndex, also by a database that takes the table for a small one.
+func TestGroupIsFoundByIndex(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		watch := &watched{BeginnerAt: db}
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		ok(t, table.Enter(t.Context(), 0, token(1)))
+		ok(t, errors.Join(table.Append(t.Context(), groupOf(200, 0))...))
+		ok(t, errors.Join(journal.NewTable[driver.SQL](watch, "").Append(t.Context(), groupOf(32, 1))...))
+		if watch.statements != 2 || strings.Contains(watch.plan, "Seq Scan on interlock_journal_head") || !strings.Contains(watch.plan, "interlock_journal_head") {
+			t.Errorf("%d queries:\n%s", watch.statements, watch.plan)
+		}
+	}, databases.Pgx)
+}
+
+// TestGroupsCompete: of groups that have transactions in common, whatever their order,
+// each of these is appended to by one. They wait for each other, and not in a circle;
+// what a new owner has entered over is refused.
+func TestGroupsCompete(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		ok(t, table.Enter(t.Context(), 0, token(1)))
+		const size, appenders, rounds = 20, 4, 25
+		ok(t, errors.Join(table.Append(t.Context(), groupOf(size, 0))...))
+		for round := int64(1); round <= rounds; round++ {
+			var mu sync.Mutex
+			did := map[string]int{}
+			var stale int
+			var work sync.WaitGroup
+			for i := range appenders {
+				group := groupOf(size, round)[i : size-appenders+1+i]
+				if i%2 == 1 {
+					slices.Reverse(group)
+				}
+				work.Go(func() {
+					for k, err := range table.Append(t.Context(), group) {
+						var elsewhere *driver.PositionError
+						mu.Lock()
+						switch {
+						case err == nil:
+							did[group[k].Transaction]++
+						case errors.Is(err, interlock.ErrStaleToken):
+							stale++
+						case !errors.As(err, &elsewhere) || elsewhere.Found.Position != round+1:
+							t.Errorf("round %d: %v", round, err)
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			if round == rounds {
+				work.Go(func() {
+					if err := table.Enter(t.Context(), 0, token(2)); err != nil {
+						t.Errorf("enter: %v", err)
+					}
+				})
+			}
+			work.Wait()
+			for i, a := range groupOf(size, round) {
+				head, records, err := table.Read(t.Context(), a.Transaction, 0)
+				if err != nil || did[a.Transaction] != int(head.Position-round) || len(records) != int(head.Position) || stale == 0 && did[a.Transaction] != 1 {
+					t.Fatalf("round %d: %d groups have done the append to %d, which is at %d with %d records: %v", round, did[a.Transaction], i, head.Position, len(records), err)
+				}
+			}
+		}
+		if errs := table.Append(t.Context(), groupOf(1, rounds+1)); !errors.Is(errs[0], interlock.ErrStaleToken) {
+			t.Errorf("after the next one has entered: %v", errs[0])
+		}
+	})
+}
