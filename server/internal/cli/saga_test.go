@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,6 +227,39 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(1, "saga", "verify", file), "line 3")
 			if err := json.Unmarshal([]byte(interlock(0, "saga", "ls", "-o", "json")), &struct{}{}); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// A journal that is gone for a while ends no watching, and is told of once.
+func TestSagaWatchSurvivesAnInterruption(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) (url string, through *testbed.Proxy){
+		"etcd": func(t *testing.T) (string, *testbed.Proxy) {
+			through := testbed.NewProxy(t, testbed.Etcd(t).Addr())
+			return "etcd://" + through.Addr(), through
+		},
+		"postgres": func(t *testing.T) (string, *testbed.Proxy) {
+			server := testbed.Postgres(t)
+			through := testbed.NewProxy(t, server.Addr())
+			return strings.Replace(server.URL(), server.Addr(), through.Addr(), 1), through
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url, through := start(t)
+			run(t, 0, "saga", "start", "order/1", "order", "--backend", url)
+			w := testbed.Command(t, program(t), "saga", "watch", "order/1", "--backend", url, "--timeout", "1s", "--every", "50ms")
+			if line := w.Line(patience); !strings.HasSuffix(line, "RUNNING") {
+				t.Fatal(line)
+			}
+			through.Cut()
+			saysOf(t, w, `interrupted: .+; trying again\n`)
+			through.Heal()
+			saysOf(t, w, `the journal answers again\n`)
+			w.Signal(syscall.SIGINT)
+			wantCode(t, w, -1)
+			if n := strings.Count(w.Stderr(), "interrupted"); n != 1 {
+				t.Errorf("told %d times: %s", n, w.Stderr())
 			}
 		})
 	}

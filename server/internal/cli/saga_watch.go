@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,24 +40,11 @@ func next(s saga.State, id string) string {
 }
 
 func (l *ledger) watchSaga(ctx context.Context, id string, poll time.Duration) error {
-	var state saga.State
+	w := sagaWatch{ledger: l, id: id}
 	err := l.do(ctx, false, func(ctx context.Context, j *journal.Journal) error {
-		for shown := 0; ; {
-			told, err := history(ctx, j, id)
-			if err != nil {
+		for {
+			if err := w.look(ctx, j); err != nil || w.state.Final() {
 				return err
-			}
-			moments := told.moments
-			for _, m := range moments[min(shown, len(moments)):] {
-				v := viewMoment(m)
-				text := fmt.Sprintf("%4d  %s  %-8s %-20s %s  %s\n", m.Position, local(m.Written), m.Kind, plain(m.Step), m.State, v.who())
-				if err := l.app.print(v, text); err != nil {
-					return err
-				}
-				state = m.State
-			}
-			if shown = max(shown, len(moments)); state.Final() {
-				return nil
 			}
 			timer := time.NewTimer(poll)
 			select {
@@ -67,8 +55,50 @@ func (l *ledger) watchSaga(ctx context.Context, id string, poll time.Duration) e
 			}
 		}
 	})
-	if err == nil && state != saga.Succeeded {
-		return fail(exitFailed, "the saga is %s: %s", state, next(state, id))
+	if err == nil && w.state != saga.Succeeded {
+		return fail(exitFailed, "the saga is %s: %s", w.state, next(w.state, id))
 	}
 	return err
+}
+
+// sagaWatch is how far a saga has been shown.
+type sagaWatch struct {
+	*ledger
+	id    string
+	shown int64 // the last record
+	state saga.State
+	down  bool // that the journal does not answer was told
+}
+
+// look prints what has happened meanwhile. A journal that does not answer, once it has,
+// is asked again.
+func (w *sagaWatch) look(ctx context.Context, j *journal.Journal) error {
+	reading, cancel := context.WithTimeout(ctx, w.app.timeout)
+	defer cancel()
+	told, err := history(reading, j, w.id)
+	switch unreachable := err != nil && codeOf(err) == exitUnreachable; {
+	case unreachable && w.shown > 0:
+		if !w.down {
+			w.app.say("interrupted: %v; trying again", err)
+		}
+		w.down = true
+		return nil
+	case err != nil:
+		return err
+	case w.down:
+		w.down = false
+		w.app.say("the journal answers again")
+	}
+	for _, m := range told.moments {
+		if m.Position <= w.shown {
+			continue
+		}
+		v := viewMoment(m)
+		text := fmt.Sprintf("%4d  %s  %-8s %-20s %s  %s\n", m.Position, local(m.Written), m.Kind, plain(m.Step), m.State, v.who())
+		if err := w.app.print(v, strings.TrimRight(text, " \n")+"\n"); err != nil {
+			return err
+		}
+		w.shown, w.state = m.Position, m.State
+	}
+	return nil
 }
