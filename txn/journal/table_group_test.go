@@ -97,3 +97,30 @@ func TestGroupsCompete(t *testing.T) {
 		}
 	})
 }
+
+// TestAppendInOfAnOldSnapshot: a transaction of the user's that sees an older state writes
+// nothing over what has been appended since.
+func TestAppendInOfAnOldSnapshot(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		ok(t, table.Enter(t.Context(), 0, token(1)))
+		ok(t, table.Append(t.Context(), groupOf(1, 0))[0])
+		tx := db.Begun(t, driver.RepeatableRead)
+		if n, err := databases.Value[int64](t.Context(), tx, `select count(*) from interlock_journal_head`); n != 1 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		ok(t, table.Append(t.Context(), groupOf(1, 1))[0])
+		err := table.AppendIn(t.Context(), tx, groupOf(1, 1)[0])
+		var elsewhere *driver.PositionError
+		if refused := errors.As(err, &elsewhere) && elsewhere.Found.Position == 2; !refused && interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("behind what the snapshot shows: %v", err)
+		}
+		ok(t, tx.Rollback(t.Context()))
+		head, records, err := table.Read(t.Context(), "t000", 0)
+		if err != nil || head.Position != 2 || len(records) != 2 {
+			t.Errorf("at %d with %d records: %v", head.Position, len(records), err)
+		}
+	})
+}
