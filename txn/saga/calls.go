@@ -60,12 +60,9 @@ func (c *course) proceed(now time.Time, all []*call) (move, error) {
 	var waiting []*progress
 	var soonest time.Time
 	for _, each := range all {
-		next := each.trial.next
-		if !now.Before(next) {
+		if next := each.trial.next; !now.Before(next) {
 			ready = append(ready, each)
-			continue
-		}
-		if waiting = append(waiting, c.m.find(each.p.key)); soonest.IsZero() || next.Before(soonest) {
+		} else if waiting = append(waiting, c.m.find(each.p.key)); soonest.IsZero() || next.Before(soonest) {
 			soonest = next
 		}
 	}

@@ -93,8 +93,7 @@ func (p plan) checkStep(s step) error {
 		return p.wrong(s.key, "a wait stands alone; take it out of the group")
 	case s.sleep && s.wait <= 0:
 		return p.wrong(s.key, "it waits for no time; give it a duration above 0")
-	case s.sleep:
-		return nil
+	case s.sleep: // it needs no more
 	case s.act == nil && s.local == nil:
 		return p.wrong(s.key, "it has no action; give it a function")
 	case s.local != nil && s.grouped:
@@ -126,8 +125,7 @@ func (p plan) checkUndo(s step, undos map[string]string) error {
 func (p plan) checkPlace(s step, pivot, last string) error {
 	backed := s.undo != "" || s.back != nil
 	switch {
-	case s.sleep || s.act == nil && s.local == nil:
-		return nil
+	case s.sleep || s.act == nil && s.local == nil: // it may stand anywhere
 	case s.pivot && pivot != "":
 		return p.wrong(s.key, fmt.Sprintf("%q is a pivot already; a saga has one at most", pivot))
 	case pivot != "" && backed:

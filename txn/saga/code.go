@@ -15,7 +15,6 @@ type code struct {
 	pull func() ([]step, bool)
 	stop func()
 	at   stage // the one that was asked for last
-	over bool  // the function has returned
 	err  error
 }
 
@@ -42,14 +41,12 @@ func (c *code) close() { c.stop() }
 
 // rest goes on with the function until it asks for something that is not there.
 func (c *code) rest(m *machine) ([]stage, error) {
-	c.s.m = m
-	for !c.over {
+	for {
 		if c.at.n > 0 && !m.finished(c.at) {
 			return []stage{c.at}, nil
 		}
 		steps, more := c.pull()
-		if !more {
-			c.over = true
+		if !more { // it has returned
 			break
 		}
 		c.at = stage{n: c.at.n + 1, steps: steps}

@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,6 +38,16 @@ func TestNoteOfWhatCannotFollow(t *testing.T) {
 	}
 }
 
+// TestRecordIsJSON: what cannot be read again is not written.
+func TestRecordIsJSON(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("it was made all the same")
+		}
+	}()
+	record(recordRetry, "a", note{Input: json.RawMessage("{")})
+}
+
 // TestDamagedSaga: a saga whose records make no sense is told of, and left alone.
 func TestDamagedSaga(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -53,4 +64,62 @@ func TestDamagedSaga(t *testing.T) {
 		}
 		same(t, "records", r.records(t, "1"), "end:")
 	})
+}
+
+// TestCourseOfWhatCannotFollow: the mistake is told wherever it is made, and no move is
+// made on it.
+func TestCourseOfWhatCannotFollow(t *testing.T) {
+	g := &target{}
+	d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour))
+	for name, next := range map[string]func(c *course) (move, error){
+		"a step is sent": func(c *course) (move, error) { m, _, err := c.forward(began, c.plan.fixed); return m, err },
+		"a wait is sent": func(c *course) (move, error) { m, _, err := c.forward(began, c.plan.fixed[1:]); return m, err },
+		"a step is left": func(c *course) (move, error) { return c.park(began, began.Add(time.Hour), []*progress{{key: "a"}}) },
+		"a wait has ended": func(c *course) (move, error) {
+			m, _, err := c.sleep(began.Add(2*time.Hour), c.plan.fixed[1])
+			return m, err
+		},
+		"nothing is undone": func(c *course) (move, error) { c.m.steps = nil; return c.back(began) },
+	} {
+		c := courseOf(t, d)
+		c.m.state = Succeeded
+		c.trials["a"] = &trial{err: errNetwork}
+		if name == "a wait has ended" {
+			c.m.steps = []progress{{key: "w", wait: true, until: began}}
+		}
+		m, err := next(c)
+		if wantKind(t, err, interlock.Bug, errOrder); len(m.calls) > 0 || len(c.pending) > 0 {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+}
+
+// TestAddedToAnAnsweredStage: a step that a new definition has in a stage which is over is
+// told; one in the last stage that was answered, or before what nobody has answered, is not.
+func TestAddedToAnAnsweredStage(t *testing.T) {
+	g := &target{}
+	a, b, added := g.undoable("a"), g.undoable("b"), g.undoable("new")
+	entries := []journal.Entry{letters["begin"], letters["sent a"], record(recordSent, "b", sending{Stage: 2, Undo: "unb"}), letters["done a"]}
+	answered := append(entries[:4:4], journal.Entry{Kind: recordDone, Step: "b", Data: []byte("1")})
+	for name, c := range map[string]struct {
+		d       Definition[string]
+		entries []journal.Entry
+		says    string
+	}{
+		"in a stage that is over":   {Define("order", Parallel[string](a, added), b, g.act("p").Pivot()), answered, `saga "1": step "new": the definition of "order" has it before "b", which was answered without it` + mendPlan},
+		"in the last stage":         {Define("order", a, Parallel[string](b, added), g.act("p").Pivot()), answered, ""},
+		"before what is called yet": {Define("order", Parallel[string](a, added), b), entries, ""},
+		"in a saga that is aborted": {Define("order", Parallel[string](a, added), b), append(entries[:4:4], record(recordFailed, "b", why{})), ""},
+	} {
+		course, err := newCourse(c.d.plan, driver.Head{Transaction: "1"}, c.entries, false)
+		if got := ""; err != nil {
+			if got = err.Error(); got != c.says {
+				t.Errorf("%s: %s", name, got)
+			}
+			wantKind(t, err, interlock.Bug, ErrMismatch)
+		} else if c.says != "" {
+			t.Errorf("%s: it is not told", name)
+		}
+		course.close()
+	}
 }

@@ -36,11 +36,12 @@ func (e *Engine) Drive(t *coordinator.Turn) error {
 	defer c.close()
 	d := &drive{Turn: t, course: c, engine: e, told: c.m.state}
 	if d.m.state == DeadLetter && t.Due() {
-		if err := d.note(t.Now(), true, journal.Entry{Kind: recordRemind}); err != nil {
-			return err
-		}
+		err = d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
 	}
-	return d.leave(d.run())
+	if err == nil {
+		err = d.run()
+	}
+	return d.leave(err)
 }
 
 // nameOf is the definition's name in the type of a transaction.
@@ -128,9 +129,6 @@ func (d *drive) gone() error {
 // round makes calls. Once nothing may be called any more a failure is no answer of
 // its target, unless that says so.
 func (d *drive) round(calls []*call) error {
-	if err := d.Holds(); err != nil {
-		return err
-	}
 	d.called(calls)
 	tasks, outputs := make([]coordinator.Task, len(calls)), make([][]byte, len(calls))
 	about := Call{Type: d.plan.name, Outputs: d.m.outputs()}

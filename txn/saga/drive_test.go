@@ -2,12 +2,21 @@ package saga
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // TestHealedTarget: what waits for a target that did not answer is called again as soon as
@@ -58,4 +67,115 @@ func TestHealedTarget(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNothingFails of sagas that go their way, however they end: nobody is told of an
+// error of driving.
+func TestNothingFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var failed []error
+		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
+		g := &target{}
+		var never atomic.Bool
+		good, dead := Define("good", g.undoable("a"), Sleep[string]("w", time.Hour), g.act("p").Pivot(), g.act("z")), buried(g, &never)
+		function := DefineFunc("function", func(s *S, in string) error { _, err := g.undoable("a").Do(s, in); return errors.Join(err, errSeat) }, g.undoable("a"))
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Hooks: hooks}}, good, dead, function)
+		for d, want := range map[*Definition[string]]State{&good: Succeeded, &dead: DeadLetter, &function: Compensated} {
+			if o, _ := d.Do(t.Context(), r.engine, d.plan.name, "in"); o.State != want {
+				t.Errorf("%+v", o)
+			}
+		}
+		time.Sleep(48 * time.Hour)
+		if len(failed) > 0 {
+			t.Error(failed)
+		}
+	})
+}
+
+// TestMistakeIsTold: an answer that the machine does not take, which is a mistake of this
+// package, is told as one. Nothing of it is written, and the saga is driven again.
+func TestMistakeIsTold(t *testing.T) {
+	for _, kind := range []string{"step", "step in a transaction"} {
+		t.Run(kind, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var failed []error
+				var run *S
+				calls, db := 0, &ram{store: memory.NewJournal()}
+				act := func(context.Context, string) (string, error) {
+					calls++
+					run.m.over = calls == 1 // nothing follows an end
+					return "", nil
+				}
+				a := Step("a", act).Uncompensable()
+				if kind != "step" {
+					a = StepTx("a", db, db, func(ctx context.Context, tx driver.Tx[driver.SQL], input string) (string, error) {
+						return act(ctx, input)
+					}).Uncompensable()
+				}
+				d := DefineFunc("f", func(s *S, in string) error { run = s; _, err := a.Do(s, in); return err }, a)
+				hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
+				tried := &observe.Saga{Tried: func(e observe.SagaTried) { failed = append(failed, e.Err) }} // nothing was committed
+				r := serve(t, &watched{Journal: db.store}, 1, &settings{Options: coordinator.Options{Hooks: hooks}, saga: Options{Hooks: tried}}, d)
+				_, err := d.Do(t.Context(), r.engine, "1", "in")
+				if ok(t, err); calls != 2 || len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record done "a" in state "RUNNING"`) {
+					t.Errorf("%d calls, told %v", calls, failed)
+				}
+				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "decide:commit", "end:")
+			})
+		})
+	}
+}
+
+// outage is a store whose n-th append fails, and all behind it for a while.
+type outage struct {
+	*memory.Journal
+	at int
+
+	mu      sync.Mutex
+	appends int
+	until   time.Time
+}
+
+func (o *outage) away() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.appends++; o.appends == o.at {
+		o.until = time.Now().Add(1500 * time.Millisecond)
+	}
+	return time.Now().Before(o.until)
+}
+
+func (o *outage) Append(ctx context.Context, appends []driver.Append) []error {
+	if o.away() {
+		return repeat(len(appends), errNetwork)
+	}
+	return o.Journal.Append(ctx, appends)
+}
+
+// TestPartOfAWriteFails: what is more than one append takes is neither written in part
+// twice nor left out in part when the store is away for longer than its owner has patience,
+// before any of the parts.
+func TestPartOfAWriteFails(t *testing.T) {
+	for at := 2; at <= 5; at++ {
+		bubble(t, func(t *testing.T) {
+			g, store := &target{}, &outage{Journal: memory.NewJournal(), at: at}
+			var group []StepOf[string]
+			for i := range driver.MaxRecords + 8 {
+				group = append(group, g.undoable(fmt.Sprint("s", i)))
+			}
+			d := Define("order", Parallel(group...), g.act("p").Pivot())
+			j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
+			ok(t, err)
+			t.Cleanup(func() { ok(t, j.Close()) })
+			e, err := build(j, &settings{}, d)
+			ok(t, err)
+			(&rig{engine: e, coordinator: e.coordinator}).serve(t, 1)
+			ok(t, d.Start(t.Context(), e, "1", "in"))
+			time.Sleep(5 * time.Minute)
+			o, err := e.Look(t.Context(), "1")
+			if err != nil || o.State != Succeeded || len(g.did()) != len(group)+1 {
+				t.Errorf("away at append %d: %s, %v; %d effects", at, o.State, err, len(g.did()))
+			}
+		})
+	}
 }

@@ -207,9 +207,10 @@ func TestFuncMisuse(t *testing.T) {
 		channel := Step("c", func(context.Context, chan int) (int, error) { return 0, nil }).Uncompensable()
 		unwritten := DefineFunc("unwritten", func(s *S, in int) error { _, err := channel.Do(s, nil); return err }, channel)
 		empty := DefineFunc("empty", func(*S, int) error { return nil })
+		twice := DefineFunc("twice", func(s *S, in int) error { reserve.Go(s, in); reserve.Go(s, in); return s.Join() }, reserve)
 		early := DefineFunc("early", func(s *S, in int) error { _, err := reserve.Go(s, in).Output(); return err }, reserve)
-		r := serve(t, nil, 1, nil, nobody, foreign, refuses, unwritten, empty, early)
-		for d, says := range map[*Definition[int]]string{&nobody: "give it one", &foreign: "DefineFunc", &refuses: "no seat", &unwritten: "write its input", &early: ErrNoOutput.Error()} {
+		r := serve(t, nil, 1, nil, nobody, foreign, refuses, unwritten, empty, early, twice)
+		for d, says := range map[*Definition[int]]string{&nobody: "give it one", &foreign: "DefineFunc", &refuses: "no seat", &unwritten: "write its input", &early: ErrNoOutput.Error(), &twice: `step "reserve": it is called twice`} {
 			if err := d.Start(t.Context(), r.engine, "1", 1); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%s: %v", d.plan.name, err)
 			}
@@ -230,16 +231,32 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 		d := func(err error) Definition[int] {
 			return DefineFunc("f", func(s *S, in int) error { _, _ = charge.Do(s, 1); return err }, charge)
 		}
-		r := serve(t, nil, 1, nil, d(errSeat))
+		var failed []error
+		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Hooks: hooks}}, d(errSeat))
 		ok(t, d(nil).Start(t.Context(), r.engine, "1", 1))
 		time.Sleep(time.Second)
 		o, err := r.engine.Look(t.Context(), "1")
-		if ok(t, err); o.State.Final() {
-			t.Errorf("%+v", o)
+		if ok(t, err); o.State.Final() || len(failed) == 0 || !errors.Is(failed[0], errSeat) || !strings.Contains(failed[0].Error(), "it fails behind the pivot") {
+			t.Errorf("%+v, told %v", o, failed)
 		}
 		r.stop()
 		<-r.served
 		_, err = serve(t, r.store, 2, nil, d(nil)).engine.Wait(t.Context(), "1")
 		ok(t, err)
+	})
+}
+
+// TestFuncJoinsAtItsEnd: steps that the function has only sent on their way are done
+// before its saga has succeeded.
+func TestFuncJoinsAtItsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		a := g.undoable("a")
+		d := DefineFunc("f", func(s *S, in string) error { a.Go(s, in); return nil }, a)
+		r := serve(t, nil, 1, nil, d)
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		ok(t, err)
+		same(t, "effects", g.did(), "1/a/do")
 	})
 }

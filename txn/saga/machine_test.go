@@ -92,6 +92,7 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		"undoable behind the decision":  {[]journal.Entry{b[0], letters["commit"]}, b[1], "behind the decision to commit nothing is undone"},
 		"a pivot nobody knows of":       {[]journal.Entry{b[0], letters["sent p"]}, letters["unknown p"], "never given up while it may have been done"},
 		"given up behind the decision":  {[]journal.Entry{b[0], letters["commit"], letters["sent z"]}, letters["refused z"], "behind the decision to commit is never given up"},
+		"decided twice":                 {undoing, letters["abort"], order},
 		"reminded of nothing":           {undoing, letters["remind"], order},
 		"ended too early":               {undoing, letters["end"], order},
 		"another input of what may be undone": {b, record(recordRetry, "a", note{Actor: "ann", Reason: "why", Input: []byte("1")}),

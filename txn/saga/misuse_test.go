@@ -68,7 +68,11 @@ func TestDefinitions(t *testing.T) {
 			}
 		})
 	}
-	_, err := build(nil, &settings{}, Define("x", g.act("b"), g.act("c"), p))
+	_, err := build(nil, &settings{}, Define[string]("x", a, nil))
+	if err == nil || err.Error() != `step 2: define saga "x": its name, or that of its undo, has 0 bytes; give it 1 to 255` {
+		t.Errorf("it is not told which, and that alone: %v", err)
+	}
+	_, err = build(nil, &settings{}, Define("x", g.act("b"), g.act("c"), p))
 	if err == nil || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), `"c"`) {
 		t.Errorf("not all problems are told: %v", err)
 	}
@@ -178,8 +182,8 @@ func TestDeployed(t *testing.T) {
 		next func(g *target) Defined // the definition that does not fit
 		says string
 	}{
-		"another step":  {func(g *target) Defined { return Define("order", g.undoable("other"), g.undoable("b")) }, `"other"`},
-		"fewer steps":   {func(g *target) Defined { return Define("order", g.undoable("a")) }, `"b"`},
+		"another step":  {func(g *target) Defined { return Define("order", g.undoable("other"), g.undoable("b")) }, `has "other" (undo "unother", pivot false) there`},
+		"fewer steps":   {func(g *target) Defined { return Define("order", g.undoable("a")) }, `has nothing there`},
 		"a new pivot":   {func(g *target) Defined { return Define("order", g.act("a").Pivot(), g.act("b")) }, "pivot"},
 		"no definition": {func(g *target) Defined { return Define("bill", g.undoable("a")) }, `"order"`},
 	} {

@@ -68,9 +68,6 @@ func (m *machine) skip(e journal.Entry) error {
 	if p == nil || p.fate != dead && (m.state == Running || !m.pending(p)) {
 		return errOrder
 	}
-	if p.fate != dead {
-		p.was = p.fate
-	}
 	p.fate, p.err = skipped, n.Actor+": "+n.Reason
 	m.settle()
 	return nil

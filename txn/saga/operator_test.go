@@ -195,6 +195,65 @@ func TestNow(t *testing.T) {
 	}
 }
 
+// TestOperatorHelpsAnUndo: one that is tried still and waits for long is tried at once, or
+// gone on without.
+func TestOperatorHelpsAnUndo(t *testing.T) {
+	for name, c := range map[string]struct {
+		help  func(o *Operator) error
+		undos int
+		end   string
+	}{
+		"at once":     {func(o *Operator) error { return o.Now(context.Background(), "1", ann) }, 2, "COMPENSATED []"},
+		"retried":     {func(o *Operator) error { return o.Retry(context.Background(), "1", "a", nil, ann) }, 2, "COMPENSATED []"},
+		"not retried": {func(o *Operator) error { return o.Retry(context.Background(), "1", "b", nil, ann) }, 1, "UNDOING []"},
+		"skipped":     {func(o *Operator) error { return o.Skip(context.Background(), "1", "a", ann) }, 1, "COMPENSATED [a]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g, undos := &target{}, 0
+				a := g.act("a").Undo("una", func(context.Context, string, *string) error {
+					if undos++; undos == 1 {
+						return Ongoing(72 * time.Hour)
+					}
+					return nil
+				})
+				d := Define("order", a, g.undoable("b", always(Fail(errSeat))...))
+				r := serve(t, nil, 1, nil, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				time.Sleep(time.Hour)
+				if err := c.help(NewOperator(r.coordinator.Journal())); (err != nil) != (name == "not retried") {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
+				o, err := r.engine.Look(t.Context(), "1")
+				if got := fmt.Sprint(o.State, " ", o.Skipped); err != nil || got != c.end || undos != c.undos {
+					t.Errorf("%s after %d undos, %v", got, undos, err)
+				}
+			})
+		})
+	}
+}
+
+// illegible is a store that cannot be read.
+type illegible struct{ *memory.Journal }
+
+func (illegible) Read(context.Context, string, int64) (driver.Head, []driver.Record, error) {
+	return driver.Head{}, nil, errNetwork
+}
+
+// TestUnreadable: a saga that cannot be read now is not told as one that does not exist.
+func TestUnreadable(t *testing.T) {
+	store, d := memory.NewJournal(), Define("order", (&target{}).undoable("a"))
+	ok(t, d.Start(t.Context(), engineOver(t, store, d), "1", "in"))
+	e := engineOver(t, illegible{store}, d)
+	_, err := e.Look(t.Context(), "1")
+	for _, err := range []error{err, NewOperator(e.coordinator.Journal()).Now(t.Context(), "1", ann), d.Start(t.Context(), e, "1", "else")} {
+		if !errors.Is(err, errNetwork) || errors.Is(err, ErrNone) {
+			t.Error(err)
+		}
+	}
+}
+
 // TestOperatorAndOwnerAtOnce: whatever an operator appends between any two appends of
 // the owner, the saga comes to its end, and each effect is there once.
 func TestOperatorAndOwnerAtOnce(t *testing.T) {
@@ -282,7 +341,7 @@ func TestOperatorMisuse(t *testing.T) {
 			t.Errorf("%v", r.records(t, "1"))
 		}
 		var s *StateError
-		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || !strings.Contains(err.Error(), "RUNNING") {
+		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || err.Error() != `skip step "a" of saga "1", which is RUNNING: record skip "a" in state "RUNNING": it cannot follow what is there` {
 			t.Errorf("%v", err)
 		}
 	})

@@ -105,9 +105,6 @@ func (m *machine) settled(key string) bool {
 // fits reports what in a journal does not fit the list. Undos need no more than
 // their functions, and are found by name.
 func (l *list) fits(m *machine) error {
-	if m.state != Running && m.state != Completing {
-		return nil
-	}
 	last := progress{}
 	for _, sent := range m.steps {
 		if problem := l.differs(sent); problem != "" {

@@ -234,22 +234,22 @@ func TestReconcileCall(t *testing.T) {
 					}
 					return c.mend
 				}
-				a := Step("a", func(ctx context.Context, _ string) (int, error) { return 1, act(ctx, true) }).
+				known := Step("a", func(ctx context.Context, _ string) (int, error) { return 1, act(ctx, true) }).
 					Undo("una", func(ctx context.Context, _ string, out *int) error {
 						if out == nil || *out != 1 {
 							t.Error("the output is lost")
 						}
 						return act(ctx, false)
-					}).
-					Check(func(ctx context.Context, input string, out *int) (Truth, error) {
-						if take(ctx, ""); input != "in" || out == nil || *out != 1 {
-							t.Errorf("asked about %q, %v", input, out)
-						}
-						if there {
-							return Present, nil
-						}
-						return Absent, nil
-					}).Repair().Timeout(3 * time.Second)
+					})
+				a := known.Check(func(ctx context.Context, input string, out *int) (Truth, error) {
+					if take(ctx, ""); input != "in" || out == nil || *out != 1 {
+						t.Errorf("asked about %q, %v", input, out)
+					}
+					if there {
+						return Present, nil
+					}
+					return Absent, nil
+				}).Repair().Timeout(3 * time.Second)
 				no := Step("no", func(context.Context, string) (int, error) { return 0, Fail(errSeat) }).Pivot()
 				d := DefineList("order", func(string) ([]StepOf[string], error) {
 					all := []StepOf[string]{a.At(0)}
@@ -257,7 +257,7 @@ func TestReconcileCall(t *testing.T) {
 						all = append(all, no)
 					}
 					return all, nil
-				}, a)
+				}, known)
 				r := serve(t, nil, 1, nil, d)
 				from := time.Now()
 				_, _ = d.Do(t.Context(), r.engine, "1", "in")

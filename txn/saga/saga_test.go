@@ -218,6 +218,8 @@ func TestStartTwice(t *testing.T) {
 		}
 		wantKind(t, d.Start(t.Context(), r.engine, "1", "else"), interlock.Bug, ErrMismatch)
 		wantKind(t, other.Start(t.Context(), r.engine, "1", "in"), interlock.Bug, ErrMismatch)
+		_, err = d.Do(t.Context(), r.engine, "1", "else")
+		wantKind(t, err, interlock.Bug, ErrMismatch)
 		if n := len(r.records(t, "1")); n != 7 {
 			t.Errorf("%v", r.records(t, "1"))
 		}

@@ -57,7 +57,7 @@ type progress struct {
 	edited bool            // by an operator
 
 	fate     fate
-	was      fate // of a dead or skipped undo: what was to be undone
+	was      fate // of a dead undo: what was to be undone
 	adrift   bool // in flight when it was decided to abort
 	output   json.RawMessage
 	err      string

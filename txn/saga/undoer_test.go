@@ -11,18 +11,19 @@ import (
 // one if the list cannot be asked any more.
 func TestListUndoesAsChosen(t *testing.T) {
 	for name, c := range map[string]struct {
-		restart, broken bool
-		undos           int // calls until the undo is given up
+		restart, broken, wrong bool
+		undos                  int // calls until the undo is given up
 	}{
 		"by its owner":       {undos: 3},
 		"by the next one":    {restart: true, undos: 3},
 		"with a broken list": {restart: true, broken: true, undos: 2},
+		"with a wrong list":  {restart: true, wrong: true, undos: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				var calls int
 				var longest time.Duration
-				broken := false
+				broken, wrong := false, false
 				action := Step("http", func(context.Context, string) (string, error) { return "", nil }).
 					Undo("http", func(ctx context.Context, _ string, _ *string) error {
 						calls++
@@ -36,7 +37,11 @@ func TestListUndoesAsChosen(t *testing.T) {
 					if broken {
 						panic("the list")
 					}
-					return []StepOf[string]{action.Named("a").Retry(Policy{Undos: 3}).Timeout(time.Second), refuse}, nil
+					a := action.Named("a").Retry(Policy{Undos: 3}).Timeout(time.Second)
+					if wrong {
+						return []StepOf[string]{a, a, refuse}, nil
+					}
+					return []StepOf[string]{a, refuse}, nil
 				}, action)
 				r := serve(t, nil, 1, nil, d)
 				ok(t, d.Start(t.Context(), r.engine, "1", ""))
@@ -44,14 +49,14 @@ func TestListUndoesAsChosen(t *testing.T) {
 					time.Sleep(500 * time.Millisecond)
 					r.stop()
 					<-r.served
-					calls, longest, broken = 0, 0, c.broken
+					calls, longest, broken, wrong = 0, 0, c.broken, c.wrong
 					r = serve(t, r.store, 2, nil, d)
 				}
 				time.Sleep(time.Hour)
 				o, err := r.engine.Look(t.Context(), "1")
 				ok(t, err)
 				want := time.Second
-				if c.broken {
+				if c.broken || c.wrong {
 					want = time.Minute
 				}
 				if o.State != DeadLetter || calls != c.undos || longest != want {
