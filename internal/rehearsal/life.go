@@ -14,6 +14,10 @@ import (
 // Definite: nothing may be concluded from it.
 var ErrCrashed = errors.New("the coordinator has crashed")
 
+// Patience is that of the journal of a coordinator that may crash: in real time each
+// crash before a transaction has begun takes as long.
+const Patience = time.Second / 2
+
 // A Point is where a coordinator can crash.
 type Point struct {
 	Words     string

@@ -25,7 +25,7 @@ func (r *run) live(store *memory.Journal, l *rehearsal.Life, n int64) error {
 	a := &alarm{limit: r.limit}
 	defer a.stop()
 	ready := make(chan struct{})
-	j, err := journal.New(rehearsal.Journal{Journal: store, Life: l, Left: a.set, Serving: sync.OnceFunc(func() { close(ready) })}, &journal.Options{Shards: 1, Patience: time.Second / 10})
+	j, err := journal.New(rehearsal.Journal{Journal: store, Life: l, Left: a.set, Serving: sync.OnceFunc(func() { close(ready) })}, &journal.Options{Shards: 1, Patience: rehearsal.Patience})
 	if err != nil {
 		return err
 	}

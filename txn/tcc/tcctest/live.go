@@ -112,7 +112,7 @@ func (r *run) begins(ctx context.Context, m *tcc.Manager) {
 
 // manager makes the manager of a journal, which serves nothing yet.
 func (r *run) manager(store rehearsal.Journal) (*tcc.Manager, *coordinator.Coordinator, func(), error) {
-	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second / 10})
+	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: rehearsal.Patience})
 	if err != nil {
 		return nil, nil, nil, err
 	}

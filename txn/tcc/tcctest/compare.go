@@ -1,0 +1,72 @@
+package tcctest
+
+import (
+	"fmt"
+
+	"github.com/interlock-dev/interlock/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// compare looks for what differs in the worlds.
+func (r *run) compare(f *Finding, reference []string) *Finding {
+	state := r.outcome.State
+	switch {
+	case r.competed:
+		return r.rivals(f, reference)
+	case r.alone && state == tcc.Confirmed:
+		f.Kind, f.Problem = NeverReached, "Run has gone on though its context had ended, so it was confirmed, and the cancellation never called"
+		return f
+	case r.alone && state == tcc.Cancelled:
+		return differing(f, "the transaction was cancelled, and the branch has left the world changed", r.before, r.after)
+	case state == tcc.Cancelled && r.branch != "" && r.delivered() < 2:
+		return nil // it is given up at once, and was not repeated
+	case state == tcc.Confirmed && reference != nil:
+		return differing(f, "the transaction was confirmed, and the world is not as it is after an undisturbed one", reference, r.final)
+	case state == tcc.Cancelled:
+		return differing(f, "the transaction was cancelled, and the world is not as it was", r.initial, r.final)
+	case state == "" && r.abandon:
+		return differing(f, r.unasked(), r.initial, r.final)
+	}
+	return nil
+}
+
+// unasked says what became of holds that nobody has decided on.
+func (r *run) unasked() string {
+	text := "the time of the holds was over, they were swept, and nobody has asked what was decided"
+	if r.sweeping != nil {
+		text += fmt.Sprintf("; the last sweep said: %v", r.sweeping)
+	}
+	return text
+}
+
+// rivals compares the world with that after one transaction, if the other one got
+// nothing; what both lead to is for the invariant to say.
+func (r *run) rivals(f *Finding, reference []string) *Finding {
+	for _, a := range r.answers {
+		if a.transaction != id && a.operation == branch.Confirm {
+			return nil
+		}
+	}
+	return differing(f, "somebody else got nothing, and the world is not as it is after an undisturbed transaction alone", reference, r.final)
+}
+
+// delivered is how often the try of the branch arrived.
+func (r *run) delivered() (n int) {
+	for _, a := range r.answers {
+		if a.branch == r.branch && a.operation == branch.Try {
+			n++
+		}
+	}
+	return n
+}
+
+// differing is the finding if two looks at the world differ; without the second there
+// was nothing to look at.
+func differing(f *Finding, problem string, want, got []string) *Finding {
+	f.Problem, f.Diff = problem, rehearsal.Diff(want, got)
+	if got == nil || f.Diff == "" {
+		return nil
+	}
+	return f
+}
