@@ -2,11 +2,15 @@ package web_test
 
 import (
 	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/web"
 )
 
@@ -104,4 +108,27 @@ func TestOneParticipantCommitsOnce(t *testing.T) {
 		same(t, "state", got["state"], "COMMITTED")
 		same(t, "history", shop.history, []string{"north prepare", "north commit"})
 	}
+}
+
+// TestHeuristicIsAcknowledged: a participant that refuses to commit what it has voted for
+// is told of, until somebody has looked.
+func TestHeuristicIsAcknowledged(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	liar := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+		if branch.From(ctx).Operation == branch.Commit {
+			return nil, branch.Fail(errNo)
+		}
+		return nil, nil
+	}))
+	t.Cleanup(liar.Close)
+	s := serve(t, memory.NewJournal(), &web.Options{Participants: map[string]string{"north": shop.url, "south": liar.URL}})
+	got := s.do("POST", "/v1/2pc/1?wait=10s", `{"branches":{"north":1,"south":2}}`, 200)
+	same(t, "decision", got["decision"], "commit")
+	same(t, "state", got["state"], "HEURISTIC")
+	if said := fmt.Sprint(got["branches"]); !strings.Contains(said, "409") || shop.count("final") != 1 {
+		t.Error(said)
+	}
+	s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me"}`, 422)
+	same(t, "state", s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me","reason":"put right by hand"}`, 200)["state"], "RESOLVED")
 }
