@@ -123,10 +123,8 @@ func (r *run) wait(err error, attempts int) time.Duration {
 
 // sleep is false if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false

@@ -34,8 +34,8 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 		return bug("drive transaction", t.ID(), err)
 	}
 	d := &drive{Turn: t, manager: m, m: is, calls: map[string]*calls{}}
-	if is.state() == DeadLetter {
-		return d.remind()
+	if is.state() == DeadLetter { // none is driven before it is due, to tell of it again
+		return d.append([]journal.Entry{{Kind: recordRemind}})
 	}
 	for d.m.has(pending) {
 		if err := d.round(); err != nil {
@@ -48,21 +48,10 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 	return d.append([]journal.Entry{{Kind: recordEnd}})
 }
 
-// remind tells of a dead letter that is due, and makes it due again.
-func (d *drive) remind() error {
-	if !d.Due() {
-		return nil
-	}
-	return d.append([]journal.Entry{{Kind: recordRemind}})
-}
-
 // round calls all branches whose time it is and writes what has become of them, or waits
 // for the next. That is in memory, however long it takes: who came to it anew would not
 // know that it is to wait.
 func (d *drive) round() error {
-	if err := d.Holds(); err != nil {
-		return err
-	}
 	now := d.Now()
 	var members []member
 	for _, b := range d.m.members {
@@ -75,7 +64,8 @@ func (d *drive) round() error {
 	}
 	next := slices.MinFunc(members, func(a, b member) int { return d.of(a).at.Compare(d.of(b).at) })
 	if wait := d.of(next).at.Sub(now); wait > 0 {
-		return d.wait(wait, members)
+		d.wait(wait, members)
+		return nil
 	}
 	members = slices.DeleteFunc(members, func(b member) bool { return d.of(b).at.After(now) })
 	return d.settle(members)
@@ -90,22 +80,20 @@ func (d *drive) of(b member) *calls {
 }
 
 // wait is until the next call, or until a target that was sick answers: then all that
-// wait for it are called.
-func (d *drive) wait(wait time.Duration, members []member) error {
+// wait for it are called. Where nothing may be called any more, the next round calls
+// nothing, and says so.
+func (d *drive) wait(wait time.Duration, members []member) {
 	var targets []string
 	for _, b := range members {
 		targets = append(targets, d.manager.handles[b.resource].serves(b.request))
 	}
 	due := d.Now().Add(wait)
-	if !d.Pause(wait, targets...) {
-		return d.Holds()
-	}
+	d.Pause(wait, targets...)
 	if d.Now().Before(due) {
 		for _, b := range members {
 			d.of(b).at = time.Time{}
 		}
 	}
-	return nil
 }
 
 // serves is the target of a request.
@@ -149,7 +137,7 @@ func (d *drive) settle(members []member) error {
 			return err
 		}
 	}
-	return context.Cause(d.Context())
+	return d.Holds()
 }
 
 // task is what was decided, for one branch.
@@ -195,10 +183,9 @@ func (d *drive) became(b member, err error) []journal.Entry {
 // append makes records durable, and only then goes by them.
 func (d *drive) append(entries []journal.Entry) error {
 	m, err := d.m.with(entries...)
-	if err != nil {
-		return bug("drive transaction", d.ID(), err)
-	}
 	switch {
+	case err != nil:
+		return bug("drive transaction", d.ID(), err)
 	case m.ended:
 		err = d.End(entries...)
 	case m.state() == DeadLetter:

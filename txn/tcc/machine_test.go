@@ -82,6 +82,10 @@ func breaks(history []string, state State) string {
 			}
 		case decision == "":
 			return "undecided"
+		case resolved && verb != "end":
+			return "behind what a person has resolved"
+		case (verb == "remind" || verb == "resolved") && !waits(is):
+			return "no dead letter"
 		case verb == "done" && (decision != "confirm" || is[step] != "pending"), verb == "undone" && (decision != "cancel" || is[step] != "pending"):
 			return "settled otherwise than decided, or twice"
 		case verb == "done" || verb == "undone":
@@ -107,22 +111,28 @@ func breaks(history []string, state State) string {
 			ended = true
 		}
 	}
-	want, left, buried := map[string]State{"": "", "confirm": Confirming, "cancel": Cancelling}[decision], false, false
-	for b := range is {
-		left, buried = left || is[b] == "pending", buried || is[b] == "dead"
-	}
+	want := map[string]State{"": "", "confirm": Confirming, "cancel": Cancelling}[decision]
 	switch {
 	case resolved:
 		want = Resolved
 	case ended:
 		want = map[string]State{"confirm": Confirmed, "cancel": Cancelled}[decision]
-	case decision != "" && buried && !left:
+	case decision != "" && waits(is):
 		want = DeadLetter
 	}
 	if state != want {
 		return "the state is to be " + string(want)
 	}
 	return ""
+}
+
+// waits says whether a person has to look at these branches, and nothing else is left.
+func waits(is map[string]string) bool {
+	left, buried := false, false
+	for b := range is {
+		left, buried = left || is[b] == "pending", buried || is[b] == "dead"
+	}
+	return buried && !left
 }
 
 // TestDamage: records that nobody here has written are told apart, and do no harm.

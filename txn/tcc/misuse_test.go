@@ -80,6 +80,9 @@ func TestBadInput(t *testing.T) {
 			if wantKind(t, err, interlock.Bug, nil); t.Failed() {
 				t.Fatal(name)
 			}
+			if why := map[string]string{"no JSON": "json: unsupported value", "large": "bytes, and may have"}[name]; !strings.Contains(err.Error(), why) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 		if len(v.post.keys) != 0 || r.store.count() != 0 {
 			t.Errorf("%v, %d appends", v.post.keys, r.store.count())

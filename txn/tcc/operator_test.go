@@ -81,7 +81,9 @@ func TestDeadLetter(t *testing.T) {
 			refusals := 0
 			for _, e := range h.tried {
 				if e.Branch == "bad" {
-					refusals++
+					if refusals++; (e.Again == 0) != (refusals == 5) {
+						t.Errorf("after refusal %d it is called again in %v", refusals, e.Again)
+					}
 				}
 			}
 			h.mu.Unlock()
@@ -166,9 +168,11 @@ func TestOperatorRefused(t *testing.T) {
 		_, err = r.Wait(t.Context(), "1")
 		ok(t, err)
 		o, ctx := NewOperator(r.coordinator.Journal()), t.Context()
+		_, err = r.coordinator.Journal().Begin(ctx, "3", "saga:order", time.Now(), letters["cancel"])
+		ok(t, err)
 		for name, err := range map[string]error{
 			"retry": o.Retry(ctx, "1", "", somebody), "skip": o.Skip(ctx, "1", "hotel", somebody), "resolve": o.Resolve(ctx, "1", somebody),
-			"none": o.Retry(ctx, "2", "", somebody),
+			"none": o.Retry(ctx, "2", "", somebody), "of another protocol": o.Retry(ctx, "3", "", somebody),
 		} {
 			if wantKind(t, err, interlock.Definite, nil); t.Failed() {
 				t.Fatal(name)
@@ -186,7 +190,7 @@ func TestOperatorRefused(t *testing.T) {
 		for range o.Unfinished(ctx) {
 			t.Error("what has ended is listed")
 		}
-		if n := r.store.count(); n != 2 {
+		if n := r.store.count(); n != 3 {
 			t.Errorf("%d appends", n)
 		}
 	})

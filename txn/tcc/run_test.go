@@ -92,6 +92,8 @@ func TestMismatch(t *testing.T) {
 		ctx := t.Context()
 		_, err := r.Run(ctx, "booking", "1", h.Try("seat"))
 		ok(t, err)
+		_, err = r.Run(ctx, "booking", "3", h.Try("seat"), h.Try("seat").As("other"))
+		ok(t, err)
 		ok(t, r.coordinator.Begin(ctx, "2", "saga:order", record("begin", "", order{})))
 		for name, err := range map[string]error{
 			"type":     second(r.Run(ctx, "other", "1", h.Try("seat"))),
@@ -99,6 +101,7 @@ func TestMismatch(t *testing.T) {
 			"resource": second(r.Run(ctx, "booking", "1", f.Try("seat").As("hotel"))),
 			"name":     second(r.Run(ctx, "booking", "1", h.Try("seat").As("other"))),
 			"more":     second(r.Run(ctx, "booking", "1", h.Try("seat"), f.Try("seat"))),
+			"fewer":    second(r.Run(ctx, "booking", "3", h.Try("seat"))),
 			"protocol": second(r.Run(ctx, "booking", "2", h.Try("seat"))),
 			"decide":   second(r.Decide(ctx, "2", "hotel")),
 			"look":     second(r.Look(ctx, "2")),
@@ -107,12 +110,19 @@ func TestMismatch(t *testing.T) {
 			if t.Failed() {
 				t.Fatal(name)
 			}
+			if why := differences[name]; !strings.Contains(err.Error(), why) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 		if n := flight.used(); n != 0 {
 			t.Errorf("%d held for nothing", n)
 		}
 	})
 }
+
+// differences are what who runs another transaction under an id is told of them.
+var differences = map[string]string{"type": `run as a "booking", not as a "other"`, "name": `without branch "other"`, "more": `without branch "flight"`,
+	"request": `another request for it`, "fewer": "run with 2 branches, not with 1", "protocol": `it is a "saga:order"`}
 
 func second[V any](_ V, err error) error { return err }
 

@@ -3,6 +3,7 @@ package tcc
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,13 +45,15 @@ func (e *ear) hear(format string, args ...any) {
 	e.lines = append(e.lines, fmt.Sprintf(format, args...))
 }
 
-// heard is what was told since it was asked for last.
+// heard is what was told since it was asked for last, sorted: who decides and who calls
+// do not wait for each other.
 func (e *ear) heard() []string {
 	synctest.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	lines := e.lines
 	e.lines = nil
+	slices.Sort(lines)
 	return lines
 }
 
@@ -85,8 +88,8 @@ func TestHooksAreTold(t *testing.T) {
 		tried := time.Since(began)
 		_, err = r.Wait(t.Context(), "1")
 		ok(t, err)
-		same(t, "confirmed", e.heard(), "1 booking: try hotel 1 full=true again in 25ms", "1 booking: confirm: ",
-			"1 booking: confirm hotel 1 full=true again in 25ms", "1 booking: CONFIRMED")
+		same(t, "confirmed", e.heard(), "1 booking: CONFIRMED", "1 booking: confirm hotel 1 full=true again in 25ms",
+			"1 booking: confirm: ", "1 booking: try hotel 1 full=true again in 25ms")
 		if apart := calls[branch.Confirm].Sub(calls[branch.Try]); tried < 25*time.Millisecond || apart < 25*time.Millisecond {
 			t.Errorf("tried for %v, confirmed %v later", tried, apart)
 		}
@@ -94,13 +97,13 @@ func TestHooksAreTold(t *testing.T) {
 		ok(t, err)
 		_, _ = r.run(t.Context(), "2", flight)
 		_, _ = r.Wait(t.Context(), "2")
-		same(t, "refused", e.heard(), "2 booking: try flight 1 full=true again in 0s", `2 booking: cancel: branch "flight": full`, "2 booking: CANCELLED")
+		same(t, "refused", e.heard(), "2 booking: CANCELLED", `2 booking: cancel: branch "flight": full`, "2 booking: try flight 1 full=true again in 0s")
 		for range 2 {
 			_, err = r.Decide(t.Context(), "3", "hotel")
 			ok(t, err)
 		}
 		_, _ = r.Wait(t.Context(), "3")
-		same(t, "asked", e.heard(), `3 unknown: cancel: branch "hotel" asked, and nothing was decided`, "3 unknown: CANCELLED")
+		same(t, "asked", e.heard(), "3 unknown: CANCELLED", `3 unknown: cancel: branch "hotel" asked, and nothing was decided`)
 	})
 }
 
@@ -143,7 +146,11 @@ func TestNoTryBehindARefusal(t *testing.T) {
 				return nil, nil
 			}
 			r := serve(t, nil, 1, nil, hotel, flight)
+			begun := time.Now()
 			_, err := r.run(t.Context(), "1", hotel, flight)
+			if took := time.Since(begun); took != 10*time.Millisecond { // nor is the wait for it waited for
+				t.Errorf("it took %v", took)
+			}
 			if !errors.Is(err, errFull) || !strings.Contains(err.Error(), "flight") {
 				t.Errorf("%v", err)
 			}

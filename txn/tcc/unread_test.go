@@ -3,6 +3,7 @@ package tcc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -37,8 +38,8 @@ func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head,
 }
 
 func (s *silent) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
-	if s.heads != nil {
-		return s.heads, nil
+	if s.fails != nil || s.heads != nil {
+		return s.heads, s.fails
 	}
 	return s.watched.Heads(ctx, behind, limit)
 }
@@ -321,9 +322,91 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 		if ids := list(); ids != "" {
 			t.Errorf("%q", ids)
 		}
-		ok(t, r.coordinator.Journal().Close())
+		store.set(errNetwork)
+		told := 0
 		for _, err := range o.Unfinished(t.Context()) {
-			wantKind(t, err, interlock.Bug, interlock.ErrClosed)
+			wantKind(t, err, interlock.Uncertain, errNetwork)
+			told++
 		}
+		if told != 1 {
+			t.Errorf("told %d times that the journal cannot be read", told)
+		}
+	})
+}
+
+// TestUnfinishedPages: a list that is longer than what is read at once is told whole, and
+// nothing twice.
+func TestUnfinishedPages(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r, _, _ := quiet(t, nil)
+		seen := map[string]bool{}
+		for i := range 401 {
+			_, err := r.Decide(t.Context(), fmt.Sprint(i), "hotel")
+			ok(t, err)
+		}
+		for o, err := range NewOperator(r.coordinator.Journal()).Unfinished(t.Context()) {
+			if ok(t, err); seen[o.ID] {
+				t.Fatalf("%s twice", o.ID)
+			}
+			seen[o.ID] = true
+		}
+		if len(seen) != 401 {
+			t.Errorf("%d of 401", len(seen))
+		}
+	})
+}
+
+// TestOneWaitsForItself: a branch that is called again and again calls no other that said
+// when it wants to be.
+func TestOneWaitsForItself(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+		asked := 0
+		hotel.bad = func(c branch.Call) (before, after error) {
+			if c.Operation != branch.Confirm {
+				return nil, nil
+			}
+			asked++
+			return branch.Ongoing(time.Hour), nil
+		}
+		flight.bad = func(c branch.Call) (before, after error) {
+			if c.Operation != branch.Confirm {
+				return nil, nil
+			}
+			return errNetwork, nil
+		}
+		r, _, _ := quiet(t, nil, hotel, flight)
+		r.serve(t, 1)
+		_, err := r.run(t.Context(), "1", hotel, flight)
+		ok(t, err)
+		time.Sleep(30 * time.Minute)
+		if asked != 1 {
+			t.Errorf("asked %d times in half of its hour", asked)
+		}
+	})
+}
+
+// patient confirms nothing before its time is over.
+type patient struct{ wide }
+
+func (patient) Confirm(ctx context.Context, _ string, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestStoppedCallIsNoFailure: who stops to serve ends the calls under way; nobody is told
+// that they have failed.
+func TestStoppedCallIsNoFailure(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := &ear{}
+		r, _, _ := quiet(t, &Options{Hooks: e.hooks(), Timeout: time.Hour})
+		d := Define("patient", Resource[string, string](patient{}))
+		r.handles["patient"] = d.of
+		r.serve(t, 1)
+		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
+		ok(t, err)
+		synctest.Wait()
+		r.stop()
+		same(t, "told", e.heard(), "1 booking: confirm: ")
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 // answered is what the participants have said to a round of commits.
 type answered struct {
-	done      []string
 	otherwise []journal.Entry // a heuristic record for each
 	again     []string        // those that have to be told again
 	errs      []error         // why, of each of them
@@ -21,11 +20,9 @@ func answers(names []string, errs []error) answered {
 	var a answered
 	for i, name := range names {
 		switch err := errs[i]; {
-		case err == nil:
-			a.done = append(a.done, name)
 		case errors.Is(err, driver.ErrHeuristic):
 			a.otherwise = append(a.otherwise, heuristic(name, err))
-		default:
+		case err != nil:
 			a.again, a.errs = append(a.again, name), append(a.errs, err)
 		}
 	}

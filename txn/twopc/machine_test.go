@@ -116,6 +116,7 @@ func TestMachineRefusesStrangeRecords(t *testing.T) {
 		"kind":     {letters['C'], {Kind: "frob"}},
 		"decision": {decide("perhaps", decided{})},
 		"data":     {{Kind: recordDecide, Step: "commit", Data: []byte("{")}},
+		"abort":    {{Kind: recordDecide, Step: "abort", Data: []byte("{")}},
 		"nobody":   {decide(Commit, decided{Run: "r"})},
 		"branch":   {letters['C'], heuristic("east", errWork)},
 		"why":      {letters['C'], {Kind: recordHeuristic, Step: "north", Data: []byte("?")}},

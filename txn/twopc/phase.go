@@ -101,10 +101,8 @@ func (m *Manager) rollBackOne(ctx context.Context, r run, name string) {
 
 // sleep waits, unless ctx ends before.
 func sleep(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 		return true
 	case <-ctx.Done():
 		return false

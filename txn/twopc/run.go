@@ -42,14 +42,11 @@ func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Cont
 	if err := m.worked(ctx, t, work); err != nil {
 		return m.aborted(id, t.run, err)
 	}
-	switch branches := t.close(); len(branches) {
-	case 0:
-		return nil
-	case 1:
+	branches := t.close()
+	if len(branches) == 1 {
 		return m.commitOne(ctx, id, t.run, branches[0])
-	default:
-		return m.commitAll(ctx, id, t.run, branches)
 	}
+	return m.commitAll(ctx, id, t.run, branches)
 }
 
 // aborted is the outcome of a run that has decided so by itself, without a record.

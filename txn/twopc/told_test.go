@@ -1,0 +1,464 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestMachineLeavesWhatWas: what follows from more records changes nothing of what was
+// so before them.
+func TestMachineLeavesWhatWas(t *testing.T) {
+	before, err := replay([]journal.Entry{letters['C']})
+	ok(t, err)
+	after, err := before.with(letters['N'], letters['s'])
+	if ok(t, err); len(before.left()) != 2 || len(after.left()) != 0 {
+		t.Errorf("left %v, then %v", before.left(), after.left())
+	}
+}
+
+// TestFollow: who has to be told again is never recorded as done, and who has done it
+// only once a person has to look.
+func TestFollow(t *testing.T) {
+	three, err := replay([]journal.Entry{decide(Commit, decided{Run: "r", Branches: []string{"a", "b", "c"}})})
+	ok(t, err)
+	refused := fmt.Errorf("%w: paid back", driver.ErrHeuristic)
+	for name, c := range map[string]struct {
+		errs []error
+		want []string
+	}{
+		"all done":       {[]error{nil, nil, nil}, []string{"end:"}},
+		"one again":      {[]error{nil, errWork, nil}, nil},
+		"one otherwise":  {[]error{refused, nil, nil}, []string{"heuristic:a", "done:b", "done:c"}},
+		"and one again":  {[]error{refused, errWork, nil}, []string{"heuristic:a", "done:c"}},
+		"all otherwise":  {[]error{refused, refused, refused}, []string{"heuristic:a", "heuristic:b", "heuristic:c"}},
+		"none is called": {[]error{errWork, errWork, errWork}, nil},
+	} {
+		var got []string
+		for _, e := range three.follow(answers([]string{"a", "b", "c"}, c.errs)) {
+			got = append(got, e.Kind+":"+e.Step)
+		}
+		same(t, name, got, c.want...)
+	}
+}
+
+// TestHooksAreTold: of each decision, by who has made it and why; of a call that did not
+// succeed, and when it is repeated; of the end.
+func TestHooksAreTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var lines []string
+		say := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			lines = append(lines, fmt.Sprintf(format, args...))
+		}
+		heard := func() []string { // sorted: who decides and who commits do not wait for each other
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			was := lines
+			lines = nil
+			slices.Sort(was)
+			return was
+		}
+		names := map[string]string{}
+		w := newWorld()
+		p := w.start(t, func(at string) error {
+			if at == "south commit 1 "+leaving {
+				return errNetwork
+			}
+			return nil
+		}, &Options{Hooks: &observe.TwoPC{
+			Decided: func(o observe.TwoPCDecided) { say("%s: %s: %s", names[o.Transaction], doing(o.Commit), o.Reason) },
+			Tried: func(o observe.TwoPCTried) {
+				say("%s: %s %s %d: %v, again in %v", names[o.Transaction], doing(o.Commit), o.Participant, o.Attempt, o.Err, o.Again)
+			},
+			Ended: func(o observe.TwoPCEnded) { say("%s: %s", names[o.Transaction], o.State) },
+		}})
+		defer p.serve(t, 1)()
+		run := func(id string, deltas map[string]int64, err error) error {
+			return p.Run(t.Context(), id, func(ctx context.Context, x *T) error {
+				names[x.XID("").Transaction] = id
+				return errors.Join(p.add(deltas)(ctx, x), err)
+			})
+		}
+		ok(t, run("1", transfer, nil))
+		ok(t, p.Settle(t.Context(), "1"))
+		same(t, "committed", heard(), "1: COMMITTED", "1: commit south 1: lost on its way, again in 50ms", "1: commit: ")
+		wantKind(t, run("2", transfer, errWork), interlock.Definite, errWork)
+		same(t, "aborted", heard(), "2: roll back: "+errWork.Error())
+		asked := begin("3", time.Now(), 99).String()
+		names[asked] = "3"
+		for range 2 {
+			_, err := p.Decide(t.Context(), asked)
+			ok(t, err)
+		}
+		same(t, "asked", heard(), "3: roll back: a participant has asked, and nobody had decided")
+		o, err := p.Look(t.Context(), "1")
+		if ok(t, err); len(o.Branches) != 2 || !o.Branches[0].Done || !o.Branches[1].Done {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// TestOneOtherwiseOneDown: of three branches one was rolled back by a person, and one
+// cannot be reached: that is told again until it has committed, and the third one not.
+func TestOneOtherwiseOneDown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		var down atomic.Bool
+		down.Store(true)
+		p := w.start(t, func(at string) error {
+			if down.Load() && strings.HasPrefix(at, "rates commit") {
+				return errNetwork
+			}
+			return nil
+		}, &Options{Scan: time.Hour})
+		ok(t, p.Run(t.Context(), "1", p.add(map[string]int64{"north": -10, "south": 5, "rates": 5})))
+		o, err := p.Look(t.Context(), "1")
+		ok(t, err)
+		ok(t, w.banks["south"].Rollback(t.Context(), driver.XID{Transaction: o.Transaction, Branch: "south"}))
+		defer p.serve(t, 1)()
+		time.Sleep(10 * time.Second)
+		got, _ := w.records(t, "1")
+		same(t, "records", got, "decide:commit", "heuristic:south", "done:north")
+		wantKind(t, p.Acknowledge(t.Context(), "1", "ann", "x"), interlock.Definite, nil)
+		down.Store(false)
+		err = p.Settle(t.Context(), "1")
+		if wantKind(t, err, interlock.Definite, driver.ErrHeuristic); err == nil || !strings.Contains(err.Error(), "south: ") {
+			t.Errorf("%v: of whom?", err)
+		}
+		got, _ = w.records(t, "1")
+		same(t, "records", got, "decide:commit", "heuristic:south", "done:north", "done:rates")
+		if n := w.banks["rates"].Get("sum"); n != 5 {
+			t.Errorf("rates has %d", n)
+		}
+	})
+}
+
+// TestAloneWhenTheCallerLeaves: a single participant is not told to commit when the
+// caller has gone.
+func TestAloneWhenTheCallerLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.start(t, nil, nil)
+		ctx, leave := context.WithCancel(t.Context())
+		wantKind(t, p.Run(ctx, "1", func(ctx context.Context, x *T) error {
+			defer leave()
+			return p.add(map[string]int64{"north": 1})(ctx, x)
+		}), interlock.Definite, context.Canceled)
+		same(t, "messages", p.network.sent())
+		wantSums(t, w, 0, 0)
+	})
+}
+
+// TestCallerLeaves: once all have voted the caller may still leave, and it is aborted;
+// when the decision is on its way that changes nothing.
+func TestCallerLeaves(t *testing.T) {
+	for decided, want := range map[bool]error{false: context.Canceled, true: nil} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld()
+			ctx, leave := context.WithCancel(t.Context())
+			var voted atomic.Int64
+			p := w.start(t, func(at string) error {
+				switch {
+				case strings.HasSuffix(at, "prepare 1 "+returning) && voted.Add(1) == 2 && !decided:
+					leave()
+				case at == "journal append 1 "+leaving:
+					leave()
+					time.Sleep(100 * time.Millisecond)
+				}
+				return nil
+			}, nil)
+			err := p.Run(ctx, "1", p.add(transfer))
+			if !errors.Is(err, want) || (err == nil) != (want == nil) {
+				t.Errorf("%v, want %v", err, want)
+			}
+			got, _ := w.records(t, "1")
+			if same(t, "records", got, map[bool][]string{true: {"decide:commit"}}[decided]...); !decided && w.inDoubt(t) != 0 {
+				t.Errorf("%d in doubt", w.inDoubt(t))
+			}
+		})
+	}
+}
+
+// TestWhatWasNotToldIsFreed: a participant that never heard to prepare, or to commit,
+// keeps nobody waiting.
+func TestWhatWasNotToldIsFreed(t *testing.T) {
+	for at, deltas := range map[string]map[string]int64{"north commit one 1 " + leaving: {"north": 1}, "north prepare 1 " + leaving: transfer} {
+		for _, lost := range []error{errNetwork, &interlock.Error{Op: "call", Kind: interlock.Definite, Err: errNetwork}} {
+			bubble(t, func(t *testing.T) {
+				w := newWorld()
+				p := w.start(t, func(label string) error {
+					if label == at {
+						return lost
+					}
+					return nil
+				}, nil)
+				if err := p.Run(t.Context(), "1", p.add(deltas)); !errors.Is(err, errNetwork) {
+					t.Errorf("%v", err)
+				}
+				if n := w.inDoubt(t); n != 0 {
+					t.Errorf("%d in doubt", n)
+				}
+				ok(t, p.Run(t.Context(), "2", p.add(deltas)))
+			})
+		}
+	}
+}
+
+// TestAbortedMeanwhile: who finds that somebody has decided to abort tells his branches
+// so at once.
+func TestAbortedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p, other := w.start(t, nil, nil), w.start(t, nil, nil)
+		err := p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
+			_, err := other.Decide(ctx, x.XID("north").Transaction)
+			return errors.Join(err, p.add(transfer)(ctx, x))
+		})
+		var aborted *AbortedError
+		if !errors.As(err, &aborted) || !aborted.Recorded || w.inDoubt(t) != 0 {
+			t.Errorf("%v, %d in doubt", err, w.inDoubt(t))
+		}
+	})
+}
+
+// TestRollbackIsGivenUp: a participant that does not answer to a rollback is told again
+// for as long as Finish, and keeps the caller for no longer.
+func TestRollbackIsGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		var last observe.TwoPCTried
+		tried := 0
+		p := w.start(t, func(at string) error {
+			if at == "south prepare 1 "+leaving || strings.HasPrefix(at, "north rollback") {
+				return errNetwork
+			}
+			return nil
+		}, &Options{Finish: 5 * time.Second, Hooks: &observe.TwoPC{Tried: func(o observe.TwoPCTried) {
+			if o.Participant == "north" {
+				last, tried = o, tried+1
+			}
+		}}})
+		begun := time.Now()
+		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Definite, ErrAborted)
+		if took := time.Since(begun); took > 5*time.Second || took < time.Second || tried < 4 || last.Again != 0 || last.Attempt != tried || last.Commit {
+			t.Errorf("after %v, %d calls: %+v", took, tried, last)
+		}
+	})
+}
+
+// TestHeuristicOfAnEndedAbort: of a branch that a person has committed, and that is to be
+// rolled back by an abort that has ended, the hook is told, and of nothing else.
+func TestHeuristicOfAnEndedAbort(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		var told []observe.TwoPCHeuristic
+		p := w.start(t, nil, &Options{Hooks: &observe.TwoPC{Heuristic: func(o observe.TwoPCHeuristic) { told = append(told, o) }}})
+		r := begin("1", time.Now(), 1)
+		_, err := p.Decide(t.Context(), r.String())
+		ok(t, err)
+		p.found(t.Context(), r, "south", errWork)
+		if len(told) != 1 || !errors.Is(told[0].Err, errWork) || errors.Is(told[0].Err, journal.ErrExists) || told[0].Transaction != r.String() {
+			t.Errorf("%+v", told)
+		}
+	})
+}
+
+// TestUnwrittenDecision: nobody is told of a decision that does not stand in the
+// journal, nor of one that cannot be read.
+func TestUnwrittenDecision(t *testing.T) {
+	for _, what := range []string{"journal append", "journal read"} {
+		bubble(t, func(t *testing.T) {
+			p := newWorld().start(t, func(at string) error {
+				if strings.HasPrefix(at, what) {
+					return errNetwork
+				}
+				return nil
+			}, nil)
+			name := begin("1", time.Now(), 1).String()
+			if d, err := p.Decide(t.Context(), name); d != "" || !errors.Is(err, errNetwork) {
+				t.Errorf("no %s: %q, %v", what, d, err)
+			}
+			for call, err := range map[string]error{
+				"resolve": p.Resolve(t.Context(), name, Abort, "ann", "x"), "acknowledge": p.Acknowledge(t.Context(), "1", "ann", "x"),
+			} {
+				if err == nil || what == "journal read" && !errors.Is(err, errNetwork) {
+					t.Errorf("no %s: %s: %v", what, call, err)
+				}
+			}
+			_, err := p.Look(t.Context(), "1")
+			if !errors.Is(err, map[string]error{"journal append": ErrNone, "journal read": errNetwork}[what]) {
+				t.Errorf("no %s: look: %v", what, err)
+			}
+			for _, err := range p.Unfinished(t.Context()) {
+				t.Errorf("unfinished: %v", err)
+			}
+		})
+	}
+}
+
+// forgetful is a journal that has forgotten what it is asked for.
+type forgetful struct{ *memory.Journal }
+
+func (forgetful) Read(context.Context, string, int64) (driver.Head, []driver.Record, error) {
+	return driver.Head{}, nil, nil
+}
+
+// on is a manager over a store, and what its coordinator fails with.
+func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
+	t.Helper()
+	var mu sync.Mutex
+	var errs []error
+	j, err := journal.New(store, &journal.Options{Shards: 1})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	c, err := coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, e.Err)
+	}}})
+	ok(t, err)
+	m, err := New(c, nil, At("north", memory.NewParticipant()), At("south", memory.NewParticipant()))
+	ok(t, err)
+	return &process{Manager: m, network: newNetwork(nil)}, func() error {
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return errors.Join(errs...)
+	}
+}
+
+// TestForgottenAtOnce: a decision that another one came before, and that is not there
+// when it is read, is told of as neither.
+func TestForgottenAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, _ := on(t, forgetful{memory.NewJournal()})
+		name := begin("1", time.Now(), 1).String()
+		ok(t, p.coordinator.Begin(t.Context(), "1", "2pc:x", letters['C']))
+		_, err := p.Decide(t.Context(), name)
+		if wantKind(t, err, interlock.Retryable, nil); err == nil || !strings.Contains(err.Error(), "keep it for longer") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestStrangeRecords: what a newer version has written, or nobody can have, is told apart
+// by everybody who reads it, and left as it is.
+func TestStrangeRecords(t *testing.T) {
+	long := strings.Repeat("long/", 20)
+	for name, c := range map[string]struct {
+		id      string
+		entries []journal.Entry
+		want    string
+		drives  bool // only that fails
+	}{
+		"a kind of record": {"1", []journal.Entry{letters['A'], {Kind: "later"}}, "newer version", false},
+		"a run":            {"1", []journal.Entry{letters['C']}, "not a name that this package gives", true},
+		"another id":       {long, []journal.Entry{decide(Abort, decided{ID: "other", Run: "r"})}, "has the same key", false},
+	} {
+		bubble(t, func(t *testing.T) {
+			p, failed := on(t, memory.NewJournal())
+			_, err := p.coordinator.Journal().Begin(t.Context(), Key(c.id), "2pc:x", time.Now().Add(time.Second), c.entries...)
+			ok(t, err)
+			errs := map[string]error{}
+			if !c.drives {
+				_, errs["look"] = p.Look(t.Context(), c.id)
+				errs["settle"] = p.Settle(t.Context(), c.id)
+				errs["acknowledge"] = p.Acknowledge(t.Context(), c.id, "ann", "x")
+				errs["run"] = p.Run(t.Context(), c.id, func(context.Context, *T) error { t.Error("it is run"); return nil })
+			}
+			if !strings.HasPrefix(c.want, "has") {
+				stop := p.serve(t, 1)
+				time.Sleep(time.Minute)
+				stop()
+				errs["drive"] = failed()
+			}
+			for what, err := range errs {
+				if err == nil || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: %s: %v", name, what, err)
+				}
+			}
+		})
+	}
+}
+
+// TestUnfinished: what is decided and not ended is listed, page by page, for as long as
+// somebody wants to see more; what has ended is not, nor what another protocol does.
+func TestUnfinished(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var silent atomic.Bool
+		p := newWorld().start(t, func(at string) error {
+			if silent.Load() {
+				return errNetwork
+			}
+			return nil
+		}, nil)
+		ok(t, p.Run(t.Context(), "0", p.add(transfer)))
+		stop := p.serve(t, 1)
+		ok(t, p.Settle(t.Context(), "0"))
+		stop()
+		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
+		ok(t, err)
+		const many = 401
+		for i := range many {
+			_, err := p.Decide(t.Context(), begin(fmt.Sprintf("a%03d", i), time.Now(), 1).String())
+			ok(t, err)
+		}
+		list := func() (ids []string, failed error) {
+			for o, err := range p.Unfinished(t.Context()) {
+				ids, failed = append(ids, o.ID), errors.Join(failed, err)
+			}
+			return ids, failed
+		}
+		ids, err := list()
+		if ok(t, err); len(ids) != many || ids[0] != "a000" || len(slices.Compact(ids)) != many {
+			t.Errorf("%d: %q", len(ids), ids)
+		}
+		for o := range p.Unfinished(t.Context()) {
+			if o.ID != "a000" || o.Key != o.ID {
+				t.Errorf("%+v, though nobody wants to see more", o)
+			}
+			break
+		}
+		silent.Store(true)
+		if ids, err = list(); len(ids) != many || !errors.Is(err, errNetwork) {
+			t.Errorf("%d, %v", len(ids), err)
+		}
+	})
+}
+
+// TestNotForAPerson: what is under way, and what is not there, is not a person's to decide.
+func TestNotForAPerson(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newWorld().start(t, nil, nil)
+		wantKind(t, p.Acknowledge(t.Context(), "1", "ann", "x"), interlock.Definite, ErrNone)
+		ok(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
+			err := p.Resolve(ctx, x.XID("north").Transaction, Abort, "ann", "x")
+			if wantKind(t, err, interlock.Bug, nil); !strings.Contains(err.Error(), "under way") {
+				t.Errorf("%v", err)
+			}
+			return p.add(transfer)(ctx, x)
+		}))
+		err := p.Acknowledge(t.Context(), "1", "ann", "x")
+		if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), "COMMITTING, with 2 branches left") {
+			t.Errorf("%v", err)
+		}
+	})
+}
