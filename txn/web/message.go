@@ -1,0 +1,88 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// message is what a step is sent that has no input of its own: whenever it is done the
+// same, also if other steps of its group have been done in between.
+type message struct {
+	Input   json.RawMessage            `json:"input"`
+	Outputs map[string]json.RawMessage `json:"outputs"`          // of the stages before
+	Output  json.RawMessage            `json:"output,omitempty"` // of the step that is undone, if it is known
+}
+
+// find is the step of a name.
+func find(steps []orderStep, name string) *orderStep {
+	for i := range steps {
+		if steps[i].Name == name && len(steps[i].Parallel) == 0 {
+			return &steps[i]
+		}
+		if found := find(steps[i].Parallel, name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// send calls the branch of the step that ctx is about.
+func (s *Service) send(ctx context.Context, o order, out *json.RawMessage) (json.RawMessage, error) {
+	c := saga.From(ctx)
+	of := find(o.Steps, c.Branch)
+	if of == nil {
+		return nil, fmt.Errorf("the order has no step %q", c.Branch)
+	}
+	address, m := of.Do, message{Input: o.Input, Outputs: earlier(o.Steps, c.Branch, c.Outputs.All())}
+	if c.Operation == branch.Undo {
+		address = of.Undo
+	}
+	if out != nil {
+		m.Output = *out
+	}
+	body, err := of.body(m)
+	if err != nil {
+		return nil, saga.Unknown(err)
+	}
+	answer, err := output(s.post(ctx, address, c.Call, body))
+	if err != nil || c.Operation == branch.Undo || of.Undo == "" {
+		return answer, err
+	}
+	m.Output = answer
+	if back, err := of.body(m); err != nil || len(back) > branch.MaxBody {
+		return nil, saga.Unknown(fmt.Errorf("the output, of %d bytes, is too long to be sent with what undoes it", len(answer)))
+	}
+	return answer, nil
+}
+
+// body is what a step is sent.
+func (of orderStep) body(m message) (json.RawMessage, error) {
+	if of.Input != nil {
+		return of.Input, nil
+	}
+	if m.Input == nil {
+		m.Input = json.RawMessage("null")
+	}
+	return json.Marshal(m)
+}
+
+// earlier are the outputs of the stages before that of a step.
+func earlier(steps []orderStep, name string, outputs map[string]json.RawMessage) map[string]json.RawMessage {
+	before := map[string]json.RawMessage{}
+	for i := range steps {
+		if find(steps[i:i+1], name) != nil {
+			break
+		}
+		for _, of := range slices.Concat(steps[i].Parallel, steps[i:i+1]) {
+			if text, done := outputs[of.Name]; done {
+				before[of.Name] = text
+			}
+		}
+	}
+	return before
+}
