@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,8 @@ type bookingRecord struct {
 	Branch   string `json:"branch,omitempty"` // of decide: the decision
 	Actor    string `json:"actor,omitempty"`
 	Why      string `json:"why,omitempty"`
+
+	written time.Time
 }
 
 func (l *ledger) bookingShowCommand() *cobra.Command {
@@ -74,7 +77,7 @@ func showBooking(ctx context.Context, j *journal.Journal, id string) (v bookingS
 	for _, e := range entries {
 		var said struct{ Actor, Reason, Error string }
 		_ = json.Unmarshal(e.Data, &said) // not all records say something
-		v.History = append(v.History, bookingRecord{e.Position, stamp(e.Written), e.Kind, e.Step, said.Actor, said.Reason + said.Error})
+		v.History = append(v.History, bookingRecord{e.Position, stamp(e.Written), e.Kind, e.Step, said.Actor, said.Reason + said.Error, e.Written})
 	}
 	return v, nil
 }
@@ -89,7 +92,7 @@ func (v bookingShown) text() string {
 	}
 	rows := [][]string{{"#", "WHEN", "RECORD", "BRANCH", "WHO AND WHY"}}
 	for _, r := range v.History {
-		rows = append(rows, []string{fmt.Sprint(r.Position), r.Written, r.Kind, plain(r.Branch), plain(strings.TrimSpace(r.Actor + " " + r.Why))})
+		rows = append(rows, []string{fmt.Sprint(r.Position), local(r.written), r.Kind, plain(r.Branch), plain(strings.TrimSpace(r.Actor + " " + r.Why))})
 	}
 	return b.String() + "\n" + table(rows)
 }
