@@ -93,23 +93,29 @@ func accounts(tb testing.TB, db *databases.DB) {
 	db.Exec(tb, `create table booking (id bigint)`, `create table account (n bigint)`, `insert into account values (0)`)
 }
 
+// booking is a database for one saga that begins in a transaction, and what is to be so in
+// it in the end.
+func booking(tb testing.TB, db *databases.DB) crash.Scene {
+	tb.Helper()
+	accounts(tb, db)
+	return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
+		tb.Helper()
+		sum, booked := databases.One[int64](tb, db, `select n from account`), databases.One[int64](tb, db, `select count(*) from booking`)
+		head, records, err := journal.NewTable(db, "").Read(tb.Context(), "1", 0)
+		if sum != 11 || booked != 1 || err != nil || head.Ended.IsZero() {
+			tb.Errorf("%d added, %d booked, %+v, %v; %d records", sum, booked, head, err, len(records))
+		}
+	}}
+}
+
 // TestKilledInTransaction: a saga begins if and only if the booking was made, and each
-// of its steps adds exactly once, wherever the process is killed.
+// of its steps adds exactly once, wherever the process is killed, and the next one too.
 func TestKilledInTransaction(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		crash.Once(t, "local", func(tb testing.TB) crash.Scene {
-			db := open(tb)
-			accounts(tb, db)
-			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
-				tb.Helper()
-				sum, booked := databases.One[int64](tb, db, `select n from account`), databases.One[int64](tb, db, `select count(*) from booking`)
-				head, records, err := journal.NewTable(db, "").Read(tb.Context(), "1", 0)
-				if sum != 11 || booked != 1 || err != nil || head.Ended.IsZero() {
-					tb.Errorf("%d added, %d booked, %+v, %v; %d records", sum, booked, head, err, len(records))
-				}
-			}}
-		})
+		scene := func(tb testing.TB) crash.Scene { return booking(tb, open(tb)) }
+		t.Run("once", func(t *testing.T) { crash.Once(t, "local", scene) })
+		t.Run("twice", func(t *testing.T) { crash.Pairs(t, "local", 2, scene) })
 	}, databases.Pgx, databases.Maria)
 }
 

@@ -1,5 +1,5 @@
-// Package crash kills a process of the test's own between any two of its steps.
-// It does not choose what to look at afterwards: the test reads what is left in
+// Package crash kills a process of the test's own between any two of its steps, or stops
+// it there. It does not choose what to look at afterwards: the test reads what is left in
 // the real server, and runs the same role again to see it recover.
 //
 // A role is what a process does; it passes points on its way, and ends by
@@ -21,6 +21,9 @@
 //			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) { … }}
 //		})
 //	}
+//
+// [Pairs] kills the second run too, [Asleep] stops a run while another one takes over, and
+// [Lead] takes a process from point to point.
 package crash
 
 import (
