@@ -78,9 +78,7 @@ func (s *Stream) Publish(ctx context.Context, messages []driver.Message) []error
 		}
 	}
 	for i, m := range messages {
-		if answers[i] = s.check(m); answers[i] != nil {
-			continue
-		}
+		answers[i] = s.check(m) // what is refused has its place among the others
 		t := at[m.Topic]
 		if t == nil {
 			t = &streamed{key: s.options.Prefix + m.Topic}
@@ -89,9 +87,6 @@ func (s *Stream) Publish(ctx context.Context, messages []driver.Message) []error
 		t.left = append(t.left, i)
 	}
 	failed := map[string]bool{}
-	for i := range messages {
-		failed[lanes[i]] = failed[lanes[i]] || answers[i] != nil
-	}
 	for len(topics) > 0 {
 		topics = s.round(ctx, topics, messages, lanes, answers, failed)
 	}
@@ -190,15 +185,20 @@ func (t *streamed) take(messages []driver.Message, lanes []string, answers []err
 	size := 0
 	for len(t.left) > 0 && len(chunk) < streamRows {
 		i := t.left[0]
-		if size += len(messages[i].Payload); size > streamBytes && len(chunk) > 0 {
-			break
+		switch {
+		case failed[lanes[i]]:
+			if answers[i] == nil {
+				answers[i] = driver.ErrNotSent
+			}
+		case answers[i] != nil:
+			failed[lanes[i]] = true
+		default:
+			if size += len(messages[i].Payload); size > streamBytes && len(chunk) > 0 {
+				return chunk
+			}
+			chunk = append(chunk, i)
 		}
 		t.left = t.left[1:]
-		if failed[lanes[i]] {
-			answers[i] = driver.ErrNotSent
-			continue
-		}
-		chunk = append(chunk, i)
 	}
 	return chunk
 }
