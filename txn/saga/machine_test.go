@@ -111,6 +111,17 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 	}
 }
 
+// TestAbortedInAWait: nobody calls a wait, so that of one which an abort ends it is known
+// that it has not happened; of a step it is not.
+func TestAbortedInAWait(t *testing.T) {
+	wait := record(recordSent, "w", sending{Stage: 2, Until: 5})
+	m, err := replay([]journal.Entry{letters["begin"], letters["sent a"], wait, letters["abort"]})
+	ok(t, err)
+	if w, a := m.find("w"), m.find("a"); w.fate != refused || w.adrift || a.fate != unknown || !a.adrift {
+		t.Errorf("%+v, %+v", w, a)
+	}
+}
+
 // TestJudge: what follows from each class of failure in each phase.
 func TestJudge(t *testing.T) {
 	p := Policy{Attempts: 3, Undos: 2}.resolve()
