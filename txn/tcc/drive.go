@@ -48,11 +48,10 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 	return d.append([]journal.Entry{{Kind: recordEnd}})
 }
 
-// round calls all branches whose time it is and writes what has become of them, or waits
-// for the next. That is in memory, however long it takes: who came to it anew would not
+// round waits for the time of the next call, makes all whose time it is, and writes what
+// has become of them. The wait is in memory, however long it takes: who came to it anew would not
 // know that it is to wait.
 func (d *drive) round() error {
-	now := d.Now()
 	var members []member
 	for _, b := range d.m.members {
 		if _, ok := d.manager.handles[b.resource]; ok && b.fate == pending {
@@ -63,10 +62,10 @@ func (d *drive) round() error {
 		return d.unknown()
 	}
 	next := slices.MinFunc(members, func(a, b member) int { return d.of(a).at.Compare(d.of(b).at) })
-	if wait := d.of(next).at.Sub(now); wait > 0 {
+	if wait := d.of(next).at.Sub(d.Now()); wait > 0 {
 		d.wait(wait, members)
-		return nil
 	}
+	now := d.Now()
 	members = slices.DeleteFunc(members, func(b member) bool { return d.of(b).at.After(now) })
 	return d.settle(members)
 }

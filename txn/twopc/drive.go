@@ -27,14 +27,14 @@ func (d driving) Drive(t *coordinator.Turn) error {
 		return bug("drive transaction", t.ID(), err)
 	}
 	switch {
-	case m.ended:
-		return nil
-	case m.state == Aborted: // branches are rolled back by whoever finds them
+	case m.state == Aborted && !m.ended: // branches are rolled back by whoever finds them
 		return t.End(end())
 	case m.settled():
 		return d.remind(t, m)
+	case !m.ended:
+		return d.finish(t, m)
 	}
-	return d.finish(t, m)
+	return nil
 }
 
 // finish commits until all branches have said so, or a person has to look.
@@ -96,10 +96,9 @@ func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
 // append makes records durable, and tells of what they are.
 func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry) (machine, error) {
 	next, err := m.with(entries...)
-	if err != nil {
-		return m, bug("drive transaction", t.ID(), err)
-	}
 	switch {
+	case err != nil:
+		return m, bug("drive transaction", t.ID(), err)
 	case next.ended:
 		err = t.End(entries...)
 	case next.settled():

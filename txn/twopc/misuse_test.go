@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -285,6 +286,12 @@ func TestMissingParticipant(t *testing.T) {
 		hooks, log := listening()
 		p := w.start(t, nil, nil)
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		tried := hooks.Tried
+		hooks.Tried = func(o observe.TwoPCTried) {
+			if tried(o); !strings.Contains(o.Err.Error(), "built without it") {
+				t.Errorf("%v", o.Err)
+			}
+		}
 		poor := w.start(t, nil, &Options{Hooks: hooks})
 		delete(poor.participants, "south")
 		stop := poor.serve(t, 1)

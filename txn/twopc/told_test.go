@@ -462,3 +462,62 @@ func TestNotForAPerson(t *testing.T) {
 		}
 	})
 }
+
+// TestNudgeOfTheEnded: who is told of a transaction that has ended leaves it as it is.
+func TestNudgeOfTheEnded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, failed := on(t, memory.NewJournal())
+		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
+		ok(t, err)
+		stop := p.serve(t, 1)
+		defer stop()
+		time.Sleep(time.Minute)
+		p.coordinator.Nudge("1")
+		if err := failed(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNotEndedBeforeItStands: nobody is told of an end that does not stand in the journal.
+func TestNotEndedBeforeItStands(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var gone atomic.Bool
+		hooks, log := listening()
+		p := newWorld().start(t, func(at string) error {
+			if gone.Load() && strings.HasPrefix(at, "journal append") {
+				return errNetwork
+			}
+			return nil
+		}, &Options{Hooks: hooks})
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		gone.Store(true)
+		defer p.serve(t, 1)()
+		time.Sleep(30 * time.Second)
+		if n := log.count("ended"); n != 0 {
+			t.Errorf("told %d times", n)
+		}
+		gone.Store(false)
+		p.world.rest(t)
+		if n := log.count("ended"); n != 1 {
+			t.Errorf("then told %d times", n)
+		}
+	})
+}
+
+// TestHeuristicAbortIsToldOnce: who finds one tells of it, and the owner of its shard not
+// at once again.
+func TestHeuristicAbortIsToldOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hooks, log := listening()
+		p := newWorld().start(t, nil, &Options{Hooks: hooks})
+		defer p.serve(t, 1)()
+		p.found(t.Context(), begin("1", time.Now(), 1), "south", errWork)
+		time.Sleep(time.Second)
+		if n := log.count("heuristic south"); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+		got, _ := p.world.records(t, "1")
+		same(t, "records", got, "decide:abort", "heuristic:south")
+	})
+}
