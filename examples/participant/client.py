@@ -16,6 +16,7 @@ started anew, so this is also how to wait for its end.
 
 import http.client
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -68,8 +69,10 @@ def sold(url, account):
 def fetch(url, body=None):
     """The JSON of an answer, empty if there was none. A body is posted."""
     data = None if body is None else json.dumps(body).encode()
+    token = os.environ.get("INTERLOCK_TOKEN")  # of a coordinator that was started with --token-file
+    headers = {"Authorization": f"Bearer {token}"} if token and data else {}  # participants are only read
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         if error.code not in (503, 504):  # 503: nothing was done; 504: nobody knows

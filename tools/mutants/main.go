@@ -86,7 +86,8 @@ func run(files []string, only string, list bool) (survivors int, err error) {
 		ran[result]++
 	}
 	if !list {
-		fmt.Printf("%d of %d mutants caught\n", ran[caught], ran[caught]+ran[survivor])
+		noticed := ran[caught] + ran[endless]
+		fmt.Printf("%d of %d mutants caught, %d of them by a test that did not end\n", noticed, noticed+ran[survivor], ran[endless])
 	}
 	return ran[survivor], nil
 }
@@ -209,6 +210,7 @@ type verdict string
 const (
 	caught   verdict = "caught  "
 	survivor verdict = "SURVIVED"
+	endless  verdict = "endless " // the tests did not come to an end, which a busy machine can cause too
 	unbuilt  verdict = "no build"
 )
 
@@ -236,6 +238,8 @@ func (m mutant) try(ctx context.Context, changed string) (verdict, error) {
 		return "", fmt.Errorf("it does not build, or selects no test:\n%s", out)
 	case failure == nil:
 		result = survivor
+	case strings.Contains(string(out), "panic: test timed out"):
+		result = endless
 	}
 	fmt.Printf("%s %6.1fs  %s\n", result, time.Since(began).Seconds(), m.name)
 	return result, nil

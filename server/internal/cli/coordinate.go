@@ -36,6 +36,7 @@ type coordinateFlags struct {
 	ttl          time.Duration
 	participants []string
 	allow        []string
+	tokenFile    string
 	verbose      bool
 }
 
@@ -55,9 +56,10 @@ and the others stand by.
 What waits for a person, and what goes wrong, is told on the standard error. A signal
 ends it: requests under way are answered, and another one takes over the rest.
 
-It has no passwords and no TLS: let only those reach it who may start transactions, or
-put a proxy in front. --allow restricts the addresses that it calls to those that
-begin so.`,
+Who reaches it starts transactions: beyond loopback it listens only with --token-file,
+and a request has to show what is in the file, as Authorization: Bearer. It has no TLS;
+put a proxy in front where others can listen in. --allow restricts the addresses that
+it calls to those that begin so.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.coordinate(c.Context(), f) },
 	}
 	f.add(c)
@@ -65,15 +67,36 @@ begin so.`,
 	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "how long the work of one that died waits for another")
 	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same with all who share the journal")
 	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses that begin with this `URL`")
+	c.Flags().StringVar(&f.tokenFile, "token-file", "", "take requests only from those who show what is in this `FILE`")
 	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "tell of each call that fails")
 	return c
 }
 
+// token is what requests have to show. Without one only this machine is listened to.
+func (f coordinateFlags) token() (string, error) {
+	host, _, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return "", usage("--listen %s is not host:port: %w", f.listen, err)
+	}
+	if f.tokenFile == "" {
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return "", usage("--listen %s can be reached from other machines, where anybody could start transactions: give a --token-file", f.listen)
+		}
+		return "", nil
+	}
+	text, err := os.ReadFile(f.tokenFile)
+	if err != nil {
+		return "", usage("--token-file cannot be read: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < 16 {
+		return "", usage("--token-file %s has %d bytes: make one of 16 at least, such as by openssl rand -hex 32", f.tokenFile, len(token))
+	}
+	return token, nil
+}
+
 // options are those of package web.
 func (f coordinateFlags) options() (o web.Options, err error) {
-	if _, _, err := net.SplitHostPort(f.listen); err != nil {
-		return o, usage("--listen %s is not host:port: %w", f.listen, err)
-	}
 	o.Participants = map[string]string{}
 	for _, text := range f.participants {
 		name, address, ok := strings.Cut(text, "=")
@@ -122,6 +145,10 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return err
 	}
+	token, err := f.token()
+	if err != nil {
+		return err
+	}
 	a.tell(&options, f.verbose)
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
@@ -130,7 +157,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Prefix: a.prefix,
-		Web: options, Tell: func(err error) { a.say("%v", err) }})
+		Web: options, Token: token, Tell: func(err error) { a.say("%v", err) }})
 	if interlock.Kind(err) == interlock.Bug { // of what was typed
 		return usage("%w", err)
 	}

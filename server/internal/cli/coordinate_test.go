@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -136,6 +138,34 @@ func TestACoordinatorTells(t *testing.T) {
 	wantCode(t, p, 0)
 }
 
+// Beyond loopback a coordinator listens to those who show its token.
+func TestACoordinatorWithAToken(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, address := coordinating(t, "etcd://"+testbed.Etcd(t).Addr(), "--listen", "0.0.0.0:0", "--token-file", token)
+	port := address[strings.LastIndex(address, ":")+1:]
+	defer http.DefaultClient.CloseIdleConnections()
+	for shown, want := range map[string]int{"": 401, "Bearer 0123456789abcdee": 401, "Bearer 0123456789abcdef": 404} {
+		request, err := http.NewRequest("GET", "http://127.0.0.1:"+port+"/v1/sagas/none", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", shown)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%q: %d, want %d", shown, answer.StatusCode, want)
+		}
+	}
+	p.Signal(syscall.SIGTERM)
+	wantCode(t, p, 0)
+}
+
 // What makes no sense is refused at the start, and addresses that are not allowed are
 // not called.
 func TestCoordinateRefuses(t *testing.T) {
@@ -145,6 +175,17 @@ func TestCoordinateRefuses(t *testing.T) {
 	run(t, 64, "coordinate", "--allow", "10.0.0.7", "--backend", url)
 	run(t, 64, "coordinate", "--listen", "7461", "--backend", url)
 	run(t, 64, "coordinate", "--shards", "5000", "--backend", url)
+	token := filepath.Join(t.TempDir(), "token")
+	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0", "elsewhere:0"} {
+		if _, said := run(t, 64, "coordinate", "--listen", listen, "--backend", url); !strings.Contains(said, "--token-file") {
+			t.Errorf("%s: %s", listen, said)
+		}
+	}
+	run(t, 64, "coordinate", "--token-file", token, "--backend", url) // there is none
+	if err := os.WriteFile(token, []byte(" short \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, 64, "coordinate", "--token-file", token, "--backend", url)
 	run(t, 69, "coordinate", "--backend", "etcd://127.0.0.1:1")
 	_, said := run(t, 64, "coordinate", "--backend", "redis://127.0.0.1:1")
 	if !strings.Contains(said, "keeps no journal") {

@@ -29,6 +29,7 @@ type Config struct {
 	TTL     time.Duration  // of the claims
 	Prefix  string         // of their names
 	Web     web.Options
+	Token   string // that a request has to show, as a bearer; empty is none
 	// Tell is told what goes wrong beside the transactions' own calls.
 	Tell func(error)
 }
@@ -100,7 +101,7 @@ func (s *Service) Close() {
 func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := &http.Server{Handler: pageless(s.web), BaseContext: func(net.Listener) context.Context { return ctx },
+	server := &http.Server{Handler: trusted(s.config.Token, pageless(s.web)), BaseContext: func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, WriteTimeout: longest + time.Minute}
 	var work sync.WaitGroup
 	work.Go(func() { stop(s.drive(ctx)) })
@@ -114,18 +115,6 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	}
 	work.Wait()
 	return context.Cause(ctx)
-}
-
-// pageless is a handler that counts every page in a browser as one of another site. It
-// has none itself, so one of its own origin was led here: by a name of its own that was
-// made to mean this address.
-func pageless(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Origin") != "" {
-			r.Header.Set("Sec-Fetch-Site", "cross-site")
-		}
-		h.ServeHTTP(w, r)
-	})
 }
 
 // drive owns shards and drives what is in them. Services share them where the backend

@@ -35,13 +35,16 @@ type running struct {
 	ended   chan error
 }
 
-func start(t *testing.T, url string) *running {
+func start(t *testing.T, url string) *running { return startFor(t, url, "") }
+
+// startFor is start for those who show a token.
+func startFor(t *testing.T, url, token string) *running {
 	t.Helper()
 	target, err := backend.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Tell: func(err error) { t.Log(err) }})
+	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Token: token, Tell: func(err error) { t.Log(err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,5 +219,24 @@ func TestManyAtOnceOnFewConnections(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestToken: who does not show the token learns nothing and begins nothing.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	r := startFor(t, "etcd://"+testbed.Etcd(t).Addr(), "s3cret")
+	const path, body = "/v1/sagas/1", `{"type":"x","steps":[{"name":"a","sleep":"1ms"}]}`
+	for _, shown := range []string{"", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret"} {
+		status, answer, err := r.do("POST", path, body, "Authorization", shown)
+		if err != nil || status != http.StatusUnauthorized || answer["kind"] != "definite" {
+			t.Errorf("%q: %d, %v, %v", shown, status, answer, err)
+		}
+	}
+	if status, _, err := r.do("GET", path, "", "Authorization", "bearer s3cret"); err != nil || status != http.StatusNotFound {
+		t.Errorf("something was begun: %d, %v", status, err)
+	}
+	if status, answer, err := r.do("POST", path+"?wait=10s", body, "Authorization", "Bearer s3cret"); err != nil || status != http.StatusOK {
+		t.Errorf("who shows it: %d, %v, %v", status, answer, err)
 	}
 }
