@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -361,12 +362,12 @@ func TestUnfinishedPages(t *testing.T) {
 func TestOneWaitsForItself(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
-		asked := 0
+		var asked atomic.Int64
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if c.Operation != branch.Confirm {
 				return nil, nil
 			}
-			asked++
+			asked.Add(1)
 			return branch.Ongoing(time.Hour), nil
 		}
 		flight.bad = func(c branch.Call) (before, after error) {
@@ -380,8 +381,8 @@ func TestOneWaitsForItself(t *testing.T) {
 		_, err := r.run(t.Context(), "1", hotel, flight)
 		ok(t, err)
 		time.Sleep(30 * time.Minute)
-		if asked != 1 {
-			t.Errorf("asked %d times in half of its hour", asked)
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked %d times in half of its hour", n)
 		}
 	})
 }
