@@ -29,7 +29,7 @@ type line struct {
 	Position    int64           `json:"position,omitempty"`
 	Kind        string          `json:"kind,omitempty"`
 	Step        string          `json:"step,omitempty"`
-	Epoch       interlock.Token `json:"epoch,omitempty"`
+	Epoch       interlock.Token `json:"epoch,omitempty,string"` // above 2^53: many readers would round a number
 	Written     *time.Time      `json:"written,omitempty"`
 	Data        []byte          `json:"data,omitempty"`   // as it stands in the record
 	Beside      []byte          `json:"beside,omitempty"` // the payload that Data is the sum of
@@ -100,22 +100,27 @@ func (a *audit) add(l line) error {
 	return a.put(l)
 }
 
-// put writes a line and its link of the chain.
+// put writes a line.
 func (a *audit) put(l line) error {
-	text, err := json.Marshal(l)
+	text, err := a.seal(l)
 	if err != nil {
-		return err
-	}
-	a.link(text)
-	l.Chain = hex.EncodeToString(a.chain[:])
-	if text, err = json.Marshal(l); err != nil {
 		return err
 	}
 	_, err = a.w.Write(append(text, '\n'))
 	return err
 }
 
-func (a *audit) link(text []byte) { a.chain = sha256.Sum256(append(a.chain[:], text...)) }
+// seal is the text of a line with its link, to which the chain moves on.
+func (a *audit) seal(l line) ([]byte, error) {
+	l.Chain = ""
+	text, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	a.chain = sha256.Sum256(append(a.chain[:], text...))
+	l.Chain = hex.EncodeToString(a.chain[:])
+	return json.Marshal(l)
+}
 
 // verify checks that a record follows the one before it.
 func (a *audit) verify(l line) error {
@@ -170,17 +175,16 @@ func Verify(r io.Reader) (records int, err error) {
 	return a.lines, nil
 }
 
-// next reads a line whose link fits the chain.
+// next reads a line that is, to the byte, the one that follows in the chain: what only
+// reads the same may say something else to another reader.
 func (a *audit) next(text []byte) (l line, err error) {
 	if err := json.Unmarshal(text, &l); err != nil {
 		return l, err
 	}
-	link := l.Chain
-	l.Chain = ""
-	if text, err = json.Marshal(l); err != nil {
+	switch sealed, err := a.seal(l); {
+	case err != nil:
 		return l, err
-	}
-	if a.link(text); hex.EncodeToString(a.chain[:]) != link {
+	case !bytes.Equal(text, sealed):
 		return l, errors.New("it was changed, or does not follow the line before")
 	}
 	return l, nil

@@ -65,6 +65,49 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestAuditKeepsTokens: an epoch is above what a reader of JSON may take for a number,
+// and stands there to the last digit.
+func TestAuditKeepsTokens(t *testing.T) {
+	store := memory.NewJournal()
+	j := open(t, store, nil)
+	c := grant(1)
+	shard, err := j.Own(t.Context(), c, j.ShardOf("order/0"))
+	ok(t, err)
+	log, err := j.Begin(t.Context(), "order/0", "order", due, says("begin")...)
+	ok(t, err)
+	ok(t, shard.Adopt(log).End(t.Context(), says("done")...))
+	var b bytes.Buffer
+	ok(t, j.Export(t.Context(), &b, "order/0"))
+	text := b.String()
+	if number := fmt.Sprint(int64(c.Token())); !strings.Contains(text, `"epoch":"`+number+`"`) || int64(c.Token()) < 1<<53 {
+		t.Errorf("no epoch %q:\n%s", number, text)
+	}
+	if n, err := journal.Verify(strings.NewReader(text)); n != 2 || err != nil {
+		t.Errorf("%d records, %v", n, err)
+	}
+	if _, err := journal.Verify(strings.NewReader(strings.Replace(text, fmt.Sprint(int64(c.Token())), fmt.Sprint(int64(c.Token())+1), 1))); err == nil {
+		t.Error("another epoch: accepted")
+	}
+}
+
+// TestAuditIsWhatIsWritten: what reads the same, and is written otherwise, is a change
+// too: another reader may take it for something else.
+func TestAuditIsWhatIsWritten(t *testing.T) {
+	text := exported(t, memory.NewJournal())
+	for what, change := range map[string][2]string{
+		"another field":       {`{"transaction"`, `{"approved":true,"transaction"`},
+		"a field twice":       {`"kind":"sent"`, `"kind":"lost","kind":"sent"`},
+		"a field in capitals": {`"kind":"sent"`, `"KIND":"sent"`},
+		"a space":             {`"kind":"sent"`, `"kind": "sent"`},
+		"an escape":           {`"kind":"sent"`, `"kind":"s\u0065nt"`},
+	} {
+		changed := strings.Replace(text, change[0], change[1], 1)
+		if _, err := journal.Verify(strings.NewReader(changed)); err == nil || changed == text {
+			t.Errorf("%s: accepted", what)
+		}
+	}
+}
+
 // forged shows one record otherwise than it was written.
 type forged struct {
 	driver.Journal
