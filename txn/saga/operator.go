@@ -79,8 +79,8 @@ func (o *Operator) Retry(ctx context.Context, id, step string, input json.RawMes
 	if input != nil && (!json.Valid(input) || len(input) > driver.MaxPayload/2 || step == "") {
 		return bug("retry", id, fmt.Errorf("the input is not JSON, has more than %d bytes, or is for no step", driver.MaxPayload/2))
 	}
-	return o.act(ctx, "retry", id, step, by, func(*machine) []journal.Entry {
-		return []journal.Entry{record(recordRetry, step, note{Actor: by.Actor, Reason: by.Reason, Input: input})}
+	return o.act(ctx, "retry", id, step, by, func(*machine) ([]journal.Entry, error) {
+		return []journal.Entry{record(recordRetry, step, note{Actor: by.Actor, Reason: by.Reason, Input: input})}, nil
 	})
 }
 
@@ -89,16 +89,28 @@ func (o *Operator) Retry(ctx context.Context, id, step string, input json.RawMes
 // the saga will have succeeded but for that. If nothing else is left to undo the saga
 // has ended when Skip returns.
 func (o *Operator) Skip(ctx context.Context, id, step string, by By) error {
-	return o.act(ctx, "skip", id, step, by, func(*machine) []journal.Entry {
-		return []journal.Entry{record(recordSkip, step, note{Actor: by.Actor, Reason: by.Reason})}
+	return o.act(ctx, "skip", id, step, by, func(*machine) ([]journal.Entry, error) {
+		return []journal.Entry{record(recordSkip, step, note{Actor: by.Actor, Reason: by.Reason})}, nil
+	})
+}
+
+// Abort has a saga undone that has not called its pivot: what it has done, and what may
+// have happened of what is under way. It is UNDOING when Abort returns, or has ended if
+// there is nothing to undo. The actor and the reason are the saga's reason.
+func (o *Operator) Abort(ctx context.Context, id string, by By) error {
+	return o.act(ctx, "abort", id, "", by, func(m *machine) ([]journal.Entry, error) {
+		if p := m.pivot(); m.state == Running && p != nil && p.fate != refused {
+			return nil, fmt.Errorf("its pivot %q may have happened: it goes on until that is known", p.key)
+		}
+		return []journal.Entry{record(recordDecide, decideAbort, why{Error: said(fmt.Errorf("%s: %s", by.Actor, by.Reason))})}, nil
 	})
 }
 
 // Resolve closes a dead letter: whatever is left of it was taken care of. The saga is
 // RESOLVED, for good, when Resolve returns.
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
-	return o.act(ctx, "resolve", id, "", by, func(*machine) []journal.Entry {
-		return []journal.Entry{record(recordResolved, "", note{Actor: by.Actor, Reason: by.Reason}), {Kind: recordEnd}}
+	return o.act(ctx, "resolve", id, "", by, func(*machine) ([]journal.Entry, error) {
+		return []journal.Entry{record(recordResolved, "", note{Actor: by.Actor, Reason: by.Reason}), {Kind: recordEnd}}, nil
 	})
 }
 
@@ -106,7 +118,7 @@ func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 // again.
 func (o *Operator) Now(ctx context.Context, id string, by By) error {
 	n := note{Actor: by.Actor, Reason: by.Reason}
-	return o.act(ctx, "hurry", id, "", by, func(m *machine) (entries []journal.Entry) {
+	return o.act(ctx, "hurry", id, "", by, func(m *machine) (entries []journal.Entry, err error) {
 		for i := range m.steps {
 			switch p := &m.steps[i]; {
 			case p.fate == inFlight && p.wait:
@@ -115,7 +127,10 @@ func (o *Operator) Now(ctx context.Context, id string, by By) error {
 				entries = append(entries, record(recordRetry, p.key, n))
 			}
 		}
-		return entries[:min(len(entries), driver.MaxRecords)]
+		if len(entries) == 0 {
+			return nil, errors.New("it waits for nothing")
+		}
+		return entries[:min(len(entries), driver.MaxRecords)], nil
 	})
 }
 
@@ -123,7 +138,7 @@ func (o *Operator) Now(ctx context.Context, id string, by By) error {
 const tries = 10
 
 // act appends what follows from a saga as it is, in the name of somebody.
-func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows func(*machine) []journal.Entry) error {
+func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows func(*machine) ([]journal.Entry, error)) error {
 	if err := by.check(); err != nil {
 		return bug(op, id, err)
 	}
@@ -137,15 +152,15 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 	return &interlock.Error{Op: op, Name: id, Kind: interlock.Retryable, Err: err}
 }
 
-func (o *Operator) once(ctx context.Context, op, id, step string, follows func(*machine) []journal.Entry) error {
+func (o *Operator) once(ctx context.Context, op, id, step string, follows func(*machine) ([]journal.Entry, error)) error {
 	log, m, err := read(ctx, o.journal, id)
 	if err != nil {
 		return err
 	}
 	wrong := func(err error) error { return &StateError{ID: id, Op: op, Step: step, State: m.state, Err: err} }
-	entries := follows(&m)
-	if len(entries) == 0 {
-		return wrong(errors.New("it waits for nothing"))
+	entries, err := follows(&m)
+	if err != nil {
+		return wrong(err)
 	}
 	after, err := m.with(entries...)
 	if err != nil {

@@ -97,10 +97,12 @@ func (s *Service) helpSaga(r *http.Request) (any, error) {
 		err = operator.Skip(r.Context(), id, who.Step, by)
 	case "resolve":
 		err = operator.Resolve(r.Context(), id, by)
+	case "abort":
+		err = operator.Abort(r.Context(), id, by)
 	case "now":
 		err = operator.Now(r.Context(), id, by)
 	default:
-		return nil, badRequest("there is no %q: it is retry, skip, resolve or now", act)
+		return nil, badRequest("there is no %q: it is retry, skip, resolve, abort or now", act)
 	}
 	if err != nil {
 		return nil, err

@@ -83,6 +83,6 @@ func (a *app) sagaCommand() *cobra.Command {
 	}
 	l.add(c)
 	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaResolveCommand(), l.sagaNowCommand())
+		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand())
 	return c
 }

@@ -36,6 +36,7 @@ func possible(err error) error {
 		"retry":   "what was given up, or is being tried, is tried again",
 		"skip":    "an undo, or a step behind the pivot, is skipped while it is to be done",
 		"resolve": "a DEAD_LETTER is resolved",
+		"abort":   "a RUNNING saga is aborted that has not called its pivot",
 	}[state.Op]
 	if can == "" {
 		return err
@@ -108,6 +109,23 @@ func (l *ledger) sagaResolveCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			return l.help(c.Context(), "resolved", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
 				return o.Resolve(ctx, args[0], by)
+			})
+		},
+	}
+	l.answerable(c)
+	return c
+}
+
+func (l *ledger) sagaAbortCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "abort ID --reason TEXT", Short: "Have a saga undone that has not called its pivot", Args: oneArg("saga"),
+		Example: `  interlock saga abort order/42 --reason "the customer has cancelled"`,
+		Long: `Decides that the saga is undone: what it has done, and what may have happened of what
+is under way. The service that serves its shard undoes it; what that cannot undo, since
+it does not know the saga's type any more, can be skipped.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.help(c.Context(), "aborted", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
+				return o.Abort(ctx, args[0], by)
 			})
 		},
 	}

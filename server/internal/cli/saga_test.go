@@ -188,6 +188,10 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
 			wants(interlock(64, "saga", "start", "order/6", "order", "--shards", "5"), "--shards")
 			wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
+			interlock(0, "saga", "start", "odd/1", "unheard of", "--input", "1")
+			wants(interlock(0, "saga", "abort", "odd/1", "--reason", "a slip of the pen", "--by", "ann"), "aborted: odd/1")
+			wants(interlock(0, "saga", "show", "odd/1"), "COMPENSATED", "ann: a slip of the pen")
+			wants(interlock(1, "saga", "abort", "order/5", "--reason", "x"), "SUCCEEDED", "has not called its pivot")
 
 			s.book(t, "trip/1")
 			s.book(t, "trip/2")
