@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast lint vuln races soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs clean
+.PHONY: help run deps test test-fast lint vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
