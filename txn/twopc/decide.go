@@ -122,9 +122,9 @@ func (m *Manager) tried(e observe.TwoPCTried) {
 
 // found makes a heuristic outcome of an abort durable, as far as that is possible: if
 // the abort has ended in the journal, nothing stands behind it, and only the hook is
-// told.
+// told. Who drives it has nothing to do but to remind, so it is due no earlier.
 func (m *Manager) found(ctx context.Context, r run, name string, why error) {
-	err := m.coordinator.Begin(ctx, r.key, m.kind(),
+	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Remind),
 		decide(Abort, decided{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
 	if errors.Is(err, journal.ErrExists) {
 		err = nil

@@ -30,6 +30,7 @@ type service struct {
 	mu     sync.Mutex
 	calls  []branch.Call
 	answer map[branch.Operation]int // statuses instead of the work, once each
+	insist bool                     // and every time
 	lose   map[branch.Operation]bool
 }
 
@@ -46,7 +47,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.calls = append(s.calls, c)
 	status, lose := s.answer[c.Operation], s.lose[c.Operation]
-	delete(s.answer, c.Operation)
+	if !s.insist {
+		delete(s.answer, c.Operation)
+	}
 	delete(s.lose, c.Operation)
 	s.mu.Unlock()
 	if status != 0 {
@@ -111,6 +114,13 @@ func (s *service) says(op branch.Operation, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer[op] = status
+}
+
+// insists has all calls of an operation answered by a status: the watcher's too.
+func (s *service) insists(op branch.Operation, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer[op], s.insist = status, true
 }
 
 // loses has the answer to the next call of an operation lost, once it is done.
@@ -287,7 +297,7 @@ func TestHTTPAlone(t *testing.T) {
 // outcome HEURISTIC.
 func TestHTTPHeuristic(t *testing.T) {
 	r := online(t)
-	r.service.says(branch.Commit, 409)
+	r.service.insists(branch.Commit, 409)
 	ok(t, r.Run(t.Context(), "1", r.pay(5)))
 	wantKind(t, r.Settle(t.Context(), "1"), interlock.Definite, driver.ErrHeuristic)
 	o, err := r.Look(t.Context(), "1")

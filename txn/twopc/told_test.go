@@ -505,19 +505,29 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 	})
 }
 
-// TestHeuristicAbortIsToldOnce: who finds one tells of it, and the owner of its shard not
-// at once again.
+// TestHeuristicAbortIsToldOnce: who finds one tells of it; the owner of its shard, in the
+// same process or another one, not before it is time to remind.
 func TestHeuristicAbortIsToldOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hooks, log := listening()
-		p := newWorld().start(t, nil, &Options{Hooks: hooks})
-		defer p.serve(t, 1)()
-		p.found(t.Context(), begin("1", time.Now(), 1), "south", errWork)
-		time.Sleep(time.Second)
-		if n := log.count("heuristic south"); n != 1 {
-			t.Errorf("told %d times", n)
-		}
-		got, _ := p.world.records(t, "1")
-		same(t, "records", got, "decide:abort", "heuristic:south")
-	})
+	for _, elsewhere := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld()
+			hooks, log := listening()
+			o := &Options{Hooks: hooks, Scan: time.Hour, Remind: 2 * time.Hour}
+			p := w.start(t, nil, o)
+			owner := p
+			if elsewhere {
+				owner = w.start(t, nil, o)
+			}
+			defer owner.serve(t, 1)()
+			p.found(t.Context(), begin("1", time.Now(), 1), "south", errWork)
+			for told, records := range [][]string{{"decide:abort", "heuristic:south"}, {"decide:abort", "heuristic:south", "remind:"}} {
+				time.Sleep(119 * time.Minute)
+				if n := log.count("heuristic south"); n != told+1 {
+					t.Errorf("told %d times, want %d", n, told+1)
+				}
+				got, _ := w.records(t, "1")
+				same(t, "records", got, records...)
+			}
+		})
+	}
 }
