@@ -2,7 +2,11 @@ package backend
 
 import (
 	"context"
+	"errors"
 
+	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -15,6 +19,20 @@ import (
 // keys in etcd; empty is the default of each. The tables are made unless they exist.
 // The context bounds the opening only.
 func (t Target) Journal(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
+	return t.journal(ctx, name, true)
+}
+
+// JournalThere is [Target.Journal] for who only looks, or helps what is there: it makes
+// nothing, and where a database has no such tables, that is its [ErrNoJournal]. In etcd
+// a journal of which nothing was written is as any other.
+func (t Target) JournalThere(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
+	return t.journal(ctx, name, false)
+}
+
+// ErrNoJournal: a database has no tables of the journal's name.
+var ErrNoJournal = errors.New("there is no such journal")
+
+func (t Target) journal(ctx context.Context, name string, begins bool) (store driver.Journal, disconnect func(), err error) {
 	switch t.kind {
 	case "etcd":
 		client, err := t.dialEtcd(ctx)
@@ -27,7 +45,7 @@ func (t Target) Journal(ctx context.Context, name string) (store driver.Journal,
 		if err != nil {
 			return nil, nil, err
 		}
-		store, err := journalTables(ctx, postgres.Pool(pool), name)
+		store, err := journalTables(ctx, postgres.Pool(pool), name, begins)
 		if err != nil {
 			pool.Close()
 			return nil, nil, onOneLine(err)
@@ -38,7 +56,7 @@ func (t Target) Journal(ctx context.Context, name string) (store driver.Journal,
 		if err != nil {
 			return nil, nil, err
 		}
-		store, err := journalTables(ctx, mysql.DB(db), name)
+		store, err := journalTables(ctx, mysql.DB(db), name, begins)
 		if err != nil {
 			_ = db.Close() // the first error says more
 			return nil, nil, err
@@ -49,8 +67,11 @@ func (t Target) Journal(ctx context.Context, name string) (store driver.Journal,
 }
 
 // journalTables is a journal whose tables exist.
-func journalTables[T any](ctx context.Context, db driver.BeginnerAt[T], name string) (driver.Journal, error) {
+func journalTables[T any](ctx context.Context, db driver.BeginnerAt[T], name string, begins bool) (driver.Journal, error) {
 	t := journal.NewTable(db, name)
+	if !begins {
+		return t, there(ctx, t)
+	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -60,4 +81,15 @@ func journalTables[T any](ctx context.Context, db driver.BeginnerAt[T], name str
 		return nil, err
 	}
 	return t, tx.Commit(ctx)
+}
+
+// there reads something, and says what it means that the table is unknown.
+func there(ctx context.Context, store driver.Journal) error {
+	_, err := store.Heads(ctx, "", 1)
+	var pg interface{ SQLState() string }
+	var my *client.MySQLError
+	if errors.As(err, &pg) && pg.SQLState() == "42P01" || errors.As(err, &my) && my.Number == 1146 {
+		return &interlock.Error{Op: "open journal", Kind: interlock.Definite, Err: ErrNoJournal}
+	}
+	return err
 }

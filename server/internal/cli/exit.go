@@ -41,7 +41,7 @@ const exitCodes = `  the command's own   interlock lock ran the command to its e
                       another than was shown or named
   77                  the backend does not permit it
   78                  the backend is not what is needed: it promises too little,
-                      or has no guard table
+                      or has no guard table or journal
   79                  the lock was lost while the command ran, or --max-hold was
                       over; the command was ended (--lost-exit-code)
   126                 the command cannot be executed

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -27,8 +28,14 @@ func (l *ledger) answerable(c *cobra.Command) {
 	c.Flags().StringVar(&l.by, "by", whoami(), "who does it")
 }
 
-// do runs something on the journal, within --timeout if bounded.
+// do runs something on the journal that is there, within --timeout if bounded.
 func (l *ledger) do(ctx context.Context, bounded bool, use func(context.Context, *journal.Journal) error) error {
+	return l.on(ctx, backend.Target.JournalThere, bounded, use)
+}
+
+// on runs something on the journal that open connects to.
+func (l *ledger) on(ctx context.Context, open func(backend.Target, context.Context, string) (driver.Journal, func(), error),
+	bounded bool, use func(context.Context, *journal.Journal) error) error {
 	target, err := l.app.target()
 	if err != nil {
 		return err
@@ -38,9 +45,9 @@ func (l *ledger) do(ctx context.Context, bounded bool, use func(context.Context,
 	if bounded {
 		ctx = opening
 	}
-	store, disconnect, err := target.Journal(opening, l.name)
+	store, disconnect, err := open(target, opening, l.name)
 	if err != nil {
-		return l.app.unreached(target, err)
+		return l.app.unreached(target, l.refused(target, err))
 	}
 	defer disconnect()
 	j, err := journal.New(store, &journal.Options{Shards: l.shards})
@@ -59,6 +66,13 @@ func (l *ledger) do(ctx context.Context, bounded bool, use func(context.Context,
 // should be. Whoever finds nothing may have looked into another journal.
 func (l *ledger) refused(t backend.Target, err error) error {
 	switch {
+	case errors.Is(err, backend.ErrNoJournal):
+		name := l.name
+		if name == "" {
+			name = "interlock_journal"
+		}
+		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another, and what first writes one makes it (%s coordinate, %[3]s saga start)",
+			plain(name), t, l.app.program)
 	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
 		where := t.String()
 		if l.name != "" {

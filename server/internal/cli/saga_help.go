@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -168,7 +169,7 @@ timeout does not bound it.`,
 			if err != nil {
 				return err
 			}
-			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) error {
+			if err := l.on(c.Context(), backend.Target.Journal, true, func(ctx context.Context, j *journal.Journal) error {
 				if err := spread(ctx, j); err != nil {
 					return err
 				}
