@@ -14,24 +14,25 @@ type Options struct {
 
 // A Report is what a comparison has found. Its String is Markdown that explains itself.
 type Report struct {
-	Participants int
-	Costs        []Cost
-	Crashes      []CrashPoints // of the coordinator, then of every two sites
-	Faults       []Faults
-	Models       []*Exploration
+	Participants int            `json:"participants"`
+	Costs        []Cost         `json:"costs"`
+	Crashes      []CrashPoints  `json:"crashes"` // of the coordinator, then of every two sites
+	Faults       []Faults       `json:"faults"`
+	Models       []*Exploration `json:"models"`
 	// Blocking is the log of a run of two-phase commit whose coordinator crashes once
 	// all have voted yes; Deciding that of three-phase commit.
-	Blocking, Deciding []string
+	Blocking []string `json:"blocking"`
+	Deciding []string `json:"deciding"`
 }
 
 // Cost is what a run without faults takes, in which each message takes one delay.
 type Cost struct {
-	Protocol     Protocol
-	Participants int
-	Messages     int
-	Writes       int // that a message had to wait for
-	Decided      int // delays until the first site had decided, which can tell the caller
-	Known        int // delays until all had
+	Protocol     Protocol `json:"protocol"`
+	Participants int      `json:"participants"`
+	Messages     int      `json:"messages"`
+	Writes       int      `json:"writes"`  // that a message had to wait for
+	Decided      int      `json:"decided"` // delays until the first site had decided, which can tell the caller
+	Known        int      `json:"known"`   // delays until all had
 }
 
 // Compare plays all protocols against each other: costs, a crash at each step, random

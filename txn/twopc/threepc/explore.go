@@ -9,30 +9,30 @@ import (
 // deliveries, every vote, every fault that it allows at every moment. A site may crash
 // in the middle of what it sends, so that any part of it arrives.
 type Model struct {
-	Protocol     Protocol
-	Participants int  // 1 to 3
-	Crashes      int  // at most so many sites crash, for good; if Asynchronous, they restart at once
-	Partition    bool // the network may fall apart in two, once, for good
+	Protocol     Protocol `json:"protocol"`
+	Participants int      `json:"participants"` // 1 to 3
+	Crashes      int      `json:"crashes"`      // at most so many sites crash, for good; if Asynchronous, they restart at once
+	Partition    bool     `json:"partition"`    // the network may fall apart in two, once, for good
 	// Asynchronous lets messages be delayed for any time, lost, repeated and overtaken,
 	// and a site be taken for crashed at any moment. Otherwise a site is only suspected
 	// if it has crashed, or is cut off, and nothing of it is on its way any more: delays
 	// are bounded, and everybody waits for longer. Partition must be false then, because
 	// the loss of any messages is a partition too, and nothing is said of who blocks.
-	Asynchronous bool
+	Asynchronous bool `json:"asynchronous"`
 }
 
 // Exploration is what every schedule of a model comes to.
 type Exploration struct {
-	Model  Model
-	Worlds int // that were seen
+	Model  Model `json:"model"`
+	Worlds int   `json:"worlds"` // that were seen
 	// Split is the shortest schedule at whose end two sites have decided otherwise, a
 	// line for each step; nil if there is none.
-	Split []string
+	Split []string `json:"split,omitempty"`
 	// Blocked is the shortest schedule at whose end nothing can happen any more, short
 	// of a repair, and a site that lives has not decided; nil if there is none.
-	Blocked []string
+	Blocked []string `json:"blocked,omitempty"`
 	// Waiting is who has not decided there: "P1, P2".
-	Waiting string
+	Waiting string `json:"waiting,omitempty"`
 }
 
 // maxWorlds bounds what an exploration may keep in memory.

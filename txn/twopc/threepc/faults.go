@@ -7,13 +7,13 @@ import (
 
 // Faults is what comes of runs with random delays and votes, and one kind of fault.
 type Faults struct {
-	Protocol  Protocol
-	Fault     string
-	Runs      int
-	Committed int // somewhere
-	Blocked   int
-	Split     int
-	Waited    time.Duration // the longest from a vote to a decision, where all decide
+	Protocol  Protocol      `json:"protocol"`
+	Fault     string        `json:"fault"`
+	Runs      int           `json:"runs"`
+	Committed int           `json:"committed"` // somewhere
+	Blocked   int           `json:"blocked"`
+	Split     int           `json:"split"`
+	Waited    time.Duration `json:"waited_ns"` // the longest from a vote to a decision, where all decide
 }
 
 // kindOfFault makes a scenario worse.

@@ -37,6 +37,9 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("protocol %d", int(p))
 }
 
+// MarshalText is the name as well: JSON has it instead of a number.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // Site is one of those that take part: 0 is the coordinator, 1 to n are participants,
 // n+1 is the register if there is one.
 type Site uint8

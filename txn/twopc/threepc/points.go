@@ -4,14 +4,14 @@ import "time"
 
 // CrashPoints is what comes of a crash at each action of a site, or of every two.
 type CrashPoints struct {
-	Protocol Protocol
-	Sites    int           // that crash: the coordinator, or any two of all
-	Points   int           // runs, one for each action or pair of them in the first thirty delays
-	Blocked  int           // of these, somebody who lives never decides
-	At       []int         // at which actions of the coordinator that is, if it is alone
-	Split    int           // two sites decide otherwise
-	Waited   time.Duration // the longest from a vote to a decision, where all decide
-	Back     time.Duration // the same, if the crashed site restarts after BackAfter; 0 if it cannot
+	Protocol Protocol      `json:"protocol"`
+	Sites    int           `json:"sites"`        // that crash: the coordinator, or any two of all
+	Points   int           `json:"points"`       // runs, one for each action or pair of them in the first thirty delays
+	Blocked  int           `json:"blocked"`      // of these, somebody who lives never decides
+	At       []int         `json:"at,omitempty"` // at which actions of the coordinator that is, if it is alone
+	Split    int           `json:"split"`        // two sites decide otherwise
+	Waited   time.Duration `json:"waited_ns"`    // the longest from a vote to a decision, where all decide
+	Back     time.Duration `json:"back_ns"`      // the same, if the crashed site restarts after BackAfter; 0 if it cannot
 }
 
 // BackAfter is how long a coordinator is gone that comes back.
