@@ -82,7 +82,7 @@ func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
 				if err != nil {
 					return err
 				}
-				err = p.Commit(calling(ctx, r, name, branch.Commit), x)
+				err = p.Commit(calling(ctx, branch.From(ctx), r, name, branch.Commit), x)
 				if errors.Is(err, driver.ErrHeuristic) {
 					return branch.Fail(err) // the participant is well
 				}

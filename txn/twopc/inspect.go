@@ -24,6 +24,8 @@ type InDoubt struct {
 	Verdict    string
 	BlockedFor time.Duration // since the journal was first found not to answer for it; 0 if it does
 	Err        error         // of the journal, if it is blocked or foreign
+
+	run run // empty if it is foreign
 }
 
 // scan is what is remembered from one scan to the next.
@@ -103,6 +105,7 @@ func (m *Manager) look(read func(key string) (*machine, error), name string, d d
 		found.Verdict, found.Err = string(foreign), err
 		return found
 	}
+	found.run = r
 	there, err := read(r.key)
 	if errors.Is(err, ErrOther) {
 		found.Verdict, found.Err = string(foreign), err
@@ -114,12 +117,13 @@ func (m *Manager) look(read func(key string) (*machine, error), name string, d d
 		return found
 	}
 	m.unblock(at)
-	found.Verdict = string(m.judge(r, found, there))
+	found.Verdict = string(m.judge(found, there))
 	return found
 }
 
 // judge is what is to be done with a branch that was found.
-func (m *Manager) judge(r run, found InDoubt, there *machine) verdict {
+func (m *Manager) judge(found InDoubt, there *machine) verdict {
+	r := found.run
 	d := doubt{run: r, branch: found.XID.Branch, age: found.Age, life: m.coordinator.Now().Sub(r.began), running: m.runs(r)}
 	return d.judge(there, limits{m.options.Patience, m.options.Retention})
 }

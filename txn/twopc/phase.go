@@ -20,7 +20,7 @@ func (m *Manager) prepare(ctx context.Context, r run, branches []*working) []bal
 	var all sync.WaitGroup
 	for i, b := range branches {
 		all.Go(func() {
-			vote, err := b.preparing.Prepare(calling(ctx, r, b.name, branch.Prepare))
+			vote, err := b.preparing.Prepare(calling(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare))
 			ballots[i] = ballot{b.name, vote, err}
 			if err != nil {
 				m.abandon(ctx, []*working{b})
@@ -32,12 +32,13 @@ func (m *Manager) prepare(ctx context.Context, r run, branches []*working) []bal
 }
 
 // calling is a context that says which call this is: for participants in other
-// processes.
-func calling(ctx context.Context, r run, name string, op branch.Operation) context.Context {
-	c := branch.From(ctx)
+// processes. c is what is known of it; whatever call ctx is part of itself, of another
+// transaction, is not.
+func calling(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) context.Context {
 	c.Transaction, c.Branch, c.Operation, c.Begun = r.String(), name, op, r.began
-	c.Attempt = max(c.Attempt, 1)
-	c.Deadline, _ = ctx.Deadline()
+	if deadline, bound := ctx.Deadline(); bound { // a coordinator's call has its bound in c alone
+		c.Deadline = deadline
+	}
 	return branch.With(ctx, c)
 }
 
@@ -78,9 +79,8 @@ func (m *Manager) rollBack(ctx context.Context, r run, names []string) {
 
 func (m *Manager) rollBackOne(ctx context.Context, r run, name string) {
 	for attempt := 1; ; attempt++ {
-		c := branch.From(ctx)
-		c.Attempt = attempt
-		err := m.participants[name].Rollback(calling(branch.With(ctx, c), r, name, branch.Rollback), r.xid(name))
+		c := branch.Call{Attempt: attempt}
+		err := m.participants[name].Rollback(calling(ctx, c, r, name, branch.Rollback), r.xid(name))
 		if err == nil {
 			return
 		}

@@ -54,7 +54,7 @@ func (m *Manager) finish(ctx context.Context, name string, found InDoubt) {
 		return
 	}
 	if err == nil {
-		err = m.carryOut(ctx, name, found.XID, v)
+		err = m.carryOut(ctx, name, found, v)
 	}
 	if f := m.options.Hooks.Orphan; f != nil {
 		f(observe.TwoPCOrphan{Transaction: found.XID.Transaction, Participant: name, Age: found.Age, Verdict: string(v), Err: err})
@@ -64,33 +64,26 @@ func (m *Manager) finish(ctx context.Context, name string, found InDoubt) {
 // presumed is what is to be done once an abort stands in the journal, or what came
 // before it.
 func (m *Manager) presumed(ctx context.Context, found InDoubt) (verdict, error) {
-	r, err := parse(found.XID.Transaction)
-	if err != nil {
-		return foreign, err
-	}
-	there, err := m.presume(ctx, r, decided{Run: r.sign,
+	there, err := m.presume(ctx, found.run, decided{Run: found.run.sign,
 		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and nobody had decided"})
 	if err != nil {
 		return blocked, err
 	}
-	return m.judge(r, found, there), nil
+	return m.judge(found, there), nil
 }
 
 // carryOut finishes a branch.
-func (m *Manager) carryOut(ctx context.Context, name string, x driver.XID, v verdict) error {
+func (m *Manager) carryOut(ctx context.Context, name string, found InDoubt, v verdict) error {
 	if v != commit && v != rollBack {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.options.Finish)
 	defer cancel()
-	r, err := parse(x.Transaction)
-	if err != nil {
-		return err
-	}
+	r, x, c := found.run, found.XID, branch.Call{Attempt: 1}
 	if v == commit {
-		return m.participants[name].Commit(calling(ctx, r, name, branch.Commit), x)
+		return m.participants[name].Commit(calling(ctx, c, r, name, branch.Commit), x)
 	}
-	err = m.participants[name].Rollback(calling(ctx, r, name, branch.Rollback), x)
+	err := m.participants[name].Rollback(calling(ctx, c, r, name, branch.Rollback), x)
 	if errors.Is(err, driver.ErrHeuristic) {
 		m.found(ctx, r, name, err)
 	}
