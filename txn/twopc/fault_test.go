@@ -200,22 +200,43 @@ func TestCanceled(t *testing.T) {
 }
 
 // TestLostDecision: a decision that stands in the journal is found there, though no
-// answer to it ever came back.
+// answer to it ever came back, and told of once.
 func TestLostDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
+		hooks, log := listening()
 		p := w.start(t, func(at string) error {
 			if strings.HasPrefix(at, "journal append") && strings.HasSuffix(at, returning) {
 				return errNetwork
 			}
 			return nil
-		}, nil)
+		}, &Options{Hooks: hooks})
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
 		got, _ := w.records(t, "1")
 		same(t, "records", got, "decide:commit")
+		same(t, "told", log.all(), "decided commit")
 		defer w.start(t, nil, nil).serve(t, 1)()
 		w.rest(t)
 		wantSums(t, w, -10, 10)
+	})
+}
+
+// TestDecisionOutlastsTheCaller: a decision that is on its way, and has to be sent again,
+// is not taken back because the caller leaves meanwhile.
+func TestDecisionOutlastsTheCaller(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		ctx, leave := context.WithCancel(t.Context())
+		p := w.start(t, func(at string) error {
+			if at == "journal append 1 "+leaving {
+				leave()
+				return errNetwork
+			}
+			return nil
+		}, nil)
+		ok(t, p.Run(ctx, "1", p.add(transfer)))
+		got, _ := w.records(t, "1")
+		same(t, "records", got, "decide:commit")
 	})
 }
 

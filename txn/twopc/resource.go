@@ -22,12 +22,7 @@ type Resource[B any] struct {
 // branches in doubt bear the name.
 func At[B any](name string, p driver.Preparer[B]) Resource[B] { return Resource[B]{name, p} }
 
-func (r Resource[B]) registered() (string, driver.Participant) {
-	if r.preparer == nil { // an interface that holds nil would hide it
-		return r.name, nil
-	}
-	return r.name, r.preparer
-}
+func (r Resource[B]) registered() (string, driver.Participant) { return r.name, r.preparer }
 
 // Join opens the branch of a transaction in this resource, one at most. The work in it
 // becomes visible when the transaction is committed, and is lost otherwise. The branch

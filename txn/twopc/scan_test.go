@@ -1,0 +1,153 @@
+package twopc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// scanned has north scanned while a branch of age is in doubt there, that nobody has
+// decided, and returns the branches that the hook was told of.
+func scanned(t *testing.T, w *world, meet func(at string) error, age time.Duration) (told []observe.TwoPCOrphan, heuristic int) {
+	t.Helper()
+	p := w.start(t, meet, &Options{Hooks: &observe.TwoPC{
+		Orphan:    func(o observe.TwoPCOrphan) { told = append(told, o) },
+		Heuristic: func(observe.TwoPCHeuristic) { heuristic++ },
+	}})
+	w.prepare(t, "north", begin("1", time.Now(), 1).xid("north"))
+	time.Sleep(age)
+	p.Scan(t.Context())
+	return told, heuristic
+}
+
+// TestScanWaits: a scan is over once all that it has found is finished.
+func TestScanWaits(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		told, _ := scanned(t, w, func(at string) error {
+			if strings.HasPrefix(at, "north rollback") {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}, patience)
+		if len(told) != 1 || told[0].Verdict != "roll back" || told[0].Err != nil || told[0].Age != patience || w.inDoubt(t) != 0 {
+			t.Errorf("%+v, %d in doubt", told, w.inDoubt(t))
+		}
+	})
+}
+
+// TestYoungIsLeft: nobody is told of what somebody may be at work on.
+func TestYoungIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		if told, _ := scanned(t, w, nil, patience-1); len(told) != 0 || w.inDoubt(t) != 1 {
+			t.Errorf("%+v, %d in doubt", told, w.inDoubt(t))
+		}
+	})
+}
+
+// TestUndecidedIsLeft: while the abort cannot be put in the journal nothing is rolled
+// back, and that is told of.
+func TestUndecidedIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		told, _ := scanned(t, w, func(at string) error {
+			if strings.HasPrefix(at, "journal append") {
+				return errNetwork
+			}
+			return nil
+		}, patience)
+		if len(told) != 1 || told[0].Verdict != "blocked" || !errors.Is(told[0].Err, errNetwork) || w.inDoubt(t) != 1 {
+			t.Errorf("%+v, %d in doubt", told, w.inDoubt(t))
+		}
+	})
+}
+
+// TestScanFindsAHeuristic: a participant that answers to a scan's rollback that a person
+// has committed is told of as one that answers to a run's.
+func TestScanFindsAHeuristic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		told, heuristic := scanned(t, newWorld(), func(at string) error {
+			if strings.HasPrefix(at, "north rollback") {
+				return fmt.Errorf("%w: paid out", driver.ErrHeuristic)
+			}
+			return nil
+		}, patience)
+		if len(told) != 1 || !errors.Is(told[0].Err, driver.ErrHeuristic) || heuristic != 1 {
+			t.Errorf("%+v, %d heuristic", told, heuristic)
+		}
+	})
+}
+
+// TestAgeIsTheParticipants: a process that has just started knows how long a branch has
+// waited, and one that a participant gives no time of waits since it was found.
+func TestAgeIsTheParticipants(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.prepare(t, "north", begin("1", time.Now(), 1).xid("north"))
+		w.prepare(t, "south", begin("2", time.Now(), 1).xid("south"))
+		time.Sleep(time.Hour)
+		p := w.start(t, nil, nil)
+		p.participants["south"] = timeless{p.participants["south"]}
+		for _, since := range []time.Duration{0, time.Minute} {
+			found, err := p.InDoubt(t.Context())
+			if ok(t, err); len(found) != 2 || found[0].Age != time.Hour+since || found[1].Age != since {
+				t.Errorf("%+v", found)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// timeless is a participant that does not say since when branches are in doubt.
+type timeless struct{ driver.Participant }
+
+func (p timeless) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+	all, err := p.Participant.InDoubt(ctx)
+	for i := range all {
+		all[i].Since = time.Time{}
+	}
+	return all, err
+}
+
+// TestBlockedAnew: how long a branch is blocked begins anew when the journal has answered
+// for it, and what is not in doubt any more is not remembered.
+func TestBlockedAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var gone atomic.Bool
+		w := newWorld()
+		p := w.start(t, func(string) error {
+			if gone.Load() {
+				return errNetwork
+			}
+			return nil
+		}, nil)
+		x := begin("1", time.Now(), 1).xid("north")
+		w.prepare(t, "north", x)
+		for _, c := range []struct {
+			gone  bool
+			since time.Duration
+		}{{true, 0}, {true, time.Minute}, {false, 0}, {true, 0}, {true, time.Minute}} {
+			gone.Store(c.gone)
+			found, err := p.InDoubt(t.Context())
+			if ok(t, err); len(found) != 1 || (found[0].Verdict == "blocked") != c.gone || found[0].BlockedFor != c.since {
+				t.Errorf("%+v, want %+v", found, c)
+			}
+			time.Sleep(time.Minute)
+		}
+		if len(p.scan.seen) != 1 || len(p.scan.blocked) != 1 {
+			t.Errorf("%+v", p.scan)
+		}
+		ok(t, w.banks["north"].Rollback(t.Context(), x))
+		if _, err := p.InDoubt(t.Context()); err != nil || len(p.scan.seen) != 0 || len(p.scan.blocked) != 0 {
+			t.Errorf("%v, remembered %+v", err, p.scan)
+		}
+	})
+}
