@@ -42,6 +42,25 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestPageNamesRoutes: whatever can be asked is on the page.
+func TestPageNamesRoutes(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("web.go")
+	ok(t, err)
+	text, err := os.ReadFile("../../docs/http.md")
+	ok(t, err)
+	page := strings.ReplaceAll(string(text), "{transaction}", "{id}")
+	routes := regexp.MustCompile(`"((?:GET|POST) /v1/\S+)":`).FindAllStringSubmatch(string(source), -1)
+	if len(routes) < 10 {
+		t.Fatalf("%d routes", len(routes))
+	}
+	for _, r := range routes {
+		if route := strings.Replace(r[1], "{act}", "retry", 1); !strings.Contains(page, "`"+route+"`") {
+			t.Errorf("%s is not named", route)
+		}
+	}
+}
+
 // contains requires of an answer what is wanted, and allows for more outputs.
 func contains(t *testing.T, at string, got, want any) {
 	t.Helper()

@@ -102,10 +102,8 @@ func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 
 // by is who does something by hand, and why.
 type by struct {
-	Actor  string          `json:"actor"`
-	Reason string          `json:"reason"`
-	Step   string          `json:"step,omitempty"`
-	Input  json.RawMessage `json:"input,omitempty"`
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
 }
 
 // ended reports whether ctx came to its end while something was waited for, which is no

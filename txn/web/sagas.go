@@ -18,7 +18,7 @@ type sagaView struct {
 	Reason  string                     `json:"reason,omitempty"`
 	Outputs map[string]json.RawMessage `json:"outputs"`
 	Skipped []string                   `json:"skipped,omitempty"`
-	Dead    []deadView                 `json:"dead,omitempty"`
+	Dead    []deadStep                 `json:"dead,omitempty"`
 }
 
 // longestOrder leaves room in the payload of a journal for what stands around it.
@@ -75,12 +75,26 @@ func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) 
 	return viewSaga(o), err
 }
 
+// deadStep is a step whose undo was given up.
+type deadStep struct {
+	Step  string `json:"step"`
+	Error string `json:"error"`
+}
+
+// sagaHelp is who helps a saga, why, and with which step.
+type sagaHelp struct {
+	Actor  string          `json:"actor"`
+	Reason string          `json:"reason"`
+	Step   string          `json:"step,omitempty"`
+	Input  json.RawMessage `json:"input,omitempty"`
+}
+
 // helpSaga is retry, skip, resolve and now.
 func (s *Service) helpSaga(r *http.Request) (any, error) {
 	if _, err := waiting(r); err != nil {
 		return nil, err
 	}
-	who, err := read[by](r)
+	who, err := read[sagaHelp](r)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +151,7 @@ func viewSaga(o saga.Outcome) sagaView {
 	}
 	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}
 	for _, d := range o.Dead {
-		v.Dead = append(v.Dead, deadView{d.Step, d.Err})
+		v.Dead = append(v.Dead, deadStep{d.Step, d.Err})
 	}
 	return v
 }

@@ -31,11 +31,11 @@ type bookingView struct {
 	Reason   string                     `json:"reason,omitempty"`
 	Holds    map[string]json.RawMessage `json:"holds,omitempty"`
 	Skipped  []string                   `json:"skipped,omitempty"`
-	Dead     []deadView                 `json:"dead,omitempty"`
+	Dead     []deadBranch               `json:"dead,omitempty"`
 }
 
-// deadView is what was given up.
-type deadView struct {
+// deadBranch is a branch that has refused what was decided.
+type deadBranch struct {
 	Branch string `json:"branch"`
 	Error  string `json:"error"`
 }
@@ -160,21 +160,28 @@ type decisionView struct {
 	Decision string `json:"decision"`
 }
 
+// bookingHelp is who helps a transaction, why, and with which branch.
+type bookingHelp struct {
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
+	Branch string `json:"branch,omitempty"`
+}
+
 // helpTCC is retry, skip and resolve.
 func (s *Service) helpTCC(r *http.Request) (any, error) {
 	if _, err := waiting(r); err != nil {
 		return nil, err
 	}
-	who, err := read[by](r)
+	who, err := read[bookingHelp](r)
 	if err != nil {
 		return nil, err
 	}
 	id, operator, by := r.PathValue("id"), tcc.NewOperator(s.journal), tcc.By{Actor: who.Actor, Reason: who.Reason}
 	switch act := r.PathValue("act"); act {
 	case "retry":
-		err = operator.Retry(r.Context(), id, who.Step, by)
+		err = operator.Retry(r.Context(), id, who.Branch, by)
 	case "skip":
-		err = operator.Skip(r.Context(), id, who.Step, by)
+		err = operator.Skip(r.Context(), id, who.Branch, by)
 	case "resolve":
 		err = operator.Resolve(r.Context(), id, by)
 	default:
@@ -190,7 +197,7 @@ func viewBooking(o tcc.Outcome) bookingView {
 	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason,
 		Holds: map[string]json.RawMessage{}, Skipped: o.Skipped}
 	for _, d := range o.Dead {
-		v.Dead = append(v.Dead, deadView{d.Branch, d.Err})
+		v.Dead = append(v.Dead, deadBranch{d.Branch, d.Err})
 	}
 	return v
 }

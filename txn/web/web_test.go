@@ -1,17 +1,22 @@
 package web_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/tcc"
 	"github.com/interlock-dev/interlock/txn/web"
 )
 
@@ -77,7 +82,8 @@ func TestSagaHelped(t *testing.T) {
 	shop.set(func() { shop.broken = "/gone" })
 	got := s.do("POST", "/v1/sagas/1?wait=10s", body, 200)
 	same(t, "state", got["state"], "DEAD_LETTER")
-	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["branch"], "a")
+	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["step"], "a")
+	s.do("POST", "/v1/sagas/1/skip", `{"actor":"me","reason":"mended","branch":"a"}`, http.StatusBadRequest)
 	s.do("POST", "/v1/sagas/1/retry", `{"actor":"me"}`, http.StatusUnprocessableEntity)
 	s.do("POST", "/v1/sagas/1/pray", `{"actor":"me","reason":"mended"}`, http.StatusBadRequest)
 	s.do("POST", "/v1/sagas/1/abort", `{"actor":"me","reason":"mended"}`, http.StatusConflict)
@@ -121,6 +127,13 @@ func TestTCC(t *testing.T) {
 		t.Error("it is not said how long to hold")
 	}
 	same(t, "looked at", s.do("GET", "/v1/tcc/"+escaped, "", 200)["state"], "CONFIRMED")
+	calls := func() (n int) {
+		shop.set(func() { n = len(shop.history) })
+		return n
+	}
+	before := calls()
+	same(t, "the same again", s.do("POST", "/v1/tcc/"+escaped, body, 200)["holds"], got["holds"])
+	same(t, "calls", calls(), before)
 	same(t, "asked", s.do("POST", "/v1/tcc/"+escaped+"/decision", `{"branch":"hotel"}`, 200)["decision"], "confirm")
 
 	shop.set(func() { shop.refuse = "flight" })
@@ -135,6 +148,29 @@ func TestTCC(t *testing.T) {
 	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=10s", body, 200)["decision"], "cancel")
 	s.do("POST", "/v1/tcc/"+escaped+"/help/retry", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
 	s.do("POST", "/v1/tcc/"+escaped+"/help/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
+}
+
+// TestTCCHelped: a branch that refuses to confirm is a dead letter, named as what it is
+// where it is told and where it is helped.
+func TestTCCHelped(t *testing.T) {
+	t.Parallel()
+	store, confirmed := memory.NewJournal(), atomic.Bool{}
+	s := serve(t, store, &web.Options{TCC: &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Refusals: 1}},
+		Client: everywhere(t, branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+			if branch.From(ctx).Operation == branch.Confirm && !confirmed.Load() {
+				return nil, branch.Fail(errNo)
+			}
+			return []byte(`{"seat":"12A"}`), nil
+		}))})
+	got := s.do("POST", "/v1/tcc/1?wait=10s", `{"type":"x","branches":[{"name":"flight","url":"http://air/"}]}`, 200)
+	same(t, "state", got["state"], "DEAD_LETTER")
+	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["branch"], "flight")
+	for _, other := range []string{`"step":"flight"`, `"branch":"flight","input":1`} { // an input cannot be another one
+		s.do("POST", "/v1/tcc/1/help/retry", `{"actor":"me","reason":"mended",`+other+`}`, http.StatusBadRequest)
+	}
+	confirmed.Store(true)
+	got = s.do("POST", "/v1/tcc/1/help/retry?wait=10s", `{"actor":"me","reason":"mended","branch":"flight"}`, 200)
+	same(t, "state", got["state"], "CONFIRMED")
 }
 
 // TestTwoPC: all participants commit, or none.
