@@ -463,6 +463,21 @@ func TestNotForAPerson(t *testing.T) {
 	})
 }
 
+// TestSettleOfTheAborted: who waits for what is aborted hears so at once, and why.
+func TestSettleOfTheAborted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newWorld().start(t, nil, nil)
+		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
+		ok(t, err)
+		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var aborted *AbortedError
+		if err = p.Settle(bounded, "1"); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
 // TestNudgeOfTheEnded: who is told of a transaction that has ended leaves it as it is.
 func TestNudgeOfTheEnded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
