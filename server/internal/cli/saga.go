@@ -71,7 +71,7 @@ func (l *ledger) refused(t backend.Target, err error) error {
 		if name == "" {
 			name = "interlock_journal"
 		}
-		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another, and what first writes one makes it (%s coordinate, %[3]s saga start)",
+		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another; a service makes it, as %s coordinate and saga start do",
 			plain(name), t, l.app.program)
 	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
 		where := t.String()
