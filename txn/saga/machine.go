@@ -43,7 +43,7 @@ var rules = map[string]func(*machine, journal.Entry) error{
 	recordDone: (*machine).answer, recordFailed: (*machine).answer, recordTried: (*machine).try,
 	recordDecide: (*machine).decide, recordUndone: (*machine).back, recordDead: (*machine).back,
 	recordRemind: (*machine).remind, recordEnd: (*machine).end,
-	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordNow: (*machine).hurry, recordResolved: (*machine).resolve,
+	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordSettle: (*machine).learn, recordNow: (*machine).hurry, recordResolved: (*machine).resolve,
 }
 
 func (m *machine) apply(e journal.Entry) error {

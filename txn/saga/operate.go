@@ -73,6 +73,17 @@ func (m *machine) skip(e journal.Entry) error {
 	return nil
 }
 
+// learn takes that somebody has found out what became of a step in flight.
+func (m *machine) learn(e journal.Entry) error {
+	if _, err := noted(e); err != nil {
+		return err
+	}
+	if p := m.find(e.Step); p == nil || p.fate != inFlight || p.wait {
+		return errOrder
+	}
+	return nil
+}
+
 // hurry ends a wait.
 func (m *machine) hurry(e journal.Entry) error {
 	if _, err := noted(e); err != nil {

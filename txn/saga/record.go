@@ -21,8 +21,9 @@ const (
 	recordUndone   = "undone"   //
 	recordDead     = "dead"     // the undo was given up
 	recordRemind   = "remind"   // a dead letter was told of again
-	recordRetry    = "retry"    // by an operator, as are the next three
+	recordRetry    = "retry"    // by an operator, as are the next four
 	recordSkip     = "skip"     //
+	recordSettle   = "settle"   // it is known what became of a step; the next record says what
 	recordNow      = "now"      // what is waited for is over
 	recordResolved = "resolved" // it is over, whatever is left
 	recordEnd      = "end"
