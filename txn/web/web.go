@@ -118,6 +118,7 @@ func (s *Service) routes() http.Handler {
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
 		"POST /v1/sagas/{id}":           s.startSaga,
 		"GET /v1/sagas/{id}":            s.showSaga,
+		"POST /v1/sagas/{id}/settle":    s.settleSaga,
 		"POST /v1/sagas/{id}/{act}":     s.helpSaga,
 		"POST /v1/tcc/{id}":             s.runTCC,
 		"GET /v1/tcc/{id}":              s.showTCC,

@@ -94,6 +94,32 @@ func TestSagaHelped(t *testing.T) {
 	same(t, "a", shop.state("1 a"), "back")
 }
 
+// TestSagaSettled: what has become of a pivot that nothing answers for is said by a
+// person, with the output or with nothing.
+func TestSagaSettled(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	for id, c := range map[string]struct{ found, state string }{
+		"1": {`"done":true,"output":{"receipt":7}`, "SUCCEEDED"},
+		"2": {`"done":false`, "COMPENSATED"},
+	} {
+		body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},{"name":"p","do":"http://127.0.0.1:1/","pivot":true,"retry":{"first":"1h","max":"1h"}}]}`, shop.url)
+		s.do("POST", "/v1/sagas/"+id+"?wait=100ms", body, 200)
+		by := `{"actor":"me","reason":"the bank was asked","step":"p",`
+		for _, wrong := range []string{`"done":null`, `"done":false,"output":1`, `"output":1`, `"done":true,"input":1`} {
+			s.do("POST", "/v1/sagas/"+id+"/settle", by+wrong+"}", http.StatusBadRequest)
+		}
+		s.do("POST", "/v1/sagas/"+id+"/settle", `{"actor":"me","reason":"x","step":"a","done":true}`, http.StatusConflict)
+		s.do("POST", "/v1/sagas/"+id+"/settle", by+c.found+"}", 200)
+		got := s.do("GET", "/v1/sagas/"+id+"?wait=10s", "", 200)
+		same(t, "state", got["state"], c.state)
+		if c.state == "SUCCEEDED" {
+			same(t, "output", got["outputs"].(map[string]any)["p"].(map[string]any)["receipt"], float64(7))
+		}
+	}
+}
+
 // TestSagaGoesOn: a service that is gone leaves its sagas to the next one, which knows
 // of them only what the journal says.
 func TestSagaGoesOn(t *testing.T) {
