@@ -97,6 +97,6 @@ func (a *app) sagaCommand() *cobra.Command {
 	}
 	l.add(c)
 	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand())
+		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand())
 	return c
 }

@@ -37,6 +37,7 @@ func possible(err error) error {
 		"retry":   "what was given up, or is being tried, is tried again",
 		"skip":    "an undo, or a step behind the pivot, is skipped while it is to be done",
 		"resolve": "a DEAD_LETTER is resolved",
+		"settle":  "a step is settled that was called, up to the pivot, once those before it are done; behind the pivot it can only be done",
 		"abort":   "a RUNNING saga is aborted that has not called its pivot",
 	}[state.Op]
 	if can == "" {
@@ -87,12 +88,7 @@ func (l *ledger) sagaSkipCommand() *cobra.Command {
 		Example: `  interlock saga skip order/42 mail --reason "the customer was called"`,
 		Long: `Goes on without an undo, whether it was given up or is tried still: you have taken care
 of what the step did. Behind the pivot it goes on without the step.`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usage("%s wants a saga and a step, %d were given", c.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args: stepArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			return l.help(c.Context(), "skipped", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
 				return o.Skip(ctx, args[0], args[1], by)

@@ -67,6 +67,9 @@ func serveOrders(t *testing.T, url string) *orders {
 			if item == "bad" {
 				return 0, saga.Fail(errors.New("the card was refused"))
 			}
+			if item == "gone" {
+				return 0, saga.Ongoing(time.Hour)
+			}
 			return 7, nil
 		}).Pivot().Retry(quick))
 	target, err := backend.Parse(url)
@@ -188,6 +191,18 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
 			wants(interlock(64, "saga", "start", "order/6", "order", "--shards", "5"), "--shards")
 			wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
+			for id, found := range map[string][]string{"order/7": {"--done", "--output", "9"}, "order/8": {"--not-done"}} {
+				interlock(0, "saga", "start", id, "order", "--input", `"gone"`)
+				settle := append([]string{"saga", "settle", id, "pay", "--reason", "the bank was asked", "--by", "ann"}, found...)
+				testbed.Eventually(t, "it is paid", patience, func() bool { return strings.Contains(interlock(0, "saga", "show", id), "pay ") })
+				interlock(64, settle[:8]...)
+				interlock(64, append(settle, "--done", "--not-done")...)
+				interlock(64, append(settle, "--output", "{")...)
+				wants(interlock(1, "saga", "settle", id, "reserve", "--done", "--reason", "x"), "up to the pivot")
+				wants(interlock(0, settle...), "settled: "+id)
+				interlock(len(found)%2, "saga", "watch", id) // what was not done is undone, which is no success
+				wants(interlock(0, "saga", "show", id), "settle", "ann the bank was asked")
+			}
 			interlock(0, "saga", "start", "odd/1", "unheard of", "--input", "1")
 			wants(interlock(0, "saga", "abort", "odd/1", "--reason", "a slip of the pen", "--by", "ann"), "aborted: odd/1")
 			wants(interlock(0, "saga", "show", "odd/1"), "COMPENSATED", "ann: a slip of the pen")
