@@ -78,8 +78,9 @@ func (m *Manager) rollBack(ctx context.Context, r run, names []string) {
 }
 
 func (m *Manager) rollBackOne(ctx context.Context, r run, name string) {
+	var c branch.Call
 	for attempt := 1; ; attempt++ {
-		c := branch.Call{Attempt: attempt}
+		c.Attempt = attempt
 		err := m.participants[name].Rollback(calling(ctx, c, r, name, branch.Rollback), r.xid(name))
 		if err == nil {
 			return

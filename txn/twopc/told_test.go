@@ -444,6 +444,29 @@ func TestUnfinished(t *testing.T) {
 	})
 }
 
+// torn is a journal whose lists are cut off.
+type torn struct{ *memory.Journal }
+
+func (j torn) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	heads, err := j.Journal.Heads(ctx, behind, limit)
+	return heads, errors.Join(err, errNetwork)
+}
+
+// TestUnfinishedCutOff: a list that could not be read to its end says so, once, and
+// nothing follows.
+func TestUnfinishedCutOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, _ := on(t, torn{memory.NewJournal()})
+		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
+		ok(t, err)
+		var all []string
+		for o, err := range p.Unfinished(t.Context()) {
+			all = append(all, o.ID+fmt.Sprint(err))
+		}
+		same(t, "list", all, errNetwork.Error())
+	})
+}
+
 // TestNotForAPerson: what is under way, and what is not there, is not a person's to decide.
 func TestNotForAPerson(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -521,7 +544,7 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 }
 
 // TestHeuristicAbortIsToldOnce: who finds one tells of it; the owner of its shard, in the
-// same process or another one, not before it is time to remind.
+// same process or another one, not before it is time to remind, and the next owner neither.
 func TestHeuristicAbortIsToldOnce(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -533,10 +556,13 @@ func TestHeuristicAbortIsToldOnce(t *testing.T) {
 			if elsewhere {
 				owner = w.start(t, nil, o)
 			}
-			defer owner.serve(t, 1)()
+			stop := owner.serve(t, 1)
 			p.found(t.Context(), begin("1", time.Now(), 1), "south", errWork)
+			time.Sleep(time.Minute)
+			stop()
+			defer owner.serve(t, 2)()
 			for told, records := range [][]string{{"decide:abort", "heuristic:south"}, {"decide:abort", "heuristic:south", "remind:"}} {
-				time.Sleep(119 * time.Minute)
+				time.Sleep(118 * time.Minute)
 				if n := log.count("heuristic south"); n != told+1 {
 					t.Errorf("told %d times, want %d", n, told+1)
 				}
