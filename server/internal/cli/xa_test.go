@@ -57,6 +57,7 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 	ok(err)
 	maria, err := mysql.OpenParticipant(t.Context(), db, "interlock", nil)
 	ok(err)
+	defer maria.Close() // the session of the branch in doubt
 	north, south := twopc.At("north", pg), twopc.At("south", maria)
 	m, err := twopc.New(c, &twopc.Options{Finish: time.Second}, north, south)
 	ok(err)
