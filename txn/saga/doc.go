@@ -59,7 +59,9 @@
 //
 // What is unfinished never expires, and has a due time always. A dead letter counts
 // as unfinished. An [Operator] has its undos tried again, skips them, or closes it, and
-// goes on without a step that has to be done behind the pivot and cannot be.
+// goes on without a step that has to be done behind the pivot and cannot be; it has a
+// saga undone that nobody wants any more, and says what a pivot has come to that does
+// not answer.
 //
 // # Owners
 //
