@@ -95,6 +95,15 @@ func (c *Coordinator) holding() int {
 	return c.held
 }
 
+// waiting is how many wait to repeat a call of a target.
+func (c *Coordinator) waiting(name string) int {
+	g := c.use(name)
+	defer c.disuse(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiting)
+}
+
 // TestHeldAtTakeOver: what a former owner left is not all taken into memory at once.
 func TestHeldAtTakeOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -145,7 +154,7 @@ func TestCrowd(t *testing.T) {
 				for i := range 50 {
 					other.begin(t, fmt.Sprint("well ", i), "call:well")
 				}
-				time.Sleep(5 * time.Second)
+				time.Sleep(2 * time.Minute) // each poll takes up what there is room for, the earliest first
 				for i := range 50 {
 					if synctest.Wait(); !r.ended(t, fmt.Sprint("well ", i)) {
 						t.Fatal("a target is kept waiting by another")
@@ -153,6 +162,9 @@ func TestCrowd(t *testing.T) {
 				}
 				if n := r.holding(); n > 20 {
 					t.Errorf("%d in memory", n)
+				}
+				if n := r.waiting("call:sick"); way == "hangs" && n != 0 {
+					t.Errorf("%d wait to repeat what they have not called", n)
 				}
 				sick.Store(false)
 				close(hang)

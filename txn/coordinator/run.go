@@ -91,13 +91,14 @@ func (t *Turn) drive() (err error) {
 	return p.Drive(t)
 }
 
-// open reads the transaction. One that does not exist any more, or yet, stays nil.
+// open reads the transaction. One that does not exist any more, or yet, stays nil, and
+// one that has ended since it was found to be due.
 func (t *Turn) open() error {
 	t.outrun.Store(false)
 	t.crowded.Store(false)
 	t.fresh = false
 	log, entries, err := t.server.shard.Open(t.Context(), t.id)
-	if err != nil || log == nil {
+	if err != nil || log == nil || !log.Head().Ended.IsZero() {
 		return err
 	}
 	t.begun = entries[0].Written.Truncate(time.Millisecond)

@@ -19,8 +19,25 @@ import (
 // counted counts the requests by which owners look for what is due, and can fail them.
 type counted struct {
 	driver.Journal
+	memory       *memory.Journal
 	ripe, claims atomic.Int64
 	broken       atomic.Pointer[error]
+}
+
+func away(t *testing.T) *counted {
+	t.Helper()
+	store := memory.NewJournal()
+	return &counted{Journal: store, memory: store}
+}
+
+// fail has it fail from now on by an error of a kind; 0 is none.
+func (c *counted) fail(kind interlock.ErrorKind) {
+	if kind == 0 {
+		c.broken.Store(nil)
+		return
+	}
+	err := error(&interlock.Error{Op: "ask", Kind: kind, Err: errDown})
+	c.broken.Store(&err)
 }
 
 func (c *counted) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
@@ -29,6 +46,13 @@ func (c *counted) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, 
 		return nil, *err
 	}
 	return c.Journal.Ripe(ctx, shards, by)
+}
+
+func (c *counted) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	if err := c.broken.Load(); err != nil {
+		return nil, *err
+	}
+	return c.Journal.Due(ctx, shard, behind, limit)
 }
 
 func (c *counted) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
@@ -40,7 +64,7 @@ func (c *counted) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 // returns.
 func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *calls, chan error) {
 	t.Helper()
-	store := &counted{Journal: memory.NewJournal()}
+	store := away(t)
 	j, err := journal.New(store, &journal.Options{Shards: 64})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
@@ -100,21 +124,19 @@ func TestStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Int64
 		c, store, p, ran := scouts(t, &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told.Add(1) }})
-		away := error(&interlock.Error{Op: "ask", Kind: interlock.Retryable, Err: errDown})
-		store.broken.Store(&away)
+		store.fail(interlock.Retryable)
 		time.Sleep(10 * time.Second)
 		if n := told.Load(); n < 9 || n > 11 {
 			t.Errorf("told %d times in ten seconds", n)
 		}
-		store.broken.Store(nil)
+		store.fail(0)
 		_, err := c.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
 		ok(t, err)
 		time.Sleep(2 * time.Second)
 		if synctest.Wait(); p.driven("1") != 1 {
 			t.Error("it is not driven")
 		}
-		bug := error(&interlock.Error{Op: "ask", Kind: interlock.Bug, Err: errDown})
-		store.broken.Store(&bug)
+		store.fail(interlock.Bug)
 		if err := <-ran; !errors.Is(err, errDown) {
 			t.Error(err)
 		}

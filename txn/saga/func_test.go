@@ -236,6 +236,7 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Hooks: hooks}}, d(errSeat))
 		ok(t, d(nil).Start(t.Context(), r.engine, "1", 1))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		o, err := r.engine.Look(t.Context(), "1")
 		if ok(t, err); o.State.Final() || len(failed) == 0 || !errors.Is(failed[0], errSeat) || !strings.Contains(failed[0].Error(), "it fails behind the pivot") {
 			t.Errorf("%+v, told %v", o, failed)
