@@ -61,7 +61,10 @@ func TestHealedTarget(t *testing.T) {
 			_, err := r.engine.Wait(t.Context(), fmt.Sprint(i))
 			ok(t, err)
 			for step, at := range map[string]time.Duration{"a": 10 * time.Second, "b": 40 * time.Second} {
-				if c := calls[fmt.Sprintf("%d/%s/do", i, step)]; len(c) != 2 || c[0] != 0 || c[1] != at {
+				mu.Lock()
+				c := calls[fmt.Sprintf("%d/%s/do", i, step)]
+				mu.Unlock()
+				if len(c) != 2 || c[0] != 0 || c[1] != at {
 					t.Errorf("%d: %s was called at %v", i, step, c)
 				}
 			}
