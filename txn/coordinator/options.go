@@ -16,7 +16,7 @@ type Options struct {
 	// PerTarget is how many calls of one target are made at once; 0 means 64.
 	PerTarget int
 	// Held is how many transactions are kept in memory before no more are taken up
-	// that are due, or were left by a former owner; 0 means 20,000. What is begun here
+	// that are due, or were left by a former owner; 0 means 50,000. What is begun here
 	// is always taken up. At most a quarter of it waits for places of one target, and
 	// half for one that was called in vain: whatever else has business with it is left
 	// until it is due again, so that others are not kept out.
@@ -46,7 +46,7 @@ func (o *Options) resolve() (Options, error) {
 		value     *int
 		byDefault int
 		name      string
-	}{{&r.Concurrency, 256, "Concurrency"}, {&r.PerTarget, 64, "PerTarget"}, {&r.Held, 20_000, "Held"}} {
+	}{{&r.Concurrency, 256, "Concurrency"}, {&r.PerTarget, 64, "PerTarget"}, {&r.Held, 50_000, "Held"}} {
 		if *n.value < 0 {
 			return r, failure.Bug("make coordinator", "", "%s is %d, below zero", n.name, *n.value)
 		}
