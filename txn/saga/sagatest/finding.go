@@ -1,6 +1,6 @@
 package sagatest
 
-import "strings"
+import "github.com/interlock-dev/interlock/internal/rehearsal"
 
 // Kind is what is wrong with a step.
 type Kind string
@@ -42,14 +42,9 @@ type Finding struct {
 
 // String tells it on several lines.
 func (f Finding) String() string {
-	var b strings.Builder
-	b.WriteString(string(f.Kind))
+	with := ""
 	if f.Step != "" {
-		b.WriteString(": step " + f.Step)
+		with = "step " + f.Step
 	}
-	b.WriteString("\n  when: " + f.Scenario + "\n  then: " + f.Problem)
-	for line := range strings.Lines(f.Diff) {
-		b.WriteString("\n    " + strings.TrimRight(line, "\n"))
-	}
-	return b.String()
+	return rehearsal.Report(string(f.Kind), with, f.Scenario, f.Problem, f.Diff)
 }
