@@ -36,7 +36,7 @@ func MariaDB(tb testing.TB, extra ...string) *Server {
 		command: func(_ string, ports []*port) []string {
 			// Files are named as seen from the data directory, in which the server
 			// is started: a Unix socket has no room for a long path.
-			argv := []string{bin, "--no-defaults", "--datadir=.", "--socket=socket", "--pid-file=pid",
+			argv := []string{bin, "--no-defaults", "--datadir=.", "--tmpdir=.", "--socket=socket", "--pid-file=pid",
 				"--bind-address=127.0.0.1", "--port=" + ports[0].String()}
 			return append(argv, mariadbSettings...)
 		},
