@@ -1,9 +1,15 @@
 package observe
 
+import "log/slog"
+
 // Coordinator receives what goes wrong in a coordinator beside the calls of its
 // transactions. Every hook may be nil. Hooks must return at once and must not call
 // the coordinator that reports.
 type Coordinator struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Failed func(CoordinatorFailed)
 }
 

@@ -1,11 +1,18 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // Idempotency receives what happens to requests that must take effect once. Every
 // hook may be nil. Hooks must return at once and must not call the store that
 // reports.
 type Idempotency struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Answered   func(IdempotencyAnswered)
 	Renewed    func(IdempotencyRenewed)
 	Lost       func(IdempotencyLost)

@@ -1,11 +1,18 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // Keyed receives what happens to the tasks of an executor. Every hook may be nil.
 // Hooks must return at once and must not call the executor that reports. Times are
 // taken only for hooks that are set.
 type Keyed struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Started func(KeyedStarted)
 	Ended   func(KeyedEnded)
 	Refused func(KeyedRefused)

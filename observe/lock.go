@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -13,6 +14,10 @@ import (
 // synchronously, some with internal state held: they must return at once and
 // must not call the lock that reports.
 type Lock struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Waiting    func(LockWaiting)
 	Acquired   func(LockAcquired)
 	HandedOver func(LockHandedOver)

@@ -1,9 +1,15 @@
 package observe
 
+import "log/slog"
+
 // Once receives what an inbox finds in what it is given. Every hook may be nil.
 // Hooks must return at once; they run inside the user's transaction, and are told
 // again if that is run again.
 type Once struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Duplicate  func(OnceMessage)
 	Mismatched func(OnceMessage)
 	Gap        func(OnceGap)

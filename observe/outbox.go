@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -10,6 +11,10 @@ import (
 // Every hook may be nil. Hooks must return at once and must not call the relay
 // that reports.
 type Outbox struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Serving   func(OutboxServing)
 	Published func(OutboxPublished)
 	Failed    func(OutboxFailed)

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -9,6 +10,10 @@ import (
 // Own receives what happens to the partitions of a member. Every hook may be
 // nil. Hooks must return at once and must not call the group that reports.
 type Own struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Acquired func(OwnAcquired)
 	Draining func(OwnDraining)
 	Released func(OwnReleased)

@@ -1,10 +1,17 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // RowLock receives what happens to scopes of row locks. Every hook may be nil.
 // Hooks must return at once.
 type RowLock struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Locked func(RowsLocked)
 	// Slow is told while the scope is still open.
 	Slow     func(RowsSlow)

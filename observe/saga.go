@@ -1,10 +1,17 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // Saga receives what happens to sagas. Every hook may be nil. Hooks must return at
 // once and must not call the engine that reports.
 type Saga struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Started func(SagaStarted)
 	Tried   func(SagaTried)
 	Ended   func(SagaEnded)

@@ -1,10 +1,17 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // Sequence receives what happens to the keys of a sequencer. Every hook may be nil.
 // Hooks must return at once and must not call the sequencer that reports.
 type Sequence struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	// Gap: events are missing, and are waited for.
 	Gap func(SequenceGap)
 	// Overdue: they did not come in time, and will be fetched, or their hole be

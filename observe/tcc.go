@@ -1,11 +1,18 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // TCC receives what happens to transactions that are tried, then confirmed or
 // cancelled. Every hook may be nil. Hooks must return at once and must not call the
 // manager that reports.
 type TCC struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Decided func(TCCDecided)
 	Tried   func(TCCTried)
 	Ended   func(TCCEnded)

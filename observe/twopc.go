@@ -1,10 +1,17 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // TwoPC receives what happens to transactions of two-phase commit. Every hook may be
 // nil. Hooks must return at once and must not call the manager that reports.
 type TwoPC struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Decided   func(TwoPCDecided)
 	Tried     func(TwoPCTried)
 	Ended     func(TwoPCEnded)

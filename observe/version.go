@@ -1,10 +1,17 @@
 package observe
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // Version receives what happens to optimistic updates. Every hook may be nil.
 // Hooks must return at once; several updates may call them at the same time.
 type Version struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Attempted func(VersionAttempted)
 	Retrying  func(VersionRetrying)
 	Exhausted func(VersionExhausted)

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -9,6 +10,10 @@ import (
 // Wire receives what a service does with the tokens that requests carry. Every
 // hook may be nil. Hooks must return at once.
 type Wire struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Admitted func(WireAdmitted)
 	Refused  func(WireRefused)
 }
@@ -35,6 +40,10 @@ type WireRefused struct {
 // Proxy receives what a guarding proxy does with calls to a resource that cannot
 // check tokens. Every hook may be nil. Hooks must return at once.
 type Proxy struct {
+	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
+	// nobody.
+	Log *slog.Logger
+
 	Sent    func(ProxySent)
 	Refused func(ProxyRefused)
 }

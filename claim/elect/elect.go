@@ -84,7 +84,7 @@ type Options struct {
 	// leadership gives way to one that was nominated; 0 means the driver's TTL,
 	// or 30 s if the driver has none.
 	StandBack time.Duration
-	// Hooks are told what happens; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *Hooks
 }
 

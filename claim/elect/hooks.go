@@ -13,8 +13,8 @@ type Hooks struct {
 	Elected   func(Elected)
 	StoodBack func(StoodBack)
 	Ended     func(Ended)
-	// Lock is told what happens to the lock beneath: waiting, renewals, failed
-	// releases.
+	// Lock receives what happens to the lock beneath: waiting, renewals, losses,
+	// failed releases. Nil logs failures; its Log chooses where.
 	Lock *observe.Lock
 }
 

@@ -85,7 +85,7 @@ type Options struct {
 	// lock that is passed on inside the process starts anew.
 	// Hooks.HeldLong is told at three quarters of it.
 	MaxHold time.Duration
-	// Hooks are told what happens; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Lock
 }
 
@@ -105,9 +105,7 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 	r.MinValidity = cmp.Or(r.MinValidity, g.TTL/4)
 	r.ReleaseTimeout = cmp.Or(r.ReleaseTimeout, DefaultReleaseTimeout)
 	r.Attempts = cmp.Or(r.Attempts, DefaultAttempts)
-	if r.Hooks == nil {
-		r.Hooks = &observe.Lock{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	return r, r.validate()
 }
 

@@ -50,7 +50,7 @@ func Join(ctx context.Context, d driver.Fenced, values driver.Values, group stri
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	locks, err := locksOf(d, options.Identity)
+	locks, err := locksOf(d, options)
 	if err != nil {
 		return nil, err
 	}

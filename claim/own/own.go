@@ -108,7 +108,7 @@ type Options struct {
 	// before that with an error, the partition is released and taken again, here
 	// or elsewhere, after a pause.
 	Work Work
-	// Hooks are told what happens; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Own
 }
 
@@ -126,9 +126,7 @@ func (o *Options) resolve() (Options, error) {
 		}
 		r.Identity = fmt.Sprintf("%.100s:%d:%s", host, os.Getpid(), rand.Text()[:8])
 	}
-	if r.Hooks == nil {
-		r.Hooks = &observe.Own{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	if len(r.Identity) > maxText || len(r.Address) > maxText {
 		return r, failure.Bug("join group", "", "Identity and Address have at most %d bytes", maxText)
 	}
@@ -209,9 +207,10 @@ func identityOf(owner string) string {
 }
 
 // locksOf makes a member's locks. Nothing is handed over inside the process: the
-// plan decides who is next.
-func locksOf(d driver.Fenced, identity string) (*lock.Fenced, error) {
-	return lock.NewFenced(d, &lock.Options{Identity: identity, Handovers: -1, Attempts: 1})
+// plan decides who is next. The group reports that a partition is lost.
+func locksOf(d driver.Fenced, o Options) (*lock.Fenced, error) {
+	return lock.NewFenced(d, &lock.Options{Identity: o.Identity, Handovers: -1, Attempts: 1,
+		Hooks: &observe.Lock{Log: o.Hooks.Log, Ended: func(observe.LockEnded) {}}})
 }
 
 // look is how often a member looks at the service although nothing was told.

@@ -79,7 +79,7 @@ type Options struct {
 	MaxHold time.Duration
 	// WarnAfter is when Hooks.Slow is told; 0 means half of MaxHold.
 	WarnAfter time.Duration
-	// Hooks are told what happens; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.RowLock
 }
 
@@ -90,9 +90,7 @@ func (o *Options) resolve() (Options, error) {
 	}
 	r.MaxHold = cmp.Or(r.MaxHold, DefaultMaxHold)
 	r.WarnAfter = cmp.Or(r.WarnAfter, r.MaxHold/defaultWarnShare)
-	if r.Hooks == nil {
-		r.Hooks = &observe.RowLock{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	if r.MaxHold < time.Millisecond || r.WarnAfter < 0 || r.WarnAfter > r.MaxHold {
 		return r, failure.Bug("open scope", "", "MaxHold must be a millisecond or more, and WarnAfter between 0 and MaxHold")
 	}

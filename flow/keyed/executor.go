@@ -23,7 +23,7 @@ type Options struct {
 	// Wait makes Do and Go wait for room, first come first served, until their
 	// context ends. Otherwise they return a [*FullError] at once.
 	Wait bool
-	// Observe is told what happens; nil tells nobody.
+	// Observe receives what happens; nil logs failures, see package observe.
 	Observe *observe.Keyed
 }
 
@@ -44,9 +44,7 @@ func (o *Options) with(turn int) (Options, error) {
 			*f.field = f.standard
 		}
 	}
-	if full.Observe == nil {
-		full.Observe = &observe.Keyed{}
-	}
+	full.Observe = full.Observe.WithDefaults()
 	return full, nil
 }
 

@@ -77,7 +77,7 @@ type Options struct {
 	MinPoll, MaxPoll time.Duration
 	// Bell wakes the relay when it rings; nil means that only [Relay.Wake] does.
 	Bell driver.Bell
-	// Hooks are told what happens; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Outbox
 
 	random func() float64   // in [0,1), for pauses
@@ -117,9 +117,7 @@ func (o *Options) orDefault() (Options, error) {
 	case d.MaxPause < d.MinPause || d.MaxPoll < d.MinPoll:
 		return d, impossible("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
 	}
-	if d.Hooks == nil {
-		d.Hooks = &observe.Outbox{}
-	}
+	d.Hooks = d.Hooks.WithDefaults()
 	if d.random == nil {
 		d.random = rand.Float64
 	}

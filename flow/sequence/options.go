@@ -49,7 +49,7 @@ type Options struct {
 	// sequencer is closed before. It must return at once and must not call the
 	// sequencer. nil means that nobody acknowledges anything.
 	Settled func(Event, Outcome)
-	// Observe is told what happens; nil tells nobody.
+	// Observe receives what happens; nil logs failures, see package observe.
 	Observe *observe.Sequence
 }
 
@@ -73,9 +73,7 @@ func (o *Options) with() (Options, error) {
 	if full.Settled == nil {
 		full.Settled = func(Event, Outcome) {}
 	}
-	if full.Observe == nil {
-		full.Observe = &observe.Sequence{}
-	}
+	full.Observe = full.Observe.WithDefaults()
 	return full, nil
 }
 

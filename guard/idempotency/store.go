@@ -35,7 +35,7 @@ type Options struct {
 	// [DefaultMaxAnswer]. Of a longer one the digest is kept, and a retry has a
 	// [NotKeptError].
 	MaxAnswer int
-	// Hooks are told what happens; nil tells nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Idempotency
 }
 
@@ -53,9 +53,7 @@ func (o *Options) orDefault() (Options, error) {
 	if options.MaxAnswer == 0 {
 		options.MaxAnswer = DefaultMaxAnswer
 	}
-	if options.Hooks == nil {
-		options.Hooks = &observe.Idempotency{}
-	}
+	options.Hooks = options.Hooks.WithDefaults()
 	switch {
 	case options.Lease < 100*time.Millisecond || options.Lease > time.Hour:
 		return options, failure.Bug("open store", "", "a lease of %v is impossible: it must be 100 ms to an hour", options.Lease)

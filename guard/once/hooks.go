@@ -8,9 +8,10 @@ import (
 
 // tell calls the hook for what was found of a message; h may be nil.
 func tell(h *observe.Once, consumer string, m Message, outcome Outcome, err error) {
-	if h == nil {
+	if outcome == Done {
 		return
 	}
+	h = h.WithDefaults()
 	about := observe.OnceMessage{Consumer: consumer, ID: m.ID, Key: m.Key, Epoch: m.Epoch, Seq: m.Seq}
 	var gap *GapError
 	switch {
@@ -24,7 +25,7 @@ func tell(h *observe.Once, consumer string, m Message, outcome Outcome, err erro
 }
 
 func tellCleaned(h *observe.Once, e observe.OnceCleaned) {
-	if h != nil && h.Cleaned != nil {
+	if h = h.WithDefaults(); h.Cleaned != nil {
 		h.Cleaned(e)
 	}
 }

@@ -38,7 +38,7 @@ type Inbox struct {
 	// Rotated keeps records in generations that [Inbox.Rotate] drops whole, on
 	// PostgreSQL. A table is of this form, or of the other, for good.
 	Rotated bool
-	// Hooks are told what was found; nil means nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Once
 }
 

@@ -28,7 +28,7 @@ type StoreOptions struct {
 	// Retention is how long it is kept that a message was done, as for an Inbox; 0
 	// means [DefaultRetention].
 	Retention time.Duration
-	// Hooks are told what was found; nil means nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Once
 }
 

@@ -29,7 +29,7 @@ type Options struct {
 	// Waiting is how many calls, with the one that is made, may be in this process
 	// for one resource; more are refused, Retryable. 0 means [DefaultWaiting].
 	Waiting int
-	// Hooks are told what becomes of calls; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Proxy
 
 	now func() time.Time
@@ -41,9 +41,7 @@ func (o *Options) resolve() Options {
 		r = *o
 	}
 	r.Waiting = cmp.Or(r.Waiting, DefaultWaiting)
-	if r.Hooks == nil {
-		r.Hooks = &observe.Proxy{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	if r.now == nil {
 		r.now = time.Now
 	}

@@ -33,7 +33,7 @@ type Options struct {
 	// what it returns is returned. It may put the work into a queue with one
 	// consumer for each entity, or do it under a lock. nil returns the error.
 	HandOff func(ctx context.Context, err *ConflictError) error
-	// Hooks are told of attempts, pauses and ends; nil means nobody is. [Stats]
+	// Hooks receive what happens; nil logs failures, see package observe. [Stats]
 	// counts them.
 	Hooks *observe.Version
 }
@@ -49,9 +49,7 @@ func (o *Options) validate() (Options, error) {
 	}
 	c.Attempts = cmp.Or(c.Attempts, DefaultAttempts)
 	c.First, c.Max = cmp.Or(c.First, 10*time.Millisecond), cmp.Or(c.Max, time.Second)
-	if c.Hooks == nil {
-		c.Hooks = &observe.Version{}
-	}
+	c.Hooks = c.Hooks.WithDefaults()
 	return c, nil
 }
 

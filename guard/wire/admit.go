@@ -26,7 +26,7 @@ type Options struct {
 	Remaining time.Duration
 	// Longest bounds what a request says; 0 means [DefaultLongest].
 	Longest time.Duration
-	// Hooks are told who is let in and who is not; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Wire
 
 	now func() time.Time // the clock; nil means that of the process
@@ -39,9 +39,7 @@ func (o *Options) resolve() Options {
 	}
 	r.Remaining = cmp.Or(r.Remaining, DefaultRemaining)
 	r.Longest = cmp.Or(r.Longest, DefaultLongest)
-	if r.Hooks == nil {
-		r.Hooks = &observe.Wire{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	if r.now == nil {
 		r.now = time.Now
 	}

@@ -29,7 +29,7 @@ type Options struct {
 	// after its last record; 0 means a minute. A new owner of the shard does not wait
 	// for it.
 	Recheck time.Duration
-	// Hooks are told what happens; nil is nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Coordinator
 	// Now is the clock of due times and deadlines; nil is time.Now.
 	Now func() time.Time
@@ -62,9 +62,7 @@ func (o *Options) resolve() (Options, error) {
 			*d.value = d.byDefault
 		}
 	}
-	if r.Hooks == nil {
-		r.Hooks = &observe.Coordinator{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	if r.Now == nil {
 		r.Now = time.Now
 	}

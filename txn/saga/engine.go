@@ -17,7 +17,7 @@ type Options struct {
 	// Stuck is after how many failed attempts the hook Stuck is told of a step that is
 	// repeated for ever, and again after as many more; 0 means 20.
 	Stuck int
-	// Hooks are told what happens; nil is nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Saga
 }
 
@@ -32,9 +32,7 @@ func (o *Options) resolve() Options {
 	if r.Stuck <= 0 {
 		r.Stuck = 20
 	}
-	if r.Hooks == nil {
-		r.Hooks = &observe.Saga{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	return r
 }
 

@@ -38,7 +38,7 @@ type Options struct {
 	Retry Policy
 	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
 	Remind time.Duration
-	// Hooks are told what happens; nil is nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.TCC
 }
 
@@ -62,9 +62,7 @@ func (o *Options) resolve() (Options, error) {
 		return r, failure.Bug("make manager", "", "Margin is %v, and Hold %v: nothing could ever be confirmed", r.Margin, r.Hold)
 	}
 	r.Retry = r.Retry.resolve()
-	if r.Hooks == nil {
-		r.Hooks = &observe.TCC{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	return r, nil
 }
 

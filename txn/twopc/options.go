@@ -32,7 +32,7 @@ type Options struct {
 	// Remind is how often the hook Heuristic is told of one that nobody has seen to; 0
 	// means a day.
 	Remind time.Duration
-	// Hooks are told what happens; nil is nobody.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.TwoPC
 }
 
@@ -63,8 +63,6 @@ func (o *Options) resolve() (Options, error) {
 	if len(r.Name) > 200 {
 		return r, failure.Bug("make manager", r.Name, "its name has %d bytes; give it 1 to 200", len(r.Name))
 	}
-	if r.Hooks == nil {
-		r.Hooks = &observe.TwoPC{}
-	}
+	r.Hooks = r.Hooks.WithDefaults()
 	return r, nil
 }

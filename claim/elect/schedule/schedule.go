@@ -27,11 +27,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // Timetable says when a job is due. All processes must have the same. A cron
@@ -91,17 +93,47 @@ type Options struct {
 	// Tolerance is how much later than its tick a job may begin without being
 	// missed; 0 means half of the time to the next tick, at most a minute.
 	Tolerance time.Duration
-	// Hooks are told what happens; nil means nobody is.
+	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *Hooks
 }
 
 // Hooks receive what happens. Both may be nil. They are called synchronously and
 // must return at once.
 type Hooks struct {
+	// Log receives jobs that failed and ticks that were missed if their hook is nil;
+	// nil means slog.Default, [observe.Silent] nobody.
+	Log *slog.Logger
+
 	// Ran: a job has returned.
 	Ran func(Ran)
 	// Missed: a tick was skipped or reported.
 	Missed func(Tick)
+}
+
+// WithDefaults returns h with hooks that log jobs that failed and ticks that were
+// missed, where h has none. It accepts nil.
+func (h *Hooks) WithDefaults() *Hooks {
+	var r Hooks
+	if h != nil {
+		r = *h
+	}
+	observe.OnNil(&r.Ran, r.Log, slog.LevelWarn, func(e Ran) string {
+		if e.Err == nil {
+			return ""
+		}
+		return "job failed"
+	})
+	observe.OnNil(&r.Missed, r.Log, slog.LevelWarn, func(Tick) string { return "tick missed" })
+	return &r
+}
+
+// LogValue describes a tick in a log.
+func (t Tick) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.Time("at", t.At), slog.Duration("late", t.Late), slog.Bool("begun", t.Begun)}
+	if t.Term != nil {
+		attrs = append(attrs, slog.String("name", t.Term.Name()), slog.String("token", t.Term.Token().String()))
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // Ran is the end of a job.
@@ -133,7 +165,7 @@ type Schedule struct {
 	election *elect.Election
 	plan     plan
 	report   func(context.Context, Tick)
-	hooks    Hooks
+	hooks    *Hooks
 }
 
 // New makes a schedule whose leaders are elected by e, which must have Values
@@ -146,9 +178,7 @@ func New(e *elect.Election, o *Options) (*Schedule, error) {
 		return nil, fail("make schedule", "", interlock.Bug, err)
 	}
 	s := &Schedule{election: e, plan: plan{times: o.Times, missed: o.Missed, tolerance: o.Tolerance}, report: o.Report}
-	if o.Hooks != nil {
-		s.hooks = *o.Hooks
-	}
+	s.hooks = o.Hooks.WithDefaults()
 	return s, nil
 }
 

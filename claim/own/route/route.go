@@ -19,6 +19,7 @@ package route
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -57,8 +58,8 @@ type Options struct {
 	// a member refuses; 0 means [DefaultMaxBody]. A larger one is sent once. A
 	// client that waits for an answer before it has sent so much waits for ever.
 	MaxBody int64
-	// Failed is told why a request was not brought to an owner, which its client is
-	// not told in full; nil means nobody is.
+	// Failed receives the reason why a request did not reach an owner, of which the
+	// client sees only a part; nil logs it with slog.Default as a warning.
 	Failed func(r *http.Request, err error)
 }
 
@@ -69,6 +70,11 @@ func (o *Options) resolve() Options {
 	}
 	if r.Transport == nil {
 		r.Transport = http.DefaultTransport
+	}
+	if r.Failed == nil {
+		r.Failed = func(q *http.Request, err error) {
+			slog.WarnContext(q.Context(), "request not routed", "method", q.Method, "path", q.URL.Path, "error", err.Error())
+		}
 	}
 	r.Scheme = cmp.Or(r.Scheme, "http")
 	r.Attempts = cmp.Or(r.Attempts, DefaultAttempts)

@@ -136,7 +136,7 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 		Wait:           w.wait,
 		Require:        interlock.Requirements{CrossProcess: true},
 		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL nothing is left to be released
-		Hooks:          &observe.Lock{Waiting: notice.place},
+		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: notice.place},
 	})
 	if err != nil {
 		return err

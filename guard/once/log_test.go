@@ -1,0 +1,34 @@
+package once
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// TestZeroValueLogsFailures: an inbox has no constructor, and logs by default all the
+// same.
+func TestZeroValueLogsFailures(t *testing.T) {
+	var out bytes.Buffer
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+
+	tell(nil, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
+	tellCleaned(nil, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
+	if got := out.String(); !strings.Contains(got, "another payload") || !strings.Contains(got, "boom") {
+		t.Errorf("logged %q", got)
+	}
+	out.Reset()
+	silent := &observe.Once{Log: observe.Silent}
+	tell(silent, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
+	tellCleaned(silent, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
+	tell(nil, "c", Message{ID: "m"}, Duplicate, nil)
+	if out.Len() > 0 {
+		t.Errorf("logged %q", out.String())
+	}
+}

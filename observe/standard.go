@@ -1,0 +1,156 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Silent discards everything. Give it as the Log of hooks, so that hooks that are nil
+// log nothing: lock.Options{Hooks: &observe.Lock{Log: observe.Silent}}.
+var Silent = slog.New(slog.DiscardHandler)
+
+// A process logs at most burst events of one kind in a period. The next line of that
+// kind has the attribute "suppressed", which is the number of events that it left out.
+const (
+	burst  = 20
+	period = time.Second
+)
+
+// OnNil sets *hook, if it is nil, to a function that logs an event to log at a level,
+// with the fields of the event as attributes. A nil log means slog.Default at the
+// time of the event. message is the text of an event; empty if the event is not
+// worth a line.
+//
+// It is how hooks log failures by default. It is exported for packages with events of
+// their own.
+func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message func(E) string) {
+	if *hook != nil || log == Silent {
+		return
+	}
+	*hook = func(e E) {
+		text := message(e)
+		if text == "" {
+			return
+		}
+		suppressed, ok := limitOf(reflect.TypeFor[E]()).admit(time.Now())
+		if !ok {
+			return
+		}
+		attrs := fields(reflect.ValueOf(e))
+		if suppressed > 0 {
+			attrs = append(attrs, slog.Int("suppressed", suppressed))
+		}
+		to := log
+		if to == nil {
+			to = slog.Default()
+		}
+		to.LogAttrs(context.Background(), level, text, attrs...)
+	}
+}
+
+// copyOf is a copy of hooks that may be changed; h may be nil.
+func copyOf[H any](h *H) *H {
+	r := new(H)
+	if h != nil {
+		*r = *h
+	}
+	return r
+}
+
+// always is the text of a hook all of whose events are worth a line.
+func always[E any](text string) func(E) string { return func(E) string { return text } }
+
+// whenFailed is the text of events with an error that is not a shutdown.
+func whenFailed[E any](text string, failure func(E) error) func(E) string {
+	return func(e E) string {
+		if err := failure(e); err == nil || errors.Is(err, context.Canceled) || errors.Is(err, interlock.ErrReleased) {
+			return ""
+		}
+		return text
+	}
+}
+
+// limit counts the lines of one kind of event in a period.
+type limit struct {
+	mu              sync.Mutex
+	since           time.Time
+	logged, skipped int
+}
+
+var limits sync.Map // of reflect.Type to *limit
+
+func limitOf(t reflect.Type) *limit {
+	l, ok := limits.Load(t)
+	if !ok {
+		l, _ = limits.LoadOrStore(t, &limit{})
+	}
+	return l.(*limit)
+}
+
+// admit reports whether there may be one more line, and how many were left out.
+func (l *limit) admit(now time.Time) (suppressed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if since := now.Sub(l.since); since >= period || since < 0 {
+		l.since, l.logged = now, 0
+	}
+	if l.logged >= burst {
+		l.skipped++
+		return 0, false
+	}
+	l.logged++
+	suppressed, l.skipped = l.skipped, 0
+	return suppressed, true
+}
+
+// fields are the fields of an event: Err as "error", others in lower case with
+// underscores. An error that is nil is left out. An event that is a slog.LogValuer has
+// the attributes of its group instead.
+func fields(e reflect.Value) []slog.Attr {
+	if v, ok := e.Interface().(slog.LogValuer); ok {
+		return v.LogValue().Group()
+	}
+	var attrs []slog.Attr
+	for i := range e.NumField() {
+		field := e.Type().Field(i)
+		if !field.IsExported() {
+			continue
+		}
+		key := snake(field.Name)
+		switch v := e.Field(i).Interface().(type) {
+		case nil:
+		case error:
+			attrs = append(attrs, slog.String(key, v.Error()))
+		case interlock.Token: // a string, because many readers of JSON round numbers of that size
+			attrs = append(attrs, slog.String(key, v.String()))
+		default:
+			attrs = append(attrs, slog.Any(key, v))
+		}
+	}
+	return attrs
+}
+
+// snake is a field's name as a key of a log: InDoubt is in_doubt.
+func snake(name string) string {
+	if name == "Err" {
+		return "error"
+	}
+	var b strings.Builder
+	previous := 'A'
+	for _, r := range name {
+		if unicode.IsUpper(r) && !unicode.IsUpper(previous) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+		previous = r
+	}
+	return b.String()
+}

@@ -1,0 +1,251 @@
+package observe
+
+import (
+	"bytes"
+	"errors"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// defaults are the hooks that options leave nil.
+var defaults = map[string]any{
+	"Lock": (*Lock)(nil).WithDefaults(), "Own": (*Own)(nil).WithDefaults(), "RowLock": (*RowLock)(nil).WithDefaults(),
+	"Idempotency": (*Idempotency)(nil).WithDefaults(), "Once": (*Once)(nil).WithDefaults(),
+	"Version": (*Version)(nil).WithDefaults(), "Wire": (*Wire)(nil).WithDefaults(), "Proxy": (*Proxy)(nil).WithDefaults(),
+	"Keyed": (*Keyed)(nil).WithDefaults(), "Sequence": (*Sequence)(nil).WithDefaults(), "Outbox": (*Outbox)(nil).WithDefaults(),
+	"Coordinator": (*Coordinator)(nil).WithDefaults(), "Saga": (*Saga)(nil).WithDefaults(), "TCC": (*TCC)(nil).WithDefaults(),
+	"TwoPC": (*TwoPC)(nil).WithDefaults(),
+	// They return every failure to their caller.
+	"Isolation": &Isolation{}, "Stock": &Stock{},
+}
+
+// quiet are the hooks of routine events, and of failures that a caller receives.
+var quiet = map[string][]string{
+	"Lock":        {"Waiting", "Acquired", "HandedOver"},
+	"Own":         {"Acquired", "Refused"},
+	"RowLock":     {"Locked", "Released"},
+	"Idempotency": {"Answered", "Reaped"},
+	"Isolation":   {"Retried", "Ended"},
+	"Stock":       {"Short", "GivenAway"},
+	"Once":        {"Duplicate", "Gap"},
+	"Version":     {"Attempted", "Retrying"},
+	"Wire":        {"Admitted"},
+	"Keyed":       {"Started", "Ended"},
+	"Sequence":    {"Gap", "Late", "Dropped"},
+	"Outbox":      {"Serving", "Published"},
+	"Saga":        {"Started", "Ended"},
+	"TCC":         {"Decided", "Ended"},
+	"TwoPC":       {"Decided", "Ended"},
+}
+
+// capture receives what is logged by default.
+func capture(t *testing.T) *bytes.Buffer {
+	var out bytes.Buffer
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	limits.Clear()
+	return &out
+}
+
+// each calls visit with every hook of every struct.
+func each(visit func(hooks, hook string, f reflect.Value)) {
+	for name, hooks := range defaults {
+		v := reflect.ValueOf(hooks).Elem()
+		for i := range v.NumField() {
+			if v.Field(i).Kind() == reflect.Func {
+				visit(name, v.Type().Field(i).Name, v.Field(i))
+			}
+		}
+	}
+}
+
+// TestNilHooksLogFailures: every hook of every struct either logs by default, or is
+// listed as quiet.
+func TestNilHooksLogFailures(t *testing.T) {
+	out := capture(t)
+	each(func(hooks, hook string, f reflect.Value) {
+		if slices.Contains(quiet[hooks], hook) {
+			if !f.IsNil() {
+				t.Errorf("%s.%s is quiet, and has a default", hooks, hook)
+			}
+			return
+		}
+		if f.IsNil() {
+			t.Errorf("%s.%s is nil by default: give it one in WithDefaults, or list it as quiet", hooks, hook)
+			return
+		}
+		out.Reset()
+		f.Call([]reflect.Value{filled(f.Type().In(0))})
+		got := out.String()
+		if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") && !strings.Contains(got, "level=ERROR") {
+			t.Errorf("%s.%s logs %q", hooks, hook, got)
+		}
+		if strings.ContainsRune(got, 0x1b) || hooks+hook != "OwnDraining" && !strings.Contains(got, `\x1b[31mred\nline`) {
+			t.Errorf("%s.%s does not escape %q", hooks, hook, got)
+		}
+	})
+}
+
+// filled is an event of a failure, with text that would change a terminal.
+func filled(t reflect.Type) reflect.Value {
+	v := reflect.New(t).Elem()
+	for i := range v.NumField() {
+		f := v.Field(i)
+		switch f.Kind() {
+		case reflect.String:
+			f.SetString("\x1b[31mred\nline")
+		case reflect.Int, reflect.Int64:
+			f.SetInt(1)
+		case reflect.Slice:
+			f.Set(reflect.ValueOf([]string{"\x1b[31mred\nline"}))
+		case reflect.Interface:
+			f.Set(reflect.ValueOf(errors.New("\x1b[31mred\nline")))
+		}
+	}
+	if f := v.FieldByName("Cause"); f.IsValid() && strings.HasPrefix(t.Name(), "Own") {
+		f.SetZero() // a partition without a cause was lost
+	}
+	return v
+}
+
+// TestRoutineIsSilent: a hook with a default says nothing of an event without failure.
+func TestRoutineIsSilent(t *testing.T) {
+	out := capture(t)
+	(*Lock)(nil).WithDefaults().Renewed(LockRenewed{Name: "n"})
+	(*Lock)(nil).WithDefaults().Ended(LockEnded{Name: "n", Cause: interlock.ErrReleased})
+	(*Own)(nil).WithDefaults().Released(OwnReleased{Cause: errors.New("moved")})
+	(*Once)(nil).WithDefaults().Cleaned(OnceCleaned{Rows: 3})
+	(*Proxy)(nil).WithDefaults().Sent(ProxySent{Status: 200})
+	(*TwoPC)(nil).WithDefaults().Scanned(TwoPCScanned{InDoubt: 3})
+	if out.Len() > 0 {
+		t.Errorf("logged %s", out)
+	}
+}
+
+// TestEveryHooksStructIsListed: a new struct of hooks cannot be forgotten above.
+func TestEveryHooksStructIsListed(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		f, err := parser.ParseFile(gotoken.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if st, ok := s.Type.(*ast.StructType); ok && slices.ContainsFunc(st.Fields.List, func(f *ast.Field) bool {
+				_, ok := f.Type.(*ast.FuncType)
+				return ok
+			}) && defaults[s.Name.Name] == nil {
+				t.Errorf("%s: add %s to defaults", file, s.Name.Name)
+			}
+			return true
+		})
+	}
+}
+
+// TestEveryUserAppliesDefaults: a package that has hooks among its options asks for
+// their defaults.
+func TestEveryUserAppliesDefaults(t *testing.T) {
+	for _, room := range []string{"claim", "guard", "flow", "txn"} {
+		uses, applies := map[string]bool{}, map[string]bool{}
+		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(source)) {
+				words := strings.Fields(line)
+				if len(words) == 2 && (words[0] == "Hooks" || words[0] == "Observe") && words[1] != "observe.Isolation" && words[1] != "observe.Stock" {
+					uses[filepath.Dir(path)] = true
+				}
+				if strings.Contains(line, "WithDefaults()") || strings.Contains(line, "Hooks.Lock}") {
+					applies[filepath.Dir(path)] = true
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(uses) == 0 {
+			t.Errorf("%s: no package has hooks", room)
+		}
+		for dir := range uses {
+			if !applies[dir] {
+				t.Errorf("%s has hooks and no call of WithDefaults", dir)
+			}
+		}
+	}
+}
+
+func TestSilent(t *testing.T) {
+	out := capture(t)
+	h := (&Lock{Log: Silent}).WithDefaults()
+	if h.Ended != nil || h.Renewed != nil || h.HeldLong != nil || h.ReleaseFailed != nil {
+		t.Error("hooks that log to nobody are called all the same")
+	}
+	var other bytes.Buffer
+	called := 0
+	h = (&Lock{Log: slog.New(slog.NewTextHandler(&other, nil)), Ended: func(LockEnded) { called++ }}).WithDefaults()
+	h.Ended(LockEnded{Cause: interlock.ErrLost})
+	h.ReleaseFailed(LockReleaseFailed{Name: "n", Err: errors.New("boom")})
+	if called != 1 || !strings.Contains(other.String(), `msg="lock release not confirmed, it is left to expire" name=n owner="" error=boom`) {
+		t.Errorf("called %d times, logged %s", called, &other)
+	}
+	if out.Len() > 0 {
+		t.Errorf("the default logger has %s", out)
+	}
+}
+
+// TestLogIsLimited: a storm of one event does not flood the log, and hides no other.
+func TestLogIsLimited(t *testing.T) {
+	out := capture(t)
+	h := (*Keyed)(nil).WithDefaults()
+	for range 10 * burst {
+		h.Refused(KeyedRefused{Key: "k", Err: errors.New("full")})
+	}
+	if n := strings.Count(out.String(), "\n"); n > 5*burst {
+		t.Errorf("%d lines", n)
+	}
+	l, now := &limit{}, time.Now()
+	for range burst {
+		if _, ok := l.admit(now); !ok {
+			t.Fatal("refused too early")
+		}
+	}
+	for range 3 {
+		if _, ok := l.admit(now); ok {
+			t.Fatal("admitted too much")
+		}
+	}
+	if skipped, ok := l.admit(now.Add(period)); !ok || skipped != 3 {
+		t.Errorf("%d, %v after a period", skipped, ok)
+	}
+	out.Reset()
+	(*Lock)(nil).WithDefaults().HeldLong(LockHeldLong{Name: "n"})
+	if out.Len() == 0 {
+		t.Error("another event was left out")
+	}
+}

@@ -1,0 +1,45 @@
+package observe
+
+// WithDefaults returns h with a hook that logs failures.
+func (h *Coordinator) WithDefaults() *Coordinator {
+	r := copyOf(h)
+	OnNil(&r.Failed, r.Log, warn, whenFailed("coordinator failed", func(e CoordinatorFailed) error { return e.Err }))
+	return r
+}
+
+// WithDefaults returns h with hooks that log failed calls, steps that do not succeed
+// and dead letters.
+func (h *Saga) WithDefaults() *Saga {
+	r := copyOf(h)
+	OnNil(&r.Tried, r.Log, warn, whenFailed("saga step failed", func(e SagaTried) error { return e.Err }))
+	OnNil(&r.Dead, r.Log, loud, always[SagaDead]("saga is a dead letter and waits for a person"))
+	OnNil(&r.Stuck, r.Log, loud, always[SagaStuck]("saga step that must succeed keeps failing"))
+	return r
+}
+
+// WithDefaults returns h with hooks that log failed calls and dead letters.
+func (h *TCC) WithDefaults() *TCC {
+	r := copyOf(h)
+	OnNil(&r.Tried, r.Log, warn, whenFailed("branch failed", func(e TCCTried) error { return e.Err }))
+	OnNil(&r.Dead, r.Log, loud, always[TCCDead]("transaction is a dead letter and waits for a person"))
+	return r
+}
+
+// WithDefaults returns h with hooks that log failed calls, heuristic outcomes, orphans
+// and participants that are blocked or cannot be scanned.
+func (h *TwoPC) WithDefaults() *TwoPC {
+	r := copyOf(h)
+	OnNil(&r.Tried, r.Log, warn, whenFailed("branch failed", func(e TwoPCTried) error { return e.Err }))
+	OnNil(&r.Heuristic, r.Log, loud, always[TwoPCHeuristic]("branches finished otherwise than decided, the transaction waits for a person"))
+	OnNil(&r.Orphan, r.Log, warn, always[TwoPCOrphan]("branch in doubt that nobody is known to finish"))
+	OnNil(&r.Scanned, r.Log, warn, func(e TwoPCScanned) string {
+		switch {
+		case e.Err != nil:
+			return "participant not scanned"
+		case e.Blocked > 0:
+			return "branches blocked, their decision cannot be read"
+		}
+		return ""
+	})
+	return r
+}
