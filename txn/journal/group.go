@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
@@ -16,10 +17,12 @@ import (
 type waiter struct {
 	request driver.Append
 	outcome chan error // has room for one
+	behind  bool       // an append of the same transaction had an unknown outcome while this one waited
 }
 
-// enqueue appends in the company of others. When ctx ends, the outcome is not known
-// if the request has left.
+// enqueue appends in the company of others. When ctx ends, the outcome is unknown if
+// the request was sent, or if another append of the same transaction was sent or is to
+// be sent before it: that one may have begun the transaction.
 func (j *Journal) enqueue(ctx context.Context, a driver.Append) error {
 	w := &waiter{request: a, outcome: make(chan error, 1)}
 	if err := j.join(w); err != nil {
@@ -27,7 +30,7 @@ func (j *Journal) enqueue(ctx context.Context, a driver.Append) error {
 	}
 	select {
 	case err := <-w.outcome:
-		return err
+		return w.judge(err)
 	case <-ctx.Done():
 		return j.leave(w, context.Cause(ctx))
 	}
@@ -52,20 +55,45 @@ func (j *Journal) join(w *waiter) error {
 func (j *Journal) leave(w *waiter, cause error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	behind := w.behind || j.busy[w.request.Transaction]
 	for i, other := range j.waiting {
 		if other == w {
 			j.waiting = append(j.waiting[:i:i], j.waiting[i+1:]...)
-			return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: interlock.Definite, Err: cause}
+			return w.unsent(cause, behind)
 		}
+		behind = behind || other.request.Transaction == w.request.Transaction
 	}
 	select {
 	case err := <-w.outcome:
-		return err
+		return w.judge(err)
 	default:
 		return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: interlock.Uncertain,
 			Err: fmt.Errorf("no answer yet: %w", cause)}
 	}
 }
+
+// unsent is the error of an append that was not sent.
+func (w *waiter) unsent(cause error, behind bool) error {
+	kind := interlock.Definite
+	switch {
+	case behind:
+		kind, cause = interlock.Uncertain, fmt.Errorf("%w: %w", errBehind, cause)
+	case errors.Is(cause, errPatience):
+		kind = interlock.Retryable
+	}
+	return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: kind, Err: cause}
+}
+
+// judge is the outcome of a request that was sent. If the store refuses it for now, an
+// append before it may still have been done.
+func (w *waiter) judge(err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Retryable || !w.behind {
+		return err
+	}
+	return w.unsent(err, true)
+}
+
+var errBehind = errors.New("the outcome of an earlier append of the same transaction is unknown")
 
 // fly sends requests until nobody waits.
 func (j *Journal) fly() {
@@ -77,7 +105,7 @@ func (j *Journal) fly() {
 		ctx, cancel := context.WithTimeout(j.life, j.options.Patience)
 		outcomes := j.store.Append(ctx, requests)
 		cancel()
-		j.land(group)
+		j.land(group, outcomes)
 		for i, w := range group {
 			w.outcome <- outcomes[i]
 		}
@@ -105,10 +133,21 @@ func (j *Journal) board() []*waiter {
 	return group
 }
 
-func (j *Journal) land(group []*waiter) {
+// land ends a flight. Appends that wait behind one of unknown outcome are marked.
+func (j *Journal) land(group []*waiter, outcomes []error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, w := range group {
+	lost := map[string]bool{}
+	for i, w := range group {
 		delete(j.busy, w.request.Transaction)
+		if outcomes[i] != nil && interlock.Kind(outcomes[i]) == interlock.Uncertain {
+			lost[w.request.Transaction] = true
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	for _, w := range j.waiting {
+		w.behind = w.behind || lost[w.request.Transaction]
 	}
 }

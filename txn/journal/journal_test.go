@@ -202,6 +202,41 @@ func TestCallerWhoLeaves(t *testing.T) {
 	})
 }
 
+// TestQueuedBehindTheSameID: an append that leaves the queue behind another append of its
+// transaction has an unknown outcome, because the other one may be what it would have
+// written. An append of a transaction that nobody else appends to has not happened.
+func TestQueuedBehindTheSameID(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newSlow()
+		store.gate = make(chan struct{})
+		j := open(t, store, &journal.Options{Requests: 1, Group: 1, Patience: time.Minute})
+		gone := errors.New("gone")
+		begin := func(id string, wait time.Duration) chan error {
+			outcome := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), wait, gone)
+				defer cancel()
+				_, err := j.Begin(ctx, id, "", due, says("begin")...)
+				outcome <- err
+			}()
+			synctest.Wait()
+			return outcome
+		}
+		sent, behindSent := begin("sent", time.Hour), begin("sent", time.Second)
+		queued, behindQueued, alone := begin("queued", time.Hour), begin("queued", time.Second), begin("alone", time.Second)
+		wantKind(t, <-behindSent, interlock.Uncertain, gone)
+		wantKind(t, <-behindQueued, interlock.Uncertain, gone)
+		wantKind(t, <-alone, interlock.Definite, gone)
+		time.Sleep(30 * time.Second)
+		before, patient := begin("before", time.Hour), begin("patient", time.Hour)
+		wantKind(t, <-patient, interlock.Retryable, context.DeadlineExceeded)
+		close(store.gate)
+		<-sent
+		<-queued
+		<-before
+	})
+}
+
 // TestLargeData: data of any length comes back, and what is large stands beside the
 // record.
 func TestLargeData(t *testing.T) {

@@ -60,7 +60,7 @@ func (l *Log) End(ctx context.Context, entries ...Entry) error {
 }
 
 func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, l.journal.options.Patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, l.journal.options.Patience, errPatience)
 	defer cancel()
 	a, err := l.request(ctx, due, entries)
 	if err != nil {
@@ -72,6 +72,9 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 	l.Accept(a)
 	return nil
 }
+
+// errPatience is the cause with which Options.Patience ends.
+var errPatience = fmt.Errorf("the store has not taken it in time: %w", context.DeadlineExceeded)
 
 // Propose is what Append would ask of the store, or End if due is zero, for who has
 // it done in a transaction of his own by [Table.AppendIn]; data that is large has been

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,15 @@ func done(view any, err error) (any, error) {
 		err = &interlock.Error{Op: "look at what was done", Kind: interlock.Uncertain, Err: err}
 	}
 	return view, err
+}
+
+// unbegun makes a request that ended before anything was begun Retryable: that is no
+// refusal of what it asked for.
+func unbegun(ctx context.Context, err error) error {
+	if ctx.Err() == nil || interlock.Kind(err) != interlock.Definite || !errors.Is(err, context.Cause(ctx)) {
+		return err
+	}
+	return &interlock.Error{Op: "serve request", Kind: interlock.Retryable, Err: err}
 }
 
 // reply writes an answer, or an error as {"error":…,"kind":…}.

@@ -138,7 +138,7 @@ func (s *Service) routes() http.Handler {
 			if err == nil {
 				data, err = answer(r)
 			}
-			reply(w, data, err)
+			reply(w, data, unbegun(r.Context(), err))
 		})
 	}
 	guard := http.NewCrossOriginProtection()
