@@ -17,22 +17,51 @@ import (
 // order of their keys, and returns the keys of those that are locked now, in
 // that order. A key that has no row is not among them, nor, with SkipLocked, one
 // that another transaction has locked. The locks last until the transaction
-// ends. It blocks as r.Mode and r.Wait say.
+// ends. It blocks as r.Mode and r.Wait say: r.Wait bounds the wait for each row,
+// so the first of n rows can stay locked for n-1 waits. [Tx] bounds them together.
 //
 // After an error the transaction must be rolled back: [interlock.ErrHeld]
 // (Retryable) if a row could not be had with NoWait or within r.Wait, another
 // Retryable error such as a deadlock with somebody who locks in another order,
 // or one of kind Bug if r or keys are wrong.
 func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked []K, err error) {
-	q, err := r.query(tx.Dialect(), len(keys))
-	if err != nil {
+	return lock(ctx, tx, r, keys, nil)
+}
+
+// lock is Lock. If it may have to wait for a row while it holds another one, it
+// locks the first row by a statement of its own, and then calls bound, which
+// returns the context for the rest.
+func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound func() (context.Context, error)) (locked []K, err error) {
+	if _, err := r.query(tx.Dialect(), len(keys), false); err != nil {
 		return nil, err
 	}
 	keys = slices.Clone(keys)
 	slices.Sort(keys)
+	keys = slices.Compact(keys)
 	restore, err := r.boundWait(ctx, tx)
+	apart := bound != nil && r.Mode == Wait && len(keys) > 1
+	if err == nil {
+		locked, err = run(ctx, tx, r, keys, apart)
+	}
+	if err == nil && apart && len(locked) > 0 {
+		if ctx, err = bound(); err == nil {
+			locked, err = run(ctx, tx, r, keys, false)
+		}
+	}
+	if err == nil {
+		err = restore()
+	}
 	if err != nil {
 		return nil, r.about(err)
+	}
+	return locked, nil
+}
+
+// run locks the rows, or only the first that exists, by one statement.
+func run[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, first bool) (locked []K, err error) {
+	q, err := r.query(tx.Dialect(), len(keys), first)
+	if err != nil {
+		return nil, err
 	}
 	args := make([]any, len(keys))
 	for i, k := range keys {
@@ -46,18 +75,12 @@ func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked 
 		locked = append(locked, k)
 		return nil
 	})
-	if err == nil {
-		err = restore()
-	}
-	if err != nil {
-		return nil, r.about(err)
-	}
-	return locked, nil
+	return locked, err
 }
 
-// query selects n rows for update. One statement locks them in the order in
-// which it returns them.
-func (r Rows) query(d driver.Dialect, n int) (string, error) {
+// query selects n rows for update, or the first of them that exists. One
+// statement locks them in the order in which it returns them.
+func (r Rows) query(d driver.Dialect, n int, first bool) (string, error) {
 	if n == 0 || n > MaxKeys {
 		return "", failure.Bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
 	}
@@ -72,6 +95,9 @@ func (r Rows) query(d driver.Dialect, n int) (string, error) {
 	clause, err := r.Clause(d)
 	if err != nil {
 		return "", err
+	}
+	if first {
+		clause = "limit 1 " + clause
 	}
 	return fmt.Sprintf("select %[1]s from %[2]s where %[1]s in (%[3]s) order by %[1]s %[4]s",
 		key, table, sqltext.Parameters(d, n), clause), nil
@@ -104,7 +130,7 @@ func (r Rows) Clause(d driver.Dialect) (string, error) {
 // seconds rounds up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// boundWait sets PostgreSQL's lock_timeout for the statement to come; restore
+// boundWait sets PostgreSQL's lock_timeout for the statements to come; restore
 // puts the former one back. MariaDB has the bound in the statement itself.
 func (r Rows) boundWait(ctx context.Context, tx driver.SQL) (restore func() error, err error) {
 	if r.Wait == 0 || tx.Dialect() != driver.Postgres {

@@ -72,9 +72,10 @@ const (
 
 // Options of a scope; nil and the zero value work.
 type Options struct {
-	// MaxHold is how long the rows may stay locked: the function's context ends
-	// then with [ErrMaxHold] and nothing is committed. The server ends a
-	// transaction that stands still for that long by itself, so that a stopped
+	// MaxHold is how long the rows may stay locked, from the first lock on: it
+	// also bounds the waits for the other rows. The function's context ends then
+	// with [ErrMaxHold] and nothing is committed. The server ends a wait, and a
+	// transaction that stands still for that long, by itself, so that a stopped
 	// process holds nobody up. 0 means [DefaultMaxHold].
 	MaxHold time.Duration
 	// WarnAfter is when Hooks.Slow is told; 0 means half of MaxHold.

@@ -144,6 +144,74 @@ func testMaxHold(t *testing.T, w world) {
 	}
 }
 
+// testMaxHoldBoundsWaits: MaxHold starts with the first lock, while another row
+// is waited for.
+func testMaxHoldBoundsWaits(t *testing.T, w world) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		released := make(chan observe.RowsReleased, 1)
+		o := &rowlock.Options{MaxHold: 500 * time.Millisecond, Hooks: &observe.RowLock{
+			Released: func(e observe.RowsReleased) { released <- e },
+		}}
+		err := w.scope(ctx, accounts, []string{"b", "a"}, o, func(context.Context, driver.SQL, []string) error {
+			t.Error("it ran without b")
+			return nil
+		})
+		if !errors.Is(err, rowlock.ErrMaxHold) || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("got %v", err)
+		}
+		if e := <-released; e.Held > 10*time.Second || e.Rows != 1 || !errors.Is(e.Err, rowlock.ErrMaxHold) {
+			t.Errorf("the end was %+v", e)
+		}
+		if n := rowlock.Open(); n != 0 {
+			t.Errorf("%d scopes are open", n)
+		}
+	})
+}
+
+// testCutOffWhileWaiting: the server itself ends a wait of a client that it cannot
+// reach any more, and frees the rows that the client had locked before.
+func testCutOffWhileWaiting(t *testing.T, w world) {
+	proxy := testbed.NewProxy(t, w.address)
+	far := w.through(t, proxy.Addr())
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
+		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			done <- far.scope(ctx, accounts, []string{"a", "b"}, &rowlock.Options{MaxHold: 2 * time.Second},
+				func(context.Context, driver.SQL, []string) error { return nil })
+		}()
+		testbed.Eventually(t, "the lock of a", 20*time.Second, func() bool { return w.isLocked(t, "a") })
+		proxy.Cut()
+		testbed.Eventually(t, "a, after its holder was cut off", 20*time.Second, func() bool { return !w.isLocked(t, "a") })
+		proxy.Heal()
+		if err := <-done; !errors.Is(err, rowlock.ErrMaxHold) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// isLocked tries to lock one account.
+func (c client) isLocked(t *testing.T, id string) (locked bool) {
+	r := accounts
+	r.Mode = rowlock.NoWait
+	c.in(t, func(ctx context.Context, tx driver.SQL) {
+		_, err := rowlock.Lock(ctx, tx, r, id)
+		if locked = errors.Is(err, interlock.ErrHeld); err != nil && !locked {
+			t.Fatal(err)
+		}
+	})
+	return locked
+}
+
 // testStopped: the function does not look at its context, as a stopped process
 // does not. The server ends the transaction by itself.
 func testStopped(t *testing.T, w world) {

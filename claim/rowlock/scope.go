@@ -45,12 +45,12 @@ func Tx[K Key, T any](ctx context.Context, db driver.Beginner[T], r Rows, keys [
 			_ = tx.Rollback(ctx)
 		}
 	}()
-	locked, err := begin(ctx, tx, r, keys, options)
+	s := &scope{table: r.Table, options: options}
+	defer func() { s.close(err) }()
+	locked, err := begin(ctx, tx, r, keys, s)
 	if err != nil {
 		return err
 	}
-	s := open(ctx, r.Table, len(locked), options)
-	defer func() { s.close(err) }()
 	if err = fn(s.ctx, tx.Native(), locked); err != nil {
 		err = s.blame(tx.Classify(err))
 		return err
@@ -64,25 +64,43 @@ func Tx[K Key, T any](ctx context.Context, db driver.Beginner[T], r Rows, keys [
 	return err
 }
 
-// begin bounds the transaction and locks its rows.
-func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K, o Options) ([]K, error) {
-	asked := boottime.Now()
+// begin bounds the transaction, locks its rows, and opens s with the first lock.
+func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K, s *scope) ([]K, error) {
+	o, asked := s.options, boottime.Now()
 	if err := tx.Bound(ctx, o.MaxHold, 0); err != nil {
 		return nil, r.about(err)
 	}
-	locked, err := Lock(ctx, tx, r, keys...)
+	locked, err := lock(ctx, tx, r, keys, func() (context.Context, error) {
+		s.open(ctx, 1)
+		return s.ctx, boundRest(s, tx)
+	})
+	if err == nil {
+		s.open(ctx, len(locked))
+	} else {
+		err = s.late(err)
+	}
 	if f := o.Hooks.Locked; f != nil {
 		f(observe.RowsLocked{Table: r.Table, Asked: len(keys), Rows: len(locked), Wait: boottime.Now().Sub(asked), Err: err})
 	}
 	return locked, err
 }
 
-// A scope is the time during which rows are locked.
+// boundRest makes the server end what waits for the other rows when MaxHold is
+// over, a little before the context does: then the connection stays usable.
+func boundRest[T any](s *scope, tx driver.Tx[T]) error {
+	rest := s.options.MaxHold - s.held()
+	s.bound = s.held() + rest*9/10
+	return tx.Bound(s.ctx, rest, max(rest*9/10, time.Millisecond))
+}
+
+// A scope is the time during which rows are locked. It is open from the first
+// lock on.
 type scope struct {
 	table   string
-	rows    int
-	since   boottime.Instant
 	options Options
+	rows    atomic.Int64
+	since   boottime.Instant
+	bound   time.Duration // of held, for the waits; 0 if none
 	ctx     context.Context
 	cancel  context.CancelFunc
 	slow    *time.Timer
@@ -106,29 +124,46 @@ func Held(ctx context.Context) (table string, ok bool) {
 	return s.table, true
 }
 
-func open(ctx context.Context, table string, rows int, o Options) *scope {
-	s := &scope{table: table, rows: rows, since: boottime.Now(), options: o}
-	s.ctx, s.cancel = context.WithTimeoutCause(context.WithValue(ctx, scopeKey{}, s), o.MaxHold, ErrMaxHold)
-	s.slow = time.AfterFunc(o.WarnAfter, s.warn)
+// open starts MaxHold, unless it is open already, and notes how many rows are locked.
+func (s *scope) open(ctx context.Context, rows int) {
+	s.rows.Store(int64(rows))
+	if s.ctx != nil {
+		return
+	}
+	s.since = boottime.Now()
+	s.ctx, s.cancel = context.WithTimeoutCause(context.WithValue(ctx, scopeKey{}, s), s.options.MaxHold, ErrMaxHold)
+	s.slow = time.AfterFunc(s.options.WarnAfter, s.warn)
 	scopes.Add(1)
-	return s
 }
 
 func (s *scope) held() time.Duration { return boottime.Now().Sub(s.since) }
 
 func (s *scope) warn() {
 	if f := s.options.Hooks.Slow; f != nil {
-		f(observe.RowsSlow{Table: s.table, Rows: s.rows, Held: s.held(), Max: s.options.MaxHold})
+		f(observe.RowsSlow{Table: s.table, Rows: int(s.rows.Load()), Held: s.held(), Max: s.options.MaxHold})
 	}
 }
 
 func (s *scope) close(err error) {
+	if s.ctx == nil {
+		return
+	}
 	s.slow.Stop()
 	s.cancel()
 	scopes.Add(-1)
 	if f := s.options.Hooks.Released; f != nil {
-		f(observe.RowsReleased{Table: s.table, Rows: s.rows, Held: s.held(), Err: err})
+		f(observe.RowsReleased{Table: s.table, Rows: int(s.rows.Load()), Held: s.held(), Err: err})
 	}
+}
+
+// late adds to err, of a wait for further rows, that MaxHold was over. Nothing was
+// done, and the function was not called: it may be tried again.
+func (s *scope) late(err error) error {
+	if s.ctx == nil || s.bound == 0 || s.held() < s.bound.Truncate(time.Millisecond) {
+		return err
+	}
+	return &interlock.Error{Op: "lock rows", Name: s.table, Kind: interlock.Retryable,
+		Err: fmt.Errorf("%w before all of them were locked: %w", ErrMaxHold, err)}
 }
 
 // blame adds to err that the scope lasted too long, if it did.

@@ -113,6 +113,8 @@ func runAll(t *testing.T, name string, open func(*testing.T) world) {
 		{"the bound of a wait is for the statement only", testWaitIsForTheStatementOnly},
 		{"any order of names, no deadlock, no lost update", testAnyOrder},
 		{"a scope warns, and ends", testMaxHold},
+		{"the waits for further rows are part of the scope", testMaxHoldBoundsWaits},
+		{"the server ends the wait of who is cut off", testCutOffWhileWaiting},
 		{"who stands still is rolled back by the server", testStopped},
 		{"errors and panics roll back", testRollsBack},
 		{"a queue's workers skip each other's rows", testClauseForAQueue},
