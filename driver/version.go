@@ -61,6 +61,11 @@ type Versioned struct {
 	// Terminal states stay: no other state replaces one, whatever its Stamp. See
 	// [Versioned.Judge].
 	Terminal bool
+	// TerminalWins applies a terminal state to a newer one that is not terminal:
+	// use it where several producers give versions by their clocks, so that the
+	// result does not depend on the order of arrival. Without it an older state is
+	// stale, terminal or not. It is not stored, and ignored if Terminal is false.
+	TerminalWins bool
 }
 
 // Check says what is wrong with a state that is to be stored; nil is nothing.
@@ -78,15 +83,15 @@ func (v Versioned) Check() error {
 //
 //   - the same Stamp is a duplicate, whatever else differs;
 //   - beside a terminal state nothing is applied;
-//   - a terminal state is applied to any that is not, also to a newer one, so
-//     that one cancellation ends an order wherever it arrives among the others;
+//   - an older state is stale, unless it is terminal with TerminalWins: then it
+//     is applied to any state that is not terminal;
 //   - else the newer one is applied.
 func (v Versioned) Judge(stored Versioned) VersionOutcome {
 	order := v.Stamp.Compare(stored.Stamp)
 	switch {
 	case order == 0:
 		return VersionDuplicate
-	case order < 0 && (stored.Terminal || !v.Terminal):
+	case order < 0 && (stored.Terminal || !v.Terminal || !v.TerminalWins):
 		return VersionStale
 	case order > 0 && stored.Terminal:
 		return VersionTerminal

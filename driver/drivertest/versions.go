@@ -70,11 +70,17 @@ func terminal(v driver.Versioned) driver.Versioned {
 	return v
 }
 
+// wins is a terminal state that is applied to newer ones.
+func wins(v driver.Versioned) driver.Versioned {
+	v.Terminal, v.TerminalWins = true, true
+	return v
+}
+
 // mustApply requires an outcome, and that what is stored is told and kept.
 func (s *versionsScene) mustApply(v driver.Versioned, want driver.VersionOutcome, stored driver.Versioned) {
 	s.Helper()
 	got, told, err := s.store.Apply(s.Context(), entity, v)
-	if err != nil || got != want {
+	if err != nil || got != want || told.TerminalWins {
 		s.Fatalf("apply %+v: %v, %v; want %v", v, got, err, want)
 	}
 	s.mustBe(told, stored)

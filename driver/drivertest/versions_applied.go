@@ -70,7 +70,7 @@ func someState(r *rand.Rand) driver.Versioned {
 	if r.IntN(4) == 0 {
 		v.Deleted, v.Data = true, nil
 	}
-	v.Terminal = r.IntN(8) == 0
+	v.Terminal, v.TerminalWins = r.IntN(8) == 0, r.IntN(2) == 0
 	return v
 }
 
@@ -110,7 +110,7 @@ func testStatesAreJudgedAsSpecified(s *versionsScene) {
 // testStatesConvergeInEveryOrder: what is stored in the end does not depend on the
 // order in which states come, nor on how often.
 func testStatesConvergeInEveryOrder(s *versionsScene) {
-	cancelled := terminal(state(3, "a"))
+	cancelled := wins(state(3, "a"))
 	for i, set := range []struct {
 		states []driver.Versioned
 		last   driver.Versioned
@@ -160,20 +160,23 @@ func testTombstoneKeepsOldStatesOut(s *versionsScene) {
 	s.mustReplace(driver.Stamp{Version: 7}, state(8, ""), driver.VersionApplied, state(8, ""))
 }
 
-// testTerminalStateStays, though newer ones come, and wins over a newer one that
-// came before.
+// testTerminalStateStays, though newer ones come. It is stale beside a newer one
+// that came before, unless it asks to win.
 func testTerminalStateStays(s *versionsScene) {
 	end := terminal(state(5, "m"))
 	s.mustApply(state(9, ""), driver.VersionApplied, state(9, ""))
-	s.mustApply(terminal(state(9, "")), driver.VersionDuplicate, state(9, ""))
-	s.mustApply(end, driver.VersionApplied, end)
+	s.mustApply(wins(state(9, "")), driver.VersionDuplicate, state(9, ""))
+	s.mustApply(end, driver.VersionStale, state(9, ""))
+	s.mustApply(terminal(state(8, "")), driver.VersionStale, state(9, ""))
+	s.mustApply(wins(state(5, "m")), driver.VersionApplied, end)
 	s.mustApply(end, driver.VersionDuplicate, end)
 	s.mustApply(state(9, ""), driver.VersionTerminal, end)
 	s.mustApply(state(5, "n"), driver.VersionTerminal, end)
 	s.mustApply(state(5, "l"), driver.VersionStale, end)
 	s.mustApply(tombstone(10), driver.VersionTerminal, end)
 	s.mustApply(terminal(tombstone(10)), driver.VersionTerminal, end)
-	s.mustApply(terminal(state(4, "")), driver.VersionStale, end)
+	s.mustApply(wins(state(4, "")), driver.VersionStale, end)
+	s.mustApply(wins(state(10, "")), driver.VersionTerminal, end)
 	s.mustReplace(end.Stamp, state(11, ""), driver.VersionTerminal, end)
 }
 

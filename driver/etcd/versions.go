@@ -83,7 +83,7 @@ func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
 func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
 	return s.write(ctx, "apply state", name, v, v.Judge, func(key string, put, get clientv3.Op) ([]clientv3.Cmp, clientv3.Op) {
 		value, same, otherwise := clientv3.Value(key), stillOpen+stampText(v.Stamp), get
-		if v.Terminal { // it is applied to a newer state too, unless that is terminal
+		if v.Terminal && v.TerminalWins { // it is applied to a newer state too, unless that is terminal
 			otherwise = clientv3.OpTxn(
 				[]clientv3.Cmp{clientv3.Compare(value, ">", after(same)), clientv3.Compare(value, "<", terminal)},
 				[]clientv3.Op{put}, []clientv3.Op{get})
@@ -143,6 +143,7 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 	}
 	done, kv := ending((*etcdserverpb.TxnResponse)(reply))
 	if done {
+		v.TerminalWins = false
 		return driver.VersionApplied, v, nil
 	}
 	stored, err := readState(kv)

@@ -51,7 +51,7 @@ func TestVersionsCostOneRequest(t *testing.T) {
 	v := func(n int64) driver.Versioned { return driver.Versioned{Stamp: driver.Stamp{Version: n}} }
 	before := count.n.Load()
 	end := v(3)
-	end.Terminal = true
+	end.Terminal, end.TerminalWins = true, true
 	for _, state := range []driver.Versioned{v(1), v(2), v(2), v(1), v(9), end, end, v(10)} {
 		if _, _, err := s.Apply(bounded(t), "n", state); err != nil {
 			t.Fatal(err)

@@ -49,7 +49,7 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 	defer s.mu.Unlock()
 	outcome := judge(s.states[name])
 	if outcome == driver.VersionApplied {
-		v.Data = slices.Clone(v.Data)
+		v.Data, v.TerminalWins = slices.Clone(v.Data), false
 		s.states[name] = v
 	}
 	return outcome, s.get(name), nil

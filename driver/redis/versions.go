@@ -40,7 +40,7 @@ func (s *Versions) key(name string) string { return fenceKey("version", s.prefix
 // Apply stores a state that is newer than the stored one, by one request; see
 // driver.Versions.
 func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
-	return s.write(ctx, request{op: "apply state", name: name}, v, "apply")
+	return s.write(ctx, request{op: "apply state", name: name}, v, "apply", flag(v.Terminal && v.TerminalWins))
 }
 
 // Replace stores a state in place of that of old, by one request; see
@@ -53,7 +53,7 @@ func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v
 	return s.write(ctx, asked, v, "replace", digits(old.Version), old.Tie)
 }
 
-func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned, how string, old ...string) (driver.VersionOutcome, driver.Versioned, error) {
+func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned, how string, more ...string) (driver.VersionOutcome, driver.Versioned, error) {
 	if err := checkName(asked.name, ""); err != nil {
 		return 0, driver.Versioned{}, err
 	}
@@ -62,7 +62,7 @@ func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned,
 	}
 	m, err := s.conn.eval(ctx, asked, versionScript, batch{
 		keys: []string{s.key(asked.name)},
-		args: append([]string{how, digits(v.Stamp.Version), v.Stamp.Tie, flag(v.Deleted), flag(v.Terminal), string(v.Data)}, old...),
+		args: append([]string{how, digits(v.Stamp.Version), v.Stamp.Tie, flag(v.Deleted), flag(v.Terminal), string(v.Data)}, more...),
 	})
 	if err != nil {
 		return 0, driver.Versioned{}, err
@@ -81,6 +81,7 @@ func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned,
 // writtenVersion reads the script's answer.
 func writtenVersion(asked request, v driver.Versioned, answer []string) (driver.VersionOutcome, driver.Versioned, error) {
 	if len(answer) == 1 && answer[0] == driver.VersionApplied.String() {
+		v.TerminalWins = false
 		return driver.VersionApplied, v, nil
 	}
 	for _, o := range []driver.VersionOutcome{driver.VersionStale, driver.VersionDuplicate, driver.VersionTerminal} {

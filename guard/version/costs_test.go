@@ -27,7 +27,8 @@ func testCosts(w world) {
 			{change(kind, 3, ""), version.Applied, 1 + extra},
 			{change(kind, 2, ""), version.Stale, 1},
 			{change(kind, 3, ""), version.Duplicate, 1},
-			{terminal(change(kind, 1, "")), version.Applied, 1 + extra},
+			{terminal(change(kind, 1, "")), version.Stale, 1},
+			{wins(change(kind, 1, "")), version.Applied, 1 + extra},
 			{change(kind, 4, ""), version.Terminal, 1},
 		} {
 			var n databases.Counted

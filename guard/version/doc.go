@@ -1,8 +1,8 @@
 // Package version keeps old news from overwriting newer ones, whatever the order
 // and however often they come. It does not put events in order, finds none that
 // is missing, and protects nothing that is written past it. What it gives: once
-// a state of an entity was applied and committed, no older one is, but for one
-// that ends the entity.
+// a state of an entity was applied and committed, no older one is, unless it asks
+// for that by TerminalWins.
 //
 // Each state has a [Stamp], given by whoever produced it: a version and, if
 // several producers may give the same one, the producer's id. In SQL the guard
@@ -34,10 +34,11 @@
 //
 // A state may be declared terminal, such as a cancellation. No other replaces it:
 // an older one is Stale as ever, a newer one is Terminal, which means that
-// somebody goes on with what had ended. A terminal state is also applied where a
-// newer one stands that is not terminal. So it does not depend on the order of
-// arrival whether an order is cancelled; of two terminal states the first to
-// arrive stays.
+// somebody goes on with what had ended. A terminal state that is older than the
+// stored one is Stale like any other. Where versions come from the clocks of
+// several producers, it then depends on the order of arrival whether an order is
+// cancelled: TerminalWins lets the terminal state replace a newer one that is not
+// terminal. Of two terminal states the first to arrive stays.
 //
 // # Optimistic updates
 //

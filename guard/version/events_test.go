@@ -48,7 +48,7 @@ func testCancelledStays(w world) {
 			n++
 			w.order(id)
 			for _, e := range append(order, order[0]) { // and one again
-				c := version.Change{Entity: id, Stamp: e.stamp, Terminal: e.end}
+				c := version.Change{Entity: id, Stamp: e.stamp, Terminal: e.end, TerminalWins: true}
 				if _, err := w.apply(g, c, setStatus(id, e.status)); err != nil {
 					w.Fatal(err)
 				}
@@ -170,8 +170,8 @@ func testJudged(w world) {
 			w.order(id)
 			for range 12 {
 				c := change(id, beyond+r.Int64N(4), []string{"", "a", "ab", "B"}[r.IntN(4)])
-				c.Terminal = r.IntN(10) == 0
-				v := driver.Versioned{Stamp: c.Stamp, Terminal: c.Terminal}
+				c.Terminal, c.TerminalWins = r.IntN(6) == 0, r.IntN(2) == 0
+				v := driver.Versioned{Stamp: c.Stamp, Terminal: c.Terminal, TerminalWins: c.TerminalWins}
 				want, before := v.Judge(stored), stored
 				if want == version.Applied {
 					stored = v
@@ -199,10 +199,10 @@ func testRacingConsumers(w world) {
 			for range 40 {
 				c := change(fmt.Sprint(kind, r.IntN(entities)), 1+r.Int64N(30), fmt.Sprint(r.IntN(2)))
 				if strings.HasSuffix(c.Entity, "0") && c.Stamp == (version.Stamp{Version: 12, Tie: "0"}) {
-					c.Terminal = true
+					c = wins(c)
 				}
 				lanes[lane] = append(lanes[lane], c)
-				v := driver.Versioned{Stamp: c.Stamp, Terminal: c.Terminal}
+				v := driver.Versioned{Stamp: c.Stamp, Terminal: c.Terminal, TerminalWins: c.TerminalWins}
 				if v.Judge(brought[c.Entity]) == version.Applied {
 					brought[c.Entity] = v
 				}
@@ -246,7 +246,7 @@ func (w world) done(kind string) map[string]driver.Versioned {
 			if err := scan(&id, &v.Stamp.Version, &v.Stamp.Tie, &ended); err != nil {
 				return err
 			}
-			v.Terminal = ended == 1
+			v.Terminal, v.TerminalWins = ended == 1, ended == 1
 			if o := v.Judge(stored[id]); o != version.Applied {
 				w.Errorf("%s: %+v was done after %+v: it is %v", id, v, stored[id], o)
 			}

@@ -38,9 +38,12 @@ func (mariadb) create(table, _ string) []string {
 		index (deleted, changed_at)) engine = InnoDB default charset = utf8mb4`}
 }
 
-// letsMaria is Versioned.Judge in SQL. The text of a terminal change is above all
-// that are not.
-const letsMaria = `stamp < '1' and stamp < values(stamp) and substr(stamp, 2) <> substr(values(stamp), 2)`
+// letsMaria is Versioned.Judge in SQL, and winsMaria that of a change with
+// TerminalWins: the text of a terminal change is above all that are not.
+const (
+	letsMaria = `stamp < '1' and substr(stamp, 2) < substr(values(stamp), 2)`
+	winsMaria = `stamp < '1' and stamp < values(stamp) and substr(stamp, 2) <> substr(values(stamp), 2)`
+)
 
 const applyMaria = `
 insert into %[1]s (entity, stamp, deleted, repeated, changed_at)
@@ -55,7 +58,11 @@ returning stamp, repeated`
 func (mariadb) apply(ctx context.Context, db driver.SQL, table string, c Change) (Outcome, error) {
 	var text string
 	var repeated int64
-	_, err := row(ctx, db, fmt.Sprintf(applyMaria, table, letsMaria), []any{c.Entity, stampText(c), asInt(c.Deleted)}, &text, &repeated)
+	lets := letsMaria
+	if c.TerminalWins {
+		lets = winsMaria
+	}
+	_, err := row(ctx, db, fmt.Sprintf(applyMaria, table, lets), []any{c.Entity, stampText(c), asInt(c.Deleted)}, &text, &repeated)
 	if err != nil {
 		return Stale, err
 	}

@@ -33,10 +33,11 @@ func (postgres) create(table, index string) []string {
 }
 
 // lets is Versioned.Judge in SQL: whether a stored state, of which the version,
-// tie and terminal columns are given, lets the one of $2, $3 and $4 replace it.
-func lets(version, tie, terminal string) string {
+// tie and terminal columns are given, lets the one of $2, $3 and $4 replace it;
+// wins is TerminalWins.
+func lets(version, tie, terminal string, wins bool) string {
 	return fmt.Sprintf(`(not %[3]s and (%[1]s, %[2]s collate "C") <> ($2::bigint, $3::text)
-		and ($4::boolean or (%[1]s, %[2]s collate "C") < ($2::bigint, $3::text)))`, version, tie, terminal)
+		and ($4::boolean and %[4]t or (%[1]s, %[2]s collate "C") < ($2::bigint, $3::text)))`, version, tie, terminal, wins)
 }
 
 const applyTable = `
@@ -57,7 +58,8 @@ from (values (1)) as always left join stored on true`
 func (p postgres) apply(ctx context.Context, db driver.SQL, table string, c Change) (Outcome, error) {
 	var stored driver.Versioned
 	var raised bool
-	query := fmt.Sprintf(applyTable, table, lets("version", "tie", "terminal"), lets("kept.version", "kept.tie", "kept.terminal"))
+	query := fmt.Sprintf(applyTable, table, lets("version", "tie", "terminal", c.TerminalWins),
+		lets("kept.version", "kept.tie", "kept.terminal", c.TerminalWins))
 	_, err := row(ctx, db, query, []any{c.Entity, c.Stamp.Version, c.Stamp.Tie, c.Terminal, c.Deleted},
 		&stored.Stamp.Version, &stored.Stamp.Tie, &stored.Terminal, &raised)
 	if err != nil || raised {
@@ -117,7 +119,7 @@ func (p postgres) applyColumn(ctx context.Context, db driver.SQL, q columns, c C
 	if q.terminal != "" {
 		terminal, set = "coalesce("+q.terminal+", false)", set+", "+q.terminal+" = $4::boolean"
 	}
-	query := fmt.Sprintf(applyColumnPostgres, q.table, version, tie, terminal, q.key, set, lets(version, tie, terminal))
+	query := fmt.Sprintf(applyColumnPostgres, q.table, version, tie, terminal, q.key, set, lets(version, tie, terminal, c.TerminalWins))
 	var stored driver.Versioned
 	var raised bool
 	err = db.Query(ctx, query, []any{c.Entity, c.Stamp.Version, c.Stamp.Tie, c.Terminal}, func(scan func(...any) error) error {

@@ -38,6 +38,12 @@ type Change struct {
 	Deleted bool
 	// Terminal says that no change can follow this one.
 	Terminal bool
+	// TerminalWins applies a terminal change also where a newer state that is not
+	// terminal is stored. Set it where producers give versions by their clocks, so
+	// that "packed at 4, cancelled at 3" ends as cancelled in either order of
+	// arrival. The price: an old cancellation out of a dead-letter queue ends what
+	// went on since. It is ignored if Terminal is false.
+	TerminalWins bool
 }
 
 // Guard judges changes inside a SQL transaction. It is a [Table] or a [Column].
@@ -68,7 +74,7 @@ func (c Change) check(op string) error {
 
 // state is c as it would be stored.
 func (c Change) state() driver.Versioned {
-	return driver.Versioned{Stamp: c.Stamp, Deleted: c.Deleted, Terminal: c.Terminal}
+	return driver.Versioned{Stamp: c.Stamp, Deleted: c.Deleted, Terminal: c.Terminal, TerminalWins: c.TerminalWins}
 }
 
 func named(op, entity string) error {

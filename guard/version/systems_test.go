@@ -69,7 +69,7 @@ func testModes(w world) {
 			}{
 				{change(id, 5, ""), version.Applied}, {change(id, 5, ""), version.Duplicate}, {change(id, 4, `\'"`), version.Stale},
 				{change(id, 5, `\'"`), version.Applied}, {change(id, 5, ""), version.Stale}, {deleted(change(id, 6, "")), version.Applied},
-				{terminal(change(id, 2, "t")), version.Applied}, {change(id, 9, ""), version.Terminal}, {change(id, 2, "t"), version.Duplicate},
+				{terminal(change(id, 2, "t")), version.Stale}, {wins(change(id, 2, "t")), version.Applied}, {change(id, 9, ""), version.Terminal}, {change(id, 2, "t"), version.Duplicate},
 			} {
 				if o, err := g.Apply(w.Context(), tx, step.c); err != nil || o != step.want {
 					w.Errorf("%q, %s: %+v: %v, %v; want %v", mode, kind, step.c, o, err, step.want)
@@ -103,7 +103,7 @@ func testQueryModes(w world) {
 			by.mustApply(g, change(id, math.MaxInt64-1, `\'"é`), version.Applied)
 			by.mustApply(g, change(id, math.MaxInt64-1, `\'"é`), version.Duplicate)
 			by.mustApply(g, change(id, math.MaxInt64-2, "z"), version.Stale)
-			by.mustApply(g, terminal(change(id, 1, "")), version.Applied)
+			by.mustApply(g, wins(change(id, 1, "")), version.Applied)
 			by.mustApply(g, change(id, math.MaxInt64, ""), version.Terminal)
 		}
 		w.DB.Exec(w.T, fmt.Sprintf(`insert into seat (no) values (%d)`, i))

@@ -132,6 +132,9 @@ func change(entity string, v int64, tie string) version.Change {
 
 func terminal(c version.Change) version.Change { c.Terminal = true; return c }
 
+// wins is a terminal change that is applied to newer states.
+func wins(c version.Change) version.Change { c.Terminal, c.TerminalWins = true, true; return c }
+
 func deleted(c version.Change) version.Change { c.Deleted = true; return c }
 
 func mustFail(t testing.TB, err error, kind interlock.ErrorKind, is error) {

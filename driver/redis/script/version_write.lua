@@ -1,4 +1,5 @@
--- KEYS: the state. ARGV: how, version, tie, deleted, terminal, data, then for
+-- KEYS: the state. ARGV: how, version, tie, deleted, terminal, data; then for
+-- "apply" whether it is applied to a newer state that is not terminal, and for
 -- "replace" version and tie of the state that is to be replaced.
 -- A state is a hash. Versions are 19 digits: a number of Lua holds none above 2^53.
 -- They are compared byte by byte, because Lua compares texts by the server's locale.
@@ -28,7 +29,7 @@ elseif seen[4] == '1' then
   outcome = (newer < 0 and how == 'apply') and 'stale' or 'terminal'
 elseif how == 'replace' then
   if compare(ARGV[7], ARGV[8], seen_version, seen_tie) ~= 0 then outcome = 'stale' end
-elseif newer < 0 and terminal ~= '1' then
+elseif newer < 0 and ARGV[7] ~= '1' then
   outcome = 'stale'
 end
 
