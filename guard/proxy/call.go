@@ -86,12 +86,6 @@ func Key(resource, operation string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// settles reports whether an answer says what became of the call: one of the
-// server's errors does not, nor one that asks to try again.
-func settles(status int) bool {
-	return status >= 200 && status < 500 && status != 408 && status != 425 && status != 429
-}
-
 type callKey struct{}
 
 func withCall(ctx context.Context, c *Call) context.Context {

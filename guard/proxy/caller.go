@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"maps"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,6 +27,9 @@ type Options struct {
 	// known whether it was made is then made again. Otherwise it is refused with an
 	// [InDoubtError].
 	Repeat bool
+	// Statuses changes the meaning of statuses: what the API defines as final, and
+	// what as refused, for statuses that [DefaultMeaning] judges in another way.
+	Statuses map[int]Meaning
 	// Waiting is how many calls, with the one that is made, may be in this process
 	// for one resource; more are refused, Retryable. 0 means [DefaultWaiting].
 	Waiting int
@@ -40,6 +44,7 @@ func (o *Options) resolve() Options {
 	if o != nil {
 		r = *o
 	}
+	r.Statuses = maps.Clone(r.Statuses)
 	r.Waiting = cmp.Or(r.Waiting, DefaultWaiting)
 	r.Hooks = r.Hooks.WithDefaults()
 	if r.now == nil {

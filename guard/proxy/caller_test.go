@@ -123,6 +123,51 @@ func testOperationsAreMadeOnce(t *testing.T, db *databases.DB) {
 	}
 }
 
+// testStatusesMeanWhatTheTableSays: what is final is not sent again, what was
+// refused is, and the rest is in doubt; another API has another table.
+func testStatusesMeanWhatTheTableSays(t *testing.T, db *databases.DB) {
+	const final, refused, doubt = "final", "refused", "in doubt"
+	after := func(o *proxy.Options, status int) string {
+		operation := fmt.Sprintf("%d %v", status, o == nil)
+		again := 0
+		do := func(o *proxy.Options, answer int) error {
+			_, err := caller(t, db, o).Do(t.Context(), grant(1, bound), "api", operation,
+				func(context.Context, *proxy.Call) (int, error) { again++; return answer, nil })
+			return err
+		}
+		ok(t, do(o, status))
+		var done *proxy.DoneError
+		var unsure *proxy.InDoubtError
+		switch err := do(o, 200); {
+		case err == nil && again == 2:
+			return refused
+		case errors.As(err, &done) && done.Status == status && again == 1:
+			return final
+		case errors.As(err, &unsure) && unsure.Status == status && again == 1:
+			ok(t, do(&proxy.Options{Repeat: true}, 429)) // refused: the first attempt stays in doubt
+			if errors.As(do(o, 200), &unsure) {
+				return doubt
+			}
+		}
+		return "neither"
+	}
+	for status, want := range map[int]string{
+		200: final, 204: final, 400: final, 404: final, 410: final, 422: final,
+		401: refused, 403: refused, 425: refused, 429: refused,
+		302: doubt, 408: doubt, 409: doubt, 500: doubt, 502: doubt, 503: doubt, 504: doubt,
+	} {
+		if got := after(nil, status); got != want {
+			t.Errorf("after %d the call is %s, want %s", status, got, want)
+		}
+	}
+	other := &proxy.Options{Statuses: map[int]proxy.Meaning{409: proxy.Final, 403: proxy.Final, 404: proxy.NotDone, 202: proxy.Unknown}}
+	for status, want := range map[int]string{409: final, 403: final, 404: refused, 202: doubt, 429: refused} {
+		if got := after(other, status); got != want {
+			t.Errorf("with another table: after %d the call is %s, want %s", status, got, want)
+		}
+	}
+}
+
 // testWhatIsKnownToBeUnsentLeavesNoDoubt, and what is not known leaves it.
 func testWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T, db *databases.DB) {
 	c := caller(t, db, nil)

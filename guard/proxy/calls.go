@@ -102,12 +102,9 @@ func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation stri
 // at is a time as the dialects show it: in microseconds since 1970.
 func at(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
-// answered records the status of an attempt. One that settles nothing is of no
-// interest once another attempt was begun.
+// answered records the status of an attempt that leaves the call in doubt. It is
+// of no interest once another attempt was begun.
 func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int64, status int) error {
-	if settles(status) {
-		return t.settled(ctx, db, "record call", c.Key, status)
-	}
 	return t.exec(ctx, db, "record call", func(d dialect) string { return d.answered }, int64(status), c.Key, number, int64(c.Token))
 }
 
@@ -124,13 +121,13 @@ func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time
 }
 
 // Settle ends a doubt by what somebody found out: the call was made, with that
-// status; or, with status 0, it was not, and may be made. It does nothing to a
-// call that is settled.
+// status, from 200 to 499; or, with status 0, it was not, and may be made. It does
+// nothing to a call that is settled.
 func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation string, status int) error {
 	switch key := Key(resource, operation); {
 	case status == 0:
 		return t.exec(ctx, db, "settle call", func(d dialect) string { return d.remove }, key)
-	case settles(status):
+	case status >= 200 && status < 500:
 		return t.settled(ctx, db, "settle call", key, status)
 	}
 	return failure.Bug("settle call", operation, "status %d settles nothing", status)

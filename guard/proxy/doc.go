@@ -68,4 +68,8 @@
 // that may have been sent and was not answered is in doubt: [InDoubtError]; with
 // [Options.Repeat], for an API that takes an idempotency key, it is sent again
 // with the same [Key].
+//
+// Not every answer is a result: [DefaultMeaning] is the table that says which
+// statuses are final, which say that nothing was done, and which leave the call in
+// doubt. [Options.Statuses] changes it for an API that defines them otherwise.
 package proxy

@@ -24,15 +24,14 @@ func NewStrict[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o *
 		return nil, failure.Bug("make caller", "", "marks that let a token enter once cannot be held while a call is made")
 	}
 	options := o.resolve()
-	return newCaller(&strict{db: lifted[T]{db}, marks: marks, calls: calls, repeat: options.Repeat, now: options.now}, options), nil
+	return newCaller(&strict{db: lifted[T]{db}, marks: marks, calls: calls, options: options}, options), nil
 }
 
 type strict struct {
-	db     driver.Beginner[session]
-	marks  fence.Marks
-	calls  Calls
-	repeat bool
-	now    func() time.Time
+	db      driver.Beginner[session]
+	marks   fence.Marks
+	calls   Calls
+	options Options
 }
 
 // attempt is what is known of one.
@@ -86,7 +85,7 @@ func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call, a *attemp
 		return err
 	case r.Settled:
 		return &DoneError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
-	case number > 1 && !s.repeat:
+	case number > 1 && !s.options.Repeat:
 		return &InDoubtError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
 	}
 	a.number, a.called = number, r.Called
@@ -95,7 +94,7 @@ func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call, a *attemp
 
 // held sends while tx holds the mark, and records the answer.
 func (s *strict) held(ctx context.Context, tx session, c interlock.Claim, call *Call, send Send, a *attempt) error {
-	h, err := hold(ctx, tx, c, s.now)
+	h, err := hold(ctx, tx, c, s.options.now)
 	if err != nil {
 		return err
 	}
@@ -120,6 +119,12 @@ func (s *strict) held(ctx context.Context, tx session, c interlock.Claim, call *
 func (s *strict) record(ctx context.Context, tx driver.SQL, call *Call, a attempt) error {
 	if call.Operation == "" {
 		return nil
+	}
+	switch m := s.options.meaning(a.status); {
+	case m == Final:
+		return s.calls.settled(ctx, tx, "record call", call.Key, a.status)
+	case m == NotDone && a.number == 1:
+		return s.calls.withdraw(ctx, tx, call, a.called)
 	}
 	return s.calls.answered(ctx, tx, call, a.number, a.status)
 }

@@ -161,6 +161,7 @@ func TestStrict(t *testing.T) {
 		"CallsAreInOrder":                     testCallsAreInOrder,
 		"OperationsAreMadeOnce":               testOperationsAreMadeOnce,
 		"WhatIsKnownToBeUnsentLeavesNoDoubt":  testWhatIsKnownToBeUnsentLeavesNoDoubt,
+		"StatusesMeanWhatTheTableSays":        testStatusesMeanWhatTheTableSays,
 		"DoubtsAreSettled":                    testDoubtsAreSettled,
 		"ALivingCallKeepsItsTurn":             testALivingCallKeepsItsTurn,
 		"AnAnswerOutlivesTheClaim":            testAnAnswerOutlivesTheClaim,

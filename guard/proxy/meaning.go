@@ -1,0 +1,52 @@
+package proxy
+
+import "net/http"
+
+// A Meaning says what the status of an answer tells about its operation.
+type Meaning int
+
+const (
+	// Unknown: the operation may have been done. It stays in doubt, and is sent
+	// again only with [Options.Repeat].
+	Unknown Meaning = iota
+	// Final: the status is the operation's result. It is recorded for good, and the
+	// operation is not sent again: [DoneError].
+	Final
+	// NotDone: the other side refused the request before it did anything. The
+	// operation may be sent again, without a key too. If an earlier attempt is in
+	// doubt, it stays in doubt.
+	NotDone
+)
+
+// DefaultMeaning is the meaning of a status unless [Options.Statuses] changes it:
+//
+//	200–299                                  Final
+//	401, 403, 425, 429                       NotDone
+//	408, 409                                 Unknown
+//	400–499, except those above              Final
+//	every other, such as 3xx and 5xx         Unknown
+//
+// 401 and 403 can end when credentials change; 425 and 429 ask for another
+// attempt. 408 and 409 do not say what became of the request: gateways send 408
+// when the server behind them is slow, and APIs send 409 while an earlier request
+// with the same key is in progress.
+func DefaultMeaning(status int) Meaning {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooEarly, http.StatusTooManyRequests:
+		return NotDone
+	case http.StatusRequestTimeout, http.StatusConflict:
+		return Unknown
+	}
+	if status >= 200 && status < 300 || status >= 400 && status < 500 {
+		return Final
+	}
+	return Unknown
+}
+
+// meaning is that of status under o.
+func (o *Options) meaning(status int) Meaning {
+	if m, ok := o.Statuses[status]; ok {
+		return m
+	}
+	return DefaultMeaning(status)
+}
