@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -13,6 +14,7 @@ import (
 const (
 	DefaultRemaining = 10 * time.Second
 	DefaultLongest   = time.Minute
+	DefaultMaxAhead  = time.Minute
 )
 
 // Options say which tokens a service takes; nil and the zero value work, and
@@ -26,6 +28,12 @@ type Options struct {
 	Remaining time.Duration
 	// Longest bounds what a request says; 0 means [DefaultLongest].
 	Longest time.Duration
+	// MaxAhead is how far a token that is not signed may lie beyond the clock of
+	// this process; one that lies further is refused as [Implausible]. It must cover
+	// the difference between this clock and those by which the callers' systems
+	// issue tokens. 0 means [DefaultMaxAhead], and more than [interlock.MaxAhead]
+	// means that. Of signed tokens the bound is interlock.MaxAhead.
+	MaxAhead time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Wire
 
@@ -39,6 +47,7 @@ func (o *Options) resolve() Options {
 	}
 	r.Remaining = cmp.Or(r.Remaining, DefaultRemaining)
 	r.Longest = cmp.Or(r.Longest, DefaultLongest)
+	r.MaxAhead = min(cmp.Or(r.MaxAhead, DefaultMaxAhead), interlock.MaxAhead)
 	r.Hooks = r.Hooks.WithDefaults()
 	if r.now == nil {
 		r.now = time.Now
@@ -74,18 +83,20 @@ func (o *Options) Admit(ctx context.Context, values []string, about func() (stri
 
 // read gives the pass, as far as it was read, also with an error.
 func (o *Options) read(values []string) (pass Pass, err error) {
+	ahead := o.MaxAhead
 	switch {
 	case len(values) == 0:
 		return pass, &Refusal{Reason: Missing, Detail: "it is carried by the field " + Header}
 	case len(values) > 1:
 		return pass, &Refusal{Reason: Malformed, Detail: "a request is made under one claim, and this has several tokens"}
 	case o.Verifier != nil:
+		ahead = interlock.MaxAhead
 		pass, err = o.Verifier.Verify(values[0])
 	default:
 		pass, err = ParsePass(values[0])
 	}
 	if err == nil {
-		err = plausible(pass, o.now())
+		err = plausible(pass, o.now(), ahead)
 	}
 	return pass, err
 }

@@ -68,10 +68,11 @@
 //
 // # An absurd token
 //
-// A token that lies more than [interlock.MaxAhead] beyond the clock of the
-// service is refused before a guard sees it, and a guard refuses it by the clock
-// of its store. One that lies less far ahead is not told from an honest one: whoever
-// can make it can enter with it, and keep everybody out whose token is lower, until
-// an operator rebases the mark, as package guard/fence has it. So callers that may
-// not do that need tokens that are signed.
+// A token that is not signed and lies more than [Options].MaxAhead, a minute by
+// default, beyond the clock of the service is refused before a guard sees it. A
+// signed one may lie [interlock.MaxAhead] ahead, and so may any token that reaches
+// a guard, by the clock of its store. One that lies less far ahead looks like an
+// honest one: a caller that sends it keeps everybody out whose token is lower, for
+// as long as it lies ahead, or until an operator rebases the mark, as package
+// guard/fence has it. Callers that must not be able to do that need signed tokens.
 package wire

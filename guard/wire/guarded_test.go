@@ -85,6 +85,35 @@ func TestAnAbsurdTokenBricksNothing(t *testing.T) {
 	})
 }
 
+// TestAnUnsignedTokenLiesAMinuteAheadAtMost, or what the service says. A signed one
+// may lie a day ahead.
+func TestAnUnsignedTokenLiesAMinuteAheadAtMost(t *testing.T) {
+	work := func(context.Context, *wire.Passage) error { return nil }
+	s := signer(t, "a", 'a', nil)
+	for _, c := range []struct {
+		name    string
+		options *wire.Options
+		by      *wire.Transport
+		far, ok time.Duration
+	}{
+		{"default", nil, &wire.Transport{}, wire.DefaultMaxAhead + 30*time.Second, wire.DefaultMaxAhead - 30*time.Second},
+		{"an hour", &wire.Options{MaxAhead: time.Hour}, &wire.Transport{}, time.Hour + time.Minute, time.Hour - time.Minute},
+		{"signed", &wire.Options{Verifier: verifier(t, nil, "a")}, &wire.Transport{Signer: s, Audience: "bank"}, 0, interlock.MaxAhead - time.Hour},
+	} {
+		url, by := serve(t, work, c.options), client(t, c.by)
+		call := func(lead time.Duration) error {
+			_, _, err := post(wire.Under(t.Context(), grant("account/42", ahead(lead), bound), ""), by, url)
+			return err
+		}
+		if err := call(c.ok); err != nil {
+			t.Errorf("%s: %v ahead: %v", c.name, c.ok, err)
+		}
+		if c.far > 0 {
+			wantReason(t, call(c.far), wire.Implausible)
+		}
+	}
+}
+
 // TestATokenOfTomorrowTakesAnOperator: what the documentation says of a token that
 // is not absurd enough to be told from an honest one.
 func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
@@ -92,12 +121,14 @@ func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
 	ok(t, err)
 	defer c.Close()
 	store := fence.NewStore(redis.NewFence(c))
-	url := serve(t, func(ctx context.Context, p *wire.Passage) error { return store.Enter(ctx, p, p.Name()) }, nil)
+	url := serve(t, func(ctx context.Context, p *wire.Passage) error { return store.Enter(ctx, p, p.Name()) },
+		&wire.Options{MaxAhead: 2 * interlock.MaxAhead}) // a day is the most
 	by := client(t, &wire.Transport{})
 	call := func(n interlock.Token) error {
 		_, _, err := post(wire.Under(t.Context(), grant("account/42", n, bound), ""), by, url)
 		return err
 	}
+	wantReason(t, call(ahead(interlock.MaxAhead+time.Hour)), wire.Implausible)
 	ok(t, call(ahead(interlock.MaxAhead-time.Hour)))
 	wantReason(t, call(token(1)), wire.Stale)
 	_, err = store.Rebase(t.Context(), "account/42", token(0), "a token of tomorrow", "operator")

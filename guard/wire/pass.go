@@ -161,9 +161,9 @@ func brief(s string, most int) string {
 	return s
 }
 
-// plausible refuses a token that no counter can have reached by now.
-func plausible(p Pass, now time.Time) error {
-	if p.Token.Counter() > interlock.CounterAt(now.Add(interlock.MaxAhead)) {
+// plausible refuses a token that lies beyond the clock by more than ahead.
+func plausible(p Pass, now time.Time, ahead time.Duration) error {
+	if p.Token.Counter() > interlock.CounterAt(now.Add(ahead)) {
 		return &Refusal{Reason: Implausible, Resource: p.Resource, Got: p.Token}
 	}
 	return nil

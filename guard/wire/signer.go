@@ -77,7 +77,7 @@ func (s *Signer) Sign(c interlock.Claim, resource, audience string) (string, err
 		return "", err
 	}
 	now := s.now()
-	if err := plausible(p, now); err != nil {
+	if err := plausible(p, now, interlock.MaxAhead); err != nil {
 		return "", err
 	}
 	message, err := json.Marshal(statement{Audience: audience, Issued: instant(now), Expires: instant(now.Add(min(p.Remaining, s.life))),
