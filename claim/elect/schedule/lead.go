@@ -67,6 +67,8 @@ func (l *leader) step(ctx context.Context) error {
 		return nil
 	case do == give:
 		return l.giveUp(ctx, tick)
+	case do == drop:
+		return l.drop(ctx, tick)
 	}
 	return l.run(ctx, tick)
 }
@@ -112,6 +114,22 @@ func (l *leader) giveUp(ctx context.Context, tick Tick) error {
 			break
 		}
 		tick.At, tick.Late, tick.Begun = following.At, following.Late, following.Begun
+	}
+	return l.save(ctx, next)
+}
+
+// drop skips ticks as long as MaxLate newer ones are due.
+func (l *leader) drop(ctx context.Context, tick Tick) error {
+	next, now := l.state, now()
+	newer := l.plan.newer(tick.At)
+	for n := 0; n < batch && ctx.Err() == nil && l.plan.isDue(newer, now); n++ {
+		if f := l.hooks.Missed; f != nil {
+			f(tick)
+		}
+		next = state{Tick: tick.At}
+		newer = l.plan.times.Next(newer)
+		tick.At = l.plan.times.Next(tick.At).UTC()
+		tick.Late = now.Sub(tick.At)
 	}
 	return l.save(ctx, next)
 }

@@ -33,6 +33,7 @@ func decode(text []byte) (s state, err error) {
 type plan struct {
 	times     Timetable
 	missed    Missed
+	maxLate   int
 	tolerance time.Duration
 }
 
@@ -43,6 +44,7 @@ const (
 	wait    action = iota // until the tick
 	run                   // the tick's job
 	give                  // the tick up: skip or report it
+	drop                  // the tick, because too many are due after it
 	forever               // there are no more ticks
 )
 
@@ -66,11 +68,27 @@ func (p plan) next(s state, now time.Time) (action, Tick, error) {
 		return 0, t, fmt.Errorf("the timetable says that %v comes after %v", at, s.Tick)
 	case t.Late < 0:
 		return wait, t, nil
+	case p.missed == RunLate && p.isDue(p.newer(at), now):
+		return drop, t, nil
 	case p.missed == RunLate || t.Late <= p.toleranceOf(at):
 		return run, t, nil
 	}
 	return give, t, nil
 }
+
+// newer is the last of the ticks that are run late if at is not; zero if there is
+// none.
+func (p plan) newer(at time.Time) time.Time {
+	if p.maxLate <= 0 {
+		return time.Time{}
+	}
+	for n := 0; n < p.maxLate && !at.IsZero(); n++ {
+		at = p.times.Next(at)
+	}
+	return at
+}
+
+func (p plan) isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
 
 // toleranceOf is how late a tick may be run.
 func (p plan) toleranceOf(at time.Time) time.Duration {

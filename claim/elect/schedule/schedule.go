@@ -24,6 +24,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,8 @@ import (
 )
 
 // Timetable says when a job is due. All processes must have the same. A cron
-// expression that was parsed elsewhere usually is one.
+// expression that was parsed elsewhere usually is one; its times are in UTC unless
+// Options.Zone says otherwise, or the expression names a zone of its own.
 type Timetable interface {
 	// Next is the first tick after t; zero if there is none. It does not block,
 	// and its answer depends on t alone.
@@ -62,10 +64,11 @@ type Missed int
 const (
 	// Skip lets them be: each job is begun at most once, and in time.
 	Skip Missed = iota
-	// RunLate runs the job of every tick, however late, in order. One that was
-	// begun and is not known to have ended is run again, with Tick.Begun: each is
-	// run at least once, and has to notice for itself what an earlier run did.
-	// If it enters its guard before it looks, that run cannot add to it any more.
+	// RunLate runs the job of every tick, however late, in order, except for those
+	// beyond Options.MaxLate. One that was begun and is not known to have ended is
+	// run again, with Tick.Begun: each is run at least once, and has to notice for
+	// itself what an earlier run did. If it enters its guard before it looks, that
+	// run cannot add to it any more.
 	RunLate
 	// Report calls Options.Report for them: each job is begun at most once, and
 	// in time, and each tick that has no complete run is reported at least once.
@@ -82,10 +85,24 @@ type Tick struct {
 	Begun bool
 }
 
+// DefaultMaxLate is how many missed ticks are made up for; see [Options].
+const DefaultMaxLate = 100
+
 // Options of a schedule. Times is required.
 type Options struct {
-	Times  Timetable
+	Times Timetable
+	// Zone is the time zone whose wall clock Times is read off; nil means UTC. It is
+	// for a timetable that has no zone of its own. Where the clock is put forward
+	// over a tick, the job runs once at that moment, however many ticks are skipped.
+	// What the clock shows twice is a tick the first time only. So for a job that
+	// runs every hour or more often leave Zone nil.
+	Zone   *time.Location
 	Missed Missed // zero is Skip
+	// MaxLate is how many missed ticks RunLate makes up for: of those that are due,
+	// the newest MaxLate are run. Those before are skipped, and reported to
+	// Hooks.Missed. 1 runs the job once, however long nobody led. 0 means
+	// [DefaultMaxLate]; less means no bound.
+	MaxLate int
 	// Report is told of each tick that was missed, if Missed is Report. It is
 	// called by the leader between jobs; a tick is told again if the leadership
 	// ends before that is recorded.
@@ -106,7 +123,7 @@ type Hooks struct {
 
 	// Ran: a job has returned.
 	Ran func(Ran)
-	// Missed: a tick was skipped or reported.
+	// Missed: a tick was skipped or reported, or is beyond Options.MaxLate.
 	Missed func(Tick)
 }
 
@@ -177,8 +194,11 @@ func New(e *elect.Election, o *Options) (*Schedule, error) {
 	if err := o.validate(); err != nil {
 		return nil, fail("make schedule", "", interlock.Bug, err)
 	}
-	s := &Schedule{election: e, plan: plan{times: o.Times, missed: o.Missed, tolerance: o.Tolerance}, report: o.Report}
-	s.hooks = o.Hooks.WithDefaults()
+	s := &Schedule{election: e, report: o.Report, hooks: o.Hooks.WithDefaults(), plan: plan{
+		times: o.Times, missed: o.Missed, maxLate: cmp.Or(o.MaxLate, DefaultMaxLate), tolerance: o.Tolerance}}
+	if o.Zone != nil {
+		s.plan.times = zoned{o.Times, o.Zone}
+	}
 	return s, nil
 }
 

@@ -179,6 +179,38 @@ func TestMissedTicks(t *testing.T) {
 	}
 }
 
+// After a day in which nobody led, a job that is due every second is run for the
+// newest ticks only, and not for all 86,400.
+func TestADayOfMissedTicks(t *testing.T) {
+	for maxLate, want := range map[int]int{0: schedule.DefaultMaxLate, 1: 1, 7: 7} {
+		inBubble(t, func(b *bench) {
+			var late, dropped []time.Time
+			o := schedule.Options{Times: schedule.Every(time.Second), Missed: schedule.RunLate, MaxLate: maxLate,
+				Hooks: &schedule.Hooks{Missed: func(t schedule.Tick) { dropped = append(dropped, t.At) }}}
+			job := func(_ context.Context, t schedule.Tick) error {
+				if t.Late > 0 {
+					late = append(late, t.At)
+				}
+				return nil
+			}
+			first := b.process(o, job)
+			after(1500 * time.Millisecond)
+			first.stop(context.Canceled)
+			<-first.done
+			after(24*time.Hour + 1500*time.Millisecond)
+			b.process(o, job)
+			after(24*time.Hour + 4500*time.Millisecond)
+			if len(late) != want || len(late)+len(dropped) != 24*60*60 {
+				t.Fatalf("MaxLate %d: %d ran late and %d were dropped, want %d", maxLate, len(late), len(dropped), want)
+			}
+			if last := begin.Add(24*time.Hour + time.Second); !late[want-1].Equal(last) || !late[0].Equal(last.Add(time.Second*time.Duration(1-want))) ||
+				!dropped[0].Equal(begin.Add(2*time.Second)) {
+				t.Errorf("MaxLate %d: ran from %v to %v", maxLate, late[0], late[want-1])
+			}
+		})
+	}
+}
+
 // A leader that ends in good order lets its job end, and records that.
 func TestAnOrderlyEnd(t *testing.T) {
 	for ends, want := range map[error][]string{
