@@ -40,10 +40,11 @@ type TCCEnded struct {
 	Transaction, Type, State string
 }
 
-// TCCDead: branches refuse to do what was decided, and wait for a person. It is told
-// again and again.
+// TCCDead: branches refuse to do what was decided, or seem to crash who calls them, and
+// wait for a person. It is reported again and again.
 type TCCDead struct {
 	Transaction, Type string
 	Decision          string // confirm or cancel
 	Branches          []string
+	Halted            string // why nothing is called any more, if owners crash; Branches are those that are left
 }

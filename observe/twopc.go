@@ -16,6 +16,7 @@ type TwoPC struct {
 	Tried     func(TwoPCTried)
 	Ended     func(TwoPCEnded)
 	Heuristic func(TwoPCHeuristic)
+	Halted    func(TwoPCHalted)
 	Scanned   func(TwoPCScanned)
 	Orphan    func(TwoPCOrphan)
 }
@@ -49,6 +50,15 @@ type TwoPCHeuristic struct {
 	Participants []string
 	Commit       bool  // what was decided
 	Err          error // what the participant said, when it was found
+}
+
+// TwoPCHalted: owners of the transaction crashed, one after the other, while they told its
+// participants to commit. Its branches stay prepared until a person has it go on. It is
+// reported again and again.
+type TwoPCHalted struct {
+	Transaction  string
+	Participants []string // that have not committed
+	Reason       string
 }
 
 // TwoPCScanned: a participant was asked for what it has prepared. It is the gauge of

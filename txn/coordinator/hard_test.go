@@ -113,7 +113,14 @@ func TestHeldAtTakeOver(t *testing.T) {
 		for i := range 250 {
 			other.begin(t, fmt.Sprint(i), "call:x")
 		}
-		r.serve(t, 1)
+		former, err := r.Journal().Own(t.Context(), grant(1), 0)
+		ok(t, err)
+		for left := 250; left > 0; {
+			heads, err := former.Claim(t.Context(), time.Now(), time.Now().Add(time.Minute), 100)
+			ok(t, err)
+			left -= len(heads)
+		}
+		r.serve(t, 2)
 		if synctest.Wait(); r.holding() != 10 {
 			t.Errorf("%d in memory", r.holding())
 		}

@@ -29,6 +29,10 @@ type Options struct {
 	// after its last record; 0 means a minute. A new owner of the shard does not wait
 	// for it.
 	Recheck time.Duration
+	// TakeOvers is after how many take-overs in a row a transaction becomes a dead letter
+	// if no call of it was answered in between: its owner seems to crash each time. 0 means
+	// 10, a number below zero never.
+	TakeOvers int
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Coordinator
 	// Now is the clock of due times and deadlines; nil is time.Now.
@@ -63,6 +67,9 @@ func (o *Options) resolve() (Options, error) {
 		}
 	}
 	r.Hooks = r.Hooks.WithDefaults()
+	if r.TakeOvers == 0 {
+		r.TakeOvers = 10
+	}
 	if r.Now == nil {
 		r.Now = time.Now
 	}

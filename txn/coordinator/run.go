@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -101,9 +102,21 @@ func (t *Turn) open() error {
 	if err != nil || log == nil || !log.Head().Ended.IsZero() {
 		return err
 	}
-	t.begun = entries[0].Written.Truncate(time.Millisecond)
+	t.begun, t.former = entries[0].Written.Truncate(time.Millisecond), t.formerly(entries)
 	t.take(log, entries)
 	return nil
+}
+
+// formerly reports whether another owner than this one was the last that had the
+// transaction in hand. One that has written nothing is known by the claim, or the due
+// time, that it has left: see unfinished.
+func (t *Turn) formerly(entries []journal.Entry) bool {
+	for _, e := range slices.Backward(entries) {
+		if e.Epoch != 0 {
+			return e.Epoch != t.Epoch()
+		}
+	}
+	return !t.due
 }
 
 // enter takes a slot, unless there is one.

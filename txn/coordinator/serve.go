@@ -73,23 +73,32 @@ func (s *server) close() {
 // again after a while.
 func (s *server) takeOver() error {
 	for {
-		err := s.unfinished()
-		if err == nil || s.lasting(err) != nil || !s.sleep(s.coordinator.options.Poll) {
+		due, err := s.unfinished()
+		switch {
+		case err == nil && due:
+			return s.patrol()
+		case err == nil || s.lasting(err) != nil || !s.sleep(s.coordinator.options.Poll):
 			return err
 		}
 	}
 }
 
-func (s *server) unfinished() error {
+// unfinished drives what a former owner may have had in hand. Whatever is due without
+// anybody's claim is left to a claim of this owner, by which the next one can tell that
+// it was in hand.
+func (s *server) unfinished() (due bool, err error) {
+	now := s.coordinator.options.Now()
 	for head, err := range s.shard.Unfinished(s.ctx) {
-		if err != nil {
-			return err
-		}
-		if s.coordinator.room() == 0 || !s.start(head, false) {
-			return nil // what is left is due at last when its former owner's claim of it ends
+		switch {
+		case err != nil:
+			return due, err
+		case !head.Claimed && !head.Due.After(now):
+			due = true
+		case s.coordinator.room() == 0 || !s.start(head, false):
+			return due, nil // what is left is due at last when its former owner's claim of it ends
 		}
 	}
-	return nil
+	return due, nil
 }
 
 // patrol drives what is due, as far as there is room.

@@ -19,6 +19,7 @@ type Turn struct {
 	due    bool
 	fresh  bool
 	inside bool // has a slot
+	former bool // an owner before this one may have called something
 	stays  bool // it has waited for a target that failed, and is kept in memory for that
 	begun  time.Time
 
@@ -53,6 +54,19 @@ func (t *Turn) Fresh() bool { return t.fresh }
 
 // Due reports whether the transaction was found by its due time, or by a nudge.
 func (t *Turn) Due() bool { return t.due }
+
+// TakenOver reports whether a former owner of the shard may have called something of the
+// transaction, and this owner has not appended yet. Take-overs that follow each other
+// without an answer are to be counted, because whatever is called may crash its process:
+// see [Turn.Exhausted].
+func (t *Turn) TakenOver() bool { return t.former }
+
+// Exhausted reports whether so many take-overs in a row, this one included, are enough to
+// leave the transaction to a person; see Options.TakeOvers.
+func (t *Turn) Exhausted(takeOvers int) bool {
+	most := t.server.coordinator.options.TakeOvers
+	return most > 0 && takeOvers >= most
+}
 
 // Epoch is that of the shard's owner.
 func (t *Turn) Epoch() interlock.Token { return t.server.shard.Epoch() }

@@ -69,7 +69,7 @@ func (c *course) proceed(now time.Time, all []*call) (move, error) {
 	switch {
 	case len(ready) == 0:
 		return c.pause(now, soonest, waiting)
-	case c.forced || len(c.pending) > 0 && now.Sub(c.since) >= stale, ready[0].local() && len(c.pending) >= driver.MaxRecords:
+	case c.forced || len(c.pending) > 0 && (c.careful || now.Sub(c.since) >= stale), ready[0].local() && len(c.pending) >= driver.MaxRecords:
 		return move{write: true}, nil
 	}
 	return move{calls: ready}, nil
@@ -95,8 +95,7 @@ func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
 	var entries []journal.Entry
 	for _, p := range waiting {
 		if t := c.trials[p.key]; t != nil && t.err != nil {
-			w := why{Error: said(t.err), Attempts: t.attempts, By: t.by, Calls: t.calls, Next: t.next.UnixMilli()}
-			entries = append(entries, record(recordTried, p.key, w))
+			entries = append(entries, t.tried(p.key, true))
 		}
 	}
 	if c.m.state == Running {
@@ -108,7 +107,7 @@ func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
 	}
 	if len(entries)+len(c.pending) == 0 && !c.scheduled.Equal(until.Truncate(time.Millisecond)) {
 		p := waiting[0]
-		w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls, Next: until.UnixMilli()}
+		w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls, Next: until.UnixMilli(), Parked: true}
 		entries = []journal.Entry{record(recordTried, p.key, w)}
 	}
 	if err := c.note(now, false, entries...); err != nil {
@@ -147,11 +146,37 @@ func (c *course) took(now time.Time, each *call, output []byte, err error, rando
 	t.err, t.next = err, now.Add(policy.delay(class, after, attempts, random))
 	switch v {
 	case bury:
-		return v, c.note(now, false, record(recordDead, key, why{Error: said(err)}))
+		return v, c.note(now, false, record(recordDead, key, why{Error: said(err), Attempts: t.attempts}))
 	case notDone, perhapsNot:
-		return v, c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: said(err)}))
+		return v, c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: said(err), Attempts: t.attempts}))
 	}
-	return v, nil
+	if !t.notable(now, c.m.takeOvers > 0) {
+		return v, nil
+	}
+	t.noted = now
+	return v, c.note(now, false, t.tried(key, false))
+}
+
+// notable reports whether a failed call is to be seen in the journal: of a number that
+// grows the first, second, fourth and so on, and one an hour; or if an answer ends the
+// count of take-overs. What is left alone for long is written with that.
+func (t *trial) notable(now time.Time, takenOver bool) bool {
+	if takenOver {
+		return true
+	}
+	if t.ongoing || t.next.Sub(now) > parked {
+		return false
+	}
+	return t.attempts&(t.attempts-1) == 0 || now.Sub(t.noted) >= time.Hour
+}
+
+// tried is the record of how often a step was tried, and of its last error.
+func (t *trial) tried(key string, leave bool) journal.Entry {
+	w := why{Attempts: t.attempts, By: t.by, Calls: t.calls, Next: t.next.UnixMilli(), Parked: leave}
+	if t.err != nil {
+		w.Error = cut(t.err.Error(), longestTried)
+	}
+	return record(recordTried, key, w)
 }
 
 // healed has what waits repeated at once, unless its target has said when.

@@ -25,6 +25,7 @@ type course struct {
 	listed  []step // what its list says, once it is undone; see undoer
 	asked   bool   // the list was
 
+	careful   bool      // each answer is durable before the next call
 	scheduled time.Time // when it is due by what the journal says; zero if it is claimed
 
 	pending []journal.Entry // not durable yet
@@ -87,7 +88,7 @@ func (c *course) note(now time.Time, forced bool, entries ...journal.Entry) erro
 	if len(c.pending) == 0 {
 		c.since = now
 	}
-	c.m, c.pending, c.forced = m, append(c.pending, entries...), c.forced || forced
+	c.m, c.pending, c.forced = m, c.behind(entries...), c.forced || forced
 	for _, e := range entries {
 		switch e.Kind {
 		case recordSent:
@@ -97,6 +98,18 @@ func (c *course) note(now time.Time, forced bool, entries ...journal.Entry) erro
 		}
 	}
 	return nil
+}
+
+// behind is what is pending with more entries behind it, and without how often a step was
+// tried of which more is known by now.
+func (c *course) behind(entries ...journal.Entry) []journal.Entry {
+	known := []string{recordTried, recordDone, recordFailed, recordUndone, recordDead}
+	left := slices.DeleteFunc(slices.Clone(c.pending), func(old journal.Entry) bool {
+		return old.Kind == recordTried && slices.ContainsFunc(entries, func(e journal.Entry) bool {
+			return e.Step == old.Step && slices.Contains(known, e.Kind)
+		})
+	})
+	return append(left, entries...)
 }
 
 // wrote takes that what was pending is durable.

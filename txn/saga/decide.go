@@ -34,7 +34,10 @@ func (m *machine) decide(e journal.Entry) error {
 func (m *machine) abandon() {
 	for i := range m.steps {
 		p := &m.steps[i]
-		switch p.attempts, p.by, p.calls, p.next = 0, nil, 0, (time.Time{}); {
+		if p.fate == refused { // what is shown of it stays
+			continue
+		}
+		switch p.attempts, p.by, p.calls, p.lost, p.next, p.parked = 0, nil, 0, 0, (time.Time{}), false; {
 		case p.fate == inFlight && p.wait:
 			p.fate = refused
 		case p.fate == inFlight:
@@ -56,7 +59,7 @@ func (m *machine) back(e journal.Entry) error {
 			if err := json.Unmarshal(e.Data, &w); err != nil {
 				return err
 			}
-			p.was, p.fate, p.adrift, p.err = p.fate, dead, false, w.Error
+			p.was, p.fate, p.adrift, p.err, p.attempts = p.fate, dead, false, w.Error, max(p.attempts, w.Attempts)
 		}
 		m.settle()
 		return nil

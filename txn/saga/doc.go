@@ -63,6 +63,11 @@
 // saga undone that nobody wants any more, and says what a pivot has come to that does
 // not answer.
 //
+// A step that crashes its process crashes the next owner too. After TakeOvers of the
+// coordinator's Options, 10 in a row without an answer, the saga is halted: it is a dead
+// letter as it stands, whatever was decided, until an Operator's Retry, or whatever else
+// is possible there, has it go on.
+//
 // # Owners
 //
 // Each shard of the journal is driven by the holder of its claim. Who is stopped and
@@ -72,8 +77,9 @@
 //
 // # Limits
 //
-// Attempts are counted in memory, and anew by a new owner, except over waits of more
-// than a minute. Deadlines are wall-clock times of the process that started the saga,
+// The journal has the last error of a step that fails, and how often it has failed, as of
+// its first, second, fourth, eighth … failure and so on, and once an hour: a new owner
+// counts from there. Deadlines are wall-clock times of the process that started the saga,
 // and are compared with the clock of the one that drives it: a clock that is set back
 // aborts later. An action that does not return when its context ends keeps its saga,
 // and who serves the shard, waiting.

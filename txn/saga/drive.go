@@ -38,10 +38,23 @@ func (e *Engine) Drive(t *coordinator.Turn) error {
 	if d.m.state == DeadLetter && t.Due() {
 		err = d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
 	}
+	if err == nil && t.TakenOver() {
+		err = d.inherit()
+	}
 	if err == nil {
 		err = d.run()
 	}
 	return d.leave(err)
+}
+
+// inherit counts a take-over before anything is called.
+func (d *drive) inherit() error {
+	err := d.takeOver(d.Now(), d.Exhausted)
+	d.careful = d.m.takeOvers >= careful
+	if err == nil && len(d.pending) > 0 {
+		err = d.write(time.Time{})
+	}
+	return err
 }
 
 // nameOf is the definition's name in the type of a transaction.
@@ -68,6 +81,9 @@ func (d *drive) run() error {
 
 // leave writes what was achieved when the saga cannot go on.
 func (d *drive) leave(err error) error {
+	if err != nil && d.Context().Err() != nil && d.m.takeOvers > 0 {
+		err = errors.Join(err, d.handOver())
+	}
 	if err == nil || len(d.pending) == 0 || errors.Is(err, journal.ErrMoved) {
 		return err
 	}
@@ -146,11 +162,11 @@ func (d *drive) round(calls []*call) error {
 			continue
 		}
 		v, err := d.took(d.Now(), each, outputs[i], errs[i], d.Random())
-		if err != nil {
-			return err
-		}
 		if errs[i] != nil {
 			d.tried(each, v)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return gone

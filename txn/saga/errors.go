@@ -18,8 +18,8 @@ var (
 	ErrMismatch = errors.New("it is another saga")
 	// ErrCompensated: the saga was undone. The error is an [*EndedError].
 	ErrCompensated = errors.New("the saga was undone")
-	// ErrDeadLetter: the saga was to be undone, and part of it could not be. The
-	// error is an [*EndedError].
+	// ErrDeadLetter: the saga was to be undone, and part of it could not be; or it is
+	// halted, because its owners crashed. The error is an [*EndedError].
 	ErrDeadLetter = errors.New("part of the saga could not be undone")
 	// ErrResolved: the saga was a dead letter, and a person has closed it. The error is
 	// an [*EndedError].
@@ -78,6 +78,9 @@ type EndedError struct{ Outcome Outcome }
 
 // Error says why it was undone, and what could not be.
 func (e *EndedError) Error() string {
+	if e.Outcome.Halted {
+		return fmt.Sprintf("saga %q is halted: %s", e.Outcome.ID, e.Outcome.Reason)
+	}
 	text := fmt.Sprintf("saga %q: %v: %s", e.Outcome.ID, e.Unwrap(), e.Outcome.Reason)
 	for _, d := range e.Outcome.Dead {
 		text += fmt.Sprintf("; the undo of %q was given up: %s", d.Step, d.Err)

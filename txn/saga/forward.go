@@ -82,5 +82,5 @@ func (c *course) sleep(now time.Time, st stage) (m move, follows bool, err error
 		m, err := c.pause(now, p.until, []*progress{p})
 		return m, false, err
 	}
-	return move{}, true, c.note(now, false, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
+	return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
 }

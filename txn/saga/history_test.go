@@ -27,6 +27,7 @@ var letters = map[string]journal.Entry{
 	"retry a": record(recordRetry, "a", somebody), "retry all": record(recordRetry, "", somebody),
 	"skip a": record(recordSkip, "a", somebody), "skip p": record(recordSkip, "p", somebody), "skip z": record(recordSkip, "z", somebody),
 	"resolved": record(recordResolved, "", somebody), "remind": {Kind: recordRemind}, "end": {Kind: recordEnd},
+	"taken": {Kind: recordTaken}, "halted": record(recordHalted, "", why{Error: "it crashes"}),
 }
 
 // never is what no saga comes to.
@@ -48,7 +49,7 @@ func TestEveryHistory(t *testing.T) {
 			return
 		}
 		for name, e := range letters {
-			if (name == "remind" || strings.HasPrefix(name, "retry")) && len(history) > 0 && history[len(history)-1] == name {
+			if (name == "remind" || name == "taken" || strings.HasPrefix(name, "retry")) && len(history) > 0 && history[len(history)-1] == name {
 				continue // for ever
 			}
 			if next, err := m.with(e); err == nil {
@@ -76,6 +77,7 @@ type judge struct {
 	decided string
 	over    bool // an end
 	closed  bool // resolved
+	halted  bool
 }
 
 // breaks judges a history without the machine.
@@ -96,7 +98,17 @@ func breaks(history []string) string {
 func (j *judge) take(verb, step string) string {
 	was := j.fate[step]
 	owed := j.decided == "abort" && (was == "done" || was == "unknown" || was == "sent")
+	if j.halted && !slices.Contains([]string{"abort", "retry", "skip", "remind", "resolved"}, verb) && !(j.closed && verb == "end") {
+		return "it goes on though it is halted"
+	}
+	halted := j.halted
+	j.halted = halted && (verb == "remind" || j.closed || verb == "resolved")
 	switch verb {
+	case "taken", "halted":
+		if j.closed || j.dead() {
+			return "taken over though nothing is called"
+		}
+		j.halted = verb == "halted"
 	case "commit", "abort":
 		return j.decide(verb)
 	case "sent":
@@ -117,13 +129,13 @@ func (j *judge) take(verb, step string) string {
 		}
 		j.fate[step] = verb
 	case "retry", "skip":
-		return j.operate(verb, step)
+		return j.operate(verb, step, halted)
 	case "remind":
-		if j.fate["a"] != "dead" {
+		if !j.dead() && !halted {
 			return "reminded of nothing"
 		}
 	case "resolved":
-		if j.fate["a"] != "dead" || j.closed {
+		if !j.dead() && !halted || j.closed {
 			return "resolved what is no dead letter"
 		}
 		j.closed = true
@@ -132,6 +144,8 @@ func (j *judge) take(verb, step string) string {
 	}
 	return ""
 }
+
+func (j *judge) dead() bool { return j.fate["a"] == "dead" }
 
 func (j *judge) decide(what string) string {
 	for step, fate := range j.fate {
@@ -169,9 +183,13 @@ func (j *judge) send(step string) string {
 	return ""
 }
 
-func (j *judge) operate(verb, step string) string {
+func (j *judge) operate(verb, step string, halted bool) string {
 	if step == "all" {
 		step = "a"
+		sent := slices.ContainsFunc([]string{"a", "p", "z"}, func(s string) bool { return j.fate[s] == "sent" })
+		if !j.closed && !j.dead() && (sent || halted) {
+			return ""
+		}
 	}
 	was := j.fate[step]
 	switch {

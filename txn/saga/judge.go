@@ -19,8 +19,8 @@ type Policy struct {
 	// than a minute is not kept in memory.
 	Max time.Duration
 	// Attempts is how often a step up to the pivot is tried before the saga is
-	// aborted; 0 means 10. An [Ongoing] answer does not count. Attempts are kept in
-	// memory, and written before a wait of more than a minute.
+	// aborted; 0 means 10. An [Ongoing] answer does not count. A new owner of the saga
+	// counts from what the journal has: see the package comment.
 	Attempts int
 	// Undos is how often an undo is tried before it is given up as dead; 0 means 20.
 	Undos int
@@ -63,6 +63,7 @@ type trial struct {
 	err      error          // of the last call
 	ongoing  bool           // it is the target that has said when to ask again
 	next     time.Time      // not before
+	noted    time.Time      // when the journal got to know of a failed call
 	calls    int
 	target   string
 }

@@ -94,7 +94,7 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 			return a, bug("drive saga", d.ID(), err)
 		}
 		due := d.Now().Add(parked)
-		return d.Log().Propose(ctx, due, append(d.pending[:len(d.pending):len(d.pending)], done)...)
+		return d.Log().Propose(ctx, due, d.behind(done)...)
 	})
 	if err != nil {
 		return err

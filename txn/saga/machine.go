@@ -21,6 +21,11 @@ type machine struct {
 	steps    []progress // in the order in which they were sent
 	reason   string     // of the decision to abort
 	resolved *note
+
+	takeOvers int    // in a row, without an answer in between
+	halted    string // why nothing is called any more; empty while it goes on
+	before    State  // of a halted saga: where it goes on
+	released  bool   // by the last record
 }
 
 // replay is the machine after all records of a saga.
@@ -41,6 +46,7 @@ func (m machine) with(entries ...journal.Entry) (machine, error) {
 var rules = map[string]func(*machine, journal.Entry) error{
 	recordBegin: (*machine).begin, recordSent: (*machine).send, recordNever: (*machine).withdraw,
 	recordDone: (*machine).answer, recordFailed: (*machine).answer, recordTried: (*machine).try,
+	recordTaken: (*machine).taken, recordHalted: (*machine).halt,
 	recordDecide: (*machine).decide, recordUndone: (*machine).back, recordDead: (*machine).back,
 	recordRemind: (*machine).remind, recordEnd: (*machine).end,
 	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordSettle: (*machine).learn, recordNow: (*machine).hurry, recordResolved: (*machine).resolve,
@@ -53,6 +59,12 @@ func (m *machine) apply(e journal.Entry) error {
 	rule := rules[e.Kind]
 	if rule == nil {
 		return errors.New("no such kind of record is known here: it was written by a newer version")
+	}
+	if err := m.release(e); err != nil {
+		return err
+	}
+	if e.Kind != recordTaken && e.Kind != recordHalted {
+		m.takeOvers = 0
 	}
 	return rule(m, e)
 }
@@ -138,14 +150,14 @@ func (m *machine) answer(e journal.Entry) error {
 	case p.wait:
 		return errors.New("a wait does not fail")
 	}
-	p.fate, p.err = refused, w.Error
+	p.fate, p.err, p.attempts = refused, w.Error, max(p.attempts, w.Attempts)
 	if w.Unknown {
 		p.fate = unknown
 	}
 	return nil
 }
 
-// try takes how often something was tried before it was left alone.
+// try takes how often something was tried by now, and when it is tried again.
 func (m *machine) try(e journal.Entry) error {
 	var w why
 	if err := json.Unmarshal(e.Data, &w); err != nil {
@@ -155,6 +167,9 @@ func (m *machine) try(e journal.Entry) error {
 	if p == nil || p.fate != inFlight && !slices.Contains(m.undoing(), p) {
 		return errOrder
 	}
-	p.attempts, p.by, p.calls, p.err, p.next = w.Attempts, w.By, w.Calls, w.Error, time.UnixMilli(w.Next)
+	p.attempts, p.by, p.calls, p.err, p.next, p.parked = w.Attempts, w.By, w.Calls, w.Error, time.Time{}, w.Parked
+	if w.Next != 0 {
+		p.next = time.UnixMilli(w.Next)
+	}
 	return nil
 }

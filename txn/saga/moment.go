@@ -3,6 +3,7 @@ package saga
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -14,11 +15,11 @@ type Moment struct {
 	Position int64           // of the record, from 1
 	Written  time.Time       // by the store's clock
 	Epoch    interlock.Token // of the owner who wrote it; 0 for who began the saga, and operators
-	Kind     string          // what happened: begin, sent, done, decide, …
+	Kind     string          // what happened: begin, declared, sent, done, decide, …
 	Step     string          // of which step; commit or abort for decide
 	By       By              // the operator, of the records that are made by one
 	State    State           // of the saga
-	Reason   string          // why it is undone; empty while it is not
+	Reason   string          // why it is undone, or halted; empty while it is neither
 	Steps    []Progress      // that were sent, in that order
 }
 
@@ -26,16 +27,20 @@ type Moment struct {
 type Progress struct {
 	Step     string          // its key
 	Stage    int             // from 1
-	Status   string          // sent, waiting, done, refused, unknown, undone, dead or skipped
+	Status   string          // declared, sent, waiting, done, refused, unknown, undone, dead or skipped
 	Undo     string          // what takes it back; empty if nothing does
 	Pivot    bool            //
 	Until    time.Time       // of a wait: when it ends
 	Next     time.Time       // when it is tried again, if it was left alone for long; zero if that is not known
-	Attempts int             // that failed before
+	Attempts int             // that failed before, or whose owner was gone before they were answered
 	Input    json.RawMessage // of its own; nil if it is called with the saga's
 	Output   json.RawMessage // nil if it was not done
 	Err      string          // of the last call, or who has skipped it and why
 }
+
+// declared is a step whose record stands with that of an earlier one, so that it needs no
+// write of its own: it is called once all before it are done.
+const declared = "declared"
 
 // Replay is a saga step by step: what was so after each of its records, which
 // [journal.Journal.Open] reads. At a record that cannot follow those before it the
@@ -49,9 +54,12 @@ func Replay(entries []journal.Entry) ([]Moment, error) {
 			return all, bug("replay saga", "", fmt.Errorf("record %d: %w", i+1, err))
 		}
 		m = next
-		moment := Moment{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.reason, Steps: m.progress()}
+		moment := Moment{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.why(), Steps: m.progress()}
 		if n, err := noted(e); err == nil {
 			moment.By = By{n.Actor, n.Reason}
+		}
+		if i := slices.IndexFunc(moment.Steps, func(p Progress) bool { return p.Step == e.Step }); e.Kind == recordSent && moment.Steps[i].Status == declared {
+			moment.Kind = declared
 		}
 		all = append(all, moment)
 	}
@@ -59,13 +67,18 @@ func Replay(entries []journal.Entry) ([]Moment, error) {
 }
 
 func (m *machine) progress() (all []Progress) {
-	for _, p := range m.steps {
-		status := p.fate.String()
-		if p.wait && p.fate == inFlight {
+	calling := m.calling()
+	for i := range m.steps {
+		p, status := &m.steps[i], m.steps[i].fate.String()
+		switch {
+		case p.fate != inFlight:
+		case p.wait:
 			status = "waiting"
+		case !slices.Contains(calling, p):
+			status = declared
 		}
 		all = append(all, Progress{Step: p.key, Stage: p.stage, Status: status, Undo: p.undo, Pivot: p.pivot, Until: p.until,
-			Next: p.next, Attempts: p.attempts, Input: p.input, Output: p.output, Err: p.err})
+			Next: p.next, Attempts: p.attempts + p.lost, Input: p.input, Output: p.output, Err: p.err})
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package saga
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -17,19 +18,18 @@ func noted(e journal.Entry) (n note, err error) {
 	return n, err
 }
 
-// retry has undos that were given up tried again: that of a step, or with no step
-// all of them. Where a step is tried still its attempts count anew. The input can be
-// another one from now on, but not that of a step which could have been called and
+// retry has tried again at once what waits, or was given up: a step or its undo, or with
+// no step all of them. Its attempts count from zero again. The input can be another one from now on, but not that of a step which could have been called and
 // may yet be undone by what it was called with.
 func (m *machine) retry(e journal.Entry) error {
 	n, err := noted(e)
 	if err != nil {
 		return err
 	}
-	found := false
+	found, calling := m.released && e.Step == "", m.calling()
 	for i := range m.steps {
 		p := &m.steps[i]
-		if e.Step != "" && p.key != e.Step || p.fate != dead && (e.Step == "" || !m.pending(p)) {
+		if e.Step != "" && p.key != e.Step || p.fate != dead && !m.pending(p) || e.Step == "" && p.fate != dead && !slices.Contains(calling, p) {
 			continue
 		}
 		if n.Input != nil {
@@ -38,7 +38,7 @@ func (m *machine) retry(e journal.Entry) error {
 			}
 			p.input, p.edited = n.Input, true
 		}
-		found, p.attempts, p.by, p.next = true, 0, nil, time.Time{}
+		found, p.attempts, p.lost, p.by, p.next, p.parked = true, 0, 0, nil, time.Time{}, false
 		if p.fate == dead {
 			p.fate = p.was
 		}

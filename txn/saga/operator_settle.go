@@ -16,7 +16,7 @@ import (
 // there is nothing to undo. The actor and the reason are the saga's reason.
 func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "abort", id, "", by, func(m *machine) ([]journal.Entry, error) {
-		if p := m.pivot(); m.state == Running && p != nil && p.fate != refused {
+		if p := m.pivot(); (m.state == Running || m.before == Running) && p != nil && p.fate != refused {
 			return nil, fmt.Errorf("its pivot %q may have happened: it goes on until that is known", p.key)
 		}
 		return []journal.Entry{record(recordDecide, decideAbort, why{Error: said(fmt.Errorf("%s: %s", by.Actor, by.Reason))})}, nil

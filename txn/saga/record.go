@@ -16,7 +16,9 @@ const (
 	recordNever    = "never"    // it has not been called since it was sent, and will not be
 	recordDone     = "done"     // the step's output
 	recordFailed   = "failed"   // the step was given up
-	recordTried    = "tried"    // it is tried again after a long while
+	recordTried    = "tried"    // it failed so often, and is tried again
+	recordTaken    = "taken"    // taken over while something was called and not answered
+	recordHalted   = "halted"   // taken over so often that a person has to look
 	recordDecide   = "decide"   // Step is commit or abort; one at most
 	recordUndone   = "undone"   //
 	recordDead     = "dead"     // the undo was given up
@@ -55,10 +57,11 @@ type sending struct {
 type why struct {
 	Unknown  bool           `json:"unknown,omitempty"`  // a failed step may have happened
 	Error    string         `json:"error,omitempty"`    //
-	Attempts int            `json:"attempts,omitempty"` // of a tried one, that failed
+	Attempts int            `json:"attempts,omitempty"` // calls that failed
 	By       map[string]int `json:"by,omitempty"`       // of them, by class
 	Calls    int            `json:"calls,omitempty"`    // those that were made
 	Next     int64          `json:"next,omitempty"`     // when it is tried again: milliseconds since 1970
+	Parked   bool           `json:"parked,omitempty"`   // nothing is called before Next
 }
 
 // note is the data of an operator's records.
@@ -88,8 +91,13 @@ func begin(input json.RawMessage, deadline time.Time) journal.Entry {
 // longest is the most bytes of an error that the journal keeps.
 const longest = 1000
 
-func said(err error) string {
-	text := err.Error()
+// longestTried is the same of a call that is repeated.
+const longestTried = 500
+
+func said(err error) string { return cut(err.Error(), longest) }
+
+// cut is a text as the journal keeps it.
+func cut(text string, longest int) string {
 	if len(text) > longest {
 		text = text[:longest] + "…"
 	}

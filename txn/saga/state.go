@@ -17,7 +17,7 @@ const (
 	Undoing     State = "UNDOING"     // what was done is undone
 	Succeeded   State = "SUCCEEDED"   // each step is done, but for those that an operator has skipped
 	Compensated State = "COMPENSATED" // nothing is left of it but what needs no undo, or was skipped
-	DeadLetter  State = "DEAD_LETTER" // at least one undo was given up: a person has to look
+	DeadLetter  State = "DEAD_LETTER" // an undo was given up, or too many owners crashed: a person has to look
 	Resolved    State = "RESOLVED"    // a dead letter that a person has closed
 )
 
@@ -64,7 +64,9 @@ type progress struct {
 	attempts int            // that failed before it was left alone for a while
 	by       map[string]int // of them, by class
 	calls    int            // that were made
+	lost     int            // of them, that were not answered before their owner was gone
 	next     time.Time      // when it is tried again
+	parked   bool           // and nothing was called since that was written
 }
 
 // undoable reports whether the step is to be undone and not yet has been.

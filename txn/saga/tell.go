@@ -8,16 +8,14 @@ import "github.com/interlock-dev/interlock/observe"
 func (d *drive) announce() {
 	hooks := d.engine.options.Hooks
 	if d.m.state == DeadLetter && hooks.Dead != nil {
-		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.reason}
-		for _, p := range d.m.steps {
-			if p.fate == dead {
-				e.Steps = append(e.Steps, p.key)
-			}
+		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.why()}
+		for _, p := range d.m.dead() {
+			e.Steps = append(e.Steps, p.Step)
 		}
 		hooks.Dead(e)
 	}
 	if d.m.state != d.told && d.m.state.Final() && hooks.Ended != nil {
-		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.reason})
+		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.why()})
 	}
 	d.told = d.m.state
 }

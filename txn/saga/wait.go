@@ -14,16 +14,17 @@ type Outcome struct {
 	Type     string
 	Input    json.RawMessage // as it was started with
 	State    State
-	Reason   string    // why it is undone; empty while it is not
+	Reason   string    // why it is undone, or halted; empty while it is neither
+	Halted   bool      // it is a dead letter because owners crashed, and goes on by an Operator's Retry
 	Outputs  Outputs   // of the steps that were done, those that were undone too
-	Dead     []Dead    // the undos that were given up, in the order of their steps
+	Dead     []Dead    // the undos that were given up, in the order of their steps, then the steps that seem to crash
 	Skipped  []string  // the steps that an operator has skipped, or whose undos
 	Resolved By        // who has closed the dead letter; the zero value if nobody has
 	Due      time.Time // when it is looked at next; zero once it has ended
 	Ended    time.Time // by the store's clock; zero until it has, and for a dead letter
 }
 
-// Dead is an undo that was given up.
+// Dead is an undo that was given up, or a step of a halted saga.
 type Dead struct {
 	Step string // whose undo it is
 	Err  string // of the last call
@@ -39,12 +40,9 @@ func (o Outcome) Err() error {
 }
 
 func outcome(head driver.Head, m *machine) Outcome {
-	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), Input: m.input, State: m.state, Reason: m.reason, Outputs: m.outputs(), Due: head.Due, Ended: head.Ended}
+	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), Input: m.input, State: m.state, Reason: m.why(), Halted: m.halted != "", Outputs: m.outputs(), Dead: m.dead(), Due: head.Due, Ended: head.Ended}
 	for _, p := range m.steps {
-		switch p.fate {
-		case dead:
-			o.Dead = append(o.Dead, Dead{p.key, p.err})
-		case skipped:
+		if p.fate == skipped {
 			o.Skipped = append(o.Skipped, p.key)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine})
+	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine, "looping": looping})
 }
 
 func ok(t testing.TB, err error) {

@@ -55,8 +55,10 @@
 // all that nobody decides on.
 //
 // What is held for a decision by a person, such as a payment, does not belong into a
-// Run: hold it by guard/stock, or make it the steps of a saga. Attempts and refusals
-// are counted by each owner anew. A decided transaction that waits for a participant is
+// Run: hold it by guard/stock, or make it the steps of a saga. Refusals are
+// counted by each owner from zero. A transaction that is taken over 10 times in a row
+// (TakeOvers of the coordinator's Options) without an answer seems to crash its process: it
+// is halted, a dead letter as it was decided, until an [Operator]'s Retry. A decided transaction that waits for a participant is
 // kept in memory meanwhile: see Held of coordinator.Options. A resource whose methods do
 // not return when their context ends keeps Run waiting.
 package tcc

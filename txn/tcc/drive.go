@@ -24,7 +24,8 @@ type drive struct {
 type calls struct {
 	made int
 	settling
-	at time.Time // not before
+	at    time.Time // not before
+	noted time.Time // when the journal got to know of a failure
 }
 
 // Drive carries a decision out, as far as it comes; see [coordinator.Protocol].
@@ -34,15 +35,23 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 		return bug("drive transaction", t.ID(), err)
 	}
 	d := &drive{Turn: t, manager: m, m: is, calls: map[string]*calls{}}
-	if is.state() == DeadLetter { // none is driven before it is due, to tell of it again
+	if is.state() == DeadLetter {
+		if !t.Due() {
+			return nil
+		}
 		return d.append([]journal.Entry{{Kind: recordRemind}})
 	}
-	for d.m.has(pending) {
+	if d.m.has(pending) && d.TakenOver() {
+		if err := d.inherit(); err != nil {
+			return err
+		}
+	}
+	for d.m.has(pending) && d.m.halted == "" {
 		if err := d.round(); err != nil {
 			return err
 		}
 	}
-	if d.m.state().Final() || d.m.has(dead) {
+	if d.m.state().Final() || d.m.state() == DeadLetter {
 		return nil
 	}
 	return d.append([]journal.Entry{{Kind: recordEnd}})
@@ -73,7 +82,7 @@ func (d *drive) round() error {
 // of is the calls of a branch.
 func (d *drive) of(b member) *calls {
 	if d.calls[b.name] == nil {
-		d.calls[b.name] = &calls{}
+		d.calls[b.name] = &calls{settling: settling{attempts: b.attempts}}
 	}
 	return d.calls[b.name]
 }
@@ -174,9 +183,9 @@ func (d *drive) became(b member, err error) []journal.Entry {
 	}
 	d.manager.tried(d.ID(), d.Head().Type, e)
 	if v == bury {
-		return []journal.Entry{record(recordDead, b.name, why{said(err)})}
+		return []journal.Entry{record(recordDead, b.name, why{Error: said(err), Attempts: c.attempts})}
 	}
-	return nil
+	return d.failing(b, err)
 }
 
 // append makes records durable, and only then goes by them.
@@ -204,7 +213,7 @@ func (d *drive) append(entries []journal.Entry) error {
 func (d *drive) announce() {
 	hooks, o := d.manager.options.Hooks, d.m.outcome(d.Head())
 	if o.State == DeadLetter && hooks.Dead != nil {
-		e := observe.TCCDead{Transaction: o.ID, Type: o.Type, Decision: string(o.Decision)}
+		e := observe.TCCDead{Transaction: o.ID, Type: o.Type, Decision: string(o.Decision), Halted: o.Halted}
 		for _, b := range o.Dead {
 			e.Branches = append(e.Branches, b.Branch)
 		}

@@ -71,6 +71,9 @@ type DeadLetterError struct{ Outcome Outcome }
 
 // Error names the branches.
 func (e *DeadLetterError) Error() string {
+	if e.Outcome.Halted != "" {
+		return fmt.Sprintf("transaction %q is halted after the decision to %s: %s", e.Outcome.ID, e.Outcome.Decision, e.Outcome.Halted)
+	}
 	text := fmt.Sprintf("transaction %q: %v to %s", e.Outcome.ID, ErrDeadLetter, e.Outcome.Decision)
 	for _, d := range e.Outcome.Dead {
 		text += fmt.Sprintf("; branch %q: %s", d.Branch, d.Err)

@@ -29,7 +29,7 @@ const (
 	Confirmed  State = "CONFIRMED"   // each branch is, but those that a person has skipped
 	Cancelling State = "CANCELLING"  // branches are yet to be cancelled
 	Cancelled  State = "CANCELLED"   // nothing that its Run may have tried is held any more
-	DeadLetter State = "DEAD_LETTER" // a branch refuses what was decided: a person has to look
+	DeadLetter State = "DEAD_LETTER" // a branch refuses what was decided, or too many owners crashed: a person has to look
 	Resolved   State = "RESOLVED"    // a person has ended it as it was
 )
 
@@ -55,7 +55,8 @@ type member struct {
 	name, resource string
 	request, hold  json.RawMessage // no hold: it is not known what is held
 	fate           fate
-	err            string // of a dead branch
+	err            string // of the last call that the journal knows to have failed
+	attempts       int    // that failed, as far as the journal knows
 }
 
 // machine is a transaction as its records tell it. It is pure: with says what is so
@@ -66,6 +67,9 @@ type machine struct {
 	reason   string   // of the decision to cancel
 	resolved bool     // by a person
 	ended    bool
+
+	takeOvers int    // in a row, without an answer in between
+	halted    string // why nothing is called; empty while it goes on
 }
 
 // replay is the machine after all records of a transaction.
@@ -93,7 +97,7 @@ func (m *machine) state() State {
 		return Confirmed
 	case m.ended:
 		return Cancelled
-	case m.has(dead) && !m.has(pending):
+	case m.has(dead) && !m.has(pending), m.halted != "":
 		return DeadLetter
 	case m.decision == Confirm:
 		return Confirming
@@ -106,7 +110,15 @@ func (m *machine) apply(e journal.Entry) error {
 	if m.ended || before != (m.decision == "") {
 		return errOrder
 	}
+	if m.halted != "" && slices.Contains([]string{recordDone, recordUndone, recordDead, recordFailing, recordTaken, recordHalted}, e.Kind) {
+		return errOrder
+	}
+	if e.Kind != recordTaken && e.Kind != recordHalted {
+		m.takeOvers = 0
+	}
 	switch e.Kind {
+	case recordTaken, recordHalted, recordFailing:
+		return m.suffer(e)
 	case recordTried:
 		return m.try(e)
 	case recordDecide:
@@ -173,7 +185,7 @@ func (m *machine) answer(e journal.Entry) error {
 	if err := json.Unmarshal(e.Data, &w); err != nil {
 		return err
 	}
-	b.fate, b.err = dead, w.Error
+	b.fate, b.err, b.attempts = dead, w.Error, max(b.attempts, w.Attempts)
 	return nil
 }
 
@@ -186,12 +198,14 @@ func (m *machine) obey(e journal.Entry) error {
 	case e.Kind == recordResolved && e.Step == "" && m.state() == DeadLetter:
 		m.resolved = true
 	case e.Kind == recordSkip && b != nil && (b.fate == dead || b.fate == pending):
-		b.fate = skipped
+		b.fate, m.halted = skipped, ""
 	case e.Kind == recordRetry && e.Step == "":
+		m.halted = ""
 		for i := range m.members {
 			m.members[i].revive()
 		}
 	case e.Kind == recordRetry && b != nil && (b.fate == dead || b.fate == pending):
+		m.halted = ""
 		b.revive()
 	default:
 		return errOrder
@@ -202,7 +216,7 @@ func (m *machine) obey(e journal.Entry) error {
 // revive makes a dead branch one that is to be called.
 func (b *member) revive() {
 	if b.fate == dead {
-		b.fate, b.err = pending, ""
+		b.fate, b.err, b.attempts = pending, "", 0
 	}
 }
 

@@ -66,7 +66,7 @@ func TestDeadLetter(t *testing.T) {
 			r, good, bad, h := buried(t, decision == Confirm)
 			o, err := r.Wait(t.Context(), "1")
 			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-			if o.State != DeadLetter || o.Decision != decision || len(o.Dead) != 1 || o.Dead[0] != (Dead{"bad", "I will not"}) || !strings.Contains(err.Error(), "I will not") {
+			if o.State != DeadLetter || o.Decision != decision || len(o.Dead) != 1 || o.Dead[0] != (Dead{"bad", "I will not", 5}) || !strings.Contains(err.Error(), "I will not") {
 				t.Errorf("%+v, %v", o, err)
 			}
 			if good.state("1") != states[0] || bad.state("1") != states[1] {

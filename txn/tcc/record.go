@@ -15,6 +15,9 @@ const (
 	recordDone     = "done"     // the branch is confirmed
 	recordUndone   = "undone"   // the branch is cancelled
 	recordDead     = "dead"     // the branch has refused what it may not refuse
+	recordFailing  = "failing"  // calls of the branch failed so often, and are repeated
+	recordTaken    = "taken"    // it was taken over while branches were called
+	recordHalted   = "halted"   // it was taken over so often that a person has to look
 	recordRemind   = "remind"   // a dead letter was told of again
 	recordRetry    = "retry"    // by a person: Step, or all that is dead, is called again
 	recordSkip     = "skip"     // by a person: Step is not called any more
@@ -35,9 +38,10 @@ type deciding struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// why is the data of dead records.
+// why is the data of dead, failing and halted records.
 type why struct {
-	Error string `json:"error,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
 }
 
 // order is the data of what a person has written.
@@ -66,8 +70,13 @@ func decided(d Decision, reason string, tries []try) []journal.Entry {
 // longest is the most bytes of an error that the journal keeps.
 const longest = 1000
 
-func said(err error) string {
-	text := err.Error()
+// longestFailing is the same of a call that is repeated.
+const longestFailing = 500
+
+func said(err error) string { return cut(err.Error(), longest) }
+
+// cut is a text as the journal keeps it.
+func cut(text string, longest int) string {
 	if len(text) > longest {
 		text = text[:longest] + "…"
 	}

@@ -57,6 +57,10 @@
 // transaction HEURISTIC: it stays in the journal, unfinished, and is told of until
 // somebody has seen to it ([Manager.Acknowledge]).
 //
+// A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's
+// Options) while participants are told to commit, and none answers, seems to crash its
+// process: it is halted, with its branches prepared, until [Manager.Retry].
+//
 // # Limits
 //
 // Work that waits for rows keeps its connection; so many runs at once that the pool has

@@ -29,7 +29,7 @@ func (d driving) Drive(t *coordinator.Turn) error {
 	switch {
 	case m.state == Aborted && !m.ended: // branches are rolled back by whoever finds them
 		return t.End(end())
-	case m.settled():
+	case m.settled(), m.halted != "":
 		return d.remind(t, m)
 	case !m.ended:
 		return d.finish(t, m)
@@ -43,7 +43,15 @@ func (d driving) finish(t *coordinator.Turn, m machine) error {
 	if err != nil {
 		return bug("drive transaction", t.ID(), err)
 	}
-	left := m.left()
+	if t.TakenOver() {
+		if m, err = d.inherit(t, m); err != nil || m.halted != "" {
+			return err
+		}
+	}
+	left, failed := m.left(), failures{before: map[string]int{}}
+	for _, p := range m.branches {
+		failed.before[p.name] = p.attempts
+	}
 	for attempt := 1; ; attempt++ {
 		a := answers(left, t.Round(d.tasks(r, left, attempt)...))
 		left = a.again
@@ -54,6 +62,11 @@ func (d driving) finish(t *coordinator.Turn, m machine) error {
 		}
 		if err := t.Holds(); err != nil { // then some were not even called
 			return err
+		}
+		if entries := failed.of(m, a, attempt, t.Now()); len(entries) > 0 {
+			if m, err = d.append(t, m, entries); err != nil {
+				return err
+			}
 		}
 		wait := pause.Delay(attempt, t.Random())
 		for i, name := range left {
@@ -101,7 +114,7 @@ func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry)
 		return m, bug("drive transaction", t.ID(), err)
 	case next.ended:
 		err = t.End(entries...)
-	case next.settled():
+	case next.settled(), next.halted != "":
 		err = t.Append(t.Now().Add(d.manager.options.Remind), entries...)
 	default:
 		err = t.Append(time.Time{}, entries...)
@@ -115,6 +128,8 @@ func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry)
 
 func (d driving) announce(key string, m machine) {
 	switch {
+	case m.halted != "":
+		d.manager.halt(observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
 	case m.state == Heuristic:
 		d.manager.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.named(otherwise),
 			Commit: m.decision == Commit, Err: errors.New(m.complaint())})

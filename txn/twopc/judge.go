@@ -47,6 +47,8 @@ func (d doubt) judge(m *machine, l limits) verdict {
 		return rollBack
 	case m.what.Actor == "" && !slices.Contains(m.what.Branches, d.branch): // a person may have missed it
 		return foreign
+	case m.halted != "": // a person has it go on
+		return leave
 	case d.age < l.patience: // who owns the shard is about to
 		return leave
 	}

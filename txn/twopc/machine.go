@@ -34,9 +34,10 @@ const (
 
 // progress is a branch that is to be committed.
 type progress struct {
-	name string
-	fate fate
-	err  string
+	name     string
+	fate     fate
+	err      string
+	attempts int // that failed, as far as the journal knows
 }
 
 // machine is a transaction as its records tell it. It is pure: with says what is so
@@ -48,6 +49,9 @@ type machine struct {
 	branches []progress
 	resolved why
 	ended    bool
+
+	takeOvers int    // in a row, without an answer in between
+	halted    string // why nobody is told to commit; empty while it goes on
 }
 
 var errOrder = errors.New("it cannot follow what is there")
@@ -70,13 +74,21 @@ func (m *machine) apply(e journal.Entry) error {
 	if (m.state == "") != (e.Kind == recordDecide) || m.ended {
 		return errOrder
 	}
+	if m.halted != "" && e.Kind != recordRetry && e.Kind != recordRemind {
+		return errOrder
+	}
+	if e.Kind != recordTaken && e.Kind != recordHalted {
+		m.takeOvers = 0
+	}
 	switch e.Kind {
+	case recordTaken, recordHalted, recordFailing, recordRetry:
+		return m.suffer(e)
 	case recordDecide:
 		return m.decide(e)
 	case recordDone, recordHeuristic:
 		return m.answer(e)
 	case recordRemind:
-		if m.state != Heuristic {
+		if m.state != Heuristic && m.halted == "" {
 			return errOrder
 		}
 		return nil

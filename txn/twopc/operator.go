@@ -24,6 +24,7 @@ type Outcome struct {
 	Reason      string   // of an abort, or of a person's decision
 	Actor       string   // the person who decided, or has seen to a heuristic outcome
 	Note        string   // what the latter said
+	Halted      string   // why nobody is told to commit any more: owners crash; empty while it goes on
 	Decided     time.Time
 }
 
@@ -36,6 +37,10 @@ type Branch struct {
 	// Heuristic is what the participant said, if it was finished otherwise than
 	// decided.
 	Heuristic string
+	// Failing is the last error of a participant that cannot commit, and Attempts how often
+	// it could not, as far as the journal has them.
+	Failing  string
+	Attempts int
 }
 
 // Look reads what was decided of an id. The error is an [ErrNone] if nothing was: the
@@ -58,7 +63,7 @@ func (m *Manager) Look(ctx context.Context, id string) (Outcome, error) {
 
 func (m *machine) outcome(key string, at time.Time) Outcome {
 	o := Outcome{ID: m.what.ID, Key: key, State: m.state, Decision: m.decision, Transaction: m.name(key),
-		Reason: m.what.Reason, Actor: m.what.Actor, Note: m.resolved.Text, Decided: at}
+		Reason: m.what.Reason, Actor: m.what.Actor, Note: m.resolved.Text, Halted: m.halted, Decided: at}
 	if o.ID == "" {
 		o.ID = key
 	}
@@ -66,18 +71,24 @@ func (m *machine) outcome(key string, at time.Time) Outcome {
 		o.Actor = m.resolved.Actor
 	}
 	for _, p := range m.branches {
-		o.Branches = append(o.Branches, Branch{Participant: p.name, Done: p.fate == done, Heuristic: p.err})
+		b := Branch{Participant: p.name, Done: p.fate == done, Attempts: p.attempts}
+		if b.Heuristic = p.err; p.fate == open {
+			b.Heuristic, b.Failing = "", p.err
+		}
+		o.Branches = append(o.Branches, b)
 	}
 	return o
 }
 
 // Settle waits until nothing of a decided transaction is left to do: all participants
 // have committed, so that everybody can see it. The error is an [*AbortedError] if it
-// was aborted, a driver.ErrHeuristic if a person has to look, and an [ErrNone] as that
-// of [Manager.Look]. When ctx ends it is Uncertain.
+// was aborted, a driver.ErrHeuristic if a person has to look, an [ErrHalted], which is
+// Uncertain, if it waits for [Manager.Retry], and an [ErrNone] as that of [Manager.Look].
+// When ctx ends it is Uncertain.
 func (m *Manager) Settle(ctx context.Context, id string) error {
 	const op = "settle transaction"
-	return m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
+	var halted error
+	err := m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
 		there, err := m.read(ctx, id)
 		switch {
 		case err != nil:
@@ -88,9 +99,16 @@ func (m *Manager) Settle(ctx context.Context, id string) error {
 			return false, definite(op, id, fmt.Errorf("%w: %s", driver.ErrHeuristic, there.complaint()))
 		case there.decision == Abort:
 			return false, m.earlier(id, there, nil)
+		case there.halted != "":
+			halted = there.waits(op, id)
+			return true, nil
 		}
 		return there.ended, nil
 	})
+	if err != nil {
+		return err
+	}
+	return halted
 }
 
 // Unfinished goes through the transactions that are decided and not ended, in the

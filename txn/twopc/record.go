@@ -12,6 +12,10 @@ const (
 	recordDecide    = "decide"    // Step is commit or abort; the first record, and the only one of its kind
 	recordDone      = "done"      // a branch was committed; written only where another one is heuristic
 	recordHeuristic = "heuristic" // a branch was finished otherwise than decided
+	recordFailing   = "failing"   // a branch could not be committed so often, and is told again
+	recordTaken     = "taken"     // it was taken over while branches were told
+	recordHalted    = "halted"    // it was taken over so often that a person has to look
+	recordRetry     = "retry"     // a person has it go on
 	recordRemind    = "remind"    // a heuristic outcome was told of again
 	recordResolved  = "resolved"  // a person has seen to it
 	recordEnd       = "end"
@@ -35,10 +39,11 @@ type decided struct {
 	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if it was a manager
 }
 
-// why is the data of heuristic and resolved records.
+// why is the data of heuristic, failing, halted, retry and resolved records.
 type why struct {
-	Actor string `json:"actor,omitempty"`
-	Text  string `json:"text"`
+	Actor    string `json:"actor,omitempty"`
+	Text     string `json:"text"`
+	Attempts int    `json:"attempts,omitempty"`
 }
 
 func record(kind, step string, data any) journal.Entry {
@@ -56,7 +61,13 @@ func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 // longest is the most bytes of a reason that the journal keeps.
 const longest = 1000
 
-func said(text string) string {
+// longestFailing is the same of a call that is repeated.
+const longestFailing = 500
+
+func said(text string) string { return cut(text, longest) }
+
+// cut is a text as the journal keeps it.
+func cut(text string, longest int) string {
 	if len(text) > longest {
 		text = text[:longest] + "…"
 	}

@@ -1,0 +1,153 @@
+package saga
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// A step that crashes its process crashes the next owner's process too. Each owner that
+// takes a saga over while a call may be under way counts that in the journal before it
+// calls anything; any answer ends the count. After too many the saga is halted: a dead
+// letter, whatever its decision, that goes on when an operator says so.
+
+// careful is after how many take-overs in a row each answer is made durable before the
+// next call, so that the step which crashes is known.
+const careful = 2
+
+// takeOver notes that a former owner may have called something, and did not come back
+// with an answer.
+func (c *course) takeOver(now time.Time, exhausted func(takeOvers int) bool) error {
+	if !c.m.exposed(now) {
+		return nil
+	}
+	taken := journal.Entry{Kind: recordTaken}
+	m, err := c.m.with(taken)
+	if n := m.takeOvers; err != nil || n == c.m.takeOvers || !exhausted(n) {
+		return c.note(now, true, taken)
+	}
+	what := "its function ran"
+	if calling := c.m.calling(); len(calling) > 0 {
+		what = fmt.Sprintf("step %q was called", calling[0].key)
+		if c.m.state == Undoing {
+			what = fmt.Sprintf("step %q was undone", calling[0].key)
+		}
+	}
+	reason := fmt.Sprintf("it was taken over %d times in a row while %s, and no call was answered: its process seems to crash each time", m.takeOvers, what)
+	return c.note(now, true, record(recordHalted, "", why{Error: reason}))
+}
+
+// calling is the steps that an owner may have called last: those of the first stage that
+// is in flight, or the undos that are next.
+func (m *machine) calling() (all []*progress) {
+	if m.state == Undoing {
+		return m.undoing()
+	}
+	for i := range m.steps {
+		p := &m.steps[i]
+		if p.fate == inFlight && (len(all) == 0 || p.stage == all[0].stage) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// exposed reports whether an owner may have called something by now: not if the saga has
+// ended, or waits.
+func (m *machine) exposed(now time.Time) bool {
+	if m.state.Final() {
+		return false
+	}
+	calling := m.calling()
+	for _, p := range calling {
+		if !p.wait && !now.Before(p.next) {
+			return true
+		}
+	}
+	return len(calling) == 0 && m.state != Undoing
+}
+
+func (m *machine) taken(journal.Entry) error {
+	if m.state.Final() {
+		return errOrder
+	}
+	rested := false
+	for _, p := range m.calling() {
+		if rested = rested || p.parked; !p.parked {
+			p.calls, p.lost = p.calls+1, p.lost+1
+		}
+		p.next, p.parked = time.Time{}, false
+	}
+	if !rested {
+		m.takeOvers++
+	}
+	return nil
+}
+
+func (m *machine) halt(e journal.Entry) error {
+	var w why
+	if err := json.Unmarshal(e.Data, &w); err != nil {
+		return err
+	}
+	if m.state.Final() {
+		return errOrder
+	}
+	m.before, m.state, m.halted = m.state, DeadLetter, w.Error
+	return nil
+}
+
+// why is why the saga is undone, or halted.
+func (m *machine) why() string {
+	if m.halted != "" {
+		return m.halted
+	}
+	return m.reason
+}
+
+// dead is what a dead letter is about: the undos that were given up, and if it is halted
+// what seems to crash.
+func (m *machine) dead() (all []Dead) {
+	for _, p := range m.steps {
+		if p.fate == dead {
+			all = append(all, Dead{p.key, p.err})
+		}
+	}
+	if m.halted == "" {
+		return all
+	}
+	n := *m
+	n.state = m.before
+	for _, p := range n.calling() {
+		all = append(all, Dead{p.key, m.halted})
+	}
+	return all
+}
+
+// release has a halted saga go on by what an operator does to it.
+func (m *machine) release(e journal.Entry) error {
+	m.released = false
+	if m.halted == "" || e.Kind == recordRemind || e.Kind == recordResolved || e.Kind == recordEnd {
+		return nil
+	}
+	switch {
+	case e.Kind == recordRetry, e.Kind == recordSkip, e.Kind == recordSettle, e.Kind == recordDecide && e.Step == decideAbort:
+		m.state, m.before, m.halted = m.before, "", ""
+		m.released = true
+		return nil
+	}
+	return errOrder
+}
+
+// handOver notes that the owner has not crashed: it lets go of the saga, which ends the
+// count of take-overs.
+func (c *course) handOver() error {
+	for _, p := range c.m.calling() {
+		if !p.wait {
+			w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls}
+			return c.note(time.Time{}, false, record(recordTried, p.key, w))
+		}
+	}
+	return nil
+}

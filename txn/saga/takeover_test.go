@@ -1,0 +1,340 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// crashing is a step whose owner is gone each time before it answers, as often as it is
+// told so.
+func crashing(name string, times *int, gate chan struct{}) Action[string, string] {
+	return Step(name, func(context.Context, string) (string, error) {
+		if *times--; *times >= 0 {
+			<-gate
+			return "", errNetwork
+		}
+		return name, nil
+	})
+}
+
+// TestCrashLoop: a step that crashes each process which calls it makes its saga a dead
+// letter in the end, wherever it stands, and an operator has it go on.
+func TestCrashLoop(t *testing.T) {
+	undo := func(context.Context, string, *string) error { return nil }
+	for name, define := range map[string]func(times *int, gate chan struct{}) (Definition[string], State){
+		"before the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+			return Define("order", (&target{}).undoable("a"), crashing("b", times, gate).Undo("unb", undo)), Succeeded
+		},
+		"the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+			return Define("order", crashing("b", times, gate).Pivot()), Succeeded
+		},
+		"behind the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+			return Define("order", (&target{}).act("a").Pivot(), crashing("b", times, gate)), Succeeded
+		},
+		"in a function": func(times *int, gate chan struct{}) (Definition[string], State) {
+			b := crashing("b", times, gate).Undo("unb", undo)
+			return DefineFunc("order", func(s *S, in string) error { _, err := b.Do(s, in); return err }, b), Succeeded
+		},
+		"its undo": func(times *int, gate chan struct{}) (Definition[string], State) {
+			b := Step("b", func(context.Context, string) (string, error) { return "", nil }).Undo("unb", func(ctx context.Context, in string, _ *string) error {
+				_, err := crashing("b", times, gate).s.act(ctx, []byte(`""`))
+				return err
+			})
+			return Define("order", b, (&target{}).undoable("c", always(Fail(errSeat))...)), Compensated
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				gate, times := make(chan struct{}), 1000
+				defer close(gate)
+				d, end := define(&times, gate)
+				var dead []observe.SagaDead
+				o := &settings{saga: Options{Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }}}}
+				r := serve(t, nil, 1, o, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				for n := int64(2); n <= 20; n++ {
+					synctest.Wait()
+					r = serve(t, r.store, n, o, d)
+				}
+				synctest.Wait()
+				looked, err := r.engine.Look(t.Context(), "1")
+				ok(t, err)
+				// What was done before it is known to be only once that is durable.
+				if calls := 1000 - times; looked.State != DeadLetter || !looked.Halted || calls < 10 || calls > 13 || len(looked.Dead) != 1 || looked.Dead[0].Step != "b" ||
+					!strings.Contains(looked.Reason, `taken over 10 times in a row while step "b"`) {
+					t.Fatalf("%d calls, %+v", 1000-times, looked)
+				}
+				if len(dead) != 1 || !slices.Equal(dead[0].Steps, []string{"b"}) || dead[0].Reason != looked.Reason {
+					t.Errorf("told %+v", dead)
+				}
+				_, err = r.engine.Wait(t.Context(), "1")
+				if wantKind(t, err, interlock.Uncertain, ErrDeadLetter); !strings.Contains(err.Error(), "is halted: it was taken over") {
+					t.Error(err)
+				}
+				moments, err := Replay(r.entries(t, "1"))
+				if ok(t, err); moments[len(moments)-1].Steps[slices.IndexFunc(moments[len(moments)-1].Steps, func(p Progress) bool { return p.Step == "b" })].Attempts < 9 {
+					t.Errorf("%+v", moments[len(moments)-1].Steps)
+				}
+				times = 0
+				ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", nil, By{"ann", "the process has more memory now"}))
+				r.coordinator.Nudge("1")
+				looked, _ = r.engine.Wait(t.Context(), "1")
+				if looked.State != end || looked.Halted || looked.Reason != "" && end == Succeeded {
+					t.Errorf("%+v", looked)
+				}
+				unscheduled(t, r.store.Journal)
+			})
+		})
+	}
+}
+
+// entries are the records of a saga.
+func (r *rig) entries(t *testing.T, id string) []journal.Entry {
+	t.Helper()
+	_, entries, err := r.coordinator.Journal().Open(context.Background(), id)
+	ok(t, err)
+	return entries
+}
+
+// TestNoCrashLoop: owners that change often halt nothing that waits, or whose calls are
+// answered, however they are.
+func TestNoCrashLoop(t *testing.T) {
+	undo := func(context.Context, string, *string) error { return nil }
+	for name, step := range map[string]StepOf[string]{
+		"sleeps":             Sleep[string]("w", 1000*time.Hour),
+		"waits":              (&target{}).undoable("a", always(Ongoing(1000*time.Hour))...),
+		"fails":              Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot(),
+		"fails once an hour": Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot().Retry(Policy{First: time.Hour, Max: time.Hour}),
+		"works on it": Step("a", func(ctx context.Context, _ string) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}).Undo("una", undo).Timeout(1000 * time.Hour),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				d := Define("order", step)
+				r := serve(t, nil, 1, nil, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				for n := int64(2); n <= 40; n++ {
+					synctest.Wait()
+					time.Sleep(90 * time.Minute)
+					r.stop()
+					<-r.served
+					r = serve(t, r.store, n, nil, d)
+				}
+				synctest.Wait()
+				if o, err := r.engine.Look(t.Context(), "1"); err != nil || o.State != Running {
+					t.Errorf("%+v, %v", o, err)
+				}
+				if n := len(r.records(t, "1")); n > 200 {
+					t.Errorf("%d records", n)
+				}
+			})
+		})
+	}
+}
+
+// TestTakeOversOff: who wants no such end has none.
+func TestTakeOversOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate, times := make(chan struct{}), 15
+		defer close(gate)
+		d := Define("order", crashing("b", &times, gate).Pivot())
+		o := &settings{Options: coordinator.Options{TakeOvers: -1}}
+		r := serve(t, nil, 1, o, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		for n := int64(2); n <= 16; n++ {
+			synctest.Wait()
+			r = serve(t, r.store, n, o, d)
+		}
+		if o, err := r.engine.Wait(t.Context(), "1"); err != nil || o.State != Succeeded {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
+// TestHaltedIsHelped: whatever an operator can do where a saga stood can be done when it
+// is halted there.
+func TestHaltedIsHelped(t *testing.T) {
+	m, err := replay([]journal.Entry{letters["begin"], letters["sent a"], letters["taken"], letters["halted"]})
+	ok(t, err)
+	for name, want := range map[string]State{"retry all": Running, "retry a": Running, "abort": Undoing, "resolved": Resolved, "remind": DeadLetter} {
+		if after, err := m.with(letters[name]); err != nil || after.state != want {
+			t.Errorf("%s: %v, %v", name, after.state, err)
+		}
+	}
+	for _, name := range []string{"done a", "commit", "undone a", "end", "taken", "halted", "skip a"} {
+		if after, err := m.with(letters[name]); err == nil {
+			t.Errorf("%s: %v", name, after.state)
+		}
+	}
+}
+
+// looping is a process that is killed in the second step of its saga.
+func looping(ctx context.Context, at *crash.Points, args []string) error {
+	db, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	j, err := journal.New(journal.NewTable(db, ""), &journal.Options{Shards: 1})
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	act := func(_ context.Context, input string) (string, error) { return input, nil }
+	undo := func(context.Context, string, *string) error { return nil }
+	d := Define("order", Step("a", act).Undo("una", undo), Step("b", func(_ context.Context, input string) (string, error) {
+		at.Pass()
+		return input, nil
+	}).Undo("unb", undo), Step("p", act).Pivot())
+	return play(ctx, j, d)
+}
+
+// play serves all shards until the saga 1 has ended, or is a dead letter.
+func play(ctx context.Context, j *journal.Journal, d Definition[string]) error {
+	e, err := build(j, &settings{}, d)
+	if err != nil {
+		return err
+	}
+	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+	if err != nil {
+		return err
+	}
+	c := &claim{token: token}
+	c.ctx, c.end = context.WithCancelCause(ctx)
+	served := make(chan error, 1)
+	go func() { served <- e.coordinator.Run(ctx, c) }()
+	defer func() { c.end(interlock.ErrReleased); <-served }()
+	_, err = d.Do(ctx, e, "1", "in")
+	var ended *EndedError
+	if err != nil && !errors.As(err, &ended) {
+		return fmt.Errorf("the saga ended with %w", err)
+	}
+	return nil
+}
+
+// TestKilledForEver: processes that are killed in one step, one after the other, end in a
+// dead letter, which an operator has go on.
+func TestKilledForEver(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		killed := 0
+		for ; killed < 20; killed++ {
+			if _, dead := crash.Run(t, "looping", 1, db.Client, db.URL); !dead {
+				break
+			}
+		}
+		if killed < 10 || killed > 13 {
+			t.Errorf("%d processes died", killed)
+		}
+		j, err := journal.New(table, &journal.Options{Shards: 1})
+		ok(t, err)
+		defer j.Close()
+		look := func() (m machine, head driver.Head) {
+			log, m, err := read(t.Context(), j, "1")
+			ok(t, err)
+			return m, log.Head()
+		}
+		if m, head := look(); m.state != DeadLetter || m.halted == "" || time.Until(head.Due) < time.Hour {
+			t.Errorf("%+v, due in %v", m, time.Until(head.Due))
+		}
+		ok(t, NewOperator(j).Retry(t.Context(), "1", "b", nil, By{"ann", "it has more memory now"}))
+		if _, dead := crash.Run(t, "looping", 0, db.Client, db.URL); dead {
+			t.Error("it was killed")
+		}
+		if m, _ := look(); m.state != Succeeded {
+			t.Errorf("%+v", m)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestFailuresAreKept: while a step fails, the journal has its last error and how often it
+// failed, without a record for each call; a new owner counts from there.
+func TestFailuresAreKept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var attempts []int
+		d := Define("order", Step("a", func(context.Context, string) (string, error) { return "", nil }).Uncompensable(), Step("p", func(ctx context.Context, _ string) (string, error) {
+			attempts = append(attempts, From(ctx).Attempt)
+			return "", fmt.Errorf("call %d: %s", From(ctx).Attempt, strings.Repeat("no route\n", 100))
+		}).Pivot(), (&target{}).act("z"))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		moments, err := Replay(r.entries(t, "1"))
+		ok(t, err)
+		p := moments[len(moments)-1].Steps[1]
+		if made := len(attempts); p.Attempts < made/2 || p.Attempts > made || !strings.HasPrefix(p.Err, fmt.Sprintf("call %d: no route", p.Attempts)) || len(p.Err) > 510 || len(moments) > 12 {
+			t.Errorf("%d calls, %d records: %+v", made, len(moments), p)
+		}
+		r.stop()
+		<-r.served
+		r = serve(t, r.store, 2, nil, d)
+		time.Sleep(time.Minute)
+		if last := attempts[len(attempts)-1]; last <= p.Attempts {
+			t.Errorf("the new owner calls for the %dth time, after %d", last, p.Attempts)
+		}
+	})
+}
+
+// TestOrderShown: a step that is written down ahead of its turn is not said to be sent.
+func TestOrderShown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		undo := func(context.Context, string, *string) error { return nil }
+		b := Step("b", func(context.Context, string) (string, error) { <-gate; return "", nil }).Undo("unb", undo)
+		d := Define("order", (&target{}).undoable("a"), b, (&target{}).undoable("c"))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		var kinds, statuses []string
+		moments, err := Replay(r.entries(t, "1"))
+		ok(t, err)
+		for _, m := range moments {
+			kinds = append(kinds, m.Kind+" "+m.Step)
+		}
+		for _, p := range moments[len(moments)-1].Steps {
+			statuses = append(statuses, p.Status)
+		}
+		same(t, "kinds", kinds, "begin ", "sent a", "declared b", "declared c")
+		same(t, "statuses", statuses, "sent", "declared", "declared") // what a has answered is not durable yet
+		close(gate)
+		_, err = r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+	})
+}
+
+// TestBegunElsewhere: what was begun before anybody served it was in nobody's hand, and
+// costs no record more.
+func TestBegunElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), g.act("p").Pivot())
+		r := idle(t, &watched{Journal: memory.NewJournal()}, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(time.Second)
+		r.serve(t, 1)
+		_, err := r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "sent:p", "done:p", "decide:commit", "end:")
+	})
+}

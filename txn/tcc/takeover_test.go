@@ -1,0 +1,92 @@
+package tcc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// TestCrashLoop: a branch that crashes each process which carries the decision out makes
+// the transaction a dead letter, as it was decided, until a person has it go on.
+func TestCrashLoop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate, dead := make(chan struct{}), []observe.TCCDead{}
+		good, bad := newVenue("good", 10), newVenue("bad", 10)
+		crash := true
+		bad.bad = func(c branch.Call) (before, after error) {
+			if crash && c.Operation == branch.Confirm {
+				<-gate
+			}
+			return nil, nil
+		}
+		o := &Options{Hooks: &observe.TCC{Dead: func(e observe.TCCDead) { dead = append(dead, e) }}}
+		r := serve(t, nil, 1, o, good, bad)
+		_, err := r.run(t.Context(), "1", good, bad)
+		ok(t, err)
+		for n := int64(2); n <= 20; n++ {
+			synctest.Wait()
+			r = serve(t, r.store, n, o, good, bad)
+		}
+		out, err := r.Wait(t.Context(), "1")
+		if wantKind(t, err, interlock.Uncertain, ErrDeadLetter); out.State != DeadLetter || out.Decision != Confirm || !strings.Contains(out.Halted, "taken over 10 times") ||
+			!strings.Contains(err.Error(), "is halted after the decision to confirm") {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		if calls := bad.called("1/bad/confirm"); calls > 10 || len(dead) != 1 || !slices.Contains(dead[0].Branches, "bad") || dead[0].Halted != out.Halted {
+			t.Errorf("%d calls, told %+v", calls, dead)
+		}
+		time.Sleep(25 * time.Hour)
+		if synctest.Wait(); len(dead) != 2 {
+			t.Errorf("told %d times in a day", len(dead))
+		}
+		crash = false
+		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{"ann", "the process has more memory now"}))
+		r.coordinator.Nudge("1")
+		if out, err = r.Wait(t.Context(), "1"); err != nil || out.State != Confirmed || bad.state("1") != "confirmed" || good.state("1") != "confirmed" {
+			t.Errorf("%+v, %v", out, err)
+		}
+		close(gate)
+		unscheduled(t, r.store.Journal)
+	})
+}
+
+// TestNoCrashLoop: owners that change often halt nothing whose calls are answered, and the
+// last failure of a branch is known.
+func TestNoCrashLoop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bad := newVenue("bad", 10)
+		failed := 0
+		bad.bad = func(c branch.Call) (before, after error) {
+			if c.Operation == branch.Confirm {
+				failed++
+				return fmt.Errorf("failure %d: no route", failed), nil
+			}
+			return nil, nil
+		}
+		r := serve(t, nil, 1, nil, bad)
+		_, err := r.run(t.Context(), "1", bad)
+		ok(t, err)
+		for n := int64(2); n <= 30; n++ {
+			synctest.Wait()
+			time.Sleep(10 * time.Minute)
+			r.stop()
+			<-r.served
+			r = serve(t, r.store, n, nil, bad)
+		}
+		synctest.Wait()
+		out, err := r.Look(t.Context(), "1")
+		if ok(t, err); out.State != Confirming || len(out.Failing) != 1 || out.Failing[0].Attempts < 30 || !strings.Contains(out.Failing[0].Err, "no route") {
+			t.Errorf("%d failures, %+v", failed, out)
+		}
+		if n := len(r.store.records(t, "1")); n > 120 {
+			t.Errorf("%d records", n)
+		}
+	})
+}
