@@ -110,7 +110,7 @@ var systems = map[string]func(t *testing.T) system{
 	},
 	"mysql": func(t *testing.T) system {
 		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.Partition, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				config, err := client.ParseDSN("root@tcp(" + path.Addr() + ")/test")
 				if err != nil {

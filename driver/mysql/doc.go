@@ -25,7 +25,10 @@
 //
 // GET_LOCK is local to one server and lives in its memory. A crash of the server
 // frees every lock while the holders still believe in theirs, for up to the rest
-// of the TTL; so does an operator who kills a session. A node of a Galera cluster
+// of the TTL; so does an operator who kills a session, and a partition of which the
+// server sees the end of the connection and the holder sees nothing: for up to the TTL
+// the next holder may be granted the lock while the former believes in it
+// (ExclusionSurvives lacks interlock.Partition). OpenTable has no such gap. A node of a Galera cluster
 // is refused, because the other nodes do not know its locks. Rows with a lease
 // survive a crash if commits are on disk (innodb_flush_log_at_trx_commit 1 or 3,
 // and sync_binlog 1 where there is a binary log; read at Open), and not a step of

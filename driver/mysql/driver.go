@@ -91,7 +91,7 @@ func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 		CrossProcess: true,
 		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
 			interlock.ServerClockJump | interlock.OperatorDelete,
-		ExclusionSurvives: interlock.Partition | interlock.ServerClockJump,
+		ExclusionSurvives: interlock.ServerClockJump, // not Partition: the server may be alone in seeing the connection end
 		TTL:               ttl, Blind: ttl,
 	}
 	if f.durable {

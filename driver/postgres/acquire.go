@@ -152,7 +152,7 @@ func (d *Driver) perform(s *session, effects []effect) {
 			d.send(s, func(a answer) { d.tried(s, c, a) },
 				step{stTry, []string{key, c.owner, c.name, number(s.id), milliseconds(d.ttl), strconv.FormatBool(!c.noWait)}})
 		case sendRegister:
-			d.send(s, nil, step{stRegister, []string{key, c.owner, c.name, number(s.id), milliseconds(d.ttl)}})
+			d.send(s, nil, step{stRegister, []string{key, c.owner, c.name, number(s.id)}})
 		case sendLeave:
 			d.send(s, nil, step{stLeave, []string{key, c.owner}})
 		case sendUnlock:
@@ -195,8 +195,7 @@ func (d *Driver) tell(s *session, e effect) {
 	}
 }
 
-// grant gives the request its lease: the session's, which the granting answer
-// has just renewed.
+// grant gives the request its lease: the session's.
 func (d *Driver) grant(s *session, q *request, counter int64) {
 	token, err := interlock.NewToken(counter, 0)
 	if err == nil && s.lease.Remaining() <= 0 {

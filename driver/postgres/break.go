@@ -17,9 +17,9 @@ const breakGrace = time.Second
 
 // Break takes a lock away; see driver.Breaker. In one statement it is recorded
 // and the holder's process is asked to give this one lock up. If that does not
-// answer within a second, the server is told to end its session, and with it
-// every lock of that process: no session can give up the lock of another. That
-// needs the holder's database role, or pg_signal_backend.
+// answer within a second, the server is told to end its session: no session can
+// give up the lock of another. Its other locks stay with that process until its
+// deadline. Ending it needs the holder's database role, or pg_signal_backend.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
 	if err := breakable(b); err != nil {
 		return driver.Broken{}, false, err
@@ -66,8 +66,8 @@ func broken(b driver.Break, counter, at field) (driver.Broken, error) {
 	return driver.Broken{Break: b, Token: token, At: when}, err
 }
 
-// awaitBreak returns when the owner does not hold the lock any more, and ends
-// the session that holds it if that takes too long.
+// awaitBreak ends the session that holds the lock if it does not give it up in
+// time, and removes what a session leaves that has ended.
 func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, holder string) error {
 	look, grace := time.NewTicker(20*time.Millisecond), time.NewTimer(breakGrace)
 	defer look.Stop()
@@ -76,7 +76,8 @@ func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, hol
 	for {
 		a, err := d.askOn(ctx, s, "break", b.Name, held)
 		if err == nil && string(a.rows[0][0]) == "f" {
-			return nil
+			_, err = d.askOn(ctx, s, "break", b.Name, step{stLeave, held.args})
+			return recorded(b.Name, err)
 		}
 		if err != nil {
 			return recorded(b.Name, err)

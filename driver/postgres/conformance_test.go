@@ -98,7 +98,7 @@ func (b *sessionBackend) Residue(t *testing.T, name string) []string {
 	for _, text := range []string{
 		`select 'held by process ' || pid from pg_locks where locktype = 'advisory' and objsubid = 1
 			and (classid::bigint << 32 | objid::bigint) = $1`,
-		`select owner || ' waits' from ` + b.namespace + `_contender c where key = $1 and counter = 0 and exists (
+		`select owner || ' waits' from ` + b.namespace + `_waiter c where key = $1 and exists (
 			select from pg_locks where locktype = 'advisory' and objsubid = 2
 			and classid::bigint::bit(32)::int = ` + fmt.Sprint(sessionClass(b.namespace)) + ` and objid::bigint = c.session)`,
 	} {

@@ -29,8 +29,9 @@
 // Locks are Fenced, between processes that use one database and one namespace,
 // with its tables in one schema: Open refuses to draw tokens from a second one
 // while sessions use the first; rows in two schemas exclude nobody. Two names whose keys are equal, one pair in 2^64, exclude each other; that is
-// safe. Exclusion survives a partition, since the holder gives up before the
-// server does. It does not survive a crash of the server's machine, which frees
+// safe. Exclusion survives a partition, also one of which only the server sees the
+// end of the connection: what an ended session did not release stays with its
+// holder until the TTL after its last sign of life is over. It does not survive a crash of the server's machine, which frees
 // every session lock at once while a holder may still wait for an answer, nor a
 // failover.
 //
@@ -61,7 +62,9 @@
 // told (idle_session_timeout) to end the session when it has heard nothing for
 // the TTL, so that a half-open connection or a stopped process keeps its locks
 // no longer, or 5 s longer if it vanished during a statement that waits. A
-// statement is sent every third of the TTL, whatever the number of locks. When the connection ends, every claim on it is told ErrSessionEnded at
+// statement is sent every third of the TTL, whatever the number of locks. A process
+// that is killed keeps its locks for the rest of its TTL, unless somebody breaks them,
+// because the server cannot tell its end from that of a connection alone. When the connection ends, every claim on it is told ErrSessionEnded at
 // once; a new session never revives what the former one held, and ends it first
 // if the server still has it.
 //

@@ -224,13 +224,13 @@ func (d *Driver) send(s *session, done func(answer), steps ...step) {
 	}})
 }
 
-// heard takes every answer as a sign of life of the session, unless it shows
-// that the session is of no use.
+// heard ends the session if an answer shows that it is of no use, or came too
+// late.
 func (d *Driver) heard(s *session, a answer) {
 	switch {
 	case isSpoilt(a.err):
 		s.pipe.end(a.err)
-	case !s.lease.Renew(a.sent, d.ttl):
+	case s.lease.Remaining() <= 0:
 		s.pipe.end(interlock.ErrExpired)
 	}
 }
@@ -376,8 +376,11 @@ func (d *Driver) ping(s *session, now boottime.Instant) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		s.pending = false
+		if a.err == nil && !s.lease.Renew(a.sent, d.ttl) {
+			s.pipe.end(interlock.ErrExpired)
+		}
 		d.renewed(boottime.Now().Sub(a.sent), ofAnswer("renew", "", a))
-	}, step{stPing, nil})
+	}, step{stPing, []string{number(s.id), milliseconds(d.ttl)}})
 }
 
 // renewed tells everyone who holds.

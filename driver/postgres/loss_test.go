@@ -47,6 +47,51 @@ func TestHalfOpenSessionIsBounded(t *testing.T) {
 	}
 }
 
+// A holder whose session only the server saw end keeps its lock until its own
+// deadline, unless it releases it; a session that opened meanwhile removes nothing.
+func TestEndThatOnlyTheServerSees(t *testing.T) {
+	server := testbed.Postgres(t)
+	proxy := testbed.NewProxy(t, server.Addr())
+	d, other := openOn(t, proxy.Addr(), suiteTTL), openOn(t, server.Addr(), time.Minute)
+	x, y := hold(t, d, "x"), hold(t, d, "y")
+	proxy.Abandon()
+	waiting := await(t, other, "x")
+	fresh := openOn(t, server.Addr(), suiteTTL)
+	if held := refuse(t, fresh, "x"); held.Owner != x.owner {
+		t.Errorf("held by %q, want %q", held.Owner, x.owner)
+	}
+	state, err := fresh.Lock(t.Context(), "x")
+	if err != nil || state.Holder == nil || state.Holder.Owner != x.owner || state.Holder.Expires <= 0 {
+		t.Errorf("the holder that may believe in its lock is shown as %+v (%v)", state.Holder, err)
+	}
+	_, ok, err := fresh.Break(t.Context(), driver.Break{Name: "y", Owner: y.owner, Reason: "gone", By: "an operator"})
+	if err != nil || !ok {
+		t.Errorf("break: %v, %v", ok, err)
+	}
+	take(t, fresh, "y")
+	next := receive(t, waiting, "the next holder")
+	if left := x.grant.Lease.Remaining(); left > 0 {
+		t.Errorf("the next one was granted while the former believed in %v more", left)
+	}
+	if next.err != nil || next.grant.Token <= x.grant.Token {
+		t.Errorf("token %v after %v (%v)", next.grant.Token, x.grant.Token, next.err)
+	}
+}
+
+// What a process lost and then releases is free at once.
+func TestReleaseOfWhatTheServerEnded(t *testing.T) {
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d, other := openOn(t, server.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
+	g := hold(t, d, "x")
+	if _, err := o.Exec(t.Context(), `select pg_terminate_backend($1::int, 5000)`, d.session.pid); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, g.lost, "word of the loss")
+	give(t, d, "x", g.owner)
+	give(t, other, "x", take(t, other, "x"))
+}
+
 // A session that the server ends is told to every holder at once, long before
 // any deadline.
 func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
@@ -129,7 +174,7 @@ func TestFailedReleaseLeavesNoLock(t *testing.T) {
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	g, other := hold(t, d, "x"), hold(t, d, "other")
-	if _, err := o.Exec(t.Context(), `drop table interlock_contender`); err != nil {
+	if _, err := o.Exec(t.Context(), `drop table interlock_holder`); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Release(t.Context(), "x", g.owner); err == nil {
@@ -269,7 +314,7 @@ func TestBreakOfAHungHolder(t *testing.T) {
 		t.Fatalf("%v, %v", ok, err)
 	}
 	give(t, d, "x", take(t, d, "x"))
-	give(t, d, "other", take(t, d, "other")) // as documented
+	refuse(t, d, "other") // its process may believe in it
 	proxy.Heal()
 	receive(t, other.lost, "word of the other loss")
 }
@@ -320,10 +365,14 @@ func TestDeadSessionsAreSwept(t *testing.T) {
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
-	_, err := o.Exec(t.Context(), `insert into interlock_contender (key, owner, name, session, counter, ttl_ms)
-		values ($1, 'dead', 'x', 7, 0, 1000), ($1, 'deader', 'x', 7, 9, 1000)`, d.key("x"))
-	if err != nil {
-		t.Fatal(err)
+	for _, insert := range []string{
+		`insert into interlock_waiter (key, owner, name, session) values ($1, 'dead', 'x', 7)`,
+		`insert into interlock_holder (key, owner, name, session, counter, ttl_ms, since) values ($1, 'deader', 'x', 7, 9, 1000, now() - interval '1 hour')`,
+		`insert into interlock_session (session, seen, ttl_ms) select 7, now() - interval '1 hour', 1000 where $1::bigint <> 0`,
+	} {
+		if _, err := o.Exec(t.Context(), insert, d.key("x")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	state, err := d.Lock(t.Context(), "x")
 	if err != nil || state.Holder != nil || len(state.Waiters) > 0 {
@@ -336,7 +385,9 @@ func TestDeadSessionsAreSwept(t *testing.T) {
 	receive(t, waiting, "the one behind the dead")
 	t.Logf("handed over after %v", time.Since(began).Round(time.Millisecond))
 	var left int
-	if err := o.QueryRow(t.Context(), `select count(*) from interlock_contender where session = 7`).Scan(&left); err != nil || left != 0 {
+	if err := o.QueryRow(t.Context(), `select (select count(*) from interlock_waiter where session = 7)
+		+ (select count(*) from interlock_holder where session = 7)
+		+ (select count(*) from interlock_session where session = 7)`).Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d rows are left (%v)", left, err)
 	}
 }
@@ -348,8 +399,8 @@ func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
 	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
 	for i := range 10 {
 		owner := take(t, a, "x")
-		_, err := o.Exec(t.Context(), `insert into interlock_contender (key, owner, name, session, counter, ttl_ms)
-			values ($1, 'dead' || $2::int, 'x', 7, 0, 1000)`, a.key("x"), i)
+		_, err := o.Exec(t.Context(), `insert into interlock_waiter (key, owner, name, session)
+			values ($1, 'dead' || $2::int, 'x', 7)`, a.key("x"), i)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +457,7 @@ func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
 	d := openOn(t, server.Addr(), time.Minute)
 	for what, spoil := range map[string]func(*session){
 		"the tables are gone": func(*session) {
-			if _, err := o.Exec(t.Context(), `drop table interlock_contender; drop sequence interlock_token`); err != nil {
+			if _, err := o.Exec(t.Context(), `drop table interlock_holder; drop sequence interlock_token`); err != nil {
 				t.Fatal(err)
 			}
 			if g := attempt(t.Context(), d, "other", driver.Request{}); interlock.Kind(g.err) != interlock.Retryable {

@@ -73,7 +73,13 @@ func (d *dialer) open(ctx context.Context, former []int32) (_ *session, _ *pgx.C
 			return nil, nil, err
 		}
 	}
+	if err = d.clear(ctx, conn, s.id); err != nil {
+		return nil, nil, err
+	}
 	sent := boottime.Now()
+	if _, err = conn.Exec(ctx, d.sql(statements[stPing]), pgx.QueryExecModeExec, s.id, d.ttl.Milliseconds()); err != nil {
+		return nil, nil, err
+	}
 	if _, err = conn.Exec(ctx, "listen "+pgx.Identifier{d.wakeChannel(s.id)}.Sanitize()); err != nil {
 		return nil, nil, err
 	}
@@ -112,8 +118,8 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 // create makes the tables, unless they are there.
 func (d *dialer) create(ctx context.Context, conn *pgx.Conn) error {
 	there := false
-	err := conn.QueryRow(ctx, d.sql(`select to_regclass('{ns}_contender') is not null and to_regclass('{ns}_watcher') is not null
-		and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null`), pgx.QueryExecModeExec).Scan(&there)
+	err := conn.QueryRow(ctx, d.sql(`select to_regclass('{ns}_holder') is not null and to_regclass('{ns}_waiter') is not null
+		and to_regclass('{ns}_session') is not null and to_regclass('{ns}_watcher') is not null and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null`), pgx.QueryExecModeExec).Scan(&there)
 	if err != nil || there {
 		return err
 	}
@@ -175,24 +181,26 @@ func (d *dialer) raise(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// identify takes an id that no living session has, and removes what dead ones
-// left.
+// identify takes an id that no living session has, and none that ended and may
+// believe to hold something.
 func (d *dialer) identify(ctx context.Context, conn *pgx.Conn) (int32, error) {
 	for range 100 {
 		id, taken := rand.Int32(), false
-		err := conn.QueryRow(ctx, `select pg_try_advisory_lock($1, $2)`, pgx.QueryExecModeExec, sessionClass(d.namespace), id).Scan(&taken)
+		err := conn.QueryRow(ctx, d.sql(`select case when not exists (select from {ns}_session where session = $1)
+			then pg_try_advisory_lock(({class}), $1::int) else false end`), pgx.QueryExecModeExec, id).Scan(&taken)
 		if err != nil {
 			return 0, err
 		}
 		if taken {
-			return id, d.clear(ctx, conn, id)
+			return id, nil
 		}
 	}
 	return 0, errors.New("no session id is free")
 }
 
+// clear removes what dead sessions left.
 func (d *dialer) clear(ctx context.Context, conn *pgx.Conn, id int32) error {
-	for _, statement := range []string{`delete from {ns}_contender where session = $1::int`,
+	for _, statement := range []string{`delete from {ns}_waiter where session = $1::int`,
 		`delete from {ns}_watcher where session = $1::int`, statements[stSweep]} {
 		if _, err := conn.Exec(ctx, d.sql(statement), pgx.QueryExecModeExec, id); err != nil {
 			return err
@@ -202,7 +210,8 @@ func (d *dialer) clear(ctx context.Context, conn *pgx.Conn, id int32) error {
 }
 
 // bury ends former sessions of this driver, which the server may still believe
-// to be there, and waits until they are gone: their claims were told lost.
+// to be there, and waits until they are gone. What they held is free: their claims
+// were reported as lost.
 func (d *dialer) bury(ctx context.Context, conn *pgx.Conn, former []int32) error {
 	for _, id := range former {
 		if _, err := conn.Exec(ctx, d.sql(statements[stEnd]), pgx.QueryExecModeExec, id); err != nil {
@@ -214,6 +223,9 @@ func (d *dialer) bury(ctx context.Context, conn *pgx.Conn, former []int32) error
 		})
 		if err != nil {
 			return fmt.Errorf("the former session of this driver is still there: %w", err)
+		}
+		if _, err := conn.Exec(ctx, d.sql(`delete from {ns}_holder where session = $1::int`), pgx.QueryExecModeExec, id); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ type link struct {
 	server net.Conn // nil until connected
 	gone   chan struct{}
 	once   sync.Once
+	ended  chan struct{} // the server has ended its stream
 }
 
 // A chunk is some bytes on their way; without any, the end of the stream.
@@ -57,7 +58,12 @@ func (l *link) connected(server net.Conn) bool {
 func (l *link) carry(to, from net.Conn, answer bool) {
 	chunks := make(chan chunk, 256)
 	var reader sync.WaitGroup
-	reader.Go(func() { l.read(from, chunks) })
+	reader.Go(func() {
+		l.read(from, chunks)
+		if answer {
+			close(l.ended)
+		}
+	})
 	defer reader.Wait()
 	for {
 		select {
@@ -102,7 +108,7 @@ func (l *link) deliver(to net.Conn, c chunk, answer bool) bool {
 		return false
 	}
 	v := l.proxy.judge(answer, len(c.bytes))
-	if _, err := to.Write(c.bytes[:v.pass]); err != nil || !v.open {
+	if !l.write(to, c.bytes[:v.pass]) || !v.open {
 		l.close()
 		return false
 	}
@@ -115,6 +121,30 @@ func (l *link) deliver(to net.Conn, c chunk, answer bool) bool {
 	}
 	to.(*net.TCPConn).CloseWrite()
 	return false
+}
+
+// write skips a write of nothing, which fails after hangUp.
+func (l *link) write(to net.Conn, bytes []byte) bool {
+	if len(bytes) == 0 {
+		return true
+	}
+	_, err := to.Write(bytes)
+	return err == nil
+}
+
+// hangUp ends the stream to the server, and waits until the server ends its own.
+func (l *link) hangUp() {
+	l.mu.Lock()
+	server := l.server
+	l.mu.Unlock()
+	if server == nil {
+		return
+	}
+	server.(*net.TCPConn).CloseWrite()
+	select {
+	case <-l.ended:
+	case <-time.After(bound):
+	}
 }
 
 func (l *link) until(due time.Time) bool {

@@ -1,7 +1,9 @@
 package testbed
 
 import (
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +52,18 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // Cut drops every byte in both directions from now on. Connections stay open,
 // and are not told when the other side closes; new ones are reset at once.
 func (p *Proxy) Cut() { p.change(func(f *faults) { f.cut = true }) }
+
+// Abandon is a Cut that the server notices: it sees the end of every connection,
+// and the clients see nothing. Abandon returns when the server has closed them.
+func (p *Proxy) Abandon() {
+	p.Cut()
+	p.mu.Lock()
+	links := slices.Collect(maps.Keys(p.links))
+	p.mu.Unlock()
+	for _, l := range links {
+		l.hangUp()
+	}
+}
 
 // DropReplies lets requests through and drops every byte of the answers, also
 // on new connections. A server that closes is not noticed.
@@ -114,7 +128,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return // closed
 		}
-		l := &link{proxy: p, client: client, gone: make(chan struct{})}
+		l := &link{proxy: p, client: client, gone: make(chan struct{}), ended: make(chan struct{})}
 		if !p.admit(l) {
 			client.(*net.TCPConn).SetLinger(0) // a reset, as from a port nobody listens on
 			l.close()

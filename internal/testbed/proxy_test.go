@@ -193,6 +193,22 @@ func TestProxyCutHidesTheEnd(t *testing.T) {
 	}
 }
 
+func TestProxyAbandonsTheServer(t *testing.T) {
+	proxy, server, conn := behind(t)
+	say(t, conn, "a")
+	hear(t, conn, "a\n")
+	proxy.Abandon()
+	select {
+	case <-server.ended:
+	case <-time.After(bound):
+		t.Fatal("the server did not notice")
+	}
+	say(t, conn, "lost")
+	silence(t, conn)
+	proxy.Heal()
+	end(t, conn)
+}
+
 func TestProxyDropsReplies(t *testing.T) {
 	proxy, server, conn := behind(t)
 	proxy.DropReplies()

@@ -79,6 +79,30 @@ func TestDataLoss(t *testing.T) {
 	})
 }
 
+// TestPartition of which only the server takes notice: it sees the end of the
+// holder's connections, as behind a gateway that has restarted, and the holder
+// sees silence.
+func TestPartition(t *testing.T) {
+	for id, s := range systems {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			server := s.server(t, s.set...)
+			path := testbed.NewProxy(t, server.Addr())
+			want := stays
+			if id == "mysql" {
+				want = goes
+			}
+			s.meet(t, path, server.Addr(), interlock.Partition, want, path.Abandon)
+		})
+	}
+	t.Run("kube", func(t *testing.T) {
+		t.Parallel()
+		k := testbed.KubeAPIServer(t)
+		path := testbed.NewProxy(t, k.Addr())
+		onKube(k).meet(t, path, k.Addr(), interlock.Partition, stays, path.Abandon)
+	})
+}
+
 // TestFailover to a replica that has not heard of the grant.
 func TestFailover(t *testing.T) {
 	for _, id := range []string{"redis", "redis-plain"} {
@@ -88,10 +112,13 @@ func TestFailover(t *testing.T) {
 			primary := s.server(t, slices.Concat(s.set, []string{"--repl-diskless-sync-delay", "0"})...)
 			between := testbed.NewProxy(t, primary.Addr())
 			replica := replicaOf(t, between.Addr())
-			s.mustMeet(t, primary, replica.Addr(), interlock.AsyncFailover, goes, func(*testbed.Server) {
+			path := testbed.NewProxy(t, primary.Addr())
+			between.Cut()
+			s.meet(t, path, replica.Addr(), interlock.AsyncFailover, goes, func() {
+				path.Cut()
 				primary.Kill()
 				promote(t, replica)
-			}, between.Cut)
+			})
 		})
 	}
 }
@@ -102,29 +129,29 @@ func onKube(k *testbed.Kube) system {
 	}}
 }
 
-// mustEndUp is mustMeet on the server that broke.
+// mustEndUp has a holder cut off from a server that breaks.
 func (s system) mustEndUp(t *testing.T, server *testbed.Server, f interlock.Faults, want kept, fault func(*testbed.Server)) {
 	t.Helper()
-	s.mustMeet(t, server, server.Addr(), f, want, fault, func() {})
+	path := testbed.NewProxy(t, server.Addr())
+	s.meet(t, path, server.Addr(), f, want, func() {
+		path.Cut()
+		fault(server)
+	})
 }
 
 var owners atomic.Int64
 
-// mustMeet has one holder cut off and the server broken, before its last moment
-// comes has another one ask elsewhere, and compares what became of it with what is
+// meet has one holder on a path that the fault cuts, before its last moment comes
+// has another one ask elsewhere, and compares what became of it with what is
 // wanted and with what the driver says.
-func (s system) mustMeet(t *testing.T, server *testbed.Server, elsewhere string, f interlock.Faults, want kept,
-	fault func(*testbed.Server), before func()) {
+func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f interlock.Faults, want kept, fault func()) {
 	t.Helper()
-	path := testbed.NewProxy(t, server.Addr())
 	d := mustOpen(t, func() (driver.Fenced, error) { return s.open(t, path.Addr(), long) })
-	before()
 	first, err := ask(t, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	path.Cut()
-	fault(server)
+	fault()
 	var second driver.Grant
 	testbed.Eventually(t, "an answer of the broken server", patience, func() bool {
 		other, e := s.open(t, elsewhere, long)
@@ -134,7 +161,7 @@ func (s system) mustMeet(t *testing.T, server *testbed.Server, elsewhere string,
 		}
 		closed(t, other)
 		second, err = ask(t, other)
-		return err == nil || errors.Is(err, interlock.ErrHeld)
+		return err == nil || want == stays && errors.Is(err, interlock.ErrHeld)
 	})
 	left := first.Lease.Remaining()
 	switch {

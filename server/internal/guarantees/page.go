@@ -41,7 +41,8 @@ func (t *Table) Markdown() string {
 }
 
 // inShort are the rows that the README shows.
-var inShort = []string{"token", "guard", "exclusion holder-pause", "exclusion server-crash", "exclusion async-failover", "order", "wait"}
+var inShort = []string{"token", "guard", "exclusion holder-pause", "exclusion server-crash", "exclusion partition",
+	"exclusion async-failover", "order", "wait"}
 
 // Summary is what the README shows of the table.
 func (t *Table) Summary() string {
