@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // base is what is added to create revisions. mod is the revision at which the
@@ -39,12 +41,18 @@ func (s *session) currentBase(ctx context.Context) (base, error) {
 	return s.raiseBase(ctx)
 }
 
-// raiseBase makes sure that base + revision is at least the present time, and
-// not below a base that this session has seen.
+// raiseBase makes sure that base + revision is at least the time at which it is
+// called, and not below a base that this session has seen. Whoever raises it
+// raises it by driver.Headroom more, so that of many who open at once one raises
+// it, and the others find it high enough.
 func (s *session) raiseBase(ctx context.Context) (base, error) {
 	floor := s.floor()
+	least, err := s.d.options.Seed.Floor(s.d.options.Now())
+	if err != nil {
+		return base{}, refusedBase(err)
+	}
 	for range baseAttempts {
-		b, rev, err := s.raiseOnce(ctx)
+		b, rev, err := s.raiseOnce(ctx, least)
 		if err != nil {
 			return base{}, err
 		}
@@ -56,50 +64,98 @@ func (s *session) raiseBase(ctx context.Context) (base, error) {
 			return b, nil
 		}
 	}
-	return base{}, &interlock.Error{Op: "raise base of tokens", Driver: driverName, Kind: interlock.Retryable,
+	return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Retryable,
 		Err: errors.New("others kept changing it")}
 }
 
-// raiseOnce reads the base and raises it if it is behind. The zero base means
-// that another session was faster.
-func (s *session) raiseOnce(ctx context.Context) (base, int64, error) {
-	const op = "raise base of tokens"
-	key := s.d.layout.base()
-	rctx, cancel := s.d.bounded(ctx)
+const opRaise = "raise base of tokens"
+
+// raiseOnce reads the base and raises it if its counter is below least. The zero
+// base means that another session was faster.
+func (s *session) raiseOnce(ctx context.Context, least int64) (base, int64, error) {
+	rctx, cancel := s.d.opening(ctx)
 	defer cancel()
-	reply, err := s.d.client.Get(rctx, key)
+	now, rev, err := s.readBase(rctx)
 	if err != nil {
-		return base{}, 0, failed(rctx, op, "", err)
+		return base{}, 0, err
 	}
-	var now base
-	if len(reply.Kvs) > 0 {
-		if now, err = readBase(reply.Kvs[0]); err != nil {
-			return base{}, 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite, Err: err}
-		}
+	if implausible := s.d.plausible(rctx, now, rev); implausible != nil {
+		return s.repairBase(rctx, now, rev, implausible)
 	}
-	want := s.wantedBase(reply.Header.Revision)
+	want := max(least-rev, s.seenBase())
 	if now.mod != 0 && now.value >= want {
-		return now, reply.Header.Revision, nil
+		return now, rev, nil
 	}
-	put, err := s.d.client.Txn(rctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", now.mod)).
-		Then(clientv3.OpPut(key, strconv.FormatInt(want, 10))).Commit()
-	if err != nil {
-		return base{}, 0, failed(rctx, op, "", err)
+	if err := s.d.judgeClock(rctx, now, rev); err != nil {
+		return base{}, 0, refusedBase(err)
 	}
-	if !put.Succeeded {
-		return base{}, put.Header.Revision, nil
-	}
-	return base{value: want, mod: put.Header.Revision}, put.Header.Revision, nil
+	return s.putBase(rctx, now, max(0, want+driver.Headroom.Microseconds()))
 }
 
-func (s *session) wantedBase(rev int64) int64 {
+// readBase reads the base, and the revision at which it is valid.
+func (s *session) readBase(ctx context.Context) (base, int64, error) {
+	reply, err := s.d.client.Get(ctx, s.d.layout.base())
+	switch {
+	case err != nil:
+		return base{}, 0, failed(ctx, opRaise, "", err)
+	case len(reply.Kvs) == 0:
+		return base{}, reply.Header.Revision, nil
+	}
+	b, err := readBase(reply.Kvs[0])
+	if err != nil {
+		return base{}, 0, refusedBase(err)
+	}
+	return b, reply.Header.Revision, nil
+}
+
+// putBase writes a base over the one that was read, with records if there are any.
+func (s *session) putBase(ctx context.Context, over base, value int64, records ...clientv3.Op) (base, int64, error) {
+	key := s.d.layout.base()
+	put, err := s.d.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", over.mod)).
+		Then(append(records, clientv3.OpPut(key, strconv.FormatInt(value, 10)))...).Commit()
+	switch {
+	case err != nil:
+		return base{}, 0, failed(ctx, opRaise, "", err)
+	case !put.Succeeded:
+		return base{}, put.Header.Revision, nil
+	}
+	return base{value: value, mod: put.Header.Revision}, put.Header.Revision, nil
+}
+
+// repairBase lowers an implausible base to the clock, if Options ask for that, and
+// records it as a forced release of driver.BaseName.
+func (s *session) repairBase(ctx context.Context, b base, rev int64, implausible error) (base, int64, error) {
+	repair := s.d.options.Seed.Repair
+	if repair == nil || s.seenBase() > 0 {
+		return base{}, 0, refusedBase(implausible)
+	}
+	if err := s.d.judgeClock(ctx, base{}, rev); err != nil {
+		return base{}, 0, refusedBase(err)
+	}
+	now := s.d.options.Now()
+	value := max(0, interlock.CounterAt(now.Add(driver.Headroom))-rev)
+	record, err := json.Marshal(breaking{Owner: fmt.Sprintf("base %d, now %d", b.value, value),
+		Reason: repair.Reason, By: repair.By, At: now.UTC().Round(0)})
+	if err != nil {
+		return base{}, 0, refusedBase(err)
+	}
+	return s.putBase(ctx, b, value, clientv3.OpPut(s.d.layout.broken(driver.BaseName, rev), string(record)))
+}
+
+func refusedBase(err error) error {
+	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
+}
+
+// seenBase is the highest base that this session has seen.
+func (s *session) seenBase() int64 {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	return max(0, s.highestBase, interlock.CounterAt(s.d.options.Now())-rev)
+	return s.highestBase
 }
 
 // adoptBase takes b if it is news. A base that falls is not believed: what was
-// granted above it would be overtaken only later.
+// granted above it would be overtaken only later. Nor is an implausible one: the
+// next grant reads it and judges it by the server's clock.
 func (s *session) adoptBase(b base) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -109,7 +165,7 @@ func (s *session) adoptBase(b base) {
 func (s *session) adoptBaseLocked(b base) {
 	switch {
 	case b.mod < s.base.mod:
-	case b.value < s.highestBase:
+	case b.value < s.highestBase, driver.Plausible(b.value+b.mod, s.d.options.Now()) != nil:
 		s.base = base{}
 	default:
 		s.base, s.highestBase = b, b.value

@@ -1,13 +1,24 @@
 package etcd
 
 import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
+
+// slack is the headroom of a base, and the few revisions since.
+var slack = driver.Headroom.Microseconds() + 1000
 
 func token(t *testing.T, d *Driver, lock, owner string) interlock.Token {
 	t.Helper()
@@ -17,18 +28,23 @@ func token(t *testing.T, d *Driver, lock, owner string) interlock.Token {
 	return g.Token
 }
 
+// ahead is for a process whose clock is so far ahead.
+func ahead(d time.Duration) *Options {
+	return &Options{Now: func() time.Time { return time.Now().Add(d) }}
+}
+
 // TestBaseFollowsTheClockOfTheSession, and does not go back with it.
 func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
 	server := serverFor(t)
-	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := time.Now().Add(2 * time.Hour)
 	clock := func() time.Time { return now }
 	first := token(t, open(t, dial(t, server.Addr()), &Options{Now: clock}), "n", "a")
-	if floor := interlock.CounterAt(now); first.Counter() < floor || first.Counter() > floor+1000 {
+	if floor := interlock.CounterAt(now); first.Counter() < floor || first.Counter() > floor+slack {
 		t.Fatalf("counter %d, want %d and the few revisions since", first.Counter(), floor)
 	}
 	now = now.Add(-time.Hour)
 	second := token(t, open(t, dial(t, server.Addr()), &Options{Now: clock}), "n", "a")
-	if second <= first || second.Counter() > first.Counter()+1000 {
+	if second <= first || second.Counter() > first.Counter()+slack {
 		t.Fatalf("counter %d after %d, with a clock that went back", second.Counter(), first.Counter())
 	}
 	now = now.Add(2 * time.Hour)
@@ -46,7 +62,7 @@ func TestTokenOfAWaiterDoesNotChange(t *testing.T) {
 	holder, waiter := ask("n", "holder"), ask("n", "waiter")
 	first := mustAcquire(t, a, holder)
 	done := queue(t, a, waiter)
-	b := open(t, dial(t, server.Addr()), nil) // raises the base
+	b := open(t, dial(t, server.Addr()), ahead(time.Hour)) // raises the base
 	last := ask("n", "last")
 	lastDone := queue(t, b, last)
 	mustRelease(t, a, holder)
@@ -103,7 +119,7 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 	if !ok {
 		t.Fatal("it does not know its own claim")
 	}
-	open(t, dial(t, server.Addr()), nil) // raises the base
+	open(t, dial(t, server.Addr()), ahead(time.Hour)) // raises the base
 	if back, err := d.Token(t.Context(), at.CreateRevision); err != nil || back != g.Token {
 		t.Fatalf("revision %d is token %d (%v), want %d", at.CreateRevision, back, err, g.Token)
 	}
@@ -141,8 +157,126 @@ func TestStaleBaseIsNotUsed(t *testing.T) {
 	client.Watcher = deaf
 	d := open(t, client, nil)
 	deaf.deaf.Store(true)
-	first := token(t, open(t, dial(t, server.Addr()), nil), "n", "a")
+	first := token(t, open(t, dial(t, server.Addr()), ahead(time.Hour)), "n", "a")
 	if second := token(t, d, "n", "b"); second <= first {
 		t.Fatalf("token %d after %d", second, first)
+	}
+}
+
+// TestManyOpenAtOnce, each with a client and a session of its own.
+func TestManyOpenAtOnce(t *testing.T) {
+	server := serverFor(t)
+	const many = 100
+	clients := make([]*clientv3.Client, many)
+	for i := range clients {
+		clients[i] = dial(t, server.Addr())
+	}
+	start, failures := make(chan struct{}), make(chan error, many)
+	var all sync.WaitGroup
+	for _, client := range clients {
+		all.Go(func() {
+			<-start
+			d, err := Open(t.Context(), client, nil)
+			if err != nil {
+				failures <- err
+				return
+			}
+			_ = d.Close(t.Context()) // always nil
+		})
+	}
+	close(start)
+	all.Wait()
+	close(failures)
+	for err := range failures {
+		t.Error(err)
+	}
+}
+
+// TestManyProcessesOpenAtOnce: this test binary, several times.
+func TestManyProcessesOpenAtOnce(t *testing.T) {
+	if addr := os.Getenv("INTERLOCK_TEST_OPEN"); addr != "" {
+		token(t, open(t, dial(t, addr), nil), "n", filepath.Base(t.TempDir()))
+		return
+	}
+	server := serverFor(t)
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestManyProcessesOpenAtOnce$")
+			c.Env = append(os.Environ(), "INTERLOCK_TEST_OPEN="+server.Addr())
+			if text, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, text)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestClockOfOneClient: one that is dated years ahead raises nothing, and everybody
+// else opens and is granted tokens that guards accept.
+func TestClockOfOneClient(t *testing.T) {
+	server := serverFor(t)
+	first := open(t, dial(t, server.Addr()), nil)
+	_, err := Open(t.Context(), dial(t, server.Addr()), ahead(5*365*24*time.Hour))
+	var clock *driver.ClockError
+	if !errors.As(err, &clock) || interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("opened years ahead: %v", err)
+	}
+	for _, d := range []*Driver{first, open(t, dial(t, server.Addr()), nil)} {
+		if got := token(t, d, "n", "a"); driver.Plausible(got.Counter(), time.Now()) != nil {
+			t.Errorf("token of %d", got.Counter())
+		}
+	}
+}
+
+// TestImplausibleBase is refused by those who open and those who are open, until it
+// is repaired on record.
+func TestImplausibleBase(t *testing.T) {
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	d := open(t, dial(t, server.Addr()), nil)
+	before := token(t, d, "n", "a")
+	mustPut(t, operator, "interlock.base", strconv.FormatInt(interlock.CounterAt(time.Now().Add(5*365*24*time.Hour)), 10))
+	_, openErr := Open(t.Context(), dial(t, server.Addr()), nil)
+	_, acquireErr := d.Acquire(bounded(t), ask("n", "b").Request)
+	for _, err := range []error{openErr, acquireErr} {
+		var implausible *driver.ImplausibleError
+		if !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "interlock tokens repair") {
+			t.Errorf("an implausible base: %v", err)
+		}
+	}
+	repair := &Options{Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}}}
+	repaired := open(t, dial(t, server.Addr()), repair)
+	for _, d := range []*Driver{repaired, d, open(t, dial(t, server.Addr()), nil)} {
+		after := token(t, d, "n", "c")
+		if after <= before || driver.Plausible(after.Counter(), time.Now()) != nil {
+			t.Errorf("token %d after %d", after, before)
+		}
+		before = after
+	}
+	records, err := d.Breaks(t.Context(), driver.BaseName, 10)
+	if err != nil || len(records) != 1 || records[0].Reason != "a wrong clock" || records[0].By != "me" {
+		t.Errorf("the record is %+v, %v", records, err)
+	}
+}
+
+// TestTokensAfterAMove are above those of the system that was left.
+func TestTokensAfterAMove(t *testing.T) {
+	server := serverFor(t)
+	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, dial(t, server.Addr()), &Options{Seed: driver.Seed{After: last}})
+	if got := token(t, d, "n", "a"); got <= last {
+		t.Errorf("token %d after %d", got, last)
+	}
+	beyond, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(100*time.Hour)), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var implausible *driver.ImplausibleError
+	if _, err := Open(t.Context(), dial(t, server.Addr()), &Options{Seed: driver.Seed{After: beyond}}); !errors.As(err, &implausible) {
+		t.Errorf("after a token that no guard accepts: %v", err)
 	}
 }

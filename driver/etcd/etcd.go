@@ -112,6 +112,8 @@ type Options struct {
 	// write with slashes. The cost: "a/b" then lies inside "a", so that
 	// whoever holds or awaits "a/b" also stands in the line for "a".
 	RawNames bool
+	// Seed says where tokens start, for a move or a repair.
+	Seed driver.Seed
 	// Now is the wall clock that seeds tokens; nil means time.Now.
 	Now func() time.Time
 }
@@ -130,6 +132,9 @@ func (o *Options) complete() (Options, error) {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if err := c.Seed.Validate(); err != nil {
+		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: err}
 	}
 	return c, nil
 }
@@ -150,7 +155,7 @@ type Driver struct {
 	mu         sync.Mutex
 	closed     bool
 	session    *session // nil while there is none
-	opening    *opening // nil unless one is being opened
+	arriving   *opening // nil unless one is being opened
 	contenders map[identity]*contender
 	listeners  map[*listener]bool
 }
@@ -166,7 +171,8 @@ type identity struct{ name, owner string }
 // pace is how often and how long, derived from the TTL.
 type pace struct {
 	seconds   int64         // the TTL asked for
-	request   time.Duration // bound of one request
+	opening   time.Duration // bound of one request that opens a session
+	request   time.Duration // bound of any other request
 	retry     time.Duration // between renewals after one failed
 	heartbeat time.Duration // between looks at the watch
 }
@@ -174,6 +180,7 @@ type pace struct {
 func paceOf(ttl time.Duration) pace {
 	return pace{
 		seconds:   int64(math.Ceil(ttl.Seconds())),
+		opening:   max(5*time.Second, min(ttl, 10*time.Second)),
 		request:   clamp(ttl/3, time.Second, 5*time.Second),
 		retry:     clamp(ttl/10, 100*time.Millisecond, time.Second),
 		heartbeat: clamp(ttl/6, 250*time.Millisecond, time.Second),
@@ -299,17 +306,17 @@ func (d *Driver) sessionOrOpening() (*session, *opening, error) {
 		}
 		d.session.endLocked(errTimeRanOut)
 	}
-	if d.opening == nil {
-		d.opening = &opening{done: make(chan struct{})}
-		d.tasks.Go(func() { d.open(d.opening) })
+	if d.arriving == nil {
+		d.arriving = &opening{done: make(chan struct{})}
+		d.tasks.Go(func() { d.open(d.arriving) })
 	}
-	return nil, d.opening, nil
+	return nil, d.arriving, nil
 }
 
 func (d *Driver) open(o *opening) {
 	s, err := d.newSession()
 	d.mu.Lock()
-	d.opening = nil
+	d.arriving = nil
 	if err == nil && d.closed {
 		s.cancel()
 		err = errClosed("open session", "")
@@ -325,6 +332,12 @@ func (d *Driver) open(o *opening) {
 	o.err = err
 	d.mu.Unlock()
 	close(o.done)
+}
+
+// opening limits one request that opens a session, which is longer: many may open
+// one at once.
+func (d *Driver) opening(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d.pace.opening, errSlow)
 }
 
 // bounded limits one request.

@@ -43,7 +43,7 @@ type session struct {
 // newSession grants a lease, opens the watch before anything can be enqueued,
 // and raises the base. It runs in a task of the driver.
 func (d *Driver) newSession() (*session, error) {
-	ctx, cancel := d.bounded(d.ctx)
+	ctx, cancel := d.opening(d.ctx)
 	defer cancel()
 	sent := boottime.Now()
 	reply, err := d.client.Grant(ctx, d.pace.seconds)
@@ -78,7 +78,7 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 }
 
 func (s *session) start() error {
-	ctx, cancel := s.d.bounded(s.ctx)
+	ctx, cancel := s.d.opening(s.ctx)
 	defer cancel()
 	up := make(chan error, 1)
 	s.d.tasks.Go(func() { s.follow(up) })
