@@ -172,7 +172,7 @@ func (s *session) records(ctx context.Context) ([]string, error) {
 // Breaks implements driver.Breaker. It reads one record after the other until it
 // has enough.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
-	if name != "" {
+	if name != "" && name != driver.BaseName {
 		if err := d.layout.check(opBreak, name); err != nil {
 			return nil, err
 		}

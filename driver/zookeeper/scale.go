@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
@@ -184,13 +185,15 @@ func (s *session) giveRoom(ctx context.Context, failed int) {
 
 // raiseOnce reads the base and raises it if it is behind. Then it first writes
 // the node as it is, to learn the present transaction id, which becomes the
-// anchor; whoever comes in between is refused by the version it relied on.
+// anchor, and the server's clock; whoever comes in between is refused by the
+// version it relied on.
 func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	b, err := s.readBase(ctx)
 	if errors.Is(err, zk.ErrNoNode) || err == nil && b.mark == "" {
 		return base{}, s.createBase(ctx)
 	}
-	if err != nil || !s.isBehind(b, floor) {
+	own := s.d.options.Now()
+	if err != nil || !s.isBehind(b, floor) && driver.Plausible(b.top(b.mod), own) == nil {
 		return b, err
 	}
 	stat, err := s.writeBase(ctx, b, b.same())
@@ -198,30 +201,70 @@ func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 		return base{}, err
 	}
 	b.version, b.mod = stat.Version, stat.Mzxid
+	server := time.UnixMilli(stat.Mtime)
+	if err := driver.Plausible(b.top(b.mod), server); err != nil {
+		return s.repairBase(ctx, b, server, err)
+	}
 	if !s.isBehind(b, floor) {
 		return b, nil
 	}
-	// by the clock as well: another session may have raised it, and then it was lost
-	out := b.next(s.wanted(b, max(floor, interlock.CounterAt(s.d.options.Now()))))
-	if out.Base > interlock.MaxCounter {
-		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: errExhausted}
+	if err := driver.SameClock(own, server); err != nil {
+		return base{}, refusedBase(err)
 	}
-	stat, err = s.writeBase(ctx, b, encode(out))
+	// by the clock as well: another session may have raised it, and then it was
+	// lost; and beyond it, so that others who open now find it high enough
+	return s.putBase(ctx, b, s.wanted(b, max(floor, interlock.CounterAt(own))+driver.Headroom.Microseconds()))
+}
+
+// putBase writes a new scale over b, with records if there are any.
+func (s *session) putBase(ctx context.Context, b base, next scale, records ...any) (base, error) {
+	out := b.next(next)
+	if out.Base > interlock.MaxCounter {
+		return base{}, refusedBase(errExhausted)
+	}
+	stat, err := s.writeBase(ctx, b, encode(out), records...)
 	if err != nil {
 		return base{}, err
 	}
 	return base{scale: out.scale, version: stat.Version, mod: stat.Mzxid, since: stat.Mzxid, earlier: out.Earlier, mark: b.mark}, nil
 }
 
+// repairBase lowers an implausible base to the clock, if Options ask for that, and
+// records it as a forced release of driver.BaseName.
+func (s *session) repairBase(ctx context.Context, b base, server time.Time, implausible error) (base, error) {
+	repair := s.d.options.Seed.Repair
+	if s.d.mu.Lock(); s.seen != (scale{}) {
+		repair = nil
+	}
+	s.d.mu.Unlock()
+	if repair == nil {
+		return base{}, refusedBase(implausible)
+	}
+	if err := driver.SameClock(s.d.options.Now(), server); err != nil {
+		return base{}, refusedBase(err)
+	}
+	if err := s.d.makeRecords(ctx, s); err != nil {
+		return base{}, err
+	}
+	next := scale{Base: interlock.CounterAt(s.d.options.Now().Add(driver.Headroom)), Anchor: b.mod}
+	record := broken{Name: driver.BaseName, Owner: text(fmt.Sprintf("base %d, now %d", b.Base, next.Base)),
+		Reason: text(repair.Reason), By: text(repair.By)}
+	return s.putBase(ctx, b, next, &zk.CreateRequest{Path: s.d.layout.breaks() + "/b-", Data: encode(record),
+		Acl: s.d.options.ACL, Flags: zk.FlagSequence})
+}
+
+func refusedBase(err error) error {
+	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
+}
+
 // writeBase writes over b, and over no other.
-func (s *session) writeBase(ctx context.Context, b base, data []byte) (*zk.Stat, error) {
+func (s *session) writeBase(ctx context.Context, b base, data []byte, records ...any) (*zk.Stat, error) {
 	path := s.d.layout.base()
-	done, err := ask(ctx, s, opRaise, "", func(c *zk.Conn) ([]zk.MultiResponse, error) {
-		return c.Multi(
-			&zk.CheckVersionRequest{Path: path + "/" + b.mark, Version: -1},
-			&zk.SetDataRequest{Path: path, Data: data, Version: b.version},
-		)
-	})
+	ops := append([]any{
+		&zk.CheckVersionRequest{Path: path + "/" + b.mark, Version: -1},
+		&zk.SetDataRequest{Path: path, Data: data, Version: b.version},
+	}, records...)
+	done, err := ask(ctx, s, opRaise, "", func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +291,7 @@ func (s *session) readBase(ctx context.Context) (base, error) {
 	}
 	b, err := readBase(r.data, r.stat)
 	if err != nil {
-		return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
+		return base{}, refusedBase(err)
 	}
 	if len(marks) > 0 {
 		b.mark = slices.Min(marks) // those who made the node at once may have made several

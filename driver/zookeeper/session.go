@@ -116,7 +116,11 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 			return err
 		}
 	}
-	if _, err := s.raiseBase(ctx, interlock.CounterAt(s.d.options.Now())); err != nil {
+	floor, err := s.d.options.Seed.Floor(s.d.options.Now())
+	if err != nil {
+		return refusedBase(err)
+	}
+	if _, err := s.raiseBase(ctx, floor); err != nil {
 		return err
 	}
 	s.d.tasks.Go(s.renew)

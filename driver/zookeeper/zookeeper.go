@@ -51,6 +51,8 @@ type Options struct {
 	// Dial connects to a server; nil means plain TCP. For TLS pass the
 	// DialContext of a tls.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Seed says where tokens start, for a move or a repair.
+	Seed driver.Seed
 	// Now is the wall clock that seeds tokens; nil means time.Now.
 	Now func() time.Time
 }
@@ -80,6 +82,9 @@ func (o *Options) complete() (Options, error) {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if err := c.Seed.Validate(); err != nil {
+		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: err}
 	}
 	if why := c.fault(); why != "" {
 		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: fmt.Errorf("%s", why)}
