@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
-# ZooKeeper from the system's package manager (apt-get, as root or by sudo
+# ZooKeeper, and the shells zsh and fish, from the system's package manager (apt-get, as root or by sudo
 # without a password; it asks first if there is somebody to ask); etcd, etcdctl
 # and kube-apiserver from their Go modules; redis-py and kazoo by pip, Curator by
 # Maven. What cannot be had is said in one line each, and is an error only if
@@ -60,6 +60,7 @@ how() {
 	pgbouncer) echo "apt-get install pgbouncer" ;;
 	mariadb) echo "apt-get install mariadb-server" ;;
 	zookeeper) echo "apt-get install zookeeper default-jre-headless" ;;
+	zsh | fish) echo "apt-get install $1" ;;
 	*) echo "its Go module could not be built, see above" ;;
 	esac
 }
@@ -73,6 +74,8 @@ have pgbouncer || packages+=(pgbouncer)
 have mariadb || packages+=(mariadb-server)
 have maven || packages+=(maven default-jdk-headless)
 have pip || packages+=(python3-pip)
+have zsh || packages+=(zsh)
+have fish || packages+=(fish)
 if [ ${#packages[@]} -gt 0 ] && may_install "${packages[@]}"; then
 	install_packages "${packages[@]}" || true
 fi
@@ -89,7 +92,7 @@ failed=
 # The clients of other projects that our locks meet in the tests of interop.
 scripts/interop-redis.sh || failed=yes
 scripts/interop-zookeeper.sh || failed=yes
-for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver; do
+for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver zsh fish; do
 	if have "$backend"; then
 		continue
 	fi

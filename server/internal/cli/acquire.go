@@ -167,7 +167,7 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 	var held *interlock.HeldError
 	switch {
 	case errors.As(err, &held) && held.Owner != "":
-		return fail(exitNotAcquired, "not acquired: %q is held by %s", name, plain(held.Owner))
+		return fail(exitNotAcquired, "not acquired: %q is held by %s", name, held.Owner)
 	case errors.Is(err, interlock.ErrHeld):
 		return fail(exitNotAcquired, "not acquired: %q is held by another", name)
 	}
@@ -290,15 +290,15 @@ func (n *notice) tell(ctx context.Context) {
 }
 
 // describe is a holder on one line.
-func describe(c driver.Contender) string {
-	text := plain(c.Owner)
+func describe(c driver.Contender) text {
+	t := line("%s", c.Owner)
 	if c.Token != 0 {
-		text += fmt.Sprintf(" with token %d", c.Token)
+		t += line(" with token %d", c.Token)
 	}
 	if !c.Since.IsZero() {
-		text += " since " + c.Since.Local().Format(time.DateTime)
+		t += line(" since %s", c.Since.Local().Format(time.DateTime))
 	}
-	return text
+	return t
 }
 
 func (n *notice) position() string {

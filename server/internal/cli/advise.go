@@ -82,7 +82,7 @@ func (a *app) advise(guides *advise.Guides, id string, given []string) error {
 		} else if err != nil {
 			return fail(exitFailed, "read the answer: %w", err)
 		}
-		a.say("the same again: %s advise %s%s\n", a.program, guide.ID, asFlags(guide, answers))
+		a.say("the same again: %s\n", command(append([]string{a.program, "advise", guide.ID}, asFlags(guide, answers)...)...))
 	}
 	row, ok := guide.Choose(answers)
 	if !ok {
@@ -92,7 +92,7 @@ func (a *app) advise(guides *advise.Guides, id string, given []string) error {
 		Guide   string            `json:"guide"`
 		Answers map[string]string `json:"answers"`
 		advise.Row
-	}{guide.ID, answers, row}, row.Text())
+	}{guide.ID, answers, row}, lines(row.Text()))
 }
 
 func parseAnswers(guides *advise.Guides, guide advise.Guide, given []string) (map[string]string, error) {
@@ -123,22 +123,20 @@ func unanswered(guide advise.Guide, answers map[string]string) (missing []string
 }
 
 // howToAnswer lists what is missing for those who have no terminal.
-func howToAnswer(guides *advise.Guides, missing []string) string {
-	var b strings.Builder
-	b.WriteString("no terminal to ask on, and these are not answered:")
+func howToAnswer(guides *advise.Guides, missing []string) text {
+	var t text = "no terminal to ask on, and these are not answered:"
 	for _, id := range missing {
 		q, _ := guides.Question(id)
-		b.WriteString("\n  --answer " + id + "=" + strings.Join(q.IDs(), "|") + "   " + q.Ask)
+		t += line("\n  --answer %s=%s   %s", id, strings.Join(q.IDs(), "|"), q.Ask)
 	}
-	return b.String()
+	return t
 }
 
-func asFlags(guide advise.Guide, answers map[string]string) string {
-	var b strings.Builder
+func asFlags(guide advise.Guide, answers map[string]string) (flags []string) {
 	for _, id := range guide.Asks {
-		b.WriteString(" --answer " + id + "=" + answers[id])
+		flags = append(flags, "--answer", id+"="+answers[id])
 	}
-	return b.String()
+	return flags
 }
 
 // listGuides shows what there is to ask.
@@ -160,9 +158,9 @@ func (a *app) listGuides(guides *advise.Guides) error {
 		views = append(views, v)
 		rows = append(rows, []string{g.ID, g.Title, strings.Join(g.Asks, ", ")})
 	}
-	text := table(rows) + "\nanswers:\n"
+	t := table(rows) + "\nanswers:\n"
 	for _, q := range guides.Questions {
-		text += "  " + q.ID + "=" + strings.Join(q.IDs(), "|") + "\n"
+		t += line("  %s=%s\n", q.ID, strings.Join(q.IDs(), "|"))
 	}
-	return a.print(views, text)
+	return a.print(views, t)
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -94,11 +95,45 @@ func (a *app) heldOrAwaited(ctx context.Context, prefix string) (names []string)
 	_ = a.inspect(ctx, func(ctx context.Context, v *viewed) error {
 		locks, _, err := v.Locks(ctx, prefix, completionNames)
 		for _, l := range locks {
-			if plain(l.Name) == l.Name { // others would have to be quoted for the shell
+			if safeWord(l.Name) && !strings.HasPrefix(l.Name, "-") { // that would be taken for a flag
 				names = append(names, l.Name)
 			}
 		}
 		return err
 	})
 	return names
+}
+
+// offers is the writer of what a shell is offered, one word a line, with its
+// description behind a tab. Shells insert a part of a word without quotes, and
+// run what they have inserted: only words that no shell expands get through,
+// wherever they come from.
+type offers struct{ to io.Writer }
+
+// Write is [io.Writer]'s. It is called with whole lines.
+func (o *offers) Write(p []byte) (int, error) {
+	var safe strings.Builder
+	for line := range strings.Lines(string(p)) {
+		word, about, described := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if !safeWord(word) {
+			continue
+		}
+		safe.WriteString(word)
+		if described {
+			safe.WriteString("\t" + strings.Map(describing, about))
+		}
+		safe.WriteByte('\n')
+	}
+	if _, err := io.WriteString(o.to, safe.String()); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// describing drops what a shell could expand from a description.
+func describing(r rune) rune {
+	if strings.ContainsRune("`$\\\"'<>&|;(){}[]*?!~#^", r) || unprintable(r) {
+		return -1
+	}
+	return r
 }

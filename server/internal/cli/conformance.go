@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -74,17 +72,17 @@ func (a *app) conform(ctx context.Context, o conformance.Options) error {
 		return fail(exitUnreachable, "cannot judge %s: %w", o.URL, err)
 	}
 	v := conformView{Plays: report.Plays, Messages: report.Messages, Failures: []conformFailView{}}
-	var text strings.Builder
+	var t text
 	for _, f := range report.Failures {
 		view := conformFailView{string(f.Protocol), f.Play, nil, f.Position, string(f.Operation), f.Expected, f.Got}
 		for _, op := range f.Sequence {
 			view.Sequence = append(view.Sequence, string(op))
 		}
 		v.Failures = append(v.Failures, view)
-		fmt.Fprintln(&text, plain(f.String()))
+		t += line("%s\n", f.String())
 	}
-	fmt.Fprintf(&text, "%d plays, %d messages, %d failures\n", v.Plays, v.Messages, len(v.Failures))
-	if err := a.print(v, text.String()); err != nil {
+	t += line("%d plays, %d messages, %d failures\n", v.Plays, v.Messages, len(v.Failures))
+	if err := a.print(v, t); err != nil {
 		return err
 	}
 	if err := bySignal(ctx); err != nil {

@@ -169,7 +169,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return fail(exitFailed, "cannot listen on %s: %w", f.listen, err)
 	}
-	fmt.Fprintf(a.out, "coordinating on http://%s, journal on %v\n", l.Addr(), target)
+	a.serves(serving{l.Addr().String(), target.String()}, line("coordinating on http://%s, journal on %v\n", l.Addr(), target))
 	err = s.Serve(ctx, l)
 	var asked *signalled
 	if errors.As(err, &asked) || errors.Is(err, context.Canceled) {

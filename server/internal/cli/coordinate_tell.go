@@ -16,23 +16,23 @@ import (
 func (a *app) tell(o *web.Options, calls bool) {
 	sagas := &observe.Saga{
 		Dead: func(e observe.SagaDead) {
-			a.say("saga %s waits for you: the undo of %s was given up; see interlock saga show %[1]s", plain(e.Saga), plain(strings.Join(e.Steps, ", ")))
+			a.say("saga %s waits for you: the undo of %s was given up; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
 		},
 		Stuck: func(e observe.SagaStuck) {
-			a.say("saga %s has to go on, and step %s has failed %d times: %v", plain(e.Saga), plain(e.Step), e.Attempts, e.Err)
+			a.say("saga %s has to go on, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
 		},
 	}
 	bookings := &observe.TCC{Dead: func(e observe.TCCDead) {
-		a.say("transaction %s waits for you: it is decided to %s it, and that is refused by %s; see interlock tcc show %[1]s",
-			plain(e.Transaction), e.Decision, plain(strings.Join(e.Branches, ", ")))
+		a.say("transaction %s waits for you: it is decided to %s it, and that is refused by %s; see %s",
+			e.Transaction, e.Decision, strings.Join(e.Branches, ", "), command("interlock", "tcc", "show", e.Transaction))
 	}}
 	commits := &observe.TwoPC{
 		Heuristic: func(e observe.TwoPCHeuristic) {
-			a.say("transaction %s waits for you: it was finished otherwise than decided by %s: %v; see interlock xa show %[1]s",
-				plain(e.Transaction), plain(strings.Join(e.Participants, ", ")), e.Err)
+			a.say("transaction %s waits for you: it was finished otherwise than decided by %s: %v; see %s",
+				e.Transaction, strings.Join(e.Participants, ", "), e.Err, command("interlock", "xa", "show", e.Transaction))
 		},
 		Orphan: func(e observe.TwoPCOrphan) {
-			a.say("transaction %s has been in doubt at %s for %v: %s", plain(e.Transaction), plain(e.Participant), e.Age.Round(time.Second), because(e.Verdict, e.Err))
+			a.say("transaction %s has been in doubt at %s for %v: %s", e.Transaction, e.Participant, e.Age.Round(time.Second), because(e.Verdict, e.Err))
 		},
 	}
 	if calls {
@@ -53,7 +53,7 @@ func (a *app) tried(what, id, branch, operation string, err error, again time.Du
 	if again > 0 {
 		next = "again in " + again.Round(time.Millisecond).String()
 	}
-	a.say("%s %s: %s %s: %v (%s)", what, plain(id), operation, plain(branch), err, next)
+	a.say("%s %s: %s %s: %v (%s)", what, id, operation, branch, err, next)
 }
 
 // undo is the operation of a saga's call.

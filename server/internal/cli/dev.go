@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -134,11 +133,11 @@ func devError(err error) error {
 }
 
 func (a *app) greet(r devRecord, found bool, took time.Duration) {
-	flag := ""
+	var flag text
 	if !found {
-		flag = " --backend etcd://" + r.Endpoint
+		flag = " " + command("--backend", "etcd://"+r.Endpoint)
 	}
-	fmt.Fprintf(a.out, `interlock dev: etcd %s on %s, ready in %.2f s
+	a.serves(serving{r.Endpoint, r.DataDir}, line(`interlock dev: etcd %s on %s, ready in %.2f s
 data in %s
 
 Try, in another terminal:
@@ -147,7 +146,7 @@ Try, in another terminal:
   etcdctl --endpoints=%[2]s get --prefix ""
 
 Ctrl-C stops it.
-`, etcd.Version, r.Endpoint, took.Seconds(), r.DataDir, a.program, flag)
+`, etcd.Version, r.Endpoint, took.Seconds(), r.DataDir, command(a.program), flag))
 }
 
 // serveUntil ends with a signal, or when etcd ends by itself, and stops the

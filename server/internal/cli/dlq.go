@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -68,7 +67,7 @@ func (m *mailbox) printLetters(letters []outbox.Letter) error {
 	rows := [][]string{{"ID", "TOPIC", "KEY", "DIED", "ATTEMPTS", "WHY"}}
 	for _, l := range letters {
 		views = append(views, viewLetter(l))
-		rows = append(rows, []string{plain(l.ID), plain(l.Topic), plain(l.Key), l.Died.Local().Format(time.DateTime), fmt.Sprint(l.Attempts), plain(l.LastError)})
+		rows = append(rows, []string{l.ID, l.Topic, l.Key, l.Died.Local().Format(time.DateTime), fmt.Sprint(l.Attempts), l.LastError})
 	}
 	text := table(rows)
 	if len(letters) == 0 {
@@ -146,19 +145,15 @@ func viewLetter(l outbox.Letter) letterView {
 		LastError: l.LastError, Added: l.Added.UTC(), Died: l.Died.UTC()}
 }
 
-func describeLetter(l outbox.Letter) string {
-	var b strings.Builder
-	for _, f := range [][2]string{{"id", l.ID}, {"topic", l.Topic}, {"key", l.Key}, {"why", l.LastError}} {
-		fmt.Fprintf(&b, "%-9s %s\n", f[0], plain(f[1]))
-	}
-	fmt.Fprintf(&b, "%-9s %d\n%-9s %s\n%-9s %s\n", "attempts", l.Attempts, "added", l.Added.Local().Format(time.DateTime), "died", l.Died.Local().Format(time.DateTime))
+func describeLetter(l outbox.Letter) text {
+	list := [][2]string{{"id", l.ID}, {"topic", l.Topic}, {"key", l.Key}, {"why", l.LastError}, {"attempts", fmt.Sprint(l.Attempts)},
+		{"added", l.Added.Local().Format(time.DateTime)}, {"died", l.Died.Local().Format(time.DateTime)}}
 	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
-		fmt.Fprintf(&b, "%-9s %s: %s\n", "header", plain(name), plain(l.Headers[name]))
+		list = append(list, [2]string{"header", name + ": " + l.Headers[name]})
 	}
+	payload := string(l.Payload)
 	if !utf8.Valid(l.Payload) {
-		fmt.Fprintf(&b, "%-9s %d bytes that are no text; -o json has them\n", "payload", len(l.Payload))
-		return b.String()
+		payload = fmt.Sprintf("%d bytes that are no text; -o json has them", len(l.Payload))
 	}
-	fmt.Fprintf(&b, "%-9s %s\n", "payload", plain(string(l.Payload)))
-	return b.String()
+	return fields(append(list, [2]string{"payload", payload})...)
 }

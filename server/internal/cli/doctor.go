@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -74,21 +73,17 @@ func (a *app) url() string {
 }
 
 // findings are a line for each, the worst first, and what to do below.
-func findings(r doctor.Report, all bool) string {
-	var b strings.Builder
+func findings(r doctor.Report, all bool) (t text) {
 	for severity := doctor.Critical; severity >= doctor.OK; severity-- {
 		for _, f := range r.Findings {
 			if f.Severity != severity || severity == doctor.OK && !all {
 				continue
 			}
-			b.WriteString(pad(severity.String(), 9) + pad(f.ID, 21) + plain(f.Seen) + "\n")
+			t += line("%-8s %-20s %s\n", severity.String(), f.ID, f.Seen)
 			if severity != doctor.OK {
-				b.WriteString(pad("", 9) + "why  " + f.Why + "\n" + pad("", 9) + "do   " + f.Do + "\n")
+				t += line("%9swhy  %s\n%9sdo   %s\n", "", f.Why, "", f.Do)
 			}
 		}
 	}
-	b.WriteString(r.Status.String() + ": " + r.Backend + "\n")
-	return b.String()
+	return t + line("%s: %s\n", r.Status.String(), r.Backend)
 }
-
-func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-len(s), 1)) }

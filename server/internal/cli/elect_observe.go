@@ -87,19 +87,19 @@ func (a *app) printLeader(name string, l elect.Leader) error {
 		Name   string      `json:"name"`
 		Leader *leaderView `json:"leader"` // null if nobody leads
 	}{Name: name}
-	text := "nobody leads " + plain(name) + "\n"
+	t := line("nobody leads %s\n", name)
 	if l.Owner != "" {
 		view.Leader = viewLeader(l)
-		text = plain(l.Identity) + " leads " + plain(name) + ", token " + l.Token.String()
+		t = line("%s leads %s, token %d", l.Identity, name, l.Token)
 		if len(l.Data) > 0 {
-			text += ", " + plain(string(l.Data))
+			t += line(", %s", string(l.Data))
 		}
 		if l.Nominee != "" {
-			text += ", to be followed by " + plain(l.Nominee)
+			t += line(", to be followed by %s", l.Nominee)
 		}
-		text += "\n"
+		t += "\n"
 	}
-	return a.print(view, text)
+	return a.print(view, t)
 }
 
 func viewLeader(l elect.Leader) *leaderView {

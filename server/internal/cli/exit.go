@@ -61,8 +61,12 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
+// fail makes a failure whose text is safe to print, as [line] does.
 func fail(code int, format string, args ...any) error {
-	return &failure{code, fmt.Errorf(format, args...)}
+	if false {
+		_ = fmt.Errorf(format, args...) // so that vet checks the arguments
+	}
+	return &failure{code, fmt.Errorf(format, escaped(args)...)}
 }
 
 func usage(format string, args ...any) error { return fail(exitUsage, format, args...) }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/user"
 	"strings"
@@ -66,7 +65,7 @@ func (a *app) guardShowCommand(table *string) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(viewMark(args[0], m), fmt.Sprintf("%s: %s\n", plain(args[0]), describeMark(m)))
+				return a.print(viewMark(args[0], m), line("%s: %s\n", args[0], describeMark(m)))
 			})
 		},
 	}
@@ -97,7 +96,7 @@ Who did it, when, why and the mark before are kept beside the mark.`,
 					return err
 				}
 				return a.print(rebased{args[0], old.Token, interlock.Token(to), reason, by},
-					fmt.Sprintf("%s: mark set to %d by %s; before: %s\n", plain(args[0]), to, plain(by), describeMark(old)))
+					line("%s: mark set to %d by %s; before: %s\n", args[0], to, by, describeMark(old)))
 			})
 		},
 	}
@@ -147,20 +146,20 @@ func viewMark(resource string, m driver.Mark) markView {
 	return v
 }
 
-func describeMark(m driver.Mark) string {
-	text := "token " + m.Token.String()
+func describeMark(m driver.Mark) text {
+	t := line("token %d", m.Token)
 	switch {
 	case m.Token == 0 && m.Source == "":
 		return "no token has entered"
 	case m.Token == 0: // it was set to none by hand
-		text = "no token has entered since the " + plain(m.Source)
+		t = line("no token has entered since the %s", m.Source)
 	case m.Source != "":
-		text += " by " + plain(m.Source)
+		t += line(" by %s", m.Source)
 	}
 	if !m.Raised.IsZero() {
-		text += " at " + m.Raised.Local().Format(time.DateTime)
+		t += line(" at %s", m.Raised.Local().Format(time.DateTime))
 	}
-	return text
+	return t
 }
 
 // whoami is who a correction is recorded under unless --by says otherwise.

@@ -58,7 +58,7 @@ func (a *app) enter(ctx context.Context, table, resource string, f *enterFlags) 
 			return refusal(err)
 		}
 		return a.print(entered{resource, raise.Token, len(writes)},
-			fmt.Sprintf("%s: token %d entered%s\n", plain(resource), raise.Token, written(len(writes))))
+			line("%s: token %d entered%s\n", resource, raise.Token, written(len(writes))))
 	})
 }
 

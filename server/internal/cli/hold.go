@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -46,11 +44,7 @@ func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	}
 	defer g.close()
 	defer g.release()
-	line, err := json.Marshal(granted{Lock: name, Token: g.Token(), Owner: g.Owner(), TTLMS: f.ttl.Milliseconds()})
-	if err != nil {
-		return fail(exitBug, "write JSON: %w", err)
-	}
-	if _, err := fmt.Fprintf(a.out, "%s\n", line); err != nil {
+	if err := a.printJSON(granted{Lock: name, Token: g.Token(), Owner: g.Owner(), TTLMS: f.ttl.Milliseconds()}); err != nil {
 		return fail(exitUsage, "nobody reads the grant: %w", err)
 	}
 	return untilEnd(ctx, g, a.in)

@@ -30,7 +30,7 @@ point, and under a partition. The same every time; it takes a few seconds.`,
 			if err != nil {
 				return err
 			}
-			return a.print(r, r.String())
+			return a.print(r, lines(r.String()))
 		},
 	}
 }

@@ -175,7 +175,7 @@ func (v *viewed) shedLock(ctx context.Context, prefix string, f listFlags) ([]dr
 			backend.ShedLockTable, err)
 		return nil, nil
 	case err == nil && !ok && f.shedlock != "":
-		return nil, fail(exitConfig, "there is no table %s in this database", plain(f.shedlock))
+		return nil, fail(exitConfig, "there is no table %s in this database", f.shedlock)
 	}
 	return locks, err
 }
@@ -193,7 +193,7 @@ func (a *app) printList(locks []driver.LockState, more bool) error {
 	rows := [][]string{{"NAME", "HOLDER", "TOKEN", "SINCE", "EXPIRES", "WAITERS"}}
 	for _, l := range locks {
 		views = append(views, view(l, now))
-		row := append([]string{plain(l.Name)}, "-", "-", "-", "-")
+		row := append([]string{l.Name}, "-", "-", "-", "-")
 		if l.Holder != nil {
 			copy(row[1:], contenderRow(*l.Holder))
 		}
@@ -226,9 +226,9 @@ func (a *app) showCommand() *cobra.Command {
 	}
 }
 
-func showText(l driver.LockState) string {
+func showText(l driver.LockState) text {
 	if l.Holder == nil && len(l.Waiters) == 0 {
-		return fmt.Sprintf("%s is free\n", plain(l.Name))
+		return line("%s is free\n", l.Name)
 	}
 	rows := [][]string{{"", "OWNER", "TOKEN", "SINCE", "EXPIRES"}}
 	if l.Holder != nil {
@@ -242,7 +242,7 @@ func showText(l driver.LockState) string {
 
 // contenderRow is owner, token, since and what is left, as text.
 func contenderRow(c driver.Contender) []string {
-	row := []string{plain(c.Owner), "-", "-", "-"}
+	row := []string{c.Owner, "-", "-", "-"}
 	if c.Foreign {
 		row[0] += " (foreign)"
 	}

@@ -64,7 +64,7 @@ func (v *viewed) printHistory(name string, records []driver.Broken) error {
 		if r.Token != 0 {
 			token = r.Token.String()
 		}
-		rows = append(rows, []string{r.At.Local().Format(time.DateTime), plain(r.Name), plain(r.Owner), token, plain(r.By), plain(r.Reason)})
+		rows = append(rows, []string{r.At.Local().Format(time.DateTime), r.Name, r.Owner, token, r.By, r.Reason})
 	}
 	return v.app.print(struct {
 		Releases []brokenView `json:"releases"`
@@ -75,7 +75,7 @@ func ofName(name string) string {
 	if name == "" {
 		return ""
 	}
-	return " of " + plain(name)
+	return " of " + name
 }
 
 // brokenView is the JSON form of a forced release; docs/cli.md promises it.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -92,9 +91,9 @@ func (f *forced) holder(ctx context.Context, v *viewed) (driver.Contender, error
 	case err != nil:
 		return driver.Contender{}, err
 	case state.Holder == nil:
-		return driver.Contender{}, fail(exitFailed, "nobody holds %s", plain(f.name))
+		return driver.Contender{}, fail(exitFailed, "nobody holds %s", f.name)
 	case f.owner != "" && state.Holder.Owner != f.owner:
-		return driver.Contender{}, fail(exitNotAcquired, "not released: %s is held by %s", plain(f.name), describe(*state.Holder))
+		return driver.Contender{}, fail(exitNotAcquired, "not released: %s is held by %s", f.name, describe(*state.Holder))
 	}
 	return *state.Holder, nil
 }
@@ -102,14 +101,14 @@ func (f *forced) holder(ctx context.Context, v *viewed) (driver.Contender, error
 // confirm asks the person at the terminal, and makes sure that what was shown is
 // still so: the name of a foreign holder may be one that it always has.
 func (f *forced) confirm(ctx context.Context, v *viewed, shown driver.Contender) (driver.Contender, error) {
-	f.app.say("%s is held by %s%s", plain(f.name), describe(shown), kindOf(shown))
+	f.app.say("%s is held by %s%s", f.name, describe(shown), kindOf(shown))
 	f.warn(v, shown)
 	if !f.ask() {
 		return shown, fail(exitFailed, "not released")
 	}
 	now, err := f.holder(ctx, v)
 	if err == nil && (now.Owner != shown.Owner || now.Token != shown.Token || !now.Since.Equal(shown.Since)) {
-		err = fail(exitNotAcquired, "not released: by now %s is held by %s", plain(f.name), describe(now))
+		err = fail(exitNotAcquired, "not released: by now %s is held by %s", f.name, describe(now))
 	}
 	return now, err
 }
@@ -133,7 +132,7 @@ func (f *forced) warn(v *viewed, holder driver.Contender) {
 }
 
 func (f *forced) ask() bool {
-	_, _ = io.WriteString(f.app.err, f.app.program+": release it? [y/N] ")
+	f.app.ask("%s: release it? [y/N] ", f.app.program)
 	answer, _ := bufio.NewReader(f.app.in).ReadString('\n') // no answer is no
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes"
@@ -147,11 +146,11 @@ func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) e
 	switch {
 	case err != nil && errors.As(err, &own) && own.Kind == interlock.Uncertain:
 		return f.app.unreached(v.target, fail(exitUnreachable,
-			"it is not known whether %s was released: look with locks show, and repeat it if need be: %w", plain(f.name), err))
+			"it is not known whether %s was released: look with locks show, and repeat it if need be: %w", f.name, err))
 	case err != nil:
 		return f.app.unreached(v.target, err)
 	case !ok:
-		return fail(exitNotAcquired, "not released: %s is no longer held by %s", plain(f.name), plain(holder.Owner))
+		return fail(exitNotAcquired, "not released: %s is no longer held by %s", f.name, holder.Owner)
 	}
 	if f.yes { // else it was told before
 		f.warn(v, holder)
@@ -159,10 +158,6 @@ func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) e
 	return f.app.print(viewBroken(record), releasedText(record))
 }
 
-func releasedText(r driver.Broken) string {
-	text := plain(r.Name) + ": taken from " + plain(r.Owner)
-	if r.Token != 0 {
-		text += " with token " + r.Token.String()
-	}
-	return text + " by " + plain(r.By) + ": " + plain(r.Reason) + "\n"
+func releasedText(r driver.Broken) text {
+	return line("%s: taken from %s by %s: %s\n", r.Name, describe(driver.Contender{Owner: r.Owner, Token: r.Token}), r.By, r.Reason)
 }

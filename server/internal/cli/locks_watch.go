@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -276,7 +275,7 @@ func (w *watch) saw(l driver.LockState) error {
 		At     time.Time `json:"at"` // by our clock
 		Change string    `json:"change"`
 		lockView
-	}{now.UTC(), change, view(l, now)}, now.Format(time.TimeOnly)+"  "+changeText(l)+"\n")
+	}{now.UTC(), change, view(l, now)}, line("%s  %s\n", now.Format(time.TimeOnly), changeText(l)))
 }
 
 // changeOf is held (by another than before), free, or waiters; empty if nothing
@@ -294,17 +293,17 @@ func changeOf(old, now driver.LockState) string {
 	return ""
 }
 
-func changeText(l driver.LockState) string {
-	text := plain(l.Name) + " is free"
+func changeText(l driver.LockState) text {
+	t := line("%s is free", l.Name)
 	if l.Holder != nil {
-		text = plain(l.Name) + " is held by " + describe(*l.Holder) + kindOf(*l.Holder)
+		t = line("%s is held by %s%s", l.Name, describe(*l.Holder), kindOf(*l.Holder))
 	}
 	if len(l.Waiters) == 0 {
-		return text
+		return t
 	}
 	owners := make([]string, len(l.Waiters))
 	for i, c := range l.Waiters {
-		owners[i] = plain(c.Owner)
+		owners[i] = c.Owner
 	}
-	return text + "; " + strconv.Itoa(len(l.Waiters)) + " waiting: " + strings.Join(owners, ", ")
+	return t + line("; %d waiting: %s", len(l.Waiters), strings.Join(owners, ", "))
 }

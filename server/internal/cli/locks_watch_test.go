@@ -3,6 +3,7 @@ package cli_test
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,8 +41,9 @@ func next(t *testing.T, p *testbed.Process, name, change string) watchedLine {
 // holding takes a lock and returns when it is held.
 func holding(t *testing.T, url, name string, args ...string) *testbed.Process {
 	t.Helper()
-	p := testbed.Command(t, program(t), append([]string{"locks", "hold", name, "--backend", url}, args...)...)
-	if line := p.Line(patience); !strings.Contains(line, `"lock":"`+name+`"`) {
+	p := testbed.Command(t, program(t), slices.Concat([]string{"locks", "hold", "--backend", url}, args, []string{"--", name})...)
+	var grant struct{ Lock string }
+	if line := p.Line(patience); json.Unmarshal([]byte(line), &grant) != nil || grant.Lock != name {
 		t.Fatalf("it said %q; %s", line, p.Stderr())
 	}
 	return p

@@ -19,18 +19,18 @@ func lookUp(name string) (path string, err error) {
 	case err == nil || errors.Is(err, exec.ErrDot): // a PATH with "." in it means it
 		return path, nil
 	case strings.ContainsRune(name, filepath.Separator) && errors.Is(err, fs.ErrNotExist):
-		return "", fail(exitNotFound, "command not found: %s", plain(name))
+		return "", fail(exitNotFound, "command not found: %s", name)
 	case strings.ContainsRune(name, filepath.Separator):
 		return "", notExecutable(name)
 	}
 	if found := onPath(name); found != "" {
 		return "", notExecutable(found)
 	}
-	return "", fail(exitNotFound, "command not found: %s", plain(name))
+	return "", fail(exitNotFound, "command not found: %s", name)
 }
 
 func notExecutable(path string) error {
-	return fail(exitNotRunnable, "command not executable: %s", plain(path))
+	return fail(exitNotRunnable, "command not executable: %s", path)
 }
 
 // onPath finds a file that has the name but may not be executed.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -170,17 +169,17 @@ func (m *mailbox) buryCommand() *cobra.Command {
 
 // done tells what was done with messages.
 func (m *mailbox) done(what string, ids []string) error {
-	text := fmt.Sprintf("%s: none\n", what)
+	t := line("%s: none\n", what)
 	if len(ids) > 0 {
-		text = ""
+		t = ""
 	}
 	for _, id := range ids {
-		text += fmt.Sprintf("%s: %s\n", what, plain(id))
+		t += line("%s: %s\n", what, id)
 	}
 	return m.app.print(struct {
 		Done     string   `json:"done"`
 		Messages []string `json:"messages"`
-	}{what, append([]string{}, ids...)}, text)
+	}{what, append([]string{}, ids...)}, t)
 }
 
 // statusView is the JSON form of an outbox's status; docs/cli.md promises it.
@@ -234,25 +233,23 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func describeStatus(s outbox.Status) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "oldest undelivered: %v; keys that wait: %d; dead letters: %d\n", s.Oldest.Round(time.Millisecond), s.Keys, s.Dead)
+func describeStatus(s outbox.Status) text {
+	t := line("oldest undelivered: %v; keys that wait: %d; dead letters: %d\n", s.Oldest.Round(time.Millisecond), s.Keys, s.Dead)
 	rows := [][]string{{"SLICE", "READY", "PARKED", "OLDEST", "SERVED BY"}}
 	for _, l := range s.Slices {
 		owner := "nobody yet"
 		if l.Token != 0 {
-			owner = plain(l.Owner)
+			owner = l.Owner
 		}
 		rows = append(rows, []string{fmt.Sprint(l.Slice), fmt.Sprint(l.Ready), fmt.Sprint(l.Parked), l.Oldest.Round(time.Millisecond).String(), owner})
 	}
-	b.WriteString(table(rows))
+	t += table(rows)
 	if len(s.Waiting) == 0 {
-		return b.String()
+		return t
 	}
 	rows = [][]string{{"WAITS FOR", "TOPIC", "KEY", "WHY", "ATTEMPTS", "MESSAGES", "LAST ERROR"}}
 	for _, w := range s.Waiting {
-		rows = append(rows, []string{plain(w.ID), plain(w.Topic), plain(w.Key), w.Why, fmt.Sprint(w.Attempts), fmt.Sprint(w.Messages), plain(w.LastError)})
+		rows = append(rows, []string{w.ID, w.Topic, w.Key, w.Why, fmt.Sprint(w.Attempts), fmt.Sprint(w.Messages), w.LastError})
 	}
-	b.WriteString(table(rows))
-	return b.String()
+	return t + table(rows)
 }

@@ -4,50 +4,102 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"text/tabwriter"
-	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
 
 // print writes data, as one JSON document or as text, to the standard output.
-func (a *app) print(data any, text string) error {
+func (a *app) print(data any, t text) error {
 	if a.output == "json" {
-		line, err := json.Marshal(data)
-		if err != nil {
-			return fail(exitBug, "write JSON: %w", err)
-		}
-		text = string(line) + "\n"
+		return a.printJSON(data)
 	}
-	if _, err := io.WriteString(a.out, text); err != nil {
+	return a.write(t)
+}
+
+// printJSON writes one line of JSON to the standard output.
+func (a *app) printJSON(data any) error {
+	document, err := json.Marshal(data)
+	if err != nil {
+		return fail(exitBug, "write JSON: %w", err)
+	}
+	return a.write(text(document) + "\n")
+}
+
+func (a *app) write(t text) error {
+	if _, err := io.WriteString(a.out, string(t)); err != nil {
 		return fail(exitFailed, "write to the standard output: %w", err)
 	}
 	return nil
 }
 
-// table aligns rows; the first is the head.
-func table(rows [][]string) string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+// serving is the JSON form of where a server listens, and where its data is.
+type serving struct {
+	Endpoint string `json:"endpoint"`
+	Data     string `json:"data"`
+}
+
+// serves prints that a server is ready. It serves whether that is read or not.
+func (a *app) serves(s serving, t text) { _ = a.print(s, t) }
+
+// say writes a line for the person at the terminal. Nothing can be done if it
+// cannot.
+func (a *app) say(format string, args ...any) { a.ask("interlock: "+format+"\n", args...) }
+
+// ask writes a question: the cursor stays behind it.
+func (a *app) ask(format string, args ...any) {
+	_, _ = io.WriteString(a.err, string(line(format, args...)))
+}
+
+// terminal is a writer below all that is printed: no control character and no
+// character that changes the direction of writing gets through, whoever wrote
+// it. The escapes are those of JSON.
+type terminal struct {
+	out  io.Writer
+	rest []byte // the beginning of a character
+}
+
+// Write is [io.Writer]'s.
+func (t *terminal) Write(p []byte) (int, error) {
+	t.rest = append(t.rest, p...)
+	n := len(t.rest)
+	for back := 1; back < utf8.UTFMax && back <= n; back++ {
+		if tail := t.rest[n-back:]; utf8.RuneStart(tail[0]) {
+			if !utf8.FullRune(tail) {
+				n -= back
+			}
+			break
+		}
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	safe := escapeControls(string(t.rest[:n]))
+	t.rest = append(t.rest[:0], t.rest[n:]...)
+	if _, err := io.WriteString(t.out, safe); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func escapeControls(s string) string {
+	if !strings.ContainsFunc(s, isControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch high, low := utf16.EncodeRune(r); {
+		case !isControl(r):
+			b.WriteRune(r)
+		case high == utf8.RuneError:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		}
+	}
 	return b.String()
 }
 
-// plain shows what others wrote into a backend without letting it move the
-// cursor or start a line: as it is if it is printable, else quoted.
-func plain(s string) string {
-	for _, r := range s {
-		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
-			return strconv.QuoteToGraphic(s)
-		}
-	}
-	return s
-}
+func isControl(r rune) bool { return r != '\n' && r != '\t' && unprintable(r) }
 
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {

@@ -34,17 +34,27 @@ type app struct {
 
 // Run runs one command line, the program's name in front, and returns the exit
 // code.
-func Run(args []string) (code int) {
+func Run(args []string) int {
+	quietLibraries()
+	return newApp(args[0], os.Stdout, os.Stderr).run(args[1:])
+}
+
+func newApp(program string, out, err io.Writer) *app {
+	return &app{program: program, in: os.Stdin, out: &terminal{out: out}, err: &terminal{out: err}}
+}
+
+func (a *app) run(args []string) (code int) {
 	defer func() {
 		if bug := recover(); bug != nil {
-			fmt.Fprintf(os.Stderr, "interlock: a bug: %v\n%s", bug, debug.Stack())
+			a.say("a bug: %v\n%s", bug, lines(string(debug.Stack())))
 			code = exitBug
 		}
 	}()
-	quietLibraries()
-	a := &app{program: args[0], in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		a.out = &offers{to: a.out}
+	}
 	root := a.root()
-	root.SetArgs(args[1:])
+	root.SetArgs(args)
 	if err := root.ExecuteContext(context.Background()); err != nil {
 		a.say("%v", err)
 		return codeOf(err)
@@ -135,9 +145,6 @@ func (a *app) unreached(t backend.Target, err error) error {
 	if a.named() {
 		return fail(exitUnreachable, "cannot reach %v: %w", t, err)
 	}
-	return fail(exitUnreachable, "no backend was named and none answers at %v: start one with %q, or name one with --backend (%w)",
-		t, a.program+" dev", err)
+	return fail(exitUnreachable, "no backend was named and none answers at %v: start one with \"%s\", or name one with --backend (%w)",
+		t, command(a.program, "dev"), err)
 }
-
-// say tells the person at the terminal. Nothing can be done if it cannot.
-func (a *app) say(format string, args ...any) { fmt.Fprintf(a.err, "interlock: "+format+"\n", args...) }

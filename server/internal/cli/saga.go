@@ -72,11 +72,11 @@ func (l *ledger) refused(t backend.Target, err error) error {
 			name = "interlock_journal"
 		}
 		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another; a service makes it, as %s coordinate and saga start do",
-			plain(name), t, l.app.program)
+			name, t, l.app.program)
 	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
 		where := t.String()
 		if l.name != "" {
-			where += ", " + plain(l.name)
+			where += ", " + l.name
 		}
 		return fail(exitFailed, "%w (on %s: --backend and --journal name another)", err, where)
 	case errors.Is(err, saga.ErrState), errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch):

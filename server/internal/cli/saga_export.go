@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 
@@ -106,11 +105,11 @@ made anew shows no change: compare its last line with the one that you kept else
 			}
 			n, err := journal.Verify(in)
 			if err != nil {
-				return fail(exitFailed, "%s is not as it was written: %w", plain(args[0]), err)
+				return fail(exitFailed, "%s is not as it was written: %w", args[0], err)
 			}
 			return l.app.print(struct {
 				Records int `json:"records"`
-			}{n}, fmt.Sprintf("%d records, as they were written\n", n))
+			}{n}, line("%d records, as they were written\n", n))
 		},
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -43,7 +42,7 @@ func possible(err error) error {
 	if can == "" {
 		return err
 	}
-	return fmt.Errorf("%w (%s; interlock saga show %s)", err, can, plain(state.ID))
+	return fail(codeOf(err), "%w (%s; %s)", err, can, command("interlock", "saga", "show", state.ID))
 }
 
 // done tells what was done with a transaction.
@@ -51,7 +50,7 @@ func (l *ledger) done(what, id string) error {
 	return l.app.print(struct {
 		Done string `json:"done"`
 		ID   string `json:"id"`
-	}{what, id}, fmt.Sprintf("%s: %s\n", what, plain(id)))
+	}{what, id}, line("%s: %s\n", what, id))
 }
 
 func (l *ledger) sagaRetryCommand() *cobra.Command {

@@ -79,11 +79,11 @@ func (l *ledger) listSagas(ctx context.Context, f saga.Filter, limit int) error 
 	}
 	if len(views) > limit {
 		views = views[:limit]
-		l.app.say("there are more than %d: --limit, or --after %s for the next", limit, plain(views[limit-1].ID))
+		l.app.say("there are more than %d: --limit, or %s for the next", limit, command("--after", views[limit-1].ID))
 	}
 	rows := [][]string{{"ID", "TYPE", "STATE", "DUE", "WHY"}}
 	for _, v := range views {
-		rows = append(rows, []string{plain(v.ID), plain(v.Type), v.State, local(v.due), plain(v.why())})
+		rows = append(rows, []string{v.ID, v.Type, v.State, local(v.due), v.why()})
 	}
 	text := table(rows)
 	if len(views) == 0 {

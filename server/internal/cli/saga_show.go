@@ -91,7 +91,7 @@ func isOf(h driver.Head, protocol string) (kind string, err error) {
 	if of == "2pc" {
 		group = "xa"
 	}
-	return "", fail(exitFailed, "%q is of %s, not of %s: interlock %s show %s", h.Transaction, of, protocol, group, plain(h.Transaction))
+	return "", fail(exitFailed, "%q is of %s, not of %s: %s", h.Transaction, of, protocol, command("interlock", group, "show", h.Transaction))
 }
 
 func (l *ledger) sagaShowCommand() *cobra.Command {
@@ -140,14 +140,9 @@ func (l *ledger) printSaga(c chronicle) error {
 	last := c.moments[len(c.moments)-1]
 	v := sagaShown{ID: c.head.Transaction, Type: c.head.Type, State: string(last.State), Reason: last.Reason, Input: c.input,
 		Due: stamp(c.head.Due), Ended: stamp(c.head.Ended), Steps: append([]stepView{}, viewMoment(last).Steps...)}
-	var b strings.Builder
-	for _, f := range [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", v.State}, {"why", v.Reason}, {"input", string(v.Input)}} {
-		if f[1] != "" {
-			fmt.Fprintf(&b, "%-6s %s\n", f[0], plain(f[1]))
-		}
-	}
+	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", v.State}, {"why", v.Reason}, {"input", string(v.Input)}}
 	if !c.head.Due.IsZero() {
-		fmt.Fprintf(&b, "%-6s %s\n", "due", local(c.head.Due))
+		list = append(list, [2]string{"due", local(c.head.Due)})
 	}
 	rows := [][]string{{"STEP", "STATUS", "ATTEMPTS", "WHAT"}}
 	for _, p := range last.Steps {
@@ -155,16 +150,15 @@ func (l *ledger) printSaga(c chronicle) error {
 		if what == "" {
 			what = string(p.Output)
 		}
-		rows = append(rows, []string{plain(p.Step), p.Status, fmt.Sprint(p.Attempts), plain(what)})
+		rows = append(rows, []string{p.Step, p.Status, fmt.Sprint(p.Attempts), what})
 	}
 	records := [][]string{{"#", "WHEN", "RECORD", "STEP", "STATE", "WHO AND WHY"}}
 	for _, m := range c.moments {
 		view := viewMoment(m)
 		v.History = append(v.History, view)
-		records = append(records, []string{fmt.Sprint(m.Position), local(m.Written), m.Kind, plain(m.Step), string(m.State), view.who()})
+		records = append(records, []string{fmt.Sprint(m.Position), local(m.Written), m.Kind, m.Step, string(m.State), view.who()})
 	}
-	fmt.Fprintf(&b, "\n%s\n%s", table(rows), table(records))
-	return l.app.print(v, b.String())
+	return l.app.print(v, fields(list...)+"\n"+table(rows)+"\n"+table(records))
 }
 
 // who says in a line who did it, and why.

@@ -32,6 +32,7 @@ type orders struct {
 	engine *saga.Engine
 	order  saga.Definition[string]
 	well   atomic.Bool
+	said   string // at the end of what participants say
 
 	bookings *tcc.Manager
 	flight   tcc.Definition[string, string]
@@ -60,13 +61,13 @@ func serveOrders(t *testing.T, url string) *orders {
 		saga.Step("reserve", func(context.Context, string) (string, error) { return "shelf 7", nil }).
 			Undo("release", func(context.Context, string, *string) error {
 				if !s.well.Load() {
-					return errors.New("the stock does not answer")
+					return errors.New("the stock does not answer" + s.said)
 				}
 				return nil
 			}).Retry(quick),
 		saga.Step("pay", func(_ context.Context, item string) (int, error) {
 			if item == "bad" {
-				return 0, saga.Fail(errors.New("the card was refused"))
+				return 0, saga.Fail(errors.New("the card was refused" + s.said))
 			}
 			if item == "gone" {
 				return 0, saga.Ongoing(time.Hour)

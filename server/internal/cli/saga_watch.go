@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,11 +30,11 @@ does, with exit code 0 if it has succeeded and 1 if not; a dead letter ends it t
 }
 
 // next is what one does about a saga that has not succeeded.
-func next(s saga.State, id string) string {
+func next(s saga.State, id string) text {
 	if s == saga.DeadLetter {
 		return "help it by interlock saga retry, skip or resolve"
 	}
-	return "see interlock saga show " + plain(id)
+	return line("see %s", command("interlock", "saga", "show", id))
 }
 
 func (l *ledger) watchSaga(ctx context.Context, id string, poll time.Duration) error {
@@ -94,8 +92,8 @@ func (w *sagaWatch) look(ctx context.Context, j *journal.Journal) error {
 			continue
 		}
 		v := viewMoment(m)
-		text := fmt.Sprintf("%4d  %s  %-8s %-20s %s  %s\n", m.Position, local(m.Written), m.Kind, plain(m.Step), m.State, v.who())
-		if err := w.app.print(v, strings.TrimRight(text, " \n")+"\n"); err != nil {
+		t := line("%4d  %s  %-8s %-20s %s  %s", m.Position, local(m.Written), m.Kind, m.Step, m.State, v.who())
+		if err := w.app.print(v, trimmed(t)+"\n"); err != nil {
 			return err
 		}
 		w.shown, w.state = m.Position, m.State

@@ -85,7 +85,7 @@ func (l *ledger) bookingsCommand() *cobra.Command {
 					}
 					v := viewBooking(o)
 					views = append(views, v)
-					rows = append(rows, []string{plain(v.ID), plain(v.Type), v.Decision, v.State, plain(v.refusals())})
+					rows = append(rows, []string{v.ID, v.Type, v.Decision, v.State, v.refusals()})
 				}
 				return nil
 			}); err != nil {

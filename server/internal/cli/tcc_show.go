@@ -82,17 +82,12 @@ func showBooking(ctx context.Context, j *journal.Journal, id string) (v bookingS
 	return v, nil
 }
 
-func (v bookingShown) text() string {
-	var b strings.Builder
-	for _, f := range [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", v.State}, {"decision", v.Decision}, {"why", v.Reason},
-		{"refused by", v.refusals()}, {"skipped", strings.Join(v.Skipped, ", ")}} {
-		if f[1] != "" {
-			fmt.Fprintf(&b, "%-11s %s\n", f[0], plain(f[1]))
-		}
-	}
+func (v bookingShown) text() text {
+	t := fields([2]string{"id", v.ID}, [2]string{"type", v.Type}, [2]string{"state", v.State}, [2]string{"decision", v.Decision},
+		[2]string{"why", v.Reason}, [2]string{"refused by", v.refusals()}, [2]string{"skipped", strings.Join(v.Skipped, ", ")})
 	rows := [][]string{{"#", "WHEN", "RECORD", "BRANCH", "WHO AND WHY"}}
 	for _, r := range v.History {
-		rows = append(rows, []string{fmt.Sprint(r.Position), local(r.written), r.Kind, plain(r.Branch), plain(strings.TrimSpace(r.Actor + " " + r.Why))})
+		rows = append(rows, []string{fmt.Sprint(r.Position), local(r.written), r.Kind, r.Branch, strings.TrimSpace(r.Actor + " " + r.Why)})
 	}
-	return b.String() + "\n" + table(rows)
+	return t + "\n" + table(rows)
 }

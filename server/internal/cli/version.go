@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"log"
 	"runtime"
@@ -29,7 +28,7 @@ func (a *app) versionCommand() *cobra.Command {
   interlock version -o json          with the commit it was built from`,
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
-			return a.print(v, fmt.Sprintf("interlock %s (%s, etcd %s)\n", v.Version, v.Go, v.Etcd))
+			return a.print(v, line("interlock %s (%s, etcd %s)\n", v.Version, v.Go, v.Etcd))
 		},
 	}
 }

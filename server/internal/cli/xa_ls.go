@@ -74,10 +74,10 @@ func (v *xaList) find(ctx context.Context, m *twopc.Manager) error {
 	return nil
 }
 
-func (v *xaList) text() string {
+func (v *xaList) text() text {
 	rows := [][]string{{"PARTICIPANT", "IN DOUBT", "FOR", "VERDICT"}}
 	for _, d := range v.InDoubt {
-		rows = append(rows, []string{d.Participant, plain(d.Transaction), seconds(d.Age), strings.TrimSpace(d.Verdict + " " + plain(d.Error))})
+		rows = append(rows, []string{d.Participant, d.Transaction, seconds(d.Age), strings.TrimSpace(d.Verdict + " " + d.Error)})
 	}
 	text := table(rows)
 	switch {
@@ -98,7 +98,7 @@ func (v *xaList) text() string {
 				waits = append(waits, b.Participant)
 			}
 		}
-		rows = append(rows, []string{plain(o.ID), o.State, strings.Join(waits, ", "), plain(o.Reason)})
+		rows = append(rows, []string{o.ID, o.State, strings.Join(waits, ", "), o.Reason})
 	}
 	return text + "\n" + table(rows)
 }

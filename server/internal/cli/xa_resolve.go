@@ -37,7 +37,7 @@ participants, and make sure that none is missing.`,
 				return usage("--decide %s is not known; it is commit or abort", decision)
 			}
 			if decision != "" && !runName.MatchString(args[0]) {
-				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", plain(args[0]))
+				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", args[0])
 			}
 			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) error {
 				decide := m.Acknowledge

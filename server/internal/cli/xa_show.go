@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,21 +54,16 @@ func (x *xa) showCommand() *cobra.Command {
 				return err
 			}
 			v := viewXA(o)
-			var b strings.Builder
-			for _, f := range [][2]string{{"id", v.ID}, {"state", v.State}, {"decision", v.Decision}, {"known there as", v.Transaction},
-				{"decided", o.Decided.Local().Format(time.DateTime)}, {"why", v.Reason}, {"by", v.Actor}, {"note", v.Note}} {
-				if f[1] != "" {
-					fmt.Fprintf(&b, "%-15s %s\n", f[0], plain(f[1]))
-				}
-			}
+			list := [][2]string{{"id", v.ID}, {"state", v.State}, {"decision", v.Decision}, {"known there as", v.Transaction},
+				{"decided", o.Decided.Local().Format(time.DateTime)}, {"why", v.Reason}, {"by", v.Actor}, {"note", v.Note}}
 			for _, branch := range v.Branches {
 				state := map[bool]string{true: "committed", false: "not known to be"}[branch.Done]
 				if branch.Heuristic != "" {
-					state = "otherwise than decided: " + plain(branch.Heuristic)
+					state = "otherwise than decided: " + branch.Heuristic
 				}
-				fmt.Fprintf(&b, "%-15s %s\n", plain(branch.Participant), state)
+				list = append(list, [2]string{branch.Participant, state})
 			}
-			return x.app.print(v, b.String())
+			return x.app.print(v, fields(list...))
 		},
 	}
 }

@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// hostile is what others may write into a backend, or somebody may be made to type:
+// an escape sequence in two forms, a carriage return, a bell, a line of its own, a
+// reversal of direction, and bytes that are no text.
+const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066\xff`'\"$(id)"
+
+// unsafeIn reports what of a text could fool the person at a terminal.
+func unsafeIn(s string) error {
+	for _, r := range s {
+		if isControl(r) {
+			return fmt.Errorf("%q of %q", r, s)
+		}
+	}
+	for l := range strings.Lines(s) {
+		if strings.HasPrefix(l, "interlock: all is well") {
+			return fmt.Errorf("a line of its own in %q", s)
+		}
+	}
+	return nil
+}
+
+func TestTextsAreSafe(t *testing.T) {
+	err := errors.New(hostile)
+	for name, text := range map[string]text{
+		"line":   line("%s %v %v %-80s %q %[1]s\n", hostile, hostile, err, hostile, hostile),
+		"nested": line("%s%v", line("a\n"), fail(1, "%w: %w", err, usage("%v", []string{hostile}))),
+		"table":  table([][]string{{"NAME", hostile}, {hostile, hostile, "b\tc"}}),
+		"fields": fields([2]string{"why", hostile}, [2]string{hostile, "x"}),
+		"lines":  lines("a\nb\x1b[1m\n"),
+	} {
+		if err := unsafeIn(string(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := line("%s, %5d, %v, %q, %d\n", "as it is", 7, err == nil, "a", 1); got != "as it is,     7, false, \"a\", 1\n" {
+		t.Errorf("%q", got)
+	}
+	if !errors.Is(fail(1, "%w", err), err) || codeOf(fmt.Errorf("x: %w", fail(75, "%w", err))) != 75 {
+		t.Error("an escaped error is not the error any more")
+	}
+}
+
+func TestCommandsAreQuoted(t *testing.T) {
+	for word, quoted := range map[string]string{
+		"order/42": "order/42", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "`id`": "'`id`'", "a\nb'": `$'a\nb\''`,
+	} {
+		got := string(command(word))
+		if got != quoted {
+			t.Errorf("%q: %s, want %s", word, got, quoted)
+		}
+	}
+	for _, word := range []string{hostile[:strings.IndexByte(hostile, 0xff)], "$(id)", "!", "~", "#", "\\", "'\x01'"} {
+		out, err := exec.Command("bash", "-c", "printf %s "+string(command(word))).Output()
+		if err != nil || string(out) != word {
+			t.Errorf("bash reads %q as %q, %v", word, out, err)
+		}
+	}
+}
+
+// Whatever is written below the texts, in pieces of any size, has no control
+// characters.
+func TestTheTerminalIsSafe(t *testing.T) {
+	for size := 1; size < len(hostile); size++ {
+		var b strings.Builder
+		w := &terminal{out: &b}
+		for piece := range slices.Chunk([]byte("世界\U000e0001"+hostile), size) {
+			if _, err := w.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, r := range b.String() {
+			if isControl(r) {
+				t.Fatalf("pieces of %d: %q of %q", size, r, &b)
+			}
+		}
+		if !strings.HasPrefix(b.String(), `世界\udb40\udc01x\u001b[31m\u009b2J\u000d`) {
+			t.Fatalf("pieces of %d: %q", size, &b)
+		}
+	}
+}
+
+// Only text.go and output.go make texts of strings, and write: a command that
+// prints what others wrote cannot go around them.
+func TestNobodyElseMakesTexts(t *testing.T) {
+	files, err := parser.ParseDir(token.NewFileSet(), ".", func(i fs.FileInfo) bool {
+		return !strings.HasSuffix(i.Name(), "_test.go") && i.Name() != "text.go" && i.Name() != "output.go"
+	}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, tree := range files["cli"].Files {
+		ast.Inspect(tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if f, ok := call.Fun.(*ast.Ident); ok && f.Name == "text" {
+				t.Errorf("%s makes a text of a string: use line, table or fields", file)
+			}
+			for _, arg := range call.Args {
+				if s, ok := arg.(*ast.SelectorExpr); ok && (s.Sel.Name == "out" || s.Sel.Name == "err") && isPrinting(call) {
+					t.Errorf("%s writes to the terminal itself: use print or say", file)
+				}
+			}
+			return true
+		})
+	}
+}
+
+func isPrinting(call *ast.CallExpr) bool {
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && (strings.HasPrefix(f.Sel.Name, "Fprint") || f.Sel.Name == "WriteString")
+}
+
+// Whatever is typed, no command prints it raw: also none that is added later.
+func TestCommandsSayNothingRaw(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	t.Setenv("INTERLOCK_BACKEND", "")
+	for _, format := range []string{"text", "json"} {
+		for _, words := range everyCommand(newApp("interlock", nil, nil).root(), nil) {
+			for _, args := range [][]string{{hostile}, {hostile, hostile}, {"--" + hostile}, {"--reason", hostile, hostile}} {
+				for _, url := range []string{"etcd://127.0.0.1:1", hostile, "postgres://127.0.0.1:1/" + hostile} {
+					typed := slices.Concat(words, []string{"--backend", url, "--timeout", "1ms", "-o", format}, args)
+					said := typeLine(typed)
+					if err := unsafeIn(said); err != nil {
+						t.Errorf("%q: %v", typed, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// everyCommand lists the words of all commands that do something.
+func everyCommand(c *cobra.Command, words []string) (list [][]string) {
+	for _, sub := range c.Commands() {
+		list = append(list, everyCommand(sub, append(slices.Clone(words), sub.Name()))...)
+	}
+	if len(words) > 0 && words[0] != "dev" && words[0] != "coordinate" && words[0] != "lab" { // they run for long
+		list = append(list, words)
+	}
+	return list
+}
+
+// typeLine runs a command line in this process and returns all that it wrote.
+func typeLine(args []string) string {
+	var b strings.Builder
+	newApp("interlock", &b, &b).run(args)
+	return b.String()
+}
