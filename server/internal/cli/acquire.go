@@ -36,7 +36,7 @@ type waitFlags struct {
 }
 
 func (w *waitFlags) add(f *pflag.FlagSet) {
-	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock; 0 does not wait (default: for ever)")
+	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock, and for a backend that does not answer; 0 does not wait (default: for ever, and --timeout)")
 	f.BoolVar(&w.noWait, "no-wait", false, "do not wait at all")
 	f.DurationVar(&w.ttl, "ttl", 30*time.Second, "how long the lock outlives us if we vanish; renewed every third of it")
 }
@@ -106,9 +106,11 @@ func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, er
 		return nil, err
 	}
 	g := &grant{app: a, target: target}
-	if g.driver, err = a.open(ctx, target, w.ttl); err != nil {
+	begun := time.Now()
+	if g.driver, err = a.open(ctx, target, w.ttl, a.reconnects(w)); err != nil {
 		return nil, err
 	}
+	w.wait = max(w.wait-time.Since(begun), min(w.wait, time.Second)) // what is left; one that was found late is asked, too
 	if err := g.take(ctx, name, w); err != nil {
 		g.close()
 		return nil, a.explain(ctx, target, name, err)
@@ -116,8 +118,46 @@ func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, er
 	return g, nil
 }
 
-// open connects within --timeout.
-func (a *app) open(ctx context.Context, target backend.Target, ttl time.Duration) (*backend.Locks, error) {
+// reconnects is how long a backend is tried that cannot be reached: as long as
+// the lock is waited for, if that is bounded. A development server that is not
+// there is not waited for unless --wait asks for it.
+func (a *app) reconnects(w waitFlags) time.Duration {
+	switch {
+	case w.noWait || w.forever && !a.named():
+		return 0
+	case w.forever:
+		return a.timeout
+	}
+	return w.wait
+}
+
+// reconnectPause is between two attempts to reach a backend.
+const reconnectPause = 200 * time.Millisecond
+
+// open connects, again and again for so long if the backend cannot be reached.
+// Each attempt is bounded by --timeout.
+func (a *app) open(ctx context.Context, target backend.Target, ttl, until time.Duration) (*backend.Locks, error) {
+	begun, told := time.Now(), false
+	for {
+		d, err := a.openOnce(ctx, target, ttl)
+		waited := time.Since(begun)
+		if err == nil || codeOf(err) != exitUnreachable || waited+reconnectPause > until {
+			return d, err
+		}
+		if waited > patience && !told {
+			told = true
+			a.say("%v; trying again", err)
+		}
+		timer := time.NewTimer(reconnectPause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (a *app) openOnce(ctx context.Context, target backend.Target, ttl time.Duration) (*backend.Locks, error) {
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	d, err := target.Locks(opening, backend.Options{TTL: ttl, Prefix: a.prefix})

@@ -228,7 +228,7 @@ func (p *place) open(ctx context.Context, a *app, ttl time.Duration, o elect.Opt
 	if err != nil {
 		return err
 	}
-	d, err := a.open(ctx, target, ttl)
+	d, err := a.open(ctx, target, ttl, a.reconnects(waitFlags{forever: true}))
 	if err != nil {
 		return err
 	}
