@@ -13,9 +13,18 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// attach is the decision that there is, if it is one on the same transaction.
+// attach is the decision that there is, if it is one on the same transaction. It waits
+// for that of a transaction that was submitted.
 func (r *run) attach(ctx context.Context) (Outcome, error) {
-	head, is, err := r.manager.read(ctx, "run transaction", r.id)
+	const op = "run transaction"
+	m := r.manager
+	head, is, err := m.read(ctx, op, r.id)
+	if err == nil && is.state() == Trying && r.differs(head, is) == "" {
+		err = m.coordinator.Await(ctx, r.id, func(ctx context.Context) (bool, error) {
+			head, is, err = m.read(ctx, op, r.id)
+			return is.state() != Trying, err
+		})
+	}
 	if err != nil {
 		return Outcome{}, err
 	}

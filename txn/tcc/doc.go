@@ -22,7 +22,7 @@
 //
 // # Decisions
 //
-// While branches are tried nothing is written to the journal. The decision is its first
+// While a Run tries branches nothing is written to the journal. The decision is its first
 // append, with all that was tried, and there is one at most for an id: whoever comes
 // second takes the first. Nobody is told of an outcome before that is durable, and
 // nothing is confirmed or cancelled: so it does not matter that a Run which fails does
@@ -32,6 +32,9 @@
 //
 // An append that was not answered is no failure. Run then tries to decide to cancel,
 // and finds out so which of the two came first.
+//
+// Copies of a Run try the branches once each. Use [Manager.Submit] for requests that can
+// arrive more than once: it writes a record before the tries, and so runs an id once.
 //
 // # Expiry
 //

@@ -35,6 +35,11 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 		return bug("drive transaction", t.ID(), err)
 	}
 	d := &drive{Turn: t, manager: m, m: is, calls: map[string]*calls{}}
+	if is.state() == Trying {
+		if decided, err := d.expire(); !decided || err != nil {
+			return err
+		}
+	}
 	if is.state() == DeadLetter {
 		if !t.Due() {
 			return nil

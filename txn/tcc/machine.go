@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -18,13 +19,15 @@ const (
 	Cancel  Decision = "cancel"
 )
 
-// State is where a decided transaction stands. One that is not decided is in no
-// journal, and has no state.
+// State is where a transaction stands. One of [Manager.Run] is in no journal before it is
+// decided, and has no state.
 type State string
 
-// The states. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
+// The states. TRYING, of a transaction of [Manager.Submit], goes on to CONFIRMING or
+// CANCELLING. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
 // perhaps by way of DEAD_LETTER; a person can end that as RESOLVED.
 const (
+	Trying     State = "TRYING"      // branches are tried, and nothing is decided
 	Confirming State = "CONFIRMING"  // branches are yet to be confirmed
 	Confirmed  State = "CONFIRMED"   // each branch is, but those that a person has skipped
 	Cancelling State = "CANCELLING"  // branches are yet to be cancelled
@@ -62,10 +65,12 @@ type member struct {
 // machine is a transaction as its records tell it. It is pure: with says what is so
 // after more records, or that they cannot follow.
 type machine struct {
-	decision Decision // empty before it
-	members  []member // in the order of the user
-	reason   string   // of the decision to cancel
-	resolved bool     // by a person
+	opened   bool      // by Submit
+	until    time.Time // of what was opened: when the owner of the shard may cancel it
+	decision Decision  // empty before it
+	members  []member  // in the order of the user
+	reason   string    // of the decision to cancel
+	resolved bool      // by a person
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
@@ -89,6 +94,8 @@ func (m machine) with(entries ...journal.Entry) (machine, error) {
 // state is empty before the decision.
 func (m *machine) state() State {
 	switch {
+	case m.decision == "" && m.opened:
+		return Trying
 	case m.decision == "":
 		return ""
 	case m.resolved:
@@ -106,7 +113,7 @@ func (m *machine) state() State {
 }
 
 func (m *machine) apply(e journal.Entry) error {
-	before := e.Kind == recordTried || e.Kind == recordDecide
+	before := slices.Contains([]string{recordOpen, recordTried, recordHeld, recordDecide}, e.Kind)
 	if m.ended || before != (m.decision == "") {
 		return errOrder
 	}
@@ -119,8 +126,12 @@ func (m *machine) apply(e journal.Entry) error {
 	switch e.Kind {
 	case recordTaken, recordHalted, recordFailing:
 		return m.suffer(e)
+	case recordOpen:
+		return m.open(e)
 	case recordTried:
 		return m.try(e)
+	case recordHeld:
+		return m.held(e)
 	case recordDecide:
 		return m.decide(e)
 	case recordDone, recordUndone, recordDead:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -68,11 +69,19 @@ func (o *Options) resolve() (Options, error) {
 
 // A Manager runs transactions over its resources. What it has decided is carried out
 // by the coordinators of its journal, in any process whose manager knows the resources.
-// It has no goroutines but those of [Manager.Run]. It is safe for concurrent use.
+// It has no goroutines but those of [Manager.Run] and [Manager.Submit]. It is safe for
+// concurrent use.
 type Manager struct {
 	coordinator *coordinator.Coordinator
 	options     Options
 	handles     map[string]handle
+
+	life context.Context // of what was submitted
+	end  context.CancelCauseFunc
+	work sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
 }
 
 // New makes the manager of a coordinator that does not serve yet; it has one at most.
@@ -84,6 +93,7 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager
 		problems = append(problems, failure.Bug("make manager", "", "there is no coordinator"))
 	}
 	m := &Manager{coordinator: c, options: options, handles: map[string]handle{}}
+	m.life, m.end = context.WithCancelCause(context.Background())
 	for _, r := range resources {
 		var h handle
 		if r != nil {
@@ -128,7 +138,8 @@ func read(ctx context.Context, j *journal.Journal, op, id string) (head driver.H
 }
 
 // Look reads where a transaction stands, whoever drives it. The error is an [ErrNone]
-// if it is not decided, or ended so long ago that it was forgotten.
+// if it is a [Manager.Run] that is not decided, or ended so long ago that it was
+// forgotten. One of [Manager.Submit] that is not decided has the state TRYING.
 func (m *Manager) Look(ctx context.Context, id string) (Outcome, error) {
 	head, is, err := m.read(ctx, "look at transaction", id)
 	if err != nil {
@@ -163,13 +174,19 @@ func (m *Manager) Decide(ctx context.Context, id, branch string) (Decision, erro
 	}
 	for {
 		_, is, err := m.read(ctx, op, id)
+		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
+		if err == nil && is.state() == Trying {
+			err = m.expire(ctx, op, id, reason)
+			if err == nil {
+				continue
+			}
+		}
 		if err == nil {
 			return is.of(branch), nil
 		}
 		if !errors.Is(err, ErrNone) {
 			return "", err
 		}
-		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
 		err = m.coordinator.Begin(ctx, id, unknown, decided(Cancel, reason, nil)...)
 		if err == nil {
 			m.decided(id, unknown, Cancel, reason)

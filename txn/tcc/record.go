@@ -7,10 +7,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Kinds of records. A transaction begins with what was tried and the decision, in one
-// append: there is none in the journal that is undecided.
+// Kinds of records. A transaction of Run begins with what was tried and the decision,
+// in one append. One of Submit begins with an open record and its requests; the append
+// of the decision has what they hold.
 const (
+	recordOpen     = "open"     // by Submit: the run has begun, and may be decided until a time
 	recordTried    = "tried"    // a branch: its request, and what it holds
+	recordHeld     = "held"     // after open: what became of the try of a branch
 	recordDecide   = "decide"   // Step is confirm or cancel; one, ever
 	recordDone     = "done"     // the branch is confirmed
 	recordUndone   = "undone"   // the branch is cancelled
@@ -58,7 +61,7 @@ func record(kind, step string, data any) journal.Entry {
 	return journal.Entry{Kind: kind, Step: step, Data: text}
 }
 
-// decided is the first append of a transaction.
+// decided is the first append of a transaction of Run.
 func decided(d Decision, reason string, tries []try) []journal.Entry {
 	var entries []journal.Entry
 	for _, t := range tries {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +36,7 @@ const MaxBranches = driver.MaxRecords - 1
 //   - a Bug: nothing was tried.
 //
 // A transaction of that id that is decided already is not tried again: Run returns its
-// decision. Several Runs of one id at once come to one decision.
+// decision, and that of one that was submitted once it is decided. Several Runs of one id at once come to one decision.
 func (m *Manager) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
 	r := &run{manager: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
 	if err := r.plan(kind, branches); err != nil {
@@ -45,6 +46,11 @@ func (m *Manager) Run(ctx context.Context, kind, id string, branches ...Branch) 
 	if !errors.Is(err, ErrNone) {
 		return o, failure.Uncommitted(err)
 	}
+	return r.conclude(ctx)
+}
+
+// conclude tries all branches, and decides.
+func (r *run) conclude(ctx context.Context) (Outcome, error) {
 	if cause := r.tryAll(ctx); cause != nil {
 		return r.decide(ctx, Cancel, cause)
 	}
@@ -57,6 +63,8 @@ type run struct {
 	id, kind string
 	began    time.Time
 	tries    []try
+	log      *journal.Log    // of Submit: what was opened
+	opening  []journal.Entry // the records in it
 }
 
 // plan checks what is to be tried.
@@ -144,18 +152,32 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	}
 	bounded, stop := context.WithTimeout(ctx, bound)
 	defer stop()
-	entries := decided(d, reason, r.tries)
-	err := m.coordinator.Begin(bounded, r.id, r.kind, entries...)
+	entries, err := r.append(bounded, d, reason)
 	switch {
 	case err == nil:
 		m.decided(r.id, r.kind, d, reason)
 		return r.outcome(entries, cause)
-	case errors.Is(err, journal.ErrExists):
+	case errors.Is(err, journal.ErrExists), errors.Is(err, journal.ErrMoved):
 		return r.follow(ctx)
 	case d == Confirm:
 		return r.decide(ctx, Cancel, err)
 	}
 	return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: errors.Join(err, cause)}
+}
+
+// append writes a decision, and returns all records of the transaction.
+func (r *run) append(ctx context.Context, d Decision, reason string) ([]journal.Entry, error) {
+	c := r.manager.coordinator
+	if r.log == nil {
+		entries := decided(d, reason, r.tries)
+		return entries, c.Begin(ctx, r.id, r.kind, entries...)
+	}
+	entries := concluded(d, reason, r.tries)
+	err := r.log.Append(ctx, c.Now(), entries...)
+	if err == nil {
+		c.Nudge(r.id)
+	}
+	return slices.Concat(r.opening, entries), err
 }
 
 // outcome of what was decided here.

@@ -26,7 +26,7 @@ type bookingBranch struct {
 type bookingView struct {
 	ID       string                     `json:"id"`
 	Type     string                     `json:"type"`
-	Decision string                     `json:"decision"`
+	Decision string                     `json:"decision,omitempty"` // empty while branches are tried
 	State    string                     `json:"state"`
 	Reason   string                     `json:"reason,omitempty"`
 	Holds    map[string]json.RawMessage `json:"holds,omitempty"`
@@ -97,7 +97,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 		tries[of.Name] = resource.Try(ask{of.URL, of.Input}).As(of.Name)
 		branches = append(branches, tries[of.Name])
 	}
-	o, err := s.tcc.Run(r.Context(), b.Type, r.PathValue("id"), branches...)
+	o, err := s.tcc.Submit(r.Context(), b.Type, r.PathValue("id"), branches...)
 	if o.Decision == "" {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (s *Service) settledTCC(ctx context.Context, o tcc.Outcome, wait time.Durat
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	settled, err := s.tcc.Wait(ctx, o.ID)
-	if settled.Decision != "" {
+	if settled.State != "" {
 		return settled, nil // how it has ended stands in it
 	}
 	if ended(ctx, err) {

@@ -8,6 +8,7 @@
 //	service, err := web.New(c, &web.Options{Participants: map[string]string{"north": "http://10.0.0.7/branch"}})
 //	go c.Run(ctx, claim)
 //	go service.Watch(ctx)
+//	defer service.Close(ctx)
 //	err = http.ListenAndServe("127.0.0.1:7461", service)
 //
 //	$ curl -d '{"type":"order","input":{"item":"book"},"steps":[
@@ -109,6 +110,11 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 // Watch finishes what participants of two-phase commit have in doubt, until ctx ends;
 // see [twopc.Manager.Watch].
 func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
+
+// Close waits for TCC transactions whose branches are being tried. When ctx ends it has
+// the rest cancelled, and waits until that is decided. Requests that begin others are
+// refused from then on.
+func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
 
 // ServeHTTP answers a request; docs/http.md has all of them.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }

@@ -47,7 +47,7 @@ type shop struct {
 	refuse  string // the branch that refuses
 	down    bool
 	broken  string        // the path that fails
-	wait    chan struct{} // for which a prepare waits, if it is not nil
+	wait    chan struct{} // for which a prepare or a try waits, if it is not nil
 	asked   chan struct{} // one does
 	history []string
 }
@@ -76,7 +76,7 @@ func (s *shop) answer(ctx context.Context, input []byte) ([]byte, error) {
 	c := branch.From(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if wait := s.wait; wait != nil && c.Operation == branch.Prepare {
+	if wait := s.wait; wait != nil && (c.Operation == branch.Prepare || c.Operation == branch.Try) {
 		s.mu.Unlock()
 		s.asked <- struct{}{}
 		<-wait
@@ -165,6 +165,7 @@ func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 	s.stop = sync.OnceFunc(func() {
 		server.Close()
 		ctx := context.Background()
+		w.Close(ctx)
 		ok(t, claim.Release(ctx))
 		<-served
 		ok(t, locks.Close(ctx))

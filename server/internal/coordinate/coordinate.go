@@ -113,6 +113,7 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	if server.Shutdown(bound) != nil {
 		_ = server.Close() // whoever still waits is told by that
 	}
+	s.web.Close(bound)
 	work.Wait()
 	return context.Cause(ctx)
 }

@@ -1,0 +1,142 @@
+package tcc
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Submit is [Manager.Run] for requests that can arrive more than once. There is one run
+// of an id, whatever process it is submitted to: the first Submit records the requests
+// in the journal and tries the branches, and every other Submit waits for its decision.
+// The run does not depend on ctx. If ctx ends, Submit returns an Uncertain error, and
+// the run goes on; the same Submit again returns its decision.
+//
+// If the process of the run dies, the owner of the shard cancels the transaction after
+// Options.Hold. Submit costs one forced write more than Run. Call [Manager.Close] before
+// the journal is closed.
+func (m *Manager) Submit(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
+	r := &run{manager: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
+	if err := r.plan(kind, branches); err != nil {
+		return Outcome{}, err
+	}
+	for {
+		o, err := r.attach(ctx)
+		if !errors.Is(err, ErrNone) {
+			return o, failure.Uncommitted(err)
+		}
+		done, err := r.launch(ctx)
+		switch {
+		case errors.Is(err, journal.ErrExists):
+			continue
+		case err != nil:
+			return Outcome{}, err
+		}
+		select {
+		case c := <-done:
+			return c.outcome, c.err
+		case <-ctx.Done():
+			return Outcome{}, &interlock.Error{Op: "submit transaction", Name: id, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		}
+	}
+}
+
+// conclusion is what a run came to.
+type conclusion struct {
+	outcome Outcome
+	err     error
+}
+
+// launch opens the transaction and runs it under the manager's context. The conclusion
+// arrives on the channel.
+func (r *run) launch(ctx context.Context) (<-chan conclusion, error) {
+	m := r.manager
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, failure.Bug("submit transaction", r.id, "%w", interlock.ErrClosed)
+	}
+	m.work.Add(1)
+	m.mu.Unlock()
+	var err error
+	r.opening = opened(rand.Text(), r.until(), r.tries)
+	if r.log, err = m.coordinator.Journal().Begin(ctx, r.id, r.kind, r.until(), r.opening...); err != nil {
+		m.work.Done()
+		return nil, err
+	}
+	done := make(chan conclusion, 1)
+	go func() {
+		defer m.work.Done()
+		ctx, stop := m.detached(ctx)
+		defer stop()
+		o, err := r.conclude(ctx)
+		done <- conclusion{o, err}
+	}()
+	return done, nil
+}
+
+// detached has the values of ctx, and ends when the manager is closed.
+func (m *Manager) detached(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(m.life, func() { cancel(context.Cause(m.life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// Close refuses further calls of [Manager.Submit] and waits for runs that are under
+// way. When ctx ends, it has the rest cancelled, and waits until that is decided. A
+// manager whose Submit was never called needs no Close.
+func (m *Manager) Close(ctx context.Context) {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { m.end(interlock.ErrClosed) })
+	defer stop()
+	m.work.Wait()
+	m.end(interlock.ErrClosed)
+}
+
+// expire decides to cancel a transaction that was opened and is not decided. Nil means
+// that it is decided now.
+func (m *Manager) expire(ctx context.Context, op, id, reason string) error {
+	log, entries, err := m.coordinator.Journal().Open(ctx, id)
+	if err != nil {
+		return err
+	}
+	if log == nil {
+		return none(op, id)
+	}
+	is, err := replay(entries)
+	if err != nil {
+		return bug(op, id, err)
+	}
+	if is.state() != Trying {
+		return nil
+	}
+	err = log.Append(ctx, m.coordinator.Now(), record(recordDecide, string(Cancel), deciding{Reason: reason}))
+	if errors.Is(err, journal.ErrMoved) { // only a decision can have come first
+		return nil
+	}
+	if err == nil {
+		m.decided(id, log.Head().Type, Cancel, reason)
+		m.coordinator.Nudge(id)
+	}
+	return err
+}
+
+// expire decides to cancel a transaction whose run has not decided in time. Before that
+// time decided is false: the transaction is due then.
+func (d *drive) expire() (decided bool, err error) {
+	if d.Now().Before(d.m.until) {
+		return false, nil
+	}
+	const reason = "its run has not decided in time"
+	if err := d.append([]journal.Entry{record(recordDecide, string(Cancel), deciding{Reason: reason})}); err != nil {
+		return false, err
+	}
+	d.manager.decided(d.ID(), d.Head().Type, Cancel, reason)
+	return true, nil
+}
