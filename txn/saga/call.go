@@ -2,6 +2,7 @@ package saga
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -12,8 +13,10 @@ import (
 // its Operation is [branch.Do] or [branch.Undo].
 type Call struct {
 	branch.Call
-	Type    string  // the definition's name
-	Outputs Outputs // of the steps that are done
+	Type    string          // the definition's name
+	Outputs Outputs         // of the steps that are done
+	Input   json.RawMessage // the saga's
+	Edited  bool            // an operator gave the step another input, which it is called with
 }
 
 type callKey struct{}

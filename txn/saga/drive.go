@@ -147,7 +147,7 @@ func (d *drive) gone() error {
 func (d *drive) round(calls []*call) error {
 	d.called(calls)
 	tasks, outputs := make([]coordinator.Task, len(calls)), make([][]byte, len(calls))
-	about := Call{Type: d.plan.name, Outputs: d.m.outputs()}
+	about := Call{Type: d.plan.name, Outputs: d.m.outputs(), Input: d.m.input}
 	for i, each := range calls {
 		tasks[i] = d.task(each, about, &outputs[i])
 	}
@@ -180,6 +180,7 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	if c.phase == beforePivot {
 		task.Call.Deadline = d.m.deadline
 	}
+	about.Edited = c.p.edited
 	act := func(ctx context.Context) (err error) {
 		*output, err = s.act(ctx, input)
 		return err

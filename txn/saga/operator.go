@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,18 +71,36 @@ func (e *StateError) Unwrap() error { return ErrState }
 // ErrorKind is [interlock.Definite].
 func (e *StateError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Retry has an undo that was given up tried again, or with an empty step all of them;
-// the saga is UNDOING again. What is tried still, and waits, is tried at once and its
-// attempts counted anew. An input that is not nil, JSON, is what the step or its undo
+// Retry calls an undo that was given up again, or with an empty step all of them; the
+// saga is UNDOING again. A step or an undo that waits for its next attempt is called now,
+// and its attempts are counted from one; an empty step means each of those if no undo was
+// given up. An input that is not nil, JSON, is what the step or its undo
 // is called with from now on; that is possible for undos, and behind the pivot. Its
 // target may refuse another input under a key that it has seen.
 func (o *Operator) Retry(ctx context.Context, id, step string, input json.RawMessage, by By) error {
 	if input != nil && (!json.Valid(input) || len(input) > driver.MaxPayload/2 || step == "") {
 		return bug("retry", id, fmt.Errorf("the input is not JSON, has more than %d bytes, or is for no step", driver.MaxPayload/2))
 	}
-	return o.act(ctx, "retry", id, step, by, func(*machine) ([]journal.Entry, error) {
-		return []journal.Entry{record(recordRetry, step, note{Actor: by.Actor, Reason: by.Reason, Input: input})}, nil
+	n := note{Actor: by.Actor, Reason: by.Reason, Input: input}
+	return o.act(ctx, "retry", id, step, by, func(m *machine) (entries []journal.Entry, _ error) {
+		if step == "" && !slices.ContainsFunc(m.steps, func(p progress) bool { return p.fate == dead }) {
+			entries = m.retries(n)
+		}
+		if len(entries) == 0 {
+			entries = []journal.Entry{record(recordRetry, step, n)}
+		}
+		return entries, nil
 	})
+}
+
+// retries are the records that have each pending step called now.
+func (m *machine) retries(n note) (entries []journal.Entry) {
+	for i := range m.steps {
+		if p := &m.steps[i]; m.pending(p) && len(entries) < driver.MaxRecords {
+			entries = append(entries, record(recordRetry, p.key, n))
+		}
+	}
+	return entries
 }
 
 // Skip goes on without an undo, whether it was given up or is tried still: somebody

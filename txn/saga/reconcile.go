@@ -151,5 +151,5 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Trut
 			err = errors.Join(err, Unknown(fmt.Errorf("panic: %v", p)))
 		}
 	}()
-	return do(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs()}))
+	return do(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}))
 }

@@ -31,12 +31,20 @@ func find(steps []orderStep, name string) *orderStep {
 	return nil
 }
 
-// send calls the branch of the step that ctx is about.
-func (s *Service) send(ctx context.Context, o order, out *json.RawMessage) (json.RawMessage, error) {
+// send calls the branch of the step that ctx is about. Its input is the order, or what
+// an operator gave the step instead of its own input.
+func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.RawMessage) (json.RawMessage, error) {
 	c := saga.From(ctx)
+	var o order
+	if err := json.Unmarshal(c.Input, &o); err != nil {
+		return nil, fmt.Errorf("read the saga's input: %w", err)
+	}
 	of := find(o.Steps, c.Branch)
 	if of == nil {
 		return nil, fmt.Errorf("the order has no step %q", c.Branch)
+	}
+	if c.Edited {
+		of.Input = input
 	}
 	address, m := of.Do, message{Input: o.Input, Outputs: earlier(o.Steps, c.Branch, c.Outputs.All())}
 	if c.Operation == branch.Undo {

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 
@@ -28,12 +27,7 @@ func (s *Service) helpSaga(r *http.Request) (any, error) {
 	id, operator, by := r.PathValue("id"), saga.NewOperator(s.journal), saga.By{Actor: who.Actor, Reason: who.Reason}
 	switch act := r.PathValue("act"); act {
 	case "retry":
-		if who.Input != nil && who.Step != "" {
-			who.Input, err = s.edited(r.Context(), id, who.Step, who.Input)
-		}
-		if err == nil {
-			err = operator.Retry(r.Context(), id, who.Step, who.Input, by)
-		}
+		err = operator.Retry(r.Context(), id, who.Step, who.Input, by)
 	case "skip":
 		err = operator.Skip(r.Context(), id, who.Step, by)
 	case "resolve":
@@ -83,23 +77,4 @@ func (s *Service) settleSaga(r *http.Request) (any, error) {
 	}
 	s.nudge(id)
 	return done(s.showSaga(r))
-}
-
-// edited is the input of a step as the journal keeps it: its order, in which the step
-// has another input, and everything else as it was.
-func (s *Service) edited(ctx context.Context, id, step string, input json.RawMessage) (json.RawMessage, error) {
-	o, err := s.sagas.Look(ctx, id)
-	if err != nil || o.Type != kind { // a saga of this process's own has what its step takes
-		return input, err
-	}
-	var as order
-	if err := json.Unmarshal(o.Input, &as); err != nil {
-		return nil, badRequest("the input of saga %q is not an order: %v", id, err)
-	}
-	of := find(as.Steps, step)
-	if of == nil {
-		return nil, badRequest("saga %q has no step %q", id, step)
-	}
-	of.Input = input
-	return json.Marshal(as)
 }

@@ -45,22 +45,30 @@ const kind = "http"
 
 // defineOrder is the definition of all sagas that come over HTTP: a list that their
 // input says.
-func (s *Service) defineOrder() saga.Definition[order] {
-	step := saga.Step(kind, func(ctx context.Context, o order) (json.RawMessage, error) {
-		return s.send(ctx, o, nil)
+func (s *Service) defineOrder() saga.Definition[json.RawMessage] {
+	step := saga.Step(kind, func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
+		return s.send(ctx, input, nil)
 	})
-	undone := step.Undo(kind, func(ctx context.Context, o order, out *json.RawMessage) error {
-		_, err := s.send(ctx, o, out)
+	undone := step.Undo(kind, func(ctx context.Context, input json.RawMessage, out *json.RawMessage) error {
+		_, err := s.send(ctx, input, out)
 		return err
 	})
-	return saga.DefineList(kind, func(o order) ([]saga.StepOf[order], error) { return stages(step, undone, o.Steps, false) }, undone)
+	return saga.DefineList(kind, func(text json.RawMessage) ([]stage, error) {
+		var o order
+		if err := json.Unmarshal(text, &o); err != nil {
+			return nil, err
+		}
+		return stages(step, undone, o.Steps, false)
+	}, undone)
 }
 
-// action is the type of all steps.
-type action = saga.Action[order, json.RawMessage]
+// action is the type of all steps; their input is the order, or an operator's.
+type action = saga.Action[json.RawMessage, json.RawMessage]
+
+type stage = saga.StepOf[json.RawMessage]
 
 // stages are those of a list of steps.
-func stages(plain, undone action, steps []orderStep, grouped bool) (all []saga.StepOf[order], err error) {
+func stages(plain, undone action, steps []orderStep, grouped bool) (all []stage, err error) {
 	for _, of := range steps {
 		switch {
 		case len(of.Parallel) > 0 && !grouped:
@@ -72,7 +80,7 @@ func stages(plain, undone action, steps []orderStep, grouped bool) (all []saga.S
 		case len(of.Parallel) > 0:
 			return nil, fmt.Errorf("a parallel group stands in another one")
 		case of.Sleep > 0:
-			all = append(all, saga.Sleep[order](of.Name, time.Duration(of.Sleep)))
+			all = append(all, saga.Sleep[json.RawMessage](of.Name, time.Duration(of.Sleep)))
 		default:
 			all = append(all, of.action(plain, undone))
 		}

@@ -59,10 +59,11 @@ func (l *ledger) sagaRetryCommand() *cobra.Command {
 		Use: "retry ID --reason TEXT", Short: "Try again what was given up, or waits", Args: oneArg("saga"),
 		Example: `  interlock saga retry order/42 --reason "the bank is back"
   interlock saga retry order/42 --step charge --input '{"account":"7"}' --reason "the account was misspelled"`,
-		Long: `Has undos that were given up tried again, that of --step or all; what waits to be
-tried again is tried now, and its attempts counted anew. --input is what the step or
-its undo is called with from then on: possible for undos, and behind the pivot. A
-target may refuse another input under a key that it has seen.`,
+		Long: `Calls undos that were given up again, that of --step or all. Without --step, and if
+no undo was given up, it calls each step that waits for its next attempt now; attempts
+are counted from one again. --input is what the step or its undo is called with from
+then on: possible for undos, and behind the pivot. A target may refuse another input
+under a key that it has seen.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var edited json.RawMessage
 			if c.Flags().Changed("input") {
