@@ -25,6 +25,7 @@ type Lock struct {
 	HeldLong   func(LockHeldLong)
 	Ended      func(LockEnded)
 
+	RequestFailed func(LockRequestFailed)
 	ReleaseFailed func(LockReleaseFailed)
 }
 
@@ -77,6 +78,15 @@ type LockEnded struct {
 	Token interlock.Token // 0 for advisory locks
 	Held  time.Duration
 	Cause error // interlock.ErrReleased, ErrExpired, ErrLost or ErrSessionEnded in its chain
+}
+
+// LockRequestFailed: a request for the lock failed. It is repeated after a pause,
+// unless too many have failed in a row or nobody waits any more.
+type LockRequestFailed struct {
+	Name   string
+	Owner  string
+	Failed int // requests in a row, with this one
+	Err    error
 }
 
 // LockReleaseFailed: the backend did not confirm a release in time. What was

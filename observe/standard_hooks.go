@@ -16,8 +16,8 @@ const (
 	loud = slog.LevelError // waits for a person
 )
 
-// WithDefaults returns h with hooks that log losses, late releases, failed renewals
-// and claims that are held for long.
+// WithDefaults returns h with hooks that log losses, late releases, failed requests
+// and renewals, and claims that are held for long.
 func (h *Lock) WithDefaults() *Lock {
 	r := copyOf(h)
 	OnNil(&r.Renewed, r.Log, warn, whenFailed("lock renewal failed", func(e LockRenewed) error { return e.Err }))
@@ -28,6 +28,7 @@ func (h *Lock) WithDefaults() *Lock {
 		}
 		return "lock lost"
 	})
+	OnNil(&r.RequestFailed, r.Log, warn, always[LockRequestFailed]("lock request failed, it is repeated"))
 	OnNil(&r.ReleaseFailed, r.Log, warn, always[LockReleaseFailed]("lock release not confirmed, it is left to expire"))
 	return r
 }

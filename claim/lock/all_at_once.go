@@ -20,6 +20,8 @@ type batch struct {
 	locker  *locker
 	members []member
 	cancel  context.CancelCauseFunc
+	try     bool
+	began   boottime.Instant
 	left    bool // the caller did not wait for the answer
 }
 
@@ -47,7 +49,7 @@ func (l *locker) atOnce(parent, wait context.Context, names []string, try bool) 
 	}
 	defer cancel()
 	began := boottime.Now()
-	b := l.muster(parent, names)
+	b := l.muster(parent, names, try)
 	if b == nil {
 		return nil, false, nil
 	}
@@ -64,14 +66,14 @@ func oneByOne(err error) bool {
 }
 
 // muster takes a place at the gate of each name, if there is nobody at any.
-func (l *locker) muster(parent context.Context, names []string) *batch {
+func (l *locker) muster(parent context.Context, names []string, try bool) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.idle != nil || slices.ContainsFunc(names, func(name string) bool { return l.gates[name] != nil }) {
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	b := &batch{locker: l, cancel: cancel}
+	b := &batch{locker: l, cancel: cancel, try: try, began: boottime.Now()}
 	for _, name := range names {
 		m := member{
 			gate:   &gate{name: name},
@@ -116,7 +118,7 @@ func (b *batch) attempt(ctx context.Context) ([]driver.Grant, error) {
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
 			return grants, err
 		}
-		if failed := b.troubled(err); failed >= l.options.Attempts || !l.pause(ctx, failed) {
+		if failed := b.troubled(err); l.tooOften(failed, b.try) || !l.pause(ctx, failed) {
 			return nil, err
 		}
 	}
@@ -145,7 +147,7 @@ func (b *batch) request(ctx context.Context, requests []driver.Request) ([]drive
 
 func (b *batch) troubled(err error) (failed int) {
 	for _, m := range b.members {
-		failed = b.locker.troubled(m.place, err)
+		failed = b.locker.troubled(m.gate.name, m.place, err)
 	}
 	return failed
 }
@@ -239,7 +241,7 @@ func (b *batch) leave(wait context.Context) error {
 	}
 	b.left = true
 	b.cancel(errNobodyWaits)
-	return l.waitedTooLong(wait, b.members[0].gate)
+	return l.waitedTooLong(wait, b.members[0].gate, b.began)
 }
 
 // tellAcquired tells the hook what it is told of names that are taken one by one;

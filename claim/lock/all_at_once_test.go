@@ -132,7 +132,8 @@ func TestOthersQueueBehindABatch(t *testing.T) {
 
 func TestABatchWhoseAnswersAreLost(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		l, d := b.process(nil)
+		const attempts = 6
+		l, d := b.process(&lock.Options{Attempts: attempts})
 		d.set(func() { d.loseAcquires = 2 })
 		claims := b.mustAcquireAll(l, abc...)
 		d.mustHaveAsked(b, 3, 0)
@@ -143,7 +144,7 @@ func TestABatchWhoseAnswersAreLost(t *testing.T) {
 		if _, err := l.AcquireAll(b.Context(), abc); !errors.Is(err, interlock.ErrUncertain) {
 			b.Errorf("got %v", err)
 		}
-		d.mustHaveAsked(b, 3+lock.DefaultAttempts, 0)
+		d.mustHaveAsked(b, 3+attempts, 0)
 		b.mustHaveLeft()
 
 		d.set(func() { d.loseAcquires, d.stopped = 0, true })

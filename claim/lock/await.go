@@ -54,8 +54,8 @@ type Look func(ctx context.Context, changed []string) (done bool, expires time.D
 // Await calls look, one call at a time, until it is done: at once, and then
 // whenever v hints at a change below prefix, something has expired, or a few
 // seconds have passed without either. It opens no watch if the first look is
-// done. A look whose error is Retryable or Uncertain is repeated as requests for
-// locks are. It blocks until ctx ends, whose cause it returns, or f is closed.
+// done. A look whose error is Retryable or Uncertain is repeated as the requests of
+// Acquire are. It blocks until ctx ends, whose cause it returns, or f is closed.
 func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Look) error {
 	ctx, stop := join.Context(ctx, f.l.ctx)
 	defer stop()
@@ -174,7 +174,7 @@ func (w *wait) again(ctx context.Context, changed []string) (done bool, err erro
 			return done, err
 		}
 		w.failed++
-		if w.failed >= w.locker.options.Attempts || !w.locker.pause(ctx, w.failed) {
+		if w.locker.tooOften(w.failed, false) || !w.locker.pause(ctx, w.failed) {
 			return false, err
 		}
 		changed = nil // what the failed look saw is lost

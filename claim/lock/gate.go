@@ -124,11 +124,12 @@ func (l *locker) granted(g *gate, p *place, grant driver.Grant) bool {
 
 // refused tells those who asked for p why there is no grant, and asks again for
 // those whom the answer does not concern: the ones who came after p was
-// abandoned, and the ones who wait while p only tried.
+// abandoned, and the ones who wait while p only tried, if waiting may help.
 func (l *locker) refused(g *gate, p *place, err error) {
 	g.place = nil
+	patient := errors.Is(err, interlock.ErrHeld) || p.noWait && worthRepeating(err)
 	concerned := func(w *waiter) bool {
-		return !p.abandoned && (w.try || !errors.Is(err, interlock.ErrHeld))
+		return !p.abandoned && (w.try || !patient)
 	}
 	for _, w := range g.waiters {
 		if concerned(w) {

@@ -66,9 +66,11 @@ type Options struct {
 	// context says; 0 means [DefaultReleaseTimeout]. A release that lasts until
 	// the claim would have expired ends then.
 	ReleaseTimeout time.Duration
-	// Attempts is how many requests in a row may fail before Do, Acquire and
-	// TryAcquire give up, waiting between them with capped exponential backoff
-	// and jitter (about 5 s in all by default); 0 means [DefaultAttempts].
+	// Attempts is how many requests in a row may fail, with an error that is
+	// Retryable or Uncertain, before a call gives up. Between them it waits with
+	// capped exponential backoff and jitter. 0 means no limit for Do and Acquire,
+	// which then retry until Wait or their context ends, and [DefaultAttempts] for
+	// TryAcquire (5 s at most). Any other error ends a call at once.
 	Attempts int
 	// LockDelay ends every claim that much before the backend can give its name
 	// away, if no renewal is confirmed: the last requests of a holder that
@@ -104,7 +106,6 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 	r.Handovers = cmp.Or(r.Handovers, DefaultHandovers)
 	r.MinValidity = cmp.Or(r.MinValidity, g.TTL/4)
 	r.ReleaseTimeout = cmp.Or(r.ReleaseTimeout, DefaultReleaseTimeout)
-	r.Attempts = cmp.Or(r.Attempts, DefaultAttempts)
 	r.Hooks = r.Hooks.WithDefaults()
 	return r, r.validate()
 }
@@ -152,7 +153,9 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 //
 // If the lock was not acquired fn was not run, and the error is
 // interlock.ErrHeld (Options.Wait has passed), that of ctx, ErrReentered (ctx
-// holds name already), or that of the backend.
+// holds name already), or that of the backend. While the backend cannot be
+// reached Do retries, as Options.Attempts says; if Wait or ctx ends then, the
+// error also says for how long it tried and why the last request failed.
 func (f *Fenced) Do(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	return f.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &Claim{claim{h}}) })
 }

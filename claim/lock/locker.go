@@ -123,6 +123,7 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 	}
 	defer cancel()
 
+	began := boottime.Now()
 	w := &waiter{parent: parent, try: try, result: make(chan outcome, 1)}
 	l.mu.Lock()
 	if err := l.refuse(wait, name); err != nil {
@@ -143,18 +144,28 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 		o := <-w.result
 		return o.hold, o.err
 	}
-	return nil, l.waitedTooLong(wait, g)
+	return nil, l.waitedTooLong(wait, g, began)
 }
 
 // waitedTooLong says why a wait ended without an answer. A caller that bounds its
 // wait by a context with the cause ErrHeld is told as if Options.Wait had passed.
-func (l *locker) waitedTooLong(wait context.Context, g *gate) error {
+func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Instant) error {
 	cause := context.Cause(wait)
+	var trouble error
+	if g.place != nil && g.place.trouble != nil {
+		trouble = fmt.Errorf("tried for %v, the last request failed: %w",
+			boottime.Now().Sub(began).Round(time.Millisecond), g.place.trouble)
+	}
+	fail := func(kind interlock.ErrorKind, err error) error {
+		return &interlock.Error{Op: "acquire", Driver: l.name, Name: g.name, Kind: kind, Err: err}
+	}
 	switch {
+	case cause != nil && !errors.Is(cause, interlock.ErrHeld) && trouble != nil:
+		return fail(ownCause(cause), fmt.Errorf("%w; %w", cause, trouble))
 	case cause != nil && !errors.Is(cause, interlock.ErrHeld):
 		return l.fail(g.name, cause)
-	case g.place != nil && g.place.trouble != nil:
-		return &interlock.Error{Op: "acquire", Driver: l.name, Name: g.name, Kind: interlock.Retryable, Err: g.place.trouble}
+	case trouble != nil:
+		return fail(interlock.Retryable, trouble)
 	}
 	return &interlock.HeldError{Name: g.name, Owner: g.lastHolder()}
 }
@@ -176,11 +187,15 @@ func (l *locker) refuse(ctx context.Context, name string) error {
 }
 
 func (l *locker) fail(name string, err error) error {
-	kind := interlock.Kind(err)
-	if kind == interlock.Uncertain {
-		kind = interlock.Definite // the caller's own cause: nothing was acquired
+	return &interlock.Error{Op: "acquire", Driver: l.name, Name: name, Kind: ownCause(err), Err: err}
+}
+
+// ownCause is the kind of the caller's own cause: nothing was acquired.
+func ownCause(err error) interlock.ErrorKind {
+	if kind := interlock.Kind(err); kind != interlock.Uncertain {
+		return kind
 	}
-	return &interlock.Error{Op: "acquire", Driver: l.name, Name: name, Kind: kind, Err: err}
+	return interlock.Definite
 }
 
 func (l *locker) heldBy(ctx context.Context, name string) *hold {
@@ -215,8 +230,8 @@ func (l *locker) start(g *gate, p *place) {
 	}()
 }
 
-// attempt asks the backend until it grants, says no, or has failed too often in
-// a row. Repeating with the same owner converges, whatever became of the
+// attempt asks the backend until it grants, says no, has failed too often in a
+// row, or nobody waits any more. Repeating with the same owner converges, whatever became of the
 // requests whose answers were lost.
 func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, error) {
 	request := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p)}
@@ -225,7 +240,7 @@ func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, 
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
 			return grant, err
 		}
-		if failed := l.troubled(p, err); failed >= l.options.Attempts || !l.pause(ctx, failed) {
+		if failed := l.troubled(g.name, p, err); l.tooOften(failed, p.noWait) || !l.pause(ctx, failed) {
 			return grant, err
 		}
 	}
@@ -247,14 +262,27 @@ func (l *locker) request(ctx context.Context, p *place, r driver.Request) (drive
 	return grant, err
 }
 
+// tooOften reports whether so many requests in a row may not fail.
+func (l *locker) tooOften(failed int, try bool) bool {
+	most := l.options.Attempts
+	if most == 0 && try {
+		most = DefaultAttempts
+	}
+	return most > 0 && failed >= most
+}
+
 // troubled notes that a request failed, and counts those in a row.
-func (l *locker) troubled(p *place, err error) (failed int) {
+func (l *locker) troubled(name string, p *place, err error) (failed int) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	p.failed++
+	failed = p.failed
 	p.trouble = err
 	p.uncertain = p.uncertain || interlock.Kind(err) == interlock.Uncertain
-	return p.failed
+	l.mu.Unlock()
+	if f := l.options.Hooks.RequestFailed; f != nil {
+		f(observe.LockRequestFailed{Name: name, Owner: p.owner, Failed: failed, Err: err})
+	}
+	return failed
 }
 
 func worthRepeating(err error) bool {

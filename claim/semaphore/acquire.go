@@ -53,9 +53,6 @@ type (
 	choose func(ctx context.Context, n names) (*Permit, error)
 )
 
-// attempts is how often a caller comes back whose turn in the door ran out.
-const attempts = 3
-
 func (s *Semaphore) acquire(ctx context.Context, name string, door take, choose choose) (p *Permit, err error) {
 	n, err := s.names(name)
 	if err != nil {
@@ -66,16 +63,15 @@ func (s *Semaphore) acquire(ctx context.Context, name string, door take, choose 
 		bounded, cancel = context.WithTimeoutCause(ctx, s.wait, &interlock.HeldError{Name: name})
 	}
 	defer cancel()
-	for range attempts {
+	for { // whose turn in the door has run out comes back
 		p, err = inDoor(bounded, n, door, choose)
-		if err == nil || bounded.Err() != nil || !errors.Is(err, errTurnOver) {
-			break
+		switch {
+		case err == nil:
+			return p, nil
+		case bounded.Err() != nil || !errors.Is(err, errTurnOver):
+			return nil, s.fail(ctx, name, err)
 		}
 	}
-	if err != nil {
-		return nil, s.fail(ctx, name, err)
-	}
-	return p, nil
 }
 
 // errTurnOver: the claim on the door ended before a slot was free.

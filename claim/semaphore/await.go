@@ -16,7 +16,6 @@ type queue struct {
 	s       *Semaphore
 	n       names
 	permit  *Permit
-	failed  error            // requests for slots have been repeated enough
 	looked  bool             // at all of them
 	expires boottime.Instant // the next holder, unless it is renewed; 0 if none does
 }
@@ -25,37 +24,38 @@ type queue struct {
 func (s *Semaphore) await(ctx context.Context, n names) (*Permit, error) {
 	q := &queue{s: s, n: n}
 	err := s.locks.Await(ctx, s.view, n.slots, q.look)
-	if q.permit != nil || err == nil {
-		return q.permit, q.failed
+	if q.permit != nil {
+		return q.permit, nil
 	}
 	return nil, err
 }
 
 // look tries what may have become free. It asks who holds what only when it does
-// not know better.
+// not know better. An error that is worth it brings about another look.
 func (q *queue) look(ctx context.Context, changed []string) (done bool, expires time.Duration, err error) {
-	switch {
-	case changed != nil:
-		if !q.try(ctx, q.ofUs(changed)) {
-			return false, q.untilExpiry(), nil
-		}
-	case q.looked || !q.try(ctx, q.s.anyOrder()):
+	slots := q.s.anyOrder()
+	if changed != nil {
+		slots = q.ofUs(changed)
+	}
+	if changed != nil || !q.looked {
+		done, err = q.try(ctx, slots)
+	}
+	if err == nil && !done && changed == nil {
 		q.looked = true
-		free, err := q.free(ctx)
-		if err != nil || !q.try(ctx, free) {
-			return false, q.untilExpiry(), err
+		if slots, err = q.free(ctx); err == nil {
+			done, err = q.try(ctx, slots)
 		}
 	}
-	return true, 0, nil
+	return done, q.untilExpiry(), err
 }
 
-// try reports whether the wait is over: a slot is ours, or asking failed.
-func (q *queue) try(ctx context.Context, slots []int) bool {
-	q.permit, q.failed = q.s.try(ctx, q.n, slots)
-	if errors.Is(q.failed, interlock.ErrHeld) {
-		q.failed = nil
+// try reports whether a slot is ours now.
+func (q *queue) try(ctx context.Context, slots []int) (done bool, err error) {
+	q.permit, err = q.s.try(ctx, q.n, slots)
+	if errors.Is(err, interlock.ErrHeld) {
+		err = nil
 	}
-	return q.permit != nil || q.failed != nil
+	return q.permit != nil, err
 }
 
 // ofUs are the slots among locks that are ours to use.

@@ -67,9 +67,6 @@ type Lock struct {
 	wait   time.Duration
 }
 
-// attempts is how often a caller comes back whose turn in the door ran out.
-const attempts = 3
-
 // New makes shared and exclusive locks of d, which must show its locks and tell
 // of changes (driver.Inspector, driver.Watcher): otherwise the error is an
 // [*interlock.UnmetError]. Close the lock first, then d.
@@ -157,16 +154,14 @@ func (l *Lock) fail(ctx context.Context, name string, err error) error {
 	return &interlock.Error{Op: "acquire", Driver: l.driver, Name: name, Kind: kind, Err: err}
 }
 
-// again repeats what failed because the turn in the door ran out, a bounded
-// number of times.
+// again repeats what failed because the turn in the door ran out.
 func again(ctx context.Context, attempt func() (*lock.Claim, error)) (c *lock.Claim, err error) {
-	for range attempts {
+	for {
 		c, err = attempt()
 		if err == nil || ctx.Err() != nil || !errors.Is(err, errTurnOver) {
-			break
+			return c, err
 		}
 	}
-	return c, err
 }
 
 // errTurnOver: the claim on the door ended before all was done there.
