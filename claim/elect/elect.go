@@ -144,7 +144,8 @@ type Election struct {
 
 	mu          sync.Mutex
 	random      *rand.Rand
-	nominations map[string]nomination // by election: the last one seen
+	nominations map[string]nomination       // by election: the last one seen
+	led         map[string]boottime.Instant // by election: when our last term ended
 }
 
 // New makes elections on d. It fails with an [*interlock.UnmetError] if d does
@@ -152,7 +153,8 @@ type Election struct {
 // then d.
 func New(d driver.Fenced, o *Options) (*Election, error) {
 	g := d.Guarantees()
-	e := &Election{driver: d, name: g.Driver, fifo: g.Order == interlock.FIFO, nominations: map[string]nomination{}}
+	e := &Election{driver: d, name: g.Driver, fifo: g.Order == interlock.FIFO, nominations: map[string]nomination{},
+		led: map[string]boottime.Instant{}}
 	var err error
 	if e.options, err = o.resolve(g); err != nil {
 		return nil, e.fail("make election", "", interlock.Bug, err)

@@ -18,16 +18,21 @@ import (
 // The context that lead gets ends with ctx, or when the term does: its cause is
 // then interlock.ErrExpired, ErrLost or ErrSessionEnded. Run returns what lead
 // returned, and beside it, if the term ended before that, why: only a guard
-// knows then how much of the work counts. A leadership that was lost before lead
+// knows then how much of the work counts. Where the backend serves candidates in no
+// order, one that has just led waits up to half a second first. A leadership that was lost before lead
 // was called is campaigned for again.
 //
 // If lead was not called the error is that of ctx, interlock.ErrReentered (ctx
-// holds the name already), or that of the backend.
+// holds the name already), or one of the backend's that trying again would not
+// help: while the backend cannot be reached it goes on campaigning.
 func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.Context, term *Term) error) error {
 	if err := e.check("campaign", name); err != nil {
 		return err
 	}
 	began := boottime.Now()
+	if !e.letOthers(ctx, name) {
+		return e.fail("campaign", name, interlock.Definite, context.Cause(ctx))
+	}
 	for n := 0; ; n++ {
 		if n > 0 && !e.pause(ctx, e.patience(n), n) {
 			return e.fail("campaign", name, interlock.Definite, context.Cause(ctx))
@@ -53,18 +58,36 @@ func (e *Election) patience(n int) backoff.Policy {
 	return backoff.Policy{First: min(100*time.Millisecond, e.options.StandBack/8), Max: e.options.StandBack / 4}
 }
 
+// courtesy is within what time of its last term a candidate lets others come first.
+const courtesy = 500 * time.Millisecond
+
+// letOthers waits a little if this candidate has just led, and the backend serves
+// candidates in no order: it would be the first to ask, again and again, while the
+// others wait for a hint that the leadership is free.
+func (e *Election) letOthers(ctx context.Context, name string) bool {
+	e.mu.Lock()
+	ended, led := e.led[name]
+	delete(e.led, name)
+	e.mu.Unlock()
+	most := min(courtesy, e.options.StandBack/4)
+	if !led || e.fifo || boottime.Now().Sub(ended) >= most {
+		return true
+	}
+	return e.pause(ctx, backoff.Policy{First: most, Max: most}, 1)
+}
+
 var errStoodBack = errors.New("another candidate is nominated")
 
 // again reports whether a leadership that was granted, and given up or lost
 // before anybody led, is worth another campaign. A record that is newer than a
 // grant that holds may be that of a leader we have not heard of yet; not always.
 func again(err error, n int) bool {
-	for _, cause := range []error{errStoodBack, interlock.ErrExpired, interlock.ErrLost, interlock.ErrSessionEnded} {
+	for _, cause := range []error{interlock.ErrExpired, interlock.ErrLost, interlock.ErrSessionEnded} {
 		if errors.Is(err, cause) {
 			return true
 		}
 	}
-	return errors.Is(err, interlock.ErrStaleToken) && n < attempts
+	return worthRepeating(err) || errors.Is(err, interlock.ErrStaleToken) && n < attempts
 }
 
 // serve takes office under a claim, leads, and gives the claim up.
@@ -76,6 +99,11 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 		cause := context.Cause(c.Context())
 		if !errors.Is(cause, interlock.ErrReleased) {
 			err = errors.Join(err, e.fail("lead until the work was done", c.Name(), interlock.Uncertain, cause))
+		}
+		if called {
+			e.mu.Lock()
+			e.led[c.Name()] = boottime.Now()
+			e.mu.Unlock()
 		}
 		if f := e.options.Hooks.Ended; f != nil && called {
 			f(Ended{Name: c.Name(), Token: c.Token(), Held: boottime.Now().Sub(elected), Cause: cause})

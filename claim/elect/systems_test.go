@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
@@ -37,13 +38,14 @@ type system struct {
 	crash  func(t *testing.T, d driver.Fenced)
 	cut    func()
 	heal   func()
+	faults drivertest.Faults
 	accept interlock.Faults // the least that it is used with
 }
 
 var systems = map[string]func(t *testing.T) system{
 	"redis": func(t *testing.T) system {
 		p := paths.New[driver.Fenced](testbed.Redis(t))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.AsyncFailover | interlock.ServerCrash,
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.AsyncFailover | interlock.ServerCrash,
 			open: func(t *testing.T) (driver.Fenced, driver.Values) {
 				var v driver.Values
 				d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
@@ -66,7 +68,7 @@ var systems = map[string]func(t *testing.T) system{
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				config := pool.Config().ConnConfig.Copy()
 				at := netip.MustParseAddrPort(path.Addr())
@@ -78,7 +80,7 @@ var systems = map[string]func(t *testing.T) system{
 	},
 	"postgres-table": func(t *testing.T) system {
 		p := paths.New[driver.Fenced](testbed.Postgres(t, "-c", "fsync=on"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				pool, err := pgxpool.New(t.Context(), "postgres://postgres@"+path.Addr()+"/postgres?sslmode=disable")
 				if err != nil {
@@ -92,7 +94,7 @@ var systems = map[string]func(t *testing.T) system{
 	"zookeeper": func(t *testing.T) system {
 		server := testbed.ZooKeeper(t)
 		p := paths.New[driver.Fenced](server)
-		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false))
+		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(leaseOfServers)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +103,7 @@ var systems = map[string]func(t *testing.T) system{
 			for range events {
 			}
 		})
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: "/elections", TTL: leaseOfServers})
 			})
@@ -110,7 +112,7 @@ var systems = map[string]func(t *testing.T) system{
 	},
 	"mysql": func(t *testing.T) system {
 		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.Partition, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.Partition, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				config, err := client.ParseDSN("root@tcp(" + path.Addr() + ")/test")
 				if err != nil {
@@ -122,7 +124,7 @@ var systems = map[string]func(t *testing.T) system{
 	},
 	"mysql-table": func(t *testing.T) system {
 		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
 				db, err := sql.Open("mysql", "root@tcp("+path.Addr()+")/test")
 				if err != nil {

@@ -37,7 +37,8 @@ type Values struct {
 
 // NewValues makes the values below root, such as "/interlock"; it sends nothing.
 // The client stays the caller's. A request that nobody waits for any more ends
-// with the client's answer, or with the client.
+// with the client's answer, or with the client. Connect it with [Dialer]: otherwise
+// it may send nothing for more than a minute after a server restarts.
 func NewValues(conn *zk.Conn, root string) *Values {
 	return &Values{conn: conn, root: strings.TrimSuffix(root, "/"), acl: zk.WorldACL(zk.PermAll), now: time.Now}
 }

@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"errors"
-	"net"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -33,8 +32,12 @@ func (t Target) digest() []byte {
 	return []byte(t.user.Username() + ":" + password)
 }
 
-// valueSession is the length of the session for values, in which nothing lives.
-const valueSession = 10 * time.Second
+// valueSession is the length of the session for values, in which nothing lives, and
+// valueGreeting how long a server may take to answer a new connection.
+const (
+	valueSession  = 10 * time.Second
+	valueGreeting = 2 * time.Second
+)
 
 // zookeeperValues has a session of its own, ready when it returns.
 func (t Target) zookeeperValues(ctx context.Context) (driver.Values, func(), error) {
@@ -42,7 +45,7 @@ func (t Target) zookeeperValues(ctx context.Context) (driver.Values, func(), err
 		return nil, nil, err
 	}
 	conn, events, err := zk.Connect(t.endpoints, valueSession, zk.WithLogger(silence{}), zk.WithLogInfo(false),
-		zk.WithDialer(net.DialTimeout))
+		zk.WithDialer(zookeeper.Dialer(valueGreeting)))
 	if err != nil {
 		return nil, nil, err
 	}
