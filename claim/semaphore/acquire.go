@@ -3,6 +3,7 @@ package semaphore
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -37,24 +38,48 @@ func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Con
 // Acquire waits for a permit of name, or until ctx ends. The permit does not end
 // with ctx; it must be released. Errors are those of [Semaphore.Do].
 func (s *Semaphore) Acquire(ctx context.Context, name string) (*Permit, error) {
-	return s.acquire(ctx, name, s.locks.Acquire, s.await)
+	return one(s.AcquireN(ctx, name, 1))
+}
+
+// AcquireN waits for n permits of name at once, 1 to [MaxPermits]; in all other
+// ways it is [Semaphore.Acquire]. While it waits it keeps those that it has, and
+// all others wait behind it. More than there are is [ErrSize].
+func (s *Semaphore) AcquireN(ctx context.Context, name string, n int) (Permits, error) {
+	return s.acquire(ctx, name, n, s.locks.Acquire, s.await)
+}
+
+// TryAcquireN takes n permits if as many are free and nobody waits, and returns an
+// [*interlock.HeldError] otherwise; see [Semaphore.TryAcquire].
+func (s *Semaphore) TryAcquireN(ctx context.Context, name string, n int) (Permits, error) {
+	return s.acquire(ctx, name, n, s.locks.TryAcquire, s.once)
 }
 
 // TryAcquire takes a permit if one is free and nobody waits, and returns an
 // [*interlock.HeldError] otherwise. It blocks only for the backend's answers. It
 // may also be refused because somebody else stands in the door at that moment.
 func (s *Semaphore) TryAcquire(ctx context.Context, name string) (*Permit, error) {
-	return s.acquire(ctx, name, s.locks.TryAcquire, s.once)
+	return one(s.TryAcquireN(ctx, name, 1))
 }
 
 type (
 	take func(ctx context.Context, name string) (*lock.Claim, error)
-	// choose finds a free slot, for one who stands in the door.
-	choose func(ctx context.Context, n names) (*Permit, error)
+	// choose finds free slots, for one who stands in the door. With an error
+	// none is taken.
+	choose func(ctx context.Context, n names, wanted int) (Permits, error)
 )
 
-func (s *Semaphore) acquire(ctx context.Context, name string, door take, choose choose) (p *Permit, err error) {
+func one(p Permits, err error) (*Permit, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p[0], nil
+}
+
+func (s *Semaphore) acquire(ctx context.Context, name string, wanted int, door take, choose choose) (p Permits, err error) {
 	n, err := s.names(name)
+	if err == nil && (wanted < 1 || wanted > MaxPermits) {
+		err = &interlock.Error{Op: "count", Kind: interlock.Bug, Err: fmt.Errorf("%d permits are wanted at once", wanted)}
+	}
 	if err != nil {
 		return nil, s.fail(ctx, name, err)
 	}
@@ -64,7 +89,7 @@ func (s *Semaphore) acquire(ctx context.Context, name string, door take, choose 
 	}
 	defer cancel()
 	for { // whose turn in the door has run out comes back
-		p, err = inDoor(bounded, n, door, choose)
+		p, err = inDoor(bounded, n, wanted, door, choose)
 		switch {
 		case err == nil:
 			return p, nil
@@ -78,9 +103,9 @@ func (s *Semaphore) acquire(ctx context.Context, name string, door take, choose 
 var errTurnOver = &interlock.Error{Op: "stand in the door", Kind: interlock.Retryable,
 	Err: errors.New("the claim on it ended before a permit was free")}
 
-// inDoor chooses a slot while nobody else does. A slot that was taken is ours
+// inDoor chooses slots while nobody else does. Slots that were taken are ours
 // even if our turn has ended meanwhile: only the order depends on the door.
-func inDoor(ctx context.Context, n names, take take, choose choose) (*Permit, error) {
+func inDoor(ctx context.Context, n names, wanted int, take take, choose choose) (Permits, error) {
 	door, err := take(ctx, n.door)
 	if err != nil {
 		return nil, err
@@ -88,29 +113,43 @@ func inDoor(ctx context.Context, n names, take take, choose choose) (*Permit, er
 	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed tells
 	waiting, stop := join.Context(ctx, door.Context())
 	defer stop()
-	p, err := choose(waiting, n)
+	p, err := choose(waiting, n, wanted)
 	if err != nil && !door.Valid() && ctx.Err() == nil {
 		err = errTurnOver
 	}
 	return p, err
 }
 
-// once takes a slot if one is free now.
-func (s *Semaphore) once(ctx context.Context, n names) (*Permit, error) {
-	return s.try(ctx, n, s.anyOrder())
+// once takes slots if as many are free now.
+func (s *Semaphore) once(ctx context.Context, n names, wanted int) (p Permits, err error) {
+	size, err := s.room(ctx, n, wanted)
+	if err == nil {
+		err = s.try(ctx, n, s.anyOrder(size), wanted, &p)
+	}
+	if err == nil && len(p) < wanted {
+		err = &interlock.HeldError{Name: n.name}
+	}
+	if err != nil {
+		_ = p.Release(ctx) // Hooks.ReleaseFailed tells
+		return nil, err
+	}
+	return p, nil
 }
 
-// try takes the first of slots that nobody holds. Those that this process holds
-// cost no request.
-func (s *Semaphore) try(ctx context.Context, n names, slots []int) (p *Permit, err error) {
+// try takes those of slots that nobody holds until p has as many as are wanted.
+// Those that this process holds cost no request.
+func (s *Semaphore) try(ctx context.Context, n names, slots []int, wanted int, p *Permits) error {
 	for _, i := range slots {
-		own, err := s.locks.TryAcquire(ctx, n.slot(i))
-		if err == nil {
-			return &Permit{name: n.name, slot: i, own: own}, nil
+		if len(*p) >= wanted {
+			return nil
 		}
-		if !errors.Is(err, interlock.ErrHeld) {
-			return nil, err
+		own, err := s.locks.TryAcquire(ctx, n.slot(i))
+		switch {
+		case err == nil:
+			*p = append(*p, &Permit{name: n.name, slot: i, own: own})
+		case !errors.Is(err, interlock.ErrHeld):
+			return err
 		}
 	}
-	return nil, &interlock.HeldError{Name: n.name}
+	return nil
 }

@@ -2,8 +2,8 @@ package semaphore
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -11,29 +11,43 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// queue is the wait of one who stands in the door while all slots are taken.
+// queue is the wait of one who stands in the door while too few slots are free.
 type queue struct {
 	s       *Semaphore
 	n       names
-	permit  *Permit
-	looked  bool             // at all of them
+	wanted  int
+	permits Permits          // so far
+	size    int              // of the semaphore, as it was seen last
+	looked  bool             // at all slots
 	expires boottime.Instant // the next holder, unless it is renewed; 0 if none does
 }
 
-// await waits until a slot is free, and takes it.
-func (s *Semaphore) await(ctx context.Context, n names) (*Permit, error) {
-	q := &queue{s: s, n: n}
+// await waits until as many slots as are wanted were free, and takes them.
+func (s *Semaphore) await(ctx context.Context, n names, wanted int) (Permits, error) {
+	q := &queue{s: s, n: n, wanted: wanted}
 	err := s.locks.Await(ctx, s.view, n.slots, q.look)
-	if q.permit != nil {
-		return q.permit, nil
+	if err == nil {
+		return q.permits, nil
 	}
+	_ = q.permits.Release(ctx) // Hooks.ReleaseFailed tells
 	return nil, err
 }
 
 // look tries what may have become free. It asks who holds what only when it does
 // not know better. An error that is worth it brings about another look.
 func (q *queue) look(ctx context.Context, changed []string) (done bool, expires time.Duration, err error) {
-	slots := q.s.anyOrder()
+	if q.permits, err = q.permits.lost(ctx); err != nil {
+		return false, 0, err
+	}
+	if changed == nil || q.size == 0 || slices.Contains(changed, q.n.sizeLock()) {
+		if q.size, err = q.s.room(ctx, q.n, q.wanted); err != nil {
+			return false, 0, err
+		}
+		if slices.Contains(changed, q.n.sizeLock()) {
+			changed = nil
+		}
+	}
+	slots := q.s.anyOrder(q.size)
 	if changed != nil {
 		slots = q.ofUs(changed)
 	}
@@ -49,19 +63,16 @@ func (q *queue) look(ctx context.Context, changed []string) (done bool, expires 
 	return done, q.untilExpiry(), err
 }
 
-// try reports whether a slot is ours now.
+// try reports whether enough slots are ours now.
 func (q *queue) try(ctx context.Context, slots []int) (done bool, err error) {
-	q.permit, err = q.s.try(ctx, q.n, slots)
-	if errors.Is(err, interlock.ErrHeld) {
-		err = nil
-	}
-	return q.permit != nil, err
+	err = q.s.try(ctx, q.n, slots, q.wanted, &q.permits)
+	return len(q.permits) >= q.wanted, err
 }
 
 // ofUs are the slots among locks that are ours to use.
 func (q *queue) ofUs(locks []string) (slots []int) {
 	for _, lock := range locks {
-		if i, ok := q.n.index(lock); ok && i < q.s.size {
+		if i, ok := q.n.index(lock); ok && i < q.size {
 			slots = append(slots, i)
 		}
 	}
@@ -69,7 +80,7 @@ func (q *queue) ofUs(locks []string) (slots []int) {
 }
 
 // free looks at all slots. If ours are all taken, and others are too, somebody
-// believes that there are more.
+// believes that there are more, or there were more before.
 func (q *queue) free(ctx context.Context) (slots []int, err error) {
 	states, _, err := q.s.view.Locks(ctx, q.n.slots, 2*MaxPermits)
 	if err != nil {
@@ -85,14 +96,14 @@ func (q *queue) free(ctx context.Context) (slots []int, err error) {
 		beyond = max(beyond, i)
 	}
 	q.noteExpiry(states)
-	for i := range q.s.size {
+	for i := range q.size {
 		if !taken[i] {
 			slots = append(slots, i)
 		}
 	}
-	if len(slots) == 0 && beyond >= q.s.size {
+	if len(slots) == 0 && beyond >= q.size && q.s.values == nil {
 		return nil, &interlock.Error{Op: "count permits of", Driver: q.s.driver, Name: q.n.name, Kind: interlock.Definite,
-			Err: fmt.Errorf("%w: slot %d is in use, here there are %d slots", ErrSize, beyond, q.s.size)}
+			Err: fmt.Errorf("%w: slot %d is in use, here there are %d slots", ErrSize, beyond, q.size)}
 	}
 	return slots, nil
 }

@@ -21,10 +21,10 @@
 // scan of the database) for one who has to wait. A holder that died keeps its slot
 // until its lease has run out.
 //
-// The number of permits is not kept in the backend: all who use a name must be
-// given the same. Who is given fewer than others, and finds all its slots taken
-// and slots beyond them in use, is told so ([ErrSize]); nobody is told while
-// there are free slots.
+// Unless Options.Values is given, the number of permits is not kept in the
+// backend: all who use a name must be given the same. Who is given fewer than
+// others, and finds all its slots taken and slots beyond them in use, gets
+// [ErrSize]; nobody does while there are free slots.
 package semaphore
 
 import (
@@ -48,8 +48,9 @@ import (
 const MaxPermits = 1000
 
 // ErrSize: slots beyond the last one of this semaphore are in use, so that other
-// processes were given a larger number of permits.
-var ErrSize = errors.New("others use more permits under this name")
+// processes were given a larger number of permits; or more are wanted at once than
+// there are.
+var ErrSize = errors.New("the number of permits does not fit")
 
 // Options of a [Semaphore]; nil and the zero value work.
 type Options struct {
@@ -59,6 +60,11 @@ type Options struct {
 	// permit, and for the time that somebody waits in the door, who then waits
 	// again.
 	Lock *lock.Options
+	// Values keeps the number of permits of each name in the backend, where
+	// [Semaphore.Resize] changes it; what New was given is that of a name that was
+	// never resized. It costs one more request for a call. All who use a name must
+	// have the same Values. nil means that the number is what New was given.
+	Values driver.Values
 }
 
 // Semaphore is one namespace of permits. It is safe for concurrent use.
@@ -66,6 +72,7 @@ type Semaphore struct {
 	locks  *lock.Fenced
 	view   lock.View
 	driver string
+	values driver.Values // nil: size is that of every name
 	size   int
 	wait   time.Duration
 
@@ -86,11 +93,15 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	if err != nil {
 		return nil, err
 	}
-	var inner lock.Options
-	if o != nil && o.Lock != nil {
-		inner = *o.Lock
+	var options Options
+	if o != nil {
+		options = *o
 	}
-	s := &Semaphore{view: view, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait, random: newRandom()}
+	var inner lock.Options
+	if options.Lock != nil {
+		inner = *options.Lock
+	}
+	s := &Semaphore{view: view, values: options.Values, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait, random: newRandom()}
 	if s.wait > 0 {
 		inner.Wait = 0
 	}
@@ -145,13 +156,13 @@ func newRandom() *rand.Rand {
 
 // anyOrder lists all slots, beginning anywhere: if all began with the first one,
 // they would all find the same ones taken.
-func (s *Semaphore) anyOrder() []int {
+func (s *Semaphore) anyOrder(size int) []int {
 	s.mu.Lock()
-	first := s.random.IntN(s.size)
+	first := s.random.IntN(size)
 	s.mu.Unlock()
-	slots := make([]int, s.size)
+	slots := make([]int, size)
 	for i := range slots {
-		slots[i] = (first + i) % s.size
+		slots[i] = (first + i) % size
 	}
 	return slots
 }

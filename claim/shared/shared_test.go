@@ -336,6 +336,49 @@ func TestAWriterWhoseTurnRanOutComesBack(t *testing.T) {
 	})
 }
 
+// TestAWriterBecomesAReader: no writer comes in between, and other readers do.
+func TestAWriterBecomesAReader(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		here, _ := b.process(nil)
+		there, d := b.process(nil)
+		w := b.write(here)
+		wrote := make(chan *shared.WriteClaim, 1)
+		go func() { wrote <- b.write(there) }()
+		synctest.Wait()
+		r, err := w.Downgrade(b.Context())
+		if err != nil || !r.Valid() || w.Valid() || r.Name() != w.Name() {
+			b.Fatalf("downgraded: %v", err)
+		}
+		time.Sleep(2 * ttl)
+		select {
+		case <-wrote:
+			b.Fatal("a writer came while it is read")
+		default:
+		}
+		b.release(r)
+		b.release(<-wrote)
+
+		w = b.write(here)
+		r, err = w.Downgrade(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.release(b.read(there)) // others may read
+		b.release(r)
+
+		w = b.write(there)
+		_ = d.Close(b.Context()) // it renews no more
+		time.Sleep(2 * ttl)
+		if _, err := w.Downgrade(b.Context()); err == nil {
+			b.Error("a claim that has ended was downgraded")
+		}
+		synctest.Wait()
+		if left := b.residue(); len(left) != 0 {
+			b.Errorf("left: %+v", left)
+		}
+	})
+}
+
 func TestCancelledWaitersLeaveNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		here, _ := b.process(nil)

@@ -14,11 +14,33 @@ import (
 // an [interlock.Claim] and safe for concurrent use.
 type WriteClaim struct {
 	*lock.Claim
-	name string
-	ctx  context.Context
+	lock  *Lock
+	names names
+	name  string
+	ctx   context.Context
 }
 
 var _ interlock.Claim = (*WriteClaim)(nil)
+
+// Downgrade makes the claim one to read: nobody writes in between, and others may
+// read once it returns. The write claim has ended then, also if there is an error:
+// then nothing is held. What was written through a guard under this claim stays what
+// readers see. It waits for the backend's answers, as long as ctx lasts.
+func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
+	bounded, stop := join.Context(ctx, w.Claim.Context())
+	defer stop()
+	// A later writer looks for readers once the door is free, and finds this one.
+	own, err := w.lock.locks.Acquire(bounded, w.names.reader())
+	if err == nil && !w.Valid() {
+		_ = own.Release(ctx) // Hooks.ReleaseFailed tells
+		err = errTurnOver
+	}
+	_ = w.Claim.Release(ctx) // Hooks.ReleaseFailed tells
+	if err != nil {
+		return nil, w.lock.fail(ctx, w.name, err)
+	}
+	return &ReadClaim{w.name, own, w.lock.holding(own.Context(), w.name, own)}, nil
+}
 
 // Name is what is written, as the user wrote it.
 func (w *WriteClaim) Name() string { return w.name }
@@ -64,7 +86,7 @@ func (l *Lock) write(ctx context.Context, name string, take take, clear clear) (
 	if err != nil {
 		return nil, l.fail(ctx, name, err)
 	}
-	return &WriteClaim{door, name, l.holding(door.Context(), name, door)}, nil
+	return &WriteClaim{door, l, n, name, l.holding(door.Context(), name, door)}, nil
 }
 
 // clear returns when there are no readers, or with an error.

@@ -1,0 +1,84 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// sizeLock is held by whoever changes the number of permits: its token orders the
+// changes. It stands among the slots, so that those who wait for a slot see the
+// change.
+func (n names) sizeLock() string { return n.slots + "size" }
+
+// Resize makes it so many permits of name, 1 to [MaxPermits], for all processes.
+// Whoever waits sees more of them at once. Of fewer, those that are held beyond the
+// new number stay until they are released: until then as many as before can act.
+// It needs [Options].Values, and waits for other changes as [lock.Fenced.Acquire]
+// does.
+func (s *Semaphore) Resize(ctx context.Context, name string, permits int) error {
+	n, err := s.names(name)
+	switch {
+	case s.values == nil:
+		err = s.bug(name, "the semaphore has no Values to keep its size in")
+	case permits < 1 || permits > MaxPermits:
+		err = s.bug(name, "%d permits are asked for, 1 to %d are possible", permits, MaxPermits)
+	}
+	if err != nil {
+		return s.fail(ctx, name, err)
+	}
+	c, err := s.locks.Acquire(ctx, n.sizeLock())
+	if err != nil {
+		return s.fail(ctx, name, err)
+	}
+	err = s.values.Put(c.Context(), n.sizeLock(), driver.Value{
+		Token: c.Token(), Source: c.Owner(), Data: strconv.AppendInt(nil, int64(permits), 10)})
+	return errors.Join(err, release(ctx, c))
+}
+
+// release is that of the lock of a change: waiters look again when it is free.
+func release(ctx context.Context, c *lock.Claim) error { return c.Release(ctx) }
+
+func (s *Semaphore) bug(name, format string, args ...any) error {
+	return &interlock.Error{Op: "resize", Driver: s.driver, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+}
+
+// Size is how many permits name has.
+func (s *Semaphore) Size(ctx context.Context, name string) (int, error) {
+	n, err := s.names(name)
+	if err != nil {
+		return 0, s.fail(ctx, name, err)
+	}
+	return s.sizeOf(ctx, n)
+}
+
+// room is the number of slots, if as many as are wanted can be held at once.
+func (s *Semaphore) room(ctx context.Context, n names, wanted int) (size int, err error) {
+	size, err = s.sizeOf(ctx, n)
+	if err == nil && wanted > size {
+		err = &interlock.Error{Op: "count permits of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
+			Err: fmt.Errorf("%w: %d are wanted at once, and there are %d", ErrSize, wanted, size)}
+	}
+	return size, err
+}
+
+func (s *Semaphore) sizeOf(ctx context.Context, n names) (int, error) {
+	if s.values == nil {
+		return s.size, nil
+	}
+	v, err := s.values.Get(ctx, n.sizeLock())
+	if err != nil || v.Token == 0 {
+		return s.size, err
+	}
+	size, err := strconv.Atoi(string(v.Data))
+	if err != nil || size < 1 || size > MaxPermits {
+		return 0, &interlock.Error{Op: "read size of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
+			Err: fmt.Errorf("%.40q is no number of permits", v.Data)}
+	}
+	return size, nil
+}
