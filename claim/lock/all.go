@@ -121,7 +121,7 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 		if err != nil {
 			return claims, l.outOfAll(claims, name, err)
 		}
-		claims, parent = append(claims, &Claim{claim{h}}), h.ctx
+		claims, parent = append(claims, &Claim{claim{h: h}}), h.ctx
 	}
 	return claims, nil
 }

@@ -221,7 +221,7 @@ func (b *batch) collect(o outcome) (claims Claims, err error) {
 		if o.err != nil {
 			return nil, o.err
 		}
-		claims = append(claims, &Claim{claim{o.hold}})
+		claims = append(claims, &Claim{claim{h: o.hold}})
 	}
 	return claims, nil
 }

@@ -19,7 +19,10 @@ func (c *Claim) Token() interlock.Token { return c.h.token }
 type AdvisoryClaim struct{ claim }
 
 // claim is what both kinds have in common.
-type claim struct{ h *hold }
+type claim struct {
+	h      *hold
+	shared bool // it was acquired by a caller further up
+}
 
 // Name is what is held.
 func (c claim) Name() string { return c.h.gate.name }
@@ -43,5 +46,11 @@ func (c claim) Context() context.Context { return c.h.ctx }
 // cancellation of ctx, has a bound of its own (Options.ReleaseTimeout) and
 // retries within it. An error means that the lock may stay taken until it
 // expires; the claim has ended all the same. Releasing a claim that was lost
-// returns nil at once.
-func (c claim) Release(ctx context.Context) error { return c.h.release(ctx) }
+// returns nil at once, and so does releasing one that is shared with a caller
+// further up (Options.Reentrant): it stays held.
+func (c claim) Release(ctx context.Context) error {
+	if c.shared {
+		return nil
+	}
+	return c.h.release(ctx)
+}

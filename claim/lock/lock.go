@@ -87,6 +87,11 @@ type Options struct {
 	// lock that is passed on inside the process starts anew.
 	// Hooks.HeldLong is told at three quarters of it.
 	MaxHold time.Duration
+	// Reentrant lets a call in a context that descends from a claim on the same name
+	// share that claim, instead of failing with interlock.ErrReentered: it has the
+	// same token and context, and giving it up is left to the one who acquired it
+	// first. Calls in other contexts wait; DoAll and AcquireAll refuse as before.
+	Reentrant bool
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Lock
 }
@@ -157,27 +162,27 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 // reached Do retries, as Options.Attempts says; if Wait or ctx ends then, the
 // error also says for how long it tried and why the last request failed.
 func (f *Fenced) Do(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
-	return f.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &Claim{claim{h}}) })
+	return f.l.do(ctx, name, func(ctx context.Context, c claim) error { return fn(ctx, &Claim{c}) })
 }
 
 // Acquire waits for the lock on name until ctx ends. The claim does not end
 // with ctx; it must be released. Errors are those of [Fenced.Do].
 func (f *Fenced) Acquire(ctx context.Context, name string) (*Claim, error) {
-	h, err := f.l.acquire(context.WithoutCancel(ctx), ctx, name, false)
+	c, err := f.l.claim(ctx, name, false)
 	if err != nil {
 		return nil, err
 	}
-	return &Claim{claim{h}}, nil
+	return &Claim{c}, nil
 }
 
 // TryAcquire takes the lock on name if nobody holds or awaits it, and returns
 // an [*interlock.HeldError] otherwise. It blocks only for the backend's answer.
 func (f *Fenced) TryAcquire(ctx context.Context, name string) (*Claim, error) {
-	h, err := f.l.acquire(context.WithoutCancel(ctx), ctx, name, true)
+	c, err := f.l.claim(ctx, name, true)
 	if err != nil {
 		return nil, err
 	}
-	return &Claim{claim{h}}, nil
+	return &Claim{c}, nil
 }
 
 // Held finds the claim on name that ctx carries, because ctx descends from that
@@ -189,7 +194,7 @@ func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
 	if h == nil {
 		return nil, false
 	}
-	return &Claim{claim{h}}, true
+	return &Claim{claim{h: h}}, true
 }
 
 // Close refuses further calls, makes those that wait return interlock.ErrClosed,
@@ -212,25 +217,25 @@ func NewAdvisory(d driver.Advisory, o *Options) (*Advisory, error) {
 
 // Do has the behaviour of [Fenced.Do].
 func (a *Advisory) Do(ctx context.Context, name string, fn func(ctx context.Context, c *AdvisoryClaim) error) error {
-	return a.l.do(ctx, name, func(h *hold) error { return fn(h.ctx, &AdvisoryClaim{claim{h}}) })
+	return a.l.do(ctx, name, func(ctx context.Context, c claim) error { return fn(ctx, &AdvisoryClaim{c}) })
 }
 
 // Acquire has the behaviour of [Fenced.Acquire].
 func (a *Advisory) Acquire(ctx context.Context, name string) (*AdvisoryClaim, error) {
-	h, err := a.l.acquire(context.WithoutCancel(ctx), ctx, name, false)
+	c, err := a.l.claim(ctx, name, false)
 	if err != nil {
 		return nil, err
 	}
-	return &AdvisoryClaim{claim{h}}, nil
+	return &AdvisoryClaim{c}, nil
 }
 
 // TryAcquire has the behaviour of [Fenced.TryAcquire].
 func (a *Advisory) TryAcquire(ctx context.Context, name string) (*AdvisoryClaim, error) {
-	h, err := a.l.acquire(context.WithoutCancel(ctx), ctx, name, true)
+	c, err := a.l.claim(ctx, name, true)
 	if err != nil {
 		return nil, err
 	}
-	return &AdvisoryClaim{claim{h}}, nil
+	return &AdvisoryClaim{c}, nil
 }
 
 // Held has the behaviour of [Fenced.Held].
@@ -239,7 +244,7 @@ func (a *Advisory) Held(ctx context.Context, name string) (*AdvisoryClaim, bool)
 	if h == nil {
 		return nil, false
 	}
-	return &AdvisoryClaim{claim{h}}, true
+	return &AdvisoryClaim{claim{h: h}}, true
 }
 
 // Close has the behaviour of [Fenced.Close].

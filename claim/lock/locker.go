@@ -85,7 +85,13 @@ func newLocker(b backend, g interlock.Guarantees, o *Options) (*locker, error) {
 	return l, nil
 }
 
-func (l *locker) do(ctx context.Context, name string, fn func(*hold) error) (err error) {
+func (l *locker) do(ctx context.Context, name string, fn func(context.Context, claim) error) (err error) {
+	if c, ok := l.sharedBy(ctx, name); ok {
+		if err = fn(ctx, c); c.h.cause() != nil {
+			err = c.h.orEndedEarly(err)
+		}
+		return err
+	}
 	h, err := l.acquire(ctx, ctx, name, false)
 	if err != nil {
 		return err
@@ -94,7 +100,25 @@ func (l *locker) do(ctx context.Context, name string, fn func(*hold) error) (err
 		_ = h.release(ctx) // Hooks.ReleaseFailed tells
 		err = h.orEndedEarly(err)
 	}()
-	return fn(h)
+	return fn(h.ctx, claim{h: h})
+}
+
+// claim is what Acquire and TryAcquire return.
+func (l *locker) claim(ctx context.Context, name string, try bool) (claim, error) {
+	if c, ok := l.sharedBy(ctx, name); ok {
+		return c, nil
+	}
+	h, err := l.acquire(context.WithoutCancel(ctx), ctx, name, try)
+	return claim{h: h}, err
+}
+
+// sharedBy is the claim that a call in ctx shares, if that is allowed.
+func (l *locker) sharedBy(ctx context.Context, name string) (claim, bool) {
+	if !l.options.Reentrant || ctx.Err() != nil {
+		return claim{}, false
+	}
+	h := l.heldBy(ctx, name)
+	return claim{h: h, shared: true}, h != nil
 }
 
 // acquire waits until wait ends; the claim's context descends from parent.
