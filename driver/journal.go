@@ -20,8 +20,8 @@ const (
 // and reads nothing into it.
 type Record struct {
 	Position int64           // from 1, without gaps; given by the store
-	Kind     string          // what happened: 1 to 32 bytes
-	Step     string          // of what, at most 255 bytes
+	Kind     string          // what happened: 1 to 32 bytes of UTF-8 without NUL
+	Step     string          // of what, at most 255 bytes of UTF-8 without NUL
 	Data     []byte          // at most MaxRecord
 	Sum      []byte          // chains it to the record before, at most 32 bytes
 	Epoch    interlock.Token // under which it was written; 0 if by nobody who owned the shard
@@ -32,7 +32,7 @@ type Record struct {
 type Head struct {
 	Transaction string    // 1 to MaxTransaction bytes of UTF-8 without NUL
 	Shard       int       // from 0
-	Type        string    // what it is an instance of, at most 255 bytes
+	Type        string    // what it is an instance of, at most 255 bytes of UTF-8 without NUL
 	Began       time.Time // Written of its first record
 	Position    int64     // of its last record
 	Sum         []byte    // of its last record

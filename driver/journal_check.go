@@ -2,9 +2,38 @@ package driver
 
 import (
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 )
+
+// CheckText is the rule for ids, names and types that stores keep, whatever the store:
+// least to most bytes of UTF-8 without NUL. Its error is an [interlock.ErrName] that
+// calls the text what; the caller adds the operation and the kind, which is Bug.
+func CheckText(what, text string, least, most int) error {
+	if len(text) < least || len(text) > most || !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
+		return fmt.Errorf("%w: %s has %d to %d bytes of UTF-8 without NUL", interlock.ErrName, what, least, most)
+	}
+	return nil
+}
+
+// CheckTransaction refuses what is not the id of a transaction, as a Bug of op.
+func CheckTransaction(op, id string) error {
+	if err := CheckText("a transaction's id", id, 1, MaxTransaction); err != nil {
+		return &interlock.Error{Op: op, Name: id, Kind: interlock.Bug, Err: err}
+	}
+	return nil
+}
+
+// CheckBehind refuses what is not the id of a transaction behind which a list goes on,
+// or empty, as a Bug.
+func CheckBehind(behind string) error {
+	if behind == "" {
+		return nil
+	}
+	return CheckTransaction("list transactions", behind)
+}
 
 // CheckAppend says what is wrong with the i-th of appends before anything is
 // sent: a Bug for what no journal can mean, Definite for what is too large. Every
@@ -19,18 +48,28 @@ func CheckAppend(appends []Append, i int) error {
 			return refuse(interlock.Bug, "the transaction comes twice")
 		}
 	}
+	if err := CheckTransaction("append", a.Transaction); err != nil {
+		return err
+	}
+	if err := CheckText("a type", a.Type, 0, 255); err != nil {
+		return refuse(interlock.Bug, "%w", err)
+	}
 	switch {
-	case a.Transaction == "" || len(a.Transaction) > MaxTransaction:
-		return refuse(interlock.Bug, "%w: a transaction's id has 1 to %d bytes", interlock.ErrName, MaxTransaction)
-	case a.Shard < 0, a.After < 0, a.Epoch < 0, len(a.Type) > 255:
-		return refuse(interlock.Bug, "shard %d, position %d, epoch %d, type %.300q", a.Shard, a.After, a.Epoch, a.Type)
+	case a.Shard < 0, a.After < 0, a.Epoch < 0:
+		return refuse(interlock.Bug, "shard %d, position %d, epoch %d", a.Shard, a.After, a.Epoch)
 	case len(a.Records) == 0 || len(a.Records) > MaxRecords:
 		return refuse(interlock.Bug, "%d records, 1 to %d are allowed", len(a.Records), MaxRecords)
 	}
 	for _, r := range a.Records {
+		err := CheckText("the kind of a record", r.Kind, 1, 32)
+		if err == nil {
+			err = CheckText("a step", r.Step, 0, 255)
+		}
 		switch {
-		case r.Kind == "" || len(r.Kind) > 32 || len(r.Step) > 255 || len(r.Sum) > 32:
-			return refuse(interlock.Bug, "record %.40q of step %.300q with a sum of %d bytes", r.Kind, r.Step, len(r.Sum))
+		case err != nil:
+			return refuse(interlock.Bug, "%w", err)
+		case len(r.Sum) > 32:
+			return refuse(interlock.Bug, "record %q of step %q has a sum of %d bytes, at most 32 are allowed", r.Kind, r.Step, len(r.Sum))
 		case len(r.Data) > MaxRecord:
 			return refuse(interlock.Definite, "a record has %d bytes, at most %d are allowed", len(r.Data), MaxRecord)
 		}
@@ -43,9 +82,10 @@ func CheckPayload(transaction string, sum, payload []byte) error {
 	refuse := func(kind interlock.ErrorKind, format string, args ...any) error {
 		return &interlock.Error{Op: "keep payload", Name: transaction, Kind: kind, Err: fmt.Errorf(format, args...)}
 	}
+	if err := CheckTransaction("keep payload", transaction); err != nil {
+		return err
+	}
 	switch {
-	case transaction == "" || len(transaction) > MaxTransaction:
-		return refuse(interlock.Bug, "%w: a transaction's id has 1 to %d bytes", interlock.ErrName, MaxTransaction)
 	case len(sum) == 0 || len(sum) > 32:
 		return refuse(interlock.Bug, "a sum of %d bytes", len(sum))
 	case len(payload) > MaxPayload:

@@ -190,6 +190,8 @@ func testAppendsAreIndependent(s *journalScene) {
 	s.mustAppend(driver.Append{Transaction: "elsewhere", Shard: 7, Epoch: other, Records: records("begin"), Due: s.at(0)})
 	large := s.begin("large", s.at(0))
 	large.Records[0].Data = make([]byte, driver.MaxRecord+1)
+	badType := s.begin("bad type", s.at(0))
+	badType.Type = "\xff"
 	errs := s.journal.Append(s.Context(), []driver.Append{
 		{Transaction: "new", Epoch: epoch, Records: records("begin"), Due: s.at(time.Second)},
 		s.begin("there", s.at(time.Hour)),
@@ -198,14 +200,20 @@ func testAppendsAreIndependent(s *journalScene) {
 		large,
 		{Transaction: "new", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(0)},
 		s.begin("last", s.at(2*time.Second)),
+		s.begin("bad\xff", s.at(0)),
+		s.begin("bad\x00", s.at(0)),
+		badType,
 	})
-	if len(errs) != 7 || errs[0] != nil || errs[3] != nil || errs[6] != nil {
+	if len(errs) != 10 || errs[0] != nil || errs[3] != nil || errs[6] != nil {
 		s.Fatalf("results %v", errs)
 	}
 	s.mustBeElsewhere(errs[1], "there", 0, 1)
 	s.mustBeStale(errs[2], 0, epoch, old)
 	s.mustFail(errs[4], interlock.Definite, nil)
 	s.mustFail(errs[5], interlock.Bug, nil)
+	for _, err := range errs[7:] {
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+	}
 	s.mustStand("new", s.at(time.Second), "begin")
 	s.mustStand("there", s.at(0), "begin")
 	s.mustStand("elsewhere", time.Time{}, "begin", "end")

@@ -148,6 +148,12 @@ func testJournalLimits(s *journalScene) {
 		"sum":            {func(a *driver.Append) { a.Records[0].Sum = make([]byte, 33) }, interlock.Bug},
 		"no id":          {func(a *driver.Append) { a.Transaction = "" }, interlock.Bug},
 		"id":             {func(a *driver.Append) { a.Transaction = strings.Repeat("x", driver.MaxTransaction+1) }, interlock.Bug},
+		"id not UTF-8":   {func(a *driver.Append) { a.Transaction = "a\xff" }, interlock.Bug},
+		"NUL in id":      {func(a *driver.Append) { a.Transaction = "a\x00b" }, interlock.Bug},
+		"type not UTF-8": {func(a *driver.Append) { a.Type = "\xc3" }, interlock.Bug},
+		"NUL in type":    {func(a *driver.Append) { a.Type = "\x00" }, interlock.Bug},
+		"step not UTF-8": {func(a *driver.Append) { a.Records[0].Step = "\xff" }, interlock.Bug},
+		"NUL in kind":    {func(a *driver.Append) { a.Records[0].Kind = "a\x00" }, interlock.Bug},
 		"type":           {func(a *driver.Append) { a.Type = strings.Repeat("t", 256) }, interlock.Bug},
 		"shard below":    {func(a *driver.Append) { a.Shard = -1 }, interlock.Bug},
 		"position below": {func(a *driver.Append) { a.After = -1 }, interlock.Bug},
@@ -158,6 +164,15 @@ func testJournalLimits(s *journalScene) {
 		if err := s.append(s.journal, a); interlock.Kind(err) != c.kind || err == nil {
 			s.Errorf("%s: %v (%v), want %v", name, err, interlock.Kind(err), c.kind)
 		}
+	}
+	for _, id := range []string{"a\xff", "a\x00b"} {
+		_, _, err := s.journal.Read(s.Context(), id, 0)
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+		_, err = s.journal.Payload(s.Context(), id, []byte("sum"))
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+		_, err = s.journal.Heads(s.Context(), id, 1)
+		s.mustFail(err, interlock.Bug, interlock.ErrName)
+		s.mustFail(s.journal.Keep(s.Context(), id, []byte("sum"), nil), interlock.Bug, interlock.ErrName)
 	}
 	if head, _ := s.read("bad"); head.Transaction != "" {
 		s.Errorf("something of what was refused is there: %+v", head)

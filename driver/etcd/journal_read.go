@@ -13,18 +13,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-func checkTransaction(op, id string) error {
-	if id == "" || len(id) > driver.MaxTransaction {
-		return journalError(op, id, interlock.Bug, fmt.Errorf("%w: a transaction's id has 1 to %d bytes", interlock.ErrName, driver.MaxTransaction))
-	}
-	return nil
-}
-
 // Read gives a transaction's head and records, in one request; see
 // driver.JournalReader.
 func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
 	const op = "read journal"
-	if err := checkTransaction(op, id); err != nil {
+	if err := driver.CheckTransaction(op, id); err != nil {
 		return driver.Head{}, nil, err
 	}
 	last := clientv3.GetPrefixRangeEnd(j.recordKey(id, 0)[:len(j.recordKey(id, 0))-digits])
@@ -62,7 +55,7 @@ func (j *Journal) Keep(ctx context.Context, id string, sum, payload []byte) erro
 // Payload gives what was kept; see driver.JournalReader.
 func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, error) {
 	const op = "read payload"
-	if err := checkTransaction(op, id); err != nil {
+	if err := driver.CheckTransaction(op, id); err != nil {
 		return nil, err
 	}
 	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.payloadKey(id, sum))}, nil)
@@ -83,6 +76,9 @@ func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, e
 // Heads lists transactions by their ids; see driver.JournalReader. It takes one
 // request for each fifty.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
+	if err := driver.CheckBehind(behind); err != nil {
+		return nil, err
+	}
 	for more := true; more && len(heads) < limit; {
 		var list []located
 		if list, more, err = j.heads(ctx, "list transactions", behind, min(duePage, limit-len(heads))); err != nil {

@@ -171,6 +171,9 @@ func (j *Journal) Keep(ctx context.Context, name string, sum, data []byte) error
 
 // Read gives a transaction's head and records; see driver.JournalReader.
 func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.Head, []driver.Record, error) {
+	if err := driver.CheckTransaction("read journal", name); err != nil {
+		return driver.Head{}, nil, err
+	}
 	if err := asking(ctx, "read journal", name); err != nil {
 		return driver.Head{}, nil, err
 	}
@@ -190,6 +193,9 @@ func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.He
 
 // Payload gives what was kept; see driver.JournalReader.
 func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte, error) {
+	if err := driver.CheckTransaction("read payload", name); err != nil {
+		return nil, err
+	}
 	if err := asking(ctx, "read payload", name); err != nil {
 		return nil, err
 	}
@@ -230,6 +236,9 @@ func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, 
 
 // Heads lists transactions by their ids; see driver.JournalReader.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	if err := driver.CheckBehind(behind); err != nil {
+		return nil, err
+	}
 	if err := asking(ctx, "list transactions", "all"); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -11,20 +12,22 @@ import (
 
 // Group commit: appends that come while others are under way travel together. A
 // request is sent at once if fewer than Options.Requests are under way, so that
-// nobody waits for company.
+// nobody waits for company. No member of a group fails for another one's fault: a
+// group that the store refuses as a whole is sent again in parts.
 
 // waiter is an append that waits for its turn and its outcome.
 type waiter struct {
 	request driver.Append
+	alone   bool       // it travels by itself
 	outcome chan error // has room for one
 	behind  bool       // an append of the same transaction had an unknown outcome while this one waited
 }
 
-// enqueue appends in the company of others. When ctx ends, the outcome is unknown if
-// the request was sent, or if another append of the same transaction was sent or is to
-// be sent before it: that one may have begun the transaction.
-func (j *Journal) enqueue(ctx context.Context, a driver.Append) error {
-	w := &waiter{request: a, outcome: make(chan error, 1)}
+// enqueue appends in the company of others, unless alone. When ctx ends, the outcome is
+// unknown if the request was sent, or if another append of the same transaction was sent or
+// is to be sent before it: that one may have begun the transaction.
+func (j *Journal) enqueue(ctx context.Context, a driver.Append, alone bool) error {
+	w := &waiter{request: a, alone: alone, outcome: make(chan error, 1)}
 	if err := j.join(w); err != nil {
 		return err
 	}
@@ -103,7 +106,7 @@ func (j *Journal) fly() {
 			requests[i] = w.request
 		}
 		ctx, cancel := context.WithTimeout(j.life, j.options.Patience)
-		outcomes := j.store.Append(ctx, requests)
+		outcomes := j.send(ctx, requests)
 		cancel()
 		j.land(group, outcomes)
 		for i, w := range group {
@@ -112,14 +115,52 @@ func (j *Journal) fly() {
 	}
 }
 
+// send appends. Members of a group that fail for a reason that may be another member's
+// are sent again in two halves: nothing of them was done.
+func (j *Journal) send(ctx context.Context, requests []driver.Append) []error {
+	outcomes := j.store.Append(ctx, requests)
+	var again []int
+	for i, err := range outcomes {
+		if len(requests) > 1 && ctx.Err() == nil && unspecific(err) {
+			again = append(again, i)
+		}
+	}
+	if len(again) == 0 {
+		return outcomes
+	}
+	for half := range slices.Chunk(again, (len(again)+1)/2) {
+		part := make([]driver.Append, len(half))
+		for k, i := range half {
+			part[k] = requests[i]
+		}
+		for k, err := range j.send(ctx, part) {
+			outcomes[half[k]] = err
+		}
+	}
+	return outcomes
+}
+
+// unspecific reports whether an append was refused for a reason that may be that of
+// another one in the same request: a value that the store does not take, or a lock that
+// a transaction outside holds.
+func unspecific(err error) bool {
+	var elsewhere *driver.PositionError
+	if err == nil || errors.As(err, &elsewhere) || errors.Is(err, interlock.ErrStaleToken) {
+		return false
+	}
+	return interlock.Kind(err) == interlock.Definite || errors.Is(err, interlock.ErrHeld)
+}
+
 // board takes those who wait, as many as travel together, and none whose
-// transaction is under way already. If there are none the flight has ended.
+// transaction is under way already; one that travels alone only by itself. If there are
+// none the flight has ended.
 func (j *Journal) board() []*waiter {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var group, rest []*waiter
 	for _, w := range j.waiting {
-		if len(group) == j.options.Group || j.busy[w.request.Transaction] {
+		full := len(group) == j.options.Group || len(group) > 0 && (w.alone || group[0].alone)
+		if full || j.busy[w.request.Transaction] {
 			rest = append(rest, w)
 			continue
 		}

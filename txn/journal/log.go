@@ -99,6 +99,9 @@ func (l *Log) request(ctx context.Context, due time.Time, entries []Entry) (driv
 	if l.owner != nil {
 		a.Epoch = l.owner.epoch
 	}
+	if err := driver.CheckTransaction("append", l.head.Transaction); err != nil {
+		return a, err
+	}
 	sum := l.head.Sum
 	for _, e := range entries {
 		data, err := l.journal.stow(ctx, l.head.Transaction, e.Data)
@@ -108,7 +111,7 @@ func (l *Log) request(ctx context.Context, due time.Time, entries []Entry) (driv
 		sum = chain(sum, l.head.Transaction, l.head.Type, a.After+int64(len(a.Records))+1, a.Epoch, e.Kind, e.Step, data)
 		a.Records = append(a.Records, driver.Record{Kind: e.Kind, Step: e.Step, Data: data, Sum: sum})
 	}
-	return a, nil
+	return a, driver.CheckAppend([]driver.Append{a}, 0)
 }
 
 // pause is how long to wait before an append is tried again.
@@ -116,11 +119,13 @@ var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 
 // persist appends until there is an outcome.
 func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) error {
+	alone := false
 	return j.try(ctx, func() error {
 		if err := owner.holds(); err != nil {
 			return err
 		}
-		err := j.enqueue(ctx, a)
+		err := j.enqueue(ctx, a, alone)
+		alone = errors.Is(err, interlock.ErrHeld)
 		var elsewhere *driver.PositionError
 		if errors.As(err, &elsewhere) {
 			return ours(a, elsewhere)

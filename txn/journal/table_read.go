@@ -5,9 +5,7 @@ import (
 	"encoding/hex"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
@@ -41,7 +39,7 @@ func (n tables) scan(ctx context.Context, db driver.SQL, query string, args []an
 // Read gives a transaction's head and records; see driver.JournalReader.
 func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head driver.Head, records []driver.Record, err error) {
 	const op = "read journal"
-	if err := named(op, id); err != nil {
+	if err := driver.CheckTransaction(op, id); err != nil {
 		return head, nil, err
 	}
 	// Two queries, of one snapshot.
@@ -100,7 +98,7 @@ func (t *Table[T]) Keep(ctx context.Context, id string, sum, payload []byte) err
 // Payload gives what was kept; see driver.JournalReader.
 func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload []byte, err error) {
 	const op = "read payload"
-	if err := named(op, id); err != nil {
+	if err := driver.CheckTransaction(op, id); err != nil {
 		return nil, err
 	}
 	err = t.within(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
@@ -135,16 +133,12 @@ func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit
 
 // Heads lists transactions by their ids; see driver.JournalReader.
 func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
+	if err := driver.CheckBehind(behind); err != nil {
+		return nil, err
+	}
 	err = t.within(ctx, "list transactions", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
 		heads, err = n.query(ctx, db, `where id > `+n.parameter(1)+` order by id limit `+n.parameter(2), []any{behind, int64(limit)})
 		return err
 	})
 	return heads, err
-}
-
-func named(op, id string) error {
-	if id == "" || len(id) > driver.MaxTransaction {
-		return failure.Bug(op, id, "%w: a transaction's id has 1 to %d bytes", interlock.ErrName, driver.MaxTransaction)
-	}
-	return nil
 }

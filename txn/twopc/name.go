@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // A transaction has three names. Its id is the user's, up to driver.MaxTransaction
@@ -41,10 +40,7 @@ func plain(text string) bool {
 
 // checkID is a Bug if there can be no such transaction.
 func checkID(op, id string) error {
-	if len(id) == 0 || len(id) > driver.MaxTransaction {
-		return failure.Bug(op, id, "its id has %d bytes; give it 1 to %d", len(id), driver.MaxTransaction)
-	}
-	return nil
+	return driver.CheckTransaction(op, id)
 }
 
 // run is one attempt at a transaction.
