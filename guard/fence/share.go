@@ -19,6 +19,16 @@ import (
 // as they overlap: share for a short time, and while the claim lasts. To share a mark and
 // then enter it in one transaction can deadlock, which is Retryable.
 func (t Table) Share(ctx context.Context, db driver.SQL, resources ...string) (map[string]interlock.Token, error) {
+	return t.share(ctx, db, "", resources)
+}
+
+// ShareNow is [Table.Share] without waiting: a mark that another transaction is raising
+// is missing in the result, like one that nothing entered. [Table.Show] tells which.
+func (t Table) ShareNow(ctx context.Context, db driver.SQL, resources ...string) (map[string]interlock.Token, error) {
+	return t.share(ctx, db, " skip locked", resources)
+}
+
+func (t Table) share(ctx context.Context, db driver.SQL, skip string, resources []string) (map[string]interlock.Token, error) {
 	const op = "share mark"
 	if len(resources) == 0 {
 		return nil, nil
@@ -40,7 +50,7 @@ func (t Table) Share(ctx context.Context, db driver.SQL, resources ...string) (m
 	}
 	seen := map[string]interlock.Token{}
 	query := `select resource, token from ` + marks + ` where resource in (` + sqltext.Parameters(db.Dialect(), len(args)) +
-		`) order by resource ` + d.shared()
+		`) order by resource ` + d.shared() + skip
 	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
 		var resource string
 		var token interlock.Token

@@ -15,6 +15,7 @@ import (
 func testShared(t *testing.T, w world) {
 	ok(t, w.enter(t, w.table, "a", token(1)))
 	ok(t, w.enter(t, w.table, "b", token(7)))
+	ok(t, w.enter(t, w.table, "c", token(7)))
 	share := func(db driver.SQL) map[string]interlock.Token {
 		t.Helper()
 		seen, err := w.table.Share(t.Context(), db, "b", "a", "nothing")
@@ -37,6 +38,13 @@ func testShared(t *testing.T, w world) {
 	w.blocked(t, 1)
 	ok(t, second.Commit(t.Context()))
 	ok(t, entered())
+	raising := w.begun(t)
+	ok(t, w.table.Enter(t.Context(), raising, "c", token(8), ""))
+	now, err := w.table.ShareNow(t.Context(), w.begun(t), "a", "c")
+	if ok(t, err); fmt.Sprint(now) != fmt.Sprint(map[string]interlock.Token{"a": token(2)}) {
+		t.Errorf("shared %v beside one who raises c", now)
+	}
+	ok(t, raising.Rollback(t.Context()))
 	if got := share(w.begun(t)); got["a"] != token(2) {
 		t.Errorf("shared %v after %d has entered", got, token(2))
 	}

@@ -39,8 +39,10 @@ type tables struct {
 	heads, records, payloads string
 	marks                    fence.Table
 	dialect                  driver.Dialect
+	oid                      string // of the table of heads, on PostgreSQL
 	now                      string // the database's clock, in microseconds since 1970
 	skip                     string // ends a query that locks rows but for those that are locked
+	lent                     bool   // the transaction is the user's: it may wait for others
 }
 
 func (t *Table[T]) in(d driver.Dialect) (n tables, err error) {
@@ -50,6 +52,7 @@ func (t *Table[T]) in(d driver.Dialect) (n tables, err error) {
 			return n, err
 		}
 	}
+	n.oid = `'` + strings.ReplaceAll(n.heads, `'`, `''`) + `'::regclass::oid::bigint`
 	n.now = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
 	if d == driver.MariaDB {
 		n.now = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))`
@@ -158,12 +161,14 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 // AppendIn does one append in a transaction of the user's on the same database: it
 // is done if and when that commits. A Retryable error, or a refusal, leaves a
 // transaction that should be rolled back. Under the user's REPEATABLE READ a refusal
-// may tell of an older state than there is.
+// may tell of an older state than there is. It waits for a transaction that is appending to
+// the same id; what other transactions append to other ids does not wait for this one.
 func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
 	n, err := t.in(db.Dialect())
 	if err != nil {
 		return err
 	}
+	n.lent = true
 	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
 	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
 		return failure.About("append", a.Transaction, err)

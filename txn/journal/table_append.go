@@ -15,6 +15,10 @@ import (
 // append does what may be done of appends, and says in errs what became of those
 // that may not; one that has an error already is left out. An error of its own is
 // that of the database: then nothing is done, whatever errs says.
+//
+// But in a lent transaction it does not wait for row locks: what another transaction
+// holds is an [interlock.ErrHeld] of that append, and on MariaDB, for one that begins
+// what that transaction has begun, of all of them.
 func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Append, errs []error) error {
 	epochs, err := n.epochs(ctx, db, appends)
 	if err != nil {
@@ -22,8 +26,8 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 	}
 	var asked []int
 	for i, a := range appends {
-		if errs[i] == nil && a.Epoch != 0 {
-			errs[i] = owned("append", a.Shard, epochs[driver.ShardName(a.Shard)], a.Epoch)
+		if errs[i] == nil {
+			errs[i] = n.own(ctx, db, a, epochs)
 		}
 		if errs[i] == nil {
 			asked = append(asked, i)
@@ -39,14 +43,20 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 	if err != nil {
 		return err
 	}
+	held, err := n.held(ctx, db, appends, asked, begun, found)
+	if err != nil {
+		return err
+	}
 	var grown []int
 	for _, i := range asked {
 		a := appends[i]
-		if begun[a.Transaction] != 0 {
-			grown = append(grown, i)
-			continue
+		if begun[a.Transaction] == 0 {
+			errs[i] = fits(a, found[a.Transaction])
+			if held[a.Transaction] {
+				errs[i] = inUse("append", a.Transaction)
+			}
 		}
-		if errs[i] = fits(a, found[a.Transaction]); errs[i] == nil {
+		if errs[i] == nil {
 			grown = append(grown, i)
 		}
 	}
@@ -64,7 +74,35 @@ func (n tables) epochs(ctx context.Context, db driver.SQL, appends []driver.Appe
 			shards = append(shards, name)
 		}
 	}
-	return n.marks.Share(ctx, db, shards...)
+	if n.lent {
+		return n.marks.Share(ctx, db, shards...)
+	}
+	return n.marks.ShareNow(ctx, db, shards...)
+}
+
+// own refuses an append under an epoch that is not the one that has entered.
+func (n tables) own(ctx context.Context, db driver.SQL, a driver.Append, epochs map[string]interlock.Token) error {
+	name := driver.ShardName(a.Shard)
+	if a.Epoch == 0 {
+		return nil
+	}
+	if seen, ok := epochs[name]; ok || n.lent {
+		return owned("append", a.Shard, seen, a.Epoch)
+	}
+	mark, err := n.marks.Show(ctx, db, name)
+	if err == nil && mark.Token != 0 {
+		err = inUse("append", name) // somebody is entering
+	}
+	if err == nil {
+		err = owned("append", a.Shard, 0, a.Epoch)
+	}
+	return err
+}
+
+// inUse refuses to wait for a transaction of somebody else's.
+func inUse(op, name string) error {
+	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable,
+		Err: fmt.Errorf("%w: a transaction that has not ended is using it", interlock.ErrHeld)}
 }
 
 // owned refuses an epoch that is not the one that has entered.
@@ -93,8 +131,12 @@ func fits(a driver.Append, h driver.Head) error {
 
 // begin makes the rows of those transactions that do not exist and are to, and tells
 // when each of them began.
+//
+// An INSERT waits for a transaction that has inserted the same id. On PostgreSQL an
+// advisory lock on the id stands in front of it, for which only a lent transaction waits;
+// on MariaDB the whole statement fails at once.
 func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (map[string]int64, error) {
-	v := values{dialect: n.dialect}
+	v := values{dialect: n.dialect, casts: headCasts}
 	for _, i := range asked {
 		if a := appends[i]; a.After == 0 {
 			v.head(n, a, a.Type)
@@ -103,12 +145,20 @@ func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Appen
 	if v.rows == 0 {
 		return nil, nil
 	}
-	into, unless := `insert into `, ` on conflict (id) do nothing`
+	lock := `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `))`
+	if n.lent {
+		lock = `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `)) is not null`
+	}
+	query := `insert into ` + n.heads + ` (` + headColumns + `) select * from (values ` + v.text.String() + `) v (` + headColumns + `)
+		where ` + lock + ` on conflict (id) do nothing`
 	if n.dialect == driver.MariaDB {
-		into, unless = `insert ignore into `, ``
+		query = `insert ignore into ` + n.heads + ` (` + headColumns + `) values ` + v.text.String()
+		if !n.lent {
+			query = `set statement innodb_lock_wait_timeout = 0 for ` + query
+		}
 	}
 	begun := map[string]int64{}
-	err := db.Query(ctx, into+n.heads+` (`+headColumns+`) values `+v.text.String()+unless+` returning id, began`, v.args, func(scan func(...any) error) error {
+	err := db.Query(ctx, query+` returning id, began`, v.args, func(scan func(...any) error) error {
 		var id []byte
 		var began int64
 		err := scan(&id, &began)
@@ -133,16 +183,45 @@ func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append
 	if v.rows == 0 {
 		return found, nil
 	}
+	locking := n.skip
+	if n.lent {
+		locking = `for update`
+	}
 	query := `select h.* from (values ` + v.text.String() + `) v (id)
-		cross join lateral (select ` + headColumns + ` from ` + n.heads + ` where id = v.id for update) h`
+		cross join lateral (select ` + headColumns + ` from ` + n.heads + ` where id = v.id ` + locking + `) h`
 	if n.dialect == driver.MariaDB {
-		query = `select ` + headColumns + ` from ` + n.heads + ` where id in (` + v.text.String() + `) order by id for update`
+		query = `select ` + headColumns + ` from ` + n.heads + ` where id in (` + v.text.String() + `) order by id ` + locking
 	}
 	heads, err := n.scan(ctx, db, query, v.args)
 	for _, h := range heads {
 		found[h.Transaction] = h
 	}
 	return found, err
+}
+
+// held tells which of those that were neither begun nor found another transaction holds:
+// they exist, or were to begin.
+func (n tables) held(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, begun map[string]int64, found map[string]driver.Head) (map[string]bool, error) {
+	held, v := map[string]bool{}, values{dialect: n.dialect}
+	for _, i := range asked {
+		a := appends[i]
+		if _, ok := found[a.Transaction]; ok || begun[a.Transaction] != 0 || n.lent {
+			continue
+		}
+		if a.After == 0 {
+			held[a.Transaction] = true
+		} else {
+			v.row("", a.Transaction)
+		}
+	}
+	if v.rows == 0 {
+		return held, nil
+	}
+	heads, err := n.query(ctx, db, `where id in (`+v.text.String()+`)`, v.args)
+	for _, h := range heads {
+		held[h.Transaction] = true
+	}
+	return held, err
 }
 
 // move writes where the transactions stand now.
@@ -189,6 +268,7 @@ func (n tables) write(ctx context.Context, db driver.SQL, appends []driver.Appen
 // values is the rows of a VALUES list.
 type values struct {
 	dialect driver.Dialect
+	casts   []string // of the parameters of a row, where PostgreSQL does not know their types
 	text    strings.Builder
 	args    []any
 	rows    int
@@ -210,6 +290,9 @@ func (v *values) row(last string, args ...any) {
 			v.text.WriteByte('?')
 		} else {
 			fmt.Fprintf(&v.text, "$%d", len(v.args))
+			if v.casts != nil {
+				v.text.WriteString("::" + v.casts[i])
+			}
 		}
 	}
 	if last != "" {
@@ -221,6 +304,9 @@ func (v *values) row(last string, args ...any) {
 // head adds the row of a transaction as it is after an append.
 func (v *values) head(n tables, a driver.Append, kind string) {
 	ended := "null"
+	if v.casts != nil && v.dialect == driver.Postgres {
+		ended = "null::bigint"
+	}
 	if a.Due.IsZero() {
 		ended = n.now
 	}

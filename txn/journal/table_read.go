@@ -10,6 +10,9 @@ import (
 
 const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
 
+// headCasts are the types of the columns that are parameters.
+var headCasts = []string{"varchar", "int", "bytea", "bigint", "bytea", "bigint", "int"}
+
 // query reads the heads that the rest of the query chooses.
 func (n tables) query(ctx context.Context, db driver.SQL, rest string, args []any) ([]driver.Head, error) {
 	return n.scan(ctx, db, `select `+headColumns+` from `+n.heads+` `+rest, args)
