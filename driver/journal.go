@@ -111,8 +111,9 @@ type JournalWriter interface {
 	// then. It is refused as an Append is. The step is atomic for each of them.
 	Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]Head, error)
 	// Keep stores the payload of a transaction under its sum, 1 to 32 bytes. It may
-	// come before the transaction's first record, and repeating it changes nothing.
-	// A payload whose transaction never comes to be is removed by Forget.
+	// come before the transaction's first record. Repeating it refreshes the time at
+	// which it was kept. A payload whose transaction never comes to be is removed by
+	// Forget, by that time.
 	Keep(ctx context.Context, transaction string, sum, payload []byte) error
 }
 

@@ -54,6 +54,7 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"RipeOfMany", 0, testRipeOfMany},
 		{"RipeLeavesNoneOut", 0, testRipeLeavesNoneOut},
 		{"ForgetTakesWhatEnded", 0, testForgetTakesWhatEnded},
+		{"KeepRefreshes", 0, testKeepRefreshes},
 		{"NothingIsUnscheduled", 0, testNothingIsUnscheduled},
 	} {
 		tests = append(tests, storeTest[driver.Journal]{c.name, c.needs, func(s *storeScene[driver.Journal]) {

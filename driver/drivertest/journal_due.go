@@ -151,6 +151,41 @@ func testForgetTakesWhatEnded(s *journalScene) {
 	s.mustStand("ended 1", s.at(0), "begin")
 }
 
+// testKeepRefreshes: a payload that is kept again, for a transaction that is yet to begin,
+// is as young as the last Keep.
+func testKeepRefreshes(s *journalScene) {
+	keep := func() {
+		s.Helper()
+		if err := s.journal.Keep(s.Context(), "t", []byte("sum"), []byte("payload")); err != nil {
+			s.Fatal(err)
+		}
+	}
+	storeClock := func(name string) time.Time { // by the store's clock
+		s.Helper()
+		s.mustAppend(s.begin(name, s.at(0)))
+		_, all := s.read(name)
+		return all[0].Written
+	}
+	keep()
+	between := storeClock("a")
+	for n := 0; !between.Before(storeClock(fmt.Sprint("b", n))); n++ { // clocks of milliseconds
+		time.Sleep(time.Millisecond)
+	}
+	keep()
+	if _, err := s.journal.Forget(s.Context(), between.Add(time.Microsecond), 10); err != nil {
+		s.Fatal(err)
+	}
+	if p, err := s.journal.Payload(s.Context(), "t", []byte("sum")); err != nil || string(p) != "payload" {
+		s.Fatalf("the payload that was kept again is %q, %v", p, err)
+	}
+	if _, err := s.journal.Forget(s.Context(), s.at(24*time.Hour), 10); err != nil {
+		s.Fatal(err)
+	}
+	if p, err := s.journal.Payload(s.Context(), "t", []byte("sum")); err != nil || p != nil {
+		s.Fatalf("the payload of nothing is still %q, %v", p, err)
+	}
+}
+
 // testNothingIsUnscheduled: whatever is done at once, what is unfinished is due.
 func testNothingIsUnscheduled(s *journalScene) {
 	epoch := s.enter(0, 1)

@@ -47,8 +47,7 @@ func (j *Journal) Keep(ctx context.Context, id string, sum, payload []byte) erro
 		return err
 	}
 	key := j.payloadKey(id, sum)
-	_, err := j.do(ctx, "keep payload", id, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		[]clientv3.Op{clientv3.OpPut(key, strconv.FormatInt(j.now().UnixMicro(), 10)+"\n"+string(payload))}, nil)
+	_, err := j.do(ctx, "keep payload", id, nil, []clientv3.Op{clientv3.OpPut(key, strconv.FormatInt(j.now().UnixMicro(), 10)+"\n"+string(payload))}, nil)
 	return err
 }
 
@@ -164,7 +163,8 @@ func (j *Journal) forgetPayloads(ctx context.Context, before time.Time) error {
 		id, _, _ := strings.Cut(strings.TrimPrefix(key, all), "\x00")
 		kept, _, _ := strings.Cut(string(kvs[0].Value), "\n")
 		if us, err := strconv.ParseInt(kept, 10, 64); err == nil && time.UnixMicro(us).Before(before) {
-			when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(id)), "=", 0)}
+			when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(id)), "=", 0),
+				clientv3.Compare(clientv3.ModRevision(key), "=", kvs[0].ModRevision)}
 			if _, err := j.do(ctx, op, id, when, []clientv3.Op{clientv3.OpDelete(key)}, nil); err != nil {
 				return err
 			}

@@ -163,9 +163,7 @@ func (j *Journal) Keep(ctx context.Context, name string, sum, data []byte) error
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if key := (payloadKey{name, string(sum)}); j.payloads[key].kept.IsZero() {
-		j.payloads[key] = payload{slices.Clone(data), time.Now()}
-	}
+	j.payloads[payloadKey{name, string(sum)}] = payload{slices.Clone(data), time.Now()}
 	return nil
 }
 

@@ -28,7 +28,6 @@ package journal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"sync"
@@ -153,26 +152,6 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 		return nil, err
 	}
 	return l, nil
-}
-
-// BeginBy is Begin by somebody else's means: do has the append done in a transaction
-// of the user's, by [Table.AppendIn], so that it begins if and when that commits. It
-// is called once.
-func (j *Journal) BeginBy(ctx context.Context, id, kind string, due time.Time, do func(ctx context.Context, a driver.Append) error, entries ...Entry) error {
-	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
-	if due.IsZero() {
-		return failure.Bug("begin", id, "when it is due is not said")
-	}
-	a, err := l.Propose(ctx, due, entries...)
-	if err != nil {
-		return err
-	}
-	err = do(ctx, a)
-	var elsewhere *driver.PositionError
-	if errors.As(err, &elsewhere) {
-		return fmt.Errorf("%w: %w", ErrExists, elsewhere)
-	}
-	return err
 }
 
 // Open reads a transaction: where it stands, and all its entries. One that does not

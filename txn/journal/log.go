@@ -62,7 +62,9 @@ func (l *Log) End(ctx context.Context, entries ...Entry) error {
 func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.journal.options.Patience, errPatience)
 	defer cancel()
-	a, err := l.request(ctx, due, entries)
+	a, err := l.request(due, entries, func(sum, payload []byte) error {
+		return l.journal.try(ctx, func() error { return l.journal.store.Keep(ctx, l.head.Transaction, sum, payload) })
+	})
 	if err != nil {
 		return err
 	}
@@ -76,25 +78,14 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 // errPatience is the cause with which Options.Patience ends.
 var errPatience = fmt.Errorf("the store has not taken it in time: %w", context.DeadlineExceeded)
 
-// Propose is what Append would ask of the store, or End if due is zero, for who has
-// it done in a transaction of his own by [Table.AppendIn]; data that is large has been
-// kept beside already. It is done once the transaction has committed: tell [Log.Accept].
-// If it is not known whether it has, or the store has refused, open the log anew.
-func (l *Log) Propose(ctx context.Context, due time.Time, entries ...Entry) (driver.Append, error) {
-	if err := l.owner.holds(); err != nil {
-		return driver.Append{}, err
-	}
-	return l.request(ctx, due, entries)
-}
-
-// Accept takes that what was proposed has been done.
+// Accept takes that the transaction in which [Log.AppendIn] appended has committed.
 func (l *Log) Accept(a driver.Append) {
 	l.head.Position, l.head.Sum = a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum
 	l.head.Due, l.head.Claimed = a.Due, false
 }
 
-// request makes the records, and keeps what is large beside them.
-func (l *Log) request(ctx context.Context, due time.Time, entries []Entry) (driver.Append, error) {
+// request makes the records; keep takes what is large, which stands beside them.
+func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []byte) error) (driver.Append, error) {
 	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Due: due}
 	if l.owner != nil {
 		a.Epoch = l.owner.epoch
@@ -104,7 +95,7 @@ func (l *Log) request(ctx context.Context, due time.Time, entries []Entry) (driv
 	}
 	sum := l.head.Sum
 	for _, e := range entries {
-		data, err := l.journal.stow(ctx, l.head.Transaction, e.Data)
+		data, err := l.journal.stow(e.Data, keep)
 		if err != nil {
 			return a, err
 		}

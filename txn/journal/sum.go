@@ -30,25 +30,29 @@ const (
 	beside = 1 // in a payload of which this is the sum
 )
 
-// stow makes the data of a record, after the payload is durable if there is one.
-func (j *Journal) stow(ctx context.Context, transaction string, data []byte) ([]byte, error) {
+// stow makes the data of a record, once keep has taken what does not fit in it.
+func (j *Journal) stow(data []byte, keep func(sum, payload []byte) error) ([]byte, error) {
 	if len(data) <= j.options.Inline {
 		return append([]byte{inline}, data...), nil
 	}
 	sum := sha256.Sum256(data)
-	err := j.try(ctx, func() error { return j.store.Keep(ctx, transaction, sum[:], data) })
-	return append([]byte{beside}, sum[:]...), err
+	return append([]byte{beside}, sum[:]...), keep(sum[:], data)
 }
 
-// entry is a record as it was before it was written.
+// entry is a record as it was before it was written, in the journal's own store.
 func (j *Journal) entry(ctx context.Context, transaction string, r driver.Record) (Entry, error) {
+	return unstow(transaction, r, func(sum []byte) ([]byte, error) { return j.store.Payload(ctx, transaction, sum) })
+}
+
+// unstow is a record as it was before it was written.
+func unstow(transaction string, r driver.Record, payload func(sum []byte) ([]byte, error)) (Entry, error) {
 	e := Entry{Kind: r.Kind, Step: r.Step, Position: r.Position, Epoch: r.Epoch, Written: r.Written}
 	switch {
 	case len(r.Data) > 0 && r.Data[0] == inline:
 		e.Data = r.Data[1:]
 		return e, nil
 	case len(r.Data) == 1+sha256.Size && r.Data[0] == beside:
-		data, err := j.store.Payload(ctx, transaction, r.Data[1:])
+		data, err := payload(r.Data[1:])
 		if err == nil && sha256.Sum256(data) != [sha256.Size]byte(r.Data[1:]) {
 			err = damaged(transaction, r.Position, "its payload is not what was kept, or is gone")
 		}

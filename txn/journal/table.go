@@ -158,24 +158,6 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 	return errs
 }
 
-// AppendIn does one append in a transaction of the user's on the same database: it
-// is done if and when that commits. A Retryable error, or a refusal, leaves a
-// transaction that should be rolled back. Under the user's REPEATABLE READ a refusal
-// may tell of an older state than there is. It waits for a transaction that is appending to
-// the same id; what other transactions append to other ids does not wait for this one.
-func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
-	n, err := t.in(db.Dialect())
-	if err != nil {
-		return err
-	}
-	n.lent = true
-	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
-	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
-		return failure.About("append", a.Transaction, err)
-	}
-	return errs[0]
-}
-
 // One transaction appends at most so much.
 const (
 	maxAppends = 200

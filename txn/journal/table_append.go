@@ -134,7 +134,7 @@ func fits(a driver.Append, h driver.Head) error {
 //
 // An INSERT waits for a transaction that has inserted the same id. On PostgreSQL an
 // advisory lock on the id stands in front of it, for which only a lent transaction waits;
-// on MariaDB the whole statement fails at once.
+// on MariaDB the whole statement fails at once. A lent transaction begins one.
 func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (map[string]int64, error) {
 	v := values{dialect: n.dialect, casts: headCasts}
 	for _, i := range asked {
@@ -145,17 +145,15 @@ func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Appen
 	if v.rows == 0 {
 		return nil, nil
 	}
-	lock := `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `))`
-	if n.lent {
-		lock = `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `)) is not null`
-	}
 	query := `insert into ` + n.heads + ` (` + headColumns + `) select * from (values ` + v.text.String() + `) v (` + headColumns + `)
-		where ` + lock + ` on conflict (id) do nothing`
+		where ` + n.lockID() + ` on conflict (id) do nothing`
 	if n.dialect == driver.MariaDB {
-		query = `insert ignore into ` + n.heads + ` (` + headColumns + `) values ` + v.text.String()
-		if !n.lent {
-			query = `set statement innodb_lock_wait_timeout = 0 for ` + query
+		if n.lent { // a duplicate would lock the gap before it, under REPEATABLE READ
+			if heads, err := n.query(ctx, db, `where id = ?`, v.args[:1]); err != nil || len(heads) > 0 {
+				return nil, err
+			}
 		}
+		query = n.nowait() + `insert ignore into ` + n.heads + ` (` + headColumns + `) values ` + v.text.String()
 	}
 	begun := map[string]int64{}
 	err := db.Query(ctx, query+` returning id, began`, v.args, func(scan func(...any) error) error {

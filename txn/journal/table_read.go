@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"encoding/hex"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -59,9 +58,13 @@ func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head drive
 }
 
 func (n tables) read(ctx context.Context, db driver.SQL, id string, after int64) (records []driver.Record, err error) {
-	query := `select position, kind, step, data, sum, epoch, written from ` + n.records + `
-		where id = ` + n.parameter(1) + ` and position > ` + n.parameter(2) + ` order by position`
-	err = db.Query(ctx, query, []any{id, after}, func(scan func(...any) error) error {
+	return n.scanRecords(ctx, db, `where id = `+n.parameter(1)+` and position > `+n.parameter(2)+` order by position`, []any{id, after})
+}
+
+// scanRecords reads the records that the rest of the query chooses.
+func (n tables) scanRecords(ctx context.Context, db driver.SQL, rest string, args []any) (records []driver.Record, err error) {
+	query := `select position, kind, step, data, sum, epoch, written from ` + n.records + ` ` + rest
+	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
 		var r driver.Record
 		var kind, step []byte
 		var written int64
@@ -79,42 +82,6 @@ func (n tables) parameter(i int) string {
 		return "?"
 	}
 	return "$" + string(rune('0'+i))
-}
-
-// Keep stores a payload; see driver.JournalWriter.
-func (t *Table[T]) Keep(ctx context.Context, id string, sum, payload []byte) error {
-	if err := driver.CheckPayload(id, sum, payload); err != nil {
-		return err
-	}
-	return t.within(ctx, "keep payload", id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
-		v := values{dialect: n.dialect}
-		v.row(n.now, id, hex.EncodeToString(sum), payload)
-		unless := ` on conflict (id, sum) do nothing`
-		if n.dialect == driver.MariaDB {
-			unless = ` on duplicate key update id = values(id)`
-		}
-		_, err := db.Exec(ctx, `insert into `+n.payloads+` (id, sum, data, kept) values `+v.text.String()+unless, v.args...)
-		return err
-	})
-}
-
-// Payload gives what was kept; see driver.JournalReader.
-func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload []byte, err error) {
-	const op = "read payload"
-	if err := driver.CheckTransaction(op, id); err != nil {
-		return nil, err
-	}
-	err = t.within(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
-		return db.Query(ctx, `select data from `+n.payloads+` where id = `+n.parameter(1)+` and sum = `+n.parameter(2),
-			[]any{id, hex.EncodeToString(sum)}, func(scan func(...any) error) error {
-				payload = []byte{}
-				var data []byte
-				err := scan(&data)
-				payload = append(payload, data...)
-				return err
-			})
-	})
-	return payload, err
 }
 
 // Due lists what is unfinished; see driver.JournalReader.

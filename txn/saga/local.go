@@ -16,15 +16,14 @@ import (
 
 // Appender is a journal in a database, which appends within a transaction of the
 // user's on it: a [*journal.Table].
-type Appender interface {
-	// AppendIn does the append if and when the transaction commits. It refuses as the
-	// journal's own Append does.
-	AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error
-}
+type Appender = journal.TxStore
 
 // localAction runs a step in a transaction of its own. Within it, behind the step, it
 // has its output written by record; with that it commits.
-type localAction func(ctx context.Context, input json.RawMessage, record func(output json.RawMessage) (driver.Append, error)) (driver.Append, error)
+type localAction func(ctx context.Context, input json.RawMessage, record recordIn) (driver.Append, error)
+
+// recordIn appends to the saga's log, in a transaction, that a step was done.
+type recordIn func(ctx context.Context, table Appender, db driver.SQL, output json.RawMessage) (driver.Append, error)
 
 // local reports whether a step that was sent is done together with its record: it has
 // not happened if there is none, because who aborts has seen the last record.
@@ -47,7 +46,7 @@ func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, act
 	if action == nil || db == nil || table == nil {
 		return Action[I, O]{s}
 	}
-	s.local = func(ctx context.Context, text json.RawMessage, record func(json.RawMessage) (driver.Append, error)) (a driver.Append, err error) {
+	s.local = func(ctx context.Context, text json.RawMessage, record recordIn) (a driver.Append, err error) {
 		var input I
 		if err := json.Unmarshal(text, &input); err != nil {
 			return a, Retry(fmt.Errorf("read the input of step %q: %w", name, err))
@@ -62,10 +61,7 @@ func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, act
 			if err != nil {
 				return err
 			}
-			if a, err = record(text); err != nil {
-				return err
-			}
-			err = table.AppendIn(ctx, tx, a)
+			a, err = record(ctx, table, tx, text)
 			written = err == nil
 			return err
 		})
@@ -88,13 +84,13 @@ func movedBy(err error, written bool) error {
 // pending travels with it.
 func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 	var after machine
-	a, err := c.step.local(ctx, input, func(output json.RawMessage) (a driver.Append, err error) {
+	a, err := c.step.local(ctx, input, func(ctx context.Context, table Appender, db driver.SQL, output json.RawMessage) (a driver.Append, err error) {
 		done := journal.Entry{Kind: recordDone, Step: c.p.key, Data: output}
 		if after, err = d.m.with(done); err != nil {
 			return a, bug("drive saga", d.ID(), err)
 		}
 		due := d.Now().Add(parked)
-		return d.Log().Propose(ctx, due, d.behind(done)...)
+		return d.Log().AppendIn(ctx, table, db, due, d.behind(done)...)
 	})
 	if err != nil {
 		return err
@@ -111,7 +107,8 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 // that holds the table of the engine's journal: the saga begins if and when that
 // commits. Its owner finds it within its coordinator's Options.Poll; who knows of the
 // commit can tell it by [coordinator.Coordinator.Nudge]. After an error the
-// transaction should be rolled back.
+// transaction should be rolled back. It needs no other connection, however large the
+// input is, and whether the saga exists already or not.
 func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, tx driver.SQL, id string, input I) error {
 	p, text, err := e.known(d.plan.name, id, input)
 	if err != nil {
@@ -122,13 +119,22 @@ func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, t
 	if err != nil {
 		return err
 	}
-	err = e.coordinator.Journal().BeginBy(ctx, id, protocol+":"+p.name, now, func(ctx context.Context, a driver.Append) error {
-		return table.AppendIn(ctx, tx, a)
-	}, entries...)
+	err = e.coordinator.Journal().BeginIn(ctx, table, tx, id, protocol+":"+p.name, now, entries...)
 	if errors.Is(err, journal.ErrExists) {
-		return attach(ctx, e.coordinator.Journal(), p.name, id, text)
+		return attachIn(ctx, e.coordinator.Journal(), table, tx, p.name, id, text)
 	}
 	return err
 }
 
-var _ Appender = (*journal.Table[driver.SQL])(nil)
+// attachIn is attach within a transaction of the user's.
+func attachIn(ctx context.Context, j *journal.Journal, table Appender, tx driver.SQL, definition, id string, input []byte) error {
+	head, first, err := j.FirstIn(ctx, table, tx, id)
+	if err != nil {
+		return err
+	}
+	m, err := replay([]journal.Entry{first})
+	if err != nil {
+		return bug("read saga", id, err)
+	}
+	return mismatch(head, &m, definition, input)
+}

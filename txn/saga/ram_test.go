@@ -26,6 +26,7 @@ type ram struct {
 type ramTx struct {
 	driver.Tx[driver.SQL]
 	ram     *ram
+	keeps   []func(context.Context) error
 	appends []driver.Append
 	effects []string
 }
@@ -49,11 +50,35 @@ func (r *ram) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) erro
 	return err
 }
 
+// KeepIn keeps a payload when the transaction of db commits.
+func (r *ram) KeepIn(_ context.Context, db driver.SQL, id string, sum, payload []byte) error {
+	tx := db.(*ramTx)
+	tx.keeps = append(tx.keeps, func(ctx context.Context) error { return r.store.Keep(ctx, id, sum, payload) })
+	return nil
+}
+
+func (r *ram) FirstIn(ctx context.Context, _ driver.SQL, id string) (head driver.Head, first driver.Record, err error) {
+	head, records, err := r.store.Read(ctx, id, 0)
+	if len(records) > 0 {
+		first = records[0]
+	}
+	return head, first, err
+}
+
+func (r *ram) PayloadIn(ctx context.Context, _ driver.SQL, id string, sum []byte) ([]byte, error) {
+	return r.store.Payload(ctx, id, sum)
+}
+
 func (t *ramTx) Rollback(context.Context) error { return nil }
 
 func (t *ramTx) Commit(ctx context.Context) error {
 	commit := func() error {
 		t.ram.effects = append(t.ram.effects, t.effects...)
+		for _, keep := range t.keeps {
+			if err := keep(ctx); err != nil {
+				return err
+			}
+		}
 		return errors.Join(t.ram.store.Append(ctx, t.appends)...)
 	}
 	if len(t.ram.commits) == 0 {

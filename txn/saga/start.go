@@ -122,7 +122,13 @@ func attach(ctx context.Context, j *journal.Journal, definition, id string, inpu
 	if err != nil {
 		return err
 	}
-	switch name := nameOf(log.Head().Type); {
+	return mismatch(log.Head(), &m, definition, input)
+}
+
+// mismatch reports whether a saga is another one than the one that was to be started.
+func mismatch(head driver.Head, m *machine, definition string, input []byte) error {
+	id := head.Transaction
+	switch name := nameOf(head.Type); {
 	case name != definition:
 		return &MismatchError{ID: id, Problem: fmt.Sprintf("it was started as a %q, not as a %q: give this one another id", name, definition)}
 	case !bytes.Equal(m.input, input):

@@ -1,0 +1,88 @@
+package journal
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+var _ TxStore = (*Table[driver.SQL])(nil)
+
+// lend is the tables as a transaction of the user's uses them.
+func (t *Table[T]) lend(db driver.SQL) (tables, error) {
+	n, err := t.in(db.Dialect())
+	n.lent = true
+	return n, err
+}
+
+// AppendIn does one append in a transaction of the user's on the same database: it
+// is done if and when that commits. A Retryable error, or a refusal, leaves a
+// transaction that should be rolled back. Under the user's REPEATABLE READ a refusal
+// may tell of an older state than there is. It waits for a transaction that is appending to
+// the same id; what other transactions append to other ids does not wait for this one.
+func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
+	n, err := t.lend(db)
+	if err != nil {
+		return err
+	}
+	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
+	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
+		return failure.About("append", a.Transaction, err)
+	}
+	return errs[0]
+}
+
+// KeepIn keeps a payload in a transaction of the user's; see [TxStore].
+func (t *Table[T]) KeepIn(ctx context.Context, db driver.SQL, id string, sum, payload []byte) error {
+	n, err := t.lend(db)
+	if err == nil {
+		err = driver.CheckPayload(id, sum, payload)
+	}
+	if err == nil {
+		err = n.keep(ctx, db, id, sum, payload)
+	}
+	return failure.About("keep payload", id, err)
+}
+
+// FirstIn reads the first record of a transaction in a transaction of the user's; see
+// [TxStore].
+func (t *Table[T]) FirstIn(ctx context.Context, db driver.SQL, id string) (head driver.Head, r driver.Record, err error) {
+	const op = "read journal"
+	n, err := t.lend(db)
+	if err == nil {
+		err = driver.CheckTransaction(op, id)
+	}
+	if err != nil {
+		return head, r, err
+	}
+	heads, err := n.query(ctx, db, `where id = `+n.parameter(1)+n.latest(), []any{id})
+	if err != nil || len(heads) == 0 {
+		return head, r, failure.About(op, id, err)
+	}
+	first, err := n.scanRecords(ctx, db, `where id = `+n.parameter(1)+` and position = 1`+n.latest(), []any{id})
+	if err != nil || len(first) == 0 {
+		return head, r, failure.About(op, id, err)
+	}
+	return heads[0], first[0], nil
+}
+
+// PayloadIn reads a payload in a transaction of the user's; see [TxStore].
+func (t *Table[T]) PayloadIn(ctx context.Context, db driver.SQL, id string, sum []byte) ([]byte, error) {
+	n, err := t.lend(db)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := n.payload(ctx, db, id, sum, n.latest())
+	return payload, failure.About("read payload", id, err)
+}
+
+// latest ends a query for one row that may be newer than the snapshot of the user's
+// transaction. On MariaDB it locks that row and, since its key is given whole, no gap; on
+// PostgreSQL such a transaction has failed before.
+func (n tables) latest() string {
+	if n.dialect == driver.MariaDB {
+		return ` lock in share mode`
+	}
+	return ``
+}

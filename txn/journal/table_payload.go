@@ -1,0 +1,78 @@
+package journal
+
+import (
+	"context"
+	"encoding/hex"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Keep stores a payload; see driver.JournalWriter. It waits for no lock: what another
+// transaction is keeping is an [interlock.ErrHeld].
+func (t *Table[T]) Keep(ctx context.Context, id string, sum, payload []byte) error {
+	if err := driver.CheckPayload(id, sum, payload); err != nil {
+		return err
+	}
+	return t.within(ctx, "keep payload", id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		return n.keep(ctx, db, id, sum, payload)
+	})
+}
+
+// keep stores a payload, or refreshes the time of the one that is kept.
+func (n tables) keep(ctx context.Context, db driver.SQL, id string, sum, payload []byte) error {
+	v := values{dialect: n.dialect, casts: []string{"varchar", "varchar", "bytea"}}
+	v.row(n.now, id, hex.EncodeToString(sum), payload)
+	query := `insert into ` + n.payloads + ` (id, sum, data, kept) select * from (values ` + v.text.String() + `) v (id, sum, data, kept)
+		where ` + n.lockID() + ` on conflict (id, sum) do update set kept = excluded.kept`
+	if n.dialect == driver.MariaDB {
+		query = n.nowait() + `insert into ` + n.payloads + ` (id, sum, data, kept) values ` + v.text.String() +
+			` on duplicate key update kept = greatest(kept + 1, values(kept))`
+	}
+	rows, err := db.Exec(ctx, query, v.args...)
+	if err == nil && rows == 0 {
+		return inUse("keep payload", id)
+	}
+	return err
+}
+
+// lockID is the condition, on PostgreSQL, that no other transaction is beginning the
+// transaction v.id or keeps a payload of it. Only a lent one waits.
+func (n tables) lockID() string {
+	if n.lent {
+		return `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `)) is not null`
+	}
+	return `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `))`
+}
+
+// nowait stands before a statement on MariaDB that must not wait for a row.
+func (n tables) nowait() string {
+	if n.lent {
+		return ``
+	}
+	return `set statement innodb_lock_wait_timeout = 0 for `
+}
+
+// Payload gives what was kept; see driver.JournalReader.
+func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload []byte, err error) {
+	const op = "read payload"
+	if err := driver.CheckTransaction(op, id); err != nil {
+		return nil, err
+	}
+	err = t.within(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+		payload, err = n.payload(ctx, db, id, sum, "")
+		return err
+	})
+	return payload, err
+}
+
+func (n tables) payload(ctx context.Context, db driver.SQL, id string, sum []byte, locking string) (payload []byte, err error) {
+	err = db.Query(ctx, `select data from `+n.payloads+` where id = `+n.parameter(1)+` and sum = `+n.parameter(2)+locking,
+		[]any{id, hex.EncodeToString(sum)}, func(scan func(...any) error) error {
+			payload = []byte{}
+			var data []byte
+			err := scan(&data)
+			payload = append(payload, data...)
+			return err
+		})
+	return payload, err
+}
