@@ -10,10 +10,10 @@ import (
 
 // Bounds of a journal. What lies beyond them is refused as Definite.
 const (
-	MaxTransaction = 200      // bytes of a transaction's id
-	MaxRecord      = 16 << 10 // bytes of a record's data; what is longer is a payload
-	MaxRecords     = 32       // records of one Append
-	MaxPayload     = 1 << 20  // bytes of a payload
+	MaxTransaction = 200           // bytes of a transaction's id
+	MaxRecord      = 16 << 10      // bytes of a record's data; what is longer is a payload
+	MaxRecords     = 32            // records of one Append
+	MaxPayload     = 1<<20 + 1<<16 // bytes of a payload: 1 MiB of a user, and what is written around it
 )
 
 // A Record is one entry of a transaction's journal. The store keeps it as it is

@@ -23,7 +23,7 @@ import uuid
 FIRST = {"do", "try", "prepare"}
 CONFIRM = {"confirm", "commit"}
 UNDO = {"undo", "cancel", "rollback"}
-MAX_BODY = 1 << 20
+MAX_BODY = 4 << 20
 
 TABLES = """
 create table if not exists branch (transaction_id text, branch text, step text, state text not null,
@@ -176,7 +176,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         length = "" if "Transfer-Encoding" in self.headers else self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY:
             self.close_connection = True  # what is left of the request is not read
-            raise Answer(413 if length.isdigit() else 411, "a body has a length, of 1 MiB at most, and no chunks")
+            raise Answer(413 if length.isdigit() else 411, "a body has a length, of 4 MiB at most, and no chunks")
         body = b""
         with contextlib.suppress(TimeoutError):
             body = self.rfile.read(int(length))

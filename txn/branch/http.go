@@ -27,8 +27,12 @@ const (
 	HeaderUntil       = "Interlock-Until"    // only with a try
 )
 
-// MaxBody is the longest input and output of a call over HTTP, in bytes.
-const MaxBody = 1 << 20
+// The longest bodies of calls over HTTP, in bytes. An input can have several outputs of
+// earlier calls in it.
+const (
+	MaxInput = 4 << 20
+	MaxBody  = 1 << 20 // an output
+)
 
 // A HeaderError says what is wrong with a call that came by HTTP. It is a Bug of the
 // caller's: the answer to it is 400, and nothing was done.
@@ -175,4 +179,4 @@ func (h *headers) time(header string, needed bool) time.Time {
 	return time.UnixMilli(ms)
 }
 
-var errNotJSON = errors.New("the output is not JSON")
+var errNotJSON = errors.New("the output is not JSON: answer JSON, or 2xx without a body")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -44,6 +45,9 @@ type Caller struct {
 	// Client sends the requests; nil means http.DefaultTransport. What it says of
 	// redirects does not count: a participant that has moved is not followed.
 	Client *http.Client
+	// Unusable receives each 2xx whose output is not JSON or above [MaxBody], where the
+	// call counts as done without an output; nil logs it with slog.Default.
+	Unusable func(c Call, err error)
 }
 
 // Post calls a participant once, and retries nothing: a Client whose transport does
@@ -54,12 +58,15 @@ type Caller struct {
 // An error has a class, and an [*interlock.Error] in its chain:
 //
 //   - Fail: the participant has refused (409, an [*AnswerError]), or what was to be
-//     sent cannot be: a bad url or call, an input above [MaxBody] (Bug).
+//     sent cannot be: a bad url or call, an input above [MaxInput] (Bug).
 //   - Retry: no connection was made, so nothing was sent.
 //   - Ongoing: it works on it (425), to be asked again after its Retry-After, which is
 //     given in seconds; 0 if it does not say.
-//   - Unknown: everything else, also a 2xx whose output was cut off, is above
-//     [MaxBody] or not JSON.
+//   - Unknown: everything else, also a 2xx whose output was cut off, and one to a try
+//     or a prepare whose output is above [MaxBody] or not JSON.
+//
+// Every other call is done once it is answered 2xx, because to repeat it or to undo it
+// would not be right. If its output cannot be used, it has none: see Unusable.
 func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte) (output []byte, err error) {
 	if at, ok := ctx.Deadline(); ok && (c.Deadline.IsZero() || at.Before(c.Deadline)) {
 		c.Deadline = at
@@ -82,7 +89,7 @@ func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte)
 		return nil, way.unanswered(c, err)
 	}
 	defer answer.Body.Close()
-	return read(c, answer)
+	return caller.read(c, answer)
 }
 
 // client is the caller's own, but for redirects.
@@ -96,8 +103,8 @@ func (caller Caller) client() *http.Client {
 }
 
 func newRequest(c Call, address string, input []byte) (*http.Request, error) {
-	if len(input) > MaxBody {
-		return nil, fmt.Errorf("the input has %d bytes, at most %d are allowed", len(input), MaxBody)
+	if len(input) > MaxInput {
+		return nil, fmt.Errorf("the input has %d bytes, at most %d are allowed: send less, or give the step an input of its own", len(input), MaxInput)
 	}
 	u, err := url.Parse(address)
 	if err != nil {
@@ -138,21 +145,31 @@ func (p *passage) unanswered(c Call, err error) error {
 }
 
 // read is what an answer says.
-func read(c Call, answer *http.Response) ([]byte, error) {
+func (caller Caller) read(c Call, answer *http.Response) ([]byte, error) {
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return nil, refusal(c, answer)
 	}
 	body, err := io.ReadAll(io.LimitReader(answer.Body, MaxBody+1))
+	whole := err == nil
 	switch {
-	case err != nil:
+	case !whole:
 	case len(body) > MaxBody:
-		err = fmt.Errorf("the output has more than %d bytes", MaxBody)
+		err = fmt.Errorf("the output has more than %d bytes: answer less", MaxBody)
 	case len(body) > 0 && !json.Valid(body):
 		err = errNotJSON
 	default:
 		return body, nil
 	}
-	return nil, Unknown(problem(c, interlock.Uncertain, fmt.Errorf("answered %d: %w", answer.StatusCode, err)))
+	err = problem(c, interlock.Uncertain, fmt.Errorf("answered %d: %w", answer.StatusCode, err))
+	if !whole || c.Operation == Try || c.Operation == Prepare {
+		return nil, Unknown(err)
+	}
+	if caller.Unusable != nil {
+		caller.Unusable(c, err)
+	} else {
+		slog.Warn("a participant's output cannot be used: the call counts as done without an output", "transaction", c.Transaction, "branch", c.Branch, "operation", c.Operation, "error", err)
+	}
+	return nil, nil
 }
 
 func refusal(c Call, answer *http.Response) error {

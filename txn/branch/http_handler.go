@@ -49,7 +49,7 @@ func Handler(work func(ctx context.Context, input []byte) (output []byte, err er
 			say(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		input, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+		input, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxInput))
 		if err != nil {
 			say(w, unread(err), err.Error())
 			return

@@ -107,7 +107,7 @@ func TestHostileAnswers(t *testing.T) {
 				}
 				next() // waits until the other side has had enough
 			})
-			call := a(branch.Do)
+			call := a(branch.Try)
 			call.Deadline = time.Now().Add(300 * time.Millisecond)
 			came := make(chan error, 1)
 			go func() {

@@ -177,7 +177,7 @@ func TestForeignAnswers(t *testing.T) {
 			_, _ = io.WriteString(w, `no`)
 		}, branch.ClassFail, interlock.Definite, 409},
 	} {
-		output, err := caller(t).Post(t.Context(), participant(t, c.answer), a(branch.Do), nil)
+		output, err := caller(t).Post(t.Context(), participant(t, c.answer), a(branch.Try), nil)
 		t.Log(name, err)
 		mustBe(t, err, c.class, c.kind, c.status)
 		if _, after := branch.ClassOf(err); output != nil || after != 0 {
@@ -411,8 +411,32 @@ func TestBadCallIsNotSent(t *testing.T) {
 		_, err := caller(t).Post(t.Context(), address, a(branch.Do), nil)
 		mustBe(t, err, branch.ClassFail, interlock.Bug, 0)
 	}
-	_, err := caller(t).Post(t.Context(), url, a(branch.Do), make([]byte, branch.MaxBody+1))
+	_, err := caller(t).Post(t.Context(), url, a(branch.Do), make([]byte, branch.MaxInput+1))
 	mustBe(t, err, branch.ClassFail, interlock.Bug, 0)
+}
+
+// TestUnusableOutput: what was answered 2xx is done, whatever its body is: it is neither
+// repeated nor undone, and what is wrong is reported with what to do. Only a try and a
+// prepare, which can be taken back, are in doubt.
+func TestUnusableOutput(t *testing.T) {
+	for output, fix := range map[string]string{"OK": "answer JSON", `"` + strings.Repeat("x", branch.MaxBody) + `"`: "answer less"} {
+		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, output) }))
+		for _, op := range []branch.Operation{branch.Do, branch.Undo, branch.Confirm, branch.Cancel, branch.Commit, branch.Rollback, branch.Try, branch.Prepare} {
+			var reported error
+			by := caller(t)
+			by.Unusable = func(c branch.Call, err error) { reported = err }
+			got, err := by.Post(t.Context(), url, a(op), nil)
+			if op == branch.Try || op == branch.Prepare {
+				mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, 0)
+				reported = err
+			} else if err != nil || got != nil {
+				t.Errorf("%s: %q, %v", op, got, err)
+			}
+			if reported == nil || !strings.Contains(reported.Error(), fix) {
+				t.Errorf("%s: reported %v", op, reported)
+			}
+		}
+	}
 }
 
 // TestRequestThatIsNoCall is told so.
@@ -423,7 +447,7 @@ func TestRequestThatIsNoCall(t *testing.T) {
 	})
 	get, long := raw("t", nil), raw("t", nil)
 	get.Method = http.MethodGet
-	long.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", branch.MaxBody+1)))
+	long.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", branch.MaxInput+1)))
 	cut := raw("t", nil)
 	cut.Body = io.NopCloser(io.MultiReader(strings.NewReader("{"), broken{}))
 	for r, status := range map[*http.Request]int{get: 405, long: 413, cut: 400} {

@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -70,7 +71,7 @@ func Step[I, O any](name string, action func(ctx context.Context, input I) (O, e
 // stored is an output as JSON. One that cannot be kept is no output: what was done
 // is not known then.
 func stored(name string, output any) (json.RawMessage, error) {
-	text, err := json.Marshal(output)
+	text, err := marshal(output)
 	if err == nil && len(text) > driver.MaxPayload {
 		err = fmt.Errorf("it has %d bytes, and may have %d", len(text), driver.MaxPayload)
 	}
@@ -78,6 +79,16 @@ func stored(name string, output any) (json.RawMessage, error) {
 		return nil, Unknown(fmt.Errorf("keep the output of step %q: %w", name, err))
 	}
 	return text, nil
+}
+
+// marshal is json.Marshal without what it does for pages of HTML: an output must not
+// become longer than it was.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // Undo names what takes the step back, for as long as sagas that have sent it may be

@@ -1,6 +1,7 @@
 package tcc
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 
@@ -54,11 +55,21 @@ type order struct {
 }
 
 func record(kind, step string, data any) journal.Entry {
-	text, err := json.Marshal(data)
+	text, err := marshal(data)
 	if err != nil {
 		panic(err) // only the types above and valid JSON come here
 	}
 	return journal.Entry{Kind: kind, Step: step, Data: text}
+}
+
+// marshal is json.Marshal without what it does for pages of HTML: a hold must not become
+// longer than it was.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // decided is the first append of a transaction of Run.

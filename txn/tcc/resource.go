@@ -86,7 +86,7 @@ func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
 
 // stored is a hold as JSON. One that cannot be kept is not known.
 func stored(name string, hold any) (json.RawMessage, error) {
-	text, err := json.Marshal(hold)
+	text, err := marshal(hold)
 	if err == nil {
 		err = fits(text)
 	}
@@ -96,14 +96,26 @@ func stored(name string, hold any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// fits checks that a request, or a hold, can be written: both stand in one record.
+// fits checks that a request, or a hold, can be written.
 func fits(text []byte) error {
-	const most = driver.MaxPayload/2 - 1024
+	const most = driver.MaxPayload - around
 	if len(text) > most {
 		return fmt.Errorf("it has %d bytes, and may have %d", len(text), most)
 	}
 	return nil
 }
+
+// fitsWith checks that a hold can be written beside its request: a Run has both in one
+// record.
+func fitsWith(request, hold []byte) error {
+	if len(request)+len(hold) > driver.MaxPayload-around {
+		return branch.Unknown(fmt.Errorf("keep what is held: it has %d bytes and its request %d, and both may have %d: use Submit", len(hold), len(request), driver.MaxPayload-around))
+	}
+	return nil
+}
+
+// around is the most that a record has around requests and holds.
+const around = 4 << 10
 
 // load reads what the journal has; no hold is nil.
 func load[Q, H any](name string, request, hold json.RawMessage) (q Q, h *H, err error) {

@@ -22,6 +22,9 @@ func (r *run) try(ctx context.Context, t *try) {
 		hold, err := r.call(ctx, *t, branch.Try, attempt, func(ctx context.Context) ([]byte, error) {
 			return h.try(ctx, t.request, r.until())
 		})
+		if err == nil && r.log == nil {
+			err = fitsWith(t.request, hold)
+		}
 		if err == nil {
 			t.hold = hold
 			return

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,18 +58,17 @@ func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.Raw
 	if err != nil {
 		return nil, saga.Unknown(err)
 	}
-	answer, err := output(s.post(ctx, address, c.Call, body))
-	if err != nil || c.Operation == branch.Undo || of.Undo == "" {
-		return answer, err
+	if c.Operation == branch.Undo && len(body) > branch.MaxInput { // an undo has to be possible
+		m.Outputs = nil
+		if body, err = of.body(m); err != nil {
+			return nil, saga.Unknown(err)
+		}
 	}
-	m.Output = answer
-	if back, err := of.body(m); err != nil || len(back) > branch.MaxBody {
-		return nil, saga.Unknown(fmt.Errorf("the output, of %d bytes, is too long to be sent with what undoes it", len(answer)))
-	}
-	return answer, nil
+	return output(s.post(ctx, address, c.Call, body))
 }
 
-// body is what a step is sent.
+// body is what a step is sent, without what json.Marshal does for pages of HTML, which
+// could make it several times as long.
 func (of orderStep) body(m message) (json.RawMessage, error) {
 	if of.Input != nil {
 		return of.Input, nil
@@ -76,7 +76,11 @@ func (of orderStep) body(m message) (json.RawMessage, error) {
 	if m.Input == nil {
 		m.Input = json.RawMessage("null")
 	}
-	return json.Marshal(m)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(m)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // earlier are the outputs of the stages before that of a step.

@@ -3,9 +3,12 @@ package web_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver/memory"
@@ -71,22 +74,65 @@ func TestRepeatedStepIsSentTheSame(t *testing.T) {
 	same(t, "what e was sent", l.inputs["e"], `{"input":1,"outputs":{"a":"a","b":"b","c":"c","d":"d","z":"z"}}`)
 }
 
-// TestLongOutputsCanBeUndone: what could not be sent with the undo of a step is no output
-// of it, so that the saga is undone and not stuck.
+// TestLongOutputsAreKept: an output of just the documented size is one, whatever is in
+// it, and comes to the steps after it and to the undo.
+func TestLongOutputsAreKept(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	long := `"` + strings.Repeat("<", branch.MaxBody-2) + `"`
+	l.output = func(string) []byte { return []byte(long) }
+	s := serve(t, memory.NewJournal(), nil)
+	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},{"name":"b","do":"%[1]s","pivot":true}]}`, l.url)
+	got := s.do("POST", "/v1/sagas/1?wait=1m", body, 200)
+	same(t, "state", got["state"], "SUCCEEDED")
+	if outputs := got["outputs"].(map[string]any); `"`+outputs["b"].(string)+`"` != long {
+		t.Errorf("%.100v", outputs)
+	}
+	if want := `{"input":null,"outputs":{"a":` + long + `}}`; l.inputs["b"] != want {
+		t.Errorf("b was sent %d bytes, want %d", len(l.inputs["b"]), len(want))
+	}
+	hold := fmt.Sprintf(`{"type":"x","branches":[{"name":"x","url":"%[1]s"},{"name":"y","url":"%[1]s"}]}`, l.url)
+	same(t, "decision", s.do("POST", "/v1/tcc/2?wait=1m", hold, 200)["state"], "CONFIRMED")
+}
+
+// TestLongOutputsCanBeUndone: outputs that together are too long for the next step make
+// it fail, and the undos are sent what fits.
 func TestLongOutputsCanBeUndone(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	l.output = func(string) []byte { return []byte(`"` + strings.Repeat("<", 100<<10) + `"`) } // sent on as \u003c
+	long := `"` + strings.Repeat("x", branch.MaxBody-2) + `"`
+	l.output = func(string) []byte { return []byte(long) }
 	s := serve(t, memory.NewJournal(), nil)
-	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},
-		{"name":"b","do":"%[1]s","undo":"%[1]s","retry":{"first":"1ms","max":"1ms","attempts":2}},
-		{"name":"c","do":"%[1]s","pivot":true}]}`, l.url)
-	got := s.do("POST", "/v1/sagas/1?wait=1m", body, 200)
+	var steps []string
+	for _, name := range []string{"a", "b", "c", "d"} {
+		steps = append(steps, fmt.Sprintf(`{"name":%q,"do":"%[2]s","undo":"%[2]s"}`, name, l.url))
+	}
+	steps = append(steps, fmt.Sprintf(`{"name":"e","do":"%s","pivot":true}`, l.url))
+	got := s.do("POST", "/v1/sagas/1?wait=1m", `{"type":"x","steps":[`+strings.Join(steps, ",")+`]}`, 200)
 	same(t, "state", got["state"], "COMPENSATED")
-	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "too long") {
+	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "an input of its own") {
 		t.Errorf("%.300s", reason)
 	}
-	if !l.undone["a"] || !l.undone["b"] || l.inputs["c"] != "" {
+	if len(l.undone) != 4 || l.inputs["e"] != "" {
 		t.Errorf("%v are undone", l.undone)
+	}
+}
+
+// TestStepThatAnswersNoJSON is done, once, and has no output.
+func TestStepThatAnswersNoJSON(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	participant := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		_, _ = io.WriteString(w, "OK")
+	}))
+	t.Cleanup(participant.Close)
+	s := serve(t, memory.NewJournal(), nil)
+	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},{"name":"b","do":"%[1]s","pivot":true}]}`, participant.URL)
+	got := s.do("POST", "/v1/sagas/1?wait=1m", body, 200)
+	same(t, "state", got["state"], "SUCCEEDED")
+	same(t, "outputs", got["outputs"], map[string]any{"a": nil, "b": nil})
+	if calls.Load() != 2 {
+		t.Errorf("%d calls of two steps", calls.Load())
 	}
 }
