@@ -86,7 +86,7 @@ func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte)
 	way := new(passage)
 	answer, err := caller.client().Do(request.WithContext(way.traced(ctx)))
 	if err != nil {
-		return nil, way.unanswered(c, err)
+		return nil, way.unanswered(c, redacted(err))
 	}
 	defer answer.Body.Close()
 	return caller.read(c, answer)
@@ -108,14 +108,17 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, err
+		return nil, redacted(err)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("%q is not the address of a participant", u.Redacted())
+		return nil, fmt.Errorf("%q is not the address of a participant", Redact(address))
+	}
+	if u.User != nil {
+		return nil, fmt.Errorf("the address %q has a user or a password: take them out, and have calls signed instead", Redact(address))
 	}
 	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(input))
 	if err != nil {
-		return nil, err
+		return nil, redacted(err)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	return r, c.SetHeaders(r.Header)

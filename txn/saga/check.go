@@ -49,6 +49,7 @@ func (p plan) checkStages(stages []stage) error {
 		problems = append(problems, p.wrong("", "it has no steps; give it one"))
 	}
 	seen, undos, pivots, count := map[string]bool{}, map[string]string{}, "", 0
+	end := last(stages)
 	for _, st := range stages {
 		if len(st.steps) == 0 {
 			problems = append(problems, p.wrong("", fmt.Sprintf("stage %d has no steps; give it one, or take it away", st.n)))
@@ -63,7 +64,7 @@ func (p plan) checkStages(stages []stage) error {
 				problems = append(problems, p.wrong(s.key, "there are two of that name; give each its own"))
 			}
 			seen[s.key] = true
-			problems = append(problems, p.checkStep(s), p.checkUndo(s, undos), p.checkPlace(s, pivots, last(stages)))
+			problems = append(problems, p.checkStep(s), p.checkUndo(s, undos), p.checkPlace(s, pivots, end))
 			if s.pivot {
 				pivots = s.key
 			}

@@ -90,4 +90,17 @@ func (s sleep[I]) of(I) []step { return []step{s.s} }
 // without it, is no bound.
 func (d Definition[I]) Timeout(t time.Duration) Definition[I] { d.plan.timeout = t; return d }
 
+// TimeoutOf is [Definition.Timeout] where the input says how long a saga may take; zero
+// is the definition's. It is asked once, when the saga is started.
+func (d Definition[I]) TimeoutOf(of func(input I) time.Duration) Definition[I] {
+	d.plan.timeoutOf = func(text json.RawMessage) (time.Duration, error) {
+		var input I
+		if err := json.Unmarshal(text, &input); err != nil {
+			return 0, fmt.Errorf("read the input of saga %q: %w", d.plan.name, err)
+		}
+		return of(input), nil
+	}
+	return d
+}
+
 func (d Definition[I]) defined() plan { return d.plan }

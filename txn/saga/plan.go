@@ -10,10 +10,12 @@ import (
 type plan struct {
 	name    string
 	timeout time.Duration
-	known   []step  // whatever a saga of it can consist of
-	fixed   []stage // of every saga
-	list    func(input json.RawMessage) ([]stage, error)
-	body    func(s *S, input json.RawMessage) error // in place of the two before
+	// timeoutOf is the timeout of an input, if it is not zero; nil is never
+	timeoutOf func(input json.RawMessage) (time.Duration, error)
+	known     []step  // whatever a saga of it can consist of
+	fixed     []stage // of every saga
+	list      func(input json.RawMessage) ([]stage, error)
+	body      func(s *S, input json.RawMessage) error // in place of the two before
 }
 
 // stage is steps that do not wait for each other.

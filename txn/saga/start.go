@@ -98,9 +98,9 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any) er
 // opening is the first append of a saga: with what makes it go the records of the
 // steps that may be called first, as many as fit.
 func (p plan) opening(id string, input []byte, now time.Time) ([]journal.Entry, error) {
-	var deadline time.Time
-	if p.timeout > 0 {
-		deadline = now.Add(p.timeout)
+	deadline, err := p.deadline(input, now)
+	if err != nil {
+		return nil, bug("start saga", id, err)
 	}
 	entries := []journal.Entry{begin(input, deadline)}
 	c, err := newCourse(p, driver.Head{Transaction: id}, entries, true)
@@ -114,6 +114,24 @@ func (p plan) opening(id string, input []byte, now time.Time) ([]journal.Entry, 
 	}
 	entries = append(entries, c.sents(stages)...)
 	return entries[:min(len(entries), driver.MaxRecords)], nil
+}
+
+// deadline is when a saga that is started now is to be aborted; zero is never.
+func (p plan) deadline(input []byte, now time.Time) (time.Time, error) {
+	timeout := p.timeout
+	if p.timeoutOf != nil {
+		own, err := p.timeoutOf(input)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if own > 0 {
+			timeout = own
+		}
+	}
+	if timeout <= 0 {
+		return time.Time{}, nil
+	}
+	return now.Add(timeout), nil
 }
 
 // attach checks that the saga of an id is the one that was to be started.

@@ -3,6 +3,7 @@ package twopc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -62,7 +63,7 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as Caller has it
 	answer, err := client.Do(request)
 	if err != nil {
-		return nil, h.unlisted(err)
+		return nil, h.unlisted(errors.Unwrap(err)) // without the address, which has a query
 	}
 	defer answer.Body.Close()
 	switch answer.StatusCode {
@@ -84,5 +85,5 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 
 // unlisted is that the list could not be had, which changes nothing.
 func (h HTTP) unlisted(err error) error {
-	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: h.URL, Kind: interlock.Retryable, Err: err}
+	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: branch.Redact(h.URL), Kind: interlock.Retryable, Err: err}
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,9 +13,10 @@ import (
 // order is a saga as it is asked for; the journal keeps it as the saga's input, so that
 // any process can go on with it.
 type order struct {
-	Type  string          `json:"type"`
-	Input json.RawMessage `json:"input,omitempty"`
-	Steps []orderStep     `json:"steps"`
+	Type    string          `json:"type"`
+	Input   json.RawMessage `json:"input,omitempty"`
+	Timeout duration        `json:"timeout,omitempty"`
+	Steps   []orderStep     `json:"steps"`
 }
 
 // orderStep is a step, a group of them, or a wait.
@@ -59,7 +61,11 @@ func (s *Service) defineOrder() saga.Definition[json.RawMessage] {
 			return nil, err
 		}
 		return stages(step, undone, o.Steps, false)
-	}, undone)
+	}, undone).TimeoutOf(func(text json.RawMessage) time.Duration {
+		var o order
+		_ = json.Unmarshal(text, &o) // the stages have been read from it
+		return time.Duration(o.Timeout)
+	})
 }
 
 // action is the type of all steps; their input is the order, or an operator's.
@@ -116,11 +122,33 @@ func (s *Service) permittedSteps(steps []orderStep) error {
 				return err
 			}
 		}
-		if err := of.check(); err != nil {
+		if err := errors.Join(of.check(), s.paced(of)); err != nil {
 			return err
 		}
 		if err := s.permittedSteps(of.Parallel); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// count is how many steps there are, with those of groups.
+func count(steps []orderStep) int {
+	n := len(steps)
+	for _, of := range steps {
+		n += len(of.Parallel)
+	}
+	return n
+}
+
+// paced refuses a step that asks to be repeated too fast.
+func (s *Service) paced(of orderStep) error {
+	if of.Retry == nil {
+		return nil
+	}
+	for name, d := range map[string]duration{"first": of.Retry.First, "max": of.Retry.Max} {
+		if d > 0 && time.Duration(d) < s.options.Pause {
+			return badRequest("step %q has %q of %v in its retry: it is at least %v", of.Name, name, time.Duration(d), s.options.Pause)
 		}
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -59,10 +61,11 @@ func read[T any](r *http.Request) (v T, err error) {
 
 // waiting is how long the request wants to wait for the end; 0 is not at all.
 func waiting(r *http.Request) (time.Duration, error) {
-	text, err := parameter(r, "wait")
-	if err != nil || text == "" {
+	query, err := parameters(r, "wait")
+	if err != nil || query.Get("wait") == "" {
 		return 0, err
 	}
+	text := query.Get("wait")
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > 10*time.Minute {
 		return 0, badRequest("wait is %q: it is a duration such as 10s, at most 10m", text)
@@ -70,18 +73,19 @@ func waiting(r *http.Request) (time.Duration, error) {
 	return d, nil
 }
 
-// parameter is the value of the only parameter that a request's query may have.
-func parameter(r *http.Request, name string) (string, error) {
+// parameters are the values of a request's query, which may have those of these names,
+// each once.
+func parameters(r *http.Request, names ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return "", badRequest("the query cannot be read: %v", err)
+		return nil, badRequest("the query cannot be read: %v", err)
 	}
 	for other, values := range query {
-		if other != name || len(values) > 1 {
-			return "", badRequest("the query has %q: all that it can have is one %q", other, name)
+		if !slices.Contains(names, other) || len(values) > 1 {
+			return nil, badRequest("the query has %q: it can have %s, each once", other, strings.Join(names, ", "))
 		}
 	}
-	return query.Get(name), nil
+	return query, nil
 }
 
 // duration is one of JSON: "30s".

@@ -33,6 +33,9 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n := count(o.Steps); n > s.options.Steps {
+		return nil, badRequest("the saga has %d steps, and may have %d: split it into several sagas", n, s.options.Steps)
+	}
 	if err := s.permittedSteps(o.Steps); err != nil {
 		return nil, err
 	}

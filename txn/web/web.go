@@ -50,8 +50,13 @@ type Options struct {
 	// may have begun it. It sees the address as it is written: names that resolve to
 	// what must not be reached, and dots in paths, are its own to mind. A nil Allow
 	// permits every address: enough where only those can reach the service who can
-	// reach the addresses.
+	// reach the addresses. [Within] makes one.
 	Allow func(*url.URL) error
+	// Steps is the most steps of a saga; 0 means 1000.
+	Steps int
+	// Pause is the least first and longest pause between two attempts that a saga may
+	// ask for; 0 means 100 milliseconds.
+	Pause time.Duration
 	// Participants are those of two-phase commit: their addresses by their names, which
 	// are the same in every process on the journal.
 	Participants map[string]string
@@ -74,6 +79,7 @@ type Service struct {
 	tcc          *tcc.Manager
 	twopc        *twopc.Manager
 	participants map[string]twopc.Resource[*twopc.Remote]
+	ready        readiness
 	patience     time.Duration // with a request that does not come
 }
 
@@ -83,6 +89,12 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Resource[*twopc.Remote]{}, patience: 30 * time.Second}
 	if o != nil {
 		s.options = *o
+	}
+	if s.options.Steps <= 0 {
+		s.options.Steps = 1000
+	}
+	if s.options.Pause <= 0 {
+		s.options.Pause = 100 * time.Millisecond
 	}
 	s.caller = branch.Caller{Client: s.options.Client}
 	registered := []twopc.Registered{theWitness}
@@ -122,6 +134,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.
 func (s *Service) routes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
+		"GET /v1/sagas":                 s.listSagas,
+		"GET /v1/tcc":                   s.listTCC,
 		"POST /v1/sagas/{id}":           s.startSaga,
 		"GET /v1/sagas/{id}":            s.showSaga,
 		"POST /v1/sagas/{id}/settle":    s.settleSaga,
@@ -147,6 +161,10 @@ func (s *Service) routes() http.Handler {
 			reply(w, data, unbegun(r.Context(), err))
 		})
 	}
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, health{"ok"}, nil) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, health{"ok"}, s.ready.check(r.Context(), s.journal))
+	})
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, http.StatusForbidden) }))
 	return guard.Handler(answering(mux))
@@ -156,11 +174,14 @@ func (s *Service) routes() http.Handler {
 func (s *Service) permitted(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
-		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", address)
+		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", branch.Redact(address))
+	}
+	if u.User != nil {
+		return badRequest("the address %s has a user or a password: take them out, and have calls signed instead", branch.Redact(address))
 	}
 	if s.options.Allow != nil {
 		if err := s.options.Allow(u); err != nil {
-			return badRequest("branches at %s are not called: %v", u.Redacted(), err)
+			return badRequest("branches at %s are not called: %v", branch.Redact(address), err)
 		}
 	}
 	return nil

@@ -147,6 +147,9 @@ func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 		o.Client = &http.Client{Transport: transport}
 	}
 	o.Sagas = &saga.Options{}
+	if o.Pause == 0 {
+		o.Pause = time.Millisecond // a test does not wait for what is not its subject
+	}
 	j, err := journal.New(store, &journal.Options{Shards: 2})
 	ok(t, err)
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 20 * time.Millisecond, Recheck: 200 * time.Millisecond})
