@@ -3,11 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +35,13 @@ type coordinateFlags struct {
 	ttl          time.Duration
 	participants []string
 	allow        []string
+	networks     []string
 	tokenFile    string
+	hosts        []string
+	total, each  int
+	signWith     string
+	certificate  string
+	key, ca      string
 	verbose      bool
 }
 
@@ -56,43 +61,81 @@ and the others stand by.
 What waits for a person, and what goes wrong, is told on the standard error. A signal
 ends it: requests under way are answered, and another one takes over the rest.
 
-Who reaches it starts transactions: beyond loopback it listens only with --token-file,
-and a request has to show what is in the file, as Authorization: Bearer. It has no TLS;
-put a proxy in front where others can listen in. --allow restricts the addresses that
-it calls to those that begin so.`,
+Anybody who reaches it can start transactions. Beyond loopback it requires --token-file
+and --allow. A request has to show a token of the file as Authorization: Bearer; the
+file may have several, one a line, and is read again when it changes. The Host of a
+request is an IP address, localhost or a --host. There is no TLS: put a proxy in front
+where others can listen in.
+
+--allow restricts the addresses that it calls to those below a URL, by whole segments
+of the path. A name is resolved first: beyond loopback, private addresses are called
+only if --allow-network has them, or a flag names the address itself. Link-local ones
+always need --allow-network. --sign-secret-file signs calls as Standard Webhooks has
+it, and --client-cert and --client-key show a certificate.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.coordinate(c.Context(), f) },
 	}
 	f.add(c)
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:7461", "`host:port` for requests; port 0 picks a free one")
 	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "how long the work of one that died waits for another")
 	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same with all who share the journal")
-	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses that begin with this `URL`")
-	c.Flags().StringVar(&f.tokenFile, "token-file", "", "take requests only from those who show what is in this `FILE`")
+	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses below this `URL`; required beyond loopback")
+	c.Flags().StringArrayVar(&f.networks, "allow-network", nil, "call private addresses of this `CIDR` too")
+	c.Flags().StringVar(&f.tokenFile, "token-file", "", "accept only requests with a token in this `FILE`, one a line")
+	c.Flags().StringArrayVar(&f.hosts, "host", nil, "accept this `NAME` in the Host of requests")
+	c.Flags().IntVar(&f.total, "max-connections", 2048, "most connections")
+	c.Flags().IntVar(&f.each, "max-connections-per-address", 512, "most connections of one address")
+	c.Flags().StringVar(&f.signWith, "sign-secret-file", "", "sign calls with the secrets in this `FILE`, one a line")
+	c.Flags().StringVar(&f.certificate, "client-cert", "", "certificate `FILE` that is shown to branches")
+	c.Flags().StringVar(&f.key, "client-key", "", "key `FILE` of the client certificate")
+	c.Flags().StringVar(&f.ca, "ca", "", "`FILE` of certificates that verify branches (default: the system's)")
 	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "tell of each call that fails")
 	return c
 }
 
-// token is what requests have to show. Without one only this machine is listened to.
-func (f coordinateFlags) token() (string, error) {
+// exposed reports whether others than this machine can reach the coordinator. Then a
+// token is required, and what it may call has to be said.
+func (f coordinateFlags) exposed() (bool, error) {
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
-		return "", usage("--listen %s is not host:port: %w", f.listen, err)
+		return false, usage("--listen %s is not host:port: %w", f.listen, err)
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return false, nil
 	}
 	if f.tokenFile == "" {
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return "", usage("--listen %s can be reached from other machines, where anybody could start transactions: give a --token-file", f.listen)
+		return true, usage("--listen %s can be reached from other machines, where anybody could start transactions: give a --token-file", f.listen)
+	}
+	if len(f.allow) == 0 {
+		return true, usage("--listen %s can be reached from other machines, which could have any address called: say by --allow which may be", f.listen)
+	}
+	return true, nil
+}
+
+// calls is how branches are called. An IP address that is named by a flag may be called
+// though it is private.
+func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
+	c := coordinate.Calls{Local: !exposed && len(f.networks) == 0, SecretFile: f.signWith, Certificate: f.certificate, Key: f.key, CA: f.ca}
+	if (f.certificate == "") != (f.key == "") {
+		return c, usage("--client-cert and --client-key are given together")
+	}
+	for _, text := range f.networks {
+		n, err := netip.ParsePrefix(text)
+		if err != nil {
+			return c, usage("--allow-network %s is no network, as in 10.0.0.0/8", text)
 		}
-		return "", nil
+		c.Networks = append(c.Networks, n.Masked())
 	}
-	text, err := os.ReadFile(f.tokenFile)
-	if err != nil {
-		return "", usage("--token-file cannot be read: %w", err)
+	for _, text := range slices.Concat(f.allow, f.participants) {
+		if _, address, ok := strings.Cut(text, "="); ok && !strings.Contains(text[:strings.Index(text, "=")], "/") {
+			text = address
+		}
+		if u, err := url.Parse(text); err == nil {
+			if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+				c.Networks = append(c.Networks, netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()))
+			}
+		}
 	}
-	token := strings.TrimSpace(string(text))
-	if len(token) < 16 {
-		return "", usage("--token-file %s has %d bytes: make one of 16 at least, such as by openssl rand -hex 32", f.tokenFile, len(token))
-	}
-	return token, nil
+	return c, nil
 }
 
 // options are those of package web.
@@ -105,35 +148,13 @@ func (f coordinateFlags) options() (o web.Options, err error) {
 		}
 		o.Participants[name] = address
 	}
-	for _, text := range f.allow {
-		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Path == "" {
-			return o, usage("--allow %s is not the beginning of an address: it has a scheme, a host and a path, as in http://10.0.0.7/", text)
-		}
+	if len(f.allow) == 0 {
+		return o, nil
 	}
-	if len(f.allow) > 0 {
-		o.Allow = func(u *url.URL) error {
-			if slices.ContainsFunc(f.allow, func(begin string) bool { return within(u, begin) }) {
-				return nil
-			}
-			return fmt.Errorf("--allow names no address that it begins with")
-		}
+	if o.Allow, err = web.Within(f.allow...); err != nil {
+		return o, usage("--allow: %w", err)
 	}
 	return o, nil
-}
-
-// within reports whether an address lies below another.
-func within(u *url.URL, begin string) bool {
-	b, err := url.Parse(begin)
-	return err == nil && u.Scheme == b.Scheme && u.Host == b.Host && strings.HasPrefix(cleanPath(u), b.Path)
-}
-
-// cleanPath is a path without what would lead out of it, also where that is encoded.
-func cleanPath(u *url.URL) string {
-	p := path.Clean("/" + u.Path)
-	if strings.HasSuffix(u.Path, "/") && p != "/" {
-		p += "/"
-	}
-	return p
 }
 
 func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
@@ -145,7 +166,11 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return err
 	}
-	token, err := f.token()
+	exposed, err := f.exposed()
+	if err != nil {
+		return err
+	}
+	calls, err := f.calls(exposed)
 	if err != nil {
 		return err
 	}
@@ -157,7 +182,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Prefix: a.prefix,
-		Web: options, Token: token, Tell: func(err error) { a.say("%v", err) }})
+		Web: options, Calls: calls, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", err) }})
 	if interlock.Kind(err) == interlock.Bug { // of what was typed
 		return usage("%w", err)
 	}
@@ -169,8 +194,9 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return fail(exitFailed, "cannot listen on %s: %w", f.listen, err)
 	}
-	a.serves(serving{l.Addr().String(), target.String()}, line("coordinating on http://%s, journal on %v\n", l.Addr(), target))
-	err = s.Serve(ctx, l)
+	err = s.Serve(ctx, l, func() {
+		a.serves(serving{l.Addr().String(), target.String()}, line("coordinating on http://%s, journal on %v\n", l.Addr(), target))
+	})
 	var asked *signalled
 	if errors.As(err, &asked) || errors.Is(err, context.Canceled) {
 		return nil

@@ -6,9 +6,11 @@ package coordinate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -29,10 +31,23 @@ type Config struct {
 	TTL     time.Duration  // of the claims
 	Prefix  string         // of their names
 	Web     web.Options
-	Token   string // that a request has to show, as a bearer; empty is none
+	Calls   Calls         // how branches are called
+	Access  Access        // who may call
+	Timeout time.Duration // for a request to come before it is authenticated; 0 means 15 seconds
 	// Tell is told what goes wrong beside the transactions' own calls.
 	Tell func(error)
 }
+
+// Access is who may call the service.
+type Access struct {
+	TokenFile string   // a request has to show one of the tokens in it, as a bearer; empty is none
+	Hosts     []string // names of the service in the Host of requests, beside localhost and addresses
+	Total     int      // connections; 0 means 2048
+	Each      int      // connections of one address; 0 means 512
+}
+
+// shortestToken is the least length of a token.
+const shortestToken = 16
 
 // group is the name under which services share shards.
 const group = "interlock.coordinators"
@@ -49,6 +64,8 @@ type Service struct {
 	coordinator *coordinator.Coordinator
 	web         *web.Service
 	locks       *backend.Locks
+	tokens      *secretFile // nil if none is needed
+	serving     atomic.Bool // it owns its part, or stands by for it
 	closers     []func()
 }
 
@@ -60,6 +77,17 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 			s.Close()
 		}
 	}()
+	if c.Access.TokenFile != "" {
+		if s.tokens, err = openSecrets(c.Access.TokenFile, shortestToken, c.Tell); err != nil {
+			return nil, failure("--token-file: %w", err)
+		}
+	}
+	if c.Web.Client == nil {
+		if c.Web.Client, err = c.Calls.client(c.Tell); err != nil {
+			return nil, failure("calls of branches: %w", err)
+		}
+		s.closing(c.Web.Client.CloseIdleConnections)
+	}
 	store, disconnect, err := c.Backend.Journal(ctx, c.Journal)
 	if err != nil {
 		return nil, err
@@ -87,6 +115,11 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	return s, nil
 }
 
+// failure is a mistake in the configuration.
+func failure(format string, args ...any) error {
+	return &interlock.Error{Op: "configure coordinator", Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+}
+
 func (s *Service) closing(f func()) { s.closers = append(s.closers, f) }
 
 // Close disconnects; call it after Serve has returned.
@@ -97,17 +130,28 @@ func (s *Service) Close() {
 }
 
 // Serve takes requests on l, which it closes, and drives what it owns, until ctx ends
-// or one of that cannot go on.
-func (s *Service) Serve(ctx context.Context, l net.Listener) error {
+// or one of that cannot go on. It calls ready once it takes requests, which is when it has
+// joined the others on the journal: what does not fit theirs is an error before.
+func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := &http.Server{Handler: trusted(s.config.Token, pageless(s.web)), BaseContext: func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, WriteTimeout: longest + time.Minute}
+	server := s.server(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { stop(s.drive(ctx)) })
-	work.Go(func() { stop(s.web.Watch(ctx)) })
-	work.Go(func() { stop(server.Serve(l)) })
+	joined := make(chan struct{})
+	work.Go(func() { stop(s.drive(ctx, joined)) })
+	select {
+	case <-joined:
+		ready()
+		s.serving.Store(true)
+		work.Go(func() { stop(s.web.Watch(ctx)) })
+		work.Go(func() {
+			stop(server.Serve(newCapped(l, orElse(s.config.Access.Total, 2048), orElse(s.config.Access.Each, 512))))
+		})
+	case <-ctx.Done():
+		_ = l.Close()
+	}
 	<-ctx.Done()
+	s.serving.Store(false)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
 	defer cancel()
 	if server.Shutdown(bound) != nil {
@@ -118,15 +162,44 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	return context.Cause(ctx)
 }
 
+// server is the HTTP server. A request has to come within its ReadTimeout until it is
+// authenticated; the service itself bounds how long its body takes from then on.
+func (s *Service) server(ctx context.Context) *http.Server {
+	timeout := orElse(s.config.Timeout, 15*time.Second)
+	handler := addressed(s.config.Access.Hosts, trusted(s.tokens, pageless(s.well(s.web))))
+	return &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: min(timeout, 10*time.Second), ReadTimeout: timeout, IdleTimeout: 2 * time.Minute, WriteTimeout: longest + time.Minute, MaxHeaderBytes: 64 << 10}
+}
+
+// well is a handler that is not ready while the service stops.
+func (s *Service) well(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" && !s.serving.Load() {
+			refuse(w, http.StatusServiceUnavailable, "the coordinator is stopping")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func orElse[T comparable](value, otherwise T) T {
+	var none T
+	if value == none {
+		return otherwise
+	}
+	return value
+}
+
 // drive owns shards and drives what is in them. Services share them where the backend
 // keeps what a group needs; elsewhere one has all, and the others stand by.
-func (s *Service) drive(ctx context.Context) error {
+func (s *Service) drive(ctx context.Context, joined chan<- struct{}) error {
 	values, disconnect, err := s.config.Backend.Values(ctx, s.config.Prefix)
 	if err != nil {
 		return err
 	}
 	defer disconnect()
 	if values == nil {
+		close(joined)
 		return s.alone(ctx)
 	}
 	g, err := own.Join(ctx, s.locks, values, group, own.Layout{Partitions: s.config.Shards}, &own.Options{
@@ -136,6 +209,7 @@ func (s *Service) drive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	close(joined)
 	<-ctx.Done()
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
 	defer cancel()

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,22 +30,24 @@ const patience = time.Minute
 // running is a service that takes requests until it is stopped.
 type running struct {
 	t       *testing.T
+	target  backend.Target
 	address string
 	client  *http.Client
 	stop    context.CancelFunc
 	ended   chan error
 }
 
-func start(t *testing.T, url string) *running { return startFor(t, url, "") }
+func start(t *testing.T, url string) *running { return startWith(t, url, Config{}) }
 
-// startFor is start for those who show a token.
-func startFor(t *testing.T, url, token string) *running {
+// startWith is start with more of a configuration.
+func startWith(t *testing.T, url string, c Config) *running {
 	t.Helper()
 	target, err := backend.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Token: token, Tell: func(err error) { t.Log(err) }})
+	c.Backend, c.Shards, c.TTL, c.Calls.Local, c.Tell = target, 2, 3*time.Second, true, func(err error) { t.Log(err) }
+	s, err := Open(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +57,19 @@ func startFor(t *testing.T, url, token string) *running {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	transport := &http.Transport{}
-	r := &running{t: t, address: l.Addr().String(), client: &http.Client{Transport: transport}, stop: stop, ended: make(chan error, 1)}
+	r := &running{t: t, target: target, address: l.Addr().String(), client: &http.Client{Transport: transport}, stop: stop, ended: make(chan error, 1)}
+	ready := make(chan struct{})
 	go func() {
-		err := s.Serve(ctx, l)
+		err := s.Serve(ctx, l, func() { close(ready) })
 		s.Close()
 		r.ended <- err
 		close(r.ended)
 	}()
+	select {
+	case <-ready:
+	case err := <-r.ended:
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { stop(); <-r.ended; transport.CloseIdleConnections() })
 	return r
 }
@@ -159,14 +168,19 @@ func TestPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	order, _, well := busy(t)
 	well.Store(true)
-	s := start(t, "etcd://"+testbed.Etcd(t).Addr())
+	s := startWith(t, "etcd://"+testbed.Etcd(t).Addr(), Config{Access: Access{Hosts: []string{"coordinator.internal"}}})
 	own := "rebound.example:7461"
-	s.must("POST", "/v1/sagas/1", order, 403, "Host", own, "Origin", "http://"+own)
-	s.must("POST", "/v1/sagas/1", order, 403, "Host", own, "Origin", "http://"+own, "Sec-Fetch-Site", "same-origin")
+	s.must("POST", "/v1/sagas/1", order, 421, "Host", own, "Origin", "http://"+own)
+	s.must("POST", "/v1/sagas/1", order, 403, "Host", "coordinator.internal", "Origin", "http://coordinator.internal", "Sec-Fetch-Site", "same-origin")
 	s.must("POST", "/v1/sagas/1", order, 403, "Origin", "null")
 	s.must("POST", "/v1/2pc/1/decision", "", 403, "Sec-Fetch-Site", "cross-site")
 	s.must("GET", "/v1/sagas/1", "", 404)
-	s.must("POST", "/v1/sagas/1?wait=1m", order, 200, "Host", "coordinator.internal") // of a program, or a proxy
+	for _, method := range []string{"GET", "POST", "HEAD", "OPTIONS"} { // by a name that was made to mean its address
+		if status, _, err := s.do(method, "/v1/sagas/1", order, "Host", own); status != http.StatusMisdirectedRequest {
+			t.Errorf("%s: %d, %v", method, status, err)
+		}
+	}
+	s.must("POST", "/v1/sagas/1?wait=1m", order, 200, "Host", "Coordinator.internal:7461") // of a program, or a proxy
 }
 
 // TestHeadersThatDoNotCome are not waited for, and neither is a header without an end.
@@ -225,18 +239,60 @@ func TestManyAtOnceOnFewConnections(t *testing.T) {
 // TestToken: who does not show the token learns nothing and begins nothing.
 func TestToken(t *testing.T) {
 	t.Parallel()
-	r := startFor(t, "etcd://"+testbed.Etcd(t).Addr(), "s3cret")
+	file := secrets(t, "s3cret-0123456789\n")
+	r := startWith(t, "etcd://"+testbed.Etcd(t).Addr(), Config{Access: Access{TokenFile: file}})
 	const path, body = "/v1/sagas/1", `{"type":"x","steps":[{"name":"a","sleep":"1ms"}]}`
-	for _, shown := range []string{"", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret"} {
+	for _, shown := range []string{"", "Bearer", "Bearer ", "Bearer s3cret-012345678", "Bearer s3cret-01234567890", "Basic s3cret-0123456789", "s3cret-0123456789"} {
 		status, answer, err := r.do("POST", path, body, "Authorization", shown)
 		if err != nil || status != http.StatusUnauthorized || answer["kind"] != "definite" {
 			t.Errorf("%q: %d, %v, %v", shown, status, answer, err)
 		}
 	}
-	if status, _, err := r.do("GET", path, "", "Authorization", "bearer s3cret"); err != nil || status != http.StatusNotFound {
+	if status, _, err := r.do("GET", path, "", "Authorization", "bearer s3cret-0123456789"); err != nil || status != http.StatusNotFound {
 		t.Errorf("something was begun: %d, %v", status, err)
 	}
-	if status, answer, err := r.do("POST", path+"?wait=10s", body, "Authorization", "Bearer s3cret"); err != nil || status != http.StatusOK {
+	if status, answer, err := r.do("POST", path+"?wait=10s", body, "Authorization", "Bearer s3cret-0123456789"); err != nil || status != http.StatusOK {
 		t.Errorf("who shows it: %d, %v, %v", status, answer, err)
+	}
+	for _, health := range []string{"/healthz", "/readyz"} {
+		r.must("GET", health, "", 200)
+	}
+
+	status := func(token string) int {
+		status, _, err := r.do("GET", path, "", "Authorization", "Bearer "+token)
+		if err != nil {
+			t.Error(err)
+		}
+		return status
+	}
+	rewrite(t, file, "s3cret-0123456789\nnext-0123456789ab\n", 0o600)
+	testbed.Eventually(t, "the new token is known", patience, func() bool { return status("next-0123456789ab") == 200 })
+	if got := status("s3cret-0123456789"); got != 200 {
+		t.Errorf("the former token beside the new one: %d", got)
+	}
+	rewrite(t, file, "next-0123456789ab\n", 0o600)
+	testbed.Eventually(t, "the former token is gone", patience, func() bool { return status("s3cret-0123456789") == 401 })
+	rewrite(t, file, "other-0123456789a\n", 0o640) // which is not taken
+	for range 3 {
+		if old, new := status("next-0123456789ab"), status("other-0123456789a"); old != 200 || new != 401 {
+			t.Errorf("of a file that others can read: %d, and %d for what it had before", new, old)
+		}
+		time.Sleep(150 * time.Millisecond)
+	}
+}
+
+// secrets is a file of them.
+func secrets(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "secrets")
+	rewrite(t, file, text, 0o600)
+	return file
+}
+
+// rewrite replaces a file, as those who rotate secrets do.
+func rewrite(t *testing.T, file, text string, mode os.FileMode) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(file+".new", []byte(text), mode), os.Chmod(file+".new", mode), os.Rename(file+".new", file)); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,194 @@
+package coordinate
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/interlock-dev/interlock/flow/outbox/webhook"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// Calls is how branches are called.
+type Calls struct {
+	// Local permits loopback and private addresses. Link-local ones, which clouds answer
+	// with credentials, need a network all the same.
+	Local bool
+	// Networks are those whose addresses are called though they are not public.
+	Networks []netip.Prefix
+	// SecretFile has secrets that calls are signed with, as the Standard Webhooks
+	// specification has it; empty is none.
+	SecretFile string
+	// Certificate and Key are the files of a client certificate, which are read again at
+	// each handshake, and CA has the certificates that servers are verified by; empty is
+	// none, and the system's.
+	Certificate, Key, CA string
+}
+
+// client makes the client that calls branches.
+func (c Calls) client(tell func(error)) (*http.Client, error) {
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, ControlContext: c.control}
+	config, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: config, ForceAttemptHTTP2: true,
+		MaxIdleConns: 1000, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second}
+	if c.SecretFile == "" {
+		return &http.Client{Transport: transport}, nil
+	}
+	secrets, err := openSecrets(c.SecretFile, 24, tell)
+	if err != nil {
+		return nil, err
+	}
+	s := &signing{transport: transport, secrets: secrets}
+	if _, err := s.signer(); err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: s}, nil
+}
+
+// control refuses an address that must not be called. It sees the address that a name
+// has resolved to, just before it is connected.
+func (c Calls) control(_ context.Context, _, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	return c.permits(at.Addr())
+}
+
+// special are networks that are not public, or lead to others, beside those that netip
+// names.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+}
+
+func (c Calls) permits(ip netip.Addr) error {
+	ip = ip.Unmap().WithZone("")
+	for _, n := range c.Networks {
+		if n.Contains(ip) {
+			return nil
+		}
+	}
+	odd := ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified()
+	for _, n := range special {
+		odd = odd || n.Contains(ip)
+	}
+	if odd || !c.Local && (ip.IsPrivate() || ip.IsLoopback()) {
+		return fmt.Errorf("%v is not a public address: allow its network with --allow-network", ip)
+	}
+	return nil
+}
+
+func (c Calls) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, err
+		}
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s has no certificate", c.CA)
+		}
+	}
+	if c.Certificate == "" && c.Key == "" {
+		return config, nil
+	}
+	if info, err := os.Stat(c.Key); err != nil {
+		return nil, err
+	} else if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s can be read or written by others than its owner (%v): chmod 600 %[1]s", c.Key, info.Mode().Perm())
+	}
+	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+		return &pair, err
+	}
+	config.GetClientCertificate = load
+	_, err := load(nil)
+	return config, err
+}
+
+// signing signs what is sent.
+type signing struct {
+	transport http.RoundTripper
+	secrets   *secretFile
+}
+
+// signer signs with each secret: whsec_ and base64, or the text as it is.
+func (s *signing) signer() (webhook.Signer, error) {
+	var all []webhook.Signer
+	for _, text := range s.secrets.all() {
+		secret := []byte(text)
+		if encoded, ok := strings.CutPrefix(text, "whsec_"); ok {
+			var err error
+			if secret, err = base64.StdEncoding.DecodeString(encoded); err != nil {
+				return nil, errors.New("a secret that begins with whsec_ goes on in base64")
+			}
+		}
+		one, err := webhook.NewSecret(secret)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return webhook.Both(all...), nil
+}
+
+// RoundTrip sends a signed copy of a call.
+func (s *signing) RoundTrip(r *http.Request) (*http.Response, error) {
+	signer, err := s.signer()
+	if err != nil {
+		return nil, err
+	}
+	var body []byte
+	if r.Body != nil {
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		_ = r.Body.Close()
+	}
+	id, at := messageID(r), strconv.FormatInt(time.Now().Unix(), 10)
+	r = r.Clone(r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.GetBody = nil // the transport repeats nothing
+	r.Header.Set("webhook-id", id)
+	r.Header.Set("webhook-timestamp", at)
+	r.Header.Set("webhook-signature", signer.Sign(append([]byte(id+"."+at+"."), body...)))
+	return s.transport.RoundTrip(r)
+}
+
+// CloseIdleConnections ends connections that are not in use.
+func (s *signing) CloseIdleConnections() {
+	if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// messageID covers what a call is about, so that the signature does: the key of the call
+// without dots, which separate what is signed. A request that is no call has an id of its
+// address.
+func messageID(r *http.Request) string {
+	c, err := branch.FromRequest(r)
+	if err != nil {
+		sum := sha256.Sum256([]byte(r.Method + " " + r.URL.String()))
+		return base64.RawURLEncoding.EncodeToString(sum[:])
+	}
+	return strings.ReplaceAll(c.Key(), ".", "%2E")
+}

@@ -1,0 +1,78 @@
+package coordinate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A secretFile has a secret on each line. It is read again once it has changed, so that
+// secrets are rotated without a restart: add the new one, change those who use it, and
+// take the old one away.
+type secretFile struct {
+	path  string
+	least int // bytes of a secret
+
+	mu      sync.Mutex
+	read    os.FileInfo // when it was last read
+	looked  time.Time
+	secrets []string
+	tell    func(error)
+}
+
+// openSecrets reads the file, which only its owner may read.
+func openSecrets(path string, least int, tell func(error)) (*secretFile, error) {
+	f := &secretFile{path: path, least: least, tell: tell}
+	return f, f.load()
+}
+
+// all are the secrets by now. What makes the file unreadable is told, and leaves those
+// that were read before.
+func (f *secretFile) all() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) > 100*time.Millisecond { // the file is not looked at for each of many requests
+		f.looked = time.Now()
+		if now, err := os.Stat(f.path); err != nil || !now.ModTime().Equal(f.read.ModTime()) || now.Size() != f.read.Size() || now.Mode() != f.read.Mode() || !os.SameFile(now, f.read) {
+			if err = errors.Join(err, f.load()); err != nil && f.tell != nil {
+				f.tell(err)
+			}
+		}
+	}
+	return f.secrets
+}
+
+func (f *secretFile) load() error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	f.read = info
+	if info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s can be read or written by others than its owner (%v): chmod 600 %[1]s", f.path, info.Mode().Perm())
+	}
+	text, err := io.ReadAll(io.LimitReader(file, 1<<20))
+	if err != nil {
+		return err
+	}
+	secrets := strings.Fields(string(text))
+	if len(secrets) == 0 {
+		return fmt.Errorf("%s is empty: write a line of %d characters at least, such as by openssl rand -hex 32", f.path, f.least)
+	}
+	for i, s := range secrets {
+		if len(s) < f.least {
+			return fmt.Errorf("%s: secret %d has %d characters: make one of %d at least, such as by openssl rand -hex 32", f.path, i+1, len(s), f.least)
+		}
+	}
+	f.secrets = secrets
+	return nil
+}
