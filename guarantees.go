@@ -31,6 +31,9 @@ type Guarantees struct {
 	// Blind is the longest time a running holder may not know that the backend
 	// dropped its claim before the TTL was over; 0 promises nothing.
 	Blind time.Duration
+	// Assumes is what the promises rest on that was declared and could not be
+	// checked, for people; empty if there is nothing.
+	Assumes string
 }
 
 // Class tells a lock that saves work from one that can be guarded.

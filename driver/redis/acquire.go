@@ -23,6 +23,9 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	if err := d.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
+		return driver.Grant{}, err
+	}
 	d.held.hush(r.Owner)
 	w := d.waiting.enter(r, k)
 	defer d.waiting.leave(w)

@@ -70,8 +70,7 @@ type Body struct {
 // branch is as if its calls had never come: a repeated first is done again, a confirm is
 // a violation, and an undo takes nothing back. But the coordinator, which was told that
 // it was done, does not repeat a call that was answered. Where that is too little, keep
-// the branch in a database. A server with an eviction policy other than noeviction, or
-// volatile-*, forgets markers as it likes.
+// the branch in a database. A server that may evict markers is refused ([ErrEviction]).
 type Barrier struct {
 	conn        *conn
 	name        string
@@ -87,7 +86,7 @@ var _ driver.Barrier[Body] = (*Barrier)(nil)
 func NewBarrier(client rueidis.Client, name string) *Barrier {
 	slot := slotOf(name)
 	own := reserved + tags.of(slot) + "}:"
-	return &Barrier{conn: newConn(client), name: name, slot: slot, markers: own + "barrier:" + name + ":",
+	return &Barrier{conn: newGuardConn(client, keepsMarks), name: name, slot: slot, markers: own + "barrier:" + name + ":",
 		index: own + "barriers:" + name, mark: own + "barriermark:" + name}
 }
 

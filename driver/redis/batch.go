@@ -24,6 +24,9 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 		return nil, err
 	}
 	asked := request{op: "acquire all"}
+	if err := d.evicts.permit(ctx, asked, whenever); err != nil {
+		return nil, err
+	}
 	for _, w := range ws {
 		d.held.hush(w.request.Owner)
 		asked.owners = append(asked.owners, w.request.Owner)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
 )
 
 // conn sends requests. It adds to the client what a driver owes: a call returns
@@ -15,6 +17,8 @@ import (
 type conn struct {
 	client rueidis.Client
 	ended  chan struct{} // closed by close
+	// evicts is asked before a script is run; nil if that is not needed.
+	evicts *eviction
 
 	mu        sync.Mutex
 	closed    bool
@@ -27,11 +31,19 @@ func newConn(client rueidis.Client) *conn {
 	return &conn{client: client, ended: make(chan struct{}), last: map[string]chan struct{}{}, listeners: map[string]int{}}
 }
 
+// newGuardConn is a conn whose scripts are refused where keys may be evicted.
+func newGuardConn(client rueidis.Client, k keeps) *conn {
+	c := newConn(client)
+	c.evicts = newEviction(c, k)
+	return c
+}
+
 // request says what is asked, for errors, and by whom. Requests without an
 // owner are in no order.
 type request struct {
 	op, name, owner string
 	owners          []string // instead of owner, if several ask at once
+	gives           bool     // it gives something up, which is never refused
 }
 
 func (r request) asking() []string {
@@ -135,9 +147,18 @@ func turn(ctx context.Context, before []<-chan struct{}) error {
 
 // eval runs a script once.
 func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
-	return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
+	if !r.gives {
+		if err := c.evicts.permit(ctx, r, recheck); err != nil {
+			return rueidis.RedisMessage{}, err
+		}
+	}
+	m, err := do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
 		return s.run(ctx, c.client, []batch{b})[0].ToMessage()
 	})
+	if err != nil && interlock.Kind(err) != interlock.Definite {
+		c.evicts.forget()
+	}
+	return m, err
 }
 
 // evalAll runs a script on each batch in one pipeline. An error is that of all

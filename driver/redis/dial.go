@@ -21,10 +21,14 @@ const (
 // settings that are safe for locks: nothing is sent twice, a silent connection
 // is given up after seconds. It blocks for at most a few seconds. URLs are
 // redis://, rediss:// or unix://, as rueidis.ParseURL describes; dial_timeout
-// and write_timeout in the query change the times. Close the client after the
-// drivers that use it.
+// and write_timeout in the query change the times; eviction=none is
+// [Settings].NoEviction. Close the client after the drivers that use it.
 func Dial(address string) (rueidis.Client, error) {
 	option, err := clientOption(address)
+	settings := Settings{}
+	if err == nil {
+		settings, err = settingsIn(address)
+	}
 	if err != nil {
 		return nil, problem(request{op: "connect"}, interlock.Definite, err)
 	}
@@ -35,7 +39,26 @@ func Dial(address string) (rueidis.Client, error) {
 		}
 		return nil, harmless(request{op: "connect"}, failure(request{op: "connect"}, err))
 	}
-	return client, nil
+	if settings == (Settings{}) {
+		return client, nil
+	}
+	return With(client, settings), nil
+}
+
+// settingsIn are those that the query of a URL names.
+func settingsIn(address string) (s Settings, err error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return s, errors.New("not a URL")
+	}
+	query := u.Query()
+	switch value := query.Get("eviction"); {
+	case value == "none":
+		s.NoEviction = true
+	case query.Has("eviction"):
+		return s, errors.New("the option eviction has the value none, or is left out")
+	}
+	return s, nil
 }
 
 // clientOption makes the client's settings; its errors do not repeat the URL,

@@ -15,9 +15,28 @@
 // They are computed from what the server says when [Open] asks it. Exclusion
 // survives a crash of the server only with appendonly yes and appendfsync
 // always. It never survives a failover to a replica, a step of the server's
-// clock (Redis expires keys by wall clock) or a deletion by hand. With
-// maxmemory and a policy other than noeviction the server may drop a lock at
-// any time, so nothing is promised about exclusion, and CrossProcess is false.
+// clock (Redis expires keys by wall clock) or a deletion by hand.
+//
+// # Eviction
+//
+// A server that evicts a mark would accept a stale write, and one that evicts a
+// lock would grant it twice. So maxmemory-policy, whatever maxmemory is, decides
+// what may be used:
+//
+//   - noeviction: everything.
+//   - volatile-*: what rests on keys without a time to live: [Fence], [Values],
+//     [Versions], [Stock], [Barrier].
+//   - allkeys-*: [Records] only, where mark and data are one key and go together.
+//
+// Everything else returns [ErrEviction]. Locks ask when they open, every five
+// seconds, and when their connection was made again; what they hold can be
+// released. Guards ask before the first write, before a write a second or more
+// after the last answer, and before the first write after a failed one. So an
+// operator's change takes effect after a second at the latest, and what was
+// evicted in that second is not noticed.
+//
+// The policy is read by INFO, or by CONFIG GET. If the user may run neither,
+// declare noeviction ([Settings]); Guarantees.Assumes then says so.
 //
 // [Quorum] takes a lock on a majority of several independent servers (Redlock),
 // without a token; see docs/adr/013-redis-quorum.md.

@@ -37,15 +37,20 @@ var maxAhead = strconv.FormatInt(interlock.MaxAhead.Microseconds(), 10)
 // script. It implements driver.Fence. The mark of a resource is the hash
 // interlock:{TAG}:mark:RESOURCE, which never expires; it is lost with the data
 // it guards. A write that a failover to a replica loses is lost with its mark.
-type Fence struct{ conn *conn }
+type Fence struct {
+	conn *conn
+	kind string // of the key that holds the mark
+}
 
 // NewFence makes a fence; it sends nothing. The client stays the caller's.
-func NewFence(client rueidis.Client) *Fence { return &Fence{conn: newConn(client)} }
+func NewFence(client rueidis.Client) *Fence {
+	return &Fence{conn: newGuardConn(client, keepsMarks), kind: "mark"}
+}
 
 // Enter checks the token, raises the mark and applies the writes in one step;
 // see driver.Fence. Strings are written without a time to live.
 func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
-	b, err := entry(r)
+	b, err := f.entry(r)
 	if err != nil {
 		return err
 	}
@@ -54,11 +59,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 			return err
 		}
 		b.keys = append(b.keys, w.Key)
-		if w.Delete {
-			b.args = append(b.args, "delete", "")
-		} else {
-			b.args = append(b.args, "set", string(w.Value))
-		}
+		b.args = append(b.args, how(w), string(w.Value))
 	}
 	_, err = f.enter(ctx, enterScript, r, b)
 	return err
@@ -73,7 +74,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 // body is trusted code. Data belongs in args, never in its text, also because
 // the server keeps every distinct text it was sent.
 func (f *Fence) Eval(ctx context.Context, r driver.Raise, body string, keys, args []string) (rueidis.RedisMessage, error) {
-	b, err := entry(r)
+	b, err := f.entry(r)
 	if err != nil {
 		return rueidis.RedisMessage{}, err
 	}
@@ -92,13 +93,18 @@ func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) 
 	if err := checkName(resource, ""); err != nil {
 		return driver.Mark{}, err
 	}
-	fields, err := do(ctx, f.conn, asked, func(ctx context.Context) (map[string]string, error) {
-		return f.conn.client.Do(ctx, f.conn.client.B().Hgetall().Key(markKey(resource)).Build()).AsStrMap()
-	})
+	fields, err := f.fields(ctx, asked, resource)
 	if err != nil || fields["token"] == "" {
 		return driver.Mark{}, err
 	}
 	return parseMark(asked, fields["token"], fields["source"], fields["raised"])
+}
+
+// fields reads the hash that holds the mark.
+func (f *Fence) fields(ctx context.Context, asked request, resource string) (map[string]string, error) {
+	return do(ctx, f.conn, asked, func(ctx context.Context) (map[string]string, error) {
+		return f.conn.client.Do(ctx, f.conn.client.B().Hgetall().Key(fenceKey(f.kind, resource)).Build()).AsStrMap()
+	})
 }
 
 // Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE
@@ -113,7 +119,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 		return driver.Mark{}, problem(asked, interlock.Bug, fmt.Errorf("%d is not a token", to))
 	}
 	m, err := f.conn.eval(ctx, asked, rebaseScript, batch{
-		keys: []string{markKey(resource), fenceKey("rebase", resource)},
+		keys: []string{fenceKey(f.kind, resource), fenceKey("rebase", resource)},
 		args: append(tokenArgs(to), maxAhead, reason, by, driver.RebaseSource(by, reason)),
 	})
 	if err != nil {
@@ -173,7 +179,7 @@ func implausible(asked request, t interlock.Token) error {
 }
 
 // entry makes the arguments with which entering begins.
-func entry(r driver.Raise) (batch, error) {
+func (f *Fence) entry(r driver.Raise) (batch, error) {
 	if err := checkName(r.Resource, ""); err != nil {
 		return batch{}, err
 	}
@@ -186,7 +192,7 @@ func entry(r driver.Raise) (batch, error) {
 		strict = "1"
 	}
 	return batch{
-		keys: []string{markKey(r.Resource)},
+		keys: []string{fenceKey(f.kind, r.Resource)},
 		args: append(tokenArgs(r.Token), r.Source, strict, maxAhead),
 	}, nil
 }
@@ -202,8 +208,6 @@ func checkWrite(r driver.Raise, w driver.Write) error {
 	return problem(request{op: "enter", name: r.Resource}, interlock.Bug,
 		fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", w.Key, reserved))
 }
-
-func markKey(resource string) string { return fenceKey("mark", resource) }
 
 func fenceKey(kind, resource string) string {
 	return reserved + tags.of(slotOf(resource)) + "}:" + kind + ":" + resource

@@ -16,6 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
+func markKey(resource string) string { return fenceKey("mark", resource) }
+
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
 		server := testbed.Redis(t)

@@ -41,7 +41,7 @@ var (
 // interlock:{TAG}:requests:PREFIX. All keys of a prefix are in one slot.
 //
 // A record is no more durable than the server: what a crash without appendfsync
-// always, a failover to a replica or an eviction loses of it is carried out again.
+// always or a failover to a replica loses of it is carried out again.
 type Idempotency struct {
 	conn         *conn
 	records, due string // the prefix of records; the set
@@ -53,7 +53,7 @@ var _ driver.Idempotency = (*Idempotency)(nil)
 // The client stays the caller's.
 func NewIdempotency(client rueidis.Client, prefix string) *Idempotency {
 	own := reserved + tags.of(slotOf(prefix)) + "}:"
-	return &Idempotency{conn: newConn(client), records: own + "request:" + prefix + ":", due: own + "requests:" + prefix}
+	return &Idempotency{conn: newGuardConn(client, keepsAll), records: own + "request:" + prefix + ":", due: own + "requests:" + prefix}
 }
 
 // member tells records apart, whatever their names are made of.

@@ -31,15 +31,15 @@ var (
 // Once remembers which messages a consumer has had; one script looks and writes.
 // It implements driver.Once. A message is the hash
 // interlock:{TAG}:once:LENGTH:CONSUMER:ID, where LENGTH is that of CONSUMER in
-// bytes, and expires by itself. What a crash without appendfsync always, a failover
-// to a replica, or an eviction loses, is a message that was never had; a clock that
-// is set forward ends leases and records early.
+// bytes, and expires by itself. What a crash without appendfsync always or a failover
+// to a replica loses is a message that was never had; a clock that is set forward
+// ends leases and records early.
 type Once struct{ conn *conn }
 
 var _ driver.Once = (*Once)(nil)
 
 // NewOnce makes one; it sends nothing. The client stays the caller's.
-func NewOnce(client rueidis.Client) *Once { return &Once{conn: newConn(client)} }
+func NewOnce(client rueidis.Client) *Once { return &Once{conn: newGuardConn(client, keepsAll)} }
 
 func onceKey(d driver.Delivery) string {
 	return fenceKey("once", strconv.Itoa(len(d.Consumer))+":"+d.Consumer+":"+d.ID)
@@ -82,7 +82,7 @@ func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) 
 
 // Forget gives up a claim; see driver.Once.
 func (o *Once) Forget(ctx context.Context, d driver.Delivery) error {
-	_, err := o.ask(ctx, request{op: "forget message", name: d.ID}, onceForgetScript, d, time.Second, d.Owner)
+	_, err := o.ask(ctx, request{op: "forget message", name: d.ID, gives: true}, onceForgetScript, d, time.Second, d.Owner)
 	return err
 }
 

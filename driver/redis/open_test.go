@@ -52,18 +52,18 @@ func TestDialSettings(t *testing.T) {
 func TestParseInfo(t *testing.T) {
 	f := parseInfo("# Server\r\nredis_version:7.0.15\r\nrole:master\r\ncluster_enabled:0\r\naof_enabled:1\r\n" +
 		"maxmemory:1048576\r\nmaxmemory_policy:allkeys-lru\r\n")
-	if (f != facts{version: "7.0.15", role: "master", cluster: "0", evicts: "allkeys-lru", durable: true}) {
+	if (f != facts{version: "7.0.15", role: "master", cluster: "0", policy: "allkeys-lru", durable: true}) {
 		t.Errorf("%+v", f)
 	}
-	if f = parseInfo("maxmemory:0\r\nmaxmemory_policy:allkeys-lru"); f.evicts != "" || f.durable {
-		t.Errorf("without a limit nothing is evicted: %+v", f)
-	}
-	for _, f := range []facts{{version: "5.0.7"}, {role: "slave"}, {cluster: "1"}} {
-		if err := f.refusal(); interlock.Kind(err) != interlock.Definite || err == nil {
+	for _, f := range []facts{{version: "5.0.7"}, {role: "slave"}, {cluster: "1"}, {policy: "allkeys-lru"}, {policy: "volatile-ttl"}, {policy: ""}} {
+		if f.version != "" || f.role != "" || f.cluster != "" {
+			f.policy = "noeviction"
+		}
+		if err := f.refusal(Settings{}); interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Errorf("%+v was accepted", f)
 		}
 	}
-	if err := (facts{version: "7.0.15", role: "master", cluster: "0"}).refusal(); err != nil {
+	if err := (facts{version: "7.0.15", role: "master", cluster: "0", policy: "noeviction"}).refusal(Settings{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -139,18 +139,6 @@ func TestDurableServerKeepsTheLockOverACrash(t *testing.T) {
 	state, err := d.Lock(t.Context(), "a")
 	if err != nil || state.Holder == nil || state.Holder.Token != grant.Token {
 		t.Fatalf("after the crash: %+v, %v", state.Holder, err)
-	}
-}
-
-func TestEvictionTakesThePromiseBack(t *testing.T) {
-	server := testbed.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "volatile-lru")
-	g := openOn(t, server.Addr(), nil).Guarantees()
-	if g.CrossProcess || g.ExclusionSurvives != 0 || g.TokensSurvive.Has(interlock.ServerClockJump) {
-		t.Errorf("a server that may evict locks promises %+v", g)
-	}
-	keeps := testbed.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "noeviction")
-	if g := openOn(t, keeps.Addr(), nil).Guarantees(); !g.CrossProcess || !g.ExclusionSurvives.Has(interlock.Partition) {
-		t.Errorf("a server that evicts nothing promises %+v", g)
 	}
 }
 

@@ -17,13 +17,14 @@ import (
 // Plain is the lock that most Redis clients know: SET NX PX to take it, compare
 // and delete to give it up. It has no token and no order, and a waiter asks
 // again and again; use it to exclude programs that use the same key, and
-// [Driver] otherwise. It is safe for concurrent use and keeps one goroutine.
+// [Driver] otherwise. It is safe for concurrent use and keeps two goroutines.
 type Plain struct {
 	conn       *conn
 	layout     layout
 	ttl        time.Duration
 	guarantees interlock.Guarantees
 	held       *keeper
+	evicts     *eviction
 
 	stop  context.CancelFunc
 	ended context.Context // done when Close is called
@@ -42,9 +43,11 @@ func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, 
 	p := &Plain{
 		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
 		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, options.TTL), options.TTL),
+		evicts: newEviction(c, keepsAll).asOpened(),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.loops.Go(func() { p.held.run(p.ended) })
+	p.loops.Go(func() { p.evicts.run(p.ended) })
 	return p, nil
 }
 
@@ -56,6 +59,9 @@ func (p *Plain) Guarantees() interlock.Guarantees { return p.guarantees }
 func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
 	k, err := p.layout.keys(r.Name, r.Owner)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return nil, err
 	}
 	p.held.hush(r.Owner)

@@ -96,7 +96,7 @@ func (q *Quorum) meet(ctx context.Context) ([]facts, error) {
 			defer cancel()
 			f, err := ask(bounded, n.conn)
 			if err == nil {
-				err = errors.Join(f.refusal(), n.conn.load(bounded, quorumAcquireScript, quorumRenewScript, plainReleaseScript))
+				err = errors.Join(f.refusal(settingsOf(n.conn.client)), n.conn.load(bounded, quorumAcquireScript, quorumRenewScript, plainReleaseScript))
 			}
 			n.answered(err)
 			answers[i] = answer{f, err}
@@ -136,11 +136,11 @@ func quorumGuarantees(known []facts, o QuorumOptions) interlock.Guarantees {
 		if i == 0 {
 			g = one
 		}
-		g.CrossProcess = g.CrossProcess && one.CrossProcess
+		g.Assumes = max(g.Assumes, one.Assumes)
 		g.ExclusionSurvives &= one.ExclusionSurvives | interlock.ServerCrash
 	}
 	g.Driver = "redis quorum"
-	if o.RestartDelay > 0 && g.CrossProcess {
+	if o.RestartDelay > 0 {
 		g.ExclusionSurvives |= interlock.ServerCrash
 	}
 	return g

@@ -347,8 +347,12 @@ func TestQuorumGuarantees(t *testing.T) {
 	if err := raw(t, dial(t, servers[3].Addr()), "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru").Error(); err != nil {
 		t.Fatal(err)
 	}
-	if g := quorumOn(t, servers, QuorumOptions{}).Guarantees(); g.CrossProcess || g.ExclusionSurvives != 0 {
-		t.Errorf("with a node that evicts: %+v", g)
+	var clients []rueidis.Client
+	for _, server := range servers {
+		clients = append(clients, dial(t, server.Addr()))
+	}
+	if _, err := OpenQuorum(t.Context(), clients, nil); !errors.Is(err, ErrEviction) {
+		t.Errorf("with a node that evicts: %v", err)
 	}
 }
 

@@ -47,7 +47,7 @@ func (o *Options) orDefault() (Options, error) {
 }
 
 // Driver is a fenced lock with a queue, and a driver.Batch. It is safe for
-// concurrent use, and keeps three goroutines, whatever the number of locks, and
+// concurrent use, and keeps four goroutines, whatever the number of locks, and
 // one for each request under way.
 type Driver struct {
 	conn       *conn
@@ -58,6 +58,7 @@ type Driver struct {
 	held    *keeper
 	waiting *waiters
 	pushes  *subscriber
+	evicts  *eviction
 
 	stop  context.CancelFunc
 	loops sync.WaitGroup
@@ -77,13 +78,15 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
 		guarantees: queueGuarantees(facts, options.TTL),
 		held:       newKeeper(extendOn(c, options.TTL), options.TTL),
+		evicts:     newEviction(c, keepsAll).asOpened(),
 	}
 	d.waiting = newWaiters(d)
-	d.pushes = newSubscriber(client, "interlock:push:"+rand.Text(), d.waiting)
+	d.pushes = newSubscriber(client, "interlock:push:"+rand.Text(), d.waiting, d.evicts.hurry)
 	loops, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	d.loops.Go(func() { d.held.run(loops) })
 	d.loops.Go(func() { d.waiting.run(loops) })
+	d.loops.Go(func() { d.evicts.run(loops) })
 	d.pushes.start()
 	if err := d.pushes.awaitFirst(ctx); err != nil {
 		err = harmless(request{op: "open"}, err)
@@ -104,7 +107,7 @@ func open(ctx context.Context, client rueidis.Client, o *Options, scripts ...*sc
 	c := newConn(client)
 	f, err := ask(ctx, c)
 	if err == nil {
-		err = f.refusal()
+		err = f.refusal(settingsOf(client))
 	}
 	if err == nil {
 		err = c.load(ctx, scripts...)

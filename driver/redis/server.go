@@ -2,65 +2,88 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 )
 
 // facts are what the server tells about itself. Unknown is "".
 type facts struct {
-	version, role, cluster, evicts string
+	version, role, cluster, policy string
 	durable                        bool          // every write is on disk before its answer
 	id                             string        // of this run of the server
 	up                             time.Duration // since its start
+	assumes                        string        // what was declared and not asked
 }
 
-// ask reads INFO, and CONFIG where that is allowed.
+// ask reads INFO and CONFIG where they are permitted. Without INFO nothing is
+// known but the eviction policy, and the first requests find out the rest.
 func ask(ctx context.Context, c *conn) (facts, error) {
-	text, err := do(ctx, c, request{op: "open"}, func(ctx context.Context) (string, error) {
+	asked := request{op: "open"}
+	text, err := do(ctx, c, asked, func(ctx context.Context) (string, error) {
 		return c.client.Do(ctx, c.client.B().Info().Build()).ToString()
 	})
-	if err != nil {
+	if err != nil && !isForbidden(err) {
 		return facts{}, err
 	}
 	f := parseInfo(text)
-	config, err := do(ctx, c, request{op: "open"}, func(ctx context.Context) (map[string]string, error) {
-		return c.client.Do(ctx, c.client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+	config, err := do(ctx, c, asked, func(ctx context.Context) (map[string]string, error) {
+		return c.client.Do(ctx, c.client.B().ConfigGet().Parameter("appendfsync", "maxmemory-policy").Build()).AsStrMap()
 	})
 	if err != nil && interlock.Kind(err) != interlock.Definite {
 		return facts{}, err
 	}
+	if f.policy == "" {
+		f.policy = config["maxmemory-policy"]
+	}
 	f.durable = f.durable && config["appendfsync"] == "always"
+	if settingsOf(c.client).NoEviction {
+		f.assumes = "maxmemory-policy is noeviction, as declared"
+	}
 	return f, nil
+}
+
+// isForbidden reports whether the user lacks a right.
+func isForbidden(err error) bool {
+	var answer *rueidis.RedisError
+	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "NOPERM")
 }
 
 // parseInfo reads what matters here from the answer to INFO.
 func parseInfo(text string) facts {
+	field := infoFields(text)
+	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
+		policy: field["maxmemory_policy"], durable: field["aof_enabled"] == "1", id: field["run_id"]}
+	if seconds, err := parseInt(field["uptime_in_seconds"]); err == nil {
+		f.up = time.Duration(seconds) * time.Second
+	}
+	return f
+}
+
+func infoFields(text string) map[string]string {
 	field := map[string]string{}
 	for line := range strings.Lines(text) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			field[key] = value
 		}
 	}
-	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
-		durable: field["aof_enabled"] == "1", id: field["run_id"]}
-	if seconds, err := parseInt(field["uptime_in_seconds"]); err == nil {
-		f.up = time.Duration(seconds) * time.Second
-	}
-	if field["maxmemory"] != "0" && field["maxmemory_policy"] != "noeviction" {
-		f.evicts = field["maxmemory_policy"]
-	}
-	return f
+	return field
 }
 
 // refusal is why locks cannot be kept on this server; nil if they can.
-func (f facts) refusal() error {
+func (f facts) refusal(s Settings) error {
 	major, _, _ := strings.Cut(f.version, ".")
 	n, err := strconv.Atoi(major)
 	why := ""
+	if reason := keepsAll.judge(f.policy); reason != nil && !s.NoEviction {
+		return problem(request{op: "open"}, interlock.Definite, reason)
+	}
 	switch {
 	case f.cluster == "1":
 		why = "it is a Redis Cluster, which is not supported; use one server, or sentinels"
@@ -80,11 +103,7 @@ func queueGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	g.Class, g.Order, g.Wait = interlock.Fenced, interlock.FIFO, interlock.Push
 	g.TokenFrom = "counter of the hash slot, at least the server's microseconds since 2020"
 	g.TokensSurvive = interlock.HolderPause | interlock.Partition | interlock.OperatorDelete |
-		interlock.ServerCrash | interlock.DataLoss
-	if f.evicts == "" {
-		// An evicted counter starts again at the clock.
-		g.TokensSurvive |= interlock.ServerClockJump
-	}
+		interlock.ServerCrash | interlock.DataLoss | interlock.ServerClockJump
 	return g
 }
 
@@ -94,13 +113,9 @@ func plainGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 		Driver: "redis", Class: interlock.Advisory,
 		Liveness: interlock.ServerTTL, Clock: interlock.ServerClock,
 		Order: interlock.Barging, Wait: interlock.Poll,
-		TTL: ttl, Blind: ttl,
+		CrossProcess: true, ExclusionSurvives: interlock.Partition,
+		TTL: ttl, Blind: ttl, Assumes: f.assumes,
 	}
-	if f.evicts != "" {
-		return g
-	}
-	g.CrossProcess = true
-	g.ExclusionSurvives = interlock.Partition
 	if f.durable {
 		g.ExclusionSurvives |= interlock.ServerCrash
 	}

@@ -71,7 +71,7 @@ var _ driver.Stock = (*Stock)(nil)
 
 // NewStock makes a stock; it sends nothing. The client stays the caller's.
 func NewStock(client rueidis.Client, o *StockOptions) *Stock {
-	s := &Stock{conn: newConn(client)}
+	s := &Stock{conn: newGuardConn(client, keepsMarks)}
 	if o != nil {
 		s.options = *o
 	}

@@ -18,6 +18,7 @@ type subscriber struct {
 	client  rueidis.Client
 	channel string
 	waiting *waiters
+	again   func() // called after each subscription: the server may be another one
 
 	once  sync.Once
 	first chan error // the outcome of the first attempt
@@ -29,8 +30,8 @@ type subscriber struct {
 // resubscribe bounds the waits between attempts to subscribe.
 var resubscribe = backoff.Policy{First: 50 * time.Millisecond, Max: time.Second}
 
-func newSubscriber(client rueidis.Client, channel string, waiting *waiters) *subscriber {
-	return &subscriber{client: client, channel: channel, waiting: waiting, first: make(chan error, 1)}
+func newSubscriber(client rueidis.Client, channel string, waiting *waiters, again func()) *subscriber {
+	return &subscriber{client: client, channel: channel, waiting: waiting, again: again, first: make(chan error, 1)}
 }
 
 // start begins to listen.
@@ -47,6 +48,7 @@ func (s *subscriber) run(ctx context.Context) {
 		failed.Store(0)
 		s.once.Do(func() { s.first <- nil })
 		s.waiting.hurry()
+		s.again()
 	}
 	for ctx.Err() == nil {
 		subscribe := s.client.B().Subscribe().Channel(s.channel).Build()

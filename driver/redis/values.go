@@ -38,7 +38,7 @@ type Values struct {
 // NewValues makes the values whose names are put behind prefix, which may be
 // empty; it sends nothing. The client stays the caller's.
 func NewValues(client rueidis.Client, prefix string) *Values {
-	return &Values{conn: newConn(client), prefix: prefix}
+	return &Values{conn: newGuardConn(client, keepsMarks), prefix: prefix}
 }
 
 func (v *Values) key(name string) string { return fenceKey("value", v.prefix+name) }

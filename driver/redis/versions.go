@@ -19,9 +19,9 @@ var versionScript = newScript(versionWriteLua)
 // Versions keeps the newest state of each entity; one script compares and
 // writes. It implements driver.Versions. A state is the hash
 // interlock:{TAG}:version:PREFIX+NAME, which never expires; its field version has
-// 19 digits. What a crash without appendfsync always, a failover to a replica, or
-// an eviction by a policy for all keys loses is lost with its stamp: an older
-// state may then be applied again, until the newest is brought once more.
+// 19 digits. What a crash without appendfsync always or a failover to a replica
+// loses is lost with its stamp: an older state may then be applied again, until
+// the newest is brought once more.
 type Versions struct {
 	conn   *conn
 	prefix string
@@ -32,7 +32,7 @@ var _ driver.Versions = (*Versions)(nil)
 // NewVersions keeps the states of entities whose names are put behind prefix,
 // which may be empty; it sends nothing. The client stays the caller's.
 func NewVersions(client rueidis.Client, prefix string) *Versions {
-	return &Versions{conn: newConn(client), prefix: prefix}
+	return &Versions{conn: newGuardConn(client, keepsMarks), prefix: prefix}
 }
 
 func (s *Versions) key(name string) string { return fenceKey("version", s.prefix+name) }

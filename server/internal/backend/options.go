@@ -15,7 +15,7 @@ import (
 // a Postgres server as a setting, which turns the connection away with an error of
 // its own.
 var options = map[string][]string{
-	"redis": {"addr", "client_cache", "client_name", "dial_timeout", "master_set", "max_retries", "protocol",
+	"redis": {"addr", "client_cache", "client_name", "dial_timeout", "eviction", "master_set", "max_retries", "protocol",
 		"skip_verify", "write_timeout"},
 	"postgres": {"DateStyle", "IntervalStyle", "TimeZone", "application_name", "channel_binding", "client_encoding",
 		"connect_timeout", "datestyle", "default_query_exec_mode", "description_cache_capacity",

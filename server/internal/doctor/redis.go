@@ -94,7 +94,7 @@ func redisMemory(r *Report, info map[string]string) {
 	limit, _ := strconv.ParseFloat(info["maxmemory"], 64)
 	used, _ := strconv.ParseFloat(info["used_memory"], 64)
 	policy := info["maxmemory_policy"]
-	r.addIf(limit > 0 && policy != "noeviction", "redis.eviction", Critical, "maxmemory %s, maxmemory-policy %s", info["maxmemory"], policy)
+	r.addIf(policy != "noeviction", "redis.eviction", Critical, "maxmemory %s, maxmemory-policy %s", info["maxmemory"], policy)
 	if limit > 0 {
 		r.addIf(used > limit*9/10, "redis.memory", Warning, "%.0f %% of maxmemory are in use", 100*used/limit)
 	}

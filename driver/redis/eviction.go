@@ -1,0 +1,217 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// ErrEviction: the server may delete keys to free memory, or does not report
+// whether it does. A deleted mark would let a stale holder write, and a deleted
+// lock would be granted again. Set maxmemory-policy to noeviction.
+var ErrEviction = errors.New("the server may evict keys")
+
+// whenever accepts an answer of any age.
+const whenever = time.Duration(1<<63 - 1)
+
+// recheck is how old the last look at the server's eviction policy may be. An
+// operator who changes the policy of a running server is noticed after that.
+const recheck = time.Second
+
+// keeps says which keys must not be evicted.
+type keeps int
+
+const (
+	keepsMarks keeps = iota // keys without a time to live
+	keepsAll                // also keys with one
+)
+
+// judge is why keys may be lost under a policy; nil if they are safe. It does not
+// look at maxmemory, which an operator can set at any time.
+func (k keeps) judge(policy string) error {
+	switch {
+	case policy == "noeviction" || k == keepsMarks && strings.HasPrefix(policy, "volatile-"):
+		return nil
+	case policy == "":
+		return fmt.Errorf("%w: neither INFO nor CONFIG GET reports maxmemory-policy; "+
+			"permit one of them, or declare that nothing is evicted (Settings.NoEviction, ?eviction=none)", ErrEviction)
+	}
+	return fmt.Errorf("%w: maxmemory-policy is %s; set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)", ErrEviction, policy)
+}
+
+// eviction watches the server's eviction policy.
+type eviction struct {
+	conn  *conn
+	keeps keeps
+
+	asking chan struct{} // capacity 1: held by the one who asks
+	wake   chan struct{}
+
+	mu     sync.Mutex
+	asked  boottime.Instant // when the last answered question left; 0 if none was
+	reason error            // of a refusal
+	due    boottime.Instant // when run looks next
+}
+
+func newEviction(c *conn, k keeps) *eviction {
+	return &eviction{conn: c, keeps: k, asking: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		due: boottime.Now().Add(glance)}
+}
+
+// asOpened says that the policy was judged just now.
+func (e *eviction) asOpened() *eviction {
+	e.asked = boottime.Now()
+	return e
+}
+
+// permit returns an error if the policy endangers keys. It asks the server if the
+// last answer is older than longest.
+func (e *eviction) permit(ctx context.Context, r request, longest time.Duration) error {
+	if e == nil || settingsOf(e.conn.client).NoEviction {
+		return nil
+	}
+	reason, known := e.known(longest)
+	if !known {
+		select {
+		case e.asking <- struct{}{}:
+		case <-ctx.Done():
+			return unsent(r, context.Cause(ctx))
+		}
+		defer func() { <-e.asking }()
+		if reason, known = e.known(longest); !known {
+			var err error
+			if reason, err = e.look(ctx); err != nil {
+				return harmless(r, err)
+			}
+		}
+	}
+	if reason != nil {
+		return problem(r, interlock.Definite, reason)
+	}
+	return nil
+}
+
+func (e *eviction) known(longest time.Duration) (reason error, known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.reason, e.asked > 0 && boottime.Now().Sub(e.asked) <= longest
+}
+
+// forget makes the next operation ask, since it may meet another server.
+func (e *eviction) forget() {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = 0
+}
+
+// look asks the server, and returns why it may not be used.
+func (e *eviction) look(ctx context.Context) (reason, err error) {
+	sent := boottime.Now()
+	policies, err := e.conn.policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range policies {
+		reason = errors.Join(reason, e.keeps.judge(p))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked, e.reason = sent, reason
+	return reason, nil
+}
+
+// run looks every few seconds, and after hurry, until ctx ends.
+func (e *eviction) run(ctx context.Context) {
+	if !settingsOf(e.conn.client).NoEviction {
+		loop(ctx, e.wake, e.next, e.lookAgain)
+	}
+}
+
+func (e *eviction) next() boottime.Instant {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.due
+}
+
+// hurry makes run look now, since the connection may lead to another server.
+func (e *eviction) hurry() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.due = boottime.Now()
+	signal(e.wake)
+}
+
+// lookAgain looks if that is due. If it fails, the last answer stands.
+func (e *eviction) lookAgain(ctx context.Context) {
+	if e.next() > boottime.Now() {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, recheck)
+	defer cancel()
+	next := glance
+	if _, err := e.look(bounded); err != nil {
+		next = recheck
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.due = boottime.Now().Add(next)
+}
+
+// policies are those of the server, or of the nodes of a cluster that answer: a
+// replica may be the next master. Each differs from the others.
+func (c *conn) policies(ctx context.Context) ([]string, error) {
+	if c.client.Mode() != rueidis.ClientModeCluster {
+		p, err := c.policy(ctx, c.client)
+		return []string{p}, err
+	}
+	var found []string
+	var failed error
+	for _, node := range c.client.Nodes() {
+		p, err := c.policy(ctx, node)
+		if err != nil {
+			failed = err
+		} else {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return nil, failed
+	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
+}
+
+// policy reads maxmemory-policy by INFO, else by CONFIG GET, which users have less
+// often. It is empty if both are not permitted.
+func (c *conn) policy(ctx context.Context, node rueidis.Client) (string, error) {
+	asked := request{op: "read maxmemory-policy"}
+	text, err := do(ctx, c, asked, func(ctx context.Context) (string, error) {
+		return node.Do(ctx, node.B().Info().Section("memory").Build()).ToString()
+	})
+	if err == nil {
+		if p := infoFields(text)["maxmemory_policy"]; p != "" {
+			return p, nil
+		}
+	} else if interlock.Kind(err) != interlock.Definite || ctx.Err() != nil {
+		return "", err
+	}
+	config, err := do(ctx, c, asked, func(ctx context.Context) (map[string]string, error) {
+		return node.Do(ctx, node.B().ConfigGet().Parameter("maxmemory-policy").Build()).AsStrMap()
+	})
+	if err != nil && (interlock.Kind(err) != interlock.Definite || ctx.Err() != nil) {
+		return "", err
+	}
+	return config["maxmemory-policy"], nil
+}
