@@ -2,7 +2,10 @@ package own_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/own"
 	"github.com/interlock-dev/interlock/claim/own/owntest"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -55,6 +59,64 @@ func TestRedis(t *testing.T) {
 			Move: planned,
 		}
 	})
+}
+
+// Members that have nothing to do cost the server a few requests a second, whatever
+// else its database holds.
+func TestIdleMembersOnRedis(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator := dialRedis(t, server.Addr())
+	fill := "for i = 1, 100000 do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
+	if err := operator.Do(t.Context(), operator.B().Eval().Script(fill).Numkeys(0).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	const members, partitions = 3, 12
+	owned := func() (n int) { return 0 }
+	for i := range members {
+		client := dialRedis(t, server.Addr())
+		d, err := redis.Open(t.Context(), client, &redis.Options{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := own.Join(t.Context(), d, redis.NewValues(client, ""), "idle", own.Layout{Partitions: partitions},
+			&own.Options{Identity: fmt.Sprint("member-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(g.Leave(context.Background()), d.Close(context.Background())); err != nil {
+				t.Error(err)
+			}
+		})
+		before := owned
+		owned = func() int { return before() + len(g.Owned()) }
+	}
+	testbed.Eventually(t, "every partition has an owner", 30*time.Second, func() bool { return owned() == partitions })
+	scripts, scans, began := redisCount(t, operator, "evalsha"), redisCount(t, operator, "scan"), time.Now()
+	testbed.Eventually(t, "two TTLs pass", 30*time.Second, func() bool { return time.Since(began) > 2*ttl })
+	scripts, scans = redisCount(t, operator, "evalsha")-scripts, redisCount(t, operator, "scan")-scans
+	perSecond := float64(scripts) / time.Since(began).Seconds()
+	t.Logf("%.1f requests a second for %d idle members", perSecond, members)
+	// A renewal, and a look at the index and at what it names, every third of the TTL.
+	if most := 10.0 * members; scans > 0 || perSecond > most {
+		t.Errorf("%d scans, and %.1f requests a second for %d idle members, want none and at most %.0f", scans, perSecond, members, most)
+	}
+}
+
+// redisCount reads the server's own counter of a command.
+func redisCount(t *testing.T, client rueidis.Client, command string) (n int) {
+	t.Helper()
+	text, err := client.Do(t.Context(), client.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, rest, ok := strings.Cut(text, "cmdstat_"+command+":calls="); ok {
+		if _, err := fmt.Sscanf(rest, "%d", &n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
 }
 
 // TestPostgres keeps the locks in sessions, TestPostgresTable in rows; the guard is

@@ -17,8 +17,8 @@
 // door.
 //
 // A permit costs four requests: the door and a slot, taken and given up; one more
-// for each slot that turns out to be taken; and a look at all of them (on Redis, a
-// scan of the database) for one who has to wait. A holder that died keeps its slot
+// for each slot that turns out to be taken; and a look at all of them for one
+// who has to wait. A holder that died keeps its slot
 // until its lease has run out.
 //
 // Unless Options.Values is given, the number of permits is not kept in the

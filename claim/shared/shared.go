@@ -22,9 +22,8 @@
 // readers before it. The order at the door is that of the driver.
 //
 // A read costs four requests: two locks taken and given up. A write costs two
-// and one look at the readers, whose price is that of driver.Inspector.Locks: on
-// Redis, a scan of the database. A reader that died holds up a writer until its
-// lease has run out. DESIGN.md beside this file says why it holds.
+// and one look at the readers, whose price is that of driver.Inspector.Locks: a
+// request on most. A reader that died holds up a writer until its lease has run out. DESIGN.md beside this file says why it holds.
 package shared
 
 import (

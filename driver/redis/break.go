@@ -28,8 +28,8 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 	return d.layout.breakHold(ctx, d.conn, b)
 }
 
-// Breaks shows what was recorded; see driver.Breaker. For every name it scans the
-// keys of the database.
+// Breaks shows what was recorded; see driver.Breaker. For every name it asks each slot
+// of which a lock was ever broken, by the set interlock:{0}:broken.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
 	return d.layout.breaks(ctx, d.conn, name, limit)
 }
@@ -64,8 +64,11 @@ func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.
 	case s.raw == "":
 		return driver.Broken{}, false, problem(asked, interlock.Definite, errUnbreakable)
 	}
+	if err := c.noteBreaks(ctx, lock); err != nil {
+		return driver.Broken{}, false, err
+	}
 	m, err := c.eval(ctx, asked, breakScript, batch{
-		keys: append(keysOf(lock).all(), breaksKey(lock)),
+		keys: append(l.keysOf(lock).all(), breaksKey(lock)),
 		args: []string{s.raw, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks), redissonChannel(lock)},
 	})
 	if err != nil {
@@ -103,6 +106,31 @@ func (l layout) checkBreak(asked request, b driver.Break) error {
 
 func breaksKey(lock string) string { return reserved + tags.of(slotOf(lock)) + "}:breaks" }
 
+// brokenKey is the set of the tags of slots that have records.
+const brokenKey = reserved + wholeTag + "}:broken"
+
+// noteBreaks says, before there is a record, where it will be.
+func (c *conn) noteBreaks(ctx context.Context, lock string) error {
+	asked := request{op: "break"}
+	_, err := do(ctx, c, asked, func(ctx context.Context) (int64, error) {
+		return c.client.Do(ctx, c.client.B().Sadd().Key(brokenKey).Member(tags.of(slotOf(lock))).Build()).AsInt64()
+	})
+	return harmless(asked, err)
+}
+
+// breaksKeys are the streams of all records.
+func (c *conn) breaksKeys(ctx context.Context) ([]string, error) {
+	asked := request{op: "show breaks"}
+	keys, err := do(ctx, c, asked, func(ctx context.Context) ([]string, error) {
+		return c.client.Do(ctx, c.client.B().Smembers().Key(brokenKey).Build()).AsStrSlice()
+	})
+	for i, tag := range keys {
+		keys[i] = reserved + tag + "}:breaks"
+	}
+	slices.Sort(keys)
+	return keys, harmless(asked, err)
+}
+
 func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]driver.Broken, error) {
 	keys := []string{breaksKey(l.prefix + name)}
 	if name != "" {
@@ -111,7 +139,7 @@ func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]
 		}
 	} else {
 		var err error
-		if keys, err = scan(ctx, c, reserved+"*}:breaks", func(key string) (string, bool) { return key, true }); err != nil {
+		if keys, err = c.breaksKeys(ctx); err != nil {
 			return nil, err
 		}
 	}

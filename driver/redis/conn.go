@@ -24,11 +24,11 @@ type conn struct {
 	closed    bool
 	running   sync.WaitGroup
 	last      map[string]chan struct{} // owner to the end of its latest request
-	listeners map[string]int           // by channel
+	listeners map[topic]int
 }
 
 func newConn(client rueidis.Client) *conn {
-	return &conn{client: client, ended: make(chan struct{}), last: map[string]chan struct{}{}, listeners: map[string]int{}}
+	return &conn{client: client, ended: make(chan struct{}), last: map[string]chan struct{}{}, listeners: map[topic]int{}}
 }
 
 // newGuardConn is a conn whose scripts are refused where keys may be evicted.

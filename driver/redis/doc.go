@@ -89,8 +89,9 @@
 // # Seeing and breaking
 //
 // The scripts publish each lock whose holder or waiters change on the channel
-// interlock:changes, in the request that changes it; [Driver.Watch] listens there,
-// and looks at everything every five seconds for what foreign clients did.
+// interlock:changes:NAME, in the request that changes it; [Driver.Watch] subscribes to
+// those below its prefix, and looks at everything every five seconds for what foreign
+// clients did. [Driver.Locks] reads an index that the scripts keep.
 // [Driver.Break] takes a lock from its holder and records that in the same script.
 // [Values] keeps small values that a stale token cannot write.
 //
@@ -113,11 +114,12 @@
 // is served by a heartbeat. Everything else expires. Keys of a name:
 // interlock:{TAG}:hold:NAME, …:queue:NAME and …:wait:NAME, where TAG is a short
 // text of the same hash slot; the counter is interlock:{TAG}:counter, the record
-// of forced releases interlock:{TAG}:breaks.
+// of forced releases interlock:{TAG}:breaks, the index interlock:{0}:names and ends.
 //
 // Deleting (or evicting) one of these costs no more than this: without queue or
 // wait, the waiters take new places with their next heartbeats, behind whoever
 // came meanwhile; without hold, the holder stays and is shown as foreign, and if
 // its owner acquires again it gets a new, higher token; without the counter,
-// tokens go on at the server's clock.
+// tokens go on at the server's clock. Do not delete the index: what is held is not
+// listed any more, so that a writer of claim/shared does not see its readers.
 package redis

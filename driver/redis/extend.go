@@ -2,38 +2,45 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
-// extendOn extends leases on one server, all in one pipeline.
-func extendOn(c *conn, ttl time.Duration) extender {
+// extendOn extends leases on one server or cluster, all in one pipeline.
+func extendOn(c *conn, l layout, ttl time.Duration) extender {
 	return func(ctx context.Context, due []*holding) []extension {
 		r := request{op: "renew"}
-		results, err := c.evalAll(ctx, r, renewScript, renewals(due, ttl))
-		extensions := make([]extension, 0, len(due))
-		for i, chunk := range slices.Collect(slices.Chunk(due, batchSize)) {
-			answers, err := integers(r, results, i, len(chunk), err)
-			for j := range chunk {
+		parts := chunks(l, due, (*holding).lock)
+		results, err := c.evalAll(ctx, r, renewScript, renewals(parts, ttl))
+		found := make(map[*holding]extension, len(due))
+		for i, part := range parts {
+			answers, err := integers(r, results, i, len(part), err)
+			for j, h := range part {
 				e := extension{err: err}
 				if err == nil {
 					e.ours = answers[j] == 1
 				}
-				extensions = append(extensions, e)
+				found[h] = e
 			}
+		}
+		extensions := make([]extension, len(due))
+		for i, h := range due {
+			extensions[i] = found[h]
 		}
 		return extensions
 	}
 }
 
-// renewals makes the arguments of renewing requests, a batch for each chunk.
-func renewals(due []*holding, ttl time.Duration) []batch {
+// lock is the key that stands for the lock.
+func (h *holding) lock() string { return h.keys[0] }
+
+// renewals makes the arguments of renewing requests, a batch for each part.
+func renewals(parts [][]*holding, ttl time.Duration) []batch {
 	var batches []batch
-	for chunk := range slices.Chunk(due, batchSize) {
+	for _, part := range parts {
 		b := batch{args: []string{milliseconds(ttl)}}
-		for _, h := range chunk {
+		for _, h := range part {
 			b.keys = append(b.keys, h.keys...)
 			b.args = append(b.args, h.request.Owner)
 		}

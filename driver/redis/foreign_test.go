@@ -88,16 +88,16 @@ func TestForeignLocksAreShown(t *testing.T) {
 	d := openOn(t, server.Addr(), &Options{Prefix: "locks/"})
 	take(t, d, "ours")
 	owners := map[string]string{
-		"ours": "", "py": "redis-py " + redisPyValue, "sync": "redsync " + redsyncValue, "son": "Redisson " + redissonField,
+		"py": "redis-py " + redisPyValue, "sync": "redsync " + redsyncValue, "son": "Redisson " + redissonField,
 		"rw": "Redisson read lock " + redissonField + ", " + redissonField + "3",
 	}
-	states, more, err := d.Locks(t.Context(), "", 100)
+	states, more, err := d.ForeignLocks(t.Context(), "", 100)
 	if err != nil || more || len(states) != len(owners) {
 		t.Fatalf("%+v, %v, %v", states, more, err)
 	}
 	for _, s := range states {
 		want, expected := owners[s.Name]
-		if !expected || s.Holder == nil || s.Holder.Foreign != (s.Name != "ours") || want != "" && s.Holder.Owner != want {
+		if !expected || s.Holder == nil || !s.Holder.Foreign || s.Holder.Owner != want {
 			t.Errorf("%s: %+v, want %q", s.Name, s.Holder, want)
 		}
 		if one, err := d.Lock(t.Context(), s.Name); err != nil || one.Holder == nil || one.Holder.Owner != s.Holder.Owner {
@@ -115,7 +115,13 @@ func TestForeignLocksAreShown(t *testing.T) {
 			t.Errorf("%s: %+v, %v", odd, s.Holder, err)
 		}
 	}
+	if states, more, err := d.Locks(t.Context(), "", 100); err != nil || more || len(states) != 1 || states[0].Name != "ours" {
+		t.Errorf("ours: %+v, %v, %v", states, more, err)
+	}
 	all := openOn(t, server.Addr(), nil)
+	if states, _, err := all.ForeignLocks(t.Context(), "", 100); err != nil || len(states) != 0 {
+		t.Errorf("foreign locks without a prefix: %+v, %v", states, err)
+	}
 	if states, _, err := all.Locks(t.Context(), "", 100); err != nil || len(states) != 1 || states[0].Name != "locks/ours" {
 		t.Errorf("without a prefix: %+v, %v", states, err)
 	}

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -50,9 +49,9 @@ func (ws *waiters) beat(ctx context.Context) {
 	if len(due) == 0 {
 		return
 	}
-	chunks := slices.Collect(slices.Chunk(due, batchSize))
-	batches := make([]batch, len(chunks))
-	for i, chunk := range chunks {
+	parts := chunks(ws.d.layout, due, func(w *waiter) string { return w.keys.lock })
+	batches := make([]batch, len(parts))
+	for i, chunk := range parts {
 		batches[i] = ws.d.contention(refresh, chunk...)
 	}
 	bounded, cancel := context.WithTimeout(ctx, 2*heartbeat)
@@ -62,7 +61,7 @@ func (ws *waiters) beat(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	for i, chunk := range chunks {
+	for i, chunk := range parts {
 		answers, err := readAnswers(results, i, len(chunk), err)
 		for j, w := range chunk {
 			if err != nil {

@@ -13,35 +13,45 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Locks lists the names that are held or awaited in queue mode and, below a prefix,
-// those whose keys look like locks of redis-py, redsync, bsm/redislock, rueidislock
-// or Redisson. Without Options.Prefix and prefix, foreign keys are not looked at,
-// unless somebody waits for them here; [Driver.Lock] shows each. It scans the keys
-// of the database, which takes a second or so per million of them and does not stop
-// the server. See driver.Inspector.
-func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+// Locks lists the names that are held or awaited in queue mode, by an index that the
+// scripts keep: it costs a request for a hundred names, whatever else the database
+// holds. Locks of other clients are not among them, unless somebody waits for them
+// here; see [Driver.ForeignLocks] and [Driver.Lock]. See driver.Inspector.
+//
+// In a cluster the index has a part in each hash slot. A prefix that contains a
+// whole {tag} needs one of them; any other takes a few milliseconds of each master.
+func (d *Driver) Locks(ctx context.Context, prefix string, limit int) (states []driver.LockState, more bool, err error) {
 	full := d.layout.prefix + prefix
-	ours, err := scan(ctx, d.conn, reserved+"*}:[hq]*:"+escapeGlob(full)+"*", func(key string) (string, bool) {
-		lock, ok := lockOf(key)
-		return lock, ok && strings.HasPrefix(lock, full)
-	})
+	for after := ""; ; {
+		names, err := d.layout.names(ctx, d.conn, full, after)
+		if err != nil || len(names) == 0 {
+			return states, false, err
+		}
+		found, more, err := d.layout.list(ctx, d.conn, names, limit-len(states), func(s shown) bool {
+			return s.Holder == nil || !s.Holder.Foreign || len(s.Waiters) > 0
+		})
+		if states = append(states, found...); err != nil || more {
+			return states, more, err
+		}
+		after = names[len(names)-1]
+	}
+}
+
+// ForeignLocks lists the keys below prefix that look like locks of redis-py, redsync,
+// bsm/redislock, rueidislock or Redisson. It scans the keys of the database, which
+// takes a second or so per million of them and does not stop the server. Without
+// prefix and Options.Prefix it scans nothing, and lists those that are awaited here.
+func (d *Driver) ForeignLocks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	full := d.layout.prefix + prefix
+	if full == "" {
+		states, more, err := d.Locks(ctx, prefix, limit)
+		return slices.DeleteFunc(states, func(s driver.LockState) bool { return s.Holder == nil || !s.Holder.Foreign }), more, err
+	}
+	found, err := scanBelow(ctx, d.conn, full)
 	if err != nil {
 		return nil, false, err
 	}
-	found := slices.Clone(ours)
-	if full != "" {
-		below, err := scanBelow(ctx, d.conn, full)
-		if err != nil {
-			return nil, false, err
-		}
-		found = append(found, below...)
-		slices.Sort(found)
-		found = slices.Compact(found)
-	}
-	return d.layout.list(ctx, d.conn, found, limit, func(s shown) bool {
-		_, own := slices.BinarySearch(ours, d.layout.prefix+s.Name)
-		return own || s.known
-	})
+	return d.layout.list(ctx, d.conn, found, limit, func(s shown) bool { return s.known })
 }
 
 // Lock shows one name; see driver.Inspector.
@@ -91,26 +101,34 @@ func (l layout) lock(ctx context.Context, c *conn, name string) (driver.LockStat
 	return states[0].LockState, nil
 }
 
-// scan walks all keys that match pattern and collects what of accepts, once each.
+// scan walks all keys that match pattern, on each master of a cluster, and collects
+// what of accepts, once each.
 func scan(ctx context.Context, c *conn, pattern string, of func(key string) (string, bool)) ([]string, error) {
+	nodes, err := c.masters(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var found []string
-	for cursor := uint64(0); ; {
-		page, err := do(ctx, c, request{op: "list"}, func(ctx context.Context) (rueidis.ScanEntry, error) {
-			return c.client.Do(ctx, c.client.B().Scan().Cursor(cursor).Match(pattern).Count(1000).Build()).AsScanEntry()
-		})
-		if err != nil {
-			return nil, err
-		}
-		for _, key := range page.Elements {
-			if lock, ok := of(key); ok {
-				found = append(found, lock)
+	for _, node := range nodes {
+		for cursor := uint64(0); ; {
+			page, err := do(ctx, c, request{op: "list"}, func(ctx context.Context) (rueidis.ScanEntry, error) {
+				return node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(1000).Build()).AsScanEntry()
+			})
+			if err != nil {
+				return nil, err
+			}
+			for _, key := range page.Elements {
+				if lock, ok := of(key); ok {
+					found = append(found, lock)
+				}
+			}
+			if cursor = page.Cursor; cursor == 0 {
+				break
 			}
 		}
-		if cursor = page.Cursor; cursor == 0 {
-			slices.Sort(found)
-			return slices.Compact(found), nil
-		}
 	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
 }
 
 // list shows the first limit of locks that are held or awaited, and are wanted.
@@ -134,31 +152,57 @@ func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wa
 	return states, false, nil
 }
 
-// show asks for the state of locks, in one request.
+// show asks for the state of locks, in one request, or one for each slot of a cluster.
 func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, error) {
-	var b batch
-	for _, lock := range locks {
-		b.keys = append(b.keys, keysOf(lock).all()...)
+	asked := request{op: "show"}
+	parts := chunks(l, locks, func(lock string) string { return lock })
+	batches := make([]batch, len(parts))
+	for i, part := range parts {
+		batches[i] = l.showing(part)
 	}
-	for _, lock := range locks {
-		b.keys = append(b.keys, redissonKeys(lock)...)
-	}
-	m, err := c.eval(ctx, request{op: "show"}, showScript, b)
+	results, err := c.evalAll(ctx, asked, showScript, batches)
 	if err != nil {
 		return nil, err
 	}
-	items, err := m.ToArray()
-	if err != nil || len(items) != len(locks) {
-		return nil, uncertain(request{op: "show"}, errReply)
-	}
-	states := make([]shown, len(locks))
-	for i, item := range items {
-		states[i].Name = strings.TrimPrefix(locks[i], l.prefix)
-		if err := parseState(item, locks[i], &states[i]); err != nil {
-			return nil, uncertain(request{op: "show", name: states[i].Name}, err)
+	states := make(map[string]shown, len(locks))
+	for i, part := range parts {
+		m, err := results[i].ToMessage()
+		if err != nil {
+			return nil, failure(asked, err)
+		}
+		items, err := m.ToArray()
+		if err != nil || len(items) != len(part) {
+			return nil, uncertain(asked, errReply)
+		}
+		for j, lock := range part {
+			s := shown{LockState: driver.LockState{Name: strings.TrimPrefix(lock, l.prefix)}}
+			if err := parseState(items[j], lock, &s); err != nil {
+				return nil, uncertain(request{op: "show", name: s.Name}, err)
+			}
+			states[lock] = s
 		}
 	}
-	return states, nil
+	ordered := make([]shown, len(locks))
+	for i, lock := range locks {
+		ordered[i] = states[lock]
+	}
+	return ordered, nil
+}
+
+// showing makes the arguments of show.lua.
+func (l layout) showing(locks []string) (b batch) {
+	for _, lock := range locks {
+		b.keys = append(b.keys, l.keysOf(lock).all()...)
+	}
+	for _, lock := range locks {
+		for _, key := range redissonKeys(lock) {
+			if l.cluster && slotOf(key) != slotOf(lock) {
+				key = l.keysOf(lock).wait // Redisson keeps it elsewhere; it is not looked at
+			}
+			b.keys = append(b.keys, key)
+		}
+	}
+	return b
 }
 
 // parseState reads what show.lua answers for a name.

@@ -2,7 +2,11 @@ package redis
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+
+	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -12,10 +16,17 @@ import (
 const reserved = "interlock:{"
 
 // layout maps names to keys. See docs/adr/003-redis-layout.md.
-type layout struct{ prefix string }
+type layout struct {
+	prefix  string
+	cluster bool // keys of several slots cannot be in one request
+}
+
+func layoutOn(client rueidis.Client, prefix string) layout {
+	return layout{prefix: prefix, cluster: client.Mode() == rueidis.ClientModeCluster}
+}
 
 // keys of one name, in the order in which the scripts take them.
-type keys struct{ lock, hold, queue, wait, counter string }
+type keys struct{ lock, hold, queue, wait, counter, names, ends string }
 
 func (l layout) keys(name, owner string) (keys, error) {
 	lock := l.prefix + name
@@ -26,16 +37,47 @@ func (l layout) keys(name, owner string) (keys, error) {
 		return keys{}, &interlock.Error{Op: "name owner", Driver: "redis", Name: name, Kind: interlock.Bug,
 			Err: fmt.Errorf("an owner has 1 to %d bytes, this one has %d", driver.MaxName, len(owner))}
 	}
-	return keysOf(lock), nil
+	return l.keysOf(lock), nil
 }
 
-func keysOf(lock string) keys {
-	own := reserved + tags.of(slotOf(lock)) + "}:"
-	return keys{lock: lock, hold: own + "hold:" + lock, queue: own + "queue:" + lock, wait: own + "wait:" + lock,
+func (l layout) keysOf(lock string) keys {
+	tag := tags.of(slotOf(lock))
+	own := reserved + tag + "}:"
+	k := keys{lock: lock, hold: own + "hold:" + lock, queue: own + "queue:" + lock, wait: own + "wait:" + lock,
 		counter: own + "counter"}
+	if !l.cluster {
+		tag = wholeTag
+	}
+	k.names, k.ends = namesKey(tag), reserved+tag+"}:ends"
+	return k
 }
 
-func (k keys) all() []string { return []string{k.lock, k.hold, k.queue, k.wait, k.counter} }
+// chunks divides items into what one request can cover: a hundred, and in a cluster
+// those of one slot.
+func chunks[T any](l layout, items []T, lock func(T) string) (all [][]T) {
+	if !l.cluster {
+		return slices.Collect(slices.Chunk(items, batchSize))
+	}
+	of := map[int][]T{}
+	for _, item := range items {
+		slot := slotOf(lock(item))
+		of[slot] = append(of[slot], item)
+	}
+	for _, slot := range slices.Sorted(maps.Keys(of)) {
+		all = slices.AppendSeq(all, slices.Chunk(of[slot], batchSize))
+	}
+	return all
+}
+
+// wholeTag is that of the keys that stand for a whole database.
+const wholeTag = "0"
+
+// namesKey is the index of held and awaited locks, of one slot in a cluster.
+func namesKey(tag string) string { return reserved + tag + "}:names" }
+
+func (k keys) all() []string {
+	return []string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names, k.ends}
+}
 
 // timed are the keys that live as long as the lease.
 func (k keys) timed() []string { return []string{k.lock, k.hold} }
@@ -54,14 +96,4 @@ func checkName(name, key string) error {
 	}
 	return &interlock.Error{Op: "use name", Driver: "redis", Name: name, Kind: interlock.Bug,
 		Err: fmt.Errorf("%w: %s", interlock.ErrName, why)}
-}
-
-// lockOf is the lock to which a hold or queue key belongs.
-func lockOf(key string) (lock string, ok bool) {
-	_, rest, ok := strings.Cut(strings.TrimPrefix(key, reserved), "}:")
-	if !ok {
-		return "", false
-	}
-	kind, lock, ok := strings.Cut(rest, ":")
-	return lock, ok && (kind == "hold" || kind == "queue")
 }

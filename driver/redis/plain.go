@@ -40,9 +40,10 @@ func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, 
 	if err != nil {
 		return nil, err
 	}
+	l := layoutOn(client, options.Prefix)
 	p := &Plain{
-		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
-		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, options.TTL), options.TTL),
+		conn: c, layout: l, ttl: options.TTL,
+		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, l, options.TTL), options.TTL),
 		evicts: newEviction(c, keepsAll).asOpened(),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())

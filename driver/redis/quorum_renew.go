@@ -63,7 +63,7 @@ func (q *Quorum) leave(round []*holding) {
 
 // renewAll asks all nodes, and waits for all of them that are not left out.
 func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
-	batches := renewals(round, q.options.TTL)
+	batches := renewals(chunks(q.layout, round, (*holding).lock), q.options.TTL)
 	waits := make([]func() (results, error), len(q.nodes))
 	for i, n := range q.nodes {
 		waits[i] = n.ask(ctx, request{op: "renew"}, quorumRenewScript, batches...)

@@ -74,10 +74,11 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 	if err != nil {
 		return nil, err
 	}
+	l := layoutOn(client, options.Prefix)
 	d := &Driver{
-		conn: c, layout: layout{prefix: options.Prefix}, ttl: options.TTL,
+		conn: c, layout: l, ttl: options.TTL,
 		guarantees: queueGuarantees(facts, options.TTL),
-		held:       newKeeper(extendOn(c, options.TTL), options.TTL),
+		held:       newKeeper(extendOn(c, l, options.TTL), options.TTL),
 		evicts:     newEviction(c, keepsAll).asOpened(),
 	}
 	d.waiting = newWaiters(d)

@@ -57,7 +57,7 @@ func TestEverySlotHasAShortTag(t *testing.T) {
 func TestKeysOfANameShareItsSlot(t *testing.T) {
 	for _, name := range oddNames {
 		seen := map[string]bool{}
-		k := keysOf(name)
+		k := layout{cluster: true}.keysOf(name)
 		for _, key := range append(k.all(), markKey(name), fenceKey("rebase", name)) {
 			if slotOf(key) != slotOf(name) {
 				t.Errorf("%q of %q is in slot %d, not %d", key, name, slotOf(key), slotOf(name))
@@ -67,15 +67,6 @@ func TestKeysOfANameShareItsSlot(t *testing.T) {
 			}
 			seen[key] = true
 		}
-		if lock, ok := lockOf(k.hold); !ok || lock != name {
-			t.Errorf("the hold key of %q was read as that of %q, %v", name, lock, ok)
-		}
-		if lock, ok := lockOf(k.queue); !ok || lock != name {
-			t.Errorf("the queue key of %q was read as that of %q, %v", name, lock, ok)
-		}
-		if _, ok := lockOf(k.counter); ok {
-			t.Errorf("the counter of %q was read as a lock", name)
-		}
 	}
 }
 
@@ -84,7 +75,7 @@ func TestNamesThatCannotBeKept(t *testing.T) {
 		{"", ""}, {"p:", ""}, {"", strings.Repeat("x", driver.MaxName+1)},
 		{"", "interlock:{0}:counter"}, {"interlock:", "{0}:counter"},
 	} {
-		if _, err := (layout{c.prefix}).keys(c.name, "me"); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+		if _, err := (layout{prefix: c.prefix}).keys(c.name, "me"); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
 			t.Errorf("prefix %q, name %.30q: %v, want ErrName", c.prefix, c.name, err)
 		}
 	}

@@ -121,7 +121,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		return err
 	}
 	var last seen
-	return v.conn.follow(ctx, request{op: "watch value", name: name}, v.key(name),
+	return v.conn.follow(ctx, request{op: "watch value", name: name}, topic{name: v.key(name)},
 		func(ctx context.Context, _ heard) (time.Duration, error) {
 			value, version, err := v.get(ctx, name)
 			switch {

@@ -10,19 +10,23 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// changes is the channel on which the scripts publish the key of a lock whose
-// holder or waiters changed. There is one for all prefixes, because one driver's
-// prefix may begin with another's.
-const changes = "interlock:changes"
+// changes begins the channel, which ends with the key of the lock, on which the scripts
+// publish that its holder or waiters changed. Watchers subscribe to a pattern, so that
+// the server passes on what is watched and nothing else.
+const changes = "interlock:changes:"
 
 // glance is how often a watcher is told to look at everything, since foreign
 // clients and operators change locks without a word.
 const glance = 5 * time.Second
 
 // Watch tells of names whose holder or waiters changed, over one subscription for
-// all watchers of the driver; see driver.Watcher. What foreign clients and
-// operators do is found within five seconds, by a hint that any name may have
-// changed. Watching needs the right to subscribe to interlock:changes.
+// all of the driver that watch the same prefix; see driver.Watcher. What foreign
+// clients and operators do is found within five seconds, by a hint that any name may
+// have changed.
+//
+// The server sends what happens below the prefix, if the user has the channels
+// allchannels (&*). A user with the pattern &interlock:changes:* receives what happens
+// to all locks, because Redis permits no narrower pattern then.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	return d.layout.watch(ctx, d.conn, prefix, changed)
 }
@@ -33,8 +37,17 @@ func (p *Plain) Watch(ctx context.Context, prefix string, changed func(name stri
 }
 
 func (l layout) watch(ctx context.Context, c *conn, prefix string, changed func(name string)) error {
+	err := l.watchBelow(ctx, c, l.prefix+prefix, prefix, changed)
+	if isForbidden(err) && l.prefix+prefix != "" {
+		err = l.watchBelow(ctx, c, "", prefix, changed)
+	}
+	return err
+}
+
+// watchBelow subscribes to the locks that begin with full.
+func (l layout) watchBelow(ctx context.Context, c *conn, full, prefix string, changed func(name string)) error {
 	due := boottime.Now()
-	return c.follow(ctx, request{op: "watch", name: prefix}, changes,
+	return c.follow(ctx, request{op: "watch", name: prefix}, topic{name: escapeGlob(changes+full) + "*", pattern: true},
 		func(_ context.Context, h heard) (time.Duration, error) {
 			now := boottime.Now()
 			if h.missed || now >= due {
@@ -42,7 +55,8 @@ func (l layout) watch(ctx context.Context, c *conn, prefix string, changed func(
 				changed("")
 				return glance, nil
 			}
-			for _, lock := range slices.Sorted(maps.Keys(h.messages)) {
+			for _, channel := range slices.Sorted(maps.Keys(h.channels)) {
+				lock := strings.TrimPrefix(channel, changes)
 				if name, ours := strings.CutPrefix(lock, l.prefix); ours && strings.HasPrefix(name, prefix) {
 					changed(name)
 				}

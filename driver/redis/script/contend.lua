@@ -1,4 +1,4 @@
--- KEYS: five for each name. ARGV: mode, ttl, alive, channel, then an owner for each name.
+-- KEYS: seven for each name. ARGV: mode, ttl, alive, channel, then an owner for each name.
 -- enqueue  takes the lock, or a place in the queue
 -- nowait   takes the lock, or nothing
 -- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
@@ -28,6 +28,7 @@ local function join(k, owner)
   redis.call('ZADD', k.queue, text(last + 1), owner)
   touched[k.lock] = true
   stay(k, owner, text(now))
+  list(k, alive)
 end
 
 local function take(k, owner, queued)
@@ -99,7 +100,7 @@ local function give_back(i)
   redis.call('DEL', k.lock, k.hold)
   touched[k.lock] = true
   local head = first_waiter(k)
-  if head then push(k, head) end
+  if head then push(k, head) else unlist(k) end
   tell_watchers(k)
 end
 

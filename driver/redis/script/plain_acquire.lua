@@ -2,7 +2,7 @@
 -- success again. Returns the holder (owner if it has it now), its time to live,
 -- and the server's clock in milliseconds.
 local set = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
-if set then redis.pcall('PUBLISH', CHANGES, KEYS[1]) end
+if set then redis.pcall('PUBLISH', CHANGES .. KEYS[1], '') end
 local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] and not set then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 local time = redis.call('TIME')

@@ -1,12 +1,16 @@
 -- What the scripts of queue mode share; each of them is this text and its own.
 -- EPOCH_US, MAX_COUNTER, ACCEPT_MS and CHANGES are set in front of it.
 --
--- A name is five keys of one hash slot:
+-- A name is seven keys of one hash slot:
 --   lock     string  the holder's owner, with a time to live; foreign clients use only this
 --   hold     string  "counter since owner" of the holder, living as long as the lock
 --   queue    zset    owners that wait, scored in order of arrival
 --   wait     hash    owner -> "alive since channel" of each of them
 --   counter  string  the last counter drawn in this slot; never expires
+--   names    zset    locks that are held or awaited, all of score 0, so ordered by name
+--   ends     zset    "TAG:lock" of the same, scored by when to look whether they still are
+-- On one server names and ends are those of the whole database, and their slot is not
+-- that of the name.
 -- Times are the server's, in milliseconds. Numbers become text by %.0f only,
 -- because tostring rounds what is above 14 digits.
 
@@ -17,8 +21,44 @@ local now = math.floor(now_us / 1000)
 local function text(number) return string.format('%.0f', number) end
 
 local function keys_of(i)
-  local k = (i - 1) * 5
-  return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5] }
+  local k = (i - 1) * 7
+  return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5],
+    names = KEYS[k + 6], ends = KEYS[k + 7] }
+end
+
+-- entry is what stands for the lock in ends.
+local function entry(k)
+  return string.match(k.hold, '^interlock:{(%w+)}:') .. ':' .. k.lock
+end
+
+-- prune looks at two of the entries that may have ended, so that what a dead process
+-- leaves in the index does not pile up.
+local function prune(k)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', k.ends, '-inf', text(now), 'LIMIT', 0, 2)) do
+    local tag, lock = string.match(old, '^(%w+):(.*)$')
+    local own = 'interlock:{' .. tag .. '}:'
+    local left = math.max(redis.call('PTTL', own .. 'hold:' .. lock), redis.call('PTTL', own .. 'queue:' .. lock))
+    if left >= 0 then
+      redis.call('ZADD', k.ends, text(now + left + 1), old)
+    else
+      redis.call('ZREM', k.names, lock)
+      redis.call('ZREM', k.ends, old)
+    end
+  end
+end
+
+-- list puts the lock into the index, for ms at least.
+local function list(k, ms)
+  prune(k)
+  redis.call('ZADD', k.names, 0, k.lock)
+  redis.call('ZADD', k.ends, text(now + ms), entry(k))
+end
+
+-- unlist takes the lock out of the index, unless somebody holds or awaits it.
+local function unlist(k)
+  if redis.call('EXISTS', k.hold, k.queue) > 0 then return end
+  redis.call('ZREM', k.names, k.lock)
+  redis.call('ZREM', k.ends, entry(k))
 end
 
 -- touched are the names whose holder or waiters changed. tell_watchers says so,
@@ -29,7 +69,7 @@ local touched = {}
 local function tell_watchers(k)
   if not touched[k.lock] then return end
   touched[k.lock] = nil
-  redis.pcall('PUBLISH', CHANGES, k.lock)
+  redis.pcall('PUBLISH', CHANGES .. k.lock, '')
 end
 
 -- draw issues the next counter: above every one before it, and not below the
@@ -53,6 +93,7 @@ local function grant(k, owner, ttl)
   touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
   redis.call('SET', k.hold, counter .. ' ' .. text(now) .. ' ' .. owner, 'PX', ttl)
+  list(k, ttl)
   return counter
 end
 

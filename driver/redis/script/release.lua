@@ -1,4 +1,4 @@
--- KEYS: five of one name. ARGV: owner. Gives up what owner has, whatever it is,
+-- KEYS: seven of one name. ARGV: owner. Gives up what owner has, whatever it is,
 -- and hands a lock that is free then to the first waiter. Returns 1 if it was held.
 local owner, k = ARGV[1], keys_of(1)
 local holder = redis.call('GET', k.lock)
@@ -16,5 +16,6 @@ if holder == owner or not holder then
   local head = first_waiter(k)
   if head then push(k, head) end
 end
+unlist(k)
 tell_watchers(k)
 return holder == owner and 1 or 0

@@ -1,10 +1,10 @@
--- KEYS: five for each name, then for each name two of Redisson's: its list of
+-- KEYS: seven for each name, then for each name two of Redisson's: its list of
 -- waiters and their deadlines. Reads only, and fails for no type of key. Returns
 -- for each name the type of its key, what the key names as the holder, its time to
 -- live, what is kept of the holder, the waiters in order (owner, since, alive), the
 -- fields of a hash, and Redisson's waiters (owner, alive).
 local MOST = 1024 -- a longer string, or a hash of more fields, is no lock
-local replies, count = {}, #KEYS / 7
+local replies, count = {}, #KEYS / 9
 
 local function content(key)
   local kind = redis.call('TYPE', key).ok
@@ -40,6 +40,6 @@ for i = 1, count do
   local counter, since, of = record(k)
   if of ~= holder or kind ~= 'string' then counter, since = '', '' end
   replies[i] = { kind, holder, redis.call('PTTL', k.lock), counter or '', since or '', waiters_of(k), fields,
-    redisson_waiters(KEYS[5 * count + 2 * i - 1], KEYS[5 * count + 2 * i]) }
+    redisson_waiters(KEYS[7 * count + 2 * i - 1], KEYS[7 * count + 2 * i]) }
 end
 return replies

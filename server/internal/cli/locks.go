@@ -146,7 +146,7 @@ func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver
 	if f.foreign {
 		limit = math.MaxInt32 // which of them are foreign is seen afterwards
 	}
-	locks, more, err := v.Locks(ctx, prefix, limit)
+	locks, more, err := v.lister(f)(ctx, prefix, limit)
 	if err != nil {
 		return nil, false, err
 	}
@@ -163,6 +163,18 @@ func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver
 	}
 	more = more || len(locks) > f.limit
 	return locks[:min(len(locks), f.limit)], more, nil
+}
+
+// foreignLister is a backend that finds locks of other clients at a price of its own.
+type foreignLister interface {
+	ForeignLocks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error)
+}
+
+func (v *viewed) lister(f listFlags) func(context.Context, string, int) ([]driver.LockState, bool, error) {
+	if l, ok := v.Viewer.(foreignLister); ok && f.foreign {
+		return l.ForeignLocks
+	}
+	return v.Locks
 }
 
 // shedLock looks for ShedLock's table. One that was not asked for may be missing,

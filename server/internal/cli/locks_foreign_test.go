@@ -78,9 +78,13 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		`jobs/a +redis-py 0123456789abcdef0123456789abcdef \(foreign\) +- +- +in [0-9.ms]+ +0`,
 		`jobs/b +redsync QUJDREVGR0hJSktMTU5PUA== \(foreign\) +- +- +in [0-9.ms]+ +0`,
 		`jobs/c +Redisson 9f1c2d3e-0000-4abc-8def-0123456789ab:47 \(foreign\) +- +- +in [0-9.ms]+ +0`)
-	list, _ = run(t, 0, "locks", "ls", "jobs/", "-o", "json", "--backend", url)
-	if n := strings.Count(list, `"foreign":true`); n != 3 || !strings.Contains(list, `"jobs/ours"`) {
+	list, _ = run(t, 0, "locks", "ls", "jobs/", "--foreign", "-o", "json", "--backend", url)
+	if n := strings.Count(list, `"foreign":true`); n != 3 || strings.Contains(list, `"jobs/ours"`) {
 		t.Errorf("%d are foreign: %s", n, list)
+	}
+	list, _ = run(t, 0, "locks", "ls", "jobs/", "-o", "json", "--backend", url)
+	if n := strings.Count(list, `"foreign":true`); n != 0 || !strings.Contains(list, `"jobs/ours"`) {
+		t.Errorf("without a scan of the database %d are foreign: %s", n, list)
 	}
 	released, said := run(t, 0, "locks", "release", "jobs/a", "--reason", "host is gone", "--yes", "--backend", url)
 	if !strings.HasPrefix(released, "jobs/a: taken from redis-py ") || !strings.Contains(said, "another kind of client") {

@@ -1,0 +1,160 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+//go:embed script/list.lua
+var listLua string
+
+var listScript = newScript(listLua)
+
+// slotsAtOnce is how many parts of a cluster's index one request reads, about a
+// millisecond of its server.
+const slotsAtOnce = 1024
+
+// names reads from the index which locks that begin with prefix are held or awaited:
+// up to a hundred that come behind after, in byte order. Some may have ended.
+func (l layout) names(ctx context.Context, c *conn, prefix, after string) ([]string, error) {
+	low, high := "["+prefix, beyond(prefix)
+	if after != "" {
+		low = "(" + after
+	}
+	batches, err := l.indexes(ctx, c, low, high)
+	if err != nil {
+		return nil, err
+	}
+	asked := request{op: "list", name: strings.TrimPrefix(prefix, l.prefix)}
+	results, err := c.evalAll(ctx, asked, listScript, batches)
+	if err != nil {
+		return nil, harmless(asked, err)
+	}
+	var names []string
+	for _, r := range results {
+		found, err := r.AsStrSlice()
+		if err != nil {
+			return nil, harmless(asked, failure(asked, err))
+		}
+		names = append(names, found...)
+	}
+	slices.Sort(names)
+	return names[:min(len(names), batchSize)], nil
+}
+
+// indexes are the requests that read the parts of the index in which names between
+// low and high can be.
+func (l layout) indexes(ctx context.Context, c *conn, low, high string) ([]batch, error) {
+	args := []string{low, high, strconv.Itoa(batchSize)}
+	if !l.cluster {
+		return []batch{{keys: []string{namesKey(wholeTag)}, args: args}}, nil
+	}
+	if slot, ok := slotOfPrefix(low[1:]); ok {
+		return []batch{{keys: []string{namesKey(tags.of(slot))}, args: args}}, nil
+	}
+	ranges, err := c.slotRanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var batches []batch
+	for _, r := range ranges {
+		for first := r.first; first <= r.last; first += slotsAtOnce {
+			b := batch{keys: []string{namesKey(tags.of(first))}, args: slices.Clone(args)}
+			for slot := first + 1; slot <= min(r.last, first+slotsAtOnce-1); slot++ {
+				b.args = append(b.args, namesKey(tags.of(slot)))
+			}
+			batches = append(batches, b)
+		}
+	}
+	return batches, nil
+}
+
+// slotOfPrefix is the slot of every key that begins with prefix, if they have one.
+func slotOfPrefix(prefix string) (slot int, ok bool) {
+	_, rest, open := strings.Cut(prefix, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	return slotOf(prefix), open && closed && tag != ""
+}
+
+// beyond is the end, for ZRANGEBYLEX, of the names that begin with prefix.
+func beyond(prefix string) string {
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] < 0xff {
+			return "(" + prefix[:i] + string([]byte{prefix[i] + 1})
+		}
+	}
+	return "+"
+}
+
+// masters are the nodes on which keys are: the client itself, but for a cluster.
+func (c *conn) masters(ctx context.Context) ([]rueidis.Client, error) {
+	if c.client.Mode() != rueidis.ClientModeCluster {
+		return []rueidis.Client{c.client}, nil
+	}
+	ranges, err := c.slotRanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, found := c.client.Nodes(), map[string]rueidis.Client{}
+	for _, r := range ranges {
+		if node, ok := nodes[r.master]; ok {
+			found[r.master] = node
+		}
+	}
+	var masters []rueidis.Client
+	for _, node := range found {
+		masters = append(masters, node)
+	}
+	return masters, nil
+}
+
+// slotRange are slots of a cluster that one master has.
+type slotRange struct {
+	first, last int
+	master      string // its address
+}
+
+// slotRanges asks the cluster where its slots are.
+func (c *conn) slotRanges(ctx context.Context) ([]slotRange, error) {
+	asked := request{op: "read the cluster's slots"}
+	items, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.RedisMessage, error) {
+		return c.client.Do(ctx, c.client.B().ClusterSlots().Build()).ToArray()
+	})
+	if err != nil {
+		return nil, harmless(asked, err)
+	}
+	ranges := make([]slotRange, len(items))
+	for i, item := range items {
+		if ranges[i], err = parseRange(item); err != nil {
+			return nil, harmless(asked, uncertain(asked, err))
+		}
+	}
+	return ranges, nil
+}
+
+func parseRange(item rueidis.RedisMessage) (r slotRange, err error) {
+	fields, err := item.ToArray()
+	if err != nil || len(fields) < 3 {
+		return r, errReply
+	}
+	node, err := fields[2].ToArray()
+	if err != nil || len(node) < 2 {
+		return r, errReply
+	}
+	for field, into := range map[*rueidis.RedisMessage]*int{&fields[0]: &r.first, &fields[1]: &r.last} {
+		n, err := field.AsInt64()
+		if err != nil || n < 0 || n >= slots {
+			return r, errReply
+		}
+		*into = int(n)
+	}
+	host, _ := node[0].ToString()
+	port, err := node[1].AsInt64()
+	r.master = host + ":" + strconv.FormatInt(port, 10)
+	return r, err
+}

@@ -1,0 +1,165 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// fill puts foreign keys into the database.
+func fill(t *testing.T, server *testbed.Server, n int) {
+	t.Helper()
+	script := "for i = 1, ARGV[1] do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
+	if err := raw(t, dial(t, server.Addr()), "EVAL", script, "0", fmt.Sprint(n)).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func namesOf(states []driver.LockState) (names []string) {
+	for _, s := range states {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// Listing costs what it returns, whatever else is in the database.
+func TestListingScansNothing(t *testing.T) {
+	server := testbed.Redis(t)
+	fill(t, server, 50_000)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	var want []string
+	for i := range batchSize + 20 {
+		name := fmt.Sprintf("jobs/%03d", i)
+		take(t, d, name)
+		want = append(want, name)
+	}
+	take(t, d, "job")
+	take(t, d, "jobs0")
+	await(t, d, "jobs/007")
+	before := calls(t, operator)
+	states, more, err := d.Locks(t.Context(), "jobs/", 1000)
+	if err != nil || more || !slices.Equal(namesOf(states), want) || len(states[7].Waiters) != 1 {
+		t.Fatalf("%q, %v, %v", namesOf(states), more, err)
+	}
+	spent := since(t, operator, before)
+	for command := range spent {
+		if strings.Contains(command, "scan") || command == "keys" {
+			t.Errorf("%d calls of %s", spent[command], command)
+		}
+	}
+	// Two pages, an empty one, a look at each of the two, and heartbeats of the waiter.
+	if spent["evalsha"] > 12 {
+		t.Errorf("%d requests for %d names", spent["evalsha"], len(want))
+	}
+	if states, more, err := d.Locks(t.Context(), "jobs/", 3); err != nil || !more || !slices.Equal(namesOf(states), want[:3]) {
+		t.Errorf("the first three: %q, %v, %v", namesOf(states), more, err)
+	}
+}
+
+// indexed are the entries of both parts of the index.
+func indexed(t *testing.T, addr string) (names, ends int64) {
+	t.Helper()
+	operator, k := dial(t, addr), keysOf("x")
+	var err error
+	for key, n := range map[string]*int64{k.names: &names, k.ends: &ends} {
+		if *n, err = raw(t, operator, "ZCARD", key).AsInt64(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names, ends
+}
+
+// What is released leaves the index at once, what expires with later grants.
+func TestIndexForgetsWhatHasEnded(t *testing.T) {
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), nil)
+	for i := range 20 {
+		owner, _ := take(t, d, fmt.Sprint("n/", i))
+		waiter := await(t, d, fmt.Sprint("n/", i))
+		release(t, d, fmt.Sprint("n/", i), owner)
+		release(t, d, fmt.Sprint("n/", i), receive(t, waiter, bound).owner)
+	}
+	if names, ends := indexed(t, server.Addr()); names != 0 || ends != 0 {
+		t.Errorf("%d and %d entries after all were released", names, ends)
+	}
+
+	dying := openOn(t, server.Addr(), &Options{TTL: MinTTL, Prefix: "dying/"})
+	const died = 50
+	for i := range died {
+		take(t, dying, fmt.Sprint(i))
+	}
+	if err := dying.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	long, _ := take(t, d, "long") // must stay
+	testbed.Eventually(t, "they have expired", bound, func() bool {
+		states, _, err := d.Locks(t.Context(), "dying/", 10)
+		return err == nil && len(states) == 0
+	})
+	for range died/2 + 1 {
+		owner, _ := take(t, d, "busy")
+		release(t, d, "busy", owner)
+	}
+	if names, ends := indexed(t, server.Addr()); names != 1 || ends != 1 {
+		t.Errorf("%d and %d entries, want that of the lock that is held", names, ends)
+	}
+	release(t, d, "long", long)
+}
+
+// A lock that is held for longer than its first TTL stays in the index.
+func TestIndexKeepsWhatIsRenewed(t *testing.T) {
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), &Options{TTL: 300 * time.Millisecond})
+	owner, grant := take(t, d, "kept")
+	taken := time.Now()
+	testbed.Eventually(t, "it has been renewed twice", bound, func() bool {
+		for range 3 { // each looks at entries that are due
+			busy, _ := take(t, d, "busy")
+			release(t, d, "busy", busy)
+		}
+		return time.Since(taken) > time.Second
+	})
+	states, _, err := d.Locks(t.Context(), "", 10)
+	if err != nil || !slices.Equal(namesOf(states), []string{"kept"}) || grant.Lease.Remaining() <= 0 {
+		t.Errorf("%q, %v, %v remain", namesOf(states), err, grant.Lease.Remaining())
+	}
+	release(t, d, "kept", owner)
+}
+
+// A watcher receives what happens below its prefix, and nothing else.
+func TestWatchersReceiveWhatTheyWatch(t *testing.T) {
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "resetchannels",
+		"&interlock:changes:*", "&interlock:push:*", "+@all").Error(); err != nil {
+		t.Fatal(err)
+	}
+	d := openOn(t, server.Addr(), nil)
+	h, _ := watching(t, d, "mine/")
+	receivers := func(name string) int64 {
+		n, err := raw(t, operator, "PUBLISH", changes+name, "").AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if mine, others := receivers("mine/1"), receivers("other/1"); mine != 1 || others != 0 {
+		t.Errorf("a change of what is watched went to %d, another to %d", mine, others)
+	}
+	limited, _ := watching(t, openOn(t, "app:pw@"+server.Addr(), nil), "mine/")
+	if others := receivers("other/1"); others != 1 {
+		t.Errorf("a user with one permitted pattern: %d receive", others)
+	}
+	owner, _ := take(t, d, "mine/2")
+	h.await(t, "mine/2", 1)
+	limited.await(t, "mine/2", 1)
+	release(t, d, "mine/2", owner)
+	if n := limited.count("other/1"); n != 0 {
+		t.Errorf("told %d times of what is not watched", n)
+	}
+}
