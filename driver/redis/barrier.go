@@ -74,7 +74,6 @@ type Body struct {
 type Barrier struct {
 	conn        *conn
 	name        string
-	slot        int
 	markers     string // the prefix of markers
 	index, mark string
 }
@@ -84,9 +83,8 @@ var _ driver.Barrier[Body] = (*Barrier)(nil)
 // NewBarrier makes a barrier of a name, 1 to driver.MaxName bytes; it sends nothing.
 // The client stays the caller's.
 func NewBarrier(client rueidis.Client, name string) *Barrier {
-	slot := slotOf(name)
-	own := reserved + tags.of(slot) + "}:"
-	return &Barrier{conn: newGuardConn(client, keepsMarks), name: name, slot: slot, markers: own + "barrier:" + name + ":",
+	own := reserved + tags.of(slotOf(name)) + "}:"
+	return &Barrier{conn: newGuardConn(client, keepsMarks), name: name, markers: own + "barrier:" + name + ":",
 		index: own + "barriers:" + name, mark: own + "barriermark:" + name}
 }
 
@@ -127,15 +125,7 @@ func (b *Barrier) check(asked request, keys []string) error {
 	if err := checkName(b.name, ""); err != nil {
 		return err
 	}
-	for _, key := range keys {
-		switch {
-		case key == "" || strings.HasPrefix(key, reserved):
-			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is no business's: it is empty, or begins with %s", key, reserved))
-		case slotOf(key) != b.slot:
-			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is of another hash slot than the barrier %q: give both the same {tag}", key, b.name))
-		}
-	}
-	return nil
+	return checkBody(asked, "barrier", b.name, keys)
 }
 
 // Forget raises the mark and removes what lies far enough below it, in one script; see

@@ -28,7 +28,8 @@ var (
 	onceForgetScript = newScript(onceForgetLua)
 )
 
-// Once remembers which messages a consumer has had; one script looks and writes.
+// Once remembers which messages a consumer has had whose effects are elsewhere; one
+// script looks and writes. For effects on data in the same Redis use [Inbox].
 // It implements driver.Once. A message is the hash
 // interlock:{TAG}:once:LENGTH:CONSUMER:ID, where LENGTH is that of CONSUMER in
 // bytes, and expires by itself. What a crash without appendfsync always or a failover

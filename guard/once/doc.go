@@ -20,8 +20,9 @@
 // [Tx] and [BatchTx] own the transaction and are the forms to use. [Inbox.Once]
 // and [Inbox.Batch] work in one that the caller began; there a record cannot be
 // committed without its effect either: if the effect fails, they spoil the
-// transaction, so that it can only be rolled back. [Store] serves effects outside
-// of SQL, by Redis, and promises less.
+// transaction, so that it can only be rolled back. [BestEffort] serves effects outside
+// of any store that keeps records, and promises less. For effects on data in Redis,
+// redis.Inbox has record and effect in one script.
 //
 // # Duplicates at the same time
 //

@@ -118,9 +118,9 @@ func ExampleInbox_Clean() {
 }
 
 // An effect outside of SQL.
-func ExampleStore() {
+func ExampleBestEffort() {
 	ctx := context.Background()
-	store, err := once.NewStore(memory.NewOnce(), "mailer", nil) // or redis.NewOnce(client)
+	store, err := once.NewBestEffort(memory.NewOnce(), "mailer", nil) // or redis.NewOnce(client)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultLease is how long a claim of a [Store] lasts if StoreOptions do not say.
+// DefaultLease is how long a claim of a [BestEffort] lasts if BestEffortOptions do not say.
 const DefaultLease = time.Minute
 
-// StoreOptions are optional; nil and the zero value work.
-type StoreOptions struct {
+// BestEffortOptions are optional; nil and the zero value work.
+type BestEffortOptions struct {
 	// Lease is how long an effect may take; 0 means [DefaultLease]. Its context
 	// ends then, and another delivery may begin it.
 	Lease time.Duration
@@ -32,7 +32,7 @@ type StoreOptions struct {
 	Hooks *observe.Once
 }
 
-// Store remembers messages in a store where their effects are not, such as Redis
+// A BestEffort remembers messages in a store where their effects are not, such as Redis
 // beside a mail server. Its promise is smaller than an [Inbox]'s: the effect is
 // made once but for two windows. If the process dies, or the store cannot be
 // reached, between the effect and the record of it, it is made again when the lease
@@ -42,24 +42,24 @@ type StoreOptions struct {
 //
 // It is safe for concurrent use. Claims and records whose answer is lost are sent
 // again, a few times.
-type Store struct {
+type BestEffort struct {
 	once     driver.Once
 	consumer string
-	options  StoreOptions
+	options  BestEffortOptions
 	random   func() float64   // in [0,1), for waits
 	now      func() time.Time // which bounds effects
 }
 
-// NewStore remembers in once, which a driver package provides, for a consumer, who
+// NewBestEffort remembers in once, which a driver package provides, for a consumer, who
 // is named as in [Inbox]. It sends nothing. A wrong name or negative time is a Bug.
-func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error) {
+func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*BestEffort, error) {
 	if once == nil {
 		return nil, failure.Bug("open store", consumer, "there is no driver")
 	}
 	if err := named("consumer", consumer); err != nil {
 		return nil, err
 	}
-	s := &Store{once: once, consumer: consumer, random: randomness(), now: time.Now}
+	s := &BestEffort{once: once, consumer: consumer, random: randomness(), now: time.Now}
 	if o != nil {
 		s.options = *o
 	}
@@ -91,7 +91,7 @@ func NewStore(once driver.Once, consumer string, o *StoreOptions) (*Store, error
 //
 // A message with a sequence number is a Bug: a store has no sequences. Claims are
 // given up, and effects recorded, whatever becomes of ctx, for five seconds each.
-func (s *Store) Once(ctx context.Context, m Message, fn func(ctx context.Context) error) (Outcome, error) {
+func (s *BestEffort) Once(ctx context.Context, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	d, err := s.admit(m, fn != nil)
 	if err != nil {
 		return Undone, err
@@ -104,7 +104,7 @@ func (s *Store) Once(ctx context.Context, m Message, fn func(ctx context.Context
 	return s.run(ctx, d, until, fn)
 }
 
-func (s *Store) admit(m Message, effect bool) (driver.Delivery, error) {
+func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 	d := driver.Delivery{Consumer: s.consumer, ID: m.ID, Hash: m.hash(), Owner: crand.Text()}
 	switch {
 	case !effect:
@@ -116,7 +116,7 @@ func (s *Store) admit(m Message, effect bool) (driver.Delivery, error) {
 }
 
 // claim is Done if the effect is to be made, by a time.
-func (s *Store) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
+func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
 	var found driver.Claimed
 	err = s.insist(ctx, func() (err error) {
 		until = s.now().Add(s.options.Lease)
@@ -138,7 +138,7 @@ func (s *Store) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, 
 const storeTimeout = 5 * time.Second
 
 // run makes the effect, and settles the claim.
-func (s *Store) run(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) (Outcome, error) {
+func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) (Outcome, error) {
 	made := false
 	defer func() {
 		if !made {
@@ -162,7 +162,7 @@ func (s *Store) run(ctx context.Context, d driver.Delivery, until time.Time, fn 
 }
 
 // within makes the effect while the lease lasts, if it still does.
-func (s *Store) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
+func (s *BestEffort) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
 	ctx, leave := context.WithTimeoutCause(ctx, until.Sub(s.now()), interlock.ErrExpired)
 	defer leave()
 	if ctx.Err() != nil {
@@ -177,7 +177,7 @@ const attempts = 4
 var retries = backoff.Policy{First: 50 * time.Millisecond, Max: 500 * time.Millisecond}
 
 // insist repeats what may be repeated. That somebody else has a message is an answer.
-func (s *Store) insist(ctx context.Context, do func() error) error {
+func (s *BestEffort) insist(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
 		kind := interlock.Kind(err)

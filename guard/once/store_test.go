@@ -20,9 +20,9 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-func newStore(t testing.TB, d driver.Once, o *once.StoreOptions) *once.Store {
+func newStore(t testing.TB, d driver.Once, o *once.BestEffortOptions) *once.BestEffort {
 	t.Helper()
-	s, err := once.NewStore(d, "billing", o)
+	s, err := once.NewBestEffort(d, "billing", o)
 	ok(t, err)
 	return s
 }
@@ -75,7 +75,7 @@ func TestStore(t *testing.T) {
 			Duplicate:  func(m observe.OnceMessage) { told = append(told, "duplicate "+m.ID) },
 			Mismatched: func(m observe.OnceMessage) { told = append(told, "mismatched "+m.ID) },
 		}
-		s := newStore(t, memory.NewOnce(), &once.StoreOptions{Hooks: hooks, Retention: 24 * time.Hour})
+		s := newStore(t, memory.NewOnce(), &once.BestEffortOptions{Hooks: hooks, Retention: 24 * time.Hour})
 		var c tally
 		for _, wanted := range []once.Outcome{once.Done, once.Duplicate} {
 			outcome, err := s.Once(t.Context(), message(1), c.add)
@@ -120,14 +120,14 @@ func TestStoreBadInput(t *testing.T) {
 	}
 	_, err := s.Once(t.Context(), message(1), nil)
 	wantKind(t, err, interlock.Bug, nil)
-	for _, open := range []func() (*once.Store, error){
-		func() (*once.Store, error) { return once.NewStore(nil, "c", nil) },
-		func() (*once.Store, error) { return once.NewStore(memory.NewOnce(), "", nil) },
-		func() (*once.Store, error) {
-			return once.NewStore(memory.NewOnce(), "c", &once.StoreOptions{Lease: -1})
+	for _, open := range []func() (*once.BestEffort, error){
+		func() (*once.BestEffort, error) { return once.NewBestEffort(nil, "c", nil) },
+		func() (*once.BestEffort, error) { return once.NewBestEffort(memory.NewOnce(), "", nil) },
+		func() (*once.BestEffort, error) {
+			return once.NewBestEffort(memory.NewOnce(), "c", &once.BestEffortOptions{Lease: -1})
 		},
-		func() (*once.Store, error) {
-			return once.NewStore(memory.NewOnce(), "c", &once.StoreOptions{Retention: driver.MaxKeep + 1})
+		func() (*once.BestEffort, error) {
+			return once.NewBestEffort(memory.NewOnce(), "c", &once.BestEffortOptions{Retention: driver.MaxKeep + 1})
 		},
 	} {
 		_, err := open()
@@ -144,7 +144,7 @@ func TestStoreBadInput(t *testing.T) {
 func TestStoreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
-		s := newStore(t, f, &once.StoreOptions{Lease: 10 * time.Second})
+		s := newStore(t, f, &once.BestEffortOptions{Lease: 10 * time.Second})
 		var c tally
 		slow := later(t, func() (once.Outcome, error) {
 			return s.Once(t.Context(), message(1), func(ctx context.Context) error {
@@ -191,7 +191,7 @@ func (s slow) Claim(ctx context.Context, d driver.Delivery, lease time.Duration)
 func TestStoreLateClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
-		s := newStore(t, slow{f, time.Second}, &once.StoreOptions{Lease: time.Second})
+		s := newStore(t, slow{f, time.Second}, &once.BestEffortOptions{Lease: time.Second})
 		outcome, err := s.Once(t.Context(), message(1), func(context.Context) error {
 			t.Error("the effect began")
 			return nil
@@ -284,7 +284,7 @@ func rememberer(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	defer client.Close()
-	s, err := once.NewStore(redis.NewOnce(client), "billing", &once.StoreOptions{Lease: storeLease})
+	s, err := once.NewBestEffort(redis.NewOnce(client), "billing", &once.BestEffortOptions{Lease: storeLease})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type Order struct{ Seat, Card string }
 func Example() {
 	ctx := context.Background()
 	space := memory.NewSpace()
-	effects, err := once.NewStore(memory.NewOnce(), "hall", nil)
+	effects, err := once.NewBestEffort(memory.NewOnce(), "hall", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,0 +1,125 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+//go:embed script/inbox.lua
+var inboxLua string
+
+// ErrRefused: an effect refused by refuse(why), and changed nothing.
+var ErrRefused = errors.New("the effect refused")
+
+// Inbox makes the effects of messages on data in Redis, each once: the effect, a
+// [Body], and the record that it was made are one script, so that no crash, lost
+// answer or second delivery comes between them. [Once] serves effects elsewhere, and
+// cannot promise that.
+//
+// A record is the hash interlock:{TAG}:inbox:LENGTH:CONSUMER:ID, which expires after
+// the time for which it is kept. It is in the hash slot of the consumer's name, and so
+// must be the keys of every effect: a consumer billing{shop} is for keys such as
+// balance:{shop}:7. What a crash without appendfsync always or a failover to a replica
+// loses, it loses of record and effect alike.
+type Inbox struct {
+	conn     *conn
+	consumer string
+	keep     time.Duration
+}
+
+// NewInbox remembers the messages of a consumer, 1 to 255 bytes, each for as long as
+// keep, which must be longer than any redelivery takes. It sends nothing. The client
+// stays the caller's.
+func NewInbox(client rueidis.Client, consumer string, keep time.Duration) *Inbox {
+	return &Inbox{conn: newGuardConn(client, keepsAll), consumer: consumer, keep: keep}
+}
+
+// Apply makes the effect of a message, unless it was made before: ClaimedNow, also if
+// d.Owner repeats the call after its answer was lost; ClaimedDone after another
+// delivery; ClaimedOther if the message came with another hash. The result is what the
+// effect returned the first time. d.Consumer is the inbox's.
+//
+// An effect that returns refuse(why) before it has written anything is an [ErrRefused],
+// Definite, and not remembered. One that fails half way is a Definite error for every
+// delivery from then on, because Redis does not undo what it wrote: repair the data,
+// then [Inbox.Forget] the message.
+func (i *Inbox) Apply(ctx context.Context, d driver.Delivery, effect Body) (driver.Claimed, []byte, error) {
+	asked := request{op: "apply message", name: d.ID}
+	d.Consumer = i.consumer
+	if err := i.check(asked, d, effect.Keys); err != nil {
+		return driver.Unclaimed, nil, err
+	}
+	before, after, _ := strings.Cut(inboxLua, "--BODY--")
+	m, err := i.conn.eval(ctx, asked, newScript(before+effect.Text+after), batch{
+		keys: append([]string{i.key(d.ID)}, effect.Keys...),
+		args: append([]string{d.Owner, string(d.Hash), milliseconds(i.keep)}, effect.Args...),
+	})
+	if err != nil {
+		return driver.Unclaimed, nil, err
+	}
+	answer, err := m.AsStrSlice()
+	if err != nil || len(answer) != 2 {
+		return driver.Unclaimed, nil, uncertain(asked, errReply)
+	}
+	switch answer[0] {
+	case "now":
+		return driver.ClaimedNow, []byte(answer[1]), nil
+	case "done":
+		return driver.ClaimedDone, []byte(answer[1]), nil
+	case "other":
+		return driver.ClaimedOther, nil, nil
+	case "refused":
+		return driver.Unclaimed, nil, problem(asked, interlock.Definite, fmt.Errorf("%w: %s", ErrRefused, answer[1]))
+	case "failed":
+		return driver.Unclaimed, nil, problem(asked, interlock.Definite,
+			fmt.Errorf("the effect failed, what it wrote before stays; repair it and call Forget: %s", answer[1]))
+	}
+	return driver.Unclaimed, nil, uncertain(asked, errReply)
+}
+
+// Forget removes the record of a message, so that its effect is made again if it comes
+// again. Repeating it converges.
+func (i *Inbox) Forget(ctx context.Context, id string) error {
+	asked := request{op: "forget message", name: id}
+	_, err := do(ctx, i.conn, asked, func(ctx context.Context) (int64, error) {
+		return i.conn.client.Do(ctx, i.conn.client.B().Del().Key(i.key(id)).Build()).AsInt64()
+	})
+	return err
+}
+
+func (i *Inbox) key(id string) string {
+	return reserved + tags.of(slotOf(i.consumer)) + "}:inbox:" + strconv.Itoa(len(i.consumer)) + ":" + i.consumer + ":" + id
+}
+
+func (i *Inbox) check(asked request, d driver.Delivery, keys []string) error {
+	if err := d.Check(); err != nil {
+		return err
+	}
+	if i.keep < time.Millisecond || i.keep > driver.MaxKeep {
+		return problem(asked, interlock.Bug, fmt.Errorf("%v is no time to keep it: from a millisecond to %v", i.keep, driver.MaxKeep))
+	}
+	return checkBody(asked, "consumer", i.consumer, keys)
+}
+
+// checkBody refuses keys that are ours, or not in the slot of what owns them.
+func checkBody(asked request, what, owner string, keys []string) error {
+	for _, key := range keys {
+		switch {
+		case key == "" || strings.HasPrefix(key, reserved):
+			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is no business's: it is empty, or begins with %s", key, reserved))
+		case slotOf(key) != slotOf(owner):
+			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is of another hash slot than the %s %q: give both the same {tag}", key, what, owner))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+-- KEYS: the message, then the effect's. ARGV: owner, hash, keep_ms, then the effect's.
+-- The message is a hash: owner, hash, result, and failed (why) if its effect failed.
+-- The effect sees nothing of ours but refuse. It comes before the record, because a
+-- script that has written nothing can be killed; nothing can come between the two.
+local function refuse(why) return { refused = tostring(why) } end
+local function body(KEYS, ARGV)
+--BODY--
+end
+
+local function rest(list, from)
+  local out = {}
+  for i = from, #list do out[i - from + 1] = list[i] end
+  return out
+end
+
+-- text is what the effect returned as it is stored; fails if that cannot be.
+local function text(value)
+  if not value or type(value) == 'table' and value.ok then return '' end
+  if type(value) == 'string' then return value end
+  if type(value) == 'number' and value % 1 == 0 then return string.format('%.0f', value) end
+  if type(value) == 'table' and value.err then error(value.err, 0) end
+  return cjson.encode(value)
+end
+
+local function record(...)
+  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'hash', ARGV[2], ...)
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+
+local seen = redis.call('HMGET', KEYS[1], 'owner', 'hash', 'result', 'failed')
+if seen[2] and seen[2] ~= ARGV[2] then return { 'other', '' } end
+if seen[4] then return { 'failed', seen[4] } end
+if seen[2] then return { seen[1] == ARGV[1] and 'now' or 'done', seen[3] } end
+
+local value
+local ok, failure = pcall(function()
+  value = body(rest(KEYS, 2), rest(ARGV, 4))
+  if type(value) ~= 'table' or not value.refused then value = text(value) end
+end)
+if not ok then
+  failure = type(failure) == 'table' and failure.err or tostring(failure)
+  record('failed', failure)
+  return { 'failed', failure }
+end
+if type(value) == 'table' then return { 'refused', value.refused } end
+record('result', value)
+return { 'now', value }
