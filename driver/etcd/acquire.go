@@ -155,6 +155,9 @@ func (d *Driver) ask(ctx context.Context, c *contender, noWait bool) error {
 // askOnce sends one transaction. answered is false if the base had changed and
 // nothing was written.
 func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bool) (answered bool, err error) {
+	if err := d.connected(ctx, "acquire", c.name); err != nil {
+		return false, err
+	}
 	floor := c.session.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()

@@ -182,6 +182,9 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 		writes = append(writes, d.entry(c, base)[0])
 		reads = append(reads, inOrder(d.layout.line(c.name)))
 	}
+	if err := d.connected(ctx, "acquire all", cs[0].name); err != nil {
+		return nil, err
+	}
 	floor := s.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()

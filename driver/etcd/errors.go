@@ -7,6 +7,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -33,13 +34,31 @@ func kindOf(err error) interlock.ErrorKind {
 	return interlock.Uncertain
 }
 
+// connected waits until there is a connection, for as long as a request may take.
+// The client would wait too, and then nobody could tell whether the request was
+// sent.
+func (d *Driver) connected(ctx context.Context, op, what string) error {
+	conn := d.client.ActiveConnection()
+	if conn == nil {
+		return nil // it is in the server's process
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	for {
+		state := conn.GetState()
+		if state != connectivity.Connecting && state != connectivity.TransientFailure {
+			return nil
+		}
+		if !conn.WaitForStateChange(rctx, state) {
+			return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Retryable,
+				Err: fmt.Errorf("no connection to etcd: %w", context.Cause(rctx))}
+		}
+	}
+}
+
 // failed wraps the error of a request that was sent under ctx.
 func failed(ctx context.Context, op, what string, err error) error {
-	kind := kindOf(err)
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-	}
-	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kind, Err: err}
+	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kindOf(err), Err: driver.WithCause(ctx, err)}
 }
 
 // prelude wraps an error from before the caller's own request was sent: what

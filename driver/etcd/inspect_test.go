@@ -56,7 +56,7 @@ func TestLocksPages(t *testing.T) {
 func TestLockShowsWhatIsThere(t *testing.T) {
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	now := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+	now := time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)
 	d := open(t, dial(t, server.Addr()), &Options{Prefix: "ns/", TTL: 20 * time.Second, Now: func() time.Time { return now }})
 	mustPut(t, client, "ns/n/by-hand", "")
 	r := ask("n", "me")

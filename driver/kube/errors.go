@@ -3,21 +3,19 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // kindOf judges an error of a request that was sent. What the API server refused
 // before it wrote anything was not done; a server that says that it failed, or
 // that it took too long, may have written.
 func kindOf(err error) interlock.ErrorKind {
-	var dial *net.OpError
 	switch {
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case driver.NeverSent(err):
 		return interlock.Retryable
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsTooManyRequests(err):
 		return interlock.Retryable
@@ -31,11 +29,7 @@ func kindOf(err error) interlock.ErrorKind {
 
 // failed wraps the error of a request that was sent under ctx.
 func failed(ctx context.Context, op, name string, err error) error {
-	kind := kindOf(err)
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-	}
-	return problem(op, name, kind, err)
+	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
 }
 
 // unread is failed for a request that only reads, so that nothing is uncertain.

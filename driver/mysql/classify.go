@@ -12,6 +12,7 @@ import (
 	client "github.com/go-sql-driver/mysql"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // A stage is where a transaction was when an error came.
@@ -48,10 +49,7 @@ func explained(ctx context.Context, err error) error {
 			err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
 		}
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
+	return driver.WithCause(ctx, err)
 }
 
 // serverError gives the server's error the method by which guards, which know no
@@ -99,7 +97,7 @@ func broken(err error) bool {
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 	// ErrBadConn says that nothing of this request was sent. The connection is
 	// gone then, and COMMIT can no longer be sent on it.
-	unsent := at == inBegin || at < inCommit && errors.Is(err, sqldriver.ErrBadConn)
+	unsent := at == inBegin || at < inCommit && (errors.Is(err, sqldriver.ErrBadConn) || driver.NeverSent(err))
 	var native *client.MySQLError
 	switch {
 	case errors.As(err, &native):

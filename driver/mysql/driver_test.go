@@ -682,3 +682,33 @@ func TestTokenThatIsNoneGivesTheLockBack(t *testing.T) {
 		t.Errorf("connection %s has the lock", user)
 	}
 }
+
+// TestNamesAreThoseOfTheGuard: what its column refuses, the lock refuses.
+func TestNamesAreThoseOfTheGuard(t *testing.T) {
+	server := testbed.MariaDB(t)
+	for _, m := range modes {
+		d := m.mustOpen(t, server.URL(), nil)
+		for _, name := range []string{"a\x00b", "\xff"} {
+			_, err := d.Acquire(t.Context(), request(name))
+			if !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%s: %q: %v", m.name, name, err)
+			}
+		}
+	}
+}
+
+// TestNobodyListens: a request that found no connection was not sent.
+func TestNobodyListens(t *testing.T) {
+	server := testbed.MariaDB(t)
+	for _, m := range modes {
+		proxy := testbed.NewProxy(t, server.Addr())
+		d := m.mustOpen(t, behind(server, proxy), &mysql.Options{TTL: 3 * time.Second})
+		proxy.Close()
+		testbed.Eventually(t, m.name+": a refused connection is Retryable", bound, func() bool {
+			r := request("n")
+			r.NoWait = true
+			_, err := d.Acquire(t.Context(), r)
+			return interlock.Kind(err) == interlock.Retryable
+		})
+	}
+}

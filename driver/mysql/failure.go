@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	client "github.com/go-sql-driver/mysql"
 
@@ -56,11 +58,11 @@ func ofLook(ctx context.Context, op, name string, err error) error {
 	return err
 }
 
-// named refuses what the tables cannot hold.
+// named refuses what the tables, or the guard's, cannot hold.
 func named(op, name, owner string) error {
 	switch {
-	case name == "" || len(name) > driver.MaxName:
-		return problem(op, name, interlock.Bug, fmt.Errorf("%w: it must be 1 to %d bytes", interlock.ErrName, driver.MaxName))
+	case name == "" || len(name) > driver.MaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return problem(op, name, interlock.Bug, fmt.Errorf("%w: it must be 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, driver.MaxName))
 	case owner == "" || len(owner) > driver.MaxName:
 		return problem(op, name, interlock.Bug, fmt.Errorf("the owner must be 1 to %d bytes", driver.MaxName))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // A stage is where a transaction was when an error came.
@@ -47,10 +48,7 @@ func failed(ctx context.Context, at stage, err error) error {
 	if errors.As(err, &state) && state.SQLState() == lockNotAvailable && kind == interlock.Retryable {
 		err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return &interlock.Error{Op: at.String(), Driver: "postgres", Kind: kind, Err: err}
+	return &interlock.Error{Op: at.String(), Driver: "postgres", Kind: kind, Err: driver.WithCause(ctx, err)}
 }
 
 // classify gives an error of user code its kind if it comes from the database,
@@ -81,7 +79,7 @@ func fromDatabase(err error) bool {
 
 // kindOf judges err. ended says that the caller's context has ended.
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
-	unsent := at == inBegin || at < inCommit && pgconn.SafeToRetry(err)
+	unsent := at == inBegin || at < inCommit && (pgconn.SafeToRetry(err) || driver.NeverSent(err))
 	var state sqlState
 	switch {
 	case errors.As(err, &state):

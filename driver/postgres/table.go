@@ -260,10 +260,7 @@ func (t *Table) failed(ctx context.Context, op, name string, err error, before b
 	if before && kind == interlock.Uncertain {
 		kind = interlock.Retryable
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = errors.Join(cause, err)
-	}
-	return problem(op, name, kind, err)
+	return problem(op, name, kind, driver.WithCause(ctx, err))
 }
 
 // Close stops renewing and ends every goroutine. What is held is left to expire.

@@ -37,7 +37,7 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: err}
 	}
 	if ctx.Err() != nil {
-		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return none, notSent(ctx, op, name)
 	}
 	task := func() {
 		value, err := request(s.conn)
@@ -118,9 +118,14 @@ func errClosed(op, name string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: interlock.ErrClosed}
 }
 
-// notSent wraps the end of ctx before anything was sent.
+// notSent wraps the end of ctx before anything was sent. A bound of ours is no word
+// of the caller's.
 func notSent(ctx context.Context, op, name string) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	kind, cause := interlock.Definite, context.Cause(ctx)
+	if errors.Is(cause, errSlow) {
+		kind = interlock.Retryable
+	}
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: cause}
 }
 
 // sync has the server that answers us catch up with its leader. It writes nothing,

@@ -1,0 +1,32 @@
+package zookeeper
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestOwnBoundIsNotDefinite: a time-out of the driver's own says nothing final, also
+// where it came before the request was sent.
+func TestOwnBoundIsNotDefinite(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Nanosecond, errSlow)
+	defer cancel()
+	<-ctx.Done()
+	_, err := ask(ctx, d.session, "look", "", func(c *zk.Conn) (string, error) { return "", nil })
+	if interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("before it was sent: %v (%v)", err, interlock.Kind(err))
+	}
+	proxy := testbed.NewProxy(t, server.Addr())
+	proxy.DropReplies()
+	if _, err := Open(t.Context(), &Options{Servers: []string{proxy.Addr()}, TTL: 2 * time.Second}); interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("no answer to the opening of a session: %v (%v)", err, interlock.Kind(err))
+	}
+}
