@@ -41,6 +41,12 @@ func (c claim) Valid() bool { return c.h.remaining() > 0 }
 // ends, with its cause, when the claim does.
 func (c claim) Context() context.Context { return c.h.ctx }
 
+// Extend lets a claim with Options.MaxHold be held for d from now, however much was
+// left. It asks nobody: the lease is renewed apart from that. So MaxHold with Extend
+// is a hold for a fixed time that only the holder prolongs. It is Definite, with the
+// cause, if the claim has ended, and a Bug without MaxHold.
+func (c claim) Extend(d time.Duration) error { return c.h.extend(d) }
+
 // Release gives the claim up, waits for the backend to confirm that, and
 // returns the same answer however often it is called. It ignores the
 // cancellation of ctx, has a bound of its own (Options.ReleaseTimeout) and

@@ -22,7 +22,8 @@ type hold struct {
 	since  boottime.Instant
 
 	// Guarded by locker.mu.
-	ended     error // why it ended; nil while it is held
+	most      time.Duration // that it may be held for; 0 is no limit
+	ended     error         // why it ended; nil while it is held
 	releasing bool
 	warned    bool // that it is held for long
 
@@ -39,7 +40,7 @@ type heldKey struct {
 func (l *locker) newHold(parent context.Context, g *gate, p *place, token interlock.Token) *hold {
 	h := &hold{
 		locker: l, gate: g, place: p, token: token,
-		since: boottime.Now(), released: make(chan struct{}),
+		most: l.options.MaxHold, since: boottime.Now(), released: make(chan struct{}),
 	}
 	h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, heldKey{l, g.name}, h))
 	h.timer = time.AfterFunc(h.untilLook(h.left()), h.check)

@@ -75,8 +75,7 @@ func (e errMaxHold) Is(target error) bool { return target == interlock.ErrExpire
 
 // allowed is how much longer the claim may be held, and whether that is limited.
 func (h *hold) allowed() (left time.Duration, limited bool) {
-	most := h.locker.options.MaxHold
-	return h.since.Add(most).Sub(boottime.Now()), most > 0
+	return h.since.Add(h.most).Sub(boottime.Now()), h.most > 0
 }
 
 // left is how long the claim is still good for, if it has not ended.
@@ -88,10 +87,31 @@ func (h *hold) left() time.Duration {
 	return lease
 }
 
+// extend lets the claim be held for so long from now.
+func (h *hold) extend(d time.Duration) error {
+	l, name := h.locker, h.gate.name
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.ended == nil && h.left() <= 0 {
+		l.over(h, h.expiry())
+	}
+	switch {
+	case h.most == 0:
+		return l.misuse("extend", name, "Options.MaxHold sets no limit to extend")
+	case d <= 0:
+		return l.misuse("extend", name, "%v is no time to hold it for", d)
+	case h.ended != nil:
+		return l.beside("extend", name, interlock.Definite, h.ended)
+	}
+	h.most, h.warned = boottime.Now().Add(d).Sub(h.since), false
+	h.timer.Reset(h.untilLook(h.left()))
+	return nil
+}
+
 // expiry says why nothing is left.
 func (h *hold) expiry() error {
 	if allowed, limited := h.allowed(); limited && allowed <= 0 {
-		return errMaxHold{h.locker.options.MaxHold}
+		return errMaxHold{h.most}
 	}
 	return interlock.ErrExpired
 }
@@ -119,7 +139,7 @@ func (h *hold) warn() {
 	h.warned = true
 	if f := h.locker.options.Hooks.HeldLong; f != nil {
 		f(observe.LockHeldLong{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
-			Held: boottime.Now().Sub(h.since), Max: h.locker.options.MaxHold})
+			Held: boottime.Now().Sub(h.since), Max: h.most})
 	}
 }
 

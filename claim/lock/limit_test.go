@@ -149,6 +149,46 @@ func TestMaxHold(t *testing.T) {
 
 // A function that does not look at its context keeps others out no longer than
 // its lease would without renewals.
+// TestExtend: only the holder prolongs a hold for a fixed time.
+func TestExtend(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const most = 2 * ttl
+		l, _ := b.process(&lock.Options{MaxHold: most})
+		c := b.acquire(l)
+		for range 3 {
+			time.Sleep(most - time.Second)
+			if err := c.Extend(most); err != nil || !c.Valid() {
+				b.Fatalf("extended: %v", err)
+			}
+		}
+		began := time.Now()
+		<-c.Context().Done()
+		if held := time.Since(began); held != most || !errors.Is(context.Cause(c.Context()), interlock.ErrExpired) {
+			b.Errorf("it ended %v after it was extended by %v: %v", held, most, context.Cause(c.Context()))
+		}
+		if err := c.Extend(most); !errors.Is(err, interlock.ErrExpired) || interlock.Kind(err) != interlock.Definite || c.Valid() {
+			b.Errorf("a claim that has ended: %v", err)
+		}
+		b.release(c)
+
+		c = b.acquire(l)
+		if err := c.Extend(time.Second); err != nil { // less is possible too
+			b.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if c.Valid() || interlock.Kind(c.Extend(0)) != interlock.Bug {
+			b.Error("it was not shortened")
+		}
+		b.release(c)
+		unlimited, _ := b.process(nil)
+		c = b.acquire(unlimited)
+		if err := c.Extend(time.Second); interlock.Kind(err) != interlock.Bug {
+			b.Errorf("without MaxHold: %v", err)
+		}
+		b.release(c)
+	})
+}
+
 func TestMaxHoldFreesTheNameOfStuckWork(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(&lock.Options{MaxHold: ttl})

@@ -92,6 +92,10 @@ type Options struct {
 	// same token and context, and giving it up is left to the one who acquired it
 	// first. Calls in other contexts wait; DoAll and AcquireAll refuse as before.
 	Reentrant bool
+	// Values keeps what holders say of themselves ([Claim.Describe]) and requests to
+	// release ([Fenced.Ask]). Everybody who uses that must have the same; names have
+	// ten bytes less then. nil means that these are refused.
+	Values driver.Values
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Lock
 }

@@ -1,0 +1,176 @@
+package lock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
+)
+
+// MaxMetadata is the longest data that a holder keeps beside its lock, in bytes.
+const MaxMetadata = 4 << 10
+
+// The names in Options.Values of what is kept beside a lock: one value of the
+// holder's, and one that asks it to release.
+const (
+	describedName = "described/"
+	askedName     = "asked/"
+)
+
+// A Holding is a lock as others see it.
+type Holding struct {
+	Owner string
+	Token interlock.Token
+	Data  []byte // what the holder says of itself by Describe; nil if nothing
+}
+
+// An Ask is a request to release a lock.
+type Ask struct {
+	By     string `json:"by"` // Options.Identity of the one that asks
+	Reason string `json:"reason"`
+}
+
+// Describe keeps data, at most [MaxMetadata] bytes, beside the lock for as long as
+// this claim lasts; see [Fenced.Show]. It needs Options.Values. A stale claim cannot
+// replace what a later one keeps. Repeating it after an Uncertain error converges.
+func (c *Claim) Describe(ctx context.Context, data []byte) error {
+	const op = "describe"
+	l, name := c.h.locker, c.Name()
+	if len(data) > MaxMetadata {
+		return l.misuse(op, name, "the data has %d bytes, at most %d are allowed", len(data), MaxMetadata)
+	}
+	values, err := l.besides(op, name)
+	if err != nil {
+		return err
+	}
+	if !c.Valid() {
+		return l.beside(op, name, interlock.Definite, interlock.ErrExpired)
+	}
+	ctx, stop := join.Context(ctx, c.Context())
+	defer stop()
+	return values.Put(ctx, describedName+name, driver.Value{Data: data, Token: c.Token(), Source: c.Owner()})
+}
+
+// Show is the holder of name, and what it says of itself; nil if nobody holds it.
+// It needs a driver that shows its locks, else it fails with an
+// [*interlock.UnmetError]. Data needs Options.Values.
+func (f *Fenced) Show(ctx context.Context, name string) (*Holding, error) {
+	holder, err := f.holder(ctx, "show", name)
+	if err != nil || holder == nil {
+		return nil, err
+	}
+	h := &Holding{Owner: holder.Owner, Token: holder.Token}
+	if f.l.options.Values == nil {
+		return h, nil
+	}
+	v, err := f.l.options.Values.Get(ctx, describedName+name)
+	if err == nil && v.Token.Counter() == h.Token.Counter() {
+		h.Data = v.Data
+	}
+	return h, err
+}
+
+// Ask requests that whoever holds name now releases it, with a reason of at most
+// [MaxMetadata] bytes. The holder sees it by [Claim.Asked] and decides for itself;
+// nothing is taken away. It needs Options.Values here and there, and is Definite if
+// nobody holds name.
+func (f *Fenced) Ask(ctx context.Context, name, reason string) error {
+	const op = "ask for release"
+	if len(reason) > MaxMetadata {
+		return f.l.misuse(op, name, "the reason has %d bytes, at most %d are allowed", len(reason), MaxMetadata)
+	}
+	values, err := f.l.besides(op, name)
+	if err != nil {
+		return err
+	}
+	holder, err := f.holder(ctx, op, name)
+	if err != nil {
+		return err
+	}
+	if holder == nil || !holder.Token.Valid() {
+		return f.l.beside(op, name, interlock.Definite, errors.New("no holder with a token has it"))
+	}
+	data, err := json.Marshal(Ask{By: f.l.options.Identity, Reason: reason})
+	if err != nil {
+		return f.l.misuse(op, name, "%w", err)
+	}
+	// The token is that of the holder: what was asked of a former one is not written
+	// over what is asked of this one.
+	return values.Put(ctx, askedName+name, driver.Value{Data: data, Token: holder.Token, Source: f.l.options.Identity})
+}
+
+// Asked waits until somebody asks the holder to release, also if that was before
+// the call. It returns the last request, or the cause with which ctx or the claim
+// ended. It watches Options.Values meanwhile, and retries while they cannot be
+// reached.
+func (c *Claim) Asked(ctx context.Context) (Ask, error) {
+	const op = "await request for release"
+	l, name := c.h.locker, c.Name()
+	values, err := l.besides(op, name)
+	if err != nil {
+		return Ask{}, err
+	}
+	ctx, stop := join.Context(ctx, c.Context())
+	defer stop()
+	for failed := 1; ; failed++ {
+		ask, asked, err := c.watch(ctx, values)
+		switch {
+		case asked:
+			return ask, nil
+		case ctx.Err() != nil:
+			return Ask{}, l.beside(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
+		case !worthRepeating(err):
+			return Ask{}, err
+		}
+		l.pause(ctx, failed)
+	}
+}
+
+func (c *Claim) watch(ctx context.Context, values driver.Values) (ask Ask, asked bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = values.Watch(ctx, askedName+c.Name(), func(v driver.Value) {
+		if v.Token.Counter() == c.Token().Counter() && json.Unmarshal(v.Data, &ask) == nil {
+			asked = true
+			cancel()
+		}
+	})
+	return ask, asked, err
+}
+
+// holder is nil if nobody holds name.
+func (f *Fenced) holder(ctx context.Context, op, name string) (*driver.Contender, error) {
+	backend, _ := f.l.backend.(fencedBackend)
+	inspector, ok := backend.d.(driver.Inspector)
+	if !ok {
+		return nil, &interlock.UnmetError{Driver: f.l.name, Unmet: []string{"it must show who holds a lock (driver.Inspector)"}}
+	}
+	if name == "" || len(name) > driver.MaxName {
+		return nil, f.l.misuse(op, name, "%w: it has %d bytes", interlock.ErrName, len(name))
+	}
+	state, err := inspector.Lock(ctx, name)
+	return state.Holder, err
+}
+
+// besides is where something can be kept beside a lock of that name.
+func (l *locker) besides(op, name string) (driver.Values, error) {
+	switch {
+	case l.options.Values == nil:
+		return nil, l.misuse(op, name, "there are no Options.Values to keep it in")
+	case name == "" || len(name) > driver.MaxName-len(describedName):
+		return nil, l.misuse(op, name, "%w: it has %d bytes", interlock.ErrName, len(name))
+	}
+	return l.options.Values, nil
+}
+
+func (l *locker) misuse(op, name, format string, args ...any) error {
+	return l.beside(op, name, interlock.Bug, fmt.Errorf(format, args...))
+}
+
+func (l *locker) beside(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: l.name, Name: name, Kind: kind, Err: err}
+}
