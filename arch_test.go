@@ -74,6 +74,7 @@ claim/rowlock/rowlocktest -> claim/rowlock
 claim/shared            -> . driver driver/boottime observe internal/... claim/lock
 claim/semaphore         -> . driver driver/boottime observe internal/... claim/lock
 claim/elect             -> . driver driver/boottime observe internal/... claim/lock
+claim/elect/electtest   -> . driver claim/elect
 claim/elect/schedule    -> . driver driver/boottime observe internal/... claim/lock claim/elect
 claim/own               -> . driver driver/boottime observe internal/... claim/lock
 claim/own/route         -> . driver driver/boottime observe internal/... claim/lock claim/own
@@ -118,6 +119,7 @@ tools/...               ->
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
 	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest",
+	"claim/elect/electtest",
 	"txn/saga/sagatest", "txn/tcc/tcctest"}
 
 const modulePath = "github.com/interlock-dev/interlock"

@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -42,4 +44,24 @@ func TestOwnership(t *testing.T) {
 			Move: time.Second,
 		}
 	})
+}
+
+// TestMoveTimes measures planned moves, for docs/performance.md: it reports only.
+func TestMoveTimes(t *testing.T) {
+	if os.Getenv("INTERLOCK_BENCH") != "full" {
+		t.Skip("it measures: set INTERLOCK_BENCH=full")
+	}
+	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	for partitions, rounds := range map[int]int{2: 100, 64: 10} {
+		t.Run(fmt.Sprint(partitions/2, " at once"), func(t *testing.T) {
+			owntest.MoveTimes(t, func(t *testing.T) (driver.Fenced, driver.Values, func()) {
+				client := dial(t, server.Addr())
+				d, err := Open(t.Context(), client, &Options{TTL: suiteTTL})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d, NewValues(client, "values/"), func() {}
+			}, partitions, rounds)
+		})
+	}
 }

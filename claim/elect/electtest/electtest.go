@@ -1,0 +1,126 @@
+// Package electtest finds out whether candidates of package elect are left behind by
+// outages of a lock system. It says nothing about the system's locks themselves, which
+// package drivertest judges, nor about what two leaders do at once.
+package electtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// ElectedWithin bounds how long a candidate waits for its turn after an outage, if
+// each of those before it leads for a moment: the lease of a leader that did not come
+// back, twice, and the longest pause between requests.
+const ElectedWithin = 12 * time.Second
+
+// A World is one lock system that can be broken.
+type World struct {
+	// Open opens it as a further process would, by a path that Faults can break.
+	// What it returns is closed after the candidates.
+	Open func(t *testing.T) (driver.Fenced, driver.Values)
+	// Accept is that of the candidates' Options.
+	Accept interlock.Faults
+	// Faults are outages, by their names; one is over when its function returns.
+	Faults map[string]func()
+}
+
+// Outages lets five candidates campaign again and again, and breaks the world. No
+// campaign may end in an error because of that, and after each outage each of the
+// candidates must be elected within [ElectedWithin].
+func Outages(t *testing.T, w World) {
+	t.Helper()
+	r := &rounds{elected: map[string]int{}}
+	for i := range 5 {
+		r.join(t, w, fmt.Sprint("candidate ", i))
+	}
+	for fault, strike := range w.Faults {
+		r.all(t, "before "+fault)
+		strike()
+		r.all(t, "after "+fault)
+	}
+}
+
+// rounds counts how often each candidate was elected.
+type rounds struct {
+	mu         sync.Mutex
+	candidates int
+	elected    map[string]int
+}
+
+// join lets a candidate campaign until the test ends, and lead for a moment each time.
+func (r *rounds) join(t *testing.T, w World, identity string) {
+	t.Helper()
+	d, v := w.Open(t)
+	e, err := elect.New(d, &elect.Options{Identity: identity, Values: v, Accept: w.Accept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.candidates++
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var campaigning sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		campaigning.Wait()
+		closing, cancel := context.WithTimeout(context.Background(), ElectedWithin)
+		defer cancel()
+		if err := e.Close(closing); err != nil {
+			t.Error(err)
+		}
+	})
+	campaigning.Go(func() {
+		for ctx.Err() == nil {
+			err := e.Run(ctx, "leader", func(leading context.Context, _ *elect.Term) error {
+				r.lead(leading, identity)
+				return nil
+			})
+			if err != nil && ctx.Err() == nil && !lostOffice(err) {
+				t.Errorf("%s gave up: %v", identity, err)
+				return
+			}
+		}
+	})
+}
+
+func (r *rounds) lead(ctx context.Context, identity string) {
+	r.mu.Lock()
+	r.elected[identity]++
+	r.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(20 * time.Millisecond): // of work
+	}
+}
+
+func lostOffice(err error) bool {
+	return errors.Is(err, interlock.ErrExpired) || errors.Is(err, interlock.ErrLost) || errors.Is(err, interlock.ErrSessionEnded)
+}
+
+// all waits until each candidate was elected once more.
+func (r *rounds) all(t *testing.T, when string) {
+	t.Helper()
+	r.mu.Lock()
+	clear(r.elected)
+	r.mu.Unlock()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; <-tick.C {
+		r.mu.Lock()
+		done, seen := len(r.elected) == r.candidates, fmt.Sprint(r.elected)
+		r.mu.Unlock()
+		switch {
+		case done:
+			t.Logf("%s: each was elected within %v", when, time.Since(began))
+			return
+		case time.Since(began) > ElectedWithin:
+			t.Fatalf("%s: within %v only these were elected: %s", when, ElectedWithin, seen)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package etcd
+
+import (
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/claim/elect/electtest"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+// TestOutagesLeaveNoCandidateBehind by way of etcd.
+func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
+	p := paths.New[driver.Fenced](testbed.Etcd(t))
+	const outage = suiteTTL + time.Second
+	electtest.Outages(t, electtest.World{
+		Open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			var client *clientv3.Client
+			d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+				client = dial(t, path.Addr())
+				return Open(t.Context(), client, &Options{TTL: suiteTTL})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d, NewValues(client, "values/")
+		},
+		Faults: map[string]func(){
+			"a partition":    func() { p.Cut(); time.Sleep(outage); p.Heal() },
+			"lost replies":   func() { p.DropReplies(); time.Sleep(outage); p.Heal() },
+			"a stopped one":  func() { p.Pause(); time.Sleep(outage); p.Resume() },
+			"a short outage": func() { p.Kill(); p.Restart() },
+		},
+	})
+}
