@@ -21,7 +21,20 @@ type Seed struct {
 
 // Repair is why a base is lowered, and on whose word: each of 1 to MaxName bytes of
 // UTF-8. The record is a [Broken] of the name [BaseName].
-type Repair struct{ Reason, By string }
+type Repair struct {
+	Reason, By string
+	// Lowered is called when the base was lowered, with its counter before and after;
+	// nil means nothing.
+	Lowered func(before, after int64)
+}
+
+// Record is who had the base, for the record of a repair, and calls Lowered.
+func (r *Repair) Record(before, after int64) (owner string) {
+	if r.Lowered != nil {
+		r.Lowered(before, after)
+	}
+	return fmt.Sprintf("counter %d, now %d", before, after)
+}
 
 // BaseName is the name under which Breaker.Breaks shows repairs of the base.
 const BaseName = "interlock.base"

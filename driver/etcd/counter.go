@@ -134,7 +134,7 @@ func (s *session) repairBase(ctx context.Context, b base, rev int64, implausible
 	}
 	now := s.d.options.Now()
 	value := max(0, interlock.CounterAt(now.Add(driver.Headroom))-rev)
-	record, err := json.Marshal(breaking{Owner: fmt.Sprintf("base %d, now %d", b.value, value),
+	record, err := json.Marshal(breaking{Owner: repair.Record(b.value+rev, value+rev),
 		Reason: repair.Reason, By: repair.By, At: now.UTC().Round(0)})
 	if err != nil {
 		return base{}, 0, refusedBase(err)

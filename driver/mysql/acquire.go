@@ -138,21 +138,24 @@ func (d *Driver) take(ctx context.Context, h *holding, curious bool) (outcome, e
 	if o, here := d.here(h); here {
 		return o, nil
 	}
-	var counter, connection int64
+	var counter, connection, clock int64
 	got := false
 	var s *session
 	err := d.statement(ctx, func(used *session) (err error) {
 		s = used
 		lock := s.lockName(d.options, h.Name)
 		got, err = maybe(ctx, s.conn, d.options.sql(takeLock),
-			[]any{[]byte(h.Name), lock, []byte(h.Owner), lock}, &counter, &connection)
+			[]any{[]byte(h.Name), lock, []byte(h.Owner), lock}, &counter, &connection, &clock)
 		if err == nil && got {
 			err = s.sameAs(connection)
 		}
 		return err
 	})
 	o := outcome{held: true}
-	if got {
+	if got && err == nil {
+		err = implausible(h.Name, counter, clock)
+	}
+	if got && err == nil {
 		o, err = d.granted(s, h, counter)
 	}
 	switch {
@@ -189,6 +192,14 @@ func (d *Driver) here(h *holding) (o outcome, here bool) {
 	h.token, h.claim = before.token, before.claim
 	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: h.token}}, true
+}
+
+// implausible refuses a counter that guards would refuse by the server's clock.
+func implausible(name string, counter, clock int64) error {
+	if err := driver.Plausible(counter, serverTime(clock)); err != nil {
+		return problem("acquire", name, interlock.Definite, err)
+	}
+	return nil
 }
 
 func (d *Driver) granted(s *session, h *holding, counter int64) (o outcome, err error) {

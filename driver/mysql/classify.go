@@ -97,13 +97,15 @@ func broken(err error) bool {
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 	// ErrBadConn says that nothing of this request was sent. The connection is
 	// gone then, and COMMIT can no longer be sent on it.
-	unsent := at == inBegin || at < inCommit && (errors.Is(err, sqldriver.ErrBadConn) || driver.NeverSent(err))
+	unsent := at == inBegin || at < inCommit && errors.Is(err, sqldriver.ErrBadConn)
 	var native *client.MySQLError
 	switch {
 	case errors.As(err, &native):
 		return kindOfNumber(at, native.Number)
 	case unsent && ended:
 		return interlock.Definite
+	case at < inCommit && driver.NeverSent(err):
+		return interlock.Retryable
 	case unsent, at == inAbandoned:
 		return interlock.Retryable
 	case errors.Is(err, errFailedBefore):

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // DefaultTTL is how long a claim outlives the last sign of its process if
@@ -39,6 +41,8 @@ type Options struct {
 	// underscores, with a letter first. The tables are in the database of the
 	// connection.
 	Namespace string
+	// Seed says where tokens start, for a move or a repair.
+	Seed driver.Seed
 }
 
 var namespacePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
@@ -66,7 +70,7 @@ func (o *Options) orDefault() (Options, error) {
 		return options, fmt.Errorf("%q is no namespace: at most 20 lower-case letters, digits and underscores, a letter first",
 			options.Namespace)
 	}
-	return options, nil
+	return options, options.Seed.Validate()
 }
 
 // statementTimeout bounds one statement: a third of the TTL, 1 s to 10 s.

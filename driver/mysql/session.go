@@ -59,7 +59,8 @@ type session struct {
 // dialTimeout bounds the opening of a session.
 const dialTimeout = 10 * time.Second
 
-// sessionSchema: the row of a name stays, since it keeps the counter.
+// sessionSchema: the row of a name keeps the counter, and {ns}_holder_swept the
+// highest of the rows that were removed.
 var sessionSchema = []string{
 	`create table if not exists {ns}_holder (
 		name varbinary(512) not null primary key,
@@ -68,6 +69,9 @@ var sessionSchema = []string{
 		counter bigint not null,
 		since datetime(6) not null,
 		connection bigint not null) engine = InnoDB`,
+	`create table if not exists {ns}_holder_swept (
+		id int not null primary key,
+		counter bigint not null) engine = InnoDB`,
 	`create table if not exists {ns}_break ` + breakColumns,
 }
 
@@ -132,7 +136,10 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	return create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_break")
+	if err := create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_holder_swept", "{ns}_break"); err != nil {
+		return err
+	}
+	return sessionCounters.seed(ctx, s.conn, o)
 }
 
 // check asks which connection of the server answers, and whether that is a
@@ -169,10 +176,11 @@ func (s *session) lockName(o Options, name string) string {
 // takeLock takes a lock, draws its counter and says who holds, in one statement: the row is written only after GET_LOCK, which does not wait, was
 // granted. All before us have drawn from the same row while they held it.
 const takeLock = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
-select ?, ?, ?, {floor}, {now}, connection_id() from dual where get_lock(?, 0) = 1
+select ?, ?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()
+from dual where get_lock(?, 0) = 1
 on duplicate key update counter = greatest(counter + 1, values(counter)), lock_name = values(lock_name),
 	owner = values(owner), since = values(since), connection = values(connection)
-returning counter, connection`
+returning counter, connection, timestampdiff(microsecond, '2020-01-01', since)`
 
 const (
 	dropLock = `select coalesce(release_lock(?), -1), connection_id()`

@@ -92,7 +92,13 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 		if err != nil {
 			return opening(ctx, err)
 		}
-		return t.ready(ctx)
+		if err := t.ready(ctx); err != nil {
+			return err
+		}
+		if err := tableCounters.seed(ctx, t.db, t.options); err != nil {
+			return opening(ctx, err)
+		}
+		return nil
 	})
 	if err != nil {
 		t.stop()
@@ -207,6 +213,9 @@ func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		case err != nil:
 			return driver.Grant{}, err
 		case string(a.owner) == r.Owner:
+			if err := implausible(r.Name, a.counter, a.since); err != nil {
+				return driver.Grant{}, err
+			}
 			return t.granted(r, sent, a.counter)
 		case r.NoWait:
 			return driver.Grant{}, &interlock.HeldError{Name: r.Name, Owner: string(a.owner),

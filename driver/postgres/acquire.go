@@ -240,16 +240,27 @@ func readOutcome(a answer) (o outcome, err error) {
 	if a.err != nil {
 		return o, a.err
 	}
-	if len(a.rows) != 1 || len(a.rows[0]) < 4 {
+	if len(a.rows) != 1 || len(a.rows[0]) < 7 {
 		return o, errors.New("the answer to a try has no row")
 	}
 	row := a.rows[0]
 	if row[1] != nil {
-		o.counter, err = strconv.ParseInt(string(row[1]), 10, 64)
-		return o, err
+		return readCounter(row[1], row[6])
 	}
 	o.holder = string(row[2])
 	o.since, err = micros(row[3])
+	return o, err
+}
+
+// readCounter reads a grant's counter, and judges it by the server's clock.
+func readCounter(counter, clock field) (o outcome, err error) {
+	now, err := strconv.ParseInt(string(clock), 10, 64)
+	if err != nil {
+		return o, err
+	}
+	if o.counter, err = strconv.ParseInt(string(counter), 10, 64); err == nil {
+		err = driver.Plausible(o.counter, clockAt(now))
+	}
 	return o, err
 }
 

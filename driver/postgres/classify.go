@@ -79,13 +79,15 @@ func fromDatabase(err error) bool {
 
 // kindOf judges err. ended says that the caller's context has ended.
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
-	unsent := at == inBegin || at < inCommit && (pgconn.SafeToRetry(err) || driver.NeverSent(err))
+	unsent := at == inBegin || at < inCommit && pgconn.SafeToRetry(err)
 	var state sqlState
 	switch {
 	case errors.As(err, &state):
 		return kindOfAnswer(at, state)
 	case unsent && ended:
 		return interlock.Definite
+	case at < inCommit && driver.NeverSent(err):
+		return interlock.Retryable
 	case unsent, at == inAbandoned:
 		return interlock.Retryable
 	case errors.Is(err, pgx.ErrTxCommitRollback):

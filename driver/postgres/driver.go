@@ -72,7 +72,7 @@ func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, err
 		return nil, unsent("open", "", ctx)
 	}
 	d := &Driver{
-		dialer:  &dialer{config: config.Copy(), namespace: options.Namespace, ttl: options.TTL},
+		dialer:  &dialer{config: config.Copy(), namespace: options.Namespace, ttl: options.TTL, seed: options.Seed},
 		ttl:     options.TTL,
 		key:     func(name string) int64 { return Key(options.Namespace, name) },
 		changed: make(chan struct{}, 1), requests: map[identity]*request{}, watchers: map[*watcher]bool{},

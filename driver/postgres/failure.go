@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
@@ -22,7 +23,10 @@ func ofAnswer(op, name string, a answer) error {
 	}
 	kind := interlock.Uncertain
 	var native *pgconn.PgError
+	var implausible *driver.ImplausibleError
 	switch {
+	case errors.As(a.err, &implausible):
+		kind = interlock.Definite
 	case a.sent == 0:
 		kind = interlock.Retryable
 	case !a.over && errors.As(a.err, &native):

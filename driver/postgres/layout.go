@@ -133,7 +133,7 @@ select pg_backend_pid(), case when exists (select from held) then d.counter end,
 	h.owner, floor(extract(epoch from h.since) * 1000000)::bigint,
 	case when exists (select from held) then pg_logical_emit_message(true, 'interlock', '') is null
 		when d.counter is not null then pg_advisory_unlock($1) end,
-	case when exists (select from held) or (select changed from waits) then ` + hint("$3") + ` end
+	case when exists (select from held) or (select changed from waits) then ` + hint("$3") + ` end, ` + clockFloor + `
 from draw d left join {ns}_holder h on h.key = $1`,
 	// register: key, owner, name, session. For a name that this session holds for
 	// another owner: trying would succeed.

@@ -38,6 +38,8 @@ type Options struct {
 	// Tables are looked for along the connection's search_path; [Open] refuses
 	// to use those of another schema than the sessions that are there.
 	Namespace string
+	// Seed says where tokens start, for a move or a repair.
+	Seed driver.Seed
 }
 
 var namespacePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
@@ -60,7 +62,7 @@ func (o *Options) orDefault() (Options, error) {
 		return options, fmt.Errorf("%q is no namespace: at most 20 lower-case letters, digits and underscores, a letter first",
 			options.Namespace)
 	}
-	return options, nil
+	return options, options.Seed.Validate()
 }
 
 // Key is the advisory lock's number for a name: the first eight bytes of

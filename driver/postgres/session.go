@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
@@ -33,6 +35,7 @@ type dialer struct {
 	config    *pgx.ConnConfig
 	namespace string
 	ttl       time.Duration
+	seed      driver.Seed
 }
 
 func (d *dialer) sql(text string) string {
@@ -175,11 +178,44 @@ const otherSchema = `select exists (select from pg_locks where locktype = 'advis
 // be drawn between the look and the raise: a million of them would be needed to
 // overtake it.
 func (d *dialer) raise(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, d.sql(`select setval('{ns}_token', now.micros + 1000000) from {ns}_token,
-			(select floor(extract(epoch from clock_timestamp()) * 1000000)::bigint - `+epochMicros+` as micros) now
-			where last_value < now.micros`), pgx.QueryExecModeExec)
+	var last, now int64
+	err := tx.QueryRow(ctx, d.sql(`select last_value, `+clockFloor+` from {ns}_token`), pgx.QueryExecModeExec).Scan(&last, &now)
+	if err != nil {
+		return err
+	}
+	if err := driver.Plausible(last, clockAt(now)); err != nil {
+		return d.repair(ctx, tx, last, now, err)
+	}
+	floor, err := d.seed.Floor(clockAt(now))
+	if err != nil || last >= floor {
+		return err
+	}
+	return d.set(ctx, tx, floor+driver.Headroom.Microseconds())
+}
+
+func (d *dialer) set(ctx context.Context, tx pgx.Tx, counter int64) error {
+	_, err := tx.Exec(ctx, d.sql(`select setval('{ns}_token', $1)`), pgx.QueryExecModeExec, counter)
 	return err
 }
+
+// repair lowers an implausible counter to the clock, if Options ask for that, on
+// record.
+func (d *dialer) repair(ctx context.Context, tx pgx.Tx, last, now int64, implausible error) error {
+	r := d.seed.Repair
+	if r == nil {
+		return implausible
+	}
+	now += driver.Headroom.Microseconds()
+	_, err := tx.Exec(ctx, d.sql(`insert into {ns}_break (name, owner, reason, who, counter) values ($1::text, $2::text, $3::text, $4::text, $5::bigint)`),
+		pgx.QueryExecModeExec, driver.BaseName, r.Record(last, now), r.Reason, r.By, now)
+	if err != nil {
+		return err
+	}
+	return d.set(ctx, tx, now)
+}
+
+// clockAt is a time that the server told in microseconds since 2020.
+func clockAt(micros int64) time.Time { return time.UnixMicro(interlock.EpochUnixMicro + micros) }
 
 // identify takes an id that no living session has, and none that ended and may
 // believe to hold something.

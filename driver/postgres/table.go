@@ -24,6 +24,8 @@ type TableOptions struct {
 	TTL time.Duration
 	// Namespace is as in [Options].
 	Namespace string
+	// Seed says where tokens start, for a move or a repair.
+	Seed driver.Seed
 }
 
 // Table is a fenced lock by rows with a lease, on the user's own pool. It works
@@ -83,7 +85,7 @@ create index if not exists {ns}_lease_break_name on {ns}_lease_break (name, id);
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	var options Options
 	if o != nil {
-		options = Options{TTL: o.TTL, Namespace: o.Namespace}
+		options = Options{TTL: o.TTL, Namespace: o.Namespace, Seed: o.Seed}
 	}
 	options, err := options.orDefault()
 	if err == nil && pool == nil {
@@ -98,7 +100,7 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 	t := &Table{pool: pool, namespace: options.Namespace, ttl: options.TTL, wakes: newBell(), missing: true}
 	t.life, t.stop = context.WithCancel(context.Background())
 	t.held = newKeeper(t)
-	if err := t.open(ctx); err != nil {
+	if err := t.open(ctx, options.Seed); err != nil {
 		t.stop()
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 	return t, nil
 }
 
-func (t *Table) open(ctx context.Context) error {
+func (t *Table) open(ctx context.Context, seed driver.Seed) error {
 	if err := t.ready(ctx, "open", ""); err != nil {
 		return err
 	}
@@ -117,6 +119,9 @@ func (t *Table) open(ctx context.Context) error {
 	direct := false
 	err := t.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) {
 		if f, err = ask(ctx, c.Conn()); err != nil {
+			return err
+		}
+		if err := t.seed(ctx, c.Conn(), seed); err != nil {
 			return err
 		}
 		direct, err = isDirect(ctx, c.Conn())

@@ -119,6 +119,9 @@ func (t *Table) try(ctx context.Context, r driver.Request) (grant driver.Grant, 
 	case err != nil:
 		return driver.Grant{}, nil, err
 	case counter > 0:
+		if err := driver.Plausible(counter, now.since); err != nil {
+			return driver.Grant{}, nil, problem("acquire", r.Name, interlock.Definite, err)
+		}
 		grant, err = t.granted(r, sent, counter)
 		return grant, nil, err
 	case !answered:

@@ -247,7 +247,7 @@ func (s *session) repairBase(ctx context.Context, b base, server time.Time, impl
 		return base{}, err
 	}
 	next := scale{Base: interlock.CounterAt(s.d.options.Now().Add(driver.Headroom)), Anchor: b.mod}
-	record := broken{Name: driver.BaseName, Owner: text(fmt.Sprintf("base %d, now %d", b.Base, next.Base)),
+	record := broken{Name: driver.BaseName, Owner: text(repair.Record(b.top(b.mod), next.Base)),
 		Reason: text(repair.Reason), By: text(repair.By)}
 	return s.putBase(ctx, b, next, &zk.CreateRequest{Path: s.d.layout.breaks() + "/b-", Data: encode(record),
 		Acl: s.d.options.ACL, Flags: zk.FlagSequence})

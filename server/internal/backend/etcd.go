@@ -17,7 +17,7 @@ func (t Target) etcdLocks(ctx context.Context, o Options) (*Locks, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := etcd.Open(ctx, client, &etcd.Options{Prefix: o.Prefix, TTL: o.TTL})
+	d, err := etcd.Open(ctx, client, &etcd.Options{Prefix: o.Prefix, TTL: o.TTL, Seed: o.Seed})
 	if err != nil {
 		_ = client.Close() // the error from opening says more
 		return nil, err

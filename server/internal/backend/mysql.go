@@ -16,7 +16,7 @@ func (t Target) mysqlLocks(ctx context.Context, o Options) (*Locks, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := &mysql.Options{TTL: o.TTL, Namespace: t.own.Get("namespace")}
+	settings := &mysql.Options{TTL: o.TTL, Namespace: t.own.Get("namespace"), Seed: o.Seed}
 	if t.mode != "table" {
 		d, err := mysql.Open(ctx, cfg, settings)
 		return opened(below(o.Prefix, d), err, nothing)

@@ -15,6 +15,8 @@ type Options struct {
 	// Prefix is put before every key or, where the driver knows none, before
 	// every name; empty means none.
 	Prefix string
+	// Seed says where tokens start. Redis takes none: its tokens start at its clock.
+	Seed driver.Seed
 }
 
 // Viewer shows locks, tells when they change, and takes them away.
@@ -55,6 +57,9 @@ func (v *View) Close(ctx context.Context) error { return v.close(ctx) }
 func (t Target) Locks(ctx context.Context, o Options) (*Locks, error) {
 	if err := t.CheckTTL(o.TTL); err != nil {
 		return nil, err
+	}
+	if t.kind == "redis" && o.Seed != (driver.Seed{}) {
+		return nil, &URLError{"the tokens of Redis start at the clock of its server, and cannot be moved or repaired"}
 	}
 	return kinds[t.kind].open(t, ctx, o)
 }

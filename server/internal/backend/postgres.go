@@ -19,14 +19,14 @@ func (t Target) postgresLocks(ctx context.Context, o Options) (*Locks, error) {
 	}
 	namespace := t.own.Get("namespace")
 	if t.mode != "table" {
-		d, err := postgres.Open(ctx, cfg.ConnConfig, &postgres.Options{TTL: o.TTL, Namespace: namespace})
+		d, err := postgres.Open(ctx, cfg.ConnConfig, &postgres.Options{TTL: o.TTL, Namespace: namespace, Seed: o.Seed})
 		return opened(below(o.Prefix, d), pooled(onOneLine(err)), nothing)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, onOneLine(err)
 	}
-	d, err := postgres.OpenTable(ctx, pool, &postgres.TableOptions{TTL: o.TTL, Namespace: namespace})
+	d, err := postgres.OpenTable(ctx, pool, &postgres.TableOptions{TTL: o.TTL, Namespace: namespace, Seed: o.Seed})
 	return opened(below(o.Prefix, d), onOneLine(err), pool.Close)
 }
 

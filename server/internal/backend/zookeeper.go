@@ -15,7 +15,7 @@ func (t Target) zookeeperLocks(ctx context.Context, o Options) (*Locks, error) {
 	if err := t.probe(ctx); err != nil {
 		return nil, err // the client would go on trying
 	}
-	d, err := zookeeper.Open(ctx, &zookeeper.Options{Servers: t.endpoints, Root: t.path, TTL: o.TTL,
+	d, err := zookeeper.Open(ctx, &zookeeper.Options{Servers: t.endpoints, Root: t.path, TTL: o.TTL, Seed: o.Seed,
 		RawNames: t.own.Get("names") == "raw", Auth: t.zookeeperAuth()})
 	return opened(below(o.Prefix, d), err, nothing)
 }

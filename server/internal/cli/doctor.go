@@ -54,6 +54,7 @@ func (a *app) doctor(ctx context.Context, o doctor.Options, all bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout+o.Watch)
 	defer cancel()
+	o.Prefix = a.prefix
 	r, err := doctor.Examine(ctx, a.url(), o)
 	var url *backend.URLError
 	var ttl *backend.TTLError

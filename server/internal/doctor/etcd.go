@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,11 +14,16 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
-type etcdPatient struct{ client *clientv3.Client }
+type etcdPatient struct {
+	client *clientv3.Client
+	prefix string
+}
 
-func dialEtcd(ctx context.Context, a address, _ Options) (patient, error) {
+func dialEtcd(ctx context.Context, a address, o Options) (patient, error) {
 	if err := answers(ctx, a.hosts); err != nil {
 		return nil, err // the client would go on trying
 	}
@@ -30,7 +36,7 @@ func dialEtcd(ctx context.Context, a address, _ Options) (patient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &etcdPatient{c}, nil
+	return &etcdPatient{c, o.Prefix}, nil
 }
 
 // answers is nil if one of the addresses accepts a connection.
@@ -82,6 +88,24 @@ func (p *etcdPatient) look(ctx context.Context, r *Report) error {
 		return err
 	}
 	etcdFindings(r, f)
+	return p.tokens(ctx, r)
+}
+
+// tokens judges where tokens start, as a driver does that opens.
+func (p *etcdPatient) tokens(ctx context.Context, r *Report) error {
+	reply, err := p.client.Get(ctx, p.prefix+driver.BaseName)
+	if err != nil || len(reply.Kvs) == 0 {
+		return err
+	}
+	base, err := strconv.ParseInt(string(reply.Kvs[0].Value), 10, 64)
+	if err == nil {
+		err = driver.Plausible(base+reply.Header.Revision, time.Now())
+	}
+	if err != nil {
+		r.add("etcd.tokens", Critical, "%v", err)
+		return nil
+	}
+	r.add("etcd.tokens", OK, "they start at the clock")
 	return nil
 }
 

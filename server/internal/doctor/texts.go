@@ -28,6 +28,7 @@ var texts = map[string]text{
 	"etcd.apply":   {"a member that lags grants late and tells losses late", "look at its disk and its load"},
 	"etcd.quota":   {"at the quota every write is refused, also renewals of who waits", "compact and defragment, or raise --quota-backend-bytes"},
 	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, mend the cause, then disarm it"},
+	"etcd.tokens":  {"guards refuse tokens that are more than a day beyond their clock, and drivers do not open", "correct the wrong clock, then run interlock tokens repair --reason TEXT"},
 	"etcd.auth":    {"whoever reaches the server can delete locks", "turn authentication on, and TLS"},
 
 	"postgres.version":     {"older servers do not end idle sessions, by which dead holders are noticed", "upgrade to 14 or later"},

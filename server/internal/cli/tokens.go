@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+func (a *app) tokensCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "tokens", Short: "Repair where tokens start, or move them here",
+		Example: `  interlock tokens repair --reason "a host was dated 2031"
+  interlock tokens move --from redis://old:6379 --backend etcd://new:2379`,
+		Args: isGroup,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.repairCommand(), a.moveCommand())
+	return c
+}
+
+func (a *app) repairCommand() *cobra.Command {
+	var reason, by string
+	c := &cobra.Command{
+		Use: "repair --reason TEXT", Short: "Lower a base of tokens that no guard accepts", Args: noArgs,
+		Example: `  interlock tokens repair --reason "a host was dated 2031"`,
+		Long: `If the tokens of a namespace are more than a day beyond the clock, guards refuse them
+and drivers do not open. This command sets the base to the clock, if it is implausible,
+and records who did it and why. Stop the process with the wrong clock first.
+
+Tokens fall by this. For each guard that accepted one of the high tokens, run
+"interlock guard rebase".`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkReason(reason); err != nil {
+				return err
+			}
+			r := &driver.Repair{Reason: reason, By: by}
+			done := repaired{Reason: reason, By: by}
+			r.Lowered = func(before, after int64) { done.Repaired, done.Before, done.After = true, before, after }
+			if err := a.reseed(c.Context(), driver.Seed{Repair: r}); err != nil {
+				return err
+			}
+			if !done.Repaired {
+				return a.print(done, line("the tokens are plausible, nothing was changed\n"))
+			}
+			return a.print(done, line("repaired by %s: tokens started at %s, and start at %s now\n", by, timeOf(done.Before), timeOf(done.After)))
+		},
+	}
+	c.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
+	c.Flags().StringVar(&by, "by", whoami(), "author, for the audit log")
+	return c
+}
+
+// repaired is the JSON form; docs/cli.md promises it.
+type repaired struct {
+	Repaired bool   `json:"repaired"`
+	Before   int64  `json:"before,omitempty"` // counters
+	After    int64  `json:"after,omitempty"`
+	Reason   string `json:"reason"`
+	By       string `json:"by"`
+}
+
+func timeOf(counter int64) string {
+	return time.UnixMicro(interlock.EpochUnixMicro + counter).UTC().Format(time.DateTime)
+}
+
+// reseed opens the backend with a seed, and closes it again.
+func (a *app) reseed(ctx context.Context, seed driver.Seed) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	l, err := target.Locks(ctx, backend.Options{Prefix: a.prefix, Seed: seed})
+	if err != nil {
+		return a.unreached(target, err)
+	}
+	if err := l.Close(ctx); err != nil {
+		a.say("warning: disconnecting from %v: %v", target, err)
+	}
+	return nil
+}
+
+func (a *app) moveCommand() *cobra.Command {
+	var from string
+	c := &cobra.Command{
+		Use: "move --from URL", Short: "Start tokens above those of another backend", Args: noArgs,
+		Example: `  interlock tokens move --from redis://old:6379 --backend etcd://new:2379`,
+		Long: `Locks move to another backend in three steps:
+
+  1. Stop every process that uses the old backend.
+  2. Run this command. It reads the highest token of the old backend, and raises the
+     base of the new one above it.
+  3. Start the processes with the new backend.
+
+Guards then accept every token of the new backend. The old backend is not changed,
+but for one grant of a lock of its own.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if from == "" {
+				return usage("--from names the backend that is left")
+			}
+			last, err := a.highest(c.Context(), from)
+			if err != nil {
+				return err
+			}
+			if err := a.reseed(c.Context(), driver.Seed{After: last}); err != nil {
+				return err
+			}
+			return a.print(struct {
+				After interlock.Token `json:"after,string"`
+			}{last}, line("tokens start above %v now\n", last))
+		},
+	}
+	c.Flags().StringVar(&from, "from", "", "the backend that is left, a `URL`")
+	return c
+}
+
+// moveMargin is what tokens of the old backend may be above the highest that it
+// shows: those of names that nobody holds now.
+const moveMargin = time.Minute
+
+// highest is a token above all that a backend has issued: of a grant of this moment
+// and of what is held, and a margin.
+func (a *app) highest(ctx context.Context, from string) (interlock.Token, error) {
+	target, err := backend.Parse(from)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	l, err := target.Locks(ctx, backend.Options{Prefix: a.prefix})
+	if err != nil {
+		return 0, a.unreached(target, err)
+	}
+	defer l.Close(context.WithoutCancel(ctx))
+	owner := "move/" + whoami()
+	g, err := l.Acquire(ctx, driver.Request{Name: "interlock/move", Owner: owner})
+	if err != nil {
+		return 0, a.unreached(target, err)
+	}
+	if err := l.Release(ctx, "interlock/move", owner); err != nil {
+		return 0, a.unreached(target, err)
+	}
+	top := g.Token
+	held, _, err := l.Locks(ctx, "", moveLimit)
+	if err != nil {
+		return 0, a.unreached(target, err)
+	}
+	for _, state := range held {
+		if state.Holder != nil {
+			top = max(top, state.Holder.Token)
+		}
+	}
+	return interlock.NewToken(top.Counter()+moveMargin.Microseconds(), 0)
+}
+
+// moveLimit is how many held locks are looked at.
+const moveLimit = 100_000
