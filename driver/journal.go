@@ -89,6 +89,7 @@ type Journal interface {
 	JournalWriter
 	JournalReader
 	JournalKeeper
+	JournalSharder
 }
 
 // JournalWriter is how a journal grows.
@@ -148,6 +149,16 @@ type JournalKeeper interface {
 	// Unscheduled counts the unfinished transactions that the due index does not
 	// show. Anything but 0 is a defect of the store or of who changed it by hand.
 	Unscheduled(ctx context.Context) (int, error)
+}
+
+// JournalSharder keeps over how many shards the transactions are spread, and changes it.
+type JournalSharder interface {
+	// Shards makes the stored number to if it is from, and to is not 0; it returns the
+	// number that is stored then. 0 stands for none. The store reads nothing into it.
+	Shards(ctx context.Context, from, to int) (int, error)
+	// Reassign moves an unfinished transaction to another shard, unless it is not at the
+	// head's position or in its shard any more. It checks no epoch.
+	Reassign(ctx context.Context, h Head, shard int) error
 }
 
 // ShardName names a shard in errors.

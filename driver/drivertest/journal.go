@@ -55,6 +55,8 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"RipeLeavesNoneOut", 0, testRipeLeavesNoneOut},
 		{"ForgetTakesWhatEnded", 0, testForgetTakesWhatEnded},
 		{"KeepRefreshes", 0, testKeepRefreshes},
+		{"NumberOfShards", 0, testNumberOfShards},
+		{"Reassign", 0, testReassign},
 		{"NothingIsUnscheduled", 0, testNothingIsUnscheduled},
 	} {
 		tests = append(tests, storeTest[driver.Journal]{c.name, c.needs, func(s *storeScene[driver.Journal]) {
@@ -96,6 +98,11 @@ func records(kinds ...string) []driver.Record {
 // begin is the first append of a transaction in shard 0.
 func (s *journalScene) begin(transaction string, due time.Time) driver.Append {
 	return driver.Append{Transaction: transaction, Type: "order", Records: records("begin"), Due: due}
+}
+
+// appendAfter is one more record of a transaction in shard 0.
+func (s *journalScene) appendAfter(transaction string, after int64, due time.Time) driver.Append {
+	return driver.Append{Transaction: transaction, After: after, Records: records("more"), Due: due}
 }
 
 // append does one append.

@@ -21,6 +21,7 @@ type Journal struct {
 	epochs       map[int]interlock.Token
 	transactions map[string]*transaction
 	payloads     map[payloadKey]payload
+	shards       int
 }
 
 type transaction struct {
@@ -272,6 +273,32 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int,
 		}
 	}
 	return n, nil
+}
+
+// Shards keeps the number of shards; see driver.JournalSharder.
+func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
+	if err := asking(ctx, "read shards", "all"); err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if to != 0 && j.shards == from {
+		j.shards = to
+	}
+	return j.shards, nil
+}
+
+// Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
+func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error {
+	if err := asking(ctx, "reassign", h.Transaction); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if t := j.transactions[h.Transaction]; t != nil && t.head.Ended.IsZero() && t.head.Position == h.Position && t.head.Shard == h.Shard {
+		t.head.Shard = shard
+	}
+	return nil
 }
 
 // Unscheduled is 0: the due index of this journal is the heads themselves.

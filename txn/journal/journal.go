@@ -31,6 +31,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -51,7 +52,8 @@ var ErrMoved = errors.New("somebody else has appended to the transaction")
 // Options of a journal; nil and the zero value work.
 type Options struct {
 	// Shards is over how many shards transactions are spread; 0 means 64, at most
-	// 4096. It must be the same for all who use the store, for ever.
+	// 4096. It is stored by who uses the journal first, and must be the same for all;
+	// another number is refused with a [*ShardsError]. [SetShards] changes it.
 	Shards int
 	// Inline is the most bytes of an entry's data that stand in its record; what is
 	// longer is kept beside it. 0 means 4096, at most driver.MaxRecord - 1.
@@ -75,7 +77,7 @@ func (o *Options) resolve() (Options, error) {
 		byDefault int
 		name      string
 		most      int
-	}{{&r.Shards, 64, "Shards", 4096}, {&r.Inline, 4096, "Inline", driver.MaxRecord - 1}, {&r.Group, 100, "Group", 1000}, {&r.Requests, 2, "Requests", 100}} {
+	}{{&r.Shards, 64, "Shards", maxShards}, {&r.Inline, 4096, "Inline", driver.MaxRecord - 1}, {&r.Group, 100, "Group", 1000}, {&r.Requests, 2, "Requests", 100}} {
 		if *d.value == 0 {
 			*d.value = d.byDefault
 		}
@@ -97,6 +99,7 @@ type Journal struct {
 	life    context.Context // of requests that outlast their callers
 	end     context.CancelFunc
 	work    sync.WaitGroup
+	agreed  atomic.Bool // Options.Shards is the store's number
 
 	mu      sync.Mutex
 	waiting []*waiter
@@ -132,10 +135,12 @@ func (j *Journal) Shards() int { return j.options.Shards }
 
 // ShardOf is the shard of a transaction, from 0: FNV-1a of its id, modulo the
 // number of shards.
-func (j *Journal) ShardOf(transaction string) int {
+func (j *Journal) ShardOf(transaction string) int { return shardOf(transaction, j.options.Shards) }
+
+func shardOf(transaction string, shards int) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(transaction))
-	return int(h.Sum32() % uint32(j.options.Shards))
+	return int(h.Sum32() % uint32(shards))
 }
 
 // Begin makes a transaction of a type (at most 255 bytes) with its first entries,
@@ -147,6 +152,11 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
 	if due.IsZero() {
 		return nil, failure.Bug("begin", id, "when it is due is not said")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, j.options.Patience, errPatience)
+	defer cancel()
+	if err := j.agreeOnce(ctx); err != nil {
+		return nil, err
 	}
 	if err := l.append(ctx, due, entries); err != nil {
 		return nil, err

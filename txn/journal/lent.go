@@ -23,6 +23,8 @@ type TxStore interface {
 	FirstIn(ctx context.Context, db driver.SQL, transaction string) (driver.Head, driver.Record, error)
 	// PayloadIn reads a payload, and nil if there is none.
 	PayloadIn(ctx context.Context, db driver.SQL, transaction string, sum []byte) ([]byte, error)
+	// ShardsIn reads the number of shards that is stored, and 0 if none is.
+	ShardsIn(ctx context.Context, db driver.SQL) (int, error)
 }
 
 // BeginIn is [Journal.Begin] within a transaction of the user's on the database of the
@@ -32,6 +34,9 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
 	if due.IsZero() {
 		return failure.Bug("begin", id, "when it is due is not said")
+	}
+	if err := j.agreeIn(ctx, s, db); err != nil {
+		return err
 	}
 	_, err := l.AppendIn(ctx, s, db, due, entries...)
 	var elsewhere *driver.PositionError

@@ -30,6 +30,9 @@ func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard
 	if err := s.holds(); err != nil {
 		return nil, err
 	}
+	if err := j.CheckShards(ctx); err != nil {
+		return nil, err
+	}
 	if err := j.store.Enter(ctx, shard, s.epoch); err != nil {
 		return nil, err
 	}

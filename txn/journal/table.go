@@ -36,18 +36,18 @@ func NewTable[T any](db driver.BeginnerAt[T], name string) *Table[T] {
 
 // tables are the quoted names in one database.
 type tables struct {
-	heads, records, payloads string
-	marks                    fence.Table
-	dialect                  driver.Dialect
-	oid                      string // of the table of heads, on PostgreSQL
-	now                      string // the database's clock, in microseconds since 1970
-	skip                     string // ends a query that locks rows but for those that are locked
-	lent                     bool   // the transaction is the user's: it may wait for others
+	heads, records, payloads, layout string
+	marks                            fence.Table
+	dialect                          driver.Dialect
+	oid                              string // of the table of heads, on PostgreSQL
+	now                              string // the database's clock, in microseconds since 1970
+	skip                             string // ends a query that locks rows but for those that are locked
+	lent                             bool   // the transaction is the user's: it may wait for others
 }
 
 func (t *Table[T]) in(d driver.Dialect) (n tables, err error) {
 	n = tables{marks: fence.Table{Name: t.name + "_shard"}, dialect: d, skip: "for update skip locked"}
-	for suffix, name := range map[string]*string{"": &n.records, "_head": &n.heads, "_payload": &n.payloads} {
+	for suffix, name := range map[string]*string{"": &n.records, "_head": &n.heads, "_payload": &n.payloads, "_layout": &n.layout} {
 		if *name, err = sqltext.Identifier(d, t.name, suffix); err != nil {
 			return n, err
 		}
@@ -105,6 +105,9 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 			data ` + bytes + `,
 			kept bigint not null,
 			primary key (id, sum))` + engine,
+		`create table if not exists ` + n.layout + ` (
+			id int not null primary key,
+			shards bigint not null)` + engine,
 	}
 	for _, index := range []struct{ name, on string }{{"_due", "(shard, due, id)"}, {"_ended", "(ended)"}} {
 		name, err := sqltext.Identifier(n.dialect, t.name[strings.LastIndexByte(t.name, '.')+1:], index.name)

@@ -69,6 +69,10 @@ func (r *ram) PayloadIn(ctx context.Context, _ driver.SQL, id string, sum []byte
 	return r.store.Payload(ctx, id, sum)
 }
 
+func (r *ram) ShardsIn(ctx context.Context, _ driver.SQL) (int, error) {
+	return r.store.Shards(ctx, 0, 0)
+}
+
 func (t *ramTx) Rollback(context.Context) error { return nil }
 
 func (t *ramTx) Commit(ctx context.Context) error {

@@ -79,6 +79,8 @@ func (l *ledger) refused(t backend.Target, err error) error {
 			where += ", " + l.name
 		}
 		return fail(exitFailed, "%w (on %s: --backend and --journal name another)", err, where)
+	case errors.As(err, new(*journal.ShardsError)):
+		return fail(exitConfig, "%w", err)
 	case errors.Is(err, saga.ErrState), errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch):
 		return fail(exitFailed, "%w", err)
 	}
@@ -97,6 +99,6 @@ func (a *app) sagaCommand() *cobra.Command {
 	}
 	l.add(c)
 	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand())
+		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand(), l.sagaShardsCommand())
 	return c
 }

@@ -98,6 +98,9 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 		return nil, err
 	}
 	s.closing(func() { _ = j.Close() })
+	if err := j.CheckShards(ctx); err != nil {
+		return nil, err
+	}
 	s.coordinator, err = coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{
 		Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
 	}})

@@ -1,0 +1,80 @@
+package drivertest
+
+import (
+	"sync"
+	"time"
+)
+
+// testNumberOfShards: the first number stays until it is changed by who knows it.
+func testNumberOfShards(s *journalScene) {
+	set := func(from, to, want int) {
+		s.Helper()
+		if got, err := s.open().Shards(s.Context(), from, to); got != want || err != nil {
+			s.Fatalf("from %d to %d: %d, %v; want %d", from, to, got, err, want)
+		}
+	}
+	set(0, 0, 0)
+	set(5, 6, 0)
+	var together sync.WaitGroup
+	for i := range 4 {
+		j := s.open()
+		together.Go(func() {
+			if _, err := j.Shards(s.Context(), 0, i+1); err != nil {
+				s.Errorf("%d first: %v", i+1, err)
+			}
+		})
+	}
+	together.Wait()
+	first, err := s.journal.Shards(s.Context(), 0, 0)
+	if err != nil || first < 1 || first > 4 {
+		s.Fatalf("stored %d, %v", first, err)
+	}
+	set(0, 9, first)
+	set(first, -7, -7)
+	set(first, 9, -7)
+	set(-7, 7, 7)
+	set(0, 0, 7)
+}
+
+// testReassign: an unfinished transaction moves with its due time, and one that has moved on
+// or ended stays.
+func testReassign(s *journalScene) {
+	s.mustAppend(s.begin("t", s.at(time.Second)))
+	s.mustAppend(s.begin("ended", s.at(0)))
+	old, _ := s.read("t")
+	s.mustAppend(s.appendAfter("t", 1, s.at(time.Minute)))
+	reassign := func(name string, position int64, shard int) {
+		s.Helper()
+		head, _ := s.read(name)
+		if position > 0 {
+			head = old
+		}
+		if err := s.journal.Reassign(s.Context(), head, shard); err != nil {
+			s.Fatal(err)
+		}
+	}
+	reassign("t", old.Position, 5)
+	if head, _ := s.read("t"); head.Shard != 0 {
+		s.Fatalf("by an old head it has come to %+v", head)
+	}
+	reassign("t", 0, 5)
+	s.mustBeDue(5, "t")
+	head := s.mustStand("t", s.at(time.Minute), "begin", "more")
+	if head.Shard != 5 || head.Type != "order" || head.Began != old.Began {
+		s.Fatalf("reassigned: %+v, was %+v", head, old)
+	}
+	epoch := s.enter(5, 1)
+	if heads, err := s.journal.Claim(s.Context(), 5, epoch, s.at(time.Hour), s.at(2*time.Hour), 9); err != nil || len(heads) != 1 {
+		s.Fatalf("claimed %+v, %v", heads, err)
+	}
+	end := s.appendAfter("ended", 1, time.Time{})
+	s.mustAppend(end)
+	reassign("ended", 0, 5)
+	if head, _ := s.read("ended"); head.Shard != 0 {
+		s.Errorf("what has ended is in shard %d", head.Shard)
+	}
+	s.mustBeDue(0)
+	if n, err := s.journal.Unscheduled(s.Context()); n != 0 || err != nil {
+		s.Errorf("%d unscheduled, %v", n, err)
+	}
+}

@@ -1,0 +1,65 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Shards keeps the number of shards; see driver.JournalSharder.
+func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
+	const op, name = "read shards", "all"
+	key := j.prefix + "shards"
+	is := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	if from != 0 {
+		is = clientv3.Compare(clientv3.Value(key), "=", strconv.Itoa(from))
+	}
+	get := []clientv3.Op{clientv3.OpGet(key)}
+	then := get
+	if to != 0 {
+		then = []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(to))}
+	}
+	reply, err := j.do(ctx, op, name, []clientv3.Cmp{is}, then, get)
+	if err != nil || reply.Succeeded && to != 0 {
+		return to, err
+	}
+	kvs := reply.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(string(kvs[0].Value))
+	if err != nil {
+		return 0, journalError(op, name, interlock.Definite, fmt.Errorf("key %q holds no number but %.40q", key, kvs[0].Value))
+	}
+	return n, nil
+}
+
+// Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
+func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error {
+	const op = "reassign"
+	id := h.Transaction
+	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.headKey(id)), clientv3.OpGet(j.aboutKey(id))}, nil)
+	if err != nil {
+		return err
+	}
+	p, err := j.readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
+	if err != nil {
+		return journalError(op, id, interlock.Definite, err)
+	}
+	if p.Position != h.Position || p.Shard != h.Shard || !p.Ended.IsZero() || p.Shard == shard {
+		return nil
+	}
+	moved := p.Head
+	moved.Shard = shard
+	// The head is written too, so that nothing that looked at it before changes it after.
+	_, err = j.do(ctx, op, id, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(id)), "=", p.revision)}, []clientv3.Op{
+		clientv3.OpDelete(j.dueKey(p.Head)), clientv3.OpPut(j.dueKey(moved), ""),
+		clientv3.OpPut(j.aboutKey(id), aboutText(shard, p.Began, p.Type)), clientv3.OpPut(j.headKey(id), headText(moved)),
+	}, nil)
+	return err
+}

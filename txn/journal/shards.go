@@ -1,0 +1,164 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// A ShardsError is the refusal to use a journal that was opened with another number of
+// shards than it has: what would begin in a wrong shard would not be driven.
+type ShardsError struct {
+	Stored int // which the journal has; below zero while it is changed to -Stored
+	Opened int // Options.Shards
+}
+
+// Error names both numbers, and what to do.
+func (e *ShardsError) Error() string {
+	if e.Stored < 0 {
+		return fmt.Sprintf("a change of the journal to %d shards was begun and has not ended; complete it by SetShards, or `interlock saga shards --set %d`", -e.Stored, -e.Stored)
+	}
+	return fmt.Sprintf("the journal has %d shards and was opened with %d; open it with %d, or stop all that use it and change the number by SetShards, or `interlock saga shards --set %d`",
+		e.Stored, e.Opened, e.Stored, e.Opened)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ShardsError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// CheckShards stores Options.Shards if the journal has no number of shards yet. If it has
+// another one the error is a [*ShardsError]. [Journal.Own] and the first [Journal.Begin]
+// call it.
+func (j *Journal) CheckShards(ctx context.Context) error {
+	stored, err := j.store.Shards(ctx, 0, j.options.Shards)
+	if err != nil {
+		return err
+	}
+	return j.agree(stored)
+}
+
+// agree refuses a stored number that is not that of the options.
+func (j *Journal) agree(stored int) error {
+	if stored != j.options.Shards {
+		return &ShardsError{Stored: stored, Opened: j.options.Shards}
+	}
+	j.agreed.Store(true)
+	return nil
+}
+
+// agreeOnce is CheckShards before the first transaction that begins here.
+func (j *Journal) agreeOnce(ctx context.Context) error {
+	if j.agreed.Load() {
+		return nil
+	}
+	return j.try(ctx, func() error { return j.CheckShards(ctx) })
+}
+
+// agreeIn is agreeOnce within a transaction of the user's. It leaves it to others to store
+// the first number, which would be locked until that transaction ends.
+func (j *Journal) agreeIn(ctx context.Context, s TxStore, db driver.SQL) error {
+	if j.agreed.Load() {
+		return nil
+	}
+	stored, err := s.ShardsIn(ctx, db)
+	if err != nil || stored == 0 {
+		return err
+	}
+	return j.agree(stored)
+}
+
+// maxShards is the most that a journal can have.
+const maxShards = 4096
+
+// SetShards changes over how many shards a journal's transactions are spread, from 1 to
+// 4096, and returns how many unfinished transactions it moved. Stop all that use the
+// journal before, and open it with the new number afterwards: who owns a shard now will
+// write nothing more, but who begins transactions under the old number is not kept from it,
+// and what is begun so is not driven until SetShards is called again. If it fails, the
+// journal refuses to be used until it is called again with the same number.
+func SetShards(ctx context.Context, store driver.Journal, shards int) (moved int, err error) {
+	const op = "set shards"
+	if shards < 1 || shards > maxShards {
+		return 0, failure.Bug(op, "", "%d shards, and 1 to %d", shards, maxShards)
+	}
+	stored, err := store.Shards(ctx, 0, 0)
+	if err != nil {
+		return 0, err
+	}
+	if stored < 0 && stored != -shards {
+		return 0, &ShardsError{Stored: stored, Opened: shards}
+	}
+	if now, err := store.Shards(ctx, stored, -shards); err != nil || now != -shards {
+		return 0, errors.Join(err, changing(now, shards))
+	}
+	// All that can have been in use, also by a change that has not ended.
+	for shard := range max(stored, shards, maxIfUnknown(stored)) {
+		if err := fenceOff(ctx, store, shard); err != nil {
+			return moved, err
+		}
+		n, err := move(ctx, store, shard, shards)
+		if moved += n; err != nil {
+			return moved, err
+		}
+	}
+	now, err := store.Shards(ctx, -shards, shards)
+	if err == nil && now != shards {
+		err = changing(now, shards)
+	}
+	return moved, err
+}
+
+// maxIfUnknown is how many shards a journal can have had that does not say.
+func maxIfUnknown(stored int) int {
+	if stored > 0 {
+		return 0
+	}
+	return maxShards
+}
+
+// changing refuses a change beside another one.
+func changing(stored, shards int) error {
+	if stored == -shards {
+		return nil
+	}
+	return &ShardsError{Stored: stored, Opened: shards}
+}
+
+// fenceOff keeps the owner of a shard from writing. The owner's successor gets a token with a
+// higher counter, and can.
+func fenceOff(ctx context.Context, store driver.Journal, shard int) error {
+	first, err := interlock.NewToken(1, 0)
+	if err != nil {
+		return err
+	}
+	var stale *interlock.StaleTokenError
+	for err = store.Enter(ctx, shard, first); errors.As(err, &stale); {
+		last := stale.Seen | interlock.MaxSub
+		if err = store.Enter(ctx, shard, last); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// move puts what is unfinished in a shard where it is to be.
+func move(ctx context.Context, store driver.Journal, shard, shards int) (moved int, err error) {
+	s := &Shard{journal: &Journal{store: store}, number: shard}
+	for head, err := range s.Unfinished(ctx) {
+		if err != nil {
+			return moved, err
+		}
+		to := shardOf(head.Transaction, shards)
+		if to == shard {
+			continue
+		}
+		if err := store.Reassign(ctx, head, to); err != nil {
+			return moved, err
+		}
+		moved++
+	}
+	return moved, nil
+}

@@ -1,0 +1,114 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestShardsMustMatch: who opens a journal with another number of shards than it has can
+// neither begin a transaction nor own a shard, and learns both numbers.
+func TestShardsMustMatch(t *testing.T) {
+	store := memory.NewJournal()
+	_, err := open(t, store, &journal.Options{Shards: 64}).Begin(t.Context(), "t", "", due, says("begin")...)
+	ok(t, err)
+	other := open(t, store, &journal.Options{Shards: 32})
+	_, err = other.Begin(t.Context(), "u", "", due, says("begin")...)
+	mustMismatch(t, err, 64, 32)
+	_, err = other.Own(t.Context(), grant(1), 0)
+	mustMismatch(t, err, 64, 32)
+	mustMismatch(t, other.CheckShards(t.Context()), 64, 32)
+	_, err = open(t, store, nil).Own(t.Context(), grant(1), 0)
+	ok(t, err)
+}
+
+func mustMismatch(t *testing.T, err error, stored, opened int) {
+	t.Helper()
+	wantKind(t, err, interlock.Definite, nil)
+	var shards *journal.ShardsError
+	if !errors.As(err, &shards) || shards.Stored != stored || shards.Opened != opened ||
+		!strings.Contains(err.Error(), strings.TrimPrefix(fmt.Sprint(stored), "-")) || !strings.Contains(err.Error(), fmt.Sprint(opened)) {
+		t.Errorf("%v, want %d and %d", err, stored, opened)
+	}
+}
+
+// TestShardsInALentTransaction: a start in the user's transaction is refused as well.
+func TestShardsInALentTransaction(t *testing.T) {
+	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
+		db := openDB(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		tx := db.Begun(t, driver.ReadCommitted)
+		ok(t, open(t, table, &journal.Options{Shards: 8}).BeginIn(t.Context(), table, tx, "first", "", due, says("begin")...))
+		ok(t, tx.Commit(t.Context()))
+		ok(t, open(t, table, &journal.Options{Shards: 64}).CheckShards(t.Context()))
+		tx = db.Begun(t, driver.ReadCommitted)
+		mustMismatch(t, open(t, table, &journal.Options{Shards: 32}).BeginIn(t.Context(), table, tx, "t", "", due, says("begin")...), 64, 32)
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestSetShards: after a planned change every unfinished transaction is in the shard of its
+// id, a former owner writes nothing, and its successor does. A change that was cut off is
+// completed by the same call, and keeps the journal from being used until then.
+func TestSetShards(t *testing.T) {
+	store := memory.NewJournal()
+	j := open(t, store, &journal.Options{Shards: 8})
+	for i := range 50 {
+		log, err := j.Begin(t.Context(), fmt.Sprint("t", i), "", due, says("begin")...)
+		ok(t, err)
+		if i%5 == 0 {
+			ok(t, log.End(t.Context(), says("end")...))
+		}
+	}
+	shard, err := j.Own(t.Context(), grant(1), j.ShardOf("t1"))
+	ok(t, err)
+	mine, _, err := shard.Open(t.Context(), "t1")
+	ok(t, err)
+
+	cut := &cutOff{Journal: store, left: 10}
+	if moved, err := journal.SetShards(t.Context(), cut, 5); err == nil || moved != 10 {
+		t.Fatalf("%d moved, %v", moved, err)
+	}
+	mustMismatch(t, open(t, store, &journal.Options{Shards: 5}).CheckShards(t.Context()), -5, 5)
+	if _, err := journal.SetShards(t.Context(), store, 6); err == nil {
+		t.Error("another change began beside it")
+	}
+	_, err = journal.SetShards(t.Context(), store, 5)
+	ok(t, err)
+
+	after := open(t, store, &journal.Options{Shards: 5})
+	heads, err := after.Heads(t.Context(), "", 100)
+	ok(t, err)
+	for _, h := range heads {
+		if h.Ended.IsZero() && h.Shard != after.ShardOf(h.Transaction) {
+			t.Errorf("%s is in shard %d, not in %d", h.Transaction, h.Shard, after.ShardOf(h.Transaction))
+		}
+	}
+	wantKind(t, mine.Append(t.Context(), due, says("late")...), interlock.Definite, interlock.ErrStaleToken)
+	shard, err = after.Own(t.Context(), grant(2), after.ShardOf("t1"))
+	ok(t, err)
+	log, _, err := shard.Open(t.Context(), "t1")
+	ok(t, err)
+	ok(t, log.Append(t.Context(), due, says("sent")...))
+}
+
+// cutOff is a store that fails after so many moves.
+type cutOff struct {
+	*memory.Journal
+	left int
+}
+
+func (c *cutOff) Reassign(ctx context.Context, h driver.Head, shard int) error {
+	if c.left--; c.left < 0 {
+		return &interlock.Error{Op: "reassign", Kind: interlock.Retryable, Err: errors.New("cut off")}
+	}
+	return c.Journal.Reassign(ctx, h, shard)
+}

@@ -1,0 +1,74 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// Shards keeps the number of shards; see driver.JournalSharder.
+func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err error) {
+	err = t.within(ctx, "read shards", t.name, driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+		if err := n.setShards(ctx, db, int64(from), int64(to)); err != nil {
+			return err
+		}
+		stored, err = n.shards(ctx, db)
+		return err
+	})
+	return stored, t.unmade(err)
+}
+
+func (n tables) setShards(ctx context.Context, db driver.SQL, from, to int64) error {
+	query, args := `update `+n.layout+` set shards = `+n.parameter(1)+` where id = 1 and shards = `+n.parameter(2), []any{to, from}
+	if from == 0 {
+		query, args = `insert into `+n.layout+` (id, shards) values (1, `+n.parameter(1)+`) on conflict (id) do nothing`, args[:1]
+		if n.dialect == driver.MariaDB {
+			query = `insert ignore into ` + n.layout + ` (id, shards) values (1, ?)`
+		}
+	}
+	if to == 0 {
+		return nil
+	}
+	_, err := db.Exec(ctx, query, args...)
+	return err
+}
+
+func (n tables) shards(ctx context.Context, db driver.SQL) (stored int, err error) {
+	err = db.Query(ctx, `select shards from `+n.layout+` where id = 1`, nil, func(scan func(...any) error) error {
+		var shards int64
+		err := scan(&shards)
+		stored = int(shards)
+		return err
+	})
+	return stored, err
+}
+
+// ShardsIn reads the number of shards in a transaction of the user's; see [TxStore].
+func (t *Table[T]) ShardsIn(ctx context.Context, db driver.SQL) (int, error) {
+	n, err := t.lend(db)
+	if err != nil {
+		return 0, err
+	}
+	stored, err := n.shards(ctx, db)
+	return stored, t.unmade(failure.About("read shards", t.name, err))
+}
+
+// unmade says what to do about a table that an older version has not created.
+func (t *Table[T]) unmade(err error) error {
+	if failure.MissingTable(err) {
+		return &interlock.Error{Op: "read shards", Name: t.name, Kind: interlock.Definite, Err: fmt.Errorf("a table of the journal is missing; create it with Table.Create: %w", err)}
+	}
+	return err
+}
+
+// Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
+func (t *Table[T]) Reassign(ctx context.Context, h driver.Head, shard int) error {
+	return t.within(ctx, "reassign", h.Transaction, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		_, err := db.Exec(ctx, `update `+n.heads+` set shard = `+n.parameter(1)+` where id = `+n.parameter(2)+` and position = `+n.parameter(3)+
+			` and shard = `+n.parameter(4)+` and ended is null`, int64(shard), h.Transaction, h.Position, int64(h.Shard))
+		return err
+	})
+}
