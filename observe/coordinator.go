@@ -1,6 +1,9 @@
 package observe
 
-import "log/slog"
+import (
+	"log/slog"
+	"time"
+)
 
 // Coordinator receives what goes wrong in a coordinator beside the calls of its
 // transactions. Every hook may be nil. Hooks must return at once and must not call
@@ -10,7 +13,9 @@ type Coordinator struct {
 	// nobody.
 	Log *slog.Logger
 
-	Failed func(CoordinatorFailed)
+	Failed  func(CoordinatorFailed)
+	Foreign func(CoordinatorForeign)
+	Hung    func(CoordinatorHung)
 }
 
 // CoordinatorFailed: a transaction could not be driven, or a shard not be looked at.
@@ -19,4 +24,19 @@ type CoordinatorFailed struct {
 	Transaction string // empty if it concerns the shard
 	Shard       int
 	Err         error
+}
+
+// CoordinatorForeign: a transaction is due whose type this process does not know. It is
+// left to an owner of the shard that knows it, and reported again while it is due.
+type CoordinatorForeign struct {
+	Transaction, Type string
+	Shard             int
+}
+
+// CoordinatorHung: calls of a transaction did not return in time after serving ended. The
+// shard is released without them; what they return is not recorded.
+type CoordinatorHung struct {
+	Transaction string
+	Shard       int
+	After       time.Duration
 }

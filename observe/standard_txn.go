@@ -4,6 +4,8 @@ package observe
 func (h *Coordinator) WithDefaults() *Coordinator {
 	r := copyOf(h)
 	OnNil(&r.Failed, r.Log, warn, whenFailed("coordinator failed", func(e CoordinatorFailed) error { return e.Err }))
+	OnNil(&r.Foreign, r.Log, warn, always[CoordinatorForeign]("transaction of a type that this process does not know"))
+	OnNil(&r.Hung, r.Log, loud, always[CoordinatorHung]("calls do not return, their shard is released without them"))
 	return r
 }
 

@@ -57,6 +57,10 @@ func (c *Coordinator) count(n int) {
 // can be driven. One that is driven already is woken if somebody else has appended
 // to it. It is false when the server ends.
 func (s *server) start(head driver.Head, due bool) bool {
+	if !s.coordinator.knows(head.Type) {
+		s.leave(head.Transaction, head.Type)
+		return s.ctx.Err() == nil
+	}
 	t := s.take(head.Transaction)
 	if t == nil {
 		s.moved(head)
@@ -79,7 +83,8 @@ func (s *server) launch(t *Turn) bool {
 		s.release(t)
 		return false
 	}
-	s.work.Go(t.run) // close waits for it
+	s.running++ // close waits for it
+	go s.run(t)
 	s.mu.Unlock()
 	return true
 }

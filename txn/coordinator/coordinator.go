@@ -60,13 +60,14 @@ type Coordinator struct {
 	options Options
 	slots   chan struct{} // one for each transaction that is read or written
 
-	mu        sync.Mutex
-	protocols map[string]Protocol
-	servers   map[int]*server
-	waiters   map[string][]chan struct{}
-	targets   map[string]*target
-	held      int
-	scouted   time.Time // when a server last asked for all
+	mu         sync.Mutex
+	protocols  map[string]Protocol
+	servers    map[int]*server
+	waiters    map[string][]chan struct{}
+	targets    map[string]*target
+	held       int
+	foreigners map[string]foreigner // by their ids
+	scouted    time.Time            // when a server last asked for all
 }
 
 // New makes a coordinator on a journal, which stays open. It sends nothing.
@@ -78,7 +79,7 @@ func New(j *journal.Journal, o *Options) (*Coordinator, error) {
 	return &Coordinator{
 		journal: j, options: options, slots: make(chan struct{}, options.Concurrency),
 		protocols: map[string]Protocol{}, servers: map[int]*server{},
-		waiters: map[string][]chan struct{}{}, targets: map[string]*target{},
+		waiters: map[string][]chan struct{}{}, targets: map[string]*target{}, foreigners: map[string]foreigner{},
 	}, nil
 }
 
@@ -108,7 +109,7 @@ func (c *Coordinator) protocol(kind string) (Protocol, error) {
 	if p := c.protocols[name]; p != nil {
 		return p, nil
 	}
-	return nil, fmt.Errorf("it is a %q, and the coordinator was built without %q: add it", kind, name)
+	return nil, fmt.Errorf("%w: it is a %q, and the coordinator was built without %q", ErrForeign, kind, name)
 }
 
 // Journal is the one it works on.
@@ -150,9 +151,14 @@ func (c *Coordinator) Nudge(id string) {
 
 // Serve owns a shard of the journal under a claim, of claim/own or any fenced lock,
 // and drives its transactions until ctx or the claim ends, with what a former owner
-// left first. It returns the cause, once no call is under way any more: calls are told
-// by their contexts, and what they have achieved is still written if the claim lasts.
-// A coordinator serves a shard once at a time.
+// left first. It returns the cause, once no call is under way any more: their contexts
+// end, and what they have achieved is still written if the claim lasts. A coordinator
+// serves a shard once at a time.
+//
+// A call that does not return within Options.Drain is left, so that the claim can be
+// released and another owner go on: the hook Hung reports it. Its goroutine ends when the
+// call returns, keeps the place of its target until then, and appends nothing: the next
+// owner repeats the call, under the same key.
 func (c *Coordinator) Serve(ctx context.Context, claim interlock.Claim, shard int) error {
 	owned, err := c.journal.Own(ctx, claim, shard)
 	if err != nil {

@@ -320,6 +320,10 @@ func TestFailedDrive(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, e.Transaction+": "+e.Err.Error())
+		}, Foreign: func(e observe.CoordinatorForeign) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Transaction+": nobody knows "+e.Type)
 		}}
 		r := idle(t, nil, &Options{Recheck: time.Minute, Hooks: hooks}, nil)
 		var broken atomic.Bool
@@ -337,7 +341,7 @@ func TestFailedDrive(t *testing.T) {
 		mu.Lock()
 		text := strings.Join(told, "; ")
 		mu.Unlock()
-		if strings.Count(text, ";") != 1 || !strings.Contains(text, `built without "none"`) {
+		if strings.Count(text, ";") != 1 || !strings.Contains(text, `2: nobody knows none:x`) {
 			t.Fatal(text)
 		}
 		broken.Store(false)

@@ -29,6 +29,10 @@ type Options struct {
 	// after its last record; 0 means a minute. A new owner of the shard does not wait
 	// for it.
 	Recheck time.Duration
+	// Drain is how long Serve waits, once its context or the claim has ended, for calls
+	// that are under way; 0 means 30 seconds. Those that have not returned by then are left:
+	// see [Coordinator.Serve].
+	Drain time.Duration
 	// TakeOvers is after how many take-overs in a row a transaction becomes a dead letter
 	// if no call of it was answered in between: its owner seems to crash each time. 0 means
 	// 10, a number below zero never.
@@ -61,7 +65,7 @@ func (o *Options) resolve() (Options, error) {
 	for _, d := range []struct {
 		value     *time.Duration
 		byDefault time.Duration
-	}{{&r.Poll, time.Second}, {&r.Recheck, time.Minute}} {
+	}{{&r.Poll, time.Second}, {&r.Recheck, time.Minute}, {&r.Drain, 30 * time.Second}} {
 		if *d.value <= 0 {
 			*d.value = d.byDefault
 		}

@@ -63,6 +63,8 @@ func (t *Turn) rest() {
 	case lost(err):
 		t.server.failed(t.id, err)
 		t.server.fail(err)
+	case errors.Is(err, ErrForeign):
+		t.server.leave(t.id, t.Head().Type)
 	case errors.Is(err, journal.ErrMoved):
 		t.outrun.Store(true) // read again, and decide anew
 	case err != nil && !errors.Is(err, errCrowded):

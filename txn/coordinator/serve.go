@@ -2,11 +2,15 @@ package coordinator
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -19,15 +23,17 @@ type server struct {
 	fail        context.CancelCauseFunc
 	let         func()        // lets go of the claim's context
 	ripe        chan struct{} // holds one: something is due
-	work        sync.WaitGroup
 
-	mu     sync.Mutex
-	active map[string]*Turn // what is driven, or about to be
-	closed bool
+	mu      sync.Mutex
+	active  map[string]*Turn // what is driven, or about to be
+	running int              // turns that have a goroutine
+	closed  bool
+	drained chan struct{} // closed once it is, and nothing is running
+	over    bool          // nothing is appended any more
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
-	s := &server{coordinator: c, shard: shard, claim: claim, ripe: make(chan struct{}, 1), active: map[string]*Turn{}}
+	s := &server{coordinator: c, shard: shard, claim: claim, ripe: make(chan struct{}, 1), drained: make(chan struct{}), active: map[string]*Turn{}}
 	ctx, s.let = join.Context(ctx, claim.Context())
 	s.ctx, s.fail = context.WithCancelCause(ctx)
 	return s
@@ -59,14 +65,61 @@ func (s *server) watch() error {
 	}
 }
 
-// close waits until nothing is driven any more.
+// close waits until nothing is driven any more, or for as long as Options.Drain. What is
+// driven still then appends nothing.
 func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
+	if s.running == 0 {
+		close(s.drained)
+	}
 	s.mu.Unlock()
 	s.fail(interlock.ErrClosed)
-	s.work.Wait()
+	drain := s.coordinator.options.Drain
+	timer := time.NewTimer(drain)
+	defer timer.Stop()
+	select {
+	case <-s.drained:
+	case <-timer.C:
+		s.abandon(drain)
+	}
 	s.let()
+}
+
+// abandon reports what does not return, and lets it append nothing.
+func (s *server) abandon(after time.Duration) {
+	s.mu.Lock()
+	s.over = true
+	hung := slices.Sorted(maps.Keys(s.active))
+	s.mu.Unlock()
+	if f := s.coordinator.options.Hooks.Hung; f != nil {
+		for _, id := range hung {
+			f(observe.CoordinatorHung{Transaction: id, Shard: s.shard.Number(), After: after})
+		}
+	}
+}
+
+// run runs a turn, which was counted as running.
+func (s *server) run(t *Turn) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.running--; s.running == 0 && s.closed {
+			close(s.drained)
+		}
+	}()
+	t.run()
+}
+
+// released says that nothing may be appended any more, since the shard was released without
+// the turn that wants to.
+func (s *server) released() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return &interlock.Error{Op: "append", Name: driver.ShardName(s.shard.Number()), Kind: interlock.Definite, Err: interlock.ErrClosed}
+	}
+	return nil
 }
 
 // takeOver drives all that has not ended, as far as there is room. A store that cannot answer now is asked

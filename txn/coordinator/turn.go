@@ -117,6 +117,9 @@ func (t *Turn) Log() *journal.Log { return t.log }
 func (t *Turn) Write(do func(ctx context.Context) error) error { return t.write(do) }
 
 func (t *Turn) write(do func(ctx context.Context) error) error {
+	if err := t.server.released(); err != nil {
+		return err
+	}
 	err := do(context.WithoutCancel(t.server.ctx))
 	t.position.Store(t.log.Head().Position)
 	return err

@@ -111,6 +111,7 @@ type rig struct {
 	store  *memory.Journal
 	calls  *calls
 	claim  *claim
+	stop   context.CancelFunc
 	served chan error
 }
 
@@ -134,7 +135,7 @@ func (r *rig) serve(t *testing.T, n int64) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	r.claim, r.served = grant(n), served
+	r.claim, r.stop, r.served = grant(n), stop, served
 	c := r.claim
 	go func() { served <- r.Serve(ctx, c, 0) }()
 	synctest.Wait()
@@ -155,4 +156,12 @@ func (r *rig) ended(t *testing.T, id string) bool {
 	head, _, err := r.store.Read(t.Context(), id, 0)
 	ok(t, err)
 	return !head.Ended.IsZero()
+}
+
+// recordsOf is how many records a transaction has.
+func (r *rig) recordsOf(t *testing.T, id string) int {
+	t.Helper()
+	_, records, err := r.store.Read(t.Context(), id, 0)
+	ok(t, err)
+	return len(records)
 }

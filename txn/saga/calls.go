@@ -34,8 +34,8 @@ func (c *course) call(s *step, p *progress) *call {
 func (c *course) back(now time.Time) (move, error) {
 	undoing := c.m.undoing()
 	if len(undoing) == 0 {
-		err := c.note(now, true, journal.Entry{Kind: recordEnd})
-		return move{write: true, rest: true}, err
+		err := c.note(now, true, c.m.ending())
+		return move{write: true, rest: !c.m.notify}, err
 	}
 	var all []*call
 	var missing error

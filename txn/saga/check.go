@@ -17,7 +17,7 @@ const (
 // check finds what is wrong with a definition.
 func (p plan) check() error {
 	var problems []error
-	problems = append(problems, p.checkName())
+	problems = append(problems, p.checkName(), p.checkVersion())
 	if p.list == nil && p.body == nil {
 		return errors.Join(append(problems, p.checkStages(p.fixed))...)
 	}
@@ -92,7 +92,9 @@ func (p plan) checkStep(s step) error {
 	switch {
 	case s.sleep && s.grouped:
 		return p.wrong(s.key, "a wait stands alone; take it out of the group")
-	case s.sleep && s.wait <= 0:
+	case s.signal && (backed || s.pivot || s.local != nil):
+		return p.wrong(s.key, "it waits for a signal, which is neither undone nor a pivot")
+	case s.signal && s.wait < 0, s.sleep && !s.signal && s.wait <= 0:
 		return p.wrong(s.key, "it waits for no time; give it a duration above 0")
 	case s.sleep: // it needs no more
 	case s.act == nil && s.local == nil:
@@ -126,6 +128,8 @@ func (p plan) checkUndo(s step, undos map[string]string) error {
 func (p plan) checkPlace(s step, pivot, last string) error {
 	backed := s.undo != "" || s.back != nil
 	switch {
+	case s.signal && pivot != "" && s.wait > 0 && s.absent == nil:
+		return p.wrong(s.key, fmt.Sprintf("it stands behind the pivot %q and cannot fail; say by Else what it gives if no signal comes in time, or give it no time", pivot))
 	case s.sleep || s.act == nil && s.local == nil: // it may stand anywhere
 	case s.pivot && pivot != "":
 		return p.wrong(s.key, fmt.Sprintf("%q is a pivot already; a saga has one at most", pivot))

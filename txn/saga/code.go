@@ -103,7 +103,7 @@ func (c *code) fits(m *machine) error {
 			return c.differs(s.key, fmt.Sprintf("the function of %q asks for it in place %d, where %q was sent", c.plan.name, c.at.n, m.ahead(c.at.n).key))
 		case p.stage != c.at.n:
 			return c.differs(s.key, fmt.Sprintf("it was sent in place %d, and the function of %q asks for it in place %d", p.stage, c.plan.name, c.at.n))
-		case p.undo != s.undo || p.pivot != s.pivot || p.wait != s.sleep:
+		case p.undo != s.undo || p.pivot != s.pivot || p.wait != s.sleep || p.signal != s.signal:
 			return c.differs(s.key, fmt.Sprintf("it was sent with undo %q, pivot %v, and is called with undo %q, pivot %v", p.undo, p.pivot, s.undo, s.pivot))
 		case !s.sleep && p.input != nil && !p.edited && string(p.input) != string(s.input):
 			return c.differs(s.key, fmt.Sprintf("it was sent with other input than the function of %q has for it now: what differs from run to run belongs in a step", c.plan.name))

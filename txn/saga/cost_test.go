@@ -127,7 +127,7 @@ func TestFailingForEver(t *testing.T) {
 					t.Errorf("%d calls, %d appends", calls, r.store.appends)
 				}
 				appends, told := r.store.appends, 0
-				hooks := &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told++ }}
+				hooks := &observe.Coordinator{Foreign: func(observe.CoordinatorForeign) { told++ }}
 				other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
 				time.Sleep(4 * time.Hour)
 				other.stop()

@@ -32,17 +32,21 @@ type course struct {
 	since   time.Time       // of the first of them
 	forced  bool            // they have to be before anything else
 
+	reports int       // calls that reported the end, and failed
+	again   time.Time // when the next one is made
+
 	trials map[string]*trial // of what was called here
 	idle   map[string]bool   // what was sent here, and not called
 }
 
 // A move is what to do next: one of its fields, or to rest.
 type move struct {
-	write bool      // make what is pending durable
-	due   time.Time // and be due then
-	calls []*call   // make them
-	wait  time.Time // for that time, or until a target heals
-	rest  bool      // there is nothing to do, but to write
+	write  bool      // make what is pending durable
+	due    time.Time // and be due then
+	calls  []*call   // make them
+	report bool      // call who wants to know of the end
+	wait   time.Time // for that time, or until a target heals
+	rest   bool      // there is nothing to do, but to write
 }
 
 // stale is how old what is pending may become before the next call or wait; longer
@@ -119,6 +123,8 @@ func (c *course) wrote() { c.pending, c.forced = nil, false }
 func (c *course) next(now time.Time) (move, error) {
 	for {
 		switch {
+		case c.m.atEnd && !c.m.over:
+			return c.report(now)
 		case c.m.state.Final():
 			return move{write: len(c.pending) > 0, rest: true}, nil
 		case c.m.state == Undoing:
@@ -134,6 +140,9 @@ func (c *course) next(now time.Time) (move, error) {
 // now, of which what is next can be asked.
 func (c *course) onward(now time.Time) (m move, follows bool, err error) {
 	switch {
+	case now.Before(c.m.start):
+		m, err := c.putOff(now)
+		return m, false, err
 	case c.m.late(now):
 		return m, true, c.abort(now, errLate.Error())
 	case c.m.broken():
@@ -165,7 +174,7 @@ func (c *course) commit(now time.Time, last bool) error {
 		entries = append(entries, record(recordDecide, decideCommit, why{}))
 	}
 	if last {
-		entries = append(entries, journal.Entry{Kind: recordEnd})
+		entries = append(entries, c.m.ending())
 	}
 	return c.note(now, last, entries...)
 }

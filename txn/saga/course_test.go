@@ -18,7 +18,7 @@ import (
 // courseOf is the course of a saga of a definition that was begun, by an heir.
 func courseOf(t *testing.T, d Defined, entries ...journal.Entry) *course {
 	t.Helper()
-	entries = append([]journal.Entry{begin([]byte(`"in"`), time.Time{})}, entries...)
+	entries = append([]journal.Entry{begin([]byte(`"in"`), time.Time{}, time.Time{}, false)}, entries...)
 	c, err := newCourse(d.defined(), driver.Head{Transaction: "1"}, entries, false)
 	ok(t, err)
 	t.Cleanup(c.close)

@@ -85,7 +85,20 @@ func (m *machine) remind(journal.Entry) error {
 }
 
 func (m *machine) end(journal.Entry) error {
+	if !m.atEnd {
+		if err := m.finish(journal.Entry{}); err != nil {
+			return err
+		}
+	}
+	m.over = true
+	return nil
+}
+
+// finish takes that nothing is left to do.
+func (m *machine) finish(journal.Entry) error {
 	switch {
+	case m.atEnd:
+		return errOrder
 	case m.state == Completing && m.quiet():
 		m.state = Succeeded
 	case m.state == Undoing && len(m.undoing()) == 0:
@@ -93,6 +106,6 @@ func (m *machine) end(journal.Entry) error {
 	case m.state != Resolved:
 		return errOrder
 	}
-	m.over = true
+	m.atEnd = true
 	return nil
 }

@@ -22,7 +22,8 @@
 //
 // # Order
 //
-// A saga is a list of stages: a step, a [Parallel] group of steps, or a [Sleep]. The
+// A saga is a list of stages: a step, a [Parallel] group of steps, a [Sleep], or a
+// [Signal], which waits for a person or another system. The
 // list is fixed ([Define]), computed from the input ([DefineList]), or what a function
 // asks for on its way ([DefineFunc]), whose steps have inputs of their own. The
 // decision whether to commit or to abort is made once. After the pivot is done it can
@@ -68,6 +69,14 @@
 // letter as it stands, whatever was decided, until an Operator's Retry, or whatever else
 // is possible there, has it go on.
 //
+// # Versions
+//
+// A definition whose steps change gets another [Definition.Version]. Each saga is driven by
+// the version that it began with, so a deployment gives its engine the old versions too
+// until their sagas have ended. An owner without the definition of a saga leaves it as it
+// is, without reading it, to the shard's next owner, and says so: see Foreign of
+// coordinator.Coordinator and observe.Coordinator.
+//
 // # Owners
 //
 // Each shard of the journal is driven by the holder of its claim. Who is stopped and
@@ -82,5 +91,5 @@
 // counts from there. Deadlines are wall-clock times of the process that started the saga,
 // and are compared with the clock of the one that drives it: a clock that is set back
 // aborts later. An action that does not return when its context ends keeps its saga,
-// and who serves the shard, waiting.
+// and for Options.Drain of the coordinator who serves the shard, waiting.
 package saga

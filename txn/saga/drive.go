@@ -24,10 +24,16 @@ type drive struct {
 
 // Drive goes as far as it comes; see [coordinator.Protocol].
 func (e *Engine) Drive(t *coordinator.Turn) error {
+	err := e.drive(t)
+	e.fitted(t.ID(), err)
+	return err
+}
+
+func (e *Engine) drive(t *coordinator.Turn) error {
 	name := nameOf(t.Head().Type)
 	p, ok := e.plans[name]
 	if !ok {
-		return &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)}
+		return fmt.Errorf("%w: %w", coordinator.ErrForeign, &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)})
 	}
 	c, err := newCourse(p, t.Head(), t.Entries(), t.Fresh())
 	if err != nil {
@@ -69,6 +75,9 @@ func (d *drive) run() error {
 		}
 		if err == nil && len(m.calls) > 0 {
 			err = d.round(m.calls)
+		}
+		if err == nil && m.report {
+			err = d.report()
 		}
 		if err == nil && !m.wait.IsZero() {
 			err = d.pause(m.wait)

@@ -3,6 +3,7 @@ package saga
 import (
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -45,12 +46,15 @@ type Engine struct {
 	coordinator *coordinator.Coordinator
 	options     Options
 	plans       map[string]plan
+
+	mu      sync.Mutex
+	misfits map[string]*MismatchError // of sagas that cannot be driven, by their ids
 }
 
 // New makes the engine of a coordinator that does not serve yet; it has one at most.
 // What is wrong with a definition is a [*DefinitionError]; all of them are told.
 func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engine, error) {
-	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}}
+	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]*MismatchError{}}
 	var problems []error
 	for _, d := range definitions {
 		if d == nil {
@@ -59,19 +63,26 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 		}
 		p := d.defined()
 		problems = append(problems, p.check())
-		if _, twice := e.plans[p.name]; twice {
-			problems = append(problems, p.wrong("", "there are two of that name; give each its own"))
+		if _, twice := e.plans[p.key()]; twice {
+			problems = append(problems, p.wrong("", "there are two of that name; give each its own, or its own Version"))
 		}
 		p.known = slices.Clone(p.known) // other engines may have the definition too
 		for i := range p.known {
 			p.known[i] = p.known[i].resolved()
 		}
-		e.plans[p.name] = p
+		e.plans[p.key()] = p
 	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 	return e, c.Handle(protocol, e)
+}
+
+// Drives reports whether the engine has the definition of a type; see
+// [coordinator.Selective].
+func (e *Engine) Drives(kind string) bool {
+	_, ok := e.plans[nameOf(kind)]
+	return ok
 }
 
 // isBug reports whether somebody has broken a rule, by the error's own word.

@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -72,15 +73,40 @@ func (c *course) sleep(now time.Time, st stage) (m move, follows bool, err error
 	s := &st.steps[0]
 	p := c.m.find(s.key)
 	if p == nil {
-		sent := record(recordSent, s.key, sending{Stage: st.n, Until: now.Add(s.wait).UnixMilli()})
+		var until time.Time
+		if s.wait > 0 {
+			until = now.Add(s.wait)
+		}
+		sent := record(recordSent, s.key, sending{Stage: st.n, Until: millis(until), For: s.signal})
 		if err := c.note(now, true, sent); err != nil {
 			return move{}, false, err
 		}
 		p = c.m.find(s.key)
 	}
-	if now.Before(p.until) {
+	if value, is := c.m.signals[s.key]; is && p.signal {
+		return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: value})
+	}
+	if p.signal && p.until.IsZero() && !p.over {
+		until := now.Add(forever)
+		if c.scheduled.After(now) {
+			until = c.scheduled
+		}
+		m, err := c.pause(now, until, []*progress{p})
+		return m, false, err
+	}
+	if now.Before(p.until) && !p.over {
 		m, err := c.pause(now, p.until, []*progress{p})
 		return m, false, err
 	}
-	return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
+	if p.signal && s.absent == nil {
+		if c.m.state != Running { // an operator has ended a wait that has no end
+			return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
+		}
+		return move{}, true, c.note(now, true, record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)}))
+	}
+	output := s.absent
+	if !p.signal {
+		output = []byte("null")
+	}
+	return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: output})
 }

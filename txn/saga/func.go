@@ -65,6 +65,9 @@ type S struct {
 // input cannot be written or the output not be read as what they should be. Of a step
 // that an operator has skipped the output is the zero value.
 func (a Action[I, O]) Do(s *S, input I) (output O, err error) {
+	if a.s.signal {
+		return a.Await(s)
+	}
 	later := a.Go(s, input)
 	if err := s.Join(); err != nil {
 		return output, err

@@ -62,7 +62,7 @@ func headsOf(ctx context.Context, j *journal.Journal, behind string) iter.Seq2[d
 // list yields a saga that passes; it is false when nobody listens any more.
 func (f Filter) list(ctx context.Context, j *journal.Journal, h driver.Head, yield func(Outcome, error) bool) bool {
 	name, is := strings.CutPrefix(h.Type, protocol+":")
-	if !is || f.Type != "" && f.Type != name || f.Unfinished && !h.Ended.IsZero() {
+	if !is || f.Type != "" && f.Type != name && f.Type != base(name) || f.Unfinished && !h.Ended.IsZero() {
 		return true
 	}
 	log, m, err := read(ctx, j, h.Transaction)

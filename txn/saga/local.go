@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -110,18 +111,18 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 // transaction should be rolled back. It needs no other connection, however large the
 // input is, and whether the saga exists already or not.
 func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, tx driver.SQL, id string, input I) error {
-	p, text, err := e.known(d.plan.name, id, input)
+	p, text, err := e.known(d.plan.key(), id, input)
 	if err != nil {
 		return err
 	}
 	now := e.coordinator.Now()
-	entries, err := p.opening(id, text, now)
+	entries, err := p.opening(id, text, now, time.Time{})
 	if err != nil {
 		return err
 	}
-	err = e.coordinator.Journal().BeginIn(ctx, table, tx, id, protocol+":"+p.name, now, entries...)
+	err = e.coordinator.Journal().BeginIn(ctx, table, tx, id, protocol+":"+p.key(), now, entries...)
 	if errors.Is(err, journal.ErrExists) {
-		return attachIn(ctx, e.coordinator.Journal(), table, tx, p.name, id, text)
+		return attachIn(ctx, e.coordinator.Journal(), table, tx, p.key(), id, text)
 	}
 	return err
 }

@@ -232,7 +232,7 @@ func TestHeirOfTransaction(t *testing.T) {
 	g := &target{}
 	d := Define("order", g.undoable("a"), addition("b", db, journal.NewTable[driver.SQL](nil, ""), 1).Undo("unb", forbidden), g.undoable("c")).Timeout(time.Minute)
 	p := d.defined()
-	entries, err := p.opening("1", []byte(`"in"`), began)
+	entries, err := p.opening("1", []byte(`"in"`), began, time.Time{})
 	ok(t, err)
 	c, err := newCourse(p, driver.Head{Transaction: "1"}, entries, false)
 	ok(t, err)

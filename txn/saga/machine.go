@@ -18,9 +18,13 @@ type machine struct {
 	over     bool  // it has an end
 	input    json.RawMessage
 	deadline time.Time
+	start    time.Time  // nothing is called before
+	notify   bool       // its end is to be reported before it has ended
+	atEnd    bool       // all is settled but that
 	steps    []progress // in the order in which they were sent
 	reason   string     // of the decision to abort
 	resolved *note
+	signals  map[string]json.RawMessage // that have come, by their names
 
 	takeOvers int    // in a row, without an answer in between
 	halted    string // why nothing is called any more; empty while it goes on
@@ -47,13 +51,17 @@ var rules = map[string]func(*machine, journal.Entry) error{
 	recordBegin: (*machine).begin, recordSent: (*machine).send, recordNever: (*machine).withdraw,
 	recordDone: (*machine).answer, recordFailed: (*machine).answer, recordTried: (*machine).try,
 	recordTaken: (*machine).taken, recordHalted: (*machine).halt,
+	recordSignal: (*machine).signal, recordLater: (*machine).later, recordFinished: (*machine).finish,
 	recordDecide: (*machine).decide, recordUndone: (*machine).back, recordDead: (*machine).back,
 	recordRemind: (*machine).remind, recordEnd: (*machine).end,
 	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordSettle: (*machine).learn, recordNow: (*machine).hurry, recordResolved: (*machine).resolve,
 }
 
 func (m *machine) apply(e journal.Entry) error {
-	if (m.state == "") != (e.Kind == recordBegin) || m.over || m.state == Resolved && e.Kind != recordEnd {
+	if (m.state == "") != (e.Kind == recordBegin) || m.over || m.state == Resolved && !m.atEnd && e.Kind != recordEnd && e.Kind != recordFinished {
+		return errOrder
+	}
+	if m.atEnd && e.Kind != recordEnd && e.Kind != recordTaken {
 		return errOrder
 	}
 	rule := rules[e.Kind]
@@ -75,8 +83,11 @@ func (m *machine) begin(e journal.Entry) error {
 		return err
 	}
 	m.state, m.input = Running, b.Input
-	if b.Deadline != 0 {
-		m.deadline = time.UnixMilli(b.Deadline)
+	m.notify = b.Notify
+	for at, of := range map[*time.Time]int64{&m.deadline: b.Deadline, &m.start: b.Start} {
+		if of != 0 {
+			*at = time.UnixMilli(of)
+		}
 	}
 	return nil
 }
@@ -104,7 +115,7 @@ func (m *machine) send(e journal.Entry) error {
 	if p.of == "" {
 		p.of = p.key
 	}
-	if p.wait = s.Until != 0; p.wait {
+	if p.wait, p.signal = s.Until != 0 || s.For, s.For; s.Until != 0 {
 		p.until = time.UnixMilli(s.Until)
 	}
 	m.steps = append(m.steps, p)
@@ -147,7 +158,7 @@ func (m *machine) answer(e journal.Entry) error {
 		return errors.New("a step behind the decision to commit is never given up")
 	case p.pivot && w.Unknown:
 		return errors.New("a pivot is never given up while it may have been done")
-	case p.wait:
+	case p.wait && (!p.signal || w.Unknown):
 		return errors.New("a wait does not fail")
 	}
 	p.fate, p.err, p.attempts = refused, w.Error, max(p.attempts, w.Attempts)

@@ -39,7 +39,7 @@ func TestUndoOrder(t *testing.T) {
 func TestDamage(t *testing.T) {
 	for _, entries := range [][]journal.Entry{
 		{{Kind: recordBegin, Data: []byte("{")}},
-		{letters["begin"], {Kind: "later"}},
+		{letters["begin"], {Kind: "newer"}},
 		{letters["begin"], {Kind: recordSent, Step: "a", Data: []byte("{")}},
 		{letters["begin"], letters["sent a"], {Kind: recordFailed, Step: "a", Data: []byte("{")}},
 		{letters["begin"], {Kind: recordDecide, Step: decideAbort, Data: []byte("{")}},
@@ -65,7 +65,7 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		says   string
 	}{
 		"nothing before it":             {nil, letters["sent a"], order},
-		"of a newer version":            {b, journal.Entry{Kind: "later"}, "written by a newer version"},
+		"of a newer version":            {b, journal.Entry{Kind: "newer"}, "written by a newer version"},
 		"the pivot over another":        {b[:2], letters["sent p"], "all before a pivot are done"},
 		"a failure is not decided on":   {append(b[:2:2], letters["refused a"]), letters["sent z"], "it has to be decided first"},
 		"sent too late":                 {append(b[:2:2], letters["done a"]), record(recordSent, "x", sending{Stage: 0, Undo: "unx"}), "what comes behind it was answered"},

@@ -185,7 +185,7 @@ func TestDeployed(t *testing.T) {
 		"another step":  {func(g *target) Defined { return Define("order", g.undoable("other"), g.undoable("b")) }, `has "other" (undo "unother", pivot false) there`},
 		"fewer steps":   {func(g *target) Defined { return Define("order", g.undoable("a")) }, `has nothing there`},
 		"a new pivot":   {func(g *target) Defined { return Define("order", g.act("a").Pivot(), g.act("b")) }, "pivot"},
-		"no definition": {func(g *target) Defined { return Define("bill", g.undoable("a")) }, `"order"`},
+		"no definition": {func(g *target) Defined { return Define("bill", g.undoable("a")) }, `saga:order`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -210,7 +210,10 @@ func TestDeployed(t *testing.T) {
 func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 	t.Helper()
 	var failed []error
-	next := serve(t, r.store, 2, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}}}, d)
+	next := serve(t, r.store, 2, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: &observe.Coordinator{
+		Failed:  func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) },
+		Foreign: func(e observe.CoordinatorForeign) { failed = append(failed, &MismatchError{e.Transaction, "", e.Type}) },
+	}}}, d)
 	time.Sleep(10 * time.Second)
 	next.stop()
 	<-next.served

@@ -89,11 +89,15 @@ func (m *machine) hurry(e journal.Entry) error {
 	if _, err := noted(e); err != nil {
 		return err
 	}
+	if e.Step == "" && !m.start.IsZero() && len(m.steps) == 0 {
+		m.start = time.Time{}
+		return nil
+	}
 	p := m.find(e.Step)
 	if p == nil || p.fate != inFlight || !p.wait {
 		return errOrder
 	}
-	p.until = time.Time{}
+	p.over = true
 	return nil
 }
 

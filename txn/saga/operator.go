@@ -65,8 +65,8 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("%s%s saga %q, which is %s: %v", e.Op, about, e.ID, e.State, e.Err)
 }
 
-// Unwrap makes it an [ErrState].
-func (e *StateError) Unwrap() error { return ErrState }
+// Unwrap makes it an [ErrState], and gives the reason.
+func (e *StateError) Unwrap() []error { return []error{ErrState, e.Err} }
 
 // ErrorKind is [interlock.Definite].
 func (e *StateError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
@@ -117,15 +117,18 @@ func (o *Operator) Skip(ctx context.Context, id, step string, by By) error {
 // RESOLVED, for good, when Resolve returns.
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "resolve", id, "", by, func(*machine) ([]journal.Entry, error) {
-		return []journal.Entry{record(recordResolved, "", note{Actor: by.Actor, Reason: by.Reason}), {Kind: recordEnd}}, nil
+		return []journal.Entry{record(recordResolved, "", note{Actor: by.Actor, Reason: by.Reason})}, nil
 	})
 }
 
-// Now ends what the saga waits for: a [Sleep], or the time until something is tried
-// again.
+// Now ends what the saga waits for: its start, a [Sleep], a [Signal], as if its time were
+// up, or the time until something is tried again.
 func (o *Operator) Now(ctx context.Context, id string, by By) error {
 	n := note{Actor: by.Actor, Reason: by.Reason}
 	return o.act(ctx, "hurry", id, "", by, func(m *machine) (entries []journal.Entry, err error) {
+		if !m.start.IsZero() && len(m.steps) == 0 {
+			entries = append(entries, record(recordNow, "", n))
+		}
 		for i := range m.steps {
 			switch p := &m.steps[i]; {
 			case p.fate == inFlight && p.wait:
@@ -149,7 +152,11 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 	if err := by.check(); err != nil {
 		return bug(op, id, err)
 	}
-	var err error
+	return o.append(ctx, op, id, step, follows)
+}
+
+// append appends what follows from a saga as it is; nothing is well, too.
+func (o *Operator) append(ctx context.Context, op, id, step string, follows func(*machine) ([]journal.Entry, error)) (err error) {
 	for range tries {
 		// In doubt it may be what this one has done that somebody has appended behind.
 		if err = o.once(ctx, op, id, step, follows); !errors.Is(err, journal.ErrMoved) || interlock.Kind(err) == interlock.Uncertain {
@@ -173,8 +180,11 @@ func (o *Operator) once(ctx context.Context, op, id, step string, follows func(*
 	if err != nil {
 		return wrong(err)
 	}
-	if after.state == Undoing && len(after.undoing()) == 0 {
-		entries = append(entries, journal.Entry{Kind: recordEnd})
+	if len(entries) == 0 {
+		return nil
+	}
+	if after.state == Undoing && len(after.undoing()) == 0 || after.state == Resolved {
+		entries = append(entries, after.ending())
 	}
 	if entries[len(entries)-1].Kind == recordEnd {
 		return log.End(ctx, entries...)

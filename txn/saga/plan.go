@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -9,13 +10,15 @@ import (
 // plan is a definition without its type.
 type plan struct {
 	name    string
+	version int // 0 is none
 	timeout time.Duration
 	// timeoutOf is the timeout of an input, if it is not zero; nil is never
 	timeoutOf func(input json.RawMessage) (time.Duration, error)
 	known     []step  // whatever a saga of it can consist of
 	fixed     []stage // of every saga
 	list      func(input json.RawMessage) ([]stage, error)
-	body      func(s *S, input json.RawMessage) error // in place of the two before
+	body      func(s *S, input json.RawMessage) error    // in place of the two before
+	ended     func(ctx context.Context, o Outcome) error // called with the end; nil is nobody
 }
 
 // stage is steps that do not wait for each other.
@@ -133,7 +136,7 @@ const mendPlan = ": serve it by the definition it began with, and give the chang
 func (l *list) differs(sent progress) string {
 	for _, s := range l.stages {
 		for _, each := range s.steps {
-			if each.key == sent.key && s.n == sent.stage && each.undo == sent.undo && each.pivot == sent.pivot && (each.wait > 0) == sent.wait {
+			if each.key == sent.key && s.n == sent.stage && each.undo == sent.undo && each.pivot == sent.pivot && each.sleep == sent.wait && each.signal == sent.signal {
 				return ""
 			}
 		}

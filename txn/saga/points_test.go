@@ -18,12 +18,13 @@ import (
 
 // plot is a saga that engines are to bring to its end, over their crashes.
 type plot struct {
-	saga   func(g *target) Definition[string]
-	end    State
-	must   []string      // effects that there are whatever crashes, in this order; x|y are two in any order
-	may    []string      // and those that there can be
-	points int           // of a run that does not crash
-	rest   time.Duration // from the crash of an engine to the start of the next one
+	saga    func(g *target) Definition[string]
+	end     State
+	must    []string      // effects that there are whatever crashes, in this order; x|y are two in any order
+	may     []string      // and those that there can be
+	points  int           // of a run that does not crash
+	reports bool          // its end is called for
+	rest    time.Duration // from the crash of an engine to the start of the next one
 }
 
 var plots = map[string]plot{
@@ -153,6 +154,27 @@ var plots = map[string]plot{
 		end: Succeeded, must: []string{"1/a/do", "1/p/do", "1/z/do"},
 		points: 2*5 + 2*3,
 	},
+	"no signal": {
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), Signal[string, int]("w").Within(10*time.Minute).Else(1), g.undoable("b"), g.act("p").Pivot())
+		},
+		end: Succeeded, must: []string{"1/a/do", "1/b/do", "1/p/do"},
+		points: 2*5 + 2*3,
+	},
+	"no signal in time": {
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), Signal[string, int]("w").Within(10*time.Minute), g.undoable("b"))
+		},
+		end: Compensated, must: []string{"1/a/do", "1/a/undo"},
+		points: 2*4 + 2*2,
+	},
+	"end reported": {
+		saga: func(g *target) Definition[string] {
+			return Define("order", g.undoable("a"), g.act("p").Pivot()).OnEnd(func(ctx context.Context, o Outcome) error { return g.take(From(ctx).Key()) })
+		},
+		end: Succeeded, must: []string{"1/a/do", "1/p/do", "1//ended"}, reports: true,
+		points: 2*4 + 2*3,
+	},
 	"time is up": { // an heir comes too late to call anything, and has to undo what it knows nothing of
 		saga: func(g *target) Definition[string] {
 			return Define("order", g.undoable("a"), g.undoable("b", always(Ongoing(20*time.Second))...), g.undoable("c")).Timeout(30 * time.Second)
@@ -201,6 +223,12 @@ func (p plot) live(t *testing.T, store *memory.Journal, g *target, c *claim, at 
 	var ended *EndedError
 	if err == nil || errors.As(err, &ended) {
 		told = &o
+	}
+	for p.reports && told != nil && !at.over() {
+		if o, err := r.engine.Look(ctx, "1"); err != nil || !o.Ended.IsZero() {
+			break
+		}
+		time.Sleep(time.Second)
 	}
 	stop(nil)
 	<-served

@@ -27,6 +27,9 @@ const (
 	recordSkip     = "skip"     //
 	recordSettle   = "settle"   // it is known what became of a step; the next record says what
 	recordNow      = "now"      // what is waited for is over
+	recordSignal   = "signal"   // Step is its name; one of each name at most
+	recordLater    = "later"    // its start is put off
+	recordFinished = "finished" // all is settled, but who wants to know has not been called yet
 	recordResolved = "resolved" // it is over, whatever is left
 	recordEnd      = "end"
 )
@@ -40,6 +43,8 @@ const (
 type begun struct {
 	Input    json.RawMessage `json:"input"`
 	Deadline int64           `json:"deadline,omitempty"` // milliseconds since 1970
+	Start    int64           `json:"start,omitempty"`    // nothing is called before: milliseconds since 1970
+	Notify   bool            `json:"notify,omitempty"`   // its end is to be reported before it has ended
 }
 
 // sending is the data of a sent record, whose Step is the step's key.
@@ -50,6 +55,7 @@ type sending struct {
 	Undo  string          `json:"undo,omitempty"`  // what takes it back
 	Pivot bool            `json:"pivot,omitempty"` //
 	Until int64           `json:"until,omitempty"` // of a wait: milliseconds since 1970
+	For   bool            `json:"for,omitempty"`   // it waits for the signal of its key
 	Input json.RawMessage `json:"input,omitempty"` // of its own; else the saga's
 }
 
@@ -80,12 +86,16 @@ func record(kind, step string, data any) journal.Entry {
 }
 
 // begin is the record that makes a saga.
-func begin(input json.RawMessage, deadline time.Time) journal.Entry {
-	b := begun{Input: input}
-	if !deadline.IsZero() {
-		b.Deadline = deadline.UnixMilli()
+func begin(input json.RawMessage, deadline, start time.Time, notify bool) journal.Entry {
+	return record(recordBegin, "", begun{Input: input, Deadline: millis(deadline), Start: millis(start), Notify: notify})
+}
+
+// millis is a time as records have it; 0 is none.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
 	}
-	return record(recordBegin, "", b)
+	return t.UnixMilli()
 }
 
 // longest is the most bytes of an error that the journal keeps.

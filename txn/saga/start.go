@@ -18,7 +18,13 @@ import (
 // type and have this input, as JSON; else the error is an [ErrMismatch]. An
 // Uncertain error means that it may have begun: starting it again converges.
 func (d Definition[I]) Start(ctx context.Context, e *Engine, id string, input I) error {
-	return e.start(ctx, d.plan.name, id, input)
+	return e.start(ctx, d.plan.key(), id, input, time.Time{})
+}
+
+// StartAt is [Definition.Start] of a saga that calls nothing before a time, by the
+// coordinator's clock. Its timeout counts from then. An [Operator]'s Now ends the wait.
+func (d Definition[I]) StartAt(ctx context.Context, e *Engine, id string, input I, at time.Time) error {
+	return e.start(ctx, d.plan.key(), id, input, at)
 }
 
 // Do starts a saga and waits for its end. A second Do of the same id has the result
@@ -32,9 +38,14 @@ func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (O
 }
 
 // Start is [Definition.Start] of the definition of a name, with an input that is JSON
-// already.
+// already. Of several versions it is the highest, unless the name ends in @v and another.
 func (e *Engine) Start(ctx context.Context, definition, id string, input json.RawMessage) error {
-	return e.start(ctx, definition, id, input)
+	return e.start(ctx, definition, id, input, time.Time{})
+}
+
+// StartAt is [Definition.StartAt] as Start is [Definition.Start].
+func (e *Engine) StartAt(ctx context.Context, definition, id string, input json.RawMessage, at time.Time) error {
+	return e.start(ctx, definition, id, input, at)
 }
 
 // Begin starts a saga without knowing its definition: whoever owns its shard has to.
@@ -47,7 +58,7 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 	if err != nil {
 		return bug("start saga", id, err)
 	}
-	_, err = j.Begin(ctx, id, protocol+":"+definition, time.Now(), begin(text, time.Time{}))
+	_, err = j.Begin(ctx, id, protocol+":"+definition, time.Now(), begin(text, time.Time{}, time.Time{}, false))
 	if errors.Is(err, journal.ErrExists) {
 		return attach(ctx, j, definition, id, text)
 	}
@@ -56,7 +67,7 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 
 // known is a definition, and an input for it.
 func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
-	p, ok := e.plans[definition]
+	p, ok := e.plan(definition)
 	if !ok {
 		return p, nil, bug("start saga", id, fmt.Errorf("the engine was built without the definition %q", definition))
 	}
@@ -76,40 +87,49 @@ func compact(input any) ([]byte, error) {
 }
 
 // start begins a saga, or attaches to the one that there is.
-func (e *Engine) start(ctx context.Context, definition, id string, input any) error {
+func (e *Engine) start(ctx context.Context, definition, id string, input any, at time.Time) error {
 	p, text, err := e.known(definition, id, input)
 	if err != nil {
 		return err
 	}
-	entries, err := p.opening(id, text, e.coordinator.Now())
+	entries, err := p.opening(id, text, e.coordinator.Now(), at)
 	if err != nil {
 		return err
 	}
-	err = e.coordinator.Begin(ctx, id, protocol+":"+definition, entries...)
+	if at.After(e.coordinator.Now()) {
+		_, err = e.coordinator.Journal().Begin(ctx, id, protocol+":"+p.key(), at.Truncate(time.Millisecond), entries...)
+	} else {
+		err = e.coordinator.Begin(ctx, id, protocol+":"+p.key(), entries...)
+	}
 	if errors.Is(err, journal.ErrExists) {
-		return attach(ctx, e.coordinator.Journal(), definition, id, text)
+		return attach(ctx, e.coordinator.Journal(), p.key(), id, text)
 	}
 	if err == nil && e.options.Hooks.Started != nil {
-		e.options.Hooks.Started(observe.SagaStarted{Saga: id, Type: definition})
+		e.options.Hooks.Started(observe.SagaStarted{Saga: id, Type: p.key()})
 	}
 	return err
 }
 
 // opening is the first append of a saga: with what makes it go the records of the
 // steps that may be called first, as many as fit.
-func (p plan) opening(id string, input []byte, now time.Time) ([]journal.Entry, error) {
-	deadline, err := p.deadline(input, now)
+func (p plan) opening(id string, input []byte, now, at time.Time) ([]journal.Entry, error) {
+	delayed := at.After(now)
+	begins := at
+	if !delayed {
+		at, begins = time.Time{}, now
+	}
+	deadline, err := p.deadline(input, begins)
 	if err != nil {
 		return nil, bug("start saga", id, err)
 	}
-	entries := []journal.Entry{begin(input, deadline)}
+	entries := []journal.Entry{begin(input, deadline, at, p.ended != nil)}
 	c, err := newCourse(p, driver.Head{Transaction: id}, entries, true)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	stages, err := c.planner.rest(&c.m)
-	if err != nil || len(stages) == 0 || stages[0].steps[0].sleep {
+	if err != nil || len(stages) == 0 || delayed || stages[0].steps[0].sleep {
 		return entries, err
 	}
 	entries = append(entries, c.sents(stages)...)
@@ -147,7 +167,7 @@ func attach(ctx context.Context, j *journal.Journal, definition, id string, inpu
 func mismatch(head driver.Head, m *machine, definition string, input []byte) error {
 	id := head.Transaction
 	switch name := nameOf(head.Type); {
-	case name != definition:
+	case base(name) != base(definition):
 		return &MismatchError{ID: id, Problem: fmt.Sprintf("it was started as a %q, not as a %q: give this one another id", name, definition)}
 	case !bytes.Equal(m.input, input):
 		return &MismatchError{ID: id, Problem: "it was started with other input: repeat a start with the same input, or give this saga another id"}

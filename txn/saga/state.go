@@ -52,7 +52,9 @@ type progress struct {
 	undo   string // empty if there is nothing to undo
 	pivot  bool
 	wait   bool            // it is a wait, not a call
-	until  time.Time       // when the wait ends
+	signal bool            // it waits for the signal of its key
+	until  time.Time       // when the wait ends; zero is never
+	over   bool            // an operator has ended the wait
 	input  json.RawMessage // nil if it is the saga's
 	edited bool            // by an operator
 

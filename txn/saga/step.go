@@ -35,10 +35,12 @@ type step struct {
 	pivot   bool
 	keep    bool // declared to need no undo
 	grouped bool
-	sleep   bool          // it is a wait
-	wait    time.Duration // and for how long
-	timeout time.Duration // of a call, since its last beat
-	longest time.Duration // of a call, whatever beats
+	sleep   bool            // it is a wait
+	wait    time.Duration   // and for how long; 0 is for ever
+	signal  bool            // it waits for a signal
+	absent  json.RawMessage // what it gives if none comes in time; nil is that it fails
+	timeout time.Duration   // of a call, since its last beat
+	longest time.Duration   // of a call, whatever beats
 	target  string
 	policy  Policy
 	by      map[branch.Class]Policy

@@ -28,6 +28,9 @@ func (c *course) takeOver(now time.Time, exhausted func(takeOvers int) bool) err
 	if n := m.takeOvers; err != nil || n == c.m.takeOvers || !exhausted(n) {
 		return c.note(now, true, taken)
 	}
+	if c.m.atEnd { // it is not told of its end for ever
+		return c.note(now, true, journal.Entry{Kind: recordEnd})
+	}
 	what := "its function ran"
 	if calling := c.m.calling(); len(calling) > 0 {
 		what = fmt.Sprintf("step %q was called", calling[0].key)
@@ -57,7 +60,10 @@ func (m *machine) calling() (all []*progress) {
 // exposed reports whether an owner may have called something by now: not if the saga has
 // ended, or waits.
 func (m *machine) exposed(now time.Time) bool {
-	if m.state.Final() {
+	if m.atEnd {
+		return !m.over
+	}
+	if m.state.Final() || now.Before(m.start) {
 		return false
 	}
 	calling := m.calling()
@@ -70,7 +76,7 @@ func (m *machine) exposed(now time.Time) bool {
 }
 
 func (m *machine) taken(journal.Entry) error {
-	if m.state.Final() {
+	if m.state.Final() && !m.atEnd {
 		return errOrder
 	}
 	rested := false

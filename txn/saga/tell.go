@@ -1,6 +1,10 @@
 package saga
 
-import "github.com/interlock-dev/interlock/observe"
+import (
+	"time"
+
+	"github.com/interlock-dev/interlock/observe"
+)
 
 // What hooks are told.
 
@@ -18,6 +22,13 @@ func (d *drive) announce() {
 		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.why()})
 	}
 	d.told = d.m.state
+}
+
+// failedReport reports a call of OnEnd that failed.
+func (d *drive) failedReport(err error, wait time.Duration) {
+	if f := d.engine.options.Hooks.Tried; f != nil {
+		f(observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})
+	}
 }
 
 // tried tells of a call that did not succeed, and of a step that seems never to.

@@ -3,9 +3,13 @@ package saga
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // Outcome is where a saga stands, and how it has ended once State is final.
@@ -63,19 +67,59 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 }
 
 // Wait blocks until a saga has come to its end, whoever drives it, and returns how:
-// the error is that of [Outcome.Err]. When ctx ends the saga goes on, and the error
-// is Uncertain.
+// the error is that of [Outcome.Err]. If the saga is driven here, and cannot be since its
+// definition does not fit, the error is its [*MismatchError], at once. When ctx ends the
+// saga goes on, and the error is Uncertain; it says why if this engine's definition does
+// not fit, or there is none.
 func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
 	var o Outcome
 	err := e.coordinator.Await(ctx, id, func(ctx context.Context) (ended bool, err error) {
 		looked, err := e.Look(ctx, id)
-		if err == nil {
-			o = looked
+		if err != nil {
+			return o.State.Final(), err
+		}
+		if o = looked; !o.State.Final() {
+			err = e.misfit(id)
 		}
 		return o.State.Final(), err
 	})
-	if err != nil {
+	var reason *MismatchError
+	switch {
+	case err == nil:
+		return o, o.Err()
+	case interlock.Kind(err) != interlock.Uncertain || o.ID == "" || errors.As(err, &reason):
 		return o, err
 	}
-	return o, o.Err()
+	if _, known := e.plans[o.Type]; !known {
+		return o, &interlock.Error{Op: "wait for saga", Name: id, Kind: interlock.Uncertain,
+			Err: errors.Join(err, fmt.Errorf("this engine was built without its definition %q: another process has to drive it", o.Type))}
+	}
+	return o, err
+}
+
+// misfit is why a saga cannot be driven here; nil if it can, as far as is known.
+func (e *Engine) misfit(id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if m := e.misfits[id]; m != nil {
+		return m
+	}
+	return nil
+}
+
+// mostMisfits bounds how many are remembered.
+const mostMisfits = 10_000
+
+// fitted remembers whether the saga's definition fits, by what driving it came to.
+func (e *Engine) fitted(id string, err error) {
+	var m *MismatchError
+	is := errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case !is:
+		delete(e.misfits, id)
+	case len(e.misfits) < mostMisfits:
+		e.misfits[id] = m
+	}
 }

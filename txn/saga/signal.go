@@ -1,0 +1,132 @@
+package saga
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// forever is after how long a saga that waits without an end is looked at again.
+const forever = 24 * time.Hour
+
+// Signal is a stage that waits for a signal of this name, unique among the steps of the
+// saga, such as an approval, and gives its value. A signal that comes before the stage is
+// reached is kept. [Action.Within] and [Action.Else] say what follows if none comes;
+// without them it waits for ever. It stands alone, not in a group. Nothing of the saga is
+// in memory meanwhile.
+func Signal[I, O any](name string) Action[I, O] {
+	return Action[I, O]{step{name: name, key: name, sleep: true, signal: true}}
+}
+
+// Within bounds how long a [Signal] is waited for, from when the stage is reached. Then the
+// stage fails, without an effect, and the saga is undone; behind the pivot that is not
+// possible, and [Action.Else] is needed. It is of no effect on other steps.
+func (a Action[I, O]) Within(d time.Duration) Action[I, O] {
+	if a.s.signal {
+		a.s.wait = d
+	}
+	return a
+}
+
+// Else is what a [Signal] gives if none comes in time; the saga goes on then. It is of no
+// effect on other steps.
+func (a Action[I, O]) Else(value O) Action[I, O] {
+	if text, err := compact(value); err == nil && a.s.signal {
+		a.s.absent = text
+	}
+	return a
+}
+
+// Await is a [Signal] in a function of [DefineFunc]: it returns when the signal has come,
+// or its time is up and there is an Else.
+func (a Action[I, O]) Await(s *S) (output O, err error) {
+	if err := s.Join(); err != nil {
+		return output, err
+	}
+	s.stage([]step{a.s})
+	return (&Later[O]{s: s, key: a.s.key}).Output()
+}
+
+// ErrSignalled: another signal of that name, with another value, came first. It is
+// Definite.
+var ErrSignalled = fmt.Errorf("another signal of that name came first")
+
+// SendSignal sends a signal to a saga, whoever drives it: value, JSON, is what the stage of
+// that name gives. It returns when that is durable; the owner goes on within its
+// coordinator's Options.Poll. The first signal of a name counts: the same one again
+// changes nothing, another value is refused with [ErrSignalled]. A saga that is not
+// RUNNING or COMPLETING takes none: the error is a [*StateError]. After an Uncertain error
+// send it again.
+func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value json.RawMessage) error {
+	const op = "signal"
+	if value == nil {
+		value = json.RawMessage("null")
+	}
+	var text bytes.Buffer
+	if err := json.Compact(&text, value); err != nil || text.Len() > driver.MaxPayload {
+		return bug(op, id, fmt.Errorf("the value is not JSON, or has more than %d bytes", driver.MaxPayload))
+	}
+	if err := (plan{}).named(name, name); err != nil {
+		return bug(op, id, err)
+	}
+	return NewOperator(j).append(ctx, op, id, name, func(m *machine) ([]journal.Entry, error) {
+		if there, is := m.signals[name]; is && bytes.Equal(there, text.Bytes()) {
+			return nil, nil
+		} else if is {
+			return nil, ErrSignalled
+		}
+		return []journal.Entry{{Kind: recordSignal, Step: name, Data: text.Bytes()}}, nil
+	})
+}
+
+// Signal is [SendSignal] of a value that becomes JSON. If the saga is driven here it goes on
+// at once.
+func (e *Engine) Signal(ctx context.Context, id, name string, value any) error {
+	text, err := compact(value)
+	if err != nil {
+		return &interlock.Error{Op: "signal", Name: id, Kind: interlock.Bug, Err: err}
+	}
+	if err := SendSignal(ctx, e.coordinator.Journal(), id, name, text); err != nil {
+		return err
+	}
+	e.coordinator.Nudge(id)
+	return nil
+}
+
+func (m *machine) signal(e journal.Entry) error {
+	if _, twice := m.signals[e.Step]; twice || m.state != Running && m.state != Completing {
+		return errOrder
+	}
+	m.signals = maps.Clone(m.signals)
+	if m.signals == nil {
+		m.signals = map[string]json.RawMessage{}
+	}
+	m.signals[e.Step] = e.Data
+	return nil
+}
+
+func (m *machine) later(journal.Entry) error {
+	if m.state != Running || m.start.IsZero() || len(m.steps) > 0 {
+		return errOrder
+	}
+	return nil
+}
+
+// putOff leaves the saga to the time of its start.
+func (c *course) putOff(now time.Time) (move, error) {
+	switch wait := c.m.start.Sub(now); {
+	case c.scheduled.Equal(c.m.start):
+		return move{rest: true}, nil
+	case wait <= parked:
+		return move{wait: c.m.start}, nil
+	}
+	err := c.note(now, true, journal.Entry{Kind: recordLater})
+	return move{write: true, due: c.m.start, rest: true}, err
+}

@@ -1,0 +1,300 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// approval is what a person says.
+type approval struct{ By string }
+
+// TestSignal: a saga waits for a signal by its name, which may have come before, goes on
+// with its value, and counts the first one; without one in time it is undone, or goes on
+// with what there is instead.
+func TestSignal(t *testing.T) {
+	for name, c := range map[string]struct {
+		wait   func(Action[string, approval]) Action[string, approval]
+		pivot  bool // stands before the wait
+		early  bool
+		never  bool
+		end    State
+		by     string
+		after  time.Duration
+		effect string
+	}{
+		"comes":                  {end: Succeeded, by: "ann", after: 72 * time.Hour, effect: "1/a/do 1/b/do"},
+		"has come before":        {early: true, end: Succeeded, by: "ann", effect: "1/a/do 1/b/do"},
+		"comes behind the pivot": {pivot: true, end: Succeeded, by: "ann", after: 72 * time.Hour, effect: "1/a/do 1/b/do"},
+		"comes in time":          {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(96 * time.Hour) }, end: Succeeded, by: "ann", after: 72 * time.Hour, effect: "1/a/do 1/b/do"},
+		"never comes":            {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(48 * time.Hour) }, never: true, end: Compensated, after: 48 * time.Hour, effect: "1/a/do 1/a/undo"},
+		"never, and is not asked": {wait: func(a Action[string, approval]) Action[string, approval] {
+			return a.Within(time.Hour).Else(approval{"nobody"})
+		}, never: true, end: Succeeded, by: "nobody", after: time.Hour, effect: "1/a/do 1/b/do"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g, wait := &target{}, Signal[string, approval]("approved")
+				if c.wait != nil {
+					wait = c.wait(wait)
+				}
+				first := g.undoable("a")
+				if c.pivot {
+					first = g.act("a").Pivot()
+				}
+				d := Define("order", first, wait, g.act("b").Uncompensable())
+				r := serve(t, nil, 1, nil, d)
+				from := time.Now()
+				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+				if c.early {
+					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+				}
+				if !c.early && !c.never {
+					time.Sleep(72 * time.Hour)
+					r.stop()
+					<-r.served
+					r = serve(t, r.store, 2, nil, d) // of which nothing is in memory
+					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+					err := r.engine.Signal(t.Context(), "1", "approved", approval{"bob"})
+					wantKind(t, err, interlock.Definite, ErrSignalled)
+				}
+				o, err := r.engine.Wait(t.Context(), "1")
+				if o.State != c.end || time.Since(from).Round(time.Minute) != c.after {
+					t.Errorf("%v after %v, %v", o.State, time.Since(from), err)
+				}
+				if c.end == Succeeded {
+					got, err := wait.Output(o.Outputs)
+					if ok(t, err); got.By != c.by {
+						t.Errorf("by %q", got.By)
+					}
+				} else if !strings.Contains(o.Reason, `no signal "approved" came in time`) {
+					t.Error(o.Reason)
+				}
+				same(t, "effects", g.did(), strings.Fields(c.effect)...)
+				wantKind(t, r.engine.Signal(t.Context(), "1", "late", nil), interlock.Definite, ErrState)
+				wantKind(t, r.engine.Signal(t.Context(), "2", "approved", nil), interlock.Definite, ErrNone)
+				wantKind(t, SendSignal(t.Context(), r.coordinator.Journal(), "1", "approved", json.RawMessage(`{`)), interlock.Bug, nil)
+				unscheduled(t, r.store.Journal)
+			})
+		})
+	}
+}
+
+// TestSignalInFunction: a function waits for signals as for steps.
+func TestSignalInFunction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g, wait := &target{}, Signal[string, approval]("approved")
+		a := g.undoable("a")
+		d := DefineFunc("order", func(s *S, in string) error {
+			by, err := wait.Await(s)
+			if err == nil {
+				_, err = a.Do(s, by.By)
+			}
+			return err
+		}, a)
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(30 * time.Hour)
+		if n := len(r.records(t, "1")); n > 6 {
+			t.Errorf("%d records of a wait", n)
+		}
+		ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+		o, err := r.engine.Wait(t.Context(), "1")
+		ok(t, err)
+		if out, err := a.Output(o.Outputs); err != nil || out != "ann>a" {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+// TestStartAt: a saga that is to start later calls nothing before, whoever owns it; a
+// person can have it start.
+func TestStartAt(t *testing.T) {
+	for _, now := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", g.undoable("a"), g.act("p").Pivot()).Timeout(time.Minute)
+			r := serve(t, nil, 1, nil, d)
+			from := time.Now()
+			at := from.Add(50 * time.Hour)
+			ok(t, d.StartAt(t.Context(), r.engine, "1", "in", at))
+			ok(t, d.StartAt(t.Context(), r.engine, "1", "in", at))
+			for n := int64(2); n < 20; n++ {
+				time.Sleep(time.Hour)
+				r.stop()
+				<-r.served
+				r = serve(t, r.store, n, nil, d)
+			}
+			if effects, records := g.did(), r.records(t, "1"); len(effects) > 0 || len(records) > 1 {
+				t.Errorf("%v, %v", effects, records)
+			}
+			want := 50 * time.Hour
+			if now {
+				want = time.Since(from)
+				ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", By{"ann", "it cannot wait"}))
+				r.coordinator.Nudge("1")
+			}
+			_, err := r.engine.Wait(t.Context(), "1")
+			if took := time.Since(from); err != nil || took < want || took > want+2*time.Second {
+				t.Errorf("%v after %v, not %v", err, took, want)
+			}
+			same(t, "effects", g.did(), "1/a/do", "1/p/do")
+		})
+	}
+}
+
+// TestVersions: a saga is driven by the version that it began with, next to those of
+// another one; a process without a version leaves its sagas alone, and says so.
+func TestVersions(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		wait := Sleep[string]("w", time.Hour)
+		one := Define("order", g.undoable("a"), wait, g.undoable("b"))
+		two := Define("order", g.undoable("x"), wait, g.undoable("y"), g.undoable("z")).Version(2)
+		r := serve(t, nil, 1, nil, one)
+		ok(t, one.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		r.stop()
+		<-r.served
+		r = serve(t, r.store, 2, nil, two, one)
+		ok(t, r.engine.Start(t.Context(), "order", "2", json.RawMessage(`"in"`)))
+		ok(t, two.Start(t.Context(), r.engine, "1", "in")) // it has begun, by the first version
+		for _, id := range []string{"1", "2"} {
+			_, err := r.engine.Wait(t.Context(), id)
+			ok(t, err)
+		}
+		effects := g.did()
+		for _, want := range []string{"1/a/do", "1/b/do", "2/x/do", "2/y/do", "2/z/do"} {
+			if !slices.Contains(effects, want) {
+				t.Errorf("%s is missing: %v", want, effects)
+			}
+		}
+		if len(effects) != 5 {
+			t.Error(effects)
+		}
+		o, err := r.engine.Look(t.Context(), "2")
+		if ok(t, err); o.Type != "order@v2" {
+			t.Error(o.Type)
+		}
+		var foreign []observe.CoordinatorForeign
+		old := serve(t, r.store, 3, &settings{Options: coordinator.Options{Hooks: &observe.Coordinator{
+			Foreign: func(e observe.CoordinatorForeign) { foreign = append(foreign, e) },
+			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("told %+v", e) }}}}, one)
+		ok(t, two.Start(t.Context(), r.engine, "3", "in"))
+		time.Sleep(2 * time.Second)
+		ok(t, one.Start(t.Context(), old.engine, "4", "in"))
+		_, err = old.engine.Wait(t.Context(), "4")
+		if ok(t, err); len(foreign) == 0 || foreign[0].Type != "saga:order@v2" || old.coordinator.Foreign()["saga:order@v2"] != 1 {
+			t.Errorf("told %+v, counted %v", foreign, old.coordinator.Foreign())
+		}
+		short, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		if _, err = old.engine.Wait(short, "3"); err == nil || !strings.Contains(err.Error(), `without its definition "order@v2"`) {
+			t.Error(err)
+		}
+		serve(t, r.store, 4, nil, one, two)
+		_, err = r.engine.Wait(t.Context(), "3")
+		ok(t, err)
+	})
+	for problem, d := range map[string]Definition[string]{"give it one from 1": Define("order", (&target{}).undoable("a")).Version(-1),
+		"give it a Version": Define("order@v3", (&target{}).undoable("a"))} {
+		_, err := build(memoryJournal(t), &settings{}, d)
+		if wantKind(t, err, interlock.Bug, nil); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Error(err)
+		}
+	}
+}
+
+func memoryJournal(t *testing.T) *journal.Journal {
+	t.Helper()
+	j, err := journal.New(memory.NewJournal(), nil)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	return j
+}
+
+// TestOnEnd: who wants to know of the end is called once that is durable, again until it
+// has answered, and by an heir if its owner has crashed.
+func TestOnEnd(t *testing.T) {
+	for name, fails := range map[string]bool{"succeeds": false, "is undone": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &target{}
+				gate, calls := make(chan struct{}), 0
+				defer close(gate)
+				var told []Outcome
+				var keys []string
+				last, want := g.act("p").Pivot(), Succeeded
+				if fails {
+					last, want = g.act("p", always(Fail(errSeat))...).Pivot(), Compensated
+				}
+				d := Define("order", g.undoable("a"), last).OnEnd(func(ctx context.Context, o Outcome) error {
+					keys = append(keys, From(ctx).Key())
+					switch calls++; calls {
+					case 1, 2:
+						return errNetwork
+					case 3:
+						<-gate // its process is gone
+					}
+					told = append(told, o)
+					return nil
+				})
+				r := serve(t, nil, 1, nil, d)
+				o, err := d.Do(t.Context(), r.engine, "1", "in")
+				var ended *EndedError
+				if o.State != want || err != nil && !errors.As(err, &ended) {
+					t.Errorf("%+v, %v", o, err)
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if calls != 3 || len(told) != 0 {
+					t.Fatalf("%d calls", calls)
+				}
+				r = serve(t, r.store, 2, nil, d)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if calls != 4 || len(told) != 1 || told[0].State != want || told[0].ID != "1" || keys[0] != keys[3] {
+					t.Errorf("%d calls, told %+v, %v", calls, told, keys)
+				}
+				head, _, err := r.store.Read(t.Context(), "1", 0)
+				if ok(t, err); head.Ended.IsZero() {
+					t.Errorf("%+v: %v", head, r.records(t, "1"))
+				}
+				unscheduled(t, r.store.Journal)
+			})
+		})
+	}
+}
+
+// TestWaitSaysWhy: who waits for a saga whose definition does not fit hears so at once.
+func TestWaitSaysWhy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour), g.undoable("b"))
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		r.stop()
+		<-r.served
+		changed := serve(t, r.store, 2, nil, Define("order", g.undoable("other"), Sleep[string]("w", time.Hour), g.undoable("b")))
+		ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+		defer end()
+		from := time.Now()
+		_, err := changed.engine.Wait(ctx, "1")
+		if wantKind(t, err, interlock.Bug, ErrMismatch); time.Since(from) > 2*time.Second || err == nil || !strings.Contains(err.Error(), `step "a"`) {
+			t.Errorf("%v after %v", err, time.Since(from))
+		}
+	})
+}
