@@ -68,6 +68,31 @@ func TestEveryCellHasAProof(t *testing.T) {
 	}
 }
 
+// stated are the promises that a driver may keep without a test here, each for the
+// reason that the page gives.
+var stated = map[string]bool{
+	"exclusion async-failover": true, "exclusion server-clock-jump": true,
+	"tokens async-failover": true, "tokens server-clock-jump": true,
+	"rows": true, "shared": true, "semaphore": true, "several": true, "own": true,
+}
+
+// TestEveryYesCanFail: a promise without a test is a known one, and the page marks it.
+func TestEveryYesCanFail(t *testing.T) {
+	table := load(t)
+	for _, b := range table.Backends {
+		for _, p := range table.Promises {
+			if table.Cell(b, p) == yes && table.Untested(b, p) && !stated[p.ID] {
+				t.Errorf("%s, %s: it says yes, and no test can fail", b.ID, p.ID)
+			}
+		}
+	}
+	one := Backend{ID: "x"}
+	told := Promise{ID: "y", Proofs: map[string][]string{yes: {"untested: why"}}}
+	if t2 := (&Table{Said: map[string]Cells{"x": {"y": yes}}}); !t2.Untested(one, told) {
+		t.Error("a cell without a test counts as tested")
+	}
+}
+
 // TestNothingIsLeftOver: whatever drivers say has a row, and every row is said.
 func TestNothingIsLeftOver(t *testing.T) {
 	table := load(t)

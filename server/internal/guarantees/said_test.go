@@ -122,13 +122,40 @@ func built(t *testing.T, d driver.Fenced, s system) Abilities {
 	if advisory := drivertest.Unwrap(d); advisory != nil {
 		itself = advisory
 	}
-	_, can["inspect"] = itself.(driver.Inspector)
+	inspector, ok := itself.(driver.Inspector)
+	can["inspect"], can["waiters"] = ok, ok && showsWaiters(t, d, inspector)
 	_, can["watch"] = itself.(driver.Watcher)
 	_, can["break"] = itself.(driver.Breaker)
 	fenced := d.Guarantees().Class == interlock.Fenced
 	can["shared"], can["semaphore"], can["several"], can["elect"] = fenced && shares(t, d), fenced && permits(t, d), fenced, fenced && elects(t, d)
 	can["own"] = fenced && s.values && can["inspect"] && can["watch"]
 	return can
+}
+
+// showsWaiters looks at a lock that one owner holds and another waits for.
+func showsWaiters(t *testing.T, d driver.Fenced, i driver.Inspector) bool {
+	const name = "waiters-shown"
+	acquire(t, d, name, "holder")
+	defer release(t, d, name, "holder")
+	waits, done := make(chan struct{}, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, err := d.Acquire(ctx, driver.Request{Name: name, Owner: "waiter", Events: driver.Events{Waiting: func(driver.Place) {
+			select {
+			case waits <- struct{}{}:
+			default:
+			}
+		}}})
+		done <- err
+	}()
+	<-waits
+	state, err := i.Lock(t.Context(), name)
+	cancel()
+	if <-done == nil || err != nil || state.Holder == nil {
+		t.Errorf("the lock is shown as %+v (%v)", state, err)
+	}
+	release(t, d, name, "waiter")
+	return len(state.Waiters) > 0
 }
 
 func shares(t *testing.T, d driver.Fenced) bool {

@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -100,4 +101,14 @@ func (t *Table) Proof(b Backend, p Promise) []string {
 		return append(append([]string{}, p.Proofs[yes]...), p.Proofs[no]...)
 	}
 	return p.Proofs["*"]
+}
+
+// Untested reports that no test stands behind a cell.
+func (t *Table) Untested(b Backend, p Promise) bool {
+	for _, proof := range t.Proof(b, p) {
+		if !strings.HasPrefix(proof, untested) {
+			return false
+		}
+	}
+	return true
 }
