@@ -17,6 +17,7 @@ type Saga struct {
 	Ended   func(SagaEnded)
 	Dead    func(SagaDead)
 	Stuck   func(SagaStuck)
+	Crossed func(SagaCrossed)
 }
 
 // SagaStarted: a saga was begun. Attaching to one is not told.
@@ -55,4 +56,14 @@ type SagaStuck struct {
 	Saga, Type, Step string
 	Attempts         int // that failed
 	Err              error
+}
+
+// SagaCrossed: a call of a step, or of its undo, was done with the input that it had before
+// an operator gave it another one. Its target may have that call's effect, and take the
+// call with the new input for a repetition of it: a person has to look.
+type SagaCrossed struct {
+	Saga, Type, Step string
+	Undo             bool
+	Before, After    string // the inputs, at most 500 bytes of each
+	Err              error  // why the journal does not have it; nil if it does, or the saga has ended
 }

@@ -15,6 +15,7 @@ func (h *Saga) WithDefaults() *Saga {
 	r := copyOf(h)
 	OnNil(&r.Tried, r.Log, warn, whenFailed("saga step failed", func(e SagaTried) error { return e.Err }))
 	OnNil(&r.Dead, r.Log, loud, always[SagaDead]("saga is a dead letter and waits for a person"))
+	OnNil(&r.Crossed, r.Log, loud, always[SagaCrossed]("saga step was done with the input before its edit"))
 	OnNil(&r.Stuck, r.Log, loud, always[SagaStuck]("saga step that must succeed keeps failing"))
 	return r
 }

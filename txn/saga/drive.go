@@ -20,6 +20,7 @@ type drive struct {
 	*course
 	engine *Engine
 	told   State // by the hooks
+	late   map[string]lateCall
 }
 
 // Drive goes as far as it comes; see [coordinator.Protocol].
@@ -40,7 +41,7 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 		return err
 	}
 	defer c.close()
-	d := &drive{Turn: t, course: c, engine: e, told: c.m.state}
+	d := &drive{Turn: t, course: c, engine: e, told: c.m.state, late: map[string]lateCall{}}
 	if d.m.state == DeadLetter && t.Due() {
 		err = d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
 	}
@@ -93,10 +94,16 @@ func (d *drive) leave(err error) error {
 	if err != nil && d.Context().Err() != nil && d.m.takeOvers > 0 {
 		err = errors.Join(err, d.handOver())
 	}
-	if err == nil || len(d.pending) == 0 || errors.Is(err, journal.ErrMoved) {
-		return err
+	if err == nil {
+		return nil
 	}
-	return errors.Join(err, d.write(time.Time{}))
+	if len(d.pending) > 0 && !errors.Is(err, journal.ErrMoved) {
+		err = errors.Join(err, d.write(time.Time{}))
+	}
+	if len(d.late) > 0 {
+		d.crossings()
+	}
+	return err
 }
 
 // write makes what is pending durable. What is more than one append takes is right
@@ -122,6 +129,7 @@ func (d *drive) write(due time.Time) error {
 		return err
 	}
 	d.wrote()
+	clear(d.late)
 	d.announce()
 	return nil
 }
@@ -171,8 +179,11 @@ func (d *drive) round(calls []*call) error {
 			continue
 		}
 		v, err := d.took(d.Now(), each, outputs[i], errs[i], d.Random())
-		if errs[i] != nil {
+		switch {
+		case errs[i] != nil:
 			d.tried(each, v)
+		case !each.local():
+			d.late[each.p.key] = lateCall{d.m.inputOf(&each.p), each.phase == inUndo}
 		}
 		if err != nil {
 			return err

@@ -51,7 +51,7 @@ var rules = map[string]func(*machine, journal.Entry) error{
 	recordBegin: (*machine).begin, recordSent: (*machine).send, recordNever: (*machine).withdraw,
 	recordDone: (*machine).answer, recordFailed: (*machine).answer, recordTried: (*machine).try,
 	recordTaken: (*machine).taken, recordHalted: (*machine).halt,
-	recordSignal: (*machine).signal, recordLater: (*machine).later, recordFinished: (*machine).finish,
+	recordSignal: (*machine).signal, recordCrossed: (*machine).cross, recordLater: (*machine).later, recordFinished: (*machine).finish,
 	recordDecide: (*machine).decide, recordUndone: (*machine).back, recordDead: (*machine).back,
 	recordRemind: (*machine).remind, recordEnd: (*machine).end,
 	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordSettle: (*machine).learn, recordNow: (*machine).hurry, recordResolved: (*machine).resolve,
@@ -61,7 +61,7 @@ func (m *machine) apply(e journal.Entry) error {
 	if (m.state == "") != (e.Kind == recordBegin) || m.over || m.state == Resolved && !m.atEnd && e.Kind != recordEnd && e.Kind != recordFinished {
 		return errOrder
 	}
-	if m.atEnd && e.Kind != recordEnd && e.Kind != recordTaken {
+	if m.atEnd && e.Kind != recordEnd && e.Kind != recordTaken && e.Kind != recordCrossed {
 		return errOrder
 	}
 	rule := rules[e.Kind]
@@ -71,7 +71,7 @@ func (m *machine) apply(e journal.Entry) error {
 	if err := m.release(e); err != nil {
 		return err
 	}
-	if e.Kind != recordTaken && e.Kind != recordHalted {
+	if e.Kind != recordTaken && e.Kind != recordHalted && e.Kind != recordCrossed {
 		m.takeOvers = 0
 	}
 	return rule(m, e)

@@ -35,7 +35,7 @@ type Progress struct {
 	Attempts int             // that failed before, or whose owner was gone before they were answered
 	Input    json.RawMessage // of its own; nil if it is called with the saga's
 	Output   json.RawMessage // nil if it was not done
-	Err      string          // of the last call, or who has skipped it and why
+	Err      string          // of the last call, or who has skipped it and why, or which call crossed an edit of its input
 }
 
 // declared is a step whose record stands with that of an earlier one, so that it needs no
@@ -77,8 +77,12 @@ func (m *machine) progress() (all []Progress) {
 		case !slices.Contains(calling, p):
 			status = declared
 		}
+		text := p.err
+		if p.crossed != "" {
+			text = p.crossed
+		}
 		all = append(all, Progress{Step: p.key, Stage: p.stage, Status: status, Undo: p.undo, Pivot: p.pivot, Until: p.until,
-			Next: p.next, Attempts: p.attempts + p.lost, Input: p.input, Output: p.output, Err: p.err})
+			Next: p.next, Attempts: p.attempts + p.lost, Input: p.input, Output: p.output, Err: text})
 	}
 	return all
 }

@@ -76,7 +76,9 @@ func (e *StateError) ErrorKind() interlock.ErrorKind { return interlock.Definite
 // and its attempts are counted from one; an empty step means each of those if no undo was
 // given up. An input that is not nil, JSON, is what the step or its undo
 // is called with from now on; that is possible for undos, and behind the pivot. Its
-// target may refuse another input under a key that it has seen.
+// target may refuse another input under a key that it has seen. A call with the input
+// before it that is under way meanwhile may still be done: the hook Crossed reports that,
+// and the step's Err in [Replay] if the saga has not ended by then.
 func (o *Operator) Retry(ctx context.Context, id, step string, input json.RawMessage, by By) error {
 	if input != nil && (!json.Valid(input) || len(input) > driver.MaxPayload/2 || step == "") {
 		return bug("retry", id, fmt.Errorf("the input is not JSON, has more than %d bytes, or is for no step", driver.MaxPayload/2))

@@ -28,6 +28,7 @@ const (
 	recordSettle   = "settle"   // it is known what became of a step; the next record says what
 	recordNow      = "now"      // what is waited for is over
 	recordSignal   = "signal"   // Step is its name; one of each name at most
+	recordCrossed  = "crossed"  // a call with the input before an edit was done
 	recordLater    = "later"    // its start is put off
 	recordFinished = "finished" // all is settled, but who wants to know has not been called yet
 	recordResolved = "resolved" // it is over, whatever is left

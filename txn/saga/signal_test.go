@@ -204,6 +204,8 @@ func TestVersions(t *testing.T) {
 		if _, err = old.engine.Wait(short, "3"); err == nil || !strings.Contains(err.Error(), `without its definition "order@v2"`) {
 			t.Error(err)
 		}
+		old.stop()
+		<-old.served
 		serve(t, r.store, 4, nil, one, two)
 		_, err = r.engine.Wait(t.Context(), "3")
 		ok(t, err)

@@ -46,17 +46,18 @@ func (f fate) String() string { return fates[f] }
 
 // progress is a step that was sent.
 type progress struct {
-	key    string // its own in the saga
-	of, at string // the step and its index, as calls name them
-	stage  int
-	undo   string // empty if there is nothing to undo
-	pivot  bool
-	wait   bool            // it is a wait, not a call
-	signal bool            // it waits for the signal of its key
-	until  time.Time       // when the wait ends; zero is never
-	over   bool            // an operator has ended the wait
-	input  json.RawMessage // nil if it is the saga's
-	edited bool            // by an operator
+	key     string // its own in the saga
+	of, at  string // the step and its index, as calls name them
+	stage   int
+	undo    string // empty if there is nothing to undo
+	pivot   bool
+	wait    bool            // it is a wait, not a call
+	signal  bool            // it waits for the signal of its key
+	until   time.Time       // when the wait ends; zero is never
+	over    bool            // an operator has ended the wait
+	input   json.RawMessage // nil if it is the saga's
+	edited  bool            // by an operator
+	crossed string          // by which call the edit was; empty if by none
 
 	fate     fate
 	was      fate // of a dead undo: what was to be undone

@@ -134,7 +134,7 @@ func (m *machine) dead() (all []Dead) {
 // release has a halted saga go on by what an operator does to it.
 func (m *machine) release(e journal.Entry) error {
 	m.released = false
-	if m.halted == "" || e.Kind == recordRemind || e.Kind == recordResolved || e.Kind == recordEnd {
+	if m.halted == "" || e.Kind == recordRemind || e.Kind == recordCrossed || e.Kind == recordResolved || e.Kind == recordEnd {
 		return nil
 	}
 	switch {
