@@ -59,6 +59,9 @@ type Append struct {
 	// Due is when the transaction has to be looked at next; zero if these records
 	// end it, and only then.
 	Due time.Time
+	// Was is when it was due before, as far as the appender knows, or zero. A store whose
+	// index keeps due times that a transaction has left removes that one.
+	Was time.Time
 }
 
 // A PositionError is the refusal of an append to a transaction that is not where

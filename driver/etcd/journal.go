@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -20,8 +21,9 @@ import (
 // It implements driver.Journal.
 //
 // A transaction has a key for where it stands, one for what it is, one for each record
-// and payload, and one in the due index for each due time that it has, or has had: an
-// append does not know the one before, and leaves it to who comes by when that is due.
+// and payload, one in the due index, and one in the index of what has ended. An append
+// that does not know the due time before leaves that in the index, to who comes by when it
+// is due, and to Forget.
 // etcd has no clock in its transactions: what is too
 // far in the future, and when something was written, kept or ended, is told by the
 // clock of whoever calls. A request has room for 1.5 MiB and 128 operations by etcd's
@@ -30,6 +32,9 @@ type Journal struct {
 	client *clientv3.Client
 	prefix string
 	now    func() time.Time
+
+	mu             sync.Mutex
+	swept, sweptIn string // up to where Forget has looked at the due index, and at the heads
 }
 
 var _ driver.Journal = (*Journal)(nil)
@@ -63,6 +68,13 @@ func (j *Journal) dueKey(h driver.Head) string { return j.dueAt(h.Shard, h.Due) 
 // dueAt is the prefix of all that is due in a shard at a time.
 func (j *Journal) dueAt(shard int, at time.Time) string {
 	return fmt.Sprintf("%sdue/%09d/%s/", j.prefix, shard, padded(at.UnixMilli()+dueZero))
+}
+
+// endedKey is the entry of an ended transaction in the index of those.
+func (j *Journal) endedKey(h driver.Head) string { return j.endedAt(h.Ended) + h.Transaction }
+
+func (j *Journal) endedAt(at time.Time) string {
+	return j.prefix + "ended/" + padded(at.UnixMicro()) + "/"
 }
 
 // dueZero lets times before 1970 stand in front of those after it.

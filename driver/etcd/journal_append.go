@@ -133,8 +133,13 @@ func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []client
 	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Sum: a.Records[len(a.Records)-1].Sum, Due: a.Due}
 	if a.Due.IsZero() {
 		h.Ended = now
+		then = append(then, clientv3.OpPut(j.endedKey(h), ""))
 	} else {
 		then = append(then, clientv3.OpPut(j.dueKey(h), ""))
+	}
+	if left := (driver.Head{Transaction: a.Transaction, Shard: a.Shard, Due: a.Was}); a.After > 0 && !a.Was.IsZero() &&
+		(a.Due.IsZero() || j.dueKey(left) != j.dueKey(h)) {
+		then = append(then, clientv3.OpDelete(j.dueKey(left)))
 	}
 	then = append(then, clientv3.OpPut(head, headText(h)))
 	for i, r := range a.Records {

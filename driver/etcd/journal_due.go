@@ -31,12 +31,16 @@ const duePage = 50
 // entries reads a page of the index from a key on, below another one, with what the
 // transactions say. more says that there may be further ones.
 func (j *Journal) entries(ctx context.Context, op, from, to string) (list []entry, more bool, err error) {
-	reply, err := j.do(ctx, op, "due index", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(to), clientv3.WithLimit(duePage), clientv3.WithKeysOnly())}, nil)
+	return j.look(ctx, op, from, to, len(j.dueAt(0, time.UnixMilli(0))), duePage)
+}
+
+// look is entries of an index whose keys have ids behind start bytes.
+func (j *Journal) look(ctx context.Context, op, from, to string, start, limit int) (list []entry, more bool, err error) {
+	reply, err := j.do(ctx, op, "index", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(to), clientv3.WithLimit(int64(limit)), clientv3.WithKeysOnly())}, nil)
 	if err != nil {
 		return nil, false, err
 	}
 	var ops []clientv3.Op
-	start := len(j.dueAt(0, time.UnixMilli(0)))
 	for _, kv := range reply.Responses[0].GetResponseRange().Kvs {
 		e := entry{key: string(kv.Key), id: string(kv.Key[start:])}
 		list = append(list, e)
@@ -54,7 +58,7 @@ func (j *Journal) entries(ctx context.Context, op, from, to string) (list []entr
 			return nil, false, journalError(op, list[i].id, interlock.Definite, err)
 		}
 	}
-	return list, len(list) == duePage, nil
+	return list, len(list) == limit, nil
 }
 
 // Due lists what is unfinished; see driver.JournalReader. It takes two requests for

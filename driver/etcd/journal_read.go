@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -109,68 +108,6 @@ func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list
 		list = append(list, p)
 	}
 	return list, len(list) == limit, nil
-}
-
-// Forget removes what ended long ago; see driver.JournalKeeper. It looks at every
-// transaction and payload there is.
-func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
-	behind := ""
-	for more := true; more && forgotten < limit; {
-		var list []located
-		if list, more, err = j.heads(ctx, "forget", behind, duePage); err != nil {
-			return forgotten, err
-		}
-		for _, p := range list {
-			behind = p.Transaction
-			if p.Ended.IsZero() || !p.Ended.Before(before) || forgotten == limit {
-				continue
-			}
-			if err := j.forget(ctx, p); err != nil {
-				return forgotten, err
-			}
-			forgotten++
-		}
-	}
-	return forgotten, j.forgetPayloads(ctx, before)
-}
-
-// forget removes an ended transaction, in one step: nothing can be appended to it.
-func (j *Journal) forget(ctx context.Context, p located) error {
-	_, err := j.do(ctx, "forget", p.Transaction, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(p.Transaction)), "=", p.revision)},
-		[]clientv3.Op{
-			clientv3.OpDelete(j.headKey(p.Transaction)), clientv3.OpDelete(j.aboutKey(p.Transaction)),
-			clientv3.OpDelete(j.prefix+"record/"+p.Transaction+"\x00", clientv3.WithPrefix()),
-			clientv3.OpDelete(j.prefix+"payload/"+p.Transaction+"\x00", clientv3.WithPrefix()),
-		}, nil)
-	return err
-}
-
-// forgetPayloads removes old payloads whose transaction does not exist.
-func (j *Journal) forgetPayloads(ctx context.Context, before time.Time) error {
-	const op = "forget payloads"
-	all := j.prefix + "payload/"
-	from := all
-	for {
-		reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(all)), clientv3.WithLimit(1))}, nil)
-		if err != nil {
-			return err
-		}
-		kvs := reply.Responses[0].GetResponseRange().Kvs
-		if len(kvs) == 0 {
-			return nil
-		}
-		key := string(kvs[0].Key)
-		id, _, _ := strings.Cut(strings.TrimPrefix(key, all), "\x00")
-		kept, _, _ := strings.Cut(string(kvs[0].Value), "\n")
-		if us, err := strconv.ParseInt(kept, 10, 64); err == nil && time.UnixMicro(us).Before(before) {
-			when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(id)), "=", 0),
-				clientv3.Compare(clientv3.ModRevision(key), "=", kvs[0].ModRevision)}
-			if _, err := j.do(ctx, op, id, when, []clientv3.Op{clientv3.OpDelete(key)}, nil); err != nil {
-				return err
-			}
-		}
-		from = key + "\x00"
-	}
 }
 
 // Unscheduled counts what is unfinished and has no entry in the due index; see

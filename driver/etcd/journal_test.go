@@ -124,3 +124,63 @@ func TestEntriesThatWereLeft(t *testing.T) {
 		t.Fatalf("%v, %d entries", err, entries())
 	}
 }
+
+// TestForgetLeavesNothing of ended transactions, not in the due index either, whatever they
+// were due; and it takes away what earlier versions have left there, a page a call.
+func TestForgetLeavesNothing(t *testing.T) {
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	var count counter
+	j := NewJournal(dial(t, server.Addr(), count.on), "p/")
+	now := time.Now().Truncate(time.Second)
+	const all = 3 * maxAppends
+	for i, due := range []time.Time{now, now.Add(time.Hour), now.Add(2 * time.Hour), {}} {
+		for from := 0; from < all; from += maxAppends {
+			var group []driver.Append
+			for n := from; n < from+maxAppends; n++ {
+				a := driver.Append{Transaction: fmt.Sprint("t", n), After: int64(i), Records: []driver.Record{{Kind: "x"}}, Due: due}
+				if i > 0 {
+					a.Was = now.Add(time.Duration(i-1) * time.Hour)
+				}
+				group = append(group, a)
+			}
+			if err := errors.Join(j.Append(bounded(t), group)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	keys := func(prefix string) int64 {
+		t.Helper()
+		reply, err := client.Get(bounded(t), "p/interlock.journal:"+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.Count
+	}
+	if n := keys("due/"); n != 0 {
+		t.Errorf("%d entries of the due index are left by what has ended", n)
+	}
+	var left []clientv3.Op // by an earlier version
+	for n := range 2 * duePage {
+		h := driver.Head{Transaction: fmt.Sprint("gone", n), Shard: n % 3, Due: now.Add(time.Duration(n) * time.Hour)}
+		left = append(left, clientv3.OpPut(j.dueKey(h), ""))
+	}
+	if _, err := client.Txn(bounded(t)).Then(left...).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	before := count.n.Load()
+	if n, err := j.Forget(bounded(t), now.Add(-time.Hour), 10); n != 0 || err != nil {
+		t.Fatalf("%d forgotten, %v", n, err)
+	}
+	if got := count.n.Load() - before; got > 8 {
+		t.Errorf("%d requests to forget nothing", got)
+	}
+	for range 4 {
+		if _, err := j.Forget(bounded(t), now.Add(time.Hour), all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := keys(""); n != 0 {
+		t.Errorf("%d keys are left", n)
+	}
+}

@@ -86,7 +86,7 @@ func (l *Log) Accept(a driver.Append) {
 
 // request makes the records; keep takes what is large, which stands beside them.
 func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []byte) error) (driver.Append, error) {
-	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Due: due}
+	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Due: due, Was: l.head.Due}
 	if l.owner != nil {
 		a.Epoch = l.owner.epoch
 	}
