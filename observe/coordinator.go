@@ -16,6 +16,31 @@ type Coordinator struct {
 	Failed  func(CoordinatorFailed)
 	Foreign func(CoordinatorForeign)
 	Hung    func(CoordinatorHung)
+	// Retained and Swept are called by one of the processes that serve a journal.
+	Retained func(CoordinatorRetained)
+	Swept    func(CoordinatorSwept)
+}
+
+// CoordinatorRetained: what has ended long ago was removed from the journal. It is the
+// gauge of what is unfinished.
+type CoordinatorRetained struct {
+	Forgotten   int           // transactions that were removed
+	Unfinished  int           // transactions that have not ended
+	Oldest      time.Duration // since the first of them began; 0 if there is none
+	Excepted    int           // old ones that participants must remember
+	Unscheduled int           // unfinished ones that nobody would ever look at: a defect
+	Took        time.Duration
+	Err         error // the rest may be incomplete
+}
+
+// CoordinatorSwept: a sweep of the retention has run.
+type CoordinatorSwept struct {
+	Name    string
+	Removed int
+	Overdue int           // what should have ended, and was left alone
+	Oldest  time.Duration // for how long the first of them is overdue
+	Took    time.Duration
+	Err     error
 }
 
 // CoordinatorFailed: a transaction could not be driven, or a shard not be looked at.

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -112,7 +113,7 @@ func (l *limit) admit(now time.Time) (suppressed int, ok bool) {
 }
 
 // fields are the fields of an event: Err as "error", others in lower case with
-// underscores. An error that is nil is left out. An event that is a slog.LogValuer has
+// underscores. An error that is nil is left out, a long one is cut off. An event that is a slog.LogValuer has
 // the attributes of its group instead.
 func fields(e reflect.Value) []slog.Attr {
 	if v, ok := e.Interface().(slog.LogValuer); ok {
@@ -128,7 +129,7 @@ func fields(e reflect.Value) []slog.Attr {
 		switch v := e.Field(i).Interface().(type) {
 		case nil:
 		case error:
-			attrs = append(attrs, slog.String(key, v.Error()))
+			attrs = append(attrs, slog.String(key, fmt.Sprintf("%.2000s", v.Error())))
 		case interlock.Token: // a string, because many readers of JSON round numbers of that size
 			attrs = append(attrs, slog.String(key, v.String()))
 		default:

@@ -1,11 +1,30 @@
 package observe
 
-// WithDefaults returns h with a hook that logs failures.
+// WithDefaults returns h with hooks that log failures, and what is overdue or
+// unscheduled.
 func (h *Coordinator) WithDefaults() *Coordinator {
 	r := copyOf(h)
 	OnNil(&r.Failed, r.Log, warn, whenFailed("coordinator failed", func(e CoordinatorFailed) error { return e.Err }))
 	OnNil(&r.Foreign, r.Log, warn, always[CoordinatorForeign]("transaction of a type that this process does not know"))
 	OnNil(&r.Hung, r.Log, loud, always[CoordinatorHung]("calls do not return, their shard is released without them"))
+	OnNil(&r.Retained, r.Log, warn, func(e CoordinatorRetained) string {
+		switch {
+		case e.Err != nil:
+			return "retention failed"
+		case e.Unscheduled > 0:
+			return "unfinished transactions are missing in the due index"
+		}
+		return ""
+	})
+	OnNil(&r.Swept, r.Log, warn, func(e CoordinatorSwept) string {
+		switch {
+		case e.Err != nil:
+			return "sweep failed"
+		case e.Overdue > 0:
+			return "sweep found what is overdue"
+		}
+		return ""
+	})
 	return r
 }
 

@@ -3,6 +3,7 @@ package keyed_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -12,7 +13,10 @@ import (
 	"github.com/interlock-dev/interlock/flow/keyed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	goleak.VerifyTestMain(m)
+}
 
 // bound is how long a test waits for what must happen.
 const bound = 30 * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, roles) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	crash.Main(m, roles)
+}
 
 // bound is how long a test waits for what must happen.
 const bound = 30 * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,10 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"consumer": consume}) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	crash.Main(m, map[string]crash.Role{"consumer": consume})
+}
 
 // bound is how long a test waits for what must happen.
 const bound = 20 * time.Second

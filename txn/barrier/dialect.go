@@ -19,8 +19,12 @@ type dialect interface {
 	// what was there before. It gives nothing if the call lies below the mark, or asks
 	// for the row of a branch that has none and gets none.
 	claim(c claim, lease time.Duration) (query string, args []any)
-	// mark reads the low-water mark that calls are compared with.
+	// mark reads the low-water mark that calls are compared with, and its exceptions.
 	mark() string
+	// schema is an expression of the schema that tables without one are in, and
+	// excepted the type of the column of exceptions.
+	schema() string
+	excepted() string
 	// text is a statement as the database writes it, of one whose parameters are ?.
 	text(query string) string
 	keeper
@@ -28,10 +32,12 @@ type dialect interface {
 
 // keeper is how a database forgets.
 type keeper interface {
-	// raise are the statements that raise the low-water mark to ?, one transaction
-	// for each; it is as it was if ? lies ahead of the database's clock.
+	// raise are the statements that raise the low-water mark to ? with the exceptions
+	// ?, one transaction for each; it is as it was unless ? is above it and ? does not
+	// lie ahead of the database's clock.
 	raise() []string
-	// remove deletes rows that lie the spread below the mark in force, so many at most.
+	// remove deletes rows that lie the spread below the mark in force, so many at most,
+	// and none of a transaction that is excepted.
 	remove(ctx context.Context, l lender, limit int) (int, error)
 }
 

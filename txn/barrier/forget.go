@@ -2,6 +2,8 @@ package barrier
 
 import (
 	"context"
+	"encoding/hex"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -23,8 +25,8 @@ const removeBatch = 500
 // work. Deletions are transactions of their own, of some hundred rows each.
 //
 // All transactions that began before the mark must have ended, and nobody may ask for
-// their outcome: it is the coordinator that knows, by journal.Journal.LowWater. A mark is
-// never lowered. One that lies ahead of the database's clock is a Bug, and changes
+// their outcome: it is the coordinator that knows, by journal.Journal.LowWater, or
+// [ForgetExcept] for some that have not. A mark is never lowered. One that lies ahead of the database's clock is a Bug, and changes
 // nothing.
 //
 // Calls of one transaction may tell begins that differ: clocks do, and the tries of a TCC
@@ -40,16 +42,30 @@ const removeBatch = 500
 // behind it: it gives up after a second, which is a Retryable error, and an
 // interlock.ErrHeld.
 func Forget[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark time.Time, limit int) (forgotten int, err error) {
+	return ForgetExcept(ctx, db, t, mark, nil, limit)
+}
+
+// ForgetExcept is [Forget] that spares some transactions: their rows stay, and their
+// calls are let in, though they began before the mark. It takes what
+// journal.Journal.Mark returns.
+//
+// Each unfinished transaction that began before the mark, or less than the margin after
+// it, must be among them, at this mark and at every later one until it has ended. Each
+// call reads the list: there are at most 1000. A mark that is not above the one in force
+// changes nothing, the exceptions neither.
+func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark time.Time, except []string, limit int) (forgotten int, err error) {
 	const op = "forget branches"
 	switch {
 	case db == nil:
 		return 0, failure.Bug(op, t.Name, "there is no database")
 	case limit < 0:
 		return 0, failure.Bug(op, t.Name, "a limit of %d", limit)
+	case len(except) > maxExcept:
+		return 0, failure.Bug(op, t.Name, "%d transactions are excepted, at most %d can be", len(except), maxExcept)
 	case limit == 0:
 		limit = 10000
 	}
-	if err := raise(ctx, db, t, mark.UnixMilli()); err != nil {
+	if err := raise(ctx, db, t, mark.UnixMilli(), listed(except)); err != nil {
 		return 0, err
 	}
 	for forgotten < limit {
@@ -69,8 +85,24 @@ func Forget[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark t
 	return forgotten, nil
 }
 
-// raise puts the mark in force.
-func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark int64) error {
+// maxExcept is how many transactions can be excepted.
+const maxExcept = 1000
+
+// needle is how a list of exceptions names a transaction: no id contains another.
+func needle(transaction string) string { return "," + hex.EncodeToString([]byte(transaction)) + "," }
+
+// listed is a list of exceptions as the database keeps it.
+func listed(transactions []string) string {
+	var list strings.Builder
+	list.WriteByte(',')
+	for _, id := range transactions {
+		list.WriteString(hex.EncodeToString([]byte(id)) + ",")
+	}
+	return list.String()
+}
+
+// raise puts the mark in force, and its exceptions with it.
+func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark int64, excepted string) error {
 	const op = "raise low-water mark"
 	for step, steps := 0, 1; step < steps; step++ {
 		err := alone(ctx, db, t, op, func(l lender) error {
@@ -79,7 +111,7 @@ func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark in
 			query := l.within(l.text(queries[step]))
 			var args []any
 			if step == 0 {
-				args = []any{mark, mark, mark}
+				args = []any{mark, excepted, mark, mark}
 			}
 			_, err := l.Exec(ctx, query, args...)
 			return err
@@ -90,7 +122,8 @@ func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark in
 	}
 	return alone(ctx, db, t, op, func(l lender) error {
 		var is int64
-		if err := l.Query(ctx, l.within(l.mark()), nil, func(scan func(...any) error) error { return scan(&is) }); err != nil {
+		var list string
+		if err := l.Query(ctx, l.within(l.mark()), nil, func(scan func(...any) error) error { return scan(&is, &list) }); err != nil {
 			return err
 		}
 		if is < mark {

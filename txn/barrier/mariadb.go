@@ -38,7 +38,8 @@ func (mariadb) create() []string {
 			begun bigint not null,
 			primary key (transaction_id, branch, step),
 			index begun (begun)) engine = InnoDB`,
-		`create table if not exists {marks} (only_row int not null primary key, mark bigint not null) engine = InnoDB`,
+		`create table if not exists {marks} (only_row int not null primary key, mark bigint not null,
+			excepted ` + mariadb{}.excepted() + `) engine = InnoDB`,
 		`insert into {marks} (only_row, mark) values (1, 0) on duplicate key update only_row = 1`,
 	}
 }
@@ -49,7 +50,7 @@ const nowMaria = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))`
 const claimMaria = `
 insert into {rows} (transaction_id, branch, step, state, previous, hash, known, result, busy, remaining, attempts, begun)
 select ?, ?, {empty?}, '{first}', 'absent', {empty?}, {known}, {empty?}, {lease}, 0, 1, ?
-from {marks} where only_row = 1 and ? >= mark {there} lock in share mode
+from {marks} where only_row = 1 and (? >= mark or position(? in excepted) > 0) {there} lock in share mode
 on duplicate key update
 	previous = state,
 	remaining = greatest(0, busy - {now}),
@@ -69,7 +70,7 @@ func (m mariadb) claim(c claim, lease time.Duration) (string, []any) {
 		leased = `{now} + ?`
 		args = append(args, lease.Microseconds())
 	}
-	args = append(args, c.begun(), c.begun())
+	args = append(args, c.begun(), c.begun(), needle(c.Transaction))
 	if c.event == finish {
 		there = `and exists (select 1 from {rows} as b where b.transaction_id = ? and b.branch = ? and b.step = {empty?} for update)`
 		args = append(args, c.Transaction, c.Branch, c.Step)
@@ -78,8 +79,14 @@ func (m mariadb) claim(c claim, lease time.Duration) (string, []any) {
 	return m.text(c.filled(query, "previous", leased, there, nowMaria)), args
 }
 
+func (mariadb) schema() string { return `database()` }
+
+func (mariadb) excepted() string {
+	return `mediumtext character set ascii collate ascii_bin not null default ','`
+}
+
 func (mariadb) mark() string {
-	return `select mark from {marks} where only_row = 1 lock in share mode`
+	return `select mark, excepted from {marks} where only_row = 1 lock in share mode`
 }
 
 func (mariadb) text(query string) string {
@@ -88,7 +95,7 @@ func (mariadb) text(query string) string {
 
 func (mariadb) raise() []string {
 	return []string{`set statement innodb_lock_wait_timeout = 1 for
-update {marks} set mark = ? where only_row = 1 and mark < ? and ? <= ` + nowMaria + ` div 1000`}
+update {marks} set mark = ?, excepted = ? where only_row = 1 and mark < ? and ? <= ` + nowMaria + ` div 1000`}
 }
 
 // remove looks without locks and deletes by key: a delete by age would lock the gaps
@@ -97,7 +104,8 @@ func (mariadb) remove(ctx context.Context, l lender, limit int) (int, error) {
 	var where []string
 	var args []any
 	err := l.Query(ctx, l.within(`select transaction_id, branch, step from {rows}
-where begun < (select mark from {marks} where only_row = 1) - ? order by begun limit ?`), []any{spread, int64(limit)}, func(scan func(...any) error) error {
+where begun < (select mark from {marks} where only_row = 1) - ?
+and position(concat(',', lower(hex(transaction_id)), ',') in (select excepted from {marks} where only_row = 1)) = 0 order by begun limit ?`), []any{spread, int64(limit)}, func(scan func(...any) error) error {
 		var id, branch, step []byte
 		err := scan(&id, &branch, &step)
 		where = append(where, isRow)

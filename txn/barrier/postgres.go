@@ -36,7 +36,7 @@ func (postgres) create() []string {
 			begun bigint not null,
 			primary key (transaction_id, branch, step))`,
 		`create index if not exists {begun} on {rows} (begun)`,
-		`create table if not exists {marks} (generation bigint primary key, mark bigint not null)`,
+		`create table if not exists {marks} (generation bigint primary key, mark bigint not null, excepted ` + postgres{}.excepted() + `)`,
 		`insert into {marks} (generation, mark) select 1, 0 where not exists (select 1 from {marks})`,
 	}
 }
@@ -47,8 +47,8 @@ const nowPostgres = `(extract(epoch from statement_timestamp()) * 1000000)::bigi
 const claimPostgres = `
 insert into {rows} as b (transaction_id, branch, step, state, previous, hash, known, result, busy, remaining, attempts, begun)
 select ?::text, ?::text, ?::text, '{first}', 'absent', ?::bytea, {known}, ?::bytea, {lease}, 0, 1, m.begun
-from (select s.mark, ?::bigint as begun from {marks} as s order by s.generation desc limit 1 for share of s) as m
-where m.begun >= m.mark {there}
+from (select s.mark, s.excepted, ?::bigint as begun from {marks} as s order by s.generation desc limit 1 for share of s) as m
+where (m.begun >= m.mark or position(?::text in m.excepted) > 0) {there}
 on conflict (transaction_id, branch, step) do update set
 	previous = b.state,
 	remaining = greatest(0, b.busy - {now}),
@@ -68,7 +68,7 @@ func (p postgres) claim(c claim, lease time.Duration) (string, []any) {
 		leased = `{now} + ?::bigint`
 		args = append(args, lease.Microseconds())
 	}
-	args = append(args, c.begun())
+	args = append(args, c.begun(), needle(c.Transaction))
 	if c.event == finish {
 		there = `and exists (select 1 from {rows} where ` + isRow + `)`
 		args = append(args, c.Transaction, c.Branch, c.Step)
@@ -77,7 +77,13 @@ func (p postgres) claim(c claim, lease time.Duration) (string, []any) {
 	return p.text(c.filled(query, "b.state", leased, there, nowPostgres)), args
 }
 
-func (postgres) mark() string { return `select mark from {marks} order by generation desc limit 1` }
+func (postgres) schema() string { return `current_schema()` }
+
+func (postgres) excepted() string { return `text not null default ''` }
+
+func (postgres) mark() string {
+	return `select mark, excepted from {marks} order by generation desc limit 1`
+}
 
 func (postgres) text(query string) string {
 	return numbered(strings.ReplaceAll(query, "{empty?}", "?"))
@@ -85,16 +91,18 @@ func (postgres) text(query string) string {
 
 func (postgres) raise() []string {
 	return []string{
-		`insert into {marks} (generation, mark) select max(generation) + 1, ?::bigint from {marks}
+		`insert into {marks} (generation, mark, excepted) select max(generation) + 1, ?::bigint, ?::text from {marks}
 having max(mark) < ?::bigint and ?::bigint <= ` + nowPostgres + ` / 1000 on conflict do nothing`,
 		`delete from {marks} where generation < (select max(generation) from {marks})`,
 	}
 }
 
-// remove goes by the oldest mark there is. What is locked is left for the next time.
+// remove goes by the oldest mark there is, and spares what any mark excepts. What is
+// locked is left for the next time.
 func (postgres) remove(ctx context.Context, l lender, limit int) (int, error) {
 	n, err := l.exec(ctx, `with old as materialized (
 	select transaction_id, branch, step from {rows} where begun < (select min(mark) from {marks}) - ?::bigint
+	and not exists (select 1 from {marks} as m where position(',' || encode(convert_to(transaction_id, 'UTF8'), 'hex') || ',' in m.excepted) > 0)
 	order by begun limit ?::bigint for update skip locked)
 delete from {rows} as b using old
 where b.transaction_id = old.transaction_id and b.branch = old.branch and b.step = old.step`, spread, int64(limit))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -41,17 +42,17 @@ func (l lender) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 
 // missed finds out why a statement found no row, and was not to make one.
 func (l lender) missed(ctx context.Context, c claim) (found, error) {
-	mark, there := int64(0), false
+	mark, excepted, there := int64(0), "", false
 	err := l.Query(ctx, l.within(l.mark()), nil, func(scan func(...any) error) error {
 		there = true
-		return scan(&mark)
+		return scan(&mark, &excepted)
 	})
 	switch {
 	case err != nil:
 		return found{}, about(string(c.Operation), c.Key(), err)
 	case !there:
 		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: make it anew with Table.Create"))
-	case c.begun() < mark:
+	case c.begun() < mark && !strings.Contains(excepted, needle(c.Transaction)):
 		return found{}, definite(c.Call, ErrForgotten)
 	case c.event == finish:
 		return found{previous: absent}, nil

@@ -129,5 +129,24 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 			return failure.About(op, l.rows, err)
 		}
 	}
-	return nil
+	return failure.About(op, l.marks, l.addExcepted(ctx, cmp.Or(t.Name, "interlock_barrier")+marksSuffix))
+}
+
+// addExcepted adds a column to the table of marks that a former version created. Nobody
+// who calls Create waits for it otherwise.
+func (l lender) addExcepted(ctx context.Context, marks string) error {
+	there, schema := false, ""
+	if i := strings.LastIndexByte(marks, '.'); i >= 0 {
+		schema, marks = marks[:i], marks[i+1:]
+	}
+	err := l.Query(ctx, l.text(`select 1 from information_schema.columns where table_name = ? and column_name = 'excepted'
+and table_schema = coalesce(nullif(?, ''), `+l.schema()+`)`), []any{marks, schema}, func(scan func(...any) error) error {
+		there = true
+		return scan(new(int))
+	})
+	if err != nil || there {
+		return err
+	}
+	_, err = l.Exec(ctx, l.within(`alter table {marks} add column excepted `+l.excepted()))
+	return err
 }

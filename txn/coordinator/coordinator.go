@@ -67,6 +67,7 @@ type Coordinator struct {
 	targets    map[string]*target
 	held       int
 	foreigners map[string]foreigner // by their ids
+	jobs       []Job                // in the background
 	scouted    time.Time            // when a server last asked for all
 }
 

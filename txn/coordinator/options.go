@@ -37,6 +37,8 @@ type Options struct {
 	// if no call of it was answered in between: its owner seems to crash each time. 0 means
 	// 10, a number below zero never.
 	TakeOvers int
+	// Retention is what is removed in the background.
+	Retention Retention
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Coordinator
 	// Now is the clock of due times and deadlines; nil is time.Now.
@@ -69,6 +71,10 @@ func (o *Options) resolve() (Options, error) {
 		if *d.value <= 0 {
 			*d.value = d.byDefault
 		}
+	}
+	var err error
+	if r.Retention, err = r.Retention.resolve(); err != nil {
+		return r, err
 	}
 	r.Hooks = r.Hooks.WithDefaults()
 	if r.TakeOvers == 0 {

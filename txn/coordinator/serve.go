@@ -41,6 +41,7 @@ func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard
 
 // serve takes over what is unfinished, then what becomes due.
 func (s *server) serve() error {
+	s.background()
 	err := s.takeOver()
 	for err == nil && s.ctx.Err() == nil {
 		err = s.watch()
@@ -99,15 +100,18 @@ func (s *server) abandon(after time.Duration) {
 	}
 }
 
+// ended counts off what was running.
+func (s *server) ended() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running--; s.running == 0 && s.closed {
+		close(s.drained)
+	}
+}
+
 // run runs a turn, which was counted as running.
 func (s *server) run(t *Turn) {
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.running--; s.running == 0 && s.closed {
-			close(s.drained)
-		}
-	}()
+	defer s.ended()
 	t.run()
 }
 

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	goleak.VerifyTestMain(m)
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -1,11 +1,35 @@
 package journal
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
+
+// MaxExcept is the most transactions that a [Mark] excepts: every call of a
+// participant reads the list.
+const MaxExcept = 256
+
+// A Mark is what participants may forget. Its zero value is none.
+type Mark struct {
+	// Time is the low-water mark: what began before it has ended, except for Except.
+	Time time.Time
+	// Except are the ids of unfinished transactions that began before Time, or less
+	// than the margin after it: dead letters, and sagas that wait for days. Each is
+	// excepted by all later marks, until it ends.
+	Except []string
+	// Pinned is the mark without exceptions, for participants that know none.
+	Pinned time.Time
+	// Unfinished is how many transactions have not ended, Oldest when the first of
+	// them began; zero if there is none.
+	Unfinished int
+	Oldest     time.Time
+}
 
 // LowWater is a time before which nothing began that is unfinished: a margin before
 // the oldest unfinished transaction, or before now if there is none. Participants may
@@ -18,25 +42,91 @@ import (
 // clocks involved. Now is the caller's clock. It lists all that is unfinished, twice, 200
 // heads at a time, and reads none of it: two requests for each shard at least.
 func (j *Journal) LowWater(ctx context.Context, now time.Time, margin time.Duration) (time.Time, error) {
-	if margin <= 0 {
-		return time.Time{}, failure.Bug("find low-water mark", "", "the margin is %v, and has to be above zero", margin)
+	mark, err := j.Mark(ctx, now, margin, 0)
+	return mark.Pinned, err
+}
+
+// Mark is [Journal.LowWater] that does not wait for transactions which began longer
+// than slow ago: it excepts them, the oldest ones, MaxExcept at most. A slow of 0 excepts
+// none.
+func (j *Journal) Mark(ctx context.Context, now time.Time, margin, slow time.Duration) (Mark, error) {
+	if margin <= 0 || slow < 0 {
+		return Mark{}, failure.Bug("find low-water mark", "", "the margin is %v, slow is %v: the margin must be above zero, slow not below", margin, slow)
 	}
-	oldest := now
+	m := marker{oldest: now, young: now}
+	if slow > 0 {
+		m.slow = now.Add(-slow)
+	}
+	unfinished := 0
 	for number := range j.options.Shards {
 		shard := &Shard{journal: j, number: number}
 		// What becomes due earlier while all that is due is gone through can pass by, so
 		// that is done twice. An active transaction would have to do so both times, and be
 		// older than the margin.
-		for range 2 {
+		for pass := range 2 {
 			for head, err := range shard.Unfinished(ctx) {
 				if err != nil {
-					return time.Time{}, err
+					return Mark{}, err
 				}
-				if head.Began.Before(oldest) {
-					oldest = head.Began
+				m.add(head)
+				if pass == 0 {
+					unfinished++
 				}
 			}
 		}
 	}
-	return oldest.Add(-margin).Truncate(time.Millisecond), nil
+	mark := m.mark(margin)
+	if mark.Unfinished = unfinished; unfinished > 0 {
+		mark.Oldest = m.oldest
+	}
+	return mark, nil
+}
+
+// marker collects what a mark is computed from.
+type marker struct {
+	slow   time.Time     // what began before it may be excepted; zero if nothing
+	oldest time.Time     // began of the oldest
+	young  time.Time     // began of the oldest that is not slow
+	old    []driver.Head // slow ones: the MaxExcept + 1 oldest at least
+}
+
+func (m *marker) add(h driver.Head) {
+	if h.Began.Before(m.oldest) {
+		m.oldest = h.Began
+	}
+	if !h.Began.Before(m.slow) {
+		if h.Began.Before(m.young) {
+			m.young = h.Began
+		}
+		return
+	}
+	m.old = append(m.old, driver.Head{Transaction: h.Transaction, Began: h.Began})
+	if len(m.old) > 8*MaxExcept {
+		m.shrink()
+	}
+}
+
+// shrink keeps the oldest, each once.
+func (m *marker) shrink() {
+	slices.SortFunc(m.old, func(a, b driver.Head) int {
+		return cmp.Or(a.Began.Compare(b.Began), strings.Compare(a.Transaction, b.Transaction))
+	})
+	m.old = slices.CompactFunc(m.old, func(a, b driver.Head) bool { return a.Transaction == b.Transaction })
+	m.old = m.old[:min(len(m.old), MaxExcept+1)]
+}
+
+func (m *marker) mark(margin time.Duration) Mark {
+	m.shrink()
+	limit := m.young
+	if len(m.old) > MaxExcept { // the first that there is no room for
+		limit = m.old[MaxExcept].Began
+		m.old = m.old[:MaxExcept]
+	}
+	mark := Mark{Time: limit.Add(-margin).Truncate(time.Millisecond), Pinned: m.oldest.Add(-margin).Truncate(time.Millisecond)}
+	for _, h := range m.old {
+		if h.Began.Add(-margin).Truncate(time.Millisecond).Before(mark.Time) {
+			mark.Except = append(mark.Except, h.Transaction)
+		}
+	}
+	return mark
 }

@@ -126,3 +126,43 @@ func TestLowWater(t *testing.T) {
 		wantKind(t, err, interlock.Bug, nil)
 	})
 }
+
+// TestMarkExcepts: old transactions do not hold the mark back; they are excepted, the
+// oldest first, as many as there is room for.
+func TestMarkExcepts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		j := open(t, memory.NewJournal(), &journal.Options{Shards: 3})
+		first := time.Now()
+		for i := range journal.MaxExcept {
+			_, err := j.Begin(t.Context(), fmt.Sprint("old", i), "x", due, says("begin")...)
+			ok(t, err)
+			time.Sleep(time.Second)
+		}
+		at := func(want time.Time, excepted int) journal.Mark {
+			t.Helper()
+			m, err := j.Mark(t.Context(), time.Now(), time.Minute, time.Hour)
+			ok(t, err)
+			if !m.Time.Equal(want.Add(-time.Minute).Truncate(time.Millisecond)) || len(m.Except) != excepted || !m.Pinned.Equal(first.Add(-time.Minute).Truncate(time.Millisecond)) {
+				t.Errorf("%v, %d are excepted, pinned at %v; want %v, %d", m.Time, len(m.Except), m.Pinned, want, excepted)
+			}
+			return m
+		}
+		at(first, 0)
+		time.Sleep(2 * time.Hour)
+		m := at(time.Now(), journal.MaxExcept)
+		if m.Unfinished != journal.MaxExcept || !m.Oldest.Equal(first) || m.Except[0] != "old0" {
+			t.Errorf("%+v", m)
+		}
+		young := time.Now()
+		_, err := j.Begin(t.Context(), "young", "x", due, says("begin")...)
+		ok(t, err)
+		time.Sleep(30 * time.Minute)
+		at(young, journal.MaxExcept)
+		time.Sleep(time.Hour) // now it is old, and there is no room
+		at(young, journal.MaxExcept)
+		pinned, err := j.LowWater(t.Context(), time.Now(), time.Minute)
+		if ok(t, err); !pinned.Equal(first.Add(-time.Minute).Truncate(time.Millisecond)) {
+			t.Errorf("LowWater is %v", pinned)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+
 	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine, "looping": looping})
 }
 

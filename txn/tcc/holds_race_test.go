@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -226,6 +227,11 @@ func testForgetWaitsForNobody(t *testing.T, openDB func(testing.TB) *databases.D
 	ok(t, in.do(ctx, take, "c", branch.Cancel, tcc.Want{}, until))
 	ok(t, forgetting.Commit(ctx))
 	ok(t, busy.Rollback(ctx))
+	in.Exec(t, `update interlock_tcc_hold set changed_ms = changed_ms - 100000000, until_ms = until_ms - 100000000`)
+	s, err := tcc.Sweep("rooms", in.DB, in.Table, 24*time.Hour).Run(ctx, journal.Mark{})
+	if err != nil || s.Removed != 1 || s.Overdue != 3 || s.Oldest < 24*time.Hour {
+		t.Errorf("%+v, %v: what a coordinator sweeps", s, err)
+	}
 }
 
 // pass moves the time of a hold, as if so much had passed.

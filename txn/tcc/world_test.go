@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"manager": managerRole}) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	crash.Main(m, map[string]crash.Role{"manager": managerRole})
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,7 +20,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, roles) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	crash.Main(m, roles)
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -26,7 +27,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/web"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	goleak.VerifyTestMain(m)
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/coordinate"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/web"
 )
 
@@ -43,6 +44,7 @@ type coordinateFlags struct {
 	certificate  string
 	key, ca      string
 	verbose      bool
+	keep         time.Duration
 }
 
 func (a *app) coordinateCommand() *cobra.Command {
@@ -88,6 +90,7 @@ it, and --client-cert and --client-key show a certificate.`,
 	c.Flags().StringVar(&f.certificate, "client-cert", "", "certificate `FILE` that is shown to branches")
 	c.Flags().StringVar(&f.key, "client-key", "", "key `FILE` of the client certificate")
 	c.Flags().StringVar(&f.ca, "ca", "", "`FILE` of certificates that verify branches (default: the system's)")
+	c.Flags().DurationVar(&f.keep, "keep", coordinator.DefaultKeep, "how long to keep a transaction after its end; below zero for ever")
 	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "tell of each call that fails")
 	return c
 }
@@ -181,7 +184,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	defer stop()
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Prefix: a.prefix,
+	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
 		Web: options, Calls: calls, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", err) }})
 	if interlock.Kind(err) == interlock.Bug { // of what was typed
 		return usage("%w", err)

@@ -99,6 +99,7 @@ func (a *app) sagaCommand() *cobra.Command {
 	}
 	l.add(c)
 	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand(), l.sagaShardsCommand())
+		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand(), l.sagaShardsCommand(),
+		l.sagaForgetCommand())
 	return c
 }

@@ -173,6 +173,17 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(1, "saga", "watch", "order/2"), "DEAD_LETTER")
 			wants(interlock(0, "saga", "watch", "order/1", "-o", "json"), `"kind":"begin"`, `"state":"SUCCEEDED"`)
 
+			interlock(64, "saga", "forget", "--before", "1h")
+			interlock(64, "saga", "forget", "--reason", "x")
+			wants(interlock(0, "saga", "forget", "--before", "1h", "--reason", "too young"), "forgotten: 0")
+			wants(interlock(0, "saga", "show", "order/1"), "SUCCEEDED")
+			s.run(t, "order/old", "book")
+			wants(interlock(0, "saga", "forget", "--before", "1ms", "--reason", "full", "--by", "ada", "-o", "json"), `"forgotten":`, `"record":"interlock.forget/`)
+			wants(interlock(1, "saga", "show", "order/old"), "no such saga")
+			wants(interlock(0, "saga", "show", "order/2"), "DEAD_LETTER")
+			wants(interlock(0, "saga", "export"), "interlock.forget/", "retention:forget")
+			s.run(t, "order/1", "book")
+
 			interlock(64, "saga", "retry", "order/2")
 			interlock(64, "saga", "retry", "order/2", "--reason", "x", "--input", "{")
 			s.well.Store(true)

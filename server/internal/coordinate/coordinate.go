@@ -30,6 +30,7 @@ type Config struct {
 	Shards  int            // of the journal; all services on it have the same number
 	TTL     time.Duration  // of the claims
 	Prefix  string         // of their names
+	Keep    time.Duration  // how long what has ended is kept; below zero for ever
 	Web     web.Options
 	Calls   Calls         // how branches are called
 	Access  Access        // who may call
@@ -101,7 +102,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	if err := j.CheckShards(ctx); err != nil {
 		return nil, err
 	}
-	s.coordinator, err = coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{
+	s.coordinator, err = coordinator.New(j, &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep}, Hooks: &observe.Coordinator{
 		Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
 	}})
 	if err != nil {

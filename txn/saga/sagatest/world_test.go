@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"sync"
 	"testing"
@@ -15,7 +16,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	goleak.VerifyTestMain(m)
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// sagaForgetCommand removes what has ended, for journals whose coordinators keep it
+// for longer than there is room.
+func (l *ledger) sagaForgetCommand() *cobra.Command {
+	var before time.Duration
+	var batch int
+	c := &cobra.Command{
+		Use: "forget --before DURATION --reason TEXT", Short: "Remove transactions that ended long ago",
+		Example: `  interlock saga forget --before 720h --reason "the disk is full"`,
+		Long: `Removes the transactions of every protocol that ended longer than --before ago. What has
+not ended is never removed. A coordinator does this by itself; see --keep of coordinate.
+An id that was removed can be begun again: keep transactions for longer than any
+client repeats its requests, and for longer than twopc.Options.Retention (7 days).`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if before <= 0 || batch < 1 {
+				return usage("--before and --batch must be above zero, not %v and %d", before, batch)
+			}
+			if err := checkReason(l.reason); err != nil {
+				return err
+			}
+			return l.do(c.Context(), false, func(ctx context.Context, j *journal.Journal) error {
+				removed, record, err := j.ForgetBy(ctx, time.Now().Add(-before), batch, l.by, l.reason)
+				if err != nil {
+					l.app.say("%d transactions were removed before it failed", removed)
+					return err
+				}
+				return l.app.print(struct {
+					Forgotten int    `json:"forgotten"`
+					Record    string `json:"record"`
+				}{removed, record}, fmt.Sprintf("forgotten: %d; interlock saga export %s shows who and why\n", removed, record))
+			})
+		},
+	}
+	c.Flags().DurationVar(&before, "before", 0, "how long ago they ended at least")
+	c.Flags().IntVar(&batch, "batch", 500, "transactions that one request removes")
+	l.answerable(c)
+	return c
+}

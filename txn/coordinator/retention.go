@@ -1,0 +1,203 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Retention is what a coordinator removes by itself. The zero value works. Of all
+// processes only the owner of shard 0 does it.
+type Retention struct {
+	// Keep is how long a transaction is kept after its end, by the clocks of the
+	// coordinator and of the store; 0 means [DefaultKeep], below zero for ever. Until then
+	// a repeated start attaches to it, and a branch in doubt finds its decision.
+	Keep time.Duration
+	// Every is how often it is done; 0 means 10 minutes. Each pause is up to a quarter
+	// longer, by chance.
+	Every time.Duration
+	// Batch is how many transactions one request removes; 0 means 500.
+	Batch int
+	// Margin is that of [journal.Journal.Mark], for Sweeps; 0 means a day.
+	Margin time.Duration
+	// Slow is after which time an unfinished transaction, such as a dead letter, does
+	// not keep participants from forgetting younger ones; 0 means a day, below zero never.
+	Slow time.Duration
+	// Sweeps are called one after the other each time, with what may be forgotten.
+	Sweeps []Sweep
+}
+
+// DefaultKeep is a day more than the time for which two-phase commit relies on
+// decisions, so that clocks may differ.
+const DefaultKeep = 8 * 24 * time.Hour
+
+// A Sweep removes what is not needed any more beside the journal: barrier.ForgetExcept
+// on a participant's table, Forget on a tcc.Table, a reaper's round.
+type Sweep struct {
+	Name string
+	// Run removes some, and returns what it removed and found. Its context ends after
+	// [SweepTimeout], or when the shard is lost: another process may sweep at once.
+	Run func(ctx context.Context, m journal.Mark) (Swept, error)
+}
+
+// SweepTimeout bounds each call of a [Sweep].
+const SweepTimeout = 5 * time.Minute
+
+// Swept is what a [Sweep] returns.
+type Swept struct {
+	Removed int
+	Overdue int           // that should have ended, and were left alone
+	Oldest  time.Duration // for how long the first of them is overdue
+}
+
+func (r Retention) resolve() (Retention, error) {
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{{&r.Keep, DefaultKeep}, {&r.Every, 10 * time.Minute}, {&r.Margin, 24 * time.Hour}, {&r.Slow, 24 * time.Hour}} {
+		if *d.value == 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if r.Batch == 0 {
+		r.Batch = 500
+	}
+	if r.Batch < 0 || r.Every < 0 || r.Margin < 0 {
+		return r, failure.Bug("make coordinator", "", "Retention: Batch %d, Every %v and Margin %v must not be below zero", r.Batch, r.Every, r.Margin)
+	}
+	for _, s := range r.Sweeps {
+		if s.Name == "" || s.Run == nil {
+			return r, failure.Bug("make coordinator", s.Name, "Retention: a sweep needs a name and a function")
+		}
+	}
+	return r, nil
+}
+
+// Keep is Options.Retention.Keep: below zero for ever.
+func (c *Coordinator) Keep() time.Duration { return c.options.Retention.Keep }
+
+// A Job is done again and again by one of the processes that serve a journal.
+type Job struct {
+	Name  string
+	Every time.Duration // each pause is up to a quarter longer, by chance
+	// Run does it once. Its context ends when another process may do it.
+	Run func(ctx context.Context) error
+}
+
+// Background has a job done by the owner of shard 0, while this coordinator is that. It
+// is a Bug when the coordinator serves already. An error is an observe.CoordinatorFailed.
+func (c *Coordinator) Background(j Job) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case j.Every <= 0 || j.Run == nil:
+		return failure.Bug("add background job", j.Name, "it needs an interval above zero and a function")
+	case len(c.servers) > 0:
+		return failure.Bug("add background job", j.Name, "the coordinator serves already")
+	}
+	c.jobs = append(c.jobs, j)
+	return nil
+}
+
+// background starts the jobs if the server is that of shard 0. They end before it.
+func (s *server) background() {
+	if s.shard.Number() != 0 {
+		return
+	}
+	c := s.coordinator
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, j := range append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.retain}}, c.jobs...) {
+		s.mu.Lock()
+		s.running++ // close waits for it
+		s.mu.Unlock()
+		go func() {
+			defer s.ended()
+			s.repeat(j)
+		}()
+	}
+}
+
+// repeat runs a job until the server ends, first after a part of its interval.
+func (s *server) repeat(j Job) {
+	wait := time.Duration(s.coordinator.options.Random() * float64(j.Every) / 4)
+	for s.sleep(wait) && s.holds() == nil {
+		if err := s.guarded(j); err != nil {
+			s.failed("", failure.About(j.Name, "", err))
+		}
+		wait = j.Every + time.Duration(s.coordinator.options.Random()*float64(j.Every)/4)
+	}
+}
+
+// guarded runs a job once. A panic is its error.
+func (s *server) guarded(j Job) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = failure.Bug(j.Name, "", "panic: %v", r)
+		}
+	}()
+	return j.Run(s.ctx)
+}
+
+// Retain does once what Options.Retention says: for a command, or for a test.
+func (c *Coordinator) Retain(ctx context.Context) error { return c.retain(ctx) }
+
+// retain removes what has ended, then finds what participants may forget, and has them
+// forget it. A failure of one part keeps none of the others from its turn.
+func (c *Coordinator) retain(ctx context.Context) error {
+	r, e := c.options.Retention, observe.CoordinatorRetained{}
+	began := c.options.Now()
+	if r.Keep > 0 {
+		e.Forgotten, e.Err = c.journal.ForgetAll(ctx, began.Add(-r.Keep), r.Batch)
+	}
+	mark, err := c.journal.Mark(ctx, c.options.Now(), r.Margin, max(0, r.Slow))
+	if err == nil {
+		e.Unfinished, e.Excepted = mark.Unfinished, len(mark.Except)
+		if mark.Unfinished > 0 {
+			e.Oldest = max(0, began.Sub(mark.Oldest))
+		}
+		e.Unscheduled, err = c.journal.Unscheduled(ctx)
+	}
+	if e.Err == nil {
+		e.Err = err
+	}
+	if e.Took = c.options.Now().Sub(began); ctx.Err() != nil {
+		return nil
+	}
+	if f := c.options.Hooks.Retained; f != nil {
+		f(e)
+	}
+	if err == nil {
+		c.sweep(ctx, mark)
+	}
+	return nil
+}
+
+// sweep calls all sweeps with a mark.
+func (c *Coordinator) sweep(ctx context.Context, mark journal.Mark) {
+	for _, s := range c.options.Retention.Sweeps {
+		if ctx.Err() != nil {
+			return
+		}
+		began := c.options.Now()
+		swept, err := runSweep(ctx, s, mark)
+		if f := c.options.Hooks.Swept; f != nil && ctx.Err() == nil {
+			f(observe.CoordinatorSwept{Name: s.Name, Removed: swept.Removed, Overdue: swept.Overdue, Oldest: swept.Oldest,
+				Took: c.options.Now().Sub(began), Err: err})
+		}
+	}
+}
+
+func runSweep(ctx context.Context, s Sweep, mark journal.Mark) (swept Swept, err error) {
+	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
+	defer cancel()
+	defer func() {
+		if r := recover(); r != nil {
+			err = failure.Bug("sweep", s.Name, "panic: %v", r)
+		}
+	}()
+	return s.Run(ctx, mark)
+}

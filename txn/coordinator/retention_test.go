@@ -1,0 +1,170 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// noted keeps what the hooks of a coordinator receive.
+type noted struct {
+	mu       sync.Mutex
+	retained []observe.CoordinatorRetained
+	swept    []observe.CoordinatorSwept
+}
+
+func (n *noted) hooks() *observe.Coordinator {
+	return &observe.Coordinator{
+		Retained: func(e observe.CoordinatorRetained) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.retained = append(n.retained, e)
+		},
+		Swept: func(e observe.CoordinatorSwept) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.swept = append(n.swept, e)
+		},
+	}
+}
+
+func (r *rig) exists(t *testing.T, id string) bool {
+	t.Helper()
+	head, _, err := r.store.Read(t.Context(), id, 0)
+	ok(t, err)
+	return head.Position > 0
+}
+
+// TestRetentionByDefault: a coordinator without options removes what ended long ago,
+// keeps what has not ended, and reports both.
+func TestRetentionByDefault(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var n noted
+		r := idle(t, nil, &Options{Poll: time.Hour, Recheck: time.Hour, Hooks: n.hooks()}, func(_ context.Context, id string) error {
+			if id == "open" {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		r.serve(t, 1)
+		r.begin(t, "open", "call:x")
+		for _, id := range []string{"1", "2", "3"} {
+			r.begin(t, id, "call:y")
+		}
+		synctest.Wait()
+		time.Sleep(DefaultKeep - time.Hour)
+		r.begin(t, "late", "call:y")
+		synctest.Wait()
+		if !r.exists(t, "1") {
+			t.Error("removed before its time")
+		}
+		time.Sleep(2 * time.Hour)
+		for _, id := range []string{"1", "2", "3"} {
+			if r.exists(t, id) {
+				t.Errorf("%s is still there", id)
+			}
+		}
+		if !r.exists(t, "open") || !r.exists(t, "late") {
+			t.Error("removed what is to stay")
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		removed := 0
+		for _, e := range n.retained {
+			removed += e.Forgotten
+		}
+		last := n.retained[len(n.retained)-1]
+		if removed != 3 || last.Unfinished != 1 || last.Oldest < DefaultKeep || last.Excepted != 1 || last.Unscheduled != 0 || last.Err != nil {
+			t.Errorf("%d removed, last %+v", removed, last)
+		}
+	})
+}
+
+// TestRetentionSweeps: participants may forget what is younger than an old unfinished
+// transaction, which they are to except. A sweep that fails keeps no other from its turn.
+func TestRetentionSweeps(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var n noted
+		var mu sync.Mutex
+		var mark journal.Mark
+		boom := errors.New("boom")
+		r := idle(t, nil, &Options{Poll: time.Hour, Recheck: time.Hour, Hooks: n.hooks(), Retention: Retention{Every: time.Hour, Batch: 1, Sweeps: []Sweep{
+			{"panics", func(context.Context, journal.Mark) (Swept, error) { panic("boom") }},
+			{"fails", func(context.Context, journal.Mark) (Swept, error) { return Swept{}, boom }},
+			{"rooms", func(_ context.Context, m journal.Mark) (Swept, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				mark = m
+				return Swept{Removed: 7, Overdue: 2, Oldest: time.Minute}, nil
+			}},
+		}}}, func(_ context.Context, id string) error {
+			if id == "dead" {
+				return errors.New("waits for a person")
+			}
+			return nil
+		})
+		r.serve(t, 1)
+		r.begin(t, "dead", "call:x")
+		synctest.Wait()
+		time.Sleep(20 * 24 * time.Hour)
+		r.begin(t, "young", "call:dead")
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if age := time.Since(mark.Time); age < 24*time.Hour || age > 28*time.Hour || !slices.Equal(mark.Except, []string{"dead"}) {
+			t.Errorf("the mark lies %v back, without %q", age, mark.Except)
+		}
+		if !mark.Pinned.Before(time.Now().Add(-20 * 24 * time.Hour)) {
+			t.Errorf("without exceptions it is %v", mark.Pinned)
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		got := n.swept[len(n.swept)-3:]
+		if interlock.Kind(got[0].Err) != interlock.Bug || !errors.Is(got[1].Err, boom) ||
+			got[2] != (observe.CoordinatorSwept{Name: "rooms", Removed: 7, Overdue: 2, Oldest: time.Minute}) {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestOneRetains: of the owners of shards it is one, and its successor after it.
+func TestOneRetains(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := memory.NewJournal()
+		var members [2]*noted
+		var coordinators [2]*Coordinator
+		for i := range members {
+			j, err := journal.New(store, &journal.Options{Shards: 2})
+			ok(t, err)
+			defer j.Close()
+			members[i] = &noted{}
+			coordinators[i], err = New(j, &Options{Poll: time.Hour, Hooks: members[i].hooks()})
+			ok(t, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		for i, c := range coordinators {
+			work.Go(func() { _ = c.Serve(ctx, grant(int64(i)), i) })
+		}
+		time.Sleep(24 * time.Hour)
+		stop()
+		work.Wait()
+		if a, b := len(members[0].retained), len(members[1].retained); a < 100 || b != 0 {
+			t.Errorf("%d and %d times", a, b)
+		}
+		wantKind(t, errOf(New(coordinators[0].Journal(), &Options{Retention: Retention{Batch: -1}})), interlock.Bug, nil)
+		wantKind(t, errOf(New(coordinators[0].Journal(), &Options{Retention: Retention{Sweeps: []Sweep{{}}}})), interlock.Bug, nil)
+		wantKind(t, coordinators[0].Background(Job{}), interlock.Bug, nil)
+	})
+}
+
+func errOf(_ *Coordinator, err error) error { return err }

@@ -1,0 +1,62 @@
+package journal
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// forgetPause is the pause between two batches, in which others are served.
+const forgetPause = 20 * time.Millisecond
+
+// ForgetAll is [Journal.Forget] until nothing is left that ended before that time, batch
+// transactions in each request. It returns how many it removed, also with an error.
+func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch int) (removed int, err error) {
+	if batch < 1 {
+		return 0, failure.Bug("forget", "", "a batch of %d transactions", batch)
+	}
+	for {
+		n, err := j.Forget(ctx, endedBefore, batch)
+		removed += n
+		if err != nil || n < batch {
+			return removed, err
+		}
+		timer := time.NewTimer(forgetPause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return removed, failure.About("forget", "", context.Cause(ctx))
+		}
+	}
+}
+
+// ForgetBy is ForgetAll by hand. It records who removes what and why, as a transaction
+// of type "retention:forget" that has ended, before it removes anything; record is its id.
+func (j *Journal) ForgetBy(ctx context.Context, endedBefore time.Time, batch int, by, reason string) (removed int, record string, err error) {
+	if by == "" || reason == "" {
+		return 0, "", failure.Bug("forget", "", "it needs a name and a reason")
+	}
+	data, err := json.Marshal(forgotten{EndedBefore: endedBefore.UTC(), By: by, Reason: reason})
+	if err != nil {
+		return 0, "", failure.About("forget", "", err)
+	}
+	record = "interlock.forget/" + rand.Text()
+	l := &Log{journal: j, head: driver.Head{Transaction: record, Shard: j.ShardOf(record), Type: "retention:forget"}}
+	if err := l.append(ctx, time.Time{}, []Entry{{Kind: "forget", Data: data}}); err != nil {
+		return 0, "", err
+	}
+	removed, err = j.ForgetAll(ctx, endedBefore, batch)
+	return removed, record, err
+}
+
+// forgotten is the data of the record of ForgetBy.
+type forgotten struct {
+	EndedBefore time.Time `json:"ended_before"`
+	By          string    `json:"by"`
+	Reason      string    `json:"reason"`
+}

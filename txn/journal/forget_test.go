@@ -1,0 +1,50 @@
+package journal_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// TestForgetAll: all that ended before a time goes, in batches, and what has not ended
+// stays; by hand it leaves a record of who did it.
+func TestForgetAll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		j := open(t, memory.NewJournal(), nil)
+		for i := range 25 {
+			log, err := j.Begin(t.Context(), fmt.Sprint(i), "x", due, says("begin")...)
+			ok(t, err)
+			if i != 7 {
+				ok(t, log.End(t.Context(), says("end")...))
+			}
+		}
+		time.Sleep(time.Hour)
+		removed, record, err := j.ForgetBy(t.Context(), time.Now().Add(-time.Minute), 10, "ada", "the disk is full")
+		if ok(t, err); removed != 24 {
+			t.Errorf("%d removed", removed)
+		}
+		log, entries, err := j.Open(t.Context(), record)
+		ok(t, err)
+		if log == nil || log.Head().Ended.IsZero() || len(entries) != 1 || !strings.Contains(string(entries[0].Data), `"by":"ada","reason":"the disk is full"`) {
+			t.Fatalf("%v, %+v", log, entries)
+		}
+		heads, err := j.Heads(t.Context(), "", 100)
+		if ok(t, err); len(heads) != 2 {
+			t.Errorf("%d transactions are left", len(heads))
+		}
+		_, _, err = j.ForgetBy(t.Context(), time.Now(), 10, "ada", "")
+		wantKind(t, err, interlock.Bug, nil)
+		_, err = j.ForgetAll(t.Context(), time.Now(), 0)
+		wantKind(t, err, interlock.Bug, nil)
+		ended, stop := context.WithCancel(t.Context())
+		stop()
+		if _, err := j.ForgetAll(ended, time.Now(), 1); err == nil {
+			t.Error("goes on without end")
+		}
+	})
+}
