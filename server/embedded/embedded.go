@@ -14,9 +14,11 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -44,6 +46,26 @@ type Options struct {
 	// Listen is the host and port that etcd clients dial. The host must be a
 	// loopback address or "localhost"; port 0 picks a free one. Required.
 	Listen string
+	// Quota is the most bytes that the file of the data may have, before etcd refuses
+	// writes; 0 means [DefaultQuota]. Options.Log and [Server.Status] warn before.
+	Quota int64
+	// Compact is for how long etcd remembers former values, for watches that come back;
+	// 0 means [DefaultCompact].
+	Compact time.Duration
+	// Check is how often the room that the data takes is looked at; 0 means [DefaultCheck].
+	Check time.Duration
+	// Log receives warnings; nil means slog.Default.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	o.Quota = cmp.Or(o.Quota, DefaultQuota)
+	o.Compact = cmp.Or(o.Compact, DefaultCompact)
+	o.Check = cmp.Or(o.Check, DefaultCheck)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o
 }
 
 // A Server is a running node. Its methods are safe for concurrent use.
@@ -52,8 +74,10 @@ type Server struct {
 	client   *clientv3.Client
 	endpoint string
 	lock     *dirLock
+	options  Options
 	close    sync.Once
 	closing  chan struct{}
+	kept     chan struct{} // closed when nobody looks after the room any more; nil before
 }
 
 // Start starts a node and waits until it serves, which takes about a tenth of a
@@ -75,13 +99,18 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock, closing: make(chan struct{})}
+	o = o.withDefaults()
+	s := &Server{lock: lock, options: o, closing: make(chan struct{})}
 	cfg := config(o.DataDir, listen)
+	cfg.QuotaBackendBytes = o.Quota
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", o.Compact.String()
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{endStreams(s.closing)}
 	if err := s.run(ctx, cfg); err != nil {
 		s.Close()
 		return nil, err
 	}
+	s.kept = make(chan struct{})
+	go s.keepSpace()
 	return s, nil
 }
 
@@ -126,6 +155,9 @@ func (s *Server) Err() <-chan error { return s.node.Err() }
 func (s *Server) Close() {
 	s.close.Do(func() {
 		close(s.closing)
+		if s.kept != nil {
+			<-s.kept
+		}
 		if s.client != nil {
 			_ = s.client.Close() // an in-process client has no connection that could fail to close
 		}

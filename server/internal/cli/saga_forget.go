@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,7 +38,7 @@ client repeats its requests, and for longer than twopc.Options.Retention (7 days
 				return l.app.print(struct {
 					Forgotten int    `json:"forgotten"`
 					Record    string `json:"record"`
-				}{removed, record}, fmt.Sprintf("forgotten: %d; interlock saga export %s shows who and why\n", removed, record))
+				}{removed, record}, line("forgotten: %d; interlock saga export %s shows who and why\n", removed, record))
 			})
 		},
 	}
