@@ -16,6 +16,8 @@ type order struct {
 	Type    string          `json:"type"`
 	Input   json.RawMessage `json:"input,omitempty"`
 	Timeout duration        `json:"timeout,omitempty"`
+	StartAt string          `json:"startAt,omitempty"` // RFC 3339
+	OnEnd   string          `json:"onEnd,omitempty"`   // an address
 	Steps   []orderStep     `json:"steps"`
 }
 
@@ -31,6 +33,9 @@ type orderStep struct {
 	Retry         *retry          `json:"retry,omitempty"`
 	Parallel      []orderStep     `json:"parallel,omitempty"`
 	Sleep         duration        `json:"sleep,omitempty"`
+	Signal        bool            `json:"signal,omitempty"`
+	Within        duration        `json:"within,omitempty"`
+	Else          json.RawMessage `json:"else,omitempty"`
 }
 
 // retry is a [saga.Policy].
@@ -42,12 +47,18 @@ type retry struct {
 }
 
 // kind is the definition's name in the journal: what each order calls itself stands in
-// its input.
-const kind = "http"
+// its input. One whose end is reported has another, because that costs one more record.
+const (
+	kind         = "http"
+	kindReported = "http_reported"
+)
+
+// ours reports whether a definition is that of sagas over HTTP.
+func ours(definition string) bool { return definition == kind || definition == kindReported }
 
 // defineOrder is the definition of all sagas that come over HTTP: a list that their
 // input says.
-func (s *Service) defineOrder() saga.Definition[json.RawMessage] {
+func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
 	step := saga.Step(kind, func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
 		return s.send(ctx, input, nil)
 	})
@@ -55,7 +66,7 @@ func (s *Service) defineOrder() saga.Definition[json.RawMessage] {
 		_, err := s.send(ctx, input, out)
 		return err
 	})
-	return saga.DefineList(kind, func(text json.RawMessage) ([]stage, error) {
+	return saga.DefineList(name, func(text json.RawMessage) ([]stage, error) {
 		var o order
 		if err := json.Unmarshal(text, &o); err != nil {
 			return nil, err
@@ -85,6 +96,12 @@ func stages(plain, undone action, steps []orderStep, grouped bool) (all []stage,
 			all = append(all, saga.Parallel(group...))
 		case len(of.Parallel) > 0:
 			return nil, fmt.Errorf("a parallel group stands in another one")
+		case of.Signal:
+			wait := saga.Signal[json.RawMessage, json.RawMessage](of.Name).Within(time.Duration(of.Within))
+			if of.Else != nil {
+				wait = wait.Else(of.Else)
+			}
+			all = append(all, wait)
 		case of.Sleep > 0:
 			all = append(all, saga.Sleep[json.RawMessage](of.Name, time.Duration(of.Sleep)))
 		default:
@@ -157,16 +174,18 @@ func (s *Service) paced(of orderStep) error {
 // check refuses a step of which a part would be left out.
 func (of orderStep) check() error {
 	ways := 0
-	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0} {
+	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0, of.Signal} {
 		if is {
 			ways++
 		}
 	}
 	switch {
 	case ways == 0:
-		return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep", of.Name)
+		return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep, nor a signal to wait for", of.Name)
 	case ways > 1:
-		return badRequest("step %q has more than one of an address to do it, steps that are parallel, and a time to sleep", of.Name)
+		return badRequest("step %q has more than one of an address to do it, steps that are parallel, a time to sleep, and a signal to wait for", of.Name)
+	case !of.Signal && (of.Within > 0 || of.Else != nil):
+		return badRequest("step %q waits for no signal, and says for how long or what else", of.Name)
 	case of.Do == "" && (of.Undo != "" || of.Pivot || of.Uncompensable || of.Input != nil || of.Timeout > 0 || of.Retry != nil):
 		return badRequest("step %q has no address to do it, and says what only a step can that has one", of.Name)
 	}

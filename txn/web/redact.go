@@ -14,6 +14,9 @@ func RedactOrder(input json.RawMessage) json.RawMessage {
 		return input
 	}
 	redactSteps(o.Steps)
+	if o.OnEnd != "" {
+		o.OnEnd = branch.Redact(o.OnEnd)
+	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return input

@@ -39,6 +39,10 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	if err := s.permittedSteps(o.Steps); err != nil {
 		return nil, err
 	}
+	at, err := s.outset(o)
+	if err != nil {
+		return nil, err
+	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, badRequest("the request cannot be kept: %v", err)
@@ -47,7 +51,11 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 		return nil, tooLong("what is kept of the request")
 	}
 	id := r.PathValue("id")
-	if err := s.sagas.Start(r.Context(), kind, id, text); err != nil {
+	definition := kind
+	if o.OnEnd != "" {
+		definition = kindReported
+	}
+	if err := s.sagas.StartAt(r.Context(), definition, id, text, at); err != nil {
 		return nil, err
 	}
 	return done(s.sagaAfter(r.Context(), id, wait))
@@ -86,7 +94,7 @@ type deadStep struct {
 
 func viewSaga(o saga.Outcome) sagaView {
 	var as order // what it calls itself
-	if o.Type != kind || json.Unmarshal(o.Input, &as) != nil {
+	if !ours(o.Type) || json.Unmarshal(o.Input, &as) != nil {
 		as.Type = o.Type
 	}
 	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}

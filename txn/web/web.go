@@ -106,7 +106,7 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 		registered = append(registered, s.participants[name])
 	}
 	var err error
-	if s.sagas, err = saga.New(c, s.options.Sagas, s.defineOrder()); err != nil {
+	if s.sagas, err = saga.New(c, s.options.Sagas, s.defineOrder(kind), s.defineOrder(kindReported).OnEnd(s.reportEnd)); err != nil {
 		return nil, err
 	}
 	if s.tcc, err = tcc.New(c, s.options.TCC, s.remoteResource()); err != nil {
@@ -134,20 +134,21 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.
 func (s *Service) routes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
-		"GET /v1/sagas":                 s.listSagas,
-		"GET /v1/tcc":                   s.listTCC,
-		"POST /v1/sagas/{id}":           s.startSaga,
-		"GET /v1/sagas/{id}":            s.showSaga,
-		"POST /v1/sagas/{id}/settle":    s.settleSaga,
-		"POST /v1/sagas/{id}/{act}":     s.helpSaga,
-		"POST /v1/tcc/{id}":             s.runTCC,
-		"GET /v1/tcc/{id}":              s.showTCC,
-		"POST /v1/tcc/{id}/decision":    s.decideTCC,
-		"POST /v1/tcc/{id}/help/{act}":  s.helpTCC,
-		"POST /v1/2pc/{id}":             s.runTwoPC,
-		"GET /v1/2pc/{id}":              s.showTwoPC,
-		"POST /v1/2pc/{id}/decision":    s.decideTwoPC,
-		"POST /v1/2pc/{id}/acknowledge": s.acknowledgeTwoPC,
+		"GET /v1/sagas":                      s.listSagas,
+		"GET /v1/tcc":                        s.listTCC,
+		"POST /v1/sagas/{id}":                s.startSaga,
+		"GET /v1/sagas/{id}":                 s.showSaga,
+		"POST /v1/sagas/{id}/settle":         s.settleSaga,
+		"POST /v1/sagas/{id}/signals/{name}": s.signalSaga,
+		"POST /v1/sagas/{id}/{act}":          s.helpSaga,
+		"POST /v1/tcc/{id}":                  s.runTCC,
+		"GET /v1/tcc/{id}":                   s.showTCC,
+		"POST /v1/tcc/{id}/decision":         s.decideTCC,
+		"POST /v1/tcc/{id}/help/{act}":       s.helpTCC,
+		"POST /v1/2pc/{id}":                  s.runTwoPC,
+		"GET /v1/2pc/{id}":                   s.showTwoPC,
+		"POST /v1/2pc/{id}/decision":         s.decideTwoPC,
+		"POST /v1/2pc/{id}/acknowledge":      s.acknowledgeTwoPC,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			var data any

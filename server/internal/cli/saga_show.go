@@ -77,7 +77,7 @@ func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, e
 	}
 	_ = json.Unmarshal(entries[0].Data, &begun) // Replay says what is wrong with it
 	c.input, c.head.Type = begun.Input, typeOf(definition, begun.Input)
-	if definition == "http" {
+	if definition == overHTTP || definition == overHTTP+"_reported" {
 		c.input = web.RedactOrder(begun.Input)
 	}
 	c.moments, err = saga.Replay(entries)

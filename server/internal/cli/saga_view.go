@@ -58,7 +58,7 @@ const overHTTP = "http"
 // typeOf is what a saga calls itself.
 func typeOf(definition string, input json.RawMessage) string {
 	var order struct{ Type string }
-	if definition != overHTTP || json.Unmarshal(input, &order) != nil || order.Type == "" {
+	if definition != overHTTP && definition != overHTTP+"_reported" || json.Unmarshal(input, &order) != nil || order.Type == "" {
 		return definition
 	}
 	return order.Type

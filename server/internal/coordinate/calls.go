@@ -186,6 +186,9 @@ func (s *signing) CloseIdleConnections() {
 // address.
 func messageID(r *http.Request) string {
 	c, err := branch.FromRequest(r)
+	if ended := r.Header.Get(branch.HeaderTransaction); err != nil && ended != "" {
+		return strings.ReplaceAll(ended, ".", "%2E") + "/ended"
+	}
 	if err != nil {
 		sum := sha256.Sum256([]byte(r.Method + " " + r.URL.String()))
 		return base64.RawURLEncoding.EncodeToString(sum[:])
