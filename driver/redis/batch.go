@@ -64,6 +64,10 @@ func (d *Driver) all(requests []driver.Request) ([]*waiter, error) {
 		return nil, problem(asked, interlock.Definite,
 			fmt.Errorf("%w: at most %d", driver.ErrNotInOneStep, batchSize))
 	}
+	if d.layout.cluster && len(chunks(d.layout, requests, func(r driver.Request) string { return d.layout.prefix + r.Name })) > 1 {
+		return nil, problem(asked, interlock.Definite,
+			fmt.Errorf("%w: they are in several slots of the cluster; give them the same {tag}", driver.ErrNotInOneStep))
+	}
 	ws := make([]*waiter, len(requests))
 	for i, r := range requests {
 		k, err := d.layout.keys(r.Name, r.Owner)

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -147,18 +148,38 @@ func turn(ctx context.Context, before []<-chan struct{}) error {
 
 // eval runs a script once.
 func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
+	if err := c.oneSlot(b.keys); err != nil {
+		return rueidis.RedisMessage{}, problem(r, interlock.Definite, err)
+	}
 	if !r.gives {
 		if err := c.evicts.permit(ctx, r, recheck); err != nil {
 			return rueidis.RedisMessage{}, err
 		}
 	}
 	m, err := do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
-		return s.run(ctx, c.client, []batch{b})[0].ToMessage()
+		results, err := s.run(ctx, c.client, []batch{b})
+		if err != nil {
+			return rueidis.RedisMessage{}, err
+		}
+		return results[0].ToMessage()
 	})
 	if err != nil && interlock.Kind(err) != interlock.Definite {
 		c.evicts.forget()
 	}
 	return m, err
+}
+
+// oneSlot refuses keys that a cluster cannot have in one script.
+func (c *conn) oneSlot(keys []string) error {
+	if c.client.Mode() != rueidis.ClientModeCluster {
+		return nil
+	}
+	for _, key := range keys {
+		if slotOf(key) != slotOf(keys[0]) {
+			return fmt.Errorf("%q and %q are in different slots of the cluster: give them the same {tag}", keys[0], key)
+		}
+	}
+	return nil
 }
 
 // evalAll runs a script on each batch in one pipeline. An error is that of all
@@ -170,13 +191,16 @@ func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batc
 // startAll is evalAll that waits when the returned function is called.
 func (c *conn) startAll(ctx context.Context, r request, s *script, batches []batch) func() ([]rueidis.RedisResult, error) {
 	return start(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
-		return s.run(ctx, c.client, batches), nil
+		return s.run(ctx, c.client, batches)
 	})
 }
 
 // load makes the scripts known to the server, so that the first use of each
 // costs no more than the others.
 func (c *conn) load(ctx context.Context, scripts ...*script) error {
+	if c.client.Mode() == rueidis.ClientModeCluster {
+		return nil // each node gets them when it is first asked
+	}
 	for _, s := range scripts {
 		_, err := do(ctx, c, request{op: "load script"}, func(ctx context.Context) (string, error) {
 			return c.client.Do(ctx, c.client.B().ScriptLoad().Script(s.source).Build()).ToString()

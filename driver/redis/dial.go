@@ -1,8 +1,13 @@
 package redis
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/url"
+	"os"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -17,18 +22,25 @@ const (
 	silence     = 2 * time.Second
 )
 
-// Dial connects to one server, or to the master that sentinels know, with
-// settings that are safe for locks: nothing is sent twice, a silent connection
-// is given up after seconds. It blocks for at most a few seconds. URLs are
-// redis://, rediss:// or unix://, as rueidis.ParseURL describes; dial_timeout
-// and write_timeout in the query change the times; eviction=none is
-// [Settings].NoEviction. Close the client after the drivers that use it.
+// rediscover is how often a client asks sentinels, or a cluster, who the masters are,
+// in case it missed a change.
+const rediscover = 5 * time.Second
+
+// Dial connects to one server, to the master that sentinels know, or to a cluster, with
+// settings that are safe for locks: nothing is sent twice, a silent connection is given
+// up after seconds. It blocks for at most a few seconds. URLs are redis://, rediss:// or
+// unix://, as rueidis.ParseURL describes. Options in the query:
+//
+//   - dial_timeout and write_timeout change the times.
+//   - master_set=NAME: the address, and others as addr=HOST:PORT, are those of sentinels.
+//   - cluster=true: they are those of servers of a cluster.
+//   - tls_ca=FILE, tls_cert=FILE, tls_key=FILE, of rediss://: the authorities that sign
+//     the servers' certificates, instead of the system's, and a certificate of our own.
+//   - eviction=none, replicas=N: [Settings].
+//
+// Close the client after the drivers that use it.
 func Dial(address string) (rueidis.Client, error) {
-	option, err := clientOption(address)
-	settings := Settings{}
-	if err == nil {
-		settings, err = settingsIn(address)
-	}
+	option, settings, err := clientOption(address)
 	if err != nil {
 		return nil, problem(request{op: "connect"}, interlock.Definite, err)
 	}
@@ -45,39 +57,40 @@ func Dial(address string) (rueidis.Client, error) {
 	return With(client, settings), nil
 }
 
-// settingsIn are those that the query of a URL names.
-func settingsIn(address string) (s Settings, err error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return s, errors.New("not a URL")
-	}
-	query := u.Query()
-	switch value := query.Get("eviction"); {
-	case value == "none":
-		s.NoEviction = true
-	case query.Has("eviction"):
-		return s, errors.New("the option eviction has the value none, or is left out")
-	}
-	return s, nil
-}
-
 // clientOption makes the client's settings; its errors do not repeat the URL,
 // which may hold a password.
-func clientOption(address string) (rueidis.ClientOption, error) {
-	option, err := rueidis.ParseURL(address)
+func clientOption(address string) (option rueidis.ClientOption, settings Settings, err error) {
+	option, err = rueidis.ParseURL(address)
 	var malformed *url.Error
 	if errors.As(err, &malformed) {
 		err = errors.Join(errors.New("not a URL"), malformed.Err)
 	}
 	if err != nil {
-		return option, err
+		return option, settings, err
 	}
-	if len(option.InitAddress) > 1 && option.Sentinel.MasterSet == "" {
-		return option, errors.New("several addresses mean a Redis Cluster, which is not supported")
+	u, err := url.Parse(address)
+	if err != nil {
+		return option, settings, errors.New("not a URL")
+	}
+	query := u.Query()
+	sentinel, cluster := option.Sentinel.MasterSet != "", query.Get("cluster") == "true"
+	switch {
+	case query.Has("cluster") && !cluster:
+		err = errors.New("the option cluster has the value true, or is left out")
+	case cluster && (sentinel || option.SelectDB != 0):
+		err = errors.New("a cluster has neither sentinels nor numbered databases")
+	case len(option.InitAddress) > 1 && !sentinel && !cluster:
+		err = errors.New("several addresses need master_set=NAME, for sentinels, or cluster=true")
+	default:
+		settings, err = settingsIn(query)
+	}
+	if err == nil {
+		err = secure(&option, query, sentinel || cluster)
 	}
 	if option.Dialer.Timeout == 0 {
 		option.Dialer.Timeout = dialTimeout
 	}
+	option.Sentinel.Dialer.Timeout = option.Dialer.Timeout
 	if option.ConnWriteTimeout == 0 {
 		option.ConnWriteTimeout = silence
 	}
@@ -85,8 +98,58 @@ func clientOption(address string) (rueidis.ClientOption, error) {
 		option.ClientName = "interlock"
 	}
 	option.DisableRetry, option.DisableCache = true, true
-	option.ForceSingleClient = option.Sentinel.MasterSet == ""
+	option.ForceSingleClient = !sentinel && !cluster
+	option.Sentinel.TopologyRefreshInterval, option.ClusterOption.ShardsRefreshInterval = rediscover, rediscover
 	option.PipelineMultiplex = -1 // one connection, so that requests keep their order
 	option.ReadBufferEachConn, option.WriteBufferEachConn = 1<<16, 1<<16
-	return option, nil
+	return option, settings, err
+}
+
+// secure reads the certificates. Where there are several servers each is checked by the
+// name by which it is reached.
+func secure(option *rueidis.ClientOption, query url.Values, several bool) error {
+	ca, cert, key := query.Get("tls_ca"), query.Get("tls_cert"), query.Get("tls_key")
+	if option.TLSConfig == nil {
+		if ca != "" || cert != "" || key != "" {
+			return errors.New("tls_ca, tls_cert and tls_key are options of rediss://")
+		}
+		return nil
+	}
+	if several {
+		option.TLSConfig.ServerName = ""
+	}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return fmt.Errorf("tls_ca: %w", err)
+		}
+		option.TLSConfig.RootCAs = x509.NewCertPool()
+		if !option.TLSConfig.RootCAs.AppendCertsFromPEM(text) {
+			return fmt.Errorf("tls_ca: %s has no certificate in PEM form", ca)
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return fmt.Errorf("tls_cert and tls_key: %w", err)
+		}
+		option.TLSConfig.Certificates = []tls.Certificate{pair}
+	}
+	option.Sentinel.TLSConfig = option.TLSConfig
+	return nil
+}
+
+// settingsIn are those that the query of a URL names.
+func settingsIn(query url.Values) (s Settings, err error) {
+	if query.Has("eviction") {
+		if s.NoEviction = query.Get("eviction") == "none"; !s.NoEviction {
+			return s, errors.New("the option eviction has the value none, or is left out")
+		}
+	}
+	if query.Has("replicas") {
+		if s.Replicas, err = strconv.Atoi(query.Get("replicas")); err != nil || s.Replicas < 0 {
+			return s, errors.New("the option replicas is a number, 0 or more")
+		}
+	}
+	return s, nil
 }

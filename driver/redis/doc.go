@@ -41,8 +41,27 @@
 // [Quorum] takes a lock on a majority of several independent servers (Redlock),
 // without a token; see docs/adr/013-redis-quorum.md.
 //
-// Redis Cluster is refused: the layout keeps the keys of a name in one hash
-// slot, but it is not tested there.
+// With [Settings].Replicas equal to the number of replicas, a failover to one of
+// them loses neither grants nor tokens. Without, it may lose the last ones.
+//
+// # Cluster
+//
+// The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
+// request for each slot. Several names at once ([Driver.AcquireAll]) need the same
+// {tag}, and so do a resource and the data that its fence writes. While a slot moves,
+// requests for its names are refused as Retryable. A failover loses the last grants of
+// its slots; replicas cannot be waited for.
+//
+// # Rights
+//
+// The least that a user needs for locks: the keys of the locks, interlock:{* and (to
+// show Redisson's waiters) redisson_lock_*, the
+// channels interlock:push:* and interlock:changes:*, and these commands:
+//
+//	ACL SETUSER app on >password ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:*
+//	  -@all +@read +@write +@scripting +@connection +@pubsub +info +time
+//
+// Guards need neither channel, but [Values] those of its keys, &interlock:{*.
 //
 // # Token
 //

@@ -15,6 +15,9 @@ import (
 // and may do it later.
 var refusals = []string{"LOADING", "BUSY", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "TRYAGAIN", "CLUSTERDOWN"}
 
+// unsentErrors are those of a client that found no server to send to.
+var unsentErrors = []error{rueidis.ErrNoAddr, rueidis.ErrNoSlot}
+
 // failure says what may be concluded from an error of the client. A server's
 // answer is an answer; an error of dialling means that nothing was sent; after
 // everything else the request may have been executed.
@@ -28,8 +31,10 @@ func failure(r request, err error) error {
 	switch {
 	case errors.As(err, &answer):
 		kind = kindOf(answer.Error())
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case errors.As(err, &dial) && dial.Op == "dial" || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):
 		kind = interlock.Retryable
+	case errors.As(err, new(*interlock.Error)):
+		return err // it was judged where it arose
 	}
 	return problem(r, kind, err)
 }

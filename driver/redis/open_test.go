@@ -30,7 +30,7 @@ func TestOpenWithoutAClient(t *testing.T) {
 }
 
 func TestDialSettings(t *testing.T) {
-	option, err := clientOption("redis://me:secret@127.0.0.1:1/3?dial_timeout=7s")
+	option, _, err := clientOption("redis://me:secret@127.0.0.1:1/3?dial_timeout=7s")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,21 +74,28 @@ func newScript(source string) *script {
 type batch struct{ keys, args []string }
 
 // run executes the batches in one pipeline. A server that has forgotten the
-// script did not run it, so sending the text then is no repetition.
-func (s *script) run(ctx context.Context, client rueidis.Client, batches []batch) []rueidis.RedisResult {
+// script did not run it, so sending the text then is no repetition. With
+// Settings.Replicas, an error says that too few of them have what was written.
+func (s *script) run(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
 	commands := make(rueidis.Commands, len(batches))
 	for i, b := range batches {
 		commands[i] = client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
 	}
-	results := client.DoMulti(ctx, commands...)
-	for i, r := range results {
-		if err := r.Error(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			b := batches[i]
+	wait := awaitReplicas(client)
+	results := client.DoMulti(ctx, append(commands, wait...)...)
+	for i, b := range batches {
+		if err := results[i].Error(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
 			results[i] = client.Do(ctx,
 				client.B().Eval().Script(s.source).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build())
+			if wait != nil {
+				results[len(batches)] = client.Do(ctx, awaitReplicas(client)[0])
+			}
 		}
 	}
-	return results
+	if wait == nil || len(batches) == 1 && results[0].Error() != nil {
+		return results[:len(batches)], nil
+	}
+	return results[:len(batches)], replicated(client, results[len(batches)])
 }
 
 // milliseconds is how the scripts take a time.

@@ -16,9 +16,12 @@ import (
 // facts are what the server tells about itself. Unknown is "".
 type facts struct {
 	version, role, cluster, policy string
+	clustered                      bool          // the client knows that it is a cluster
+	replicas                       int64         // that are connected
 	durable                        bool          // every write is on disk before its answer
 	id                             string        // of this run of the server
 	up                             time.Duration // since its start
+	replicated                     bool          // every replica is waited for
 	assumes                        string        // what was declared and not asked
 }
 
@@ -43,9 +46,17 @@ func ask(ctx context.Context, c *conn) (facts, error) {
 		f.policy = config["maxmemory-policy"]
 	}
 	f.durable = f.durable && config["appendfsync"] == "always"
-	if settingsOf(c.client).NoEviction {
-		f.assumes = "maxmemory-policy is noeviction, as declared"
+	f.clustered = c.client.Mode() == rueidis.ClientModeCluster
+	s := settingsOf(c.client)
+	f.replicated = s.Replicas > 0 && int64(s.Replicas) >= f.replicas
+	var assumed []string
+	if s.NoEviction {
+		assumed = append(assumed, "maxmemory-policy is noeviction, as declared")
 	}
+	if f.replicated {
+		assumed = append(assumed, fmt.Sprintf("a failover is to one of the %d replicas that are waited for", s.Replicas))
+	}
+	f.assumes = strings.Join(assumed, "; ")
 	return f, nil
 }
 
@@ -60,6 +71,7 @@ func parseInfo(text string) facts {
 	field := infoFields(text)
 	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
 		policy: field["maxmemory_policy"], durable: field["aof_enabled"] == "1", id: field["run_id"]}
+	f.replicas, _ = parseInt(field["connected_slaves"])
 	if seconds, err := parseInt(field["uptime_in_seconds"]); err == nil {
 		f.up = time.Duration(seconds) * time.Second
 	}
@@ -85,8 +97,10 @@ func (f facts) refusal(s Settings) error {
 		return problem(request{op: "open"}, interlock.Definite, reason)
 	}
 	switch {
-	case f.cluster == "1":
-		why = "it is a Redis Cluster, which is not supported; use one server, or sentinels"
+	case f.cluster == "1" && !f.clustered:
+		why = "it is part of a Redis Cluster; say so to the client (cluster=true in the URL of Dial)"
+	case f.clustered && s.Replicas > 0:
+		why = "it is a Redis Cluster, where replicas cannot be waited for"
 	case f.role == "slave":
 		why = "it is a replica; connect to its master"
 	case err == nil && n < 6:
@@ -104,6 +118,9 @@ func queueGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	g.TokenFrom = "counter of the hash slot, at least the server's microseconds since 2020"
 	g.TokensSurvive = interlock.HolderPause | interlock.Partition | interlock.OperatorDelete |
 		interlock.ServerCrash | interlock.DataLoss | interlock.ServerClockJump
+	if f.replicated {
+		g.TokensSurvive |= interlock.AsyncFailover
+	}
 	return g
 }
 
@@ -118,6 +135,9 @@ func plainGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	}
 	if f.durable {
 		g.ExclusionSurvives |= interlock.ServerCrash
+	}
+	if f.replicated {
+		g.ExclusionSurvives |= interlock.AsyncFailover
 	}
 	return g
 }

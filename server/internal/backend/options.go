@@ -15,8 +15,8 @@ import (
 // a Postgres server as a setting, which turns the connection away with an error of
 // its own.
 var options = map[string][]string{
-	"redis": {"addr", "client_cache", "client_name", "dial_timeout", "eviction", "master_set", "max_retries", "protocol",
-		"skip_verify", "write_timeout"},
+	"redis": {"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
+		"protocol", "replicas", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 	"postgres": {"DateStyle", "IntervalStyle", "TimeZone", "application_name", "channel_binding", "client_encoding",
 		"connect_timeout", "datestyle", "default_query_exec_mode", "description_cache_capacity",
 		"idle_in_transaction_session_timeout", "intervalstyle", "krbspn", "krbsrvname", "lock_timeout",

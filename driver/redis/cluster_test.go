@@ -1,0 +1,204 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func dialCluster(t testing.TB, c *testbed.Cluster) rueidis.Client {
+	t.Helper()
+	client, err := Dial(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// One test for one cluster: starting it is what takes long.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := testbed.RedisCluster(t, true)
+	client := dialCluster(t, c)
+	d, err := Open(t.Context(), client, &Options{TTL: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	t.Run("Listing", func(t *testing.T) { listOnCluster(t, d) })
+	t.Run("Together", func(t *testing.T) { togetherOnCluster(t, d) })
+	t.Run("Guards", func(t *testing.T) { guardsOnCluster(t, client) })
+	t.Run("Migration", func(t *testing.T) { migrateSlot(t, c, d, client) })
+	t.Run("Failover", func(t *testing.T) { failOver(t, c, d) })
+}
+
+func TestClusterIsRefusedByOtherClients(t *testing.T) {
+	for _, url := range []string{"redis://h:1?cluster=yes", "redis://h:1?cluster=true&master_set=m", "redis://h:1/3?cluster=true",
+		"redis://h:1?replicas=x", "redis://h:1?eviction=some", "redis://h:1?tls_ca=x", "redis://h:1?addr=h:2"} {
+		if _, err := Dial(url); interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// Names of many slots are held, renewed, awaited and listed.
+func listOnCluster(t *testing.T, d *Driver) {
+	short, err := Open(t.Context(), d.conn.client, &Options{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer short.Close(context.Background())
+	var want []string
+	owners := map[string]string{}
+	grants := map[string]driver.Grant{}
+	for i := range 60 {
+		name := fmt.Sprintf("list/%02d", i)
+		owners[name], grants[name] = take(t, short, name)
+		want = append(want, name)
+	}
+	waiting := map[string]<-chan outcome{}
+	for _, name := range want[:10] {
+		waiting[name] = await(t, d, name)
+	}
+	taken := time.Now()
+	testbed.Eventually(t, "two renewals of all", bound, func() bool { return time.Since(taken) > 2*time.Second })
+	for name, g := range grants {
+		if g.Lease.Remaining() <= 0 {
+			t.Errorf("%s was not renewed", name)
+		}
+	}
+	states, more, err := d.Locks(t.Context(), "list/", 100)
+	if err != nil || more || !slices.Equal(namesOf(states), want) {
+		t.Fatalf("%q, %v, %v", namesOf(states), more, err)
+	}
+	if states, more, err = d.Locks(t.Context(), "list/", 5); err != nil || !more || !slices.Equal(namesOf(states), want[:5]) {
+		t.Errorf("the first five: %q, %v, %v", namesOf(states), more, err)
+	}
+	h, _ := watching(t, d, "list/")
+	for _, name := range want {
+		release(t, short, name, owners[name])
+		if next, ok := waiting[name]; ok {
+			release(t, d, name, receive(t, next, bound).owner)
+		}
+	}
+	h.await(t, want[59], 1)
+	tagged, _ := take(t, d, "job{a}/1")
+	if states, _, err := d.Locks(t.Context(), "job{a}/", 10); err != nil || len(states) != 1 {
+		t.Errorf("below a tag: %+v, %v", states, err)
+	}
+	release(t, d, "job{a}/1", tagged)
+	if states, _, err := d.Locks(t.Context(), "", 10); err != nil || len(states) != 0 {
+		t.Errorf("after all were released: %q, %v", namesOf(states), err)
+	}
+}
+
+func togetherOnCluster(t *testing.T, d *Driver) {
+	requests := func(names ...string) (all []driver.Request) {
+		for _, name := range names {
+			all = append(all, driver.Request{Name: name, Owner: newOwner()})
+		}
+		return all
+	}
+	if _, err := d.AcquireAll(t.Context(), requests("a", "b", "c")); !errors.Is(err, driver.ErrNotInOneStep) {
+		t.Errorf("names of several slots: %v", err)
+	}
+	one := requests("a{t}", "b{t}", "c{t}")
+	if grants, err := d.AcquireAll(t.Context(), one); err != nil || len(grants) != 3 {
+		t.Errorf("names of one slot: %v", err)
+	}
+	for _, r := range one {
+		release(t, d, r.Name, r.Owner)
+	}
+}
+
+func guardsOnCluster(t *testing.T, client rueidis.Client) {
+	marks, timed := guards(client)
+	for name, call := range marks {
+		if err := call(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, call := range timed {
+		if err := call(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	f := NewFence(client)
+	raise := driver.Raise{Resource: "r{x}", Token: tokenOf(t, 5, 0)}
+	if err := f.Enter(t.Context(), raise, driver.Write{Key: "data{x}", Value: []byte("1")}); err != nil {
+		t.Errorf("data in the slot of its resource: %v", err)
+	}
+	if err := f.Enter(t.Context(), raise, driver.Write{Key: "data{y}"}); interlock.Kind(err) != interlock.Definite || err == nil {
+		t.Errorf("data in another slot: %v", err)
+	}
+}
+
+// A slot moves while a lock in it is held and awaited: nobody else gets it, and after
+// the move it works as before.
+func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver, client rueidis.Client) {
+	const name = "moving"
+	slot := slotOf(name)
+	from := slot * 3 / 16384
+	owner, grant := take(t, d, name)
+	finish := c.Migrate(t, slot, from, (from+1)%3)
+	_, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: newOwner(), NoWait: true})
+	if k := interlock.Kind(err); err == nil || k != interlock.Retryable {
+		t.Errorf("in the middle of the move: %v (%v)", err, k)
+	}
+	finish()
+	insist(t, "it is held after the move", func(ctx context.Context) error {
+		_, err := d.Acquire(ctx, driver.Request{Name: name, Owner: newOwner(), NoWait: true})
+		if errors.Is(err, interlock.ErrHeld) {
+			return nil
+		}
+		if err == nil {
+			t.Error("granted although it is held")
+		}
+		return err
+	})
+	if grant.Lease.Remaining() <= 0 {
+		t.Error("its lease ended")
+	}
+	insist(t, "release", func(ctx context.Context) error { return d.Release(ctx, name, owner) })
+	next, again := take(t, d, name)
+	if again.Token <= grant.Token {
+		t.Errorf("token %v after %v", again.Token, grant.Token)
+	}
+	release(t, d, name, next)
+}
+
+// A master dies and its replica takes over: locks of its slots can be taken again, with
+// higher tokens, and those of other slots never stop.
+func failOver(t *testing.T, c *testbed.Cluster, d *Driver) {
+	const name, other = "a", "b" // slots 15495 and 3300
+	if slotOf(name)*3/16384 != 2 || slotOf(other)*3/16384 != 0 {
+		t.Fatal("the names are not where they should be")
+	}
+	owner, grant := take(t, d, name)
+	release(t, d, name, owner)
+	c.Servers[2].Kill()
+	insist(t, "a lock in the slots of the dead master", func(ctx context.Context) error {
+		again, err := d.Acquire(ctx, driver.Request{Name: name, Owner: "after", NoWait: true})
+		if err == nil && again.Token <= grant.Token {
+			t.Errorf("token %v after %v", again.Token, grant.Token)
+		}
+		return err
+	})
+	insist(t, "release", func(ctx context.Context) error { return d.Release(ctx, name, "after") })
+	kept, _ := take(t, d, other)
+	release(t, d, other, kept)
+	insist(t, "listing", func(ctx context.Context) error {
+		_, _, err := d.Locks(ctx, "none/", 10)
+		return err
+	})
+}

@@ -1,0 +1,127 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// insist repeats what may be repeated, as the portable types do.
+func insist(t *testing.T, what string, try func(context.Context) error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(3 * bound); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err = try(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if k := interlock.Kind(err); k != interlock.Retryable && k != interlock.Uncertain {
+			t.Fatalf("%s: %v: %v", what, k, err)
+		}
+	}
+	t.Fatalf("%s: %v", what, err)
+}
+
+// A master dies, and its replica takes over, under locks and guards whose writes are
+// waited for: what was granted and written is still there.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	master := testbed.Redis(t)
+	replica := testbed.Replica(t, master)
+	sentinel := testbed.Sentinel(t, master)
+	testbed.SentinelKnows(t, sentinel, 1)
+	client := dial(t, sentinel.Addr()+"?master_set=main&replicas=1")
+	d, err := Open(t.Context(), client, &Options{TTL: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	g := d.Guarantees()
+	if !g.ExclusionSurvives.Has(interlock.AsyncFailover) || !g.TokensSurvive.Has(interlock.AsyncFailover) || g.Assumes == "" {
+		t.Errorf("with all replicas waited for: %+v", g)
+	}
+	without, err := Open(t.Context(), With(client, Settings{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := without.Guarantees(); g.ExclusionSurvives.Has(interlock.AsyncFailover) || g.TokensSurvive.Has(interlock.AsyncFailover) {
+		t.Errorf("without: %+v", g)
+	}
+	without.Close(t.Context())
+
+	owner, grant := take(t, d, "held")
+	f := NewFence(client)
+	raise := driver.Raise{Resource: "r", Token: grant.Token}
+	if err := f.Enter(t.Context(), raise, driver.Write{Key: "data", Value: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	master.Kill()
+	// The new master has no replica, so writes are uncertain as long as one is wanted.
+	after := With(client, Settings{})
+	var survivor *Driver
+	insist(t, "open after the failover", func(ctx context.Context) (err error) {
+		survivor, err = Open(ctx, after, nil)
+		return err
+	})
+	defer survivor.Close(context.Background())
+	_, err = survivor.Acquire(t.Context(), driver.Request{Name: "held", Owner: newOwner(), NoWait: true})
+	var held *interlock.HeldError
+	if !errors.As(err, &held) || held.Owner != owner {
+		t.Errorf("after the failover: %v, want held by %s", err, owner)
+	}
+	older := raise
+	older.Token = tokenOf(t, grant.Token.Counter()-1, 0)
+	var stale *interlock.StaleTokenError
+	if err := NewFence(after).Enter(t.Context(), older); !errors.As(err, &stale) {
+		t.Errorf("a stale write after the failover: %v", err)
+	}
+	insist(t, "release", func(ctx context.Context) error { return survivor.Release(ctx, "held", owner) })
+	insist(t, "acquire", func(ctx context.Context) error {
+		again, err := survivor.Acquire(ctx, driver.Request{Name: "held", Owner: "next", NoWait: true})
+		if err == nil && again.Token <= grant.Token {
+			t.Errorf("token %v after %v", again.Token, grant.Token)
+		}
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := f.Enter(ctx, driver.Raise{Resource: "r2", Token: grant.Token}); interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("a write that no replica has: %v", err)
+	}
+	_ = replica
+}
+
+// Without a server a request was not sent, whoever finds that out.
+func TestRefusedDialsAreRetryable(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	d, f := openOn(t, server.Addr(), nil), NewFence(dial(t, server.Addr()))
+	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, 10, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	for what, try := range map[string]func() error{
+		"lock": func() error {
+			_, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: newOwner(), NoWait: true})
+			return err
+		},
+		"fence": func() error {
+			return f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, 10, 0)})
+		},
+		"dial":     func() error { _, err := Dial("redis://" + server.Addr()); return err },
+		"sentinel": func() error { _, err := Dial("redis://" + server.Addr() + "?master_set=main"); return err },
+		"cluster":  func() error { _, err := Dial("redis://" + server.Addr() + "?cluster=true"); return err },
+	} {
+		testbed.Eventually(t, what+" is refused as Retryable", bound, func() bool {
+			err := try()
+			return err != nil && interlock.Kind(err) == interlock.Retryable
+		})
+	}
+}
