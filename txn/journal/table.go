@@ -109,12 +109,12 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 			id int not null primary key,
 			shards bigint not null)` + engine,
 	}
-	for _, index := range []struct{ name, on string }{{"_due", "(shard, due, id)"}, {"_ended", "(ended)"}} {
+	for _, index := range []struct{ name, table, on string }{{"_due", n.heads, "(shard, due, id)"}, {"_ended", n.heads, "(ended)"}, {"_kept", n.payloads, "(kept)"}} {
 		name, err := sqltext.Identifier(n.dialect, t.name[strings.LastIndexByte(t.name, '.')+1:], index.name)
 		if err != nil {
 			return err
 		}
-		queries = append(queries, `create index if not exists `+name+` on `+n.heads+` `+index.on)
+		queries = append(queries, `create index if not exists `+name+` on `+index.table+` `+index.on)
 	}
 	for _, q := range queries {
 		if _, err := db.Exec(ctx, q); err != nil {

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -70,14 +71,45 @@ func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (for
 			}
 		}
 		forgotten = len(heads)
-		_, err = db.Exec(ctx, `delete from `+n.payloads+` where kept < `+n.parameter(1)+`
-			and not exists (select 1 from `+n.heads+` where `+n.heads+`.id = `+n.payloads+`.id)`, before.UnixMicro())
-		return err
+		return nil
 	})
 	if err != nil {
 		return 0, err
 	}
-	return forgotten, nil
+	for more := true; more && err == nil; {
+		err = t.within(ctx, "forget payloads", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+			more, err = n.forgetPayloads(ctx, db, before.UnixMicro())
+			return err
+		})
+	}
+	return forgotten, err
+}
+
+// settled stands for the time of a payload whose transaction exists: it goes with that, and
+// Forget does not look at it again.
+const settled = 1 << 62
+
+// forgetPayloads removes the payloads without a transaction among the next that were kept
+// before a time, and settles the others.
+func (n tables) forgetPayloads(ctx context.Context, db driver.SQL, before int64) (more bool, err error) {
+	const page = 200
+	v := values{dialect: n.dialect, args: []any{before}}
+	err = db.Query(ctx, `select id from `+n.payloads+` where kept < `+n.parameter(1)+` order by kept limit `+strconv.Itoa(page)+` `+n.skip, []any{before},
+		func(scan func(...any) error) error {
+			var id []byte
+			err := scan(&id)
+			v.row("", string(id))
+			return err
+		})
+	if err != nil || v.rows == 0 {
+		return false, err
+	}
+	chosen := ` where kept < ` + n.parameter(1) + ` and id in (` + v.text.String() + `)`
+	_, err = db.Exec(ctx, n.nowait()+`delete from `+n.payloads+chosen+` and not exists (select 1 from `+n.heads+` where `+n.heads+`.id = `+n.payloads+`.id)`, v.args...)
+	if err == nil {
+		_, err = db.Exec(ctx, n.nowait()+`update `+n.payloads+` set kept = `+strconv.Itoa(settled)+chosen, v.args...)
+	}
+	return v.rows == page, err
 }
 
 // Unscheduled counts what is not due and has not ended; see driver.JournalKeeper. A

@@ -46,7 +46,7 @@ func (n tables) lockID() string {
 
 // nowait stands before a statement on MariaDB that must not wait for a row.
 func (n tables) nowait() string {
-	if n.lent {
+	if n.lent || n.dialect != driver.MariaDB {
 		return ``
 	}
 	return `set statement innodb_lock_wait_timeout = 0 for `
