@@ -100,13 +100,13 @@ func TestSubmittedRunDies(t *testing.T) {
 		owner := serve(t, store, 1, nil, hotel, flight)
 		crash := crashAt(1)
 		dead := idle(t, &watched{Journal: store.Journal, points: nil}, nil, nil, hotel.by(crash), flight.by(crash))
-		go func() { _, _ = dead.submit(context.Background(), "1", hotel.by(crash), flight.by(crash)) }()
 		dead.store.fail = func(n int, _ driver.Append) (before, after error) {
 			if n > 1 {
 				return errCrashed, nil
 			}
 			return nil, nil
 		}
+		go func() { _, _ = dead.submit(context.Background(), "1", hotel.by(crash), flight.by(crash)) }()
 		synctest.Wait()
 		began := time.Now()
 		o, err := owner.submit(t.Context(), "1", hotel, flight)
