@@ -3,6 +3,8 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -32,6 +34,16 @@ type Sink interface {
 	// Publish returns when ctx ends, with that for everything unanswered, and
 	// retries nothing.
 	Publish(ctx context.Context, messages []Message) []error
+}
+
+// CheckMessageID refuses ids that a webhook could not be signed with: the signature is
+// over "id.timestamp.body", so that a dot would shift its parts. It holds for all
+// messages of an outbox, since what a sink refuses would block its key.
+func CheckMessageID(id string) error {
+	if id == "" || strings.ContainsAny(id, ".\r\n") || strings.TrimSpace(id) != id {
+		return fmt.Errorf("the id %q cannot be signed: it is empty, or has a dot, line breaks or spaces around it", id)
+	}
+	return nil
 }
 
 // ErrNotSent is the error of a message that was held back because one before it,

@@ -18,6 +18,9 @@ type Saga struct {
 	Dead    func(SagaDead)
 	Stuck   func(SagaStuck)
 	Crossed func(SagaCrossed)
+	// Mismatched and Reconciled are called by one of the processes that serve a journal.
+	Mismatched func(SagaMismatched)
+	Reconciled func(Reconciled)
 }
 
 // SagaStarted: a saga was begun. Attaching to one is not told.
@@ -66,4 +69,24 @@ type SagaCrossed struct {
 	Undo             bool
 	Before, After    string // the inputs, at most 500 bytes of each
 	Err              error  // why the journal does not have it; nil if it does, or the saga has ended
+}
+
+// SagaMismatched: a step's effect is not what its saga has ended with, or was not until
+// it was repaired, or could not be found out.
+type SagaMismatched struct {
+	Saga, Type, Step string
+	Want, Got        string // present, absent or unsure
+	Repaired         bool
+	Err              error // of the check or the repair
+}
+
+// Reconciled: participants were asked about what had ended. It is the gauge of effects
+// that are not what the journal says.
+type Reconciled struct {
+	Since    time.Time // what ended before was not looked at
+	Wrong    int       // effects that are not what the journal says
+	Repaired int       // that were not, and are now
+	Unknown  int       // that could not be found out
+	Took     time.Duration
+	Err      error // it was not finished
 }

@@ -33,6 +33,8 @@ func (h *Coordinator) WithDefaults() *Coordinator {
 func (h *Saga) WithDefaults() *Saga {
 	r := copyOf(h)
 	OnNil(&r.Tried, r.Log, warn, whenFailed("saga step failed", func(e SagaTried) error { return e.Err }))
+	OnNil(&r.Mismatched, r.Log, loud, always[SagaMismatched]("saga does not match its participants"))
+	OnNil(&r.Reconciled, r.Log, warn, whenFailed("reconciliation not finished", func(e Reconciled) error { return e.Err }))
 	OnNil(&r.Dead, r.Log, loud, always[SagaDead]("saga is a dead letter and waits for a person"))
 	OnNil(&r.Crossed, r.Log, loud, always[SagaCrossed]("saga step was done with the input before its edit"))
 	OnNil(&r.Stuck, r.Log, loud, always[SagaStuck]("saga step that must succeed keeps failing"))
@@ -43,6 +45,8 @@ func (h *Saga) WithDefaults() *Saga {
 func (h *TCC) WithDefaults() *TCC {
 	r := copyOf(h)
 	OnNil(&r.Tried, r.Log, warn, whenFailed("branch failed", func(e TCCTried) error { return e.Err }))
+	OnNil(&r.Mismatched, r.Log, loud, always[TCCMismatched]("transaction does not match its participants"))
+	OnNil(&r.Reconciled, r.Log, warn, whenFailed("reconciliation not finished", func(e Reconciled) error { return e.Err }))
 	OnNil(&r.Dead, r.Log, loud, always[TCCDead]("transaction is a dead letter and waits for a person"))
 	return r
 }

@@ -17,6 +17,9 @@ type TCC struct {
 	Tried   func(TCCTried)
 	Ended   func(TCCEnded)
 	Dead    func(TCCDead)
+	// Mismatched and Reconciled are called by one of the processes that serve a journal.
+	Mismatched func(TCCMismatched)
+	Reconciled func(Reconciled)
 }
 
 // TCCDecided: the decision on a transaction is durable, and was made here.
@@ -47,4 +50,13 @@ type TCCDead struct {
 	Decision          string // confirm or cancel
 	Branches          []string
 	Halted            string // why nothing is called any more, if owners crash; Branches are those that are left
+}
+
+// TCCMismatched: a branch of a transaction that has ended does not bear out what was
+// done, or could not be asked.
+type TCCMismatched struct {
+	Transaction, Type, Branch string
+	Decision                  string // confirm or cancel
+	Refused                   bool   // the resource refuses what it is to have done; else it could not be asked
+	Err                       error
 }

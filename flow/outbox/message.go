@@ -72,6 +72,9 @@ func prepare(i int, m driver.Message) (prepared, error) {
 	refuse := func(format string, args ...any) (prepared, error) {
 		return p, &MessageError{Index: i, ID: m.ID, Why: fmt.Sprintf(format, args...)}
 	}
+	if err := driver.CheckMessageID(m.ID); err != nil {
+		return refuse("%v", err)
+	}
 	if m.Topic == "" {
 		return refuse("it has no topic")
 	}

@@ -75,6 +75,9 @@ type Options struct {
 	// nothing to send: the time doubles from one to the other. 0 means
 	// [DefaultMinPoll], [DefaultMaxPoll].
 	MinPoll, MaxPoll time.Duration
+	// KeepAudit is how long the relay of slice 0 keeps records of what was done by hand;
+	// 0 means [DefaultKeepAudit], below zero for ever.
+	KeepAudit time.Duration
 	// Bell wakes the relay when it rings; nil means that only [Relay.Wake] does.
 	Bell driver.Bell
 	// Hooks receive what happens; nil logs failures, see package observe.
@@ -117,6 +120,7 @@ func (o *Options) orDefault() (Options, error) {
 	case d.MaxPause < d.MinPause || d.MaxPoll < d.MinPoll:
 		return d, impossible("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
 	}
+	d.KeepAudit = cmp.Or(d.KeepAudit, DefaultKeepAudit)
 	d.Hooks = d.Hooks.WithDefaults()
 	if d.random == nil {
 		d.random = rand.Float64

@@ -33,6 +33,7 @@ func TestOutbox(t *testing.T) {
 		{"a letter is replayed before a delayed message", testReplayBeforeDelayed},
 		{"a message fails before a delayed one", testFailureBeforeDelayed},
 		{"a message is buried too late", testBuryTooLate},
+		{"records of what was done by hand are trimmed", testAuditIsTrimmed},
 		{"a retry waits for nobody", testRetryWaitsForNobody},
 		{"a clock is set back", testClockSetBack},
 		{"what is read is bounded", testReadsAreBounded},

@@ -351,7 +351,7 @@ func testBadMessages(t *testing.T, db *databases.DB) {
 	long := strings.Repeat("x", 1000)
 	good := driver.Message{ID: "good", Topic: "t", Key: "k"}
 	for i, m := range []driver.Message{{}, {Topic: long}, {Topic: "t", Key: long}, {Topic: "t", ID: long}, {Topic: "a\x00"}, {Topic: "t", Key: "\xff"},
-		{Topic: "t", ID: "\x00"}, {Topic: "t", Payload: make([]byte, outbox.MaxPayload+1)}, {Topic: "t", Headers: map[string]string{"": "x"}},
+		{Topic: "t", ID: "\x00"}, {Topic: "t", ID: "order.7"}, {Topic: "t", ID: " a"}, {Topic: "t", Payload: make([]byte, outbox.MaxPayload+1)}, {Topic: "t", Headers: map[string]string{"": "x"}},
 		{Topic: "t", Headers: map[string]string{"a": "\x00"}}, {Topic: "t", Headers: map[string]string{"\xff": "a"}},
 		{Topic: "t", Headers: map[string]string{"a": strings.Repeat("x", outbox.MaxHeaders)}}} {
 		err := outbox.Tx(t.Context(), c, nil, func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, good, m) })

@@ -19,10 +19,11 @@ type service struct {
 	judge judgement
 	awake chan struct{}
 
-	limit int       // of rows to read, so that payloads fit
-	idle  int       // how often nothing was found since there was something
-	away  int       // how often the sink was away since it was not
-	next  time.Time // when a lane is due that this service made wait; zero if none is known
+	limit  int       // of rows to read, so that payloads fit
+	idle   int       // how often nothing was found since there was something
+	away   int       // how often the sink was away since it was not
+	trimAt time.Time // when old records of what was done by hand are deleted
+	next   time.Time // when a lane is due that this service made wait; zero if none is known
 }
 
 func newService(r *Relay, c interlock.Claim, slice, of int) *service {
@@ -48,6 +49,7 @@ func (s *service) run(ctx context.Context) error {
 		return s.ended(life, err)
 	}
 	for {
+		s.trim(life)
 		seen, err := s.peek(life, nil)
 		if err != nil {
 			return s.ended(life, err)

@@ -32,6 +32,16 @@ func (mariadb) create(q tables) []string {
 			opened_at datetime(6) not null,
 			closed_at datetime(6),
 			primary key (stream, name, epoch, from_seq)) engine = InnoDB default charset = utf8mb4`,
+		`create table if not exists ` + q.dead + ` (
+			stream varbinary(255) not null,
+			name varbinary(512) not null,
+			epoch bigint not null,
+			seq bigint not null,
+			payload longblob not null,
+			attempts int not null,
+			error text not null,
+			died_at datetime(6) not null,
+			primary key (stream, name, epoch, seq)) engine = InnoDB default charset = utf8mb4`,
 	}
 }
 

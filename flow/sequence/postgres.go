@@ -32,6 +32,16 @@ func (postgres) create(q tables) []string {
 			opened_at timestamptz not null,
 			closed_at timestamptz,
 			primary key (stream, name, epoch, from_seq))`,
+		`create table if not exists ` + q.dead + ` (
+			stream text not null,
+			name text not null,
+			epoch bigint not null,
+			seq bigint not null,
+			payload bytea not null,
+			attempts int not null,
+			error text not null,
+			died_at timestamptz not null,
+			primary key (stream, name, epoch, seq))`,
 	}
 }
 

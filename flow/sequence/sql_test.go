@@ -23,6 +23,7 @@ func TestDatabases(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(t *testing.T, db *databases.DB){
 			"a restart goes on where it was":             testRestart,
+			"poison becomes a dead letter":               testPoison,
 			"a failed handler leaves nothing":            testRollback,
 			"two processes deliver once and in order":    testTwoProcesses,
 			"a key that comes back is looked at":         testComesBack,

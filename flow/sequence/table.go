@@ -28,16 +28,21 @@ func (m Move) opens() int64 {
 }
 
 // tables is the quoted names of the table of positions and of the one of holes.
-type tables struct{ keys, holes string }
+type tables struct{ keys, holes, dead string }
 
 func (t Table) quoted(d driver.Dialect) (q tables, err error) {
 	if t.Name == "" {
 		t.Name = "interlock_sequence"
 	}
-	if q.holes, err = sqltext.Identifier(d, t.Name, "_hole"); err == nil {
-		q.keys, err = sqltext.Identifier(d, t.Name, "")
+	for _, part := range []struct {
+		to     *string
+		suffix string
+	}{{&q.holes, "_hole"}, {&q.dead, "_dead"}, {&q.keys, ""}} {
+		if *part.to, err = sqltext.Identifier(d, t.Name, part.suffix); err != nil {
+			return q, err
+		}
 	}
-	return q, err
+	return q, nil
 }
 
 // dialect is how a database keeps positions and holes. Its methods return the errors
@@ -69,8 +74,8 @@ func (t Table) speak(op string, db driver.SQL) (dialect, tables, error) {
 	return d, q, err
 }
 
-// Create makes the table of positions, and a second one, named with "_hole" at the
-// end, unless they exist. Several processes may do it at once. It takes effect when
+// Create makes the table of positions, one of holes and one of dead letters, named with
+// "_hole" and "_dead" at the end, unless they exist. Several processes may do it at once. It takes effect when
 // the transaction commits, on MariaDB at once: there it commits what was done in the
 // transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {

@@ -18,6 +18,10 @@ type Options struct {
 	// Stuck is after how many failed attempts the hook Stuck is told of a step that is
 	// repeated for ever, and again after as many more; 0 means 20.
 	Stuck int
+	// Reconcile is how often the sagas that have ended are checked in the background, by
+	// the Check of their steps; 0 means [DefaultReconcile], below zero never. One process
+	// does it for all.
+	Reconcile time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Saga
 }
@@ -75,7 +79,10 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	return e, c.Handle(protocol, e)
+	if err := c.Handle(protocol, e); err != nil {
+		return nil, err
+	}
+	return e, e.reconciles()
 }
 
 // Drives reports whether the engine has the definition of a type; see

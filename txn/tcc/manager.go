@@ -1,6 +1,7 @@
 package tcc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,10 @@ type Options struct {
 	Retry Policy
 	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
 	Remind time.Duration
+	// Reconcile is how often the transactions that have ended are checked in the
+	// background, see [Manager.Reconcile]; 0 means never, since it calls each branch once
+	// more. One process does it for all.
+	Reconcile time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.TCC
 }
@@ -111,7 +116,10 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	return m, c.Handle(strings.TrimSuffix(protocol, ":"), m)
+	if err := c.Handle(strings.TrimSuffix(protocol, ":"), m); err != nil {
+		return nil, err
+	}
+	return m, c.Reconciles(strings.TrimSuffix(protocol, ":"), cmp.Or(m.options.Reconcile, -1), m.reconcileAll)
 }
 
 // read is a transaction as it stands in the journal.

@@ -21,7 +21,7 @@ func (s *Sink) request(m driver.Message) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := signable(m.ID); err != nil {
+	if err := driver.CheckMessageID(m.ID); err != nil {
 		return nil, err
 	}
 	r, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(m.Payload))

@@ -100,6 +100,6 @@ func (a *app) sagaCommand() *cobra.Command {
 	l.add(c)
 	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
 		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand(), l.sagaShardsCommand(),
-		l.sagaForgetCommand())
+		l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))
 	return c
 }

@@ -29,7 +29,8 @@ func (a *app) tccCommand() *cobra.Command {
 		l.bookingCommand("resolve ID", "Close a dead letter as it is", "resolved", 1,
 			func(o *tcc.Operator, ctx context.Context, id, _ string, by tcc.By) error {
 				return o.Resolve(ctx, id, by)
-			}))
+			}),
+		l.reconcileCommand("tcc", "the transactions", "the last call of each branch is made again under its key, which changes nothing where it was made."))
 	return c
 }
 
