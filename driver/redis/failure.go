@@ -47,6 +47,12 @@ func kindOf(answer string) interlock.ErrorKind {
 	return interlock.Definite
 }
 
+// Answer is an error with which the server answered for one name of several.
+type Answer string
+
+// Error is the server's text, which begins with a code.
+func (a Answer) Error() string { return string(a) }
+
 func problem(r request, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: r.op, Driver: "redis", Name: r.name, Kind: kind, Err: err}
 }

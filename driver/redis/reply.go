@@ -108,7 +108,7 @@ func (r reply) heldError(name string) error {
 
 // failure is the error of a name that the script could not handle.
 func (r reply) failure(asked request) error {
-	return problem(asked, kindOf(r.why), errors.New(r.why))
+	return problem(asked, kindOf(r.why), Answer(r.why))
 }
 
 func parseInt(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }

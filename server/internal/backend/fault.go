@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/interlock-dev/interlock/driver/redis"
 )
 
 // Forbidden reports whether a backend refused who we are or what we may do.
@@ -59,6 +61,13 @@ func forbiddenByPostgres(err error) bool {
 	}
 	// Class 28: invalid authorization; 42501: insufficient privilege.
 	return strings.HasPrefix(sql.SQLState(), "28") || sql.SQLState() == "42501"
+}
+
+// Answered reports whether a backend was reached, and refuses for now: a Redis that is
+// out of memory, loads its data or follows another.
+func Answered(err error) bool {
+	var reply *rueidis.RedisError
+	return errors.As(err, &reply) || errors.As(err, new(redis.Answer))
 }
 
 // A connectError says in one line why there is no connection to a database,

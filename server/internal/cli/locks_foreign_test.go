@@ -296,3 +296,13 @@ func shedLocksAreListed(t *testing.T, sessions, table string, fill func(table st
 		}
 	}
 }
+
+// A server that is full was reached.
+func TestFullRedisIsReached(t *testing.T) {
+	program(t)
+	server := testbed.Redis(t, "--maxmemory", "1")
+	_, said := run(t, 69, "lock", "nightly", "--no-wait", "--backend", "redis://"+server.Addr(), "--", "true")
+	if !strings.Contains(said, "refuses for now") || !strings.Contains(said, "OOM") || strings.Contains(said, "cannot reach") {
+		t.Errorf("%q", said)
+	}
+}

@@ -139,6 +139,9 @@ func (a *app) unreached(t backend.Target, err error) error {
 	default:
 		return err
 	}
+	if backend.Answered(err) {
+		return fail(exitUnreachable, "%v answers, and refuses for now: %w", t, err)
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %v", a.timeout)
 	}
