@@ -118,10 +118,18 @@ func (e *Error) Error() string {
 	if e.Name != "" {
 		fmt.Fprintf(&b, " %q", e.Name)
 	}
-	if e.Kind == Uncertain {
+	switch {
+	case e.Kind == Uncertain && endOfClaim(e.Err): // what ran under it is not ours to repeat
+		b.WriteString(": outcome unknown")
+	case e.Kind == Uncertain:
 		b.WriteString(": outcome unknown, repeating is safe")
 	}
 	return b.String() + ": " + e.Err.Error()
+}
+
+// endOfClaim reports whether work ended because its claim did.
+func endOfClaim(err error) bool {
+	return errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) || errors.Is(err, ErrSessionEnded) || errors.Is(err, ErrReleased)
 }
 
 // Unwrap gives the reason.

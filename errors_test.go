@@ -58,6 +58,7 @@ func TestErrorsAnswerToTheirSentinelsAndKeepTheirCause(t *testing.T) {
 func TestMessages(t *testing.T) {
 	for err, want := range map[error]string{
 		&Error{Op: "acquire", Driver: "redis", Name: "a\nb", Kind: Definite, Err: io.EOF}: `redis: acquire "a\nb": EOF`,
+		&Error{Op: "lead", Name: "a", Kind: Uncertain, Err: ErrLost}:                      `lead "a": outcome unknown: claim lost: the backend no longer names us as the holder`,
 		&Error{Op: "acquire", Driver: "etcd", Name: "a", Kind: Uncertain, Err: io.EOF}:    `etcd: acquire "a": outcome unknown, repeating is safe: EOF`,
 		&Error{Op: "parse token", Err: io.EOF, Kind: Bug}:                                 `parse token: EOF`,
 		&HeldError{Name: "a", Owner: "host:1"}:                                            `"a" is held by host:1`,

@@ -70,6 +70,13 @@ func Answered(err error) bool {
 	return errors.As(err, &reply) || errors.As(err, new(redis.Answer))
 }
 
+// NoDatabase reports whether a server answers that has no database of the name.
+func NoDatabase(err error) bool {
+	var postgres interface{ SQLState() string }
+	var mysql *client.MySQLError
+	return errors.As(err, &postgres) && postgres.SQLState() == "3D000" || errors.As(err, &mysql) && mysql.Number == 1049
+}
+
 // A connectError says in one line why there is no connection to a database,
 // whose client reports every attempt on a line of its own, with TLS and without.
 type connectError struct{ all *pgconn.ConnectError }

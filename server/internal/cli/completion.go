@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,8 @@ func (a *app) completionCommand() *cobra.Command {
   interlock completion zsh > "${fpath[1]}/_interlock"
   interlock completion fish > ~/.config/fish/completions/interlock.fish
   interlock completion powershell | Out-String | Invoke-Expression`,
-		Long:      `Commands, flags, and the names of locks that are held or awaited are completed.`,
+		Long: `Commands, flags, the names of locks that are held or awaited, and the ids of
+transactions and dead letters are completed.`,
 		ValidArgs: shells,
 		Args:      oneArg("shell: bash, zsh, fish or powershell"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -57,10 +59,7 @@ func completes(c *cobra.Command, flag string, values ...string) {
 // completeName offers the locks that are held or awaited as the first argument,
 // and nothing after it.
 func (a *app) completeName(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.lockNames(c, typed), cobra.ShellCompDirectiveNoFileComp
+	return a.completeFirst(a.heldOrAwaited)(c, args, typed)
 }
 
 // completeJob is for interlock lock: a name, and then a command.
@@ -71,21 +70,23 @@ func (a *app) completeJob(c *cobra.Command, args []string, typed string) ([]cobr
 	return a.completeName(c, args, typed)
 }
 
-// lockNames is silent about whatever fails. A backend that hangs is left behind
+// inTime is silent about whatever fails. A backend that hangs is left behind
 // in a request that not every client lets us interrupt; it ends with the
 // process, which is about to end.
-func (a *app) lockNames(c *cobra.Command, prefix string) []string {
+func (a *app) inTime(c *cobra.Command, find func(context.Context) []string) []string {
 	if a.checkGlobals(c) != nil {
 		return nil
 	}
 	a.err, a.timeout = io.Discard, min(a.timeout, completionPatience)
 	found := make(chan []string, 1)
-	go func() { found <- a.heldOrAwaited(c.Context(), prefix) }()
+	go func() { found <- find(c.Context()) }()
 	timer := time.NewTimer(completionPatience)
 	defer timer.Stop()
 	select {
 	case names := <-found:
-		return names
+		return slices.DeleteFunc(names, func(name string) bool {
+			return !safeWord(name) || strings.HasPrefix(name, "-") // that would be taken for a flag
+		})
 	case <-timer.C:
 		return nil
 	}
@@ -95,9 +96,7 @@ func (a *app) heldOrAwaited(ctx context.Context, prefix string) (names []string)
 	_ = a.inspect(ctx, func(ctx context.Context, v *viewed) error {
 		locks, _, err := v.Locks(ctx, prefix, completionNames)
 		for _, l := range locks {
-			if safeWord(l.Name) && !strings.HasPrefix(l.Name, "-") { // that would be taken for a flag
-				names = append(names, l.Name)
-			}
+			names = append(names, l.Name)
 		}
 		return err
 	})

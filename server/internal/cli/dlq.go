@@ -69,18 +69,14 @@ func (m *mailbox) printLetters(letters []outbox.Letter) error {
 		views = append(views, viewLetter(l))
 		rows = append(rows, []string{l.ID, l.Topic, l.Key, l.Died.Local().Format(time.DateTime), fmt.Sprint(l.Attempts), l.LastError})
 	}
-	text := table(rows)
-	if len(letters) == 0 {
-		text = "there are no dead letters\n"
-	}
-	return m.app.print(struct {
+	return m.app.printRows(struct {
 		Letters []letterView `json:"letters"`
-	}{views}, text)
+	}{views}, rows, "there are no dead letters")
 }
 
 func (m *mailbox) letterCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show a dead letter in full", Args: oneArg("message id"),
+		Use: "show ID", Short: "Show a dead letter in full", Args: oneArg("message id"), ValidArgsFunction: m.completeLetters(),
 		Example: `  interlock dlq show 0f8e… --backend postgres://localhost/shop -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var l outbox.Letter
@@ -101,7 +97,7 @@ func (m *mailbox) letterCommand() *cobra.Command {
 func (m *mailbox) decideCommand(verb, short, done string,
 	do func(t outbox.Table, ctx context.Context, db driver.SQL, ids []string, reason, by string) error) *cobra.Command {
 	c := &cobra.Command{
-		Use: verb + " ID… --reason TEXT", Short: short,
+		Use: verb + " ID… --reason TEXT", Short: short, ValidArgsFunction: m.completeLetters(),
 		Example: "  interlock dlq " + verb + ` 0f8e… --reason "why it is right" --backend postgres://localhost/shop`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {

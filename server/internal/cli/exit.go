@@ -22,6 +22,7 @@ const (
 	exitForbidden   = 77
 	exitConfig      = 78
 	exitLost        = 79
+	exitStale       = 80
 	exitNotRunnable = 126
 	exitNotFound    = 127
 	exitSignal      = 128 // plus the signal's number
@@ -44,6 +45,7 @@ const exitCodes = `  the command's own   interlock lock ran the command to its e
                       or has no guard table or journal
   79                  the lock was lost while the command ran, or --max-hold was
                       over; the command was ended (--lost-exit-code)
+  80                  a guard has refused a stale token
   126                 the command cannot be executed
   127                 the command was not found
   0, 1, 2, 3          of interlock doctor: ok, warnings, critical findings, not
@@ -93,6 +95,10 @@ func codeOf(err error) int {
 		return exitUsage
 	case backend.Forbidden(err):
 		return exitForbidden
+	case backend.NoDatabase(err):
+		return exitConfig
+	case errors.Is(err, interlock.ErrStaleToken):
+		return exitStale
 	case errors.Is(err, interlock.ErrHeld):
 		return exitNotAcquired
 	case errors.Is(err, interlock.ErrUnmet):

@@ -28,9 +28,9 @@ func (a *app) guardEnterCommand(table *string) *cobra.Command {
 		Example: `  interlock lock nightly -- sh -c 'interlock guard enter nightly && ./report.sh > out &&
     interlock guard enter nightly --set "last-report=$(cat out)"'`,
 		Long: `Enter before you read, and again with what you write: both are refused with exit
-code 1 once a newer holder has entered. The token is that of the lock we run
+code 80 once a newer holder has entered. The token is that of the lock we run
 under. Writes and the check are one atomic step; they need a key-value backend.`,
-		Args: oneArg("resource"),
+		Args: oneArg("resource"), ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error { return a.enter(c.Context(), *table, args[0], f) },
 	}
 	flags := c.Flags()
@@ -66,7 +66,7 @@ func (a *app) enter(ctx context.Context, table, resource string, f *enterFlags) 
 func refusal(err error) error {
 	var stale *interlock.StaleTokenError
 	if errors.As(err, &stale) {
-		return fail(exitFailed, "refused: %w", stale)
+		return fail(exitStale, "refused: %w", stale)
 	}
 	return err
 }

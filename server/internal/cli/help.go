@@ -42,8 +42,8 @@ func helpCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			about, rest, err := c.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usage("there is neither a command nor a topic %q; %s --help lists them all",
-					strings.Join(args, " "), c.Root().Name())
+				return usage("there is neither a command nor a topic %q%s; %s --help lists them all",
+					strings.Join(args, " "), meant(about, strings.Join(rest, " ")), c.Root().Name())
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()

@@ -90,6 +90,7 @@ func maxPrefix(c *cobra.Command, args []string) error {
 type listFlags struct {
 	limit    int
 	foreign  bool
+	all      bool
 	shedlock string
 }
 
@@ -119,15 +120,22 @@ are right if it uses the database's clock.`,
 				if err != nil {
 					return err
 				}
-				return a.printList(locks, more)
+				return a.printLocks(locks, more)
 			})
 		},
 	}
 	c.Flags().IntVar(&f.limit, "limit", f.limit, "show at most this many")
 	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client")
+	c.Flags().BoolVar(&f.all, "all", false, "also those that coordinators hold for themselves")
 	c.Flags().StringVar(&f.shedlock, "shedlock", "", "the `table` of ShedLock in a database (default: shedlock, if there is one)")
 	return c
 }
+
+// internalName reports whether a lock is one of Interlock's own, such as the
+// shards of its coordinators.
+func internalName(name string) bool { return strings.HasPrefix(name, internalPrefix) }
+
+const internalPrefix = "{interlock."
 
 // prefixOf is the prefix that was given, if one was.
 func prefixOf(args []string) string {
@@ -143,8 +151,11 @@ func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver
 		return nil, false, usage("--shedlock is for databases; %s has no tables", v.target.Kind())
 	}
 	limit := f.limit
-	if f.foreign {
-		limit = math.MaxInt32 // which of them are foreign is seen afterwards
+	switch { // which of them are foreign, or internal, is seen afterwards
+	case f.foreign:
+		limit = math.MaxInt32
+	case !f.all && strings.HasPrefix(internalPrefix, prefix[:min(len(prefix), len(internalPrefix))]):
+		limit += 1000
 	}
 	locks, more, err := v.lister(f)(ctx, prefix, limit)
 	if err != nil {
@@ -158,9 +169,9 @@ func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver
 		locks = append(locks, shed...)
 		slices.SortStableFunc(locks, func(a, b driver.LockState) int { return strings.Compare(a.Name, b.Name) })
 	}
-	if f.foreign {
-		locks = slices.DeleteFunc(locks, func(l driver.LockState) bool { return l.Holder == nil || !l.Holder.Foreign })
-	}
+	locks = slices.DeleteFunc(locks, func(l driver.LockState) bool {
+		return f.foreign && (l.Holder == nil || !l.Holder.Foreign) || !f.all && internalName(l.Name)
+	})
 	more = more || len(locks) > f.limit
 	return locks[:min(len(locks), f.limit)], more, nil
 }
@@ -192,13 +203,9 @@ func (v *viewed) shedLock(ctx context.Context, prefix string, f listFlags) ([]dr
 	return locks, err
 }
 
-func (a *app) printList(locks []driver.LockState, more bool) error {
+func (a *app) printLocks(locks []driver.LockState, more bool) error {
 	if more {
 		a.say("there are more; give a prefix or a higher --limit")
-	}
-	if len(locks) == 0 && a.output == "text" {
-		a.say("nothing is held or awaited")
-		return nil
 	}
 	now := time.Now()
 	views := make([]lockView, 0, len(locks))
@@ -211,10 +218,10 @@ func (a *app) printList(locks []driver.LockState, more bool) error {
 		}
 		rows = append(rows, append(row, strconv.Itoa(len(l.Waiters))))
 	}
-	return a.print(struct {
+	return a.printRows(struct {
 		Locks []lockView `json:"locks"`
 		More  bool       `json:"more"`
-	}{views, more}, table(rows))
+	}{views, more}, rows, "nothing is held or awaited")
 }
 
 func (a *app) showCommand() *cobra.Command {

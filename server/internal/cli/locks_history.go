@@ -52,10 +52,6 @@ recorded either.`,
 
 func (v *viewed) printHistory(name string, records []driver.Broken) error {
 	v.app.say("only forced releases are remembered, no grants: %s", v.target.Forgetting())
-	if len(records) == 0 && v.app.output == "text" {
-		v.app.say("nothing was taken away by force%s", ofName(name))
-		return nil
-	}
 	views := make([]brokenView, 0, len(records))
 	rows := [][]string{{"AT", "NAME", "TAKEN FROM", "TOKEN", "BY", "REASON"}}
 	for _, r := range records {
@@ -66,9 +62,9 @@ func (v *viewed) printHistory(name string, records []driver.Broken) error {
 		}
 		rows = append(rows, []string{r.At.Local().Format(time.DateTime), r.Name, r.Owner, token, r.By, r.Reason})
 	}
-	return v.app.print(struct {
+	return v.app.printRows(struct {
 		Releases []brokenView `json:"releases"`
-	}{views}, table(rows))
+	}{views}, rows, "nothing was taken away by force"+ofName(name))
 }
 
 func ofName(name string) string {

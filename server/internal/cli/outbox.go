@@ -134,7 +134,7 @@ At most a thousand are put back by one call; it says if there are more.`,
 
 func (m *mailbox) retryCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "retry ID", Short: "Try the message that its key waits for at once", Args: oneArg("message id"),
+		Use: "retry ID", Short: "Try the message that its key waits for at once", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
 		Example: `  interlock outbox retry 0f8e… --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
@@ -149,7 +149,7 @@ func (m *mailbox) retryCommand() *cobra.Command {
 
 func (m *mailbox) buryCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "bury ID --reason TEXT", Short: "Make a dead letter of a message that blocks its key", Args: oneArg("message id"),
+		Use: "bury ID --reason TEXT", Short: "Make a dead letter of a message that blocks its key", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
 		Example: `  interlock outbox bury 0f8e… --reason "the receiver will never take it" --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkReason(m.reason); err != nil {

@@ -122,7 +122,7 @@ func TestOutbox(t *testing.T) {
 		if m1, m2 := strings.Index(text, `"id":"m1"`), strings.Index(text, `"id":"m2"`); m1 < 0 || m2 < m1 {
 			t.Errorf("dead letters: %s", text)
 		}
-		if text, _ = run(t, 0, "dlq", "ls", "--topic", "mail", "--backend", url); text != "there are no dead letters\n" {
+		if _, text = run(t, 0, "dlq", "ls", "--topic", "mail", "--backend", url); text != "interlock: there are no dead letters\n" {
 			t.Errorf("of another topic: %s", text)
 		}
 		text, _ = run(t, 0, "dlq", "show", "m1", "--backend", url)

@@ -48,6 +48,43 @@ func (a *app) serves(s serving, t text) { _ = a.print(s, t) }
 // cannot.
 func (a *app) say(format string, args ...any) { a.ask("interlock: "+format+"\n", args...) }
 
+// sayError reports why a command has failed, in JSON as one line.
+func (a *app) sayError(err error, asJSON bool) {
+	if !asJSON {
+		a.say("%v", err)
+		return
+	}
+	document, _ := json.Marshal(struct { // it always can
+		Error string `json:"error"`
+		Code  int    `json:"exit_code"`
+	}{err.Error(), codeOf(err)})
+	_, _ = a.err.Write(append(document, '\n'))
+}
+
+// wantsJSON is for command lines that could not be parsed.
+func wantsJSON(args []string) bool {
+	for i, arg := range args {
+		switch {
+		case arg == "--":
+			return false
+		case arg == "-ojson", arg == "-o=json", arg == "--output=json",
+			(arg == "-o" || arg == "--output") && i+1 < len(args) && args[i+1] == "json":
+			return true
+		}
+	}
+	return false
+}
+
+// printRows prints rows under their head, the first. If there are none it says
+// so on the standard error; in JSON the list is empty.
+func (a *app) printRows(data any, rows [][]string, none string) error {
+	if len(rows) == 1 && a.output != "json" {
+		a.say("%s", none)
+		return nil
+	}
+	return a.print(data, table(rows))
+}
+
 // ask writes a question: the cursor stays behind it.
 func (a *app) ask(format string, args ...any) {
 	_, _ = io.WriteString(a.err, string(line(format, args...)))
@@ -111,9 +148,18 @@ func noArgs(c *cobra.Command, args []string) error {
 // isGroup is for commands that do nothing themselves.
 func isGroup(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("there is no command %q; %s --help lists them all", args[0], c.CommandPath())
+		return usage("there is no command %q%s; %s --help lists them all", args[0], meant(c, args[0]), c.CommandPath())
 	}
 	return nil
+}
+
+// meant is a guess which command somebody wanted to type.
+func meant(c *cobra.Command, typed string) text {
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(typed); len(near) > 0 {
+		return line(", did you mean %s?", strings.Join(near, " or "))
+	}
+	return ""
 }
 
 // oneArg wants exactly one argument, called what.

@@ -29,7 +29,7 @@ func TestThreeMinutes(t *testing.T) {
 		if _, err := first.Stdin().Write([]byte("\n")); err != nil {
 			t.Fatal(err)
 		}
-		if line := first.Line(patience); line != "exit code 1" {
+		if line := first.Line(patience); line != "exit code 80" {
 			t.Errorf("it said %q", line)
 		}
 		first.Resume()

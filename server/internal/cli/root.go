@@ -56,7 +56,7 @@ func (a *app) run(args []string) (code int) {
 	root := a.root()
 	root.SetArgs(args)
 	if err := root.ExecuteContext(context.Background()); err != nil {
-		a.say("%v", err)
+		a.sayError(err, a.output == "json" || wantsJSON(args))
 		return codeOf(err)
 	}
 	return a.code
@@ -74,6 +74,8 @@ func (a *app) root() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	a.globals(root)
+	root.Version = buildVersion().Version
+	root.SetVersionTemplate(string(versionText(buildVersion())))
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetHelpTemplate(helpTemplate)
@@ -137,6 +139,9 @@ func (a *app) unreached(t backend.Target, err error) error {
 	case exitForbidden:
 		return fail(exitForbidden, "%v does not permit it: %w", t, err)
 	default:
+		if backend.NoDatabase(err) {
+			return fail(exitConfig, "%v answers, but there is no such database: %w", t, err)
+		}
 		return err
 	}
 	if backend.Answered(err) {

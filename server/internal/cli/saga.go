@@ -101,5 +101,6 @@ func (a *app) sagaCommand() *cobra.Command {
 	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
 		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand(), l.sagaShardsCommand(),
 		l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))
+	l.completeIDs(c, "saga")
 	return c
 }

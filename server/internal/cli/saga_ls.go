@@ -85,13 +85,9 @@ func (l *ledger) listSagas(ctx context.Context, f saga.Filter, limit int) error 
 	for _, v := range views {
 		rows = append(rows, []string{v.ID, v.Type, v.State, local(v.due), v.why()})
 	}
-	text := table(rows)
-	if len(views) == 0 {
-		text = "there are no such sagas\n"
-	}
-	return l.app.print(struct {
+	return l.app.printRows(struct {
 		Sagas []sagaView `json:"sagas"`
-	}{views}, text)
+	}{views}, rows, "there are no such sagas")
 }
 
 // findSagas reads the first sagas that pass, at most so many. In the journal those that

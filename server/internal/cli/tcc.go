@@ -31,6 +31,7 @@ func (a *app) tccCommand() *cobra.Command {
 				return o.Resolve(ctx, id, by)
 			}),
 		l.reconcileCommand("tcc", "the transactions", "the last call of each branch is made again under its key, which changes nothing where it was made."))
+	l.completeIDs(c, "tcc")
 	return c
 }
 
@@ -92,13 +93,9 @@ func (l *ledger) bookingsCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			text := table(rows)
-			if len(views) == 0 {
-				text = "there are no such transactions\n"
-			}
-			return l.app.print(struct {
+			return l.app.printRows(struct {
 				Transactions []bookingView `json:"transactions"`
-			}{views}, text)
+			}{views}, rows, "there are no such transactions")
 		},
 	}
 	c.Flags().BoolVar(&dead, "dead", false, "only dead letters")

@@ -28,9 +28,13 @@ func (a *app) versionCommand() *cobra.Command {
   interlock version -o json          with the commit it was built from`,
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
-			return a.print(v, line("interlock %s (%s, etcd %s)\n", v.Version, v.Go, v.Etcd))
+			return a.print(v, versionText(v))
 		},
 	}
+}
+
+func versionText(v version) text {
+	return line("interlock %s (%s, etcd %s)\n", v.Version, v.Go, v.Etcd)
 }
 
 type version struct {

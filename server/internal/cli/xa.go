@@ -39,6 +39,7 @@ participants only the journal is looked at.`,
 	c.PersistentFlags().StringArrayVar(&x.participants, "participant", nil, "`NAME=URL` of a participant")
 	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "of the coordinators' branches in databases, or a shard's prefix")
 	c.AddCommand(x.lsCommand(), x.showCommand(), x.resolveCommand())
+	x.completeIDs(c, "2pc")
 	return c
 }
 
