@@ -140,13 +140,17 @@ func (p *Participant) create(ctx context.Context, name string) error {
 	if err != nil || there > 0 {
 		return err
 	}
-	_, err = p.db.ExecContext(ctx, `create table if not exists `+p.marks+` (
-		branch varbinary(100) not null primary key,
-		outcome varchar(20) character set latin1 not null,
-		marked datetime(6) not null,
-		session bigint unsigned not null,
-		seen datetime(6) null) engine = InnoDB`)
+	_, err = p.db.ExecContext(ctx, marksSchema(p.marks))
 	return err
+}
+
+func marksSchema(table string) string {
+	return `create table if not exists ` + table + ` (
+	branch varbinary(100) not null primary key,
+	outcome varchar(20) character set latin1 not null,
+	marked datetime(6) not null,
+	session bigint unsigned not null,
+	seen datetime(6) null) engine = InnoDB`
 }
 
 // formatID tells our XIDs from those of other transaction managers: "ILOK".

@@ -149,13 +149,16 @@ func (p *Participant[T]) create(ctx context.Context) error {
 		return err
 	}
 	// Several statements of one request are one transaction.
-	_, err = p.at.exec(ctx, fmt.Sprintf(`select pg_advisory_xact_lock(%d);
-		create table if not exists %s (
-			gid text collate "C" primary key,
-			outcome text not null,
-			marked timestamptz not null,
-			seen timestamptz)`, Key(DefaultNamespace, ""), p.marks))
+	_, err = p.at.exec(ctx, fmt.Sprintf(`select pg_advisory_xact_lock(%d); `, Key(DefaultNamespace, ""))+marksSchema(p.marks))
 	return err
+}
+
+func marksSchema(table string) string {
+	return `create table if not exists ` + table + ` (
+	gid text collate "C" primary key,
+	outcome text not null,
+	marked timestamptz not null,
+	seen timestamptz)`
 }
 
 // row runs a query that gives one row.

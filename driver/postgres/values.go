@@ -133,10 +133,14 @@ func (v *Values) create(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, pgx.QueryExecModeExec, Key(DefaultNamespace, "")); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `create table if not exists `+v.table+` (name text collate "C" primary key,
-			token bigint not null, data bytea not null, source text not null, written timestamptz not null)`, pgx.QueryExecModeExec)
+		_, err := tx.Exec(ctx, valuesSchema(v.table), pgx.QueryExecModeExec)
 		return err
 	})
+}
+
+func valuesSchema(table string) string {
+	return `create table if not exists ` + table + ` (name text collate "C" primary key,
+	token bigint not null, data bytea not null, source text not null, written timestamptz not null)`
 }
 
 // Get reads a value; see driver.Values.

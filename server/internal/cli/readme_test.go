@@ -1,11 +1,64 @@
 package cli_test
 
 import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
+
+// The README's program works as it is printed, on the tables that it shows; only the
+// addresses are the servers' of this test. It works again, too.
+func TestTheProgramOfTheReadme(t *testing.T) {
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(language string) string {
+		t.Helper()
+		found := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```").FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("README.md has no block of %s", language)
+		}
+		return string(found[1])
+	}
+	bank := testbed.Postgres(t).URL()
+	source := strings.NewReplacer("redis://127.0.0.1:6379", "redis://"+testbed.Redis(t).Addr(),
+		"postgres://postgres@127.0.0.1/bank", bank).Replace(block("go"))
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bank"), filepath.Join(dir, "main.go"))
+	build.Dir = "../../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	conn, err := pgx.Connect(t.Context(), bank)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), block("sql"), pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{70, 40} {
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(dir, "bank")).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		balance := 0
+		if err := conn.QueryRow(t.Context(), "SELECT balance FROM accounts WHERE id = 42").Scan(&balance); err != nil || balance != want {
+			t.Errorf("the balance is %d, %v, want %d", balance, err, want)
+		}
+	}
+}
 
 // The README's three minutes: a job whose wrapper is stopped past its lease goes
 // on, and what it writes afterwards is refused.

@@ -26,7 +26,7 @@ func line(format string, args ...any) text {
 // lines is a text of several lines that we have written ourselves.
 func lines(s string) (t text) {
 	for l := range strings.Lines(s) {
-		t += line("%s\n", strings.TrimSuffix(l, "\n"))
+		t += line("%s\n", strings.ReplaceAll(strings.TrimSuffix(l, "\n"), "\t", "    "))
 	}
 	return t
 }

@@ -1,0 +1,20 @@
+package mysql
+
+import (
+	"slices"
+	"strings"
+)
+
+// Schema returns the statements that create the tables of this package, which
+// otherwise are created by whatever needs them first: those of session locks and
+// of row locks of a namespace (empty means [DefaultNamespace]), and the marks of
+// prepared transactions. The namespace is trusted.
+func Schema(namespace string) (statements []string) {
+	if namespace == "" {
+		namespace = DefaultNamespace
+	}
+	for _, text := range slices.Concat(sessionSchema, tableSchema) {
+		statements = append(statements, strings.ReplaceAll(text, "{ns}", namespace))
+	}
+	return append(statements, marksSchema(DefaultMarks))
+}

@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/sequence"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/guard/proxy"
+	"github.com/interlock-dev/interlock/guard/stock"
+	versions "github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// creator is what every package with tables has: Create makes them in a
+// transaction, unless they exist.
+type creator interface {
+	Create(ctx context.Context, db driver.SQL) error
+}
+
+// schemaParts are the packages with tables, by name. Tables with columns of the
+// user's own are left out: their packages create them.
+var schemaParts = []struct {
+	name string
+	creator
+}{
+	{"fence", fence.Table{}}, {"version", versions.Table{}}, {"stock", stock.Table{}}, {"once", once.Inbox{Consumer: "schema"}},
+	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}},
+	{"journal", journal.NewTable[struct{}](nil, "")}, {"barrier", barrier.Table{}}, {"tcc", tcc.Table{}},
+	{"semanticlock", countermeasure.SemanticLock{}}, {"byvalue", countermeasure.ByValue{}},
+}
+
+// locksPart is the tables of the lock drivers.
+const locksPart = "locks"
+
+func (a *app) schemaCommand() *cobra.Command {
+	var only []string
+	var grant string
+	names := []string{locksPart}
+	for _, p := range schemaParts {
+		names = append(names, p.name)
+	}
+	c := &cobra.Command{
+		Use: "schema postgres|mysql", Short: "Print the tables, and the rights that a service needs", Args: oneArg("database: postgres or mysql"),
+		ValidArgs: []string{"postgres", "mysql"},
+		Example: `  interlock schema postgres --grant-to app | psql bank
+  interlock schema mysql --only fence,outbox
+  interlock schema postgres --only locks -o json`,
+		Long: `Prints the statements that create the tables of all packages, as this version of
+Interlock creates them itself: apply them with an administrator's rights, and run
+services with those that --grant-to prints. Applying them again changes nothing.
+Parts: ` + strings.Join(names, ", ") + `.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if i := slices.IndexFunc(only, func(name string) bool { return !slices.Contains(names, name) }); i >= 0 {
+				return usage("there is no part %q; there are: %s", only[i], strings.Join(names, ", "))
+			}
+			if !roleName.MatchString(grant) {
+				return usage("--grant-to %q is not a name of letters, digits and _", grant)
+			}
+			return a.printSchema(args[0], only, grant)
+		},
+	}
+	c.Flags().StringSliceVar(&only, "only", nil, "only these parts, separated by commas")
+	c.Flags().StringVar(&grant, "grant-to", "", "print also the least rights for this `role`")
+	completes(c, "only", names...)
+	return c
+}
+
+var roleName = regexp.MustCompile(`^[A-Za-z0-9_]*$`)
+
+// partView is the JSON form of a part's tables; docs/cli.md promises it.
+type partView struct {
+	Part       string   `json:"part"`
+	Statements []string `json:"statements"`
+	Grants     []string `json:"grants,omitempty"`
+}
+
+func (a *app) printSchema(database string, only []string, role string) error {
+	dialect, ok := map[string]driver.Dialect{"postgres": driver.Postgres, "mysql": driver.MariaDB, "mariadb": driver.MariaDB}[database]
+	if !ok {
+		return usage("there is no schema for %q; there is for postgres and mysql", database)
+	}
+	var views []partView
+	var t text
+	for _, p := range append(schemaParts, struct {
+		name string
+		creator
+	}{locksPart, nil}) {
+		if len(only) > 0 && !slices.Contains(only, p.name) {
+			continue
+		}
+		statements, err := statementsOf(dialect, p.creator)
+		if err != nil {
+			return fail(exitBug, "schema of %s: %w", p.name, err)
+		}
+		v := partView{p.name, statements, grantsFor(statements, role)}
+		views = append(views, v)
+		t += line("-- %s\n", v.Part)
+		if dialect == driver.Postgres {
+			t += "begin;\n"
+		}
+		for _, s := range slices.Concat(v.Statements, v.Grants) {
+			t += lines(s + ";\n")
+		}
+		if dialect == driver.Postgres {
+			t += "commit;\n"
+		}
+		t += "\n"
+	}
+	return a.print(struct {
+		Parts []partView `json:"parts"`
+	}{views}, t)
+}
+
+// statementsOf records what a package's Create does; a nil one is the drivers'.
+func statementsOf(dialect driver.Dialect, c creator) ([]string, error) {
+	switch {
+	case c == nil && dialect == driver.Postgres:
+		return postgres.Schema(""), nil
+	case c == nil:
+		return mysql.Schema(""), nil
+	}
+	r := &recorder{dialect: dialect}
+	err := c.Create(context.Background(), r)
+	return r.statements, err
+}
+
+var created = regexp.MustCompile(`(?i)^create (?:unlogged )?(table|sequence) if not exists (\S+)`)
+
+// grantsFor are the rights to use what statements create: to read and write rows,
+// and nothing else. They also cover what identity columns need.
+func grantsFor(statements []string, role string) (grants []string) {
+	if role == "" {
+		return nil
+	}
+	for _, s := range statements {
+		m := created.FindStringSubmatch(strings.TrimSpace(s))
+		switch {
+		case m == nil:
+		case m[1] == "sequence":
+			grants = append(grants, fmt.Sprintf("grant usage, select, update on sequence %s to %s", m[2], role))
+		default:
+			grants = append(grants, fmt.Sprintf("grant select, insert, update, delete on %s to %s", m[2], role))
+		}
+	}
+	return grants
+}
+
+// recorder is a transaction in which nothing happens.
+type recorder struct {
+	dialect    driver.Dialect
+	statements []string
+}
+
+func (r *recorder) Exec(_ context.Context, query string, args ...any) (int64, error) {
+	r.statements = append(r.statements, strings.TrimSuffix(strings.TrimSpace(withValues(query, args)), ";"))
+	return 1, nil
+}
+
+// Query answers one row of ones, which is what was written if it is read again.
+func (r *recorder) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	if !strings.HasPrefix(strings.TrimSpace(query), "select") || strings.Contains(query, "advisory") {
+		if _, err := r.Exec(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return each(func(dest ...any) error {
+		for _, d := range dest {
+			switch d := d.(type) {
+			case *int:
+				*d = 1
+			case *int64:
+				*d = 1
+			}
+		}
+		return nil
+	})
+}
+
+func (r *recorder) Dialect() driver.Dialect { return r.dialect }
+
+// withValues puts numbers in the place of parameters; nothing else is a parameter
+// where tables are created.
+func withValues(query string, args []any) string {
+	for i, arg := range args {
+		value := fmt.Sprint(arg)
+		if numbered := fmt.Sprintf("$%d", i+1); strings.Contains(query, numbered) {
+			query = strings.ReplaceAll(query, numbered, value)
+		} else {
+			query = strings.Replace(query, "?", value, 1)
+		}
+	}
+	return query
+}
