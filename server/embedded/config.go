@@ -17,9 +17,14 @@ func config(dataDir, listen string) *embed.Config {
 	cfg.Dir = dataDir
 	cfg.TickMs = uint(heartbeat.Milliseconds())
 	cfg.ElectionMs = uint(election.Milliseconds())
-	cfg.LogOutputs = []string{LogFile(dataDir)}
-	cfg.LogLevel = "warn"
 	cfg.EnableGRPCGateway = false
+	// A page in a browser on this machine reaches loopback, too. No origin is called
+	// "none", and a name that a page has pointed at loopback is none of ours.
+	cfg.CORS = map[string]struct{}{"none": {}}
+	cfg.HostWhitelist = map[string]struct{}{"localhost": {}, "127.0.0.1": {}, "::1": {}, "[::1]": {}}
+	if host, _, err := net.SplitHostPort(listen); err == nil {
+		cfg.HostWhitelist[host] = struct{}{}
+	}
 
 	client := url.URL{Scheme: "http", Host: listen}
 	cfg.ListenClientUrls = []url.URL{client}

@@ -40,7 +40,7 @@ func (e *InUseError) Error() string {
 type dirLock struct{ file *os.File }
 
 func lockDir(dir string) (*dirLock, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openPrivate(filepath.Join(dir, lockName), os.O_RDWR)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: lock the data directory: %w", err)
 	}
@@ -93,7 +93,7 @@ func (l *dirLock) release() {
 // Find tells which node runs on dataDir. ok is false if none does, or if it has
 // not yet said where it is.
 func Find(dataDir string) (r Running, ok bool) {
-	f, err := os.Open(filepath.Join(dataDir, lockName))
+	f, err := os.OpenFile(filepath.Join(dataDir, lockName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return Running{}, false
 	}

@@ -75,6 +75,7 @@ type Server struct {
 	endpoint string
 	lock     *dirLock
 	options  Options
+	events   *eventLog
 	close    sync.Once
 	closing  chan struct{}
 	kept     chan struct{} // closed when nobody looks after the room any more; nil before
@@ -92,8 +93,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.DataDir == "" {
 		return nil, errors.New("embedded: start etcd: no data directory was given")
 	}
-	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded: create the data directory: %w", err)
+	if err := privateDir(o.DataDir); err != nil {
+		return nil, err
 	}
 	lock, err := lockDir(o.DataDir)
 	if err != nil {
@@ -101,7 +102,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{lock: lock, options: o, closing: make(chan struct{})}
+	if s.events, err = openEventLog(o.DataDir); err != nil {
+		s.Close()
+		return nil, err
+	}
 	cfg := config(o.DataDir, listen)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.events.logger())
 	cfg.QuotaBackendBytes = o.Quota
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", o.Compact.String()
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{endStreams(s.closing)}
@@ -116,21 +122,39 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 
 // run starts the node and tells the lock file where it is.
 func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
-	node, err := embed.StartEtcd(cfg)
+	node, err := startEtcd(cfg)
 	if err != nil {
 		return startError(cfg, err)
 	}
 	s.node = node
+	s.events.started.Store(true)
 	select {
 	case <-node.Server.ReadyNotify():
 	case err := <-node.Err():
 		return fmt.Errorf("embedded: start etcd on %s: %w", cfg.Dir, err)
+	case err := <-s.events.failed:
+		return startError(cfg, err)
 	case <-ctx.Done():
 		return fmt.Errorf("embedded: start etcd on %s: %w", cfg.Dir, context.Cause(ctx))
 	}
 	s.endpoint = node.Clients[0].Addr().String()
 	s.client = v3client.New(node.Server)
 	return s.lock.write(Running{PID: os.Getpid(), Endpoint: s.endpoint})
+}
+
+// startEtcd returns as an error what etcd would end the process with, such as a full
+// disk.
+func startEtcd(cfg *embed.Config) (node *embed.Etcd, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			fatal, ok := reason.(fatalError)
+			if !ok {
+				panic(reason)
+			}
+			node, err = nil, fatal.error
+		}
+	}()
+	return embed.StartEtcd(cfg)
 }
 
 func startError(cfg *embed.Config, err error) error {
@@ -150,6 +174,10 @@ func (s *Server) Endpoint() string { return s.endpoint }
 // Err reports when the node stops by itself, with the reason.
 func (s *Server) Err() <-chan error { return s.node.Err() }
 
+// Failed reports what the node could not go on after, such as a full disk. It then
+// answers nothing any more, and Close may take long.
+func (s *Server) Failed() <-chan error { return s.events.failed }
+
 // Close stops the node and waits for it. Requests under way are given a few
 // seconds; open watches and keep-alives end at once. Later calls do nothing.
 func (s *Server) Close() {
@@ -163,6 +191,9 @@ func (s *Server) Close() {
 		}
 		if s.node != nil {
 			s.node.Close()
+		}
+		if s.events != nil {
+			s.events.close()
 		}
 		s.lock.release()
 	})

@@ -157,6 +157,8 @@ func serveUntil(signals <-chan os.Signal, server *embedded.Server) error {
 	case err := <-server.Err():
 		server.Close()
 		return fail(exitFailed, "etcd stopped by itself: %v", err)
+	case err := <-server.Failed(): // it is not closed: it could not write what it has
+		return fail(exitFailed, "etcd cannot go on: %w; is the disk full?", err)
 	case <-signals:
 	}
 	stopped := make(chan struct{})

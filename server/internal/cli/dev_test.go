@@ -3,6 +3,7 @@ package cli_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -64,4 +65,14 @@ func exists(t *testing.T, file string) bool {
 		t.Fatal(err)
 	}
 	return err == nil
+}
+
+// A disk without space is told as that, on one line.
+func TestDevOnAFullDisk(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	p := testbed.Command(t, "bash", "-c", `ulimit -f 1000; exec "$0" dev --temp --listen 127.0.0.1:0`, program(t))
+	wantCode(t, p, 1)
+	if said := p.Stderr(); strings.Contains(said, "goroutine") || strings.Contains(said, "a bug") || strings.Count(said, "\n") != 1 || !strings.Contains(said, "file too large") {
+		t.Errorf("it said %q", said)
+	}
 }

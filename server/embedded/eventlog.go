@@ -1,0 +1,106 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// eventLog is where etcd logs, and what learns that etcd cannot go on: etcd logs that,
+// and then ends its goroutine by a panic, or the process.
+type eventLog struct {
+	file    *os.File
+	started atomic.Bool
+	failed  chan error // what etcd could not go on after, once it had started
+}
+
+// openEventLog opens the log in a data directory, for the user alone.
+func openEventLog(dir string) (*eventLog, error) {
+	f, err := openPrivate(LogFile(dir), os.O_WRONLY|os.O_APPEND)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: open the log of etcd: %w", err)
+	}
+	return &eventLog{file: f, failed: make(chan error, 1)}, nil
+}
+
+func (j *eventLog) logger() *zap.Logger {
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(j.file), zap.WarnLevel)
+	return zap.New(core, zap.WithCaller(true), zap.WithFatalHook(j), zap.WithPanicHook(j))
+}
+
+// A fatalError is what etcd could not go on after.
+type fatalError struct{ error }
+
+// OnWrite ends the goroutine that cannot go on, instead of the process.
+func (j *eventLog) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(e.Message)
+	for _, f := range fields {
+		if cause, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			err = fmt.Errorf("%s: %w", e.Message, cause)
+		}
+	}
+	if !j.started.Load() {
+		panic(fatalError{err}) // recovered by start
+	}
+	select {
+	case j.failed <- err:
+	default: // the first reason counts
+	}
+	runtime.Goexit()
+}
+
+func (j *eventLog) close() { _ = j.file.Close() } // nothing is left to be written
+
+// openPrivate opens a file of the user's own, which it creates if it is missing. A
+// symbolic link is refused: it could lead to a file of somebody else's choice.
+func openPrivate(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("%s is a symbolic link, which is not followed", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file", path)
+	}
+	if err == nil && info.Mode().Perm()&0o077 != 0 { // of an earlier version
+		err = f.Chmod(0o600)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// privateDir creates the data directory, or makes sure that nobody else can write to
+// the one that is there or has put a link in its place.
+func privateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("embedded: create the data directory: %w", err)
+	}
+	for _, path := range []string{dir, filepath.Join(dir, "member")} {
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return fmt.Errorf("embedded: look at the data directory: %w", err)
+		case !info.IsDir():
+			return fmt.Errorf("embedded: %s is not a directory; a symbolic link is not followed", path)
+		case info.Mode().Perm()&0o077 != 0:
+			if err := os.Chmod(path, 0o700); err != nil {
+				return fmt.Errorf("embedded: keep others out of the data directory: %w", err)
+			}
+		}
+	}
+	return nil
+}
