@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast lint vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs clean
+.PHONY: help run deps test test-fast fuzz lint vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-%: deps ## The tests of one module with the race detector: make test-etcd
 
 lint: ## gofmt, vet and staticcheck on every module
 	@scripts/lint.sh
+
+fuzz: ## Every fuzz target, for 5 s each: FUZZTIME=1m make fuzz
+	@scripts/fuzz.sh
 
 vuln: ## Known vulnerabilities, from Go's database on the network
 	@scripts/vuln.sh
