@@ -4,6 +4,7 @@ import "context"
 
 // Creator is a table, or several, that can be created where it does not exist.
 type Creator interface {
+	// Create creates it, unless it exists. Several processes may do it at once.
 	Create(ctx context.Context, db SQL) error
 }
 

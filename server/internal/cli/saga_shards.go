@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -38,17 +37,22 @@ repeated. If the command fails, repeat it: until it succeeds the journal is refu
 				if err != nil {
 					return err
 				}
+				t := line("%d shards\n", n)
 				if c.Flags().Changed("set") {
-					fmt.Fprintf(l.app.out, "%d shards, %d transactions moved\n", n, moved)
-				} else {
-					fmt.Fprintf(l.app.out, "%d shards\n", n)
+					t = line("%d shards, %d transactions moved\n", n, moved)
 				}
-				return nil
+				return l.app.print(shardsView{n, moved}, t)
 			})
 		},
 	}
 	c.Flags().IntVar(&set, "set", 0, "change it to `N`, 1 to 4096")
 	return c
+}
+
+// shardsView is the JSON form of a journal's number of shards.
+type shardsView struct {
+	Shards int `json:"shards"`
+	Moved  int `json:"moved"`
 }
 
 // store runs something on the store of the journal that is there.
