@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# As in test.sh: what is built serves every clone.
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
+
 echo "== lint"
 unformatted=$(find . -name '*.go' -not -path './bin/*' -print0 | xargs -0 gofmt -l)
 if [ -n "$unformatted" ]; then
