@@ -108,7 +108,9 @@ type JournalWriter interface {
 	// an epoch that is not the shard's is refused with a *interlock.StaleTokenError
 	// (Bug if it is higher: nobody entered with it), one whose After is not the
 	// transaction's position with a *PositionError. Those checks are one atomic step
-	// with the append.
+	// with the append. What a database transaction of somebody else holds, or an Enter
+	// that is under way, may be refused with interlock.ErrHeld (Retryable) instead of
+	// waiting for it.
 	Append(ctx context.Context, appends []Append) []error
 	// Claim moves the due time of the earliest unfinished transactions of a shard
 	// that are due at `by`, at most limit, to `until`, and returns them as they are

@@ -119,16 +119,19 @@ func testEnterEndsWhatIsUnderWay(s *journalScene) {
 	for i := range writers {
 		j := s.open()
 		wg.Go(func() {
-			for after := int64(1); ; after++ {
+			for after := int64(1); ; {
 				a := driver.Append{Transaction: fmt.Sprint("t", i), Epoch: old, After: after, Records: records("more"), Due: s.at(0)}
-				if err := j.Append(s.Context(), []driver.Append{a})[0]; err != nil {
-					if !errors.Is(err, interlock.ErrStaleToken) {
-						s.Errorf("writer %d: %v", i, err)
+				switch err := j.Append(s.Context(), []driver.Append{a})[0]; {
+				case err == nil:
+					if after++; after == 4 {
+						begun <- struct{}{}
 					}
+				case errors.Is(err, interlock.ErrHeld): // Enter is under way
+				case !errors.Is(err, interlock.ErrStaleToken):
+					s.Errorf("writer %d: %v", i, err)
 					return
-				}
-				if after == 3 {
-					begun <- struct{}{}
+				default:
+					return
 				}
 			}
 		})

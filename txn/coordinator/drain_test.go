@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,9 +51,9 @@ func TestHungCall(t *testing.T) {
 // is no failure; it is counted as long as it is there.
 func TestForeign(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		found := 0
+		var found atomic.Int32
 		o := &Options{Held: 1, Hooks: &observe.Coordinator{
-			Foreign: func(observe.CoordinatorForeign) { found++ },
+			Foreign: func(observe.CoordinatorForeign) { found.Add(1) },
 			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("told %+v", e) },
 		}}
 		r := idle(t, nil, o, func(context.Context, string) error { return nil })
@@ -65,12 +66,12 @@ func TestForeign(t *testing.T) {
 		if synctest.Wait(); !r.ended(t, "1") {
 			t.Error("what this process knows has to wait")
 		}
-		if n := r.Foreign(); n["other:x"] != 3 || len(n) != 1 || found != 3 {
-			t.Errorf("%v, told of %d", n, found)
+		if n := r.Foreign(); n["other:x"] != 3 || len(n) != 1 || found.Load() != 3 {
+			t.Errorf("%v, reported %d", n, found.Load())
 		}
 		time.Sleep(10 * time.Minute)
-		if synctest.Wait(); found < 15 || found > 45 {
-			t.Errorf("told %d times in ten minutes", found)
+		if synctest.Wait(); found.Load() < 15 || found.Load() > 45 {
+			t.Errorf("reported %d times in ten minutes", found.Load())
 		}
 		if n := r.Foreign(); n["other:x"] != 3 {
 			t.Error(n)
