@@ -46,6 +46,9 @@
 //
 // # Cluster
 //
+// Experimental: listing, several names at once, guards, a slot migration and a
+// failover are tested on three masters, the whole conformance suite is not.
+//
 // The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
 // request for each slot. Several names at once ([Driver.AcquireAll]) need the same
 // {tag}, and so do a resource and the data that its fence writes. While a slot moves,
