@@ -56,7 +56,7 @@ func FuzzVersioned(f *testing.F) {
 func FuzzInfo(f *testing.F) {
 	f.Add("redis_version:7.0.0\r\nrole:master\r\nuptime_in_seconds:9223372036854775807\r\nmaxmemory:1\r\nmaxmemory_policy:allkeys-lru")
 	f.Add("redis_version:x\n:\nrole")
-	f.Fuzz(func(_ *testing.T, text string) { _ = parseInfo(text).refusal() })
+	f.Fuzz(func(_ *testing.T, text string) { _ = parseInfo(text).refusal(Settings{}) })
 }
 
 func FuzzBroken(f *testing.F) {

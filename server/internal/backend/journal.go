@@ -78,6 +78,10 @@ func journalTables[T any](ctx context.Context, db driver.BeginnerAt[T], name str
 	}
 	defer func() { _ = tx.Rollback(ctx) }() // nothing after the commit
 	if err := t.Create(ctx, tx); err != nil {
+		_ = tx.Rollback(ctx) // its connection may be the only one
+		if Forbidden(err) && there(ctx, t) == nil {
+			return t, nil // an administrator has created the tables
+		}
 		return nil, err
 	}
 	return t, tx.Commit(ctx)
