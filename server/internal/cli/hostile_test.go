@@ -19,6 +19,9 @@ import (
 // forms, a carriage return, a bell, a line of its own, and changes of direction.
 const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066`'\"$(id)"
 
+// hostileID is hostile as far as ids of messages may be.
+const hostileID = "x\x1b[31m\u009b2J\a\u202e\u2066`'\"$(id)"
+
 var raw = regexp.MustCompile("(?m)[\x00-\x08\x0b-\x1f\x7f\u0080-\u009f\u202a-\u202e\u2066-\u2069]|^interlock: all is well")
 
 // saysNothingRaw runs commands in both formats, whatever they exit with.
@@ -71,14 +74,14 @@ func TestStoredMessagesAreNotPrintedRaw(t *testing.T) {
 	db.Do(t, box.Create)
 	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
 		return box.Add(ctx, tx,
-			driver.Message{ID: hostile, Topic: hostile, Key: hostile, Payload: []byte(hostile), Headers: map[string]string{hostile: hostile}},
-			driver.Message{ID: "behind" + hostile, Topic: hostile, Key: hostile})
+			driver.Message{ID: hostileID, Topic: hostile, Key: hostile, Payload: []byte(hostile), Headers: map[string]string{hostile: hostile}},
+			driver.Message{ID: "behind" + hostileID, Topic: hostile, Key: hostile})
 	})
 	deliver(t, db, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, Followers: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
 		hostile, func(s outbox.Status) bool { return s.Dead == 1 })
-	saysNothingRaw(t, shopURL(db), []string{"outbox", "status"}, []string{"dlq", "ls"}, []string{"dlq", "show", hostile},
-		[]string{"dlq", "discard", hostile + "x", "--reason", hostile}, []string{"outbox", "retry", "behind" + hostile},
-		[]string{"dlq", "replay", hostile, "--reason", hostile})
+	saysNothingRaw(t, shopURL(db), []string{"outbox", "status"}, []string{"dlq", "ls"}, []string{"dlq", "show", hostileID},
+		[]string{"dlq", "discard", hostile + "x", "--reason", hostile}, []string{"outbox", "retry", "behind" + hostileID},
+		[]string{"dlq", "replay", hostileID, "--reason", hostile})
 }
 
 func TestAParticipantsAnswersAreNotPrintedRaw(t *testing.T) {
