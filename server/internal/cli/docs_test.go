@@ -61,6 +61,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Setenv("INTERLOCK_BACKEND", "etcd://"+testbed.Etcd(t).Addr())
 	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
 	shop(t, db)
+	orderedStream(t, db)
 	t.Setenv("SHOP", shopURL(db))
 	t.Setenv("PARTICIPANT", participant(t))
 	t.Setenv("PREPARED", testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL())
@@ -131,7 +132,7 @@ func commands(t *testing.T) (list []string) {
 		}
 		return names
 	}
-	groups := []string{"locks", "guard", "outbox", "dlq", "saga", "tcc", "xa", "lab"}
+	groups := []string{"locks", "guard", "outbox", "dlq", "sequence", "saga", "tcc", "xa", "lab"}
 	for _, name := range offered() {
 		if !slices.Contains(groups, name) {
 			list = append(list, "interlock "+name)
