@@ -100,8 +100,8 @@ func TestACoordinatorTakesOver(t *testing.T) {
 			if out, _ := run(t, 0, "saga", "ls", "--type", "x", "--backend", url, "-o", "json"); strings.Count(out, `"type":"x"`) < sagas {
 				t.Error(out)
 			}
-			if out, _ := run(t, 0, "saga", "ls", "--type", "y", "--backend", url); !strings.Contains(out, "no such sagas") {
-				t.Error(out)
+			if out, message := run(t, 0, "saga", "ls", "--type", "y", "--backend", url); out != "" || !strings.Contains(message, "no such sagas") {
+				t.Errorf("%s%s", out, message)
 			}
 			if done.Load() < sagas {
 				t.Errorf("%d calls", done.Load())
