@@ -59,7 +59,7 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 				r := serve(t, nil, 1, nil, intercepted)
 				_, err := intercepted.Do(t.Context(), r.engine, "1", "in")
 				wantKind(t, err, interlock.Definite, ErrCompensated)
-				same(t, "heard", h.keys, `1/a/do "in\u003ea"`, "1/b/do ", "1/a/undo ")
+				same(t, "heard", h.keys, `1/a/do "in>a"`, "1/b/do ", "1/a/undo ")
 
 				other := serve(t, nil, 1, nil, plain)
 				_, err = plain.Do(t.Context(), other.engine, "2", "in")

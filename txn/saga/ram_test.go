@@ -141,7 +141,7 @@ func TestStepInTransactionIsDoneOnce(t *testing.T) {
 				same(t, "effects", db.effects, "b")
 				same(t, "other effects", g.did(), "1/a/do", "1/p/do")
 				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "sent:b", "done:a", "done:b", "sent:p", "done:p", "decide:commit", "end:")
-				if out := string(o.Outputs.All()["b"]); calls != c.calls || out != `"in\u003eb"` || time.Since(from) > 0 != c.waits {
+				if out := string(o.Outputs.All()["b"]); calls != c.calls || out != `"in>b"` || time.Since(from) > 0 != c.waits {
 					t.Errorf("%d calls in %v, output %s", calls, time.Since(from), out)
 				}
 			})

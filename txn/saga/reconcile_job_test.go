@@ -36,7 +36,7 @@ func TestReconcilesInTheBackground(t *testing.T) {
 		r := serve(t, nil, 1, o, good)
 		_, err := good.Do(t.Context(), r.engine, "1", "in")
 		ok(t, err)
-		s.sold = map[string]bool{}
+		s.lose()
 		time.Sleep(2 * DefaultReconcile)
 		synctest.Wait()
 		mu.Lock()

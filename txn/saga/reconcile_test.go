@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 // shop is a target that loses effects, and gets some back behind their undo.
 type shop struct {
+	mu    sync.Mutex
 	sold  map[string]bool
 	calls []string
 	fails error // of checks
@@ -24,6 +26,8 @@ type shop struct {
 func (s *shop) step(name string, repair bool, fails ...error) Action[string, string] {
 	calls := 0
 	a := Step(name, func(ctx context.Context, _ string) (string, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if calls++; calls <= len(fails) && fails[calls-1] != nil {
 			return "", fails[calls-1]
 		}
@@ -31,10 +35,14 @@ func (s *shop) step(name string, repair bool, fails ...error) Action[string, str
 		s.calls = append(s.calls, From(ctx).Key())
 		return name, nil
 	}).Undo("un"+name, func(ctx context.Context, _ string, _ *string) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		delete(s.sold, From(ctx).Transaction+name)
 		s.calls = append(s.calls, From(ctx).Key())
 		return nil
 	}).Check(func(ctx context.Context, _ string, out *string) (Truth, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		switch {
 		case s.fails != nil:
 			return Unsure, s.fails
@@ -47,6 +55,13 @@ func (s *shop) step(name string, repair bool, fails ...error) Action[string, str
 		a = a.Repair()
 	}
 	return a
+}
+
+// lose removes all effects.
+func (s *shop) lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sold = map[string]bool{}
 }
 
 // TestReconcile: effects that are missing, and those that are there behind their undo,
@@ -163,7 +178,7 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 		}
 		_, err = j.Begin(ctx, "5", "saga:good", time.Now().Add(time.Hour), letters["begin"]) // it has not ended
 		ok(t, err)
-		s.sold = map[string]bool{}
+		s.lose()
 		listen := func(e *Engine, enough int) (heard []string) {
 			for f, err := range e.Reconcile(ctx, from) {
 				says := ""

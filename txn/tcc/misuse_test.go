@@ -108,7 +108,7 @@ func TestLargeHolds(t *testing.T) {
 			d := Define("store", Resource[string, string](wide(size)))
 			r.handles["store"] = d.of
 			r.serve(t, 1)
-			o, err := r.Run(t.Context(), "booking", "1", d.Try(strings.Repeat("q", driver.MaxPayload/2-2000)))
+			o, err := r.Run(t.Context(), "booking", "1", d.Try(strings.Repeat("q", driver.MaxPayload/2-3000)))
 			if o.Decision != want {
 				t.Errorf("%d bytes: %s, %v", size, o.Decision, err)
 			}
