@@ -176,7 +176,7 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 		Wait:           w.wait,
 		Require:        interlock.Requirements{CrossProcess: true},
 		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL nothing is left to be released
-		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: notice.place},
+		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: notice.place, RequestFailed: g.app.retried},
 	})
 	if err != nil {
 		return err
@@ -295,6 +295,16 @@ type notice struct {
 }
 
 func (n *notice) place(w observe.LockWaiting) { n.ahead.Store(int64(w.Ahead) + 1) }
+
+// outage is how many requests for a lock fail in a row before that is said.
+const outage = 2
+
+// retried says why a wait goes on, once in each outage.
+func (a *app) retried(e observe.LockRequestFailed) {
+	if e.Failed == outage {
+		a.say("%q: %v; trying again", e.Name, e.Err)
+	}
+}
 
 // start begins to wait; stop ends that and waits for it.
 func (n *notice) start(ctx context.Context) (stop func()) {

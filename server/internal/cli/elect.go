@@ -130,7 +130,8 @@ func (d *candidate) run(c *cobra.Command, args []string) error {
 
 func (d *candidate) options() elect.Options {
 	o := elect.Options{Identity: d.flags.identity, Hooks: &elect.Hooks{Lock: &observe.Lock{
-		Log: observe.Silent, // a term reports its end itself
+		Log:           observe.Silent, // a term reports its end itself
+		RequestFailed: d.app.retried,
 		ReleaseFailed: func(e observe.LockReleaseFailed) {
 			d.app.say("warning: the leadership of %q could not be given up, it may last until it expires: %v", e.Name, e.Err)
 		},

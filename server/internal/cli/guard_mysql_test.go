@@ -38,7 +38,7 @@ func TestGuardOnMariaDB(t *testing.T) {
 	if !strings.HasPrefix(shown, "account/42: token ") {
 		t.Errorf("it is shown as %s", shown)
 	}
-	_, said := run(t, 1, "guard", "enter", "account/42", "--token", "890214828572692480", "--backend", url)
+	_, said := run(t, 80, "guard", "enter", "account/42", "--token", "890214828572692480", "--backend", url)
 	if !strings.Contains(said, "stale token") {
 		t.Errorf("it said %q", said)
 	}

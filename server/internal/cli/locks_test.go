@@ -85,9 +85,13 @@ func TestNoCluster(t *testing.T) {
 func TestElectionsWithoutValues(t *testing.T) {
 	program(t)
 	url := mariadbURL(testbed.MariaDB(t))
-	led, _ := run(t, 0, "elect", "billing", "--backend", url, "--", "echo", "leads")
+	if _, message := run(t, 78, "elect", "billing", "--backend", url, "--", "true"); !strings.Contains(message, "--accept-weakness") {
+		t.Error(message) // a session does not exclude others over a partition
+	}
+	led, _ := run(t, 0, "elect", "billing", "--backend", url, "--accept-weakness", "--", "echo", "leads")
 	if led != "leads\n" {
 		t.Errorf("it printed %q", led)
 	}
 	run(t, 0, "elect", "observe", "billing", "--once", "--backend", url)
+	run(t, 0, "elect", "billing", "--backend", url+"?mode=table", "--", "true")
 }
