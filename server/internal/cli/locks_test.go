@@ -93,5 +93,4 @@ func TestElectionsWithoutValues(t *testing.T) {
 		t.Errorf("it printed %q", led)
 	}
 	run(t, 0, "elect", "observe", "billing", "--once", "--backend", url)
-	run(t, 0, "elect", "billing", "--backend", url+"?mode=table", "--", "true")
 }
