@@ -297,7 +297,7 @@ func TestFailuresAreKept(t *testing.T) {
 		}
 		r.stop()
 		<-r.served
-		r = serve(t, r.store, 2, nil, d)
+		serve(t, r.store, 2, nil, d)
 		time.Sleep(time.Minute)
 		if all := made(); all[len(all)-1] <= p.Attempts {
 			t.Errorf("the new owner calls for the %dth time, after %d", all[len(all)-1], p.Attempts)
