@@ -69,7 +69,7 @@ func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 	}{
 		"no length":     {about + branch + "\r\n", 411},
 		"bad length":    {about + branch + "Content-Length: -1\r\n\r\n", 411},
-		"long":          {about + branch + "Content-Length: 1048577\r\n\r\n", 413},
+		"long":          {about + branch + "Content-Length: 4194305\r\n\r\n", 413},
 		"two lengths":   {about + branch + "Content-Length: 3\r\n" + length, 500},
 		"chunks too":    {about + branch + "Transfer-Encoding: chunked\r\n" + length, 411},
 		"branch twice":  {about + branch + branch + length, 400},
