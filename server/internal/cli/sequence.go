@@ -16,8 +16,8 @@ import (
 
 // ordering is a table of sequences that a command is about.
 type ordering struct {
-	app           *app
-	table, stream string
+	app   *app
+	table string
 }
 
 func (a *app) sequenceCommand() *cobra.Command {

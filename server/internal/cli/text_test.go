@@ -6,8 +6,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -98,13 +98,18 @@ func TestTheTerminalIsSafe(t *testing.T) {
 // Only text.go and output.go make texts of strings, and write: a command that
 // prints what others wrote cannot go around them.
 func TestNobodyElseMakesTexts(t *testing.T) {
-	files, err := parser.ParseDir(token.NewFileSet(), ".", func(i fs.FileInfo) bool {
-		return !strings.HasSuffix(i.Name(), "_test.go") && i.Name() != "text.go" && i.Name() != "output.go"
-	}, 0)
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
 	}
-	for file, tree := range files["cli"].Files {
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") || file == "text.go" || file == "output.go" {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ast.Inspect(tree, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
