@@ -10,7 +10,7 @@ export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 # Two suites side by side, never more: they measure time, and must not starve
 # each other. Within a suite more run at once, because most of them wait for a
 # lease to end. Results are not taken from the cache: the tests look at servers.
-flags=(-race -p 2 -parallel 4 -count=1 -timeout 15m)
+flags=(-race -p 2 -parallel 4 -count=1 -timeout 25m)
 if [ "${1-}" = -short ]; then
 	flags=(-short)
 	shift
