@@ -74,7 +74,7 @@ func (f *Fenced) Show(ctx context.Context, name string) (*Holding, error) {
 	return h, err
 }
 
-// Ask requests that whoever holds name now releases it, with a reason of at most
+// Ask requests that the present holder of name releases it, with a reason of at most
 // [MaxMetadata] bytes. The holder sees it by [Claim.Asked] and decides for itself;
 // nothing is taken away. It needs Options.Values here and there, and is Definite if
 // nobody holds name.

@@ -43,7 +43,7 @@ func TestReentrantCallsShareTheClaim(t *testing.T) {
 }
 
 // TestAReentrantCallAfterALossAsksAgain: a claim that has ended is not shared, and
-// work that it ended under is told so.
+// work that it ended under gets that error.
 func TestAReentrantCallAfterALossAsksAgain(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(&lock.Options{Reentrant: true})

@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// sizeLock is held by whoever changes the number of permits: its token orders the
+// sizeLock is held by the process that changes the number of permits: its token orders the
 // changes. It stands among the slots, so that those who wait for a slot see the
 // change.
 func (n names) sizeLock() string { return n.slots + "size" }
 
 // Resize makes it so many permits of name, 1 to [MaxPermits], for all processes.
-// Whoever waits sees more of them at once. Of fewer, those that are held beyond the
+// A waiter sees more of them at once. Of fewer, those that are held beyond the
 // new number stay until they are released: until then as many as before can act.
 // It needs [Options].Values, and waits for other changes as [lock.Fenced.Acquire]
 // does.

@@ -42,7 +42,7 @@ func (s *session) currentBase(ctx context.Context) (base, error) {
 }
 
 // raiseBase makes sure that base + revision is at least the time at which it is
-// called, and not below a base that this session has seen. Whoever raises it
+// called, and not below a base that this session has seen. The process that raises it
 // raises it by driver.Headroom more, so that of many who open at once one raises
 // it, and the others find it high enough.
 func (s *session) raiseBase(ctx context.Context) (base, error) {

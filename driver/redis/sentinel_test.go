@@ -98,7 +98,7 @@ func TestSentinelFailover(t *testing.T) {
 	_ = replica
 }
 
-// Without a server a request was not sent, whoever finds that out.
+// Without a server a request was not sent, whichever layer finds that out.
 func TestRefusedDialsAreRetryable(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -185,7 +185,7 @@ func (s *session) giveRoom(ctx context.Context, failed int) {
 
 // raiseOnce reads the base and raises it if it is behind. Then it first writes
 // the node as it is, to learn the present transaction id, which becomes the
-// anchor, and the server's clock; whoever comes in between is refused by the
+// anchor, and the server's clock; a change in between is refused by the
 // version it relied on.
 func (s *session) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	b, err := s.readBase(ctx)

@@ -68,7 +68,7 @@ func TestDataIsPrivate(t *testing.T) {
 	}
 }
 
-// Whoever can put a link into the way must not choose which file is written.
+// A user who can place a link must not choose which file is written.
 func TestLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{"etcd.log", "interlock.lock", "member", "."} {
 		parent := t.TempDir()

@@ -102,7 +102,7 @@ func AskReconciliation(ctx context.Context, j *journal.Journal, protocol string,
 	return id, err
 }
 
-// ReconciliationOf is what a request has come to; nil while it goes on.
+// ReconciliationOf is the result of a request; nil while it goes on.
 func ReconciliationOf(ctx context.Context, j *journal.Journal, id string) (*Reconciliation, error) {
 	log, entries, err := j.Open(ctx, id)
 	switch {

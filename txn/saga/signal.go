@@ -58,7 +58,7 @@ func (a Action[I, O]) Await(s *S) (output O, err error) {
 // Definite.
 var ErrSignalled = fmt.Errorf("another signal of that name came first")
 
-// SendSignal sends a signal to a saga, whoever drives it: value, JSON, is what the stage of
+// SendSignal sends a signal to a saga, whichever process drives it: value, JSON, is what the stage of
 // that name gives. It returns when that is durable; the owner goes on within its
 // coordinator's Options.Poll. The first signal of a name counts: the same one again
 // changes nothing, another value is refused with [ErrSignalled]. A saga that is not

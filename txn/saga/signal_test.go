@@ -119,7 +119,7 @@ func TestSignalInFunction(t *testing.T) {
 	})
 }
 
-// TestStartAt: a saga that is to start later calls nothing before, whoever owns it; a
+// TestStartAt: a saga that is to start later calls nothing before, whichever process owns it; a
 // person can have it start.
 func TestStartAt(t *testing.T) {
 	for _, now := range []bool{false, true} {

@@ -19,7 +19,7 @@ import (
 // undos, the type of the input.
 func (d Definition[I]) Version(n int) Definition[I] { d.plan.version = n; return d }
 
-// OnEnd has f called once a saga of the definition has come to its end, SUCCEEDED,
+// OnEnd has f called once a saga of the definition has ended, SUCCEEDED,
 // COMPENSATED or RESOLVED, and that is durable: at least once, by the owner of the saga's
 // shard, and again until it returns nil. [From] has a key that is the same each time. A
 // call takes 30 seconds at most. Of a dead letter f is not called before somebody has

@@ -67,7 +67,7 @@ func exists(t *testing.T, file string) bool {
 	return err == nil
 }
 
-// A disk without space is told as that, on one line.
+// A full disk is reported as that, on one line.
 func TestDevOnAFullDisk(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	p := testbed.Command(t, "bash", "-c", `ulimit -f 1000; exec "$0" dev --temp --listen 127.0.0.1:0`, program(t))
