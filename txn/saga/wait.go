@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -22,6 +23,7 @@ type Outcome struct {
 	Halted   bool      // it is a dead letter because owners crashed, and goes on by an Operator's Retry
 	Outputs  Outputs   // of the steps that were done, those that were undone too
 	Dead     []Dead    // the undos that were given up, in the order of their steps, then the steps that seem to crash
+	Failing  []Failing // the steps, and undos, that are called again and again, as far as the journal has it
 	Skipped  []string  // the steps that an operator has skipped, or whose undos
 	Resolved By        // who has closed the dead letter; the zero value if nobody has
 	Due      time.Time // when it is looked at next; zero once it has ended
@@ -32,6 +34,13 @@ type Outcome struct {
 type Dead struct {
 	Step string // whose undo it is
 	Err  string // of the last call
+}
+
+// Failing is a step, or an undo, whose calls fail and are repeated.
+type Failing struct {
+	Step     string
+	Err      string // of the last call that the journal has
+	Attempts int    // that failed by then
 }
 
 // Err is nil while the saga goes on and when it has succeeded, else an
@@ -45,9 +54,13 @@ func (o Outcome) Err() error {
 
 func outcome(head driver.Head, m *machine) Outcome {
 	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), Input: m.input, State: m.state, Reason: m.why(), Halted: m.halted != "", Outputs: m.outputs(), Dead: m.dead(), Due: head.Due, Ended: head.Ended}
-	for _, p := range m.steps {
-		if p.fate == skipped {
+	undoing := m.undoing()
+	for i, p := range m.steps {
+		switch {
+		case p.fate == skipped:
 			o.Skipped = append(o.Skipped, p.key)
+		case p.err != "" && (p.fate == inFlight && m.halted == "" || p.attempts > 0 && slices.Contains(undoing, &m.steps[i])):
+			o.Failing = append(o.Failing, Failing{p.key, p.err, p.attempts})
 		}
 	}
 	if m.resolved != nil {

@@ -19,6 +19,7 @@ type sagaView struct {
 	Outputs map[string]json.RawMessage `json:"outputs"`
 	Skipped []string                   `json:"skipped,omitempty"`
 	Dead    []deadStep                 `json:"dead,omitempty"`
+	Failing []failing                  `json:"failing,omitempty"`
 }
 
 // longestOrder leaves room in the payload of a journal for what stands around it.
@@ -92,6 +93,14 @@ type deadStep struct {
 	Error string `json:"error"`
 }
 
+// failing is a step or a branch whose calls fail and are repeated.
+type failing struct {
+	Step     string `json:"step,omitempty"`
+	Branch   string `json:"branch,omitempty"`
+	Error    string `json:"error"` // of the last call that the journal has
+	Attempts int    `json:"attempts"`
+}
+
 func viewSaga(o saga.Outcome) sagaView {
 	var as order // what it calls itself
 	if !ours(o.Type) || json.Unmarshal(o.Input, &as) != nil {
@@ -100,6 +109,9 @@ func viewSaga(o saga.Outcome) sagaView {
 	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}
 	for _, d := range o.Dead {
 		v.Dead = append(v.Dead, deadStep{d.Step, d.Err})
+	}
+	for _, f := range o.Failing {
+		v.Failing = append(v.Failing, failing{Step: f.Step, Error: f.Err, Attempts: f.Attempts})
 	}
 	return v
 }

@@ -32,6 +32,8 @@ type bookingView struct {
 	Holds    map[string]json.RawMessage `json:"holds,omitempty"`
 	Skipped  []string                   `json:"skipped,omitempty"`
 	Dead     []deadBranch               `json:"dead,omitempty"`
+	Failing  []failing                  `json:"failing,omitempty"`
+	Halted   string                     `json:"halted,omitempty"`
 }
 
 // deadBranch is a branch that has refused what was decided.
@@ -195,9 +197,12 @@ func (s *Service) helpTCC(r *http.Request) (any, error) {
 
 func viewBooking(o tcc.Outcome) bookingView {
 	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason,
-		Holds: map[string]json.RawMessage{}, Skipped: o.Skipped}
+		Holds: map[string]json.RawMessage{}, Skipped: o.Skipped, Halted: o.Halted}
 	for _, d := range o.Dead {
 		v.Dead = append(v.Dead, deadBranch{d.Branch, d.Err})
+	}
+	for _, f := range o.Failing {
+		v.Failing = append(v.Failing, failing{Branch: f.Branch, Error: f.Err, Attempts: f.Attempts})
 	}
 	return v
 }

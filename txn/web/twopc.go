@@ -21,6 +21,7 @@ type commitView struct {
 	Decision string                     `json:"decision"`
 	State    string                     `json:"state,omitempty"` // empty if nothing is in the journal, or it does not answer
 	Reason   string                     `json:"reason,omitempty"`
+	Halted   string                     `json:"halted,omitempty"` // why no participant is called until a retry
 	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
 	Branches []branchView               `json:"branches,omitempty"`
 }
@@ -29,6 +30,8 @@ type branchView struct {
 	Participant string `json:"participant"`
 	Done        bool   `json:"done"`
 	Heuristic   string `json:"heuristic,omitempty"`
+	Error       string `json:"error,omitempty"`    // of the last commit that failed
+	Attempts    int    `json:"attempts,omitempty"` // that failed
 }
 
 func (s *Service) runTwoPC(r *http.Request) (any, error) {
@@ -107,9 +110,9 @@ func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Dur
 	case err != nil:
 		return err
 	}
-	v.State, v.Reason = string(o.State), o.Reason
+	v.State, v.Reason, v.Halted = string(o.State), o.Reason, o.Halted
 	for _, b := range o.Branches {
-		v.Branches = append(v.Branches, branchView{b.Participant, b.Done, b.Heuristic})
+		v.Branches = append(v.Branches, branchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
 	}
 	return nil
 }
@@ -134,7 +137,15 @@ func (s *Service) decideTwoPC(r *http.Request) (any, error) {
 	return decisionView{string(d)}, err
 }
 
+// acknowledgeTwoPC ends a heuristic transaction.
 func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
+	return s.helpTwoPC(r, s.twopc.Acknowledge)
+}
+
+// retryTwoPC resumes a halted transaction.
+func (s *Service) retryTwoPC(r *http.Request) (any, error) { return s.helpTwoPC(r, s.twopc.Retry) }
+
+func (s *Service) helpTwoPC(r *http.Request, help func(ctx context.Context, id, actor, reason string) error) (any, error) {
 	if _, err := waiting(r); err != nil {
 		return nil, err
 	}
@@ -142,7 +153,7 @@ func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.twopc.Acknowledge(r.Context(), r.PathValue("id"), who.Actor, who.Reason); err != nil {
+	if err := help(r.Context(), r.PathValue("id"), who.Actor, who.Reason); err != nil {
 		return nil, err
 	}
 	return done(s.showTwoPC(r))

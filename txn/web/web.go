@@ -149,6 +149,7 @@ func (s *Service) routes() http.Handler {
 		"GET /v1/2pc/{id}":                   s.showTwoPC,
 		"POST /v1/2pc/{id}/decision":         s.decideTwoPC,
 		"POST /v1/2pc/{id}/acknowledge":      s.acknowledgeTwoPC,
+		"POST /v1/2pc/{id}/retry":            s.retryTwoPC,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			var data any

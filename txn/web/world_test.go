@@ -51,6 +51,7 @@ type shop struct {
 	refuse  string // the branch that refuses
 	down    bool
 	broken  string        // the path that fails
+	failing bool          // whatever is called after a decision fails
 	wait    chan struct{} // for which a prepare or a try waits, if it is not nil
 	asked   chan struct{} // one does
 	history []string
@@ -61,8 +62,12 @@ func newShop(t *testing.T) *shop {
 	handler := branch.Handler(s.answer)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
-		broken := s.broken != "" && strings.HasPrefix(r.URL.Path, s.broken)
+		failing, broken := s.failing, s.broken != "" && strings.HasPrefix(r.URL.Path, s.broken)
 		s.mu.Unlock()
+		if failing && (r.URL.Path == "/confirm" || slices.Contains([]string{"confirm", "commit"}, r.Header.Get("Interlock-Operation"))) {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
 		if broken {
 			w.WriteHeader(http.StatusConflict)
 			return
@@ -182,6 +187,14 @@ func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 	})
 	t.Cleanup(s.stop)
 	return s
+}
+
+// text is the answer to a GET.
+func (s *service) text(path string) string {
+	s.t.Helper()
+	text, err := json.Marshal(s.do("GET", path, "", 200))
+	ok(s.t, err)
+	return string(text)
 }
 
 // do sends a request, and wants a status; it returns the answer's JSON.

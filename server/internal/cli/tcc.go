@@ -43,18 +43,24 @@ type bookingView struct {
 	State    string           `json:"state"`
 	Reason   string           `json:"reason,omitempty"`
 	Dead     []deadBranchView `json:"dead,omitempty"`
+	Failing  []deadBranchView `json:"failing,omitempty"`
+	Halted   string           `json:"halted,omitempty"`
 	Skipped  []string         `json:"skipped,omitempty"`
 }
 
 type deadBranchView struct {
-	Branch string `json:"branch"`
-	Error  string `json:"error"`
+	Branch   string `json:"branch"`
+	Error    string `json:"error"`
+	Attempts int    `json:"attempts,omitempty"`
 }
 
 func viewBooking(o tcc.Outcome) bookingView {
-	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason, Skipped: o.Skipped}
+	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason, Halted: o.Halted, Skipped: o.Skipped}
 	for _, d := range o.Dead {
-		v.Dead = append(v.Dead, deadBranchView{d.Branch, d.Err})
+		v.Dead = append(v.Dead, deadBranchView{d.Branch, d.Err, d.Attempts})
+	}
+	for _, d := range o.Failing {
+		v.Failing = append(v.Failing, deadBranchView{d.Branch, d.Err, d.Attempts})
 	}
 	return v
 }

@@ -84,10 +84,25 @@ func showBooking(ctx context.Context, j *journal.Journal, id string) (v bookingS
 
 func (v bookingShown) text() text {
 	t := fields([2]string{"id", v.ID}, [2]string{"type", v.Type}, [2]string{"state", v.State}, [2]string{"decision", v.Decision},
-		[2]string{"why", v.Reason}, [2]string{"refused by", v.refusals()}, [2]string{"skipped", strings.Join(v.Skipped, ", ")})
+		[2]string{"why", v.Reason}, [2]string{"halted", v.Halted}, [2]string{"skipped", strings.Join(v.Skipped, ", ")})
+	if open := v.branches(); len(open) > 1 {
+		t += "\n" + table(open)
+	}
 	rows := [][]string{{"#", "WHEN", "RECORD", "BRANCH", "WHO AND WHY"}}
 	for _, r := range v.History {
 		rows = append(rows, []string{fmt.Sprint(r.Position), local(r.written), r.Kind, r.Branch, strings.TrimSpace(r.Actor + " " + r.Why)})
 	}
 	return t + "\n" + table(rows)
+}
+
+// branches are the rows of those that are dead, or that fail and are called again.
+func (v bookingShown) branches() [][]string {
+	rows := [][]string{{"BRANCH", "STATUS", "ATTEMPTS", "WHAT"}}
+	for _, d := range v.Dead {
+		rows = append(rows, []string{d.Branch, "dead", fmt.Sprint(d.Attempts), d.Error})
+	}
+	for _, d := range v.Failing {
+		rows = append(rows, []string{d.Branch, "failing", fmt.Sprint(d.Attempts), d.Error})
+	}
+	return rows
 }

@@ -27,6 +27,7 @@ func (a *app) xaCommand() *cobra.Command {
 		Use: "xa", Short: "See what two-phase commits have in doubt, and decide where nobody can",
 		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
   interlock xa show transfer/42
+  interlock xa retry transfer/42 --reason "the client library has a fix"
   interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"`,
 		Long: `The journal is in the backend. A participant is named as its coordinators name it:
 --participant NAME=URL, where the URL is that of a database, of etcd for a shard, or
@@ -38,7 +39,7 @@ participants only the journal is looked at.`,
 	x.add(c)
 	c.PersistentFlags().StringArrayVar(&x.participants, "participant", nil, "`NAME=URL` of a participant")
 	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "of the coordinators' branches in databases, or a shard's prefix")
-	c.AddCommand(x.lsCommand(), x.showCommand(), x.resolveCommand())
+	c.AddCommand(x.lsCommand(), x.showCommand(), x.retryCommand(), x.resolveCommand())
 	x.completeIDs(c, "2pc")
 	return c
 }

@@ -98,7 +98,7 @@ func (v *xaList) text() text {
 				waits = append(waits, b.Participant)
 			}
 		}
-		rows = append(rows, []string{o.ID, o.State, strings.Join(waits, ", "), o.Reason})
+		rows = append(rows, []string{o.ID, o.State, strings.Join(waits, ", "), o.why()})
 	}
 	return text + "\n" + table(rows)
 }

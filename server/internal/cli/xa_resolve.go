@@ -17,6 +17,26 @@ func refusedDecision(err error) error {
 	return err
 }
 
+func (x *xa) retryCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "retry ID --reason TEXT", Short: "Resume a transaction whose owners crashed too often", Args: oneArg("transaction"),
+		Example: `  interlock xa retry transfer/42 --reason "the client library has a fix"`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkReason(x.reason); err != nil {
+				return err
+			}
+			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) error {
+				return refusedDecision(m.Retry(ctx, args[0], x.by, x.reason))
+			}); err != nil {
+				return err
+			}
+			return x.done("retried", args[0])
+		},
+	}
+	x.answerable(c)
+	return c
+}
+
 func (x *xa) resolveCommand() *cobra.Command {
 	var decision string
 	c := &cobra.Command{

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,7 @@ type xaView struct {
 	Reason      string         `json:"reason,omitempty"`
 	Actor       string         `json:"actor,omitempty"`
 	Note        string         `json:"note,omitempty"`
+	Halted      string         `json:"halted,omitempty"`
 	Branches    []xaBranchView `json:"branches,omitempty"`
 }
 
@@ -29,15 +32,41 @@ type xaBranchView struct {
 	Participant string `json:"participant"`
 	Done        bool   `json:"done"`
 	Heuristic   string `json:"heuristic,omitempty"`
+	Error       string `json:"error,omitempty"` // of the last commit that failed
+	Attempts    int    `json:"attempts,omitempty"`
+}
+
+// state says in a line what is known of the branch.
+func (b xaBranchView) state() string {
+	switch {
+	case b.Heuristic != "":
+		return "otherwise than decided: " + b.Heuristic
+	case b.Done:
+		return "committed"
+	case b.Error != "":
+		return fmt.Sprintf("not committed after %d attempts: %s", b.Attempts, b.Error)
+	}
+	return "not known to be committed"
 }
 
 func viewXA(o twopc.Outcome) xaView {
 	v := xaView{ID: o.ID, State: string(o.State), Decision: string(o.Decision), Transaction: o.Transaction, Decided: stamp(o.Decided),
-		Reason: o.Reason, Actor: o.Actor, Note: o.Note}
+		Reason: o.Reason, Actor: o.Actor, Note: o.Note, Halted: o.Halted}
 	for _, b := range o.Branches {
-		v.Branches = append(v.Branches, xaBranchView{b.Participant, b.Done, b.Heuristic})
+		v.Branches = append(v.Branches, xaBranchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
 	}
 	return v
+}
+
+// why says in a line what keeps the transaction from its end.
+func (v xaView) why() string {
+	all := []string{v.Reason, v.Halted}
+	for _, b := range v.Branches {
+		if b.Error != "" {
+			all = append(all, b.Participant+": "+b.Error)
+		}
+	}
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "; ")
 }
 
 func (x *xa) showCommand() *cobra.Command {
@@ -55,13 +84,9 @@ func (x *xa) showCommand() *cobra.Command {
 			}
 			v := viewXA(o)
 			list := [][2]string{{"id", v.ID}, {"state", v.State}, {"decision", v.Decision}, {"known there as", v.Transaction},
-				{"decided", o.Decided.Local().Format(time.DateTime)}, {"why", v.Reason}, {"by", v.Actor}, {"note", v.Note}}
+				{"decided", o.Decided.Local().Format(time.DateTime)}, {"why", v.Reason}, {"by", v.Actor}, {"note", v.Note}, {"halted", v.Halted}}
 			for _, branch := range v.Branches {
-				state := map[bool]string{true: "committed", false: "not known to be"}[branch.Done]
-				if branch.Heuristic != "" {
-					state = "otherwise than decided: " + branch.Heuristic
-				}
-				list = append(list, [2]string{branch.Participant, state})
+				list = append(list, [2]string{branch.Participant, branch.state()})
 			}
 			return x.app.print(v, fields(list...))
 		},

@@ -1,0 +1,72 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+	txnjournal "github.com/interlock-dev/interlock/txn/journal"
+)
+
+// TestShowSaysWhatFails: tcc show and xa show print which calls fail, how often and with
+// which error, as the journal keeps it, and xa retry resumes what is halted.
+func TestShowSaysWhatFails(t *testing.T) {
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	target, err := backend.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, disconnect, err := target.Journal(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disconnect()
+	j, err := txnjournal.New(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	begin := func(id, kind string, entries ...txnjournal.Entry) {
+		t.Helper()
+		if _, err := j.Begin(t.Context(), id, kind, time.Now().Add(time.Hour), entries...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entry := func(kind, step, data string) txnjournal.Entry {
+		return txnjournal.Entry{Kind: kind, Step: step, Data: []byte(data)}
+	}
+	begin("trip/1", "tcc:trip", entry("tried", "flight", `{"resource":"http","request":{},"hold":{}}`), entry("decide", "confirm", `{}`),
+		entry("failing", "flight", `{"error":"the airline is down","attempts":8}`))
+	decided := entry("decide", "commit", `{"id":"transfer/1","run":"100000000000","branches":["north"]}`)
+	failing := entry("failing", "north", `{"text":"the disk is full","attempts":16}`)
+	begin("transfer/1", "2pc:transaction", decided, failing)
+	decided.Data = []byte(strings.Replace(string(decided.Data), "transfer/1", "transfer/2", 1))
+	begin("transfer/2", "2pc:transaction", decided, failing, entry("halted", "", `{"text":"taken over 10 times"}`))
+
+	shows := func(command string, want ...string) {
+		t.Helper()
+		out, _ := run(t, 0, append(strings.Fields(command), "--backend", url)...)
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s has no %q:\n%s", command, w, out)
+			}
+		}
+	}
+	shows("tcc show trip/1", "CONFIRMING", "flight", "failing", "8", "the airline is down")
+	shows("tcc show trip/1 -o json", `"failing":[{"branch":"flight","error":"the airline is down","attempts":8}]`)
+	shows("tcc ls -o json", `"attempts":8`)
+	shows("xa show transfer/1", "not committed after 16 attempts: the disk is full")
+	shows("xa show transfer/1 -o json", `{"participant":"north","done":false,"error":"the disk is full","attempts":16}`)
+	shows("xa ls", "north: the disk is full", "taken over 10 times")
+	shows("xa show transfer/2", "halted", "taken over 10 times")
+	run(t, 64, "xa", "retry", "transfer/2", "--backend", url)
+	run(t, 1, "xa", "retry", "transfer/1", "--reason", "it is not halted", "--backend", url)
+	if out, _ := run(t, 0, "xa", "retry", "transfer/2", "--reason", "it has a fix", "--by", "ann", "--backend", url); !strings.Contains(out, "retried: transfer/2") {
+		t.Error(out)
+	}
+	if out, _ := run(t, 0, "xa", "show", "transfer/2", "--backend", url); strings.Contains(out, "halted") {
+		t.Error(out)
+	}
+}
