@@ -26,6 +26,7 @@ type client struct {
 	rest      rest.Interface
 	namespace string
 	idle      func() // closes connections that are not in use
+	clock     *serverClock
 }
 
 // newClient makes a client of config, which stays as it is. ping is after how much
@@ -45,11 +46,12 @@ func newClient(config *rest.Config, namespace string, ping time.Duration) (*clie
 	if err != nil {
 		return nil, err
 	}
-	leases, err := coordinationclient.NewForConfigAndClient(c, &http.Client{Transport: wrapped})
+	clock := &serverClock{}
+	leases, err := coordinationclient.NewForConfigAndClient(c, &http.Client{Transport: datedTransport{wrapped, clock}})
 	if err != nil {
 		return nil, err
 	}
-	return &client{rest: leases.RESTClient(), namespace: namespace, idle: idle}, nil
+	return &client{rest: leases.RESTClient(), namespace: namespace, idle: idle, clock: clock}, nil
 }
 
 // transportOf is the user's own transport, or one with a connection that nobody
@@ -91,6 +93,12 @@ func (c *client) create(ctx context.Context, l *coordination.Lease) (object, err
 
 func (c *client) update(ctx context.Context, l *coordination.Lease) (object, error) {
 	return one(ctx, c.leases(http.MethodPut).Name(l.Name).Body(l))
+}
+
+// remove deletes an object, on the condition that it is as it was seen.
+func (c *client) remove(ctx context.Context, o object) error {
+	only := metav1.Preconditions{UID: &o.lease.UID, ResourceVersion: &o.lease.ResourceVersion}
+	return c.leases(http.MethodDelete).Name(o.lease.Name).Body(&metav1.DeleteOptions{Preconditions: &only}).Do(ctx).Error()
 }
 
 // write creates or updates, on the condition that the object is as it was when

@@ -15,7 +15,8 @@
 //	})
 //
 // The process needs the rights to get, list, watch, create and update Leases in
-// the namespace. With the right to get ConfigMaps and Endpoints it also finds
+// the namespace, and to delete them if Leases that nobody uses are to be removed.
+// With the right to get ConfigMaps and Endpoints it also finds
 // locks of the kinds before Leases.
 //
 // # Guarantees
@@ -42,8 +43,14 @@
 // moment, above all that was issued for it before. For that the clocks of the
 // processes must not differ by more than passes between the last grant before and
 // the first grant after; while a process watches, it also knows the highest base of
-// its namespace, and needs no clock. A base that lies more than a day in the future
-// is refused.
+// its namespace, and needs no clock.
+//
+// A process whose clock is far ahead of the API server's is refused, and raises no
+// base. A base that lies more than a day in the future by the API server's clock is
+// refused when a driver opens, if it is there then, and when the lock is taken;
+// Options.Seed repairs it on record. The server's clock is the Date of its answers.
+// A base for all names, which a move, a repair or a sweep sets, is kept in the
+// Lease interlock.base.
 //
 // # Liveness
 //
@@ -77,7 +84,12 @@
 // with a [*LegacyLockError] that says how to migrate. That is looked for once for
 // each name and process, and not where the right to read them is lacking.
 //
-// A released Lease stays, as client-go's do. Do not delete one that is held.
+// A released Lease stays for ten minutes. Then each process removes, once a minute,
+// a thousand at most of those that it has seen without a holder and unchanged for
+// that time, each on the condition that it is as it was seen. A Lease stays if it
+// carries labels, owners, finalizers, annotations of others or records of forced
+// releases, or if no driver of this package ever held it. Do not delete one that
+// is held, and not interlock.base.
 //
 // # Escape hatch
 //

@@ -168,18 +168,20 @@ func testTokensOverDeletion(s *scene) {
 	}
 }
 
-// testBasesOutOfTheQuestion are refused, and said how to mend; other locks are not
-// concerned.
+// testBasesOutOfTheQuestion are refused by a process that runs, with the remedy; other
+// locks are not concerned.
 func testBasesOutOfTheQuestion(s *scene) {
 	d := s.open(Options{})
 	ahead := interlock.CounterAt(time.Now().Add(interlock.MaxAhead + time.Hour))
-	for _, base := range []string{"x", "-1", strconv.FormatInt(ahead, 10), strconv.FormatInt(interlock.MaxCounter, 10), "9223372036854775807"} {
+	const remove, repair = "remove", "interlock tokens repair"
+	for base, says := range map[string]string{"x": remove, "-1": remove, strconv.FormatInt(ahead, 10): repair,
+		strconv.FormatInt(interlock.MaxCounter, 10): repair, "9223372036854775807": remove} {
 		s.acquire(d, "n", "former "+base)
 		s.release(d, "n", "former "+base)
 		s.edit("n", func(l *coordination.Lease) { l.Annotations[baseKey] = base })
 		s.sees(d, "n", "the edit is seen", func(now sight) bool { return now.lease.Annotations[baseKey] == base })
 		_, err := s.try(d, "n", "ours")
-		s.mustBe(err, interlock.Definite, "remove")
+		s.mustBe(err, interlock.Definite, says)
 		s.edit("n", func(l *coordination.Lease) { delete(l.Annotations, baseKey) })
 		s.sees(d, "n", "the edit is seen", func(now sight) bool { return now.lease.Annotations[baseKey] == "" })
 	}

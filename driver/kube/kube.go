@@ -36,6 +36,8 @@ type Options struct {
 	// is rounded up to whole seconds. 0 means 30 s; from 3 s to 24 h. Client-go
 	// peers should have the same.
 	TTL time.Duration
+	// Seed says where tokens start, for a move or a repair.
+	Seed driver.Seed
 	// Now is the wall clock that seeds tokens and is written into the times of
 	// Leases, which nobody compares with a clock; nil means time.Now.
 	Now func() time.Time
@@ -57,6 +59,9 @@ func (o *Options) complete() (Options, error) {
 	}
 	if c.TTL < minTTL || c.TTL > maxTTL {
 		return c, refused("open", "", fmt.Errorf("a TTL of %v is not possible: it must be between 3s and 24h", c.TTL))
+	}
+	if err := c.Seed.Validate(); err != nil {
+		return c, refused("open", "", err)
 	}
 	if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
 		return c, refused("open", "", fmt.Errorf("%q cannot be a namespace: %s", c.Namespace, problems[0]))
@@ -121,11 +126,13 @@ func paceOf(ttl time.Duration) pace {
 // stays yours; client-side throttling is off unless config sets a QPS. It blocks
 // for two requests, is bounded by ctx and by half of the TTL for each (5 s at
 // most), and leaves nothing behind when it fails; nil options mean the zero
-// Options.
+// Options. Options.Seed costs some requests more.
 //
 // An error of kind Bug says which option is impossible; Retryable, that the API
-// server did not answer; Definite, that it refused, or that it is older than
-// Kubernetes 1.35 and so has no order of terms.
+// server did not answer; Definite, that it refused, that it is older than
+// Kubernetes 1.35 and so has no order of terms, or that tokens cannot start: a
+// [*driver.ImplausibleError], or a [*driver.ClockError] if this machine's clock is
+// ahead of the API server's.
 func Open(ctx context.Context, config *rest.Config, options *Options) (*Driver, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -165,12 +172,19 @@ func (d *Driver) begin(ctx context.Context) error {
 		}
 		return unread(rctx, "open", "", err)
 	}
+	if err := driver.SameClock(d.options.Now(), d.client.clock.now(d.options.Now)); err != nil {
+		return problem("open", "", interlock.Definite, err)
+	}
 	up := make(chan error, 1)
 	d.tasks.Go(func() { d.follow(up) })
 	d.tasks.Go(d.tend)
+	d.tasks.Go(d.keepSweeping)
 	select {
 	case err := <-up:
-		return err
+		if err != nil {
+			return err
+		}
+		return d.seed(ctx)
 	case <-ctx.Done():
 		return problem("open", "", interlock.Retryable, context.Cause(ctx))
 	}

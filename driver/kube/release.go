@@ -79,7 +79,8 @@ func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error)
 	draft := c.now.draft(d.options.Namespace, c.object)
 	if named || !c.now.exists() {
 		vacate(draft, d.options.Now())
-	} else {
+	}
+	if !named {
 		touch(draft, d.options.Now())
 	}
 	rctx, cancel := d.bounded(ctx)

@@ -48,6 +48,15 @@ func TestDriver(t *testing.T) {
 		"OthersMetadataIsKept":             testOthersMetadataIsKept,
 		"LossIsToldAtOnce":                 testLossIsToldAtOnce,
 		"Election":                         testElection,
+		"ImplausibleBaseIsRepaired":        testImplausibleBaseIsRepaired,
+		"RepairKeepsTheTokenOfATerm":       testRepairKeepsTheToken,
+		"TokensAfterAMove":                 testTokensAfterAMove,
+		"ClockOfOneClient":                 testClockOfOneClient,
+		"ClockOfTheServerCounts":           testClockOfTheServer,
+		"ReadsLeaveNothing":                testReadsLeaveNothing,
+		"SweepIsBounded":                   testSweepIsBounded,
+		"SweepSparesWhatIsNeeded":          testSweepSpares,
+		"TokensOverASweep":                 testTokensOverASweep,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

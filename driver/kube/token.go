@@ -2,10 +2,10 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // floor is the base with which a term that is granted at revision rev or later has
@@ -15,23 +15,18 @@ import (
 // above every token that was issued with it.
 func floor(wall time.Time, rev int64) int64 { return max(0, interlock.CounterAt(wall)-rev) }
 
-// seeBase keeps the highest base of the namespace, unless it is out of the
-// question. The mutex is held.
+// seeBase keeps the highest base of the namespace, unless it is implausible. The
+// mutex is held.
 func (d *Driver) seeBase(o object) {
 	if base, err := o.base(); err == nil && d.plausible(base, o.rev) == nil {
 		d.base = max(d.base, base)
 	}
 }
 
-// plausible refuses a base that makes tokens which guards would refuse, or which
-// overflow.
+// plausible is a [*driver.ImplausibleError] if guards would refuse the tokens of a
+// base at revision rev, by the API server's clock.
 func (d *Driver) plausible(base, rev int64) error {
-	ceiling := interlock.CounterAt(d.options.Now().Add(interlock.MaxAhead))
-	if base > ceiling-rev {
-		return fmt.Errorf("the annotation %s is %d: tokens would lie more than %v in the future; if this machine's clock is right, "+
-			"remove the annotation from every Lease that has it so", baseKey, base, interlock.MaxAhead)
-	}
-	return nil
+	return driver.Plausible(base+min(rev, interlock.MaxCounter), d.client.clock.now(d.options.Now))
 }
 
 // baseFor is the base with which to take o: its own, or one of the namespace or
@@ -43,27 +38,44 @@ func (d *Driver) baseFor(ctx context.Context, name string, o object) (int64, err
 	if err != nil {
 		return 0, problem("acquire", name, interlock.Definite, err)
 	}
-	if err := d.plausible(base, o.rev); err != nil {
-		return 0, problem("acquire", name, interlock.Definite, err)
-	}
 	if base == 0 {
-		if err := d.raise(ctx, name); err != nil {
+		if _, err := d.raise(ctx, "acquire", name); err != nil {
 			return 0, err
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return max(base, d.base), nil
+	base = max(base, d.highestBase())
+	if err := d.plausible(base, o.rev); err != nil {
+		return 0, problem("acquire", name, interlock.Definite, err)
+	}
+	return base, nil
 }
 
-// raise has the base of the namespace not below what the clock says now.
-func (d *Driver) raise(ctx context.Context, name string) error {
+func (d *Driver) highestBase() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.base
+}
+
+// raise makes the base of the namespace at least what the clock says now. rev is
+// a revision of this moment.
+func (d *Driver) raise(ctx context.Context, op, name string) (rev int64, err error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	wall := d.options.Now()
-	rev, err := d.client.revision(rctx)
-	if err != nil {
-		return unread(rctx, "acquire", name, err)
+	if rev, err = d.client.revision(rctx); err != nil {
+		return 0, unread(rctx, op, name, err)
+	}
+	if err := d.raiseTo(wall, rev); err != nil {
+		return 0, problem(op, name, interlock.Definite, err)
+	}
+	return rev, nil
+}
+
+// raiseTo raises nothing by a clock that is ahead of the API server's, and returns
+// a [*driver.ClockError] then.
+func (d *Driver) raiseTo(wall time.Time, rev int64) error {
+	if err := driver.SameClock(wall, d.client.clock.now(d.options.Now)); err != nil {
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -75,6 +75,15 @@ func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) 
 	return true
 }
 
+// drop forgets an object that does not exist and for which nobody waits.
+func (d *Driver) drop(object string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := d.view.sights[object]; s != nil && !s.exists() && len(d.view.waiting[object]) == 0 {
+		delete(d.view.sights, object)
+	}
+}
+
 // doubt has holders renew at once if somebody else seems to have their Lease. Only
 // the answer to that can end a claim.
 func (d *Driver) doubt(object string, s *sight) {

@@ -79,9 +79,7 @@ func (d *Driver) list(ctx context.Context) (snapshot, error) {
 		}
 		return snapshot{}, unread(rctx, "list", "", err)
 	}
-	d.mu.Lock()
-	d.base = max(d.base, floor(wall, all.rev))
-	d.mu.Unlock()
+	_ = d.raiseTo(wall, all.rev) // Open has judged the clock, and the next new Lease does
 	return all, nil
 }
 
@@ -106,6 +104,7 @@ func (d *Driver) event(e watch.Event) error {
 		}
 		return s.see(o, now)
 	})
+	d.drop(l.Name)
 	return nil
 }
 

@@ -17,7 +17,7 @@ func (t Target) kubeLocks(ctx context.Context, o Options) (*Locks, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := kube.Open(ctx, config, &kube.Options{Namespace: namespace, TTL: o.TTL})
+	d, err := kube.Open(ctx, config, &kube.Options{Namespace: namespace, TTL: o.TTL, Seed: o.Seed})
 	return opened(below(o.Prefix, d), err, nothing)
 }
 

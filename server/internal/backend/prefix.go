@@ -62,6 +62,9 @@ func (p *prefixed) Break(ctx context.Context, b driver.Break) (driver.Broken, bo
 // Breaks without a name looks through what is recorded for everybody's names, and
 // so may show less than there is.
 func (p *prefixed) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	if name == driver.BaseName { // all prefixes share it
+		return p.Locker.Breaks(ctx, name, limit)
+	}
 	if name != "" {
 		records, err := p.Locker.Breaks(ctx, p.prefix+name, limit)
 		return p.own(records, limit), renamed(err, p.prefix+name, name)

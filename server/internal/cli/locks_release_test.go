@@ -87,22 +87,18 @@ func TestAPoolerNeedsTheTable(t *testing.T) {
 // Whom a backend does not let in is told so, on one line, with a code of its own.
 func TestReadingIsForbidden(t *testing.T) {
 	program(t)
-	for name, start := range map[string]func(*testing.T) string{
-		"mysql": func(t *testing.T) string {
-			return strings.Replace(mariadbURL(testbed.MariaDB(t)), "root@", "nobody:s3cret@", 1)
-		},
-		"kube": func(t *testing.T) string {
-			return kubeConfigFor(t, testbed.KubeAPIServer(t), testbed.KubeUser)
-		},
-		"kube, unknown": func(t *testing.T) string {
-			return kubeConfigFor(t, testbed.KubeAPIServer(t), "s3cret")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, said := run(t, 77, "locks", "ls", "--backend", start(t))
-			if !strings.Contains(said, "does not permit it") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
-				t.Errorf("it said %q", said)
-			}
-		})
+	url := strings.Replace(mariadbURL(testbed.MariaDB(t)), "root@", "nobody:s3cret@", 1)
+	t.Run("mysql", func(t *testing.T) { mustForbid(t, url) })
+	k := testbed.KubeAPIServer(t)
+	t.Run("kube", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, testbed.KubeUser)) })
+	t.Run("kube, unknown", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, "s3cret")) })
+	t.Run("kube, tokens", func(t *testing.T) { tokensOnKube(t, k) })
+}
+
+func mustForbid(t *testing.T, url string) {
+	t.Helper()
+	_, said := run(t, 77, "locks", "ls", "--backend", url)
+	if !strings.Contains(said, "does not permit it") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
+		t.Errorf("it said %q", said)
 	}
 }

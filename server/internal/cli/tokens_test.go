@@ -2,11 +2,16 @@ package cli_test
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -26,4 +31,37 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	scripts(t, "tokens", map[string]string{"INTERLOCK_BACKEND": "etcd://" + server.Addr(), "LEFT": "etcd://" + left.Addr()})
+}
+
+// tokensOnKube: a Lease with an implausible base keeps drivers from opening until it
+// is repaired on record, and a move raises what comes later.
+func tokensOnKube(t *testing.T, k *testbed.Kube) {
+	url := kubeConfigFor(t, k, testbed.KubeAdmin)
+	run(t, 0, "lock", "n", "--backend", url, "--", "true")
+	far := interlock.CounterAt(time.Now().Add(5 * 365 * 24 * time.Hour))
+	leases, err := coordinationclient.NewForConfig(&rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin,
+		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := `{"metadata":{"annotations":{"interlock-dev.github.io/base":"` + strconv.FormatInt(far, 10) + `"}}}`
+	if _, err := leases.Leases("default").Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, said := run(t, 78, "lock", "other", "--wait=1s", "--backend", url, "--", "true"); !strings.Contains(said, "interlock tokens repair") {
+		t.Errorf("refused with %q", said)
+	}
+	if out, _ := run(t, 0, "tokens", "repair", "--reason", "a clock", "--backend", url); !strings.HasPrefix(out, "repaired by ") {
+		t.Errorf("repaired with %q", out)
+	}
+	if out, _ := run(t, 0, "locks", "history", "interlock.base", "--backend", url); !strings.Contains(out, "a clock") {
+		t.Errorf("the record is %q", out)
+	}
+	run(t, 0, "lock", "n", "--backend", url, "--", "true")
+	from := "redis://" + testbed.Redis(t).Addr()
+	run(t, 0, "tokens", "move", "--from", from, "--backend", url)
+	base, err := leases.Leases("default").Get(t.Context(), "interlock.base", metav1.GetOptions{})
+	if err != nil || base.Annotations["interlock-dev.github.io/base"] == "" {
+		t.Errorf("the base after a move: %+v, %v", base, err)
+	}
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
@@ -44,9 +45,11 @@ func addressOf(t backend.Target, raw string) address {
 	return a
 }
 
-// client is the URL as the backend's own client wants it.
+// client is the URL as the backend's own client wants it; pgx does not take a plus
+// for a space.
 func (a address) client() string {
-	u := url.URL{Scheme: a.scheme, User: a.user, Host: strings.Join(a.hosts, ","), Path: a.path, RawQuery: a.query.Encode()}
+	query := strings.ReplaceAll(a.query.Encode(), "+", "%20")
+	u := url.URL{Scheme: a.scheme, User: a.user, Host: strings.Join(a.hosts, ","), Path: a.path, RawQuery: query}
 	return u.String()
 }
 
@@ -58,3 +61,6 @@ func (a address) account() (user, password string) {
 	password, _ = a.user.Password()
 	return a.user.Username(), password
 }
+
+// namespace begins the names of tables.
+func (a address) namespace() string { return cmp.Or(a.own.Get("namespace"), "interlock") }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
@@ -127,4 +128,17 @@ func (r *Report) addIf(bad bool, id string, s Severity, format string, args ...a
 		s = OK
 	}
 	r.add(id, s, format, args...)
+}
+
+// tokens judges the highest counter of a namespace by the server's clock, as a
+// driver does when it opens. An error says that it cannot be read.
+func (r *Report) tokens(id string, counter int64, err error, now time.Time) {
+	switch implausible := driver.Plausible(counter, now); {
+	case err != nil:
+		r.add(id, Info, "the base of tokens cannot be read: %v", err)
+	case implausible != nil:
+		r.add(id, Critical, "%v", implausible)
+	default:
+		r.add(id, OK, "they start at the clock")
+	}
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"database/sql"
 	"encoding/pem"
 	"fmt"
 	"os"
@@ -126,47 +127,61 @@ func etcdClient(t *testing.T, server *testbed.Server) *clientv3.Client {
 }
 
 func TestPostgres(t *testing.T) {
-	for name, c := range map[string]struct{ args, query, want string }{
-		"as tests run it": {"", "", "postgres.durability=warning clock=ok"},
-		"durable": {"-c fsync=on", "", "postgres.durability=ok postgres.version=ok postgres.role=ok postgres.encoding=ok " +
-			"postgres.standbys=ok postgres.pooler=ok postgres.idle=ok postgres.connections=ok"},
-		"late commits":         {"-c fsync=on -c synchronous_commit=off", "", "postgres.durability=ok"},
-		"late commits of rows": {"-c fsync=on -c synchronous_commit=off", "&mode=table", "postgres.durability=warning"},
-		"read-only":            {"-c fsync=on -c default_transaction_read_only=on", "", "postgres.role=critical"},
-		"impatient":            {"-c fsync=on -c idle_session_timeout=900", "", "postgres.idle=warning"},
-		"crowded":              {"-c fsync=on -c max_connections=4 -c superuser_reserved_connections=3", "", "postgres.connections=warning"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := testbed.Postgres(t, strings.Fields(c.args)...)
-			mustFind(t, examine(t, server.URL()+c.query, Options{}), c.want)
-		})
-	}
-}
-
-func TestPostgresPooler(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t, "-c", "fsync=on")
-	pooler := testbed.PgBouncer(t, server, "transaction")
-	url := "postgres://postgres@" + pooler.Addr() + "/postgres?sslmode=disable"
-	mustFind(t, examine(t, url, Options{}), "postgres.pooler=warning postgres.durability=ok")
-	mustFind(t, examine(t, url+"&mode=table", Options{}), "postgres.pooler=ok")
+	durable := testbed.Postgres(t, "-c", "fsync=on")
+	for name, c := range map[string]struct{ query, want string }{
+		"durable": {"", "postgres.durability=ok postgres.version=ok postgres.role=ok postgres.encoding=ok " +
+			"postgres.standbys=ok postgres.pooler=ok postgres.idle=ok postgres.connections=ok"},
+		"late commits":         {"&options=-c%20synchronous_commit%3Doff", "postgres.durability=ok"},
+		"late commits of rows": {"&options=-c%20synchronous_commit%3Doff&mode=table", "postgres.durability=warning"},
+		"read-only":            {"&options=-c%20default_transaction_read_only%3Don", "postgres.role=critical"},
+		"impatient":            {"&options=-c%20idle_session_timeout%3D900", "postgres.idle=warning"},
+	} {
+		t.Run(name, func(t *testing.T) { mustFind(t, examine(t, durable.URL()+c.query, Options{}), c.want) })
+	}
+	t.Run("tokens", func(t *testing.T) { postgresTokens(t, durable) })
+	t.Run("pooler", func(t *testing.T) {
+		pooler := testbed.PgBouncer(t, durable, "transaction")
+		url := "postgres://postgres@" + pooler.Addr() + "/postgres?sslmode=disable&namespace=pooled"
+		mustFind(t, examine(t, url, Options{}), "postgres.pooler=warning postgres.durability=ok")
+		mustFind(t, examine(t, url+"&mode=table", Options{}), "postgres.pooler=ok")
+	})
+	t.Run("crowded", func(t *testing.T) {
+		server := testbed.Postgres(t, "-c", "fsync=on", "-c", "max_connections=4", "-c", "superuser_reserved_connections=3")
+		mustFind(t, examine(t, server.URL(), Options{}), "postgres.connections=warning")
+	})
 }
 
 func TestMariaDB(t *testing.T) {
-	for name, c := range map[string]struct{ args, want string }{
-		"durable":          {"", "mysql.durability=ok mysql.version=ok mysql.role=ok mysql.galera=ok mysql.replicas=ok mysql.wait=ok mysql.connections=ok clock=ok"},
-		"late log":         {"--innodb-flush-log-at-trx-commit=2", "mysql.durability=warning"},
-		"late binary log":  {"--log-bin=log --sync-binlog=0", "mysql.durability=warning"},
-		"read-only":        {"--read-only=1", "mysql.role=critical"},
-		"impatient":        {"--wait-timeout=30", "mysql.wait=info"},
-		"synchronous logs": {"--log-bin=log --sync-binlog=1", "mysql.durability=ok"},
+	t.Parallel()
+	server := testbed.MariaDB(t, "--log-bin=log", "--sync-binlog=1")
+	url := "mysql://root@" + server.Addr() + "/test"
+	db, err := sql.Open("mysql", server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, c := range []struct{ set, reset, want string }{
+		{"", "", "mysql.durability=ok mysql.version=ok mysql.role=ok mysql.galera=ok mysql.replicas=ok mysql.wait=ok mysql.connections=ok clock=ok"},
+		{"innodb_flush_log_at_trx_commit=2", "innodb_flush_log_at_trx_commit=1", "mysql.durability=warning"},
+		{"sync_binlog=0", "sync_binlog=1", "mysql.durability=warning"},
+		{"read_only=1", "read_only=0", "mysql.role=critical"},
+		{"wait_timeout=30", "wait_timeout=28800", "mysql.wait=info"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := testbed.MariaDB(t, strings.Fields(c.args)...)
-			mustFind(t, examine(t, "mysql://root@"+server.Addr()+"/test", Options{}), c.want)
-		})
+		mustSet(t, db, c.set)
+		mustFind(t, examine(t, url, Options{}), c.want)
+		mustSet(t, db, c.reset)
+	}
+	mysqlTokens(t, db, server)
+}
+
+func mustSet(t *testing.T, db *sql.DB, variable string) {
+	t.Helper()
+	if variable == "" {
+		return
+	}
+	if _, err := db.Exec("set global " + variable); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -176,6 +191,7 @@ func TestZooKeeper(t *testing.T) {
 	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}),
 		"zookeeper.ensemble=warning zookeeper.health=ok zookeeper.version=ok zookeeper.load=ok zookeeper.session=ok zookeeper.disk=info")
 	mustFind(t, examine(t, url, Options{TTL: 2 * time.Hour}), "zookeeper.ensemble=warning zookeeper.session=warning")
+	zookeeperTokens(t, url)
 }
 
 func TestZooKeeperEnsemble(t *testing.T) {
@@ -191,8 +207,9 @@ func TestKube(t *testing.T) {
 	t.Parallel()
 	k := testbed.KubeAPIServer(t)
 	admin := kubeURL(t, k, testbed.KubeAdmin)
-	mustFind(t, examine(t, admin, Options{}), "kube.version=ok kube.rights=ok kube.legacy=ok clock=ok")
-	mustFind(t, examine(t, kubeURL(t, k, testbed.KubeUser), Options{}), "kube.rights=critical kube.legacy=info")
+	mustFind(t, examine(t, admin, Options{}), "kube.version=ok kube.rights=ok kube.sweep=ok kube.legacy=ok clock=ok")
+	mustFind(t, examine(t, kubeURL(t, k, testbed.KubeUser), Options{}), "kube.rights=critical kube.sweep=info kube.legacy=info")
+	kubeTokens(t, k, admin)
 	p, err := kubeFor(&rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin, TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}, "default")
 	if err != nil {
 		t.Fatal(err)
@@ -228,6 +245,7 @@ func TestItOnlyReads(t *testing.T) {
 	cluster := testbed.Etcd(t, "--unsafe-no-fsync")
 	etcd := etcdClient(t, cluster)
 	database := testbed.Postgres(t)
+	mustFind(t, examine(t, database.URL(), Options{}), "postgres.durability=warning clock=ok")
 	store := testbed.Redis(t)
 	keeper := testbed.ZooKeeper(t)
 	for _, c := range []struct {
@@ -248,7 +266,7 @@ func TestItOnlyReads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return pairs(text, ":")["Zxid"]
+			return pairs(text, ":")["Node count"]
 		}},
 	} {
 		before := c.changes()

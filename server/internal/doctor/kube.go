@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	authorization "k8s.io/api/authorization/v1"
@@ -12,9 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/interlock-dev/interlock"
 )
 
 type kubePatient struct {
@@ -23,6 +27,7 @@ type kubePatient struct {
 	namespace string
 	reviews   authorizationclient.AuthorizationV1Interface
 	core      coreclient.CoreV1Interface
+	leases    coordinationclient.LeaseInterface
 }
 
 func dialKube(_ context.Context, a address, _ Options) (patient, error) {
@@ -58,11 +63,15 @@ func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
 	if err != nil {
 		return nil, err
 	}
+	leases, err := coordinationclient.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
 	url, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, err
 	}
-	return &kubePatient{client, url.String(), namespace, reviews, core}, nil
+	return &kubePatient{client, url.String(), namespace, reviews, core, leases.Leases(namespace)}, nil
 }
 
 func (p *kubePatient) close() { p.http.CloseIdleConnections() }
@@ -112,11 +121,46 @@ func (p *kubePatient) look(ctx context.Context, r *Report) error {
 		}
 	}
 	r.addIf(len(denied) > 0, "kube.rights", Critical, "rights on Leases in %s that are missing: %s", p.namespace, listed(denied))
+	sweeps, err := p.may(ctx, "delete")
+	if err != nil {
+		return err
+	}
+	r.addIf(!sweeps, "kube.sweep", Info, "Leases that nobody uses may be removed: %v", sweeps)
 	if err := p.legacy(ctx, r); err != nil {
 		return err
 	}
-	if !at.IsZero() {
+	if at.IsZero() {
+		at = received
+	} else {
 		r.skew(at.Add(500*time.Millisecond), sent, received, 500*time.Millisecond)
+	}
+	return p.tokens(ctx, r, at)
+}
+
+// tokens judges the base of each Lease; without any there is nothing to say.
+func (p *kubePatient) tokens(ctx context.Context, r *Report, now time.Time) error {
+	var top int64
+	for next := ""; ; {
+		all, err := p.leases.List(ctx, metav1.ListOptions{Limit: 500, Continue: next})
+		if apierrors.IsForbidden(err) {
+			return nil // kube.rights says so
+		}
+		if err != nil {
+			return err
+		}
+		for _, l := range all.Items {
+			base, err := strconv.ParseInt(l.Annotations["interlock-dev.github.io/base"], 10, 64)
+			revision, _ := strconv.ParseInt(l.ResourceVersion, 10, 64)
+			if err == nil && base <= interlock.MaxCounter {
+				top = max(top, base+min(revision, interlock.MaxCounter))
+			}
+		}
+		if next = all.Continue; next == "" {
+			break
+		}
+	}
+	if top > 0 {
+		r.tokens("kube.tokens", top, nil, now)
 	}
 	return nil
 }

@@ -12,8 +12,9 @@ import (
 )
 
 type mysqlPatient struct {
-	db    *sql.DB
-	table bool // locks are rows
+	db        *sql.DB
+	table     bool // locks are rows
+	namespace string
 }
 
 func dialMySQL(_ context.Context, a address, _ Options) (patient, error) {
@@ -29,7 +30,7 @@ func dialMySQL(_ context.Context, a address, _ Options) (patient, error) {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1)
-	return &mysqlPatient{db, a.own.Get("mode") == "table"}, nil
+	return &mysqlPatient{db, a.own.Get("mode") == "table", a.namespace()}, nil
 }
 
 func (p *mysqlPatient) close() { _ = p.db.Close() }
@@ -64,7 +65,27 @@ func (p *mysqlPatient) look(ctx context.Context, r *Report) error {
 	}
 	mysqlFindings(r, f, p.table)
 	r.skew(time.UnixMicro(micros), sent, received, 0)
-	return nil
+	return p.tokens(ctx, r, time.UnixMicro(micros))
+}
+
+// noTable is the number of MariaDB's error about a table that does not exist.
+const noTable = 1146
+
+// tokens looks at the rows of locks, and at the counter of those that were removed.
+func (p *mysqlPatient) tokens(ctx context.Context, r *Report, now time.Time) error {
+	rows := p.namespace + "_holder"
+	if p.table {
+		rows = p.namespace + "_lease"
+	}
+	var counter int64
+	err := p.db.QueryRowContext(ctx, fmt.Sprintf("select greatest(coalesce((select max(counter) from `%s`), 0), "+
+		"coalesce((select max(counter) from `%s_swept`), 0))", rows, rows)).Scan(&counter)
+	var refused *client.MySQLError
+	if errors.As(err, &refused) && refused.Number == noTable {
+		return nil
+	}
+	r.tokens("mysql.tokens", counter, err, now)
+	return ctx.Err()
 }
 
 func mysqlFindings(r *Report, f mysqlFacts, table bool) {

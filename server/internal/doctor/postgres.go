@@ -8,8 +8,9 @@ import (
 )
 
 type postgresPatient struct {
-	conn  *pgx.Conn
-	table bool // locks are rows, which any pooler may serve
+	conn      *pgx.Conn
+	table     bool // locks are rows, which any pooler may serve
+	namespace string
 }
 
 func dialPostgres(ctx context.Context, a address, _ Options) (patient, error) {
@@ -17,7 +18,7 @@ func dialPostgres(ctx context.Context, a address, _ Options) (patient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &postgresPatient{c, a.own.Get("mode") == "table"}, nil
+	return &postgresPatient{c, a.own.Get("mode") == "table", a.namespace()}, nil
 }
 
 func (p *postgresPatient) close() {
@@ -62,7 +63,24 @@ func (p *postgresPatient) look(ctx context.Context, r *Report) error {
 	f.pooled = process != p.conn.PgConn().PID()
 	postgresFindings(r, f, p.table)
 	r.skew(f.now, sent, received, 0)
-	return nil
+	return p.tokens(ctx, r, f.now)
+}
+
+// tokens looks at the sequence of session locks, or at the rows.
+func (p *postgresPatient) tokens(ctx context.Context, r *Report, now time.Time) error {
+	name, query := p.namespace+"_token", `select last_value from `
+	if p.table {
+		name, query = p.namespace+"_lease", `select coalesce(max(counter), 0) from `
+	}
+	name = pgx.Identifier{name}.Sanitize()
+	var there bool
+	if err := p.conn.QueryRow(ctx, `select to_regclass($1) is not null`, pgx.QueryExecModeSimpleProtocol, name).Scan(&there); err != nil || !there {
+		return err
+	}
+	var counter int64
+	err := p.conn.QueryRow(ctx, query+name, pgx.QueryExecModeSimpleProtocol).Scan(&counter)
+	r.tokens("postgres.tokens", counter, err, now)
+	return ctx.Err()
 }
 
 func postgresFindings(r *Report, f postgresFacts, table bool) {

@@ -6,6 +6,10 @@ type text struct {
 	do  string
 }
 
+// tokensText is that of every backend with a base of tokens.
+var tokensText = text{"guards refuse tokens that are more than a day beyond their clock, and drivers do not open",
+	"correct the wrong clock, then run interlock tokens repair --reason TEXT"}
+
 // texts has every id.
 var texts = map[string]text{
 	"latency": {"a renewal that takes as long as the lease has left is a lock lost", "bring the process closer to the server, or raise the TTL"},
@@ -28,7 +32,7 @@ var texts = map[string]text{
 	"etcd.apply":   {"a member that lags grants late and tells losses late", "look at its disk and its load"},
 	"etcd.quota":   {"at the quota every write is refused, also renewals of who waits", "compact and defragment, or raise --quota-backend-bytes"},
 	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, mend the cause, then disarm it"},
-	"etcd.tokens":  {"guards refuse tokens that are more than a day beyond their clock, and drivers do not open", "correct the wrong clock, then run interlock tokens repair --reason TEXT"},
+	"etcd.tokens":  tokensText,
 	"etcd.auth":    {"whoever reaches the server can delete locks", "turn authentication on, and TLS"},
 
 	"postgres.version":     {"older servers do not end idle sessions, by which dead holders are noticed", "upgrade to 14 or later"},
@@ -39,6 +43,7 @@ var texts = map[string]text{
 	"postgres.pooler":      {"behind a pooler that lends server processes to transactions, session locks stay with strangers", "connect past it, let it pool sessions, or use ?mode=table"},
 	"postgres.idle":        {"sessions are ended before they can say that they live", "raise idle_session_timeout, or leave it at 0"},
 	"postgres.connections": {"every process with locks needs a connection, and one more to listen", "raise max_connections, or use ?mode=table behind a pooler"},
+	"postgres.tokens":      tokensText,
 
 	"mysql.version":     {"the statements that draw tokens need MariaDB 10.5", "use MariaDB 10.5 or later"},
 	"mysql.role":        {"a replica takes no locks that others see", "name the primary"},
@@ -47,6 +52,7 @@ var texts = map[string]text{
 	"mysql.replicas":    {"a replica that takes over knows neither locks nor the last tokens", "guard every write"},
 	"mysql.wait":        {"other sessions of this server end soon; those of locks set their own", "nothing for locks; look at your pool's idle time"},
 	"mysql.connections": {"every process with locks needs a connection", "raise max_connections"},
+	"mysql.tokens":      tokensText,
 
 	"zookeeper.ensemble": {"one server or two stop with the first that fails", "run three or five"},
 	"zookeeper.health":   {"each server that is down or behind is one less that may fail", "bring it back"},
@@ -54,8 +60,11 @@ var texts = map[string]text{
 	"zookeeper.load":     {"pings wait as requests do, and a session that is not heard ends", "take load off, or give it faster disks"},
 	"zookeeper.session":  {"a session outside of the bounds gets the nearest one: claims live longer or shorter than asked", "choose a TTL between, or change minSessionTimeout and maxSessionTimeout; allow conf in 4lw.commands.whitelist to have it checked"},
 	"zookeeper.disk":     {"without forceSync a crash of all servers may lose grants; without autopurge the disk fills", "see that zookeeper.forceSync is not no, and that autopurge.purgeInterval is above 0"},
+	"zookeeper.tokens":   tokensText,
 
 	"kube.version": {"before 1.35 resource versions have no order, so that there are no tokens", "upgrade, or use another backend"},
 	"kube.rights":  {"without them locks cannot be taken, renewed or awaited", "bind a Role with get, list, watch, create and update on leases in coordination.k8s.io"},
+	"kube.sweep":   {"without the right to delete Leases each reader and each permit leaves one", "add delete to the verbs on leases, or remove those without a holder by other means"},
+	"kube.tokens":  tokensText,
 	"kube.legacy":  {"their users do not see Leases: both may hold at once", "move them to Leases, then remove the annotation " + legacyKey},
 }

@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,16 +12,25 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 )
 
-// zookeeperPatient is asked by four-letter words, which need no session.
+// zookeeperPatient is asked by four-letter words, which need no session, but for
+// the base of tokens.
 type zookeeperPatient struct {
 	hosts []string
 	ttl   time.Duration
+	root  string
+	auth  string // "user:password", empty if there is none
 }
 
 func dialZooKeeper(ctx context.Context, a address, o Options) (patient, error) {
-	return &zookeeperPatient{a.hosts, o.TTL}, answers(ctx, a.hosts)
+	p := &zookeeperPatient{hosts: a.hosts, ttl: o.TTL, root: cmp.Or(a.path, "/interlock")}
+	if user, password := a.account(); user != "" {
+		p.auth = user + ":" + password
+	}
+	return p, answers(ctx, a.hosts)
 }
 
 func (p *zookeeperPatient) close() {}
@@ -76,7 +87,11 @@ func (p *zookeeperPatient) look(ctx context.Context, r *Report) error {
 		return fmt.Errorf("none of %s answers", listed(p.hosts))
 	}
 	zookeeperFindings(r, f)
-	return nil
+	counter, err := p.counter(ctx)
+	if !errors.Is(err, zk.ErrNoNode) {
+		r.tokens("zookeeper.tokens", counter, err, time.Now())
+	}
+	return ctx.Err()
 }
 
 func (p *zookeeperPatient) ask(ctx context.Context, host string, f *zookeeperFacts) {

@@ -1,0 +1,151 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+	"github.com/go-zookeeper/zk"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/kube"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/zookeeper"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// far is a counter that no guard accepts.
+var far = interlock.CounterAt(time.Now().Add(5 * 365 * 24 * time.Hour))
+
+// used takes a lock, so that there are counters, and closes the driver.
+func used(t *testing.T, d driver.Fenced, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	if _, err := d.Acquire(t.Context(), driver.Request{Name: "n", Owner: "o"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Release(t.Context(), "n", "o"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tokensOf a finding; empty if there is none.
+func tokensOf(t *testing.T, url, id string) string {
+	t.Helper()
+	for _, f := range examine(t, url, Options{TTL: 10 * time.Second}).Findings {
+		if f.ID == id {
+			return f.Severity.String()
+		}
+	}
+	return ""
+}
+
+func mustJudge(t *testing.T, url, id, want string) {
+	t.Helper()
+	if got := tokensOf(t, url, id); got != want {
+		t.Errorf("%s is %q, want %q", id, got, want)
+	}
+}
+
+func postgresTokens(t *testing.T, server *testbed.Server) {
+	pool, err := pgxpool.New(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	config, err := pgx.ParseConfig(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := server.URL()
+	mustJudge(t, url, "postgres.tokens", "")
+	session, err := postgres.Open(t.Context(), config, nil)
+	used(t, session, err)
+	table, err := postgres.OpenTable(t.Context(), pool, nil)
+	used(t, table, err)
+	for url, spoil := range map[string]string{
+		url:                 fmt.Sprintf("select setval('interlock_token', %d)", far),
+		url + "&mode=table": fmt.Sprintf("update interlock_lease set counter = %d", far),
+	} {
+		mustJudge(t, url, "postgres.tokens", "ok")
+		if _, err := pool.Exec(t.Context(), spoil); err != nil {
+			t.Fatal(err)
+		}
+		mustJudge(t, url, "postgres.tokens", "critical")
+	}
+}
+
+func mysqlTokens(t *testing.T, db *sql.DB, server *testbed.Server) {
+	config, err := client.ParseDSN(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Logger = &client.NopLogger{}
+	url := "mysql://root@" + server.Addr() + "/test"
+	mustJudge(t, url, "mysql.tokens", "")
+	session, err := mysql.Open(t.Context(), config, nil)
+	used(t, session, err)
+	table, err := mysql.OpenTable(t.Context(), db, nil)
+	used(t, table, err)
+	for url, rows := range map[string]string{url: "interlock_holder", url + "?mode=table": "interlock_lease"} {
+		mustJudge(t, url, "mysql.tokens", "ok")
+		if _, err := db.Exec(fmt.Sprintf("update %s set counter = %d", rows, far)); err != nil {
+			t.Fatal(err)
+		}
+		mustJudge(t, url, "mysql.tokens", "critical")
+	}
+}
+
+func zookeeperTokens(t *testing.T, url string) {
+	addr := url[len("zookeeper://"):]
+	mustJudge(t, url, "zookeeper.tokens", "")
+	d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}})
+	used(t, d, err)
+	mustJudge(t, url, "zookeeper.tokens", "ok")
+	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(silence{}), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Set("/interlock/interlock.base", fmt.Appendf(nil, `{"base":%d,"anchor":1}`, far), -1); err != nil {
+		t.Fatal(err)
+	}
+	mustJudge(t, url, "zookeeper.tokens", "critical")
+}
+
+func kubeTokens(t *testing.T, k *testbed.Kube, url string) {
+	config := &rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin, TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
+	mustJudge(t, url, "kube.tokens", "")
+	d, err := kube.Open(t.Context(), config, nil)
+	used(t, d, err)
+	mustJudge(t, url, "kube.tokens", "ok")
+	p, err := kubeFor(config, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	for base, want := range map[int64]string{far: "critical", 1: "ok"} {
+		patch := `{"metadata":{"annotations":{"interlock-dev.github.io/base":"` + strconv.FormatInt(base, 10) + `"}}}`
+		if _, err := p.leases.Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		mustJudge(t, url, "kube.tokens", want)
+	}
+	if err := p.leases.Delete(t.Context(), "n", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
