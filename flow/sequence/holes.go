@@ -17,30 +17,35 @@ type OpenHole struct {
 // Open lists holes of a stream that are open, the oldest first, at most limit, which
 // is at least 1.
 func (t Table) Open(ctx context.Context, db driver.SQL, stream string, limit int) (holes []OpenHole, err error) {
-	const op = "list holes"
+	query := func(q tables) string {
+		return `select name, epoch, from_seq, to_seq, unix_micro(opened_at) from ` + q.holes + `
+			where stream = ? and closed_at is null order by opened_at, name, epoch, from_seq limit ?`
+	}
+	err = t.list(ctx, "list holes", db, stream, limit, query, func(scan func(...any) error) error {
+		var h OpenHole
+		var opened int64
+		err := scan(&h.Key, &h.Epoch, &h.From, &h.To, &opened)
+		h.Opened = time.UnixMicro(opened).UTC()
+		holes = append(holes, h)
+		return err
+	})
+	return holes, err
+}
+
+// list runs a query of a stream, with a limit.
+func (t Table) list(ctx context.Context, op string, db driver.SQL, stream string, limit int, query func(tables) string,
+	each func(scan func(...any) error) error) error {
 	if err := named(op, "stream", stream, maxStream); err != nil {
-		return nil, err
+		return err
 	}
 	if limit < 1 {
-		return nil, failure.Bug(op, stream, "no limit")
+		return failure.Bug(op, stream, "no limit")
 	}
 	d, q, err := t.speak(op, db)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	err = db.Query(ctx, d.sql(`select name, epoch, from_seq, to_seq, unix_micro(opened_at) from `+q.holes+`
-		where stream = ? and closed_at is null order by opened_at, name, epoch, from_seq limit ?`), []any{stream, limit},
-		func(scan func(...any) error) error {
-			var h OpenHole
-			var opened int64
-			if err := scan(&h.Key, &h.Epoch, &h.From, &h.To, &opened); err != nil {
-				return err
-			}
-			h.Opened = time.UnixMicro(opened).UTC()
-			holes = append(holes, h)
-			return nil
-		})
-	return holes, t.failed(op, stream, err)
+	return t.failed(op, stream, db.Query(ctx, d.sql(query(q)), []any{stream, limit}, each))
 }
 
 // WriteOff closes an open hole whose events will never come, as it stands; should

@@ -10,7 +10,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // DefaultAttempts is how often an event is refused before it is a dead letter.
@@ -159,21 +158,14 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	return t.failed(op, e.Key, err)
 }
 
-// Letters lists dead letters of a stream, the oldest first, at most limit.
+// Letters lists dead letters of a stream, the oldest first, at most limit, which is at
+// least 1.
 func (t Table) Letters(ctx context.Context, db driver.SQL, stream string, limit int) (letters []Letter, err error) {
-	const op = "list dead letters"
-	if err := named(op, "stream", stream, maxStream); err != nil {
-		return nil, err
+	query := func(q tables) string {
+		return `select name, epoch, seq, payload, attempts, error, unix_micro(died_at) from ` + q.dead + `
+			where stream = ? order by died_at, name, epoch, seq limit ?`
 	}
-	if limit < 1 {
-		return nil, failure.Bug(op, stream, "no limit")
-	}
-	d, q, err := t.speak(op, db)
-	if err != nil {
-		return nil, err
-	}
-	err = db.Query(ctx, d.sql(`select name, epoch, seq, payload, attempts, error, unix_micro(died_at) from `+q.dead+`
-		where stream = ? order by died_at, name, epoch, seq limit ?`), []any{stream, limit}, func(scan func(...any) error) error {
+	err = t.list(ctx, "list dead letters", db, stream, limit, query, func(scan func(...any) error) error {
 		var l Letter
 		var died int64
 		err := scan(&l.Key, &l.Epoch, &l.Seq, &l.Payload, &l.Attempts, &l.Error, &died)
@@ -181,7 +173,7 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, stream string, limit 
 		letters = append(letters, l)
 		return err
 	})
-	return letters, t.failed(op, stream, err)
+	return letters, err
 }
 
 // Discard deletes a dead letter for good, and closes its hole: should the event come

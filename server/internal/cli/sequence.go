@@ -70,6 +70,9 @@ func (o *ordering) holesCommand() *cobra.Command {
 		Use: "holes STREAM", Short: "List events that were passed over", Args: oneArg("stream"),
 		Example: `  interlock sequence holes orders --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if limit < 1 {
+				return usage("--limit must be above zero, not %d", limit)
+			}
 			views, rows := []holeView{}, [][]string{{"KEY", "HOLE", "OPENED"}}
 			if err := o.do(c.Context(), func(ctx context.Context, t sequence.Table, db driver.SQL) error {
 				holes, err := t.Open(ctx, db, args[0], limit)
@@ -81,10 +84,7 @@ func (o *ordering) holesCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			if len(views) == 0 {
-				return o.app.print(views, line("no open holes in %s\n", args[0]))
-			}
-			return o.app.print(views, table(rows))
+			return o.app.printRows(views, rows, "there are no open holes in "+args[0])
 		},
 	}
 	c.Flags().IntVar(&limit, "limit", 100, "how many at most")
@@ -130,6 +130,9 @@ func (o *ordering) lettersCommand() *cobra.Command {
 		Long: `Lists the dead letters of a stream, the oldest first; with -o json also the payloads.
 sequence.Replay hands one to a handler, in the program that has the handler.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if limit < 1 {
+				return usage("--limit must be above zero, not %d", limit)
+			}
 			views, rows := []eventView{}, [][]string{{"KEY", "EVENT", "ATTEMPTS", "DIED", "ERROR"}}
 			if err := o.do(c.Context(), func(ctx context.Context, t sequence.Table, db driver.SQL) error {
 				letters, err := t.Letters(ctx, db, args[0], limit)
@@ -141,10 +144,7 @@ sequence.Replay hands one to a handler, in the program that has the handler.`,
 			}); err != nil {
 				return err
 			}
-			if len(views) == 0 {
-				return o.app.print(views, line("no dead letters in %s\n", args[0]))
-			}
-			return o.app.print(views, table(rows))
+			return o.app.printRows(views, rows, "there are no dead letters in "+args[0])
 		},
 	}
 	c.Flags().IntVar(&limit, "limit", 100, "how many at most")

@@ -89,7 +89,8 @@ func TestSequence(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &letters); err != nil || len(letters) != 1 || letters[0].Attempts != 1 || string(letters[0].Payload) != "{}" {
 			t.Errorf("%v: %s", err, text)
 		}
-		for _, args := range [][]string{{"holes"}, {"write-off", "orders", "order/42"}, {"write-off", "orders", "order/42", "3-4"}, {"discard", "orders", "order/7", "0:1-2"}} {
+		for _, args := range [][]string{{"holes"}, {"write-off", "orders", "order/42"}, {"write-off", "orders", "order/42", "3-4"}, {"discard", "orders", "order/7", "0:1-2"},
+			{"holes", "orders", "--limit", "0"}, {"letters", "orders", "--limit", "0"}} {
 			sequenceOf(64, args...)
 		}
 		sequenceOf(1, "write-off", "orders", "order/42", "0:3-5")
@@ -98,8 +99,13 @@ func TestSequence(t *testing.T) {
 		if text, _ := sequenceOf(0, "discard", "orders", "order/7", "0:1", "-o", "json"); text != `{"done":"discarded","key":"order/7","at":"0:1"}`+"\n" {
 			t.Errorf("discarded: %s", text)
 		}
-		if text, _ := sequenceOf(0, "holes", "orders"); text != "no open holes in orders\n" {
-			t.Errorf("holes: %s", text)
+		for list, none := range map[string]string{"holes": "open holes", "letters": "dead letters"} {
+			if text, said := sequenceOf(0, list, "orders"); text != "" || said != "interlock: there are no "+none+" in orders\n" {
+				t.Errorf("%s: %q, and %q", list, text, said)
+			}
+			if text, _ := sequenceOf(0, list, "orders", "-o", "json"); text != "[]\n" {
+				t.Errorf("%s: %s", list, text)
+			}
 		}
 	}, databases.Pgx, databases.Maria)
 }
