@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	shards      = 4                // of the journal, and slices of the outbox: the same for ever
+	shards      = 4                // of the journal, and slices of the outbox
 	ttl         = 5 * time.Second  // how long a process that stands still keeps what it owns
 	recheck     = 5 * time.Second  // after which an order that nobody seems to drive is looked at
 	goodbye     = 10 * time.Second // how long a process that ends waits for what it has begun

@@ -28,7 +28,7 @@
 //
 // # Slices
 //
-// Keys are spread over a fixed number of slices. A slice is served under a claim,
+// Keys are spread over a number of slices, which [SetSlices] changes. A slice is served under a claim,
 // by one relay at a time as far as the claim reaches: what a relay deletes, it
 // deletes in a transaction that has entered the slice under its token (package
 // guard/fence), so a relay that was overtaken deletes nothing. DESIGN.md beside

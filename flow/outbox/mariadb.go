@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // mariadb keeps an outbox in MariaDB. Texts are kept as bytes, which no collation
@@ -109,10 +110,12 @@ func (mariadb) insert(ctx context.Context, s store, a add) error {
 			return err
 		}
 	}
-	layout := `(select slices from {layout} where one = 1)`
+	// The lock keeps the number from being changed until the transaction ends.
+	which := ``
 	if s.table.Slices != 0 {
-		layout = `(select slices from {layout} where one = 1 and slices = ` + strconv.Itoa(s.table.Slices) + `)`
+		which = ` and abs(slices) = ` + strconv.Itoa(s.table.Slices)
 	}
+	layout := `(select abs(slices) from {layout} where one = 1` + which + mariadb{}.shared() + `)`
 	row := `(?, coalesce(mod(?, ` + layout + `), -1), ?, ?, coalesce(?, x''), coalesce(?, x''), coalesce(?, x''), ?, {now})`
 	args := make([]any, 0, 8*len(a.messages))
 	for _, m := range a.messages {
@@ -130,7 +133,7 @@ func (s store) refused(ctx context.Context, err error) error {
 	if !errors.As(err, &state) || state.SQLState() != "23000" {
 		return err
 	}
-	if _, err := s.slices(ctx); err != nil {
+	if _, err := s.layout(ctx, ""); err != nil {
 		return err
 	}
 	return &DuplicateError{Table: s.table.name()}
@@ -174,3 +177,13 @@ func (mariadb) lockBy(table, key string, ids []int64) string {
 func (mariadb) remove(ids []int64) (string, []any) {
 	return `delete m from ` + among(`{messages}`, `id`, `?`), []any{`[` + list(ids) + `]`}
 }
+
+func (mariadb) shared() string { return ` lock in share mode` }
+
+func (mariadb) exclusive(wait time.Duration) ([]string, string) {
+	return nil, ` for update wait ` + strconv.Itoa(int(wait/time.Second))
+}
+
+// rule is nothing: each insert reads the number of slices as it is then, and keeps it
+// from being changed.
+func (mariadb) rule(names, int) []string { return nil }

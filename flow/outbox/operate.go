@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/interlock-dev/interlock"
@@ -42,6 +43,10 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 	if err := s.inOrder(ctx, letters); err != nil {
 		return s.failed(op, err)
 	}
+	l, err := s.layout(ctx, s.dialect.shared())
+	if err != nil {
+		return err
+	}
 	lanes, rows := sortedLanes(letters), ids64(letters)
 	waiting, err := s.lockLanes(ctx, lanes)
 	if err != nil {
@@ -52,7 +57,7 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 		parked = `case when lane in (` + list(waiting) + `) then true else false end`
 	}
 	if err := s.exec(ctx, `insert into {messages} (id, message_id, slice, lane, parked, topic, msg_key, headers, payload, not_before, added)
-		select id, message_id, slice, lane, `+parked+`, topic, msg_key, headers, payload, 0, added
+		select id, message_id, `+sliceOf(strconv.Itoa(l.Slices))+`, lane, `+parked+`, topic, msg_key, headers, payload, 0, added
 		from {dead} where id in (`+list(rows)+`) {or_leave message_id}`); err != nil {
 		return s.failed(op, err)
 	}
@@ -162,13 +167,21 @@ func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 
 // answered opens t for somebody who answers for what is done.
 func (t Table) answered(op string, db driver.SQL, reason, by string) (store, error) {
-	switch {
-	case strings.TrimSpace(reason) == "":
-		return store{}, failure.Bug(op, t.name(), "a reason is required")
-	case strings.TrimSpace(by) == "":
-		return store{}, failure.Bug(op, t.name(), "it must be said who does it")
+	if err := answerable(op, t, reason, by); err != nil {
+		return store{}, err
 	}
 	return t.open(op, db)
+}
+
+// answerable refuses what is done without a reason, or by nobody.
+func answerable(op string, t Table, reason, by string) error {
+	switch {
+	case strings.TrimSpace(reason) == "":
+		return failure.Bug(op, t.name(), "a reason is required")
+	case strings.TrimSpace(by) == "":
+		return failure.Bug(op, t.name(), "it must be said who does it")
+	}
+	return nil
 }
 
 // take locks dead letters and records what is done with them.

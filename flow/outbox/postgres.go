@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // postgres keeps an outbox in PostgreSQL.
@@ -104,10 +105,10 @@ const insertPostgres = `
 with locked as materialized (
 	select pg_advisory_xact_lock(k.lane) from unnest($1::text::bigint[]) as k (lane))
 insert into {messages} (message_id, slice, lane, topic, msg_key, headers, payload, not_before, added)
-select m.id, mod((m.lane >> 1) & 9223372036854775807, y.slices), m.lane, m.topic, m.msg_key, m.headers,
+select m.id, mod((m.lane >> 1) & 9223372036854775807, y.n), m.lane, m.topic, m.msg_key, m.headers,
 	substring($8::bytea from m.first for m.bytes), $9::bigint, {now}
 from (select count(*) from locked) as l,
-	(select slices from {layout} where one = 1 and ($10::int = 0 or slices = $10::int)) as y,
+	(select abs(slices) as n from {layout} where one = 1 and ($10::int = 0 or abs(slices) = $10::int)) as y,
 	unnest($2::text::text[], $3::text::bigint[], $4::text::text[], $5::text::text[], $6::text::text[], $7::text::int[], $11::text::int[])
 		with ordinality as m (id, lane, topic, msg_key, headers, first, bytes, n)
 order by m.n
@@ -130,7 +131,7 @@ func (postgres) insert(ctx context.Context, s store, a add) error {
 	if err != nil || inserted == int64(len(a.messages)) {
 		return err
 	}
-	if _, err := s.slices(ctx); err != nil {
+	if _, err := s.layout(ctx, ""); err != nil {
 		return err
 	}
 	return &DuplicateError{Table: s.table.name()}
@@ -178,4 +179,21 @@ func (postgres) lockBy(table, key string, ids []int64) string {
 
 func (postgres) remove(ids []int64) (string, []any) {
 	return `delete from {messages} where id = any ($1::text::bigint[])`, []any{numbers(ids)}
+}
+
+func (postgres) shared() string { return ` for share` }
+
+func (postgres) exclusive(wait time.Duration) ([]string, string) {
+	return []string{`set local lock_timeout = ` + strconv.FormatInt(max(1, wait.Milliseconds()), 10)}, ` for update`
+}
+
+// checkViolation is the SQLSTATE of a row that breaks the rule.
+const checkViolation = "23514"
+
+// rule is a constraint. To add it is to lock the table, which waits for all transactions
+// that have added messages; it is enforced also where a transaction reads a snapshot
+// from before the change. Rows that are there are moved later.
+func (postgres) rule(n names, slices int) []string {
+	return []string{`alter table ` + n.messages + ` drop constraint if exists interlock_slices,
+		add constraint interlock_slices check (slice = ` + sliceOf(strconv.Itoa(slices)) + `) not valid`}
 }

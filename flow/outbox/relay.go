@@ -3,6 +3,7 @@ package outbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -40,13 +41,19 @@ func NewRelay[T any](db driver.Beginner[T], table Table, sink driver.Sink, o *Op
 }
 
 // Slices is how many slices the table has, which is how many partitions a group of
-// claim/own needs to serve all of them; [Relay.RunOf] checks it.
-func (r *Relay) Slices(ctx context.Context) (n int, err error) {
+// claim/own needs to serve all of them; [Relay.RunOf] checks it. While the number is
+// being changed the error is Retryable.
+func (r *Relay) Slices(ctx context.Context) (int, error) {
+	l, err := r.layout(ctx)
+	return l.Slices, err
+}
+
+func (r *Relay) layout(ctx context.Context) (l Layout, err error) {
 	err = r.look(ctx, func(s store) error {
-		n, err = s.slices(ctx)
+		l, err = s.settled(ctx)
 		return err
 	})
-	return n, err
+	return l, err
 }
 
 // Wake makes the relay look at once, if it waits. It does not block.
@@ -75,7 +82,8 @@ func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 // partition, under the partition's claim: if the layout of the group has another
 // number of partitions than the table has slices, more or fewer, nothing is delivered
 // and each of them returns a [*LayoutError]. With Run, slices without a partition
-// would be served by nobody, and nobody would be told.
+// would be served by nobody, and nobody would be told. After [SetSlices], the group needs
+// a Resize to the new number.
 func (r *Relay) RunOf(ctx context.Context, c interlock.Claim, slice, slices int) error {
 	if slices < 1 || slice >= slices {
 		return failure.Bug("run relay", r.table.name(), "there is no slice %d of %d", slice, slices)
@@ -103,20 +111,30 @@ func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error
 
 // RunAll is [Relay.Run] of all slices under one claim, such as a lock's: it fits
 // the function of a lock's Do. Hooks are told of trouble before it knows the slices as
-// that of slice -1.
+// that of slice -1. After [SetSlices] it serves the new number of slices.
 func (r *Relay) RunAll(ctx context.Context, c interlock.Claim) error {
 	if c == nil {
 		return failure.Bug("run relay", r.table.name(), "there is no claim")
 	}
-	n, err := newService(r, c, -1, 0).count(ctx)
-	if err != nil {
-		return err
+	for {
+		n, err := newService(r, c, -1, 0).count(ctx)
+		if err != nil {
+			return err
+		}
+		err = r.runAll(ctx, c, n)
+		var changed *LayoutError
+		if !errors.As(err, &changed) || changed.Stored == n {
+			return err
+		}
 	}
+}
+
+func (r *Relay) runAll(ctx context.Context, c interlock.Claim, n int) error {
 	all, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
 	for slice := range n {
-		running.Go(func() { cancel(r.Run(all, c, slice)) })
+		running.Go(func() { cancel(r.run(all, c, slice, n)) })
 	}
 	running.Wait()
 	return context.Cause(all)

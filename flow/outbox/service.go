@@ -18,6 +18,7 @@ type service struct {
 	of    int // how many slices there have to be; 0 is any number
 	judge judgement
 	awake chan struct{}
+	known Layout // under which the slice is served
 
 	limit  int       // of rows to read, so that payloads fit
 	idle   int       // how often nothing was found since there was something
@@ -45,25 +46,35 @@ func (s *service) run(ctx context.Context) error {
 	defer done()
 	sending, done := lasting(life, s.claim, s.options.Drain)
 	defer done()
+	for {
+		if err := s.serve(contexts{life, sending, storing}); !errors.Is(err, errLayoutChanged) || life.Err() != nil {
+			return s.ended(life, err)
+		}
+	}
+}
+
+// serve serves the slice under one layout.
+func (s *service) serve(ctx contexts) error {
+	life := ctx.life
 	if err := s.admit(life); err != nil {
-		return s.ended(life, err)
+		return err
 	}
 	for {
 		s.trim(life)
 		seen, err := s.peek(life, nil)
 		if err != nil {
-			return s.ended(life, err)
+			return err
 		}
 		b := s.plan(seen, nil)
 		if b.empty() {
 			if !s.pause(life, s.lull()) {
-				return s.ended(life, nil)
+				return nil
 			}
 			continue
 		}
 		s.idle = 0
-		if err := s.stream(contexts{life, sending, storing}, b); err != nil || life.Err() != nil {
-			return s.ended(life, err)
+		if err := s.stream(ctx, b); err != nil || life.Err() != nil {
+			return err
 		}
 	}
 }
@@ -84,38 +95,40 @@ func (s *service) ended(life context.Context, err error) error {
 // admit checks that the slice is one of the table, and enters it before anything is
 // read: what a former owner has not settled by then it never will.
 func (s *service) admit(life context.Context) error {
-	n, err := s.slices(life)
+	l, err := s.layout(life)
 	switch want := max(s.of, s.slice+1); {
 	case err != nil:
 		return err
-	case n < want || s.of != 0 && n != want:
-		return &LayoutError{Table: s.table.name(), Stored: n, Want: want}
+	case l.Slices < want || s.of != 0 && l.Slices != want:
+		return &LayoutError{Table: s.table.name(), Stored: l.Slices, Want: want}
 	}
+	s.known = l
 	_, err = s.settle(life, settlement{}, 0, nil)
 	return err
 }
 
-// slices is how many there are, as soon as the database says it.
-func (s *service) slices(life context.Context) (n int, err error) {
+// layout is how many slices there are, as soon as the database says it and no change
+// of it is under way.
+func (s *service) layout(life context.Context) (l Layout, err error) {
 	err = s.persist(life, "read layout", func() (err error) {
 		if !s.claim.Valid() {
 			return interlock.ErrExpired
 		}
-		n, err = s.Slices(life)
+		l, err = s.Relay.layout(life)
 		return err
 	})
-	return n, err
+	return l, err
 }
 
-// count is slices for who serves none yet.
+// count is how many slices there are, for a service that serves none yet.
 func (s *service) count(ctx context.Context) (int, error) {
 	life, leave := join.Context(ctx, s.claim.Context())
 	defer leave()
-	n, err := s.slices(life)
+	l, err := s.layout(life)
 	if err != nil {
 		err = s.ended(life, err)
 	}
-	return n, err
+	return l.Slices, err
 }
 
 // peek reads without having entered: what is read so can only be sent twice.
@@ -125,7 +138,9 @@ func (s *service) peek(life context.Context, underway []row) (seen picture, err 
 			return interlock.ErrExpired
 		}
 		return s.look(life, func(st store) (err error) {
-			seen, err = st.read(life, s.slice, s.limit, underway)
+			if seen, err = st.read(life, s.slice, s.limit, underway); err == nil {
+				err = st.unchanged(life, s.known, "")
+			}
 			return err
 		})
 	})

@@ -12,7 +12,7 @@ import (
 // Status is how an outbox does, at one instant as far as the transaction's level
 // gives that. Times are by the database's clock.
 type Status struct {
-	Slices  []SliceStatus
+	Slices  []SliceStatus // while their number is being lowered also former ones that are not empty
 	Oldest  time.Duration // since the oldest undelivered message was added; 0 if there is none
 	Dead    int64         // dead letters
 	Keys    int64         // that wait for a message that was not delivered, or is not to be yet
@@ -51,11 +51,11 @@ func (t Table) Status(ctx context.Context, db driver.SQL) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	n, err := s.slices(ctx)
+	l, err := s.layout(ctx, "")
 	if err != nil {
 		return Status{}, err
 	}
-	status := Status{Slices: make([]SliceStatus, n)}
+	status := Status{Slices: make([]SliceStatus, l.Slices)}
 	for _, step := range []func(context.Context, *Status) error{s.showSlices, s.showOwners, s.showWaiting, s.showCounts} {
 		if err := step(ctx, &status); err != nil {
 			return Status{}, s.failed(op, err)
@@ -72,8 +72,11 @@ func (s store) showSlices(ctx context.Context, to *Status) error {
 		if err := scan(&v.Slice, &v.Ready, &v.Parked, &oldest); err != nil {
 			return err
 		}
-		if v.Slice < 0 || v.Slice >= len(to.Slices) {
+		if v.Slice < 0 || v.Slice >= MaxSlices {
 			return fmt.Errorf("a message is in slice %d of %d", v.Slice, len(to.Slices))
+		}
+		if more := v.Slice + 1 - len(to.Slices); more > 0 { // it has not been moved yet
+			to.Slices = append(to.Slices, make([]SliceStatus, more)...)
 		}
 		v.Oldest = max(0, micros(oldest))
 		to.Slices[v.Slice] = v

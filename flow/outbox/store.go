@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ type dialect interface {
 	words
 	batches
 	byKeys
+	layouts
 }
 
 // words are parts of statements.
@@ -65,6 +67,18 @@ type byKeys interface {
 	deleteBy(table, key string, ids []int64) string
 	updateBy(table, key string, ids []int64, set string) string
 	lockBy(table, key string, ids []int64) string
+}
+
+// layouts keep the number of slices from being changed, and change it.
+type layouts interface {
+	// shared ends a select of rows that nobody may change until the transaction ends.
+	shared() string
+	// exclusive ends a select of rows that this transaction changes. No lock is waited for
+	// longer than wait; before are the statements that see to that.
+	exclusive(wait time.Duration) (before []string, end string)
+	// rule is the statements that wait for all transactions that have added messages, and
+	// make those fail that add some by another number later; none if shared does that.
+	rule(n names, slices int) []string
 }
 
 var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres{}, driver.MariaDB: mariadb{}}
@@ -143,6 +157,11 @@ func (s store) failed(op string, err error) error {
 	if failure.MissingTable(err) {
 		return &interlock.Error{Op: op, Name: s.table.name(), Kind: interlock.Definite,
 			Err: fmt.Errorf("a table of the outbox is missing, make it with Table.Create: %w", err)}
+	}
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && state.SQLState() == checkViolation {
+		return &interlock.Error{Op: op, Name: s.table.name(), Kind: interlock.Retryable,
+			Err: fmt.Errorf("the number of slices was changed while the transaction ran, repeat the transaction: %w", err)}
 	}
 	return failure.About(op, s.table.name(), err)
 }

@@ -4,18 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
-
-// DefaultSlices is how many slices a table has if it does not say.
-const DefaultSlices = 8
-
-// MaxSlices is how many a table has at most.
-const MaxSlices = 4096
 
 // Table keeps messages until they are delivered. The zero value is ready once
 // [Table.Create] has made the tables. It is safe for concurrent use, with a
@@ -25,29 +18,11 @@ type Table struct {
 	// tables have a name that begins with it. It is at most 50 bytes, and is
 	// trusted: never take it from a request.
 	Name string
-	// Slices is how many slices keys are spread over, which is fixed when the
-	// table is made; 0 means what it was made with, and [DefaultSlices] for Create.
-	// Any other number than the stored one is refused with a [*LayoutError].
+	// Slices is how many slices keys are spread over; 0 means the stored number, and
+	// [DefaultSlices] for Create. Any other number than the stored one is refused with
+	// a [*LayoutError]. [SetSlices] changes the stored number.
 	Slices int
 }
-
-// A LayoutError tells that a table was made with another number of slices, or, if
-// Stored is 0, never made by [Table.Create]. It is Definite.
-type LayoutError struct {
-	Table        string
-	Stored, Want int
-}
-
-// Error shows both numbers.
-func (e *LayoutError) Error() string {
-	if e.Stored == 0 {
-		return fmt.Sprintf("outbox %s has no layout: make it with Table.Create", e.Table)
-	}
-	return fmt.Sprintf("outbox %s has %d slices, not %d", e.Table, e.Stored, e.Want)
-}
-
-// ErrorKind is [interlock.Definite].
-func (e *LayoutError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // names are the tables of an outbox, quoted.
 type names struct {
@@ -128,22 +103,9 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	if slices == 0 {
 		slices = DefaultSlices
 	}
-	if err := s.exec(ctx, `insert into {layout} (one, slices) values (1, ?) {or_leave one}`, slices); err != nil {
+	if err := s.exec(ctx, `insert into {layout} (one, slices) values (1, ?), (2, 0) {or_leave one}`, slices); err != nil {
 		return s.failed(op, err)
 	}
-	_, err = s.slices(ctx)
+	_, err = s.layout(ctx, "")
 	return err
-}
-
-// slices is the stored number, unless t names another.
-func (s store) slices(ctx context.Context) (stored int, err error) {
-	if err := s.query(ctx, `select slices from {layout} where one = 1`, nil, func(scan func(...any) error) error {
-		return scan(&stored)
-	}); err != nil {
-		return 0, s.failed("read layout", err)
-	}
-	if stored == 0 || s.table.Slices != 0 && s.table.Slices != stored {
-		return 0, &LayoutError{Table: s.table.name(), Stored: stored, Want: s.table.Slices}
-	}
-	return stored, nil
 }

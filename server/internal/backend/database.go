@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/outbox"
 )
 
 // A Database is a backend that speaks SQL.
@@ -17,6 +18,8 @@ type Database struct {
 	// In runs something in a transaction of its own, and commits it if that returns
 	// nil.
 	In func(context.Context, func(driver.SQL) error) error
+	// SetSlices is [outbox.SetSlices].
+	SetSlices func(context.Context, outbox.Table, outbox.SliceChange) (moved int64, err error)
 	// Close ends the connections.
 	Close func()
 }
@@ -30,13 +33,13 @@ func (t Target) Database(ctx context.Context) (*Database, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Database{inPostgres(pool), pool.Close}, nil
+		return &Database{inPostgres(pool), slicesOf(postgres.Pool(pool)), pool.Close}, nil
 	case "mysql":
 		db, err := t.dialMySQL()
 		if err != nil {
 			return nil, err
 		}
-		return &Database{inMySQL(db), func() { _ = db.Close() }}, nil
+		return &Database{inMySQL(db), slicesOf(mysql.DB(db)), func() { _ = db.Close() }}, nil
 	}
 	return nil, &URLError{t.kind + " is no database; use a postgres:// or mysql:// URL"}
 }
@@ -58,5 +61,11 @@ func inMySQL(db *sql.DB) func(context.Context, func(driver.SQL) error) error {
 			return err
 		}
 		return tx.Commit()
+	}
+}
+
+func slicesOf[T any](db driver.Beginner[T]) func(context.Context, outbox.Table, outbox.SliceChange) (int64, error) {
+	return func(ctx context.Context, t outbox.Table, c outbox.SliceChange) (int64, error) {
+		return outbox.SetSlices(ctx, db, t, c)
 	}
 }

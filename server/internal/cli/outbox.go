@@ -71,7 +71,7 @@ func (a *app) outboxCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	m.flags(c)
-	c.AddCommand(m.statusCommand(), m.replayAllCommand(), m.retryCommand(), m.buryCommand())
+	c.AddCommand(m.statusCommand(), m.replayAllCommand(), m.retryCommand(), m.buryCommand(), m.slicesCommand())
 	return c
 }
 

@@ -158,5 +158,28 @@ func TestOutbox(t *testing.T) {
 			t.Errorf("replayed again: %s", text)
 		}
 		run(t, 64, "dlq", "ls", "--backend", "redis://127.0.0.1:1")
+		testOutboxSlices(t, db, url)
 	}, databases.Pgx, databases.Maria)
+}
+
+// testOutboxSlices shows and changes the number of slices, and says if a change has not
+// ended.
+func testOutboxSlices(t *testing.T, db *databases.DB, url string) {
+	if text, _ := run(t, 0, "outbox", "slices", "--backend", url); text != "8 slices\n" {
+		t.Errorf("slices: %s", text)
+	}
+	run(t, 64, "outbox", "slices", "--set", "9", "--backend", url)
+	run(t, 64, "outbox", "slices", "--set", "0", "--reason", "x", "--backend", url)
+	text, _ := run(t, 0, "outbox", "slices", "--set", "9", "--reason", "more relays", "--by", "alice", "--backend", url)
+	if !strings.HasPrefix(text, "9 slices, ") {
+		t.Errorf("slices: %s", text)
+	}
+	if n := databases.One[int64](t, db, `select count(*) from interlock_outbox_audit where action = 'slices' and done_by = 'alice' and reason = 'more relays'`); n != 2 {
+		t.Errorf("%d records", n)
+	}
+	db.Exec(t, `update interlock_outbox_layout set slices = -3 where one = 1`)
+	text, said := run(t, 0, "outbox", "slices", "--backend", url, "-o", "json")
+	if text != `{"slices":3,"changing":true,"moved":0}`+"\n" || !strings.Contains(said, "--set 3") {
+		t.Errorf("during a change: %s%s", text, said)
+	}
 }

@@ -1,0 +1,318 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// any names no number of slices, so that it follows changes.
+var anyNumber = outbox.Table{}
+
+// setSlices changes the number of slices, and checks that everything is in its slice.
+func setSlices(t *testing.T, db *databases.DB, n int) (moved int64) {
+	t.Helper()
+	moved, err := outbox.SetSlices(t.Context(), db, anyNumber, outbox.SliceChange{Slices: n, Reason: "test", By: "tester"})
+	ok(t, err)
+	inSlices(t, db, n)
+	return moved
+}
+
+// inSlices checks that a table has a number of slices, and that all is in its slice.
+func inSlices(t *testing.T, db *databases.DB, n int) {
+	t.Helper()
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		l, err := anyNumber.Layout(ctx, sql)
+		if l.Slices != n || l.Changing {
+			t.Errorf("%+v, want %d slices", l, n)
+		}
+		return err
+	})
+	for _, table := range []string{``, `_lane`, `_dead`} {
+		if wrong := count(t, db, fmt.Sprintf(`interlock_outbox%s where slice <> mod((lane >> 1) & 9223372036854775807, %d)`, table, n)); wrong != 0 {
+			t.Errorf("%d rows of interlock_outbox%s are in a wrong slice of %d", wrong, table, n)
+		}
+	}
+}
+
+// anyRelay makes a relay that follows changes.
+func anyRelay(t *testing.T, db driver.Beginner[driver.SQL], sink driver.Sink, o outbox.Options) *outbox.Relay {
+	t.Helper()
+	o.MinPause, o.MaxPause, o.MaxPoll = 5*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
+	r, err := outbox.NewRelay(db, anyNumber, sink, &o)
+	ok(t, err)
+	return r
+}
+
+// testSetSlices changes the number of slices from 4 to 9 and back to 2 while messages are
+// added, refused and delivered: nothing is lost and keys keep their order.
+func testSetSlices(t *testing.T, db *databases.DB) {
+	setSlices(t, db, 4)
+	var sink memory.Sink
+	var turn atomic.Int64
+	sink.Refuse(func(driver.Message) error { // answers are lost now and then, so that keys wait
+		if turn.Add(1)%11 == 0 {
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	serve(t, anyRelay(t, db, &sink, outbox.Options{Batch: 3}), grant(1))
+	var adding sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	h := &history{keys: map[string][]string{}}
+	for p := range 3 {
+		adding.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				m := []driver.Message{{ID: fmt.Sprintf("%d/%d", p, n), Topic: "t", Key: fmt.Sprint("key", (p+n)%7)}}
+				if err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
+					if err := anyNumber.Add(ctx, sql, m...); err != nil {
+						return err
+					}
+					h.enter(m)
+					return nil
+				}); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	more := func() { delivered(t, &sink, len(firsts(sink.Messages()))+50) }
+	for _, n := range []int{9, 2} {
+		more()
+		setSlices(t, db, n)
+	}
+	more()
+	stop()
+	adding.Wait()
+	delivered(t, &sink, h.total())
+	empty(t, db)
+	h.judge(t, sink.Messages())
+	if n := count(t, db, `interlock_outbox_audit where action = 'slices' and done_by = 'tester' and reason = 'test'`); n != 6 {
+		t.Errorf("%d records of three changes", n)
+	}
+}
+
+// testSlicesWaitForWriters: what a transaction has added before a change is moved by it.
+func testSlicesWaitForWriters(t *testing.T, db *databases.DB) {
+	writer := db.Begun(t, driver.SessionIsolation)
+	ok(t, anyNumber.Add(t.Context(), writer, keyed("a", 1, 1)...))
+	_, err := outbox.SetSlices(t.Context(), db, anyNumber, outbox.SliceChange{Slices: 9, Reason: "test", By: "tester", Wait: time.Millisecond})
+	wantKind(t, err, interlock.Retryable)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := outbox.SetSlices(t.Context(), db, anyNumber, outbox.SliceChange{Slices: 9, Reason: "test", By: "tester"})
+		ended <- err
+	}()
+	blocked(t, db)
+	ok(t, anyNumber.Add(t.Context(), writer, keyed("b", 1, 5)...)) // waits for nobody
+	ok(t, writer.Commit(t.Context()))
+	ok(t, within(t, ended))
+	inSlices(t, db, 9)
+	if n := count(t, db, `interlock_outbox`); n != 6 {
+		t.Errorf("%d messages", n)
+	}
+}
+
+// cutOff fails the n-th statement or commit, as if the process had died there.
+type cutOff struct {
+	driver.BeginnerAt[driver.SQL]
+	left *atomic.Int64
+}
+
+var errCut = &interlock.Error{Op: "run", Kind: interlock.Definite, Err: errors.New("cut off")}
+
+func (c cutOff) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	return c.BeginAt(ctx, driver.ReadCommitted)
+}
+
+func (c cutOff) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	tx, err := c.BeginnerAt.BeginAt(ctx, level)
+	return cutTx{tx, c.left}, err
+}
+
+type cutTx struct {
+	driver.Tx[driver.SQL]
+	left *atomic.Int64
+}
+
+func (c cutTx) Native() driver.SQL { return c }
+
+func (c cutTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if c.left.Add(-1) < 0 {
+		return 0, errCut
+	}
+	return c.Tx.Exec(ctx, query, args...)
+}
+
+func (c cutTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	if c.left.Add(-1) < 0 {
+		return errCut
+	}
+	return c.Tx.Query(ctx, query, args, each)
+}
+
+func (c cutTx) Commit(ctx context.Context) error {
+	if c.left.Add(-1) < 0 {
+		return errors.Join(errCut, c.Tx.Rollback(ctx))
+	}
+	return c.Tx.Commit(ctx)
+}
+
+// testSlicesInterrupted: a change that ends anywhere is completed by the next one, also of
+// another number; meanwhile no relay sends anything, and messages are added.
+func testSlicesInterrupted(t *testing.T, db *databases.DB) {
+	add(t, db, keyed("dead", 1, 1)...)
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return box.Bury(ctx, sql, "dead/1", "test", "tester")
+	})
+	messages, changing := 0, 0
+	for point := int64(0); ; point++ {
+		n := []int{9, 2, 5}[point%3]
+		for k := range 10 {
+			messages++
+			add := keyed(fmt.Sprint("k", k), messages, messages)
+			db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, add...) })
+		}
+		left := new(atomic.Int64)
+		left.Store(point)
+		_, err := outbox.SetSlices(t.Context(), cutOff{db, left}, anyNumber, outbox.SliceChange{Slices: n, Reason: "test", By: "tester"})
+		if err == nil {
+			inSlices(t, db, n)
+			break
+		}
+		if !errors.Is(err, errCut) {
+			t.Fatal(err)
+		}
+		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+			l, err := anyNumber.Layout(ctx, sql)
+			if l.Changing {
+				changing++
+				_, err = anyNumber.Status(ctx, sql)
+			}
+			return err
+		})
+		if changing == 3 {
+			relaysWait(t, db)
+			if changing++; t.Failed() {
+				return
+			}
+		}
+		if point%2 == 0 {
+			n = 3 // something else is wanted now
+		}
+		setSlices(t, db, n)
+	}
+	if changing < 5 {
+		t.Errorf("only %d changes were under way when they ended", changing)
+	}
+	var sink memory.Sink
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return anyNumber.Replay(ctx, sql, []string{"dead/1"}, "test", "tester")
+	})
+	serve(t, anyRelay(t, db, &sink, outbox.Options{}), grant(2))
+	delivered(t, &sink, messages+1)
+	empty(t, db)
+}
+
+// relaysWait: a relay that starts during a change sends nothing and says why.
+func relaysWait(t *testing.T, db *databases.DB) {
+	t.Helper()
+	var sink memory.Sink
+	waits := make(chan error, 100)
+	r := anyRelay(t, db, &sink, outbox.Options{Hooks: &observe.Outbox{Trouble: func(e observe.OutboxTrouble) {
+		select {
+		case waits <- e.Err:
+		default:
+		}
+	}}})
+	_, err := r.Slices(t.Context())
+	wantKind(t, err, interlock.Retryable)
+	stop := serve(t, r, grant(1))
+	for range 3 {
+		if err := within(t, waits); !strings.Contains(err.Error(), "being changed") {
+			t.Error(err)
+		}
+	}
+	if _ = stop(); len(sink.Messages()) != 0 {
+		t.Errorf("%d messages were sent during a change", len(sink.Messages()))
+	}
+}
+
+// testSlicesOldSnapshot: a transaction that has read the database before a change does
+// not add messages by the former number after it.
+func testSlicesOldSnapshot(t *testing.T, db *databases.DB) {
+	writer := db.Begun(t, driver.RepeatableRead)
+	_, err := databases.Value[int64](t.Context(), writer, `select count(*) from interlock_outbox_layout`)
+	ok(t, err)
+	setSlices(t, db, 9)
+	err = anyNumber.Add(t.Context(), writer, keyed("a", 1, 9)...)
+	if err == nil {
+		ok(t, writer.Commit(t.Context()))
+	} else {
+		wantKind(t, err, interlock.Retryable)
+		ok(t, writer.Rollback(t.Context()))
+	}
+	inSlices(t, db, 9)
+}
+
+// testSlicesOldRelay: a relay that had a batch under way while the number changed, and
+// changed back, stores nothing about it; one for a number of slices ends.
+func testSlicesOldRelay(t *testing.T, db *databases.DB) {
+	setSlices(t, db, 1)
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed("k", 1, 3)...) })
+	var sink memory.Sink
+	old := &gate{&sink, make(chan struct{}, 9), make(chan struct{})}
+	serve(t, anyRelay(t, db, old, outbox.Options{}), grant(1))
+	ended := make(chan error, 1)
+	<-old.entered
+	setSlices(t, db, 2)
+	setSlices(t, db, 1)
+	close(old.open)
+	testbed.Eventually(t, "all is sent again", bound, func() bool { return len(sink.Messages()) == 6 })
+	empty(t, db)
+	inOrder(t, "k", firsts(sink.Messages()), 3)
+
+	go func() { ended <- anyRelay(t, db, &sink, outbox.Options{}).RunOf(t.Context(), grant(2), 0, 1) }()
+	testbed.Eventually(t, "the slice is served", bound, func() bool {
+		return count(t, db, `interlock_outbox_fence where source = 'owner of `+fmt.Sprint(grant(2).Token())+`'`) == 1
+	})
+	setSlices(t, db, 2)
+	var layout *outbox.LayoutError
+	if err := within(t, ended); !errors.As(err, &layout) || layout.Stored != 2 || layout.Want != 1 {
+		t.Errorf("a relay of one slice ended with %v", err)
+	}
+}
+
+// testSlicesRefused: what makes no sense is refused before anything is asked.
+func testSlicesRefused(t *testing.T, db *databases.DB) {
+	c := &counted{BeginnerAt: db}
+	for _, change := range []outbox.SliceChange{{Reason: "r", By: "b"}, {Slices: outbox.MaxSlices + 1, Reason: "r", By: "b"},
+		{Slices: 1, By: "b"}, {Slices: 1, Reason: "r", By: " "}, {Slices: 1, Reason: "r", By: "b", Wait: -1}} {
+		_, err := outbox.SetSlices(t.Context(), c, anyNumber, change)
+		wantKind(t, err, interlock.Bug)
+	}
+	if n := c.statements.Load(); n != 0 {
+		t.Errorf("%d statements", n)
+	}
+	_, err := outbox.SetSlices[driver.SQL](t.Context(), nil, anyNumber, outbox.SliceChange{Slices: 1, Reason: "r", By: "b"})
+	wantKind(t, err, interlock.Bug)
+	// The number that it has is no change.
+	if moved := setSlices(t, db, box.Slices); moved != 0 || count(t, db, `interlock_outbox_audit`) != 0 {
+		t.Errorf("%d rows were moved", moved)
+	}
+}
