@@ -127,8 +127,8 @@ func (t *begun) Native() *sql.Tx { return t.tx }
 
 func (t *begun) Classify(err error) error { return classify(err) }
 
-// bind keeps the session's settings in variables, and marks the transaction by a
-// savepoint. Without autocommit, what is sent after the server has undone the
+// bind keeps the session's settings in variables, marks the transaction by a savepoint, and
+// runs one more statement. Without autocommit, what is sent after the server has undone the
 // transaction begins another one, which is not committed.
 const bind = `begin not atomic
 	set @interlock_idle = @@session.idle_transaction_timeout, @interlock_idle_write = @@session.idle_write_transaction_timeout,
@@ -136,6 +136,7 @@ const bind = `begin not atomic
 		@interlock_autocommit = @@session.autocommit;
 	set session autocommit = 0;
 	savepoint interlock;
+	%s;
 end`
 
 // limit sets each to the lower of what it was and what it is to be; 0 is none.
@@ -162,16 +163,14 @@ const (
 // Bound makes the server end the session if it sends nothing for idle, in whole
 // seconds, and a statement that runs for longer than statement; see driver.Tx.
 func (t *begun) Bound(ctx context.Context, idle, statement time.Duration) error {
-	if !t.bound {
-		t.bound = true
-		if _, err := t.Exec(ctx, bind); err != nil {
-			return err
-		}
-	}
 	seconds := min(max(1, int64(idle/time.Second)), math.MaxInt32)
 	query := fmt.Sprintf(limit, seconds)
 	if statement > 0 {
 		query += fmt.Sprintf(limitStatement, fraction(statement))
+	}
+	if !t.bound {
+		t.bound = true
+		query = fmt.Sprintf(bind, query)
 	}
 	_, err := t.Exec(ctx, query)
 	return err

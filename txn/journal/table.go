@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -22,6 +23,7 @@ import (
 type Table[T any] struct {
 	db   driver.BeginnerAt[T]
 	name string
+	idle time.Duration // how long the server lets a transaction of the journal's stand still
 }
 
 // NewTable makes a journal in tables whose names begin with name, or schema.name;
@@ -31,8 +33,13 @@ func NewTable[T any](db driver.BeginnerAt[T], name string) *Table[T] {
 	if name == "" {
 		name = "interlock_journal"
 	}
-	return &Table[T]{db: db, name: name}
+	return &Table[T]{db: db, name: name, idle: maxIdle}
 }
+
+// maxIdle is how long a transaction that holds locks of the journal may send nothing. The
+// server then ends it, so that a process that is stopped, or cut off, does not keep the next
+// owner from its shards.
+const maxIdle = 5 * time.Second
 
 // tables are the quoted names in one database.
 type tables struct {
@@ -130,7 +137,7 @@ func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) 
 	if shard < 0 || !epoch.Valid() {
 		return failure.Bug("enter shard", name, "%d is not a token", epoch)
 	}
-	return t.within(ctx, "enter shard", name, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	return t.change(ctx, "enter shard", name, func(db driver.SQL, n tables) error {
 		return n.marks.Enter(ctx, db, name, epoch, "journal")
 	})
 }
@@ -148,7 +155,7 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 		for i := range part {
 			part[i] = driver.CheckAppend(appends[:end], begin+i)
 		}
-		err := t.within(ctx, "append", appends[begin].Transaction, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+		err := t.change(ctx, "append", appends[begin].Transaction, func(db driver.SQL, n tables) error {
 			return n.append(ctx, db, appends[begin:end], part)
 		})
 		for i := range part {
@@ -175,8 +182,24 @@ func bytesOf(a driver.Append) int {
 	return size
 }
 
+// change runs fn, which locks rows, in a transaction that the server ends if it stands
+// still, and commits it if fn returns nil.
+func (t *Table[T]) change(ctx context.Context, op, name string, fn func(driver.SQL, tables) error) error {
+	return t.within(ctx, op, name, driver.ReadCommitted, func(tx driver.Tx[T], n tables) error {
+		if err := tx.Bound(ctx, t.idle, 0); err != nil {
+			return err
+		}
+		return fn(tx, n)
+	})
+}
+
+// read runs fn, which locks nothing, in a transaction.
+func (t *Table[T]) read(ctx context.Context, op, name string, level driver.Isolation, fn func(driver.SQL, tables) error) error {
+	return t.within(ctx, op, name, level, func(tx driver.Tx[T], n tables) error { return fn(tx, n) })
+}
+
 // within runs fn in a transaction, and commits it if fn returns nil.
-func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Isolation, fn func(driver.SQL, tables) error) error {
+func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Isolation, fn func(driver.Tx[T], tables) error) error {
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}

@@ -17,7 +17,7 @@ func (t *Table[T]) Claim(ctx context.Context, shard int, epoch interlock.Token, 
 	if until.IsZero() {
 		return nil, failure.Bug("claim", name, "until when is not said")
 	}
-	err = t.within(ctx, "claim", name, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	err = t.change(ctx, "claim", name, func(db driver.SQL, n tables) error {
 		seen, err := n.marks.Share(ctx, db, name)
 		if err == nil {
 			err = owned("claim", shard, seen[name], epoch)
@@ -52,7 +52,7 @@ func (n tables) putOff(ctx context.Context, db driver.SQL, heads []driver.Head, 
 
 // Forget removes what ended long ago; see driver.JournalKeeper.
 func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
-	err = t.within(ctx, "forget", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	err = t.change(ctx, "forget", "", func(db driver.SQL, n tables) error {
 		heads, err := n.query(ctx, db, `where ended < `+n.parameter(1)+` order by ended limit `+n.parameter(2)+` `+n.skip,
 			[]any{before.UnixMicro(), int64(limit)})
 		if err != nil {
@@ -77,7 +77,7 @@ func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (for
 		return 0, err
 	}
 	for more := true; more && err == nil; {
-		err = t.within(ctx, "forget payloads", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+		err = t.change(ctx, "forget payloads", "", func(db driver.SQL, n tables) (err error) {
 			more, err = n.forgetPayloads(ctx, db, before.UnixMicro())
 			return err
 		})
@@ -115,7 +115,7 @@ func (n tables) forgetPayloads(ctx context.Context, db driver.SQL, before int64)
 // Unscheduled counts what is not due and has not ended; see driver.JournalKeeper. A
 // constraint of the table keeps it at 0.
 func (t *Table[T]) Unscheduled(ctx context.Context) (count int, err error) {
-	err = t.within(ctx, "count unscheduled", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	err = t.read(ctx, "count unscheduled", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
 		return db.Query(ctx, `select count(*) from `+n.heads+` where due is null and ended is null`, nil,
 			func(scan func(...any) error) error { return scan(&count) })
 	})

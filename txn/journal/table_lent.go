@@ -2,12 +2,18 @@ package journal
 
 import (
 	"context"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 var _ TxStore = (*Table[driver.SQL])(nil)
+
+// bounded is a transaction that the server can be asked to end; see driver.Tx.
+type bounded interface {
+	Bound(ctx context.Context, idle, statement time.Duration) error
+}
 
 // lend is the tables as a transaction of the user's uses them.
 func (t *Table[T]) lend(db driver.SQL) (tables, error) {
@@ -21,12 +27,21 @@ func (t *Table[T]) lend(db driver.SQL) (tables, error) {
 // transaction that should be rolled back. Under the user's REPEATABLE READ a refusal
 // may tell of an older state than there is. It waits for a transaction that is appending to
 // the same id; what other transactions append to other ids does not wait for this one.
+//
+// An append under an epoch keeps the next owner of the shard waiting until the transaction
+// has ended. If db is a driver.Tx, the server therefore ends it once it has sent nothing for
+// 5 seconds; of another one the user has to see to that.
 func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
 	n, err := t.lend(db)
 	if err != nil {
 		return err
 	}
 	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
+	if tx, ok := db.(bounded); ok && a.Epoch != 0 { // it holds up whoever enters the shard
+		if err := tx.Bound(ctx, t.idle, 0); err != nil {
+			return failure.About("append", a.Transaction, err)
+		}
+	}
 	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
 		return failure.About("append", a.Transaction, err)
 	}

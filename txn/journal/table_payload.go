@@ -13,7 +13,7 @@ func (t *Table[T]) Keep(ctx context.Context, id string, sum, payload []byte) err
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
 		return err
 	}
-	return t.within(ctx, "keep payload", id, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	return t.change(ctx, "keep payload", id, func(db driver.SQL, n tables) error {
 		return n.keep(ctx, db, id, sum, payload)
 	})
 }
@@ -58,7 +58,7 @@ func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload 
 	if err := driver.CheckTransaction(op, id); err != nil {
 		return nil, err
 	}
-	err = t.within(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+	err = t.read(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
 		payload, err = n.payload(ctx, db, id, sum, "")
 		return err
 	})

@@ -45,7 +45,7 @@ func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head drive
 		return head, nil, err
 	}
 	// Two queries, of one snapshot.
-	err = t.within(ctx, op, id, driver.RepeatableRead, func(db driver.SQL, n tables) error {
+	err = t.read(ctx, op, id, driver.RepeatableRead, func(db driver.SQL, n tables) error {
 		heads, err := n.query(ctx, db, `where id = `+n.parameter(1), []any{id})
 		if err != nil || len(heads) == 0 {
 			return err
@@ -86,7 +86,7 @@ func (n tables) parameter(i int) string {
 
 // Due lists what is unfinished; see driver.JournalReader.
 func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
-	err = t.within(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+	err = t.read(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
 		v := values{dialect: n.dialect}
 		where := `where shard = ` + n.parameter(1) + ` and due is not null`
 		args := []any{int64(shard)}
@@ -106,7 +106,7 @@ func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads [
 	if err := driver.CheckBehind(behind); err != nil {
 		return nil, err
 	}
-	err = t.within(ctx, "list transactions", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+	err = t.read(ctx, "list transactions", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
 		heads, err = n.query(ctx, db, `where id > `+n.parameter(1)+` order by id limit `+n.parameter(2), []any{behind, int64(limit)})
 		return err
 	})

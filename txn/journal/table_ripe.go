@@ -17,7 +17,7 @@ func (t *Table[T]) Ripe(ctx context.Context, shards []int, by time.Time) (ripe [
 	if len(all) == 0 {
 		return nil, nil
 	}
-	err = t.within(ctx, "list ripe shards", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	err = t.read(ctx, "list ripe shards", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
 		at := len(all)
 		if n.dialect == driver.MariaDB {
 			at = maxBranches

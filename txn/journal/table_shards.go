@@ -11,7 +11,7 @@ import (
 
 // Shards keeps the number of shards; see driver.JournalSharder.
 func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err error) {
-	err = t.within(ctx, "read shards", t.name, driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
+	err = t.change(ctx, "read shards", t.name, func(db driver.SQL, n tables) (err error) {
 		if err := n.setShards(ctx, db, int64(from), int64(to)); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (t *Table[T]) unmade(err error) error {
 
 // Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
 func (t *Table[T]) Reassign(ctx context.Context, h driver.Head, shard int) error {
-	return t.within(ctx, "reassign", h.Transaction, driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	return t.change(ctx, "reassign", h.Transaction, func(db driver.SQL, n tables) error {
 		_, err := db.Exec(ctx, `update `+n.heads+` set shard = `+n.parameter(1)+` where id = `+n.parameter(2)+` and position = `+n.parameter(3)+
 			` and shard = `+n.parameter(4)+` and ended is null`, int64(shard), h.Transaction, h.Position, int64(h.Shard))
 		return err

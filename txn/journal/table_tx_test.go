@@ -71,6 +71,11 @@ func (t countingTx) Query(ctx context.Context, query string, args []any, each fu
 	return t.Tx.Query(ctx, query, args, each)
 }
 
+func (t countingTx) Bound(ctx context.Context, idle, statement time.Duration) error {
+	t.c.statements++
+	return t.Tx.Bound(ctx, idle, statement)
+}
+
 func (t countingTx) Commit(ctx context.Context) error {
 	t.c.commits++
 	return t.Tx.Commit(ctx)
@@ -103,9 +108,9 @@ func TestCostOfAppend(t *testing.T) {
 			end        bool
 			statements int
 		}{
-			{100, 0, false, 3}, // the epochs, the new transactions, the records
-			{1, 2, false, 4},   // and a lock on those that exist
-			{1, 4, true, 4},
+			{100, 0, false, 4}, // the bound, the epochs, the new transactions, the records
+			{1, 2, false, 5},   // and a lock on those that exist
+			{1, 4, true, 5},
 		} {
 			group(c.n, c.after, c.end)
 			if count.statements != c.statements || count.commits != 1 {
