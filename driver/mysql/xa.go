@@ -61,9 +61,10 @@ const DefaultKeep = 2 * time.Second
 // branch in it. Whoever else finishes a branch first makes sure that its session is
 // gone, or ends it if the process that has it is stopped or cut off. For that it has to
 // be the same user as the others; with the privilege PROCESS it sees their sessions, and
-// with CONNECTION ADMIN it can end them. Then it waits for a moment, because the server, just after the
-// end of a session, answers XA COMMIT with success and does nothing; and looks at the
-// mark afterwards, to believe no such answer.
+// with CONNECTION ADMIN it can end them. Then it waits until the storage engine has detached
+// the branch, because the server, just after the end of a session, answers XA COMMIT with
+// success and does nothing. Without PROCESS it cannot see that and waits for 0.6 seconds.
+// It looks at the mark afterwards, to believe no such answer.
 //
 // A branch in which the server counts no written row has changed nothing, and is rolled
 // back, as VoteReadOnly: what it has locked without a change is free then, before the

@@ -33,7 +33,7 @@ const (
 )
 
 // Commit makes what the branch did visible; see driver.Participant. It is one statement
-// where the session of the branch is kept, and else four, with a pause. A branch whose
+// where the session of the branch is kept, and else six, with a pause. A branch whose
 // session lives elsewhere, or which somebody else finishes at the moment, is Retryable.
 func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit prepared"
@@ -57,7 +57,7 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 
 // Rollback takes back what the branch did; see driver.Participant. It is one statement
 // where the session of the branch is kept, one that leaves a mark where there is no such
-// branch, by which a Prepare that comes later votes no, and else four, with a pause. A
+// branch, by which a Prepare that comes later votes no, and else six, with a pause. A
 // branch whose session lives elsewhere, or which somebody else finishes at the moment,
 // is Retryable.
 func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
@@ -83,12 +83,8 @@ var (
 	errUnfinished = errors.New("the branch has not ended")
 	errAttached   = errors.New("a session that lives still has it")
 	errBusy       = errors.New("the server does not know it, and it has not ended: somebody finishes it, or its session is just ending")
-	errBelied     = errors.New("the server says that it has ended, and its mark is locked still")
+	errBelied     = errors.New("the server says that it has ended, and its mark is still locked: if this lasts, the server has lost the name of the branch until it is restarted")
 )
-
-// grace is how long the server has to let go of a branch after its session is gone from
-// the list. It takes microseconds.
-const grace = 50 * time.Millisecond
 
 // finish sends a statement that ends a prepared branch, to its own session or, if there
 // is a branch that has not ended, and no session, to any. Look tells what has become of
@@ -110,8 +106,8 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 	case attached:
 		return problem(op, nameOf(x), interlock.Retryable, errAttached)
 	}
-	if p.pause(ctx, grace); ctx.Err() != nil {
-		return unsent(ctx, op, nameOf(x))
+	if err := p.awaitDetached(ctx, op, x); err != nil {
+		return err
 	}
 	_, err = p.db.ExecContext(ctx, statement+p.xid(x))
 	switch {
@@ -131,15 +127,13 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 const overdue = 3 * time.Second
 
 // attached reports whether the session of a branch lives, and has the server end it if it
-// is overdue. What is read is not committed; that of another run of the server is gone,
-// whatever has its number now.
+// is overdue. What is read is not committed.
 func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, err error) {
 	err = p.dirty(ctx, func(q querier) error {
 		var session int64
 		var late bool
 		lives, err = maybe(ctx, q, `select p.id, p.command = 'Sleep' and p.time_ms > ? from `+p.marks+` m join information_schema.processlist p on p.id = m.session
-			where m.branch = ? and m.marked > utc_timestamp(6) - interval
-				(select variable_value + 1 from information_schema.global_status where variable_name = 'UPTIME') second`,
+			where m.branch = ? and `+ofThisRun,
 			[]any{(max(p.keep, 0) + overdue).Milliseconds(), p.key(x)}, &session, &late)
 		if late && err == nil {
 			err = kill(ctx, q, session)
