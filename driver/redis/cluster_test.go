@@ -30,6 +30,7 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := testbed.RedisCluster(t, true)
 	client := dialCluster(t, c)
+	t.Run("Eviction", func(t *testing.T) { oneNodeEvicts(t, c, client) })
 	d, err := Open(t.Context(), client, &Options{TTL: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +48,24 @@ func TestClusterIsRefusedByOtherClients(t *testing.T) {
 		"redis://h:1?replicas=x", "redis://h:1?eviction=some", "redis://h:1?tls_ca=x", "redis://h:1?addr=h:2"} {
 		if _, err := Dial(url); interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// The facts of every node count, whichever the client would ask first.
+func oneNodeEvicts(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
+	one := dial(t, c.Servers[1].Addr())
+	set := func(policy string) {
+		if err := one.Do(t.Context(), one.B().ConfigSet().ParameterValue().ParameterValue("maxmemory-policy", policy).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("allkeys-lru")
+	defer set("noeviction")
+	if d, err := Open(t.Context(), client, nil); !errors.Is(err, ErrEviction) {
+		t.Errorf("a master that evicts: %v", err)
+		if err == nil {
+			d.Close(context.Background())
 		}
 	}
 }

@@ -63,8 +63,13 @@ func TestParseInfo(t *testing.T) {
 			t.Errorf("%+v was accepted", f)
 		}
 	}
-	if err := (facts{version: "7.0.15", role: "master", cluster: "0", policy: "noeviction"}).refusal(Settings{}); err != nil {
-		t.Error(err)
+	for _, f := range []facts{
+		{version: "7.0.15", role: "master", cluster: "0", policy: "noeviction"},
+		{version: "7.0.15", role: "slave", cluster: "1", clustered: true, policy: "noeviction"}, // one node of a cluster
+	} {
+		if err := f.refusal(Settings{}); err != nil {
+			t.Errorf("%+v: %v", f, err)
+		}
 	}
 }
 

@@ -25,19 +25,51 @@ type facts struct {
 	assumes                        string        // what was declared and not asked
 }
 
-// ask reads INFO and CONFIG where they are permitted. Without INFO nothing is
-// known but the eviction policy, and the first requests find out the rest.
+// ask asks the server, or every node of a cluster that answers: any of them may have
+// the slot of a name, now or after a failover.
 func ask(ctx context.Context, c *conn) (facts, error) {
+	s := settingsOf(c.client)
+	nodes := map[string]rueidis.Client{"": c.client}
+	clustered := c.client.Mode() == rueidis.ClientModeCluster
+	if clustered {
+		nodes = c.client.Nodes()
+	}
+	var all facts
+	var failed error
+	answered := false
+	for _, node := range nodes {
+		f, err := askNode(ctx, c, node)
+		if err != nil {
+			failed = err
+			continue
+		}
+		f.clustered = clustered
+		f.assume(s)
+		if f.refusal(s) != nil {
+			return f, nil
+		}
+		f.durable = f.durable && (all.durable || !answered)
+		all, answered = f, true
+	}
+	if !answered {
+		return facts{}, failed
+	}
+	return all, nil
+}
+
+// askNode reads INFO and CONFIG where they are permitted. Without INFO nothing is
+// known but the eviction policy, and the first requests find out the rest.
+func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 	asked := request{op: "open"}
 	text, err := do(ctx, c, asked, func(ctx context.Context) (string, error) {
-		return c.client.Do(ctx, c.client.B().Info().Build()).ToString()
+		return node.Do(ctx, node.B().Info().Build()).ToString()
 	})
 	if err != nil && !isForbidden(err) {
 		return facts{}, err
 	}
 	f := parseInfo(text)
 	config, err := do(ctx, c, asked, func(ctx context.Context) (map[string]string, error) {
-		return c.client.Do(ctx, c.client.B().ConfigGet().Parameter("appendfsync", "maxmemory-policy").Build()).AsStrMap()
+		return node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync", "maxmemory-policy").Build()).AsStrMap()
 	})
 	if err != nil && interlock.Kind(err) != interlock.Definite {
 		return facts{}, err
@@ -46,8 +78,11 @@ func ask(ctx context.Context, c *conn) (facts, error) {
 		f.policy = config["maxmemory-policy"]
 	}
 	f.durable = f.durable && config["appendfsync"] == "always"
-	f.clustered = c.client.Mode() == rueidis.ClientModeCluster
-	s := settingsOf(c.client)
+	return f, nil
+}
+
+// assume adds what was declared and cannot be asked.
+func (f *facts) assume(s Settings) {
 	f.replicated = s.Replicas > 0 && int64(s.Replicas) >= f.replicas
 	var assumed []string
 	if s.NoEviction {
@@ -57,7 +92,6 @@ func ask(ctx context.Context, c *conn) (facts, error) {
 		assumed = append(assumed, fmt.Sprintf("a failover is to one of the %d replicas that are waited for", s.Replicas))
 	}
 	f.assumes = strings.Join(assumed, "; ")
-	return f, nil
 }
 
 // isForbidden reports whether the user lacks a right.
@@ -101,7 +135,7 @@ func (f facts) refusal(s Settings) error {
 		why = "it is part of a Redis Cluster; say so to the client (cluster=true in the URL of Dial)"
 	case f.clustered && s.Replicas > 0:
 		why = "it is a Redis Cluster, where replicas cannot be waited for"
-	case f.role == "slave":
+	case f.role == "slave" && !f.clustered: // a cluster's client finds the masters
 		why = "it is a replica; connect to its master"
 	case err == nil && n < 6:
 		why = fmt.Sprintf("it is version %s; 6.0 or later is needed", f.version)
