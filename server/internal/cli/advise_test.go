@@ -7,6 +7,7 @@ func TestAdvise(t *testing.T) { scripts(t, "advise", nil) }
 // TestAdviseAsks: on a terminal it asks, explains, goes back, and says how to be
 // asked no more.
 func TestAdviseAsks(t *testing.T) {
+	t.Parallel()
 	c := open(t, program(t), "advise", "nodes")
 	c.sees("What must never happen?")
 	c.types("why\r")

@@ -21,6 +21,7 @@ var completing = map[string]struct{ script, start string }{
 // Anybody may take a lock of any name. Two names that begin with the same command
 // make bash insert the command, unquoted, and run it at the next Tab.
 func TestCompletionRunsNothing(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	made := filepath.Join(t.TempDir(), "made")
 	commands := []string{"`touch " + made + "`", "$(touch " + made + ")"}
@@ -67,12 +68,9 @@ func completingShell(t *testing.T, url, shell, script, start string) *console {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("INTERLOCK_BACKEND", url)
-	t.Setenv("PATH", filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	t.Setenv("TERM", "dumb")
-	t.Setenv("HOME", t.TempDir())
 	words := strings.Fields(start)
-	c := open(t, words[0], words[1:]...)
+	c := openWith(t, []string{"INTERLOCK_BACKEND=" + url, "TERM=dumb", "HOME=" + t.TempDir(),
+		"PATH=" + filepath.Dir(path) + string(os.PathListSeparator) + os.Getenv("PATH")}, words[0], words[1:]...)
 	if shell == "zsh" {
 		c.types("autoload -Uz compinit; compinit -u -D\r")
 	}
@@ -110,6 +108,7 @@ func (c *console) offers(typed, completion string) {
 // What is offered is of a safe alphabet wherever it comes from, and so is what
 // describes it.
 func TestCompletionOffersSafeWords(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	holding(t, url, "`x`")
 	holding(t, url, "x\x1b[31m")

@@ -16,6 +16,7 @@ import (
 // A participant that says yes to everything, and does nothing, is convicted, with what
 // was played, expected and found; one that is not there is told from it.
 func TestConformanceConvicts(t *testing.T) {
+	t.Parallel()
 	yes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			fmt.Fprint(w, `{"held":0,"confirmed":0}`)
@@ -46,6 +47,7 @@ func TestConformanceConvicts(t *testing.T) {
 
 // Who interrupts a long play is told what was found until then.
 func TestConformanceInterrupted(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 1000)
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}

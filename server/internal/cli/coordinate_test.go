@@ -52,6 +52,7 @@ func post(t *testing.T, url, body string) (status int, state string) {
 // Of two coordinators on one backend the one that is left finishes what the other was
 // at work on when it was killed; and one that is asked to end ends in good order.
 func TestACoordinatorTakesOver(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(*testing.T) string{
 		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
 		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
@@ -115,6 +116,7 @@ func TestACoordinatorTakesOver(t *testing.T) {
 // A coordinator says what waits for a person, with the command that shows it, and if it
 // is asked to each call that failed.
 func TestACoordinatorTells(t *testing.T) {
+	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
 	participant := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		switch c := branch.From(ctx); {
@@ -140,6 +142,7 @@ func TestACoordinatorTells(t *testing.T) {
 
 // Beyond loopback a coordinator listens to those who show its token.
 func TestACoordinatorWithAToken(t *testing.T) {
+	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -169,6 +172,7 @@ func TestACoordinatorWithAToken(t *testing.T) {
 // What makes no sense is refused at the start, and addresses that are not allowed are
 // not called.
 func TestCoordinateRefuses(t *testing.T) {
+	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
 	run(t, 64, "coordinate", "--participant", "north", "--backend", url)
 	run(t, 64, "coordinate", "--participant", "n=http://x", "--participant", "n=http://y", "--backend", url)

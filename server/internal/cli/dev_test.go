@@ -14,6 +14,7 @@ import (
 // Whoever is impatient loses the orderly end of etcd, not the cleaning up. That
 // end takes some milliseconds, so the second signal comes after one, after two…
 func TestATemporaryServerCleansUpHoweverOftenItIsTold(t *testing.T) {
+	t.Parallel()
 	path := program(t)
 	for pause := range 10 {
 		stopTwice(t, path, time.Duration(pause)*time.Millisecond)

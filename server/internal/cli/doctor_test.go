@@ -7,6 +7,7 @@ import (
 )
 
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	program(t)
 	scripts(t, "doctor", map[string]string{
 		"INTERLOCK_BACKEND": "redis://" + testbed.Redis(t).Addr(),

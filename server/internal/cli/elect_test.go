@@ -12,6 +12,7 @@ import (
 )
 
 func TestElect(t *testing.T) {
+	t.Parallel()
 	for name, start := range backends {
 		t.Run(name, func(t *testing.T) {
 			program(t)
@@ -35,6 +36,7 @@ func leading(t *testing.T, url string, j journal, flags ...string) *testbed.Proc
 // A leader that is stopped for longer than its lease finds its leadership lost:
 // its command is ended, and then it exits or campaigns again.
 func TestALostLeadership(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		first, second := newJournal(t), newJournal(t)
 		leader := leading(t, url, first, "--on-lose", "wait", "--as", "first")
@@ -56,6 +58,7 @@ func TestALostLeadership(t *testing.T) {
 }
 
 func TestWaitingOutlivesTheBackend(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server, j := testbed.Redis(t), newJournal(t)
 	leader := leading(t, "redis://"+server.Addr(), j, "--on-lose", "wait")
@@ -74,6 +77,7 @@ func TestWaitingOutlivesTheBackend(t *testing.T) {
 }
 
 func TestObserversAreToldOfEveryLeaderAndOfNone(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		observer := testbed.Command(t, program(t), "elect", "observe", "job", "--backend", url, "-o", "json")
 		next := func() (identity, data string) {

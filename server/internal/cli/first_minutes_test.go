@@ -11,6 +11,7 @@ import (
 // A server without the database that was named can be reached: it is the name that
 // is wrong.
 func TestAMissingDatabaseIsSaid(t *testing.T) {
+	t.Parallel()
 	program(t)
 	for _, url := range []string{
 		"postgres://postgres@" + testbed.Postgres(t).Addr() + "/no_such_bank?sslmode=disable",
@@ -31,6 +32,7 @@ func TestAMissingDatabaseIsSaid(t *testing.T) {
 
 // With -o json a failure is a document, too, whatever has failed.
 func TestFailuresInJSON(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
 	holding(t, url, "taken")
@@ -52,6 +54,7 @@ func TestFailuresInJSON(t *testing.T) {
 
 // The locks that coordinators hold for themselves are shown when they are asked for.
 func TestInternalLocksAreHidden(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
 	holding(t, url, "{interlock.coordinators}/0")
@@ -68,6 +71,7 @@ func TestInternalLocksAreHidden(t *testing.T) {
 
 // Ids complete: of transactions, dead letters, and what a guard may guard.
 func TestIDsComplete(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := "etcd://" + testbed.Etcd(t).Addr()
 	s := serveOrders(t, url)

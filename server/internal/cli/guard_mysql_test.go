@@ -13,6 +13,7 @@ import (
 // The guard table of a MariaDB, made by a program, is entered, shown and corrected
 // as that of a Postgres; a stale token is refused.
 func TestGuardOnMariaDB(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.MariaDB(t)
 	db, err := sql.Open("mysql", server.URL())

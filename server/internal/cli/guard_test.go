@@ -13,6 +13,7 @@ import (
 )
 
 func TestGuard(t *testing.T) {
+	t.Parallel()
 	urls := map[string]func(*testing.T) string{"etcd": backends["etcd"], "redis": backends["redis"],
 		"postgres": postgresWithGuard}
 	for name, start := range urls {
@@ -43,6 +44,7 @@ func postgresWithGuard(t *testing.T) string {
 
 // A backend that turns us away is a matter of permission, not of reach.
 func TestForbidden(t *testing.T) {
+	t.Parallel()
 	program(t)
 	locked := lockedRedis(t)
 	database := testbed.Postgres(t).URL()

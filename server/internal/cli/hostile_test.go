@@ -44,6 +44,7 @@ func saysNothingRaw(t *testing.T, url string, commands ...[]string) {
 // Participants, other clients and callers choose names, states and errors. No command
 // that shows them lets them write to the terminal.
 func TestStoredTextIsNotPrintedRaw(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.Etcd(t)
 	url := "etcd://" + server.Addr()
@@ -68,6 +69,7 @@ func TestStoredTextIsNotPrintedRaw(t *testing.T) {
 }
 
 func TestStoredMessagesAreNotPrintedRaw(t *testing.T) {
+	t.Parallel()
 	program(t)
 	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
 	var box outbox.Table
@@ -85,6 +87,7 @@ func TestStoredMessagesAreNotPrintedRaw(t *testing.T) {
 }
 
 func TestAParticipantsAnswersAreNotPrintedRaw(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X", "y")

@@ -54,6 +54,7 @@ func wantLines(t *testing.T, list string, patterns ...string) {
 // What other clients write is told from our own, and by whom it was written
 // where that can be seen. Each is written here byte by byte as that client does.
 func TestForeignLocksOnRedis(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.Redis(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
@@ -106,6 +107,7 @@ func TestForeignLocksOnRedis(t *testing.T) {
 
 // The lock of package concurrency is a key below the name with a lease.
 func TestForeignLocksOnEtcd(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{strings.TrimPrefix(url, "etcd://")}, Logger: zap.NewNop()})
@@ -126,6 +128,7 @@ func TestForeignLocksOnEtcd(t *testing.T) {
 
 // Curator and the Go client write protected sequential nodes, kazoo its own kind.
 func TestForeignLocksOnZooKeeper(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.ZooKeeper(t)
 	conn, _, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogger(hush{}))
@@ -159,6 +162,7 @@ func (hush) Printf(string, ...any) {}
 
 // A Lease of client-go's leaderelection.
 func TestForeignLocksInKubernetes(t *testing.T) {
+	t.Parallel()
 	program(t)
 	k := testbed.KubeAPIServer(t)
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
@@ -200,6 +204,7 @@ const shedLockTable = `create table shedlock (name varchar(64) not null primary 
 // A table of ShedLock is found by its usual name, and by another that is given.
 // What has run out is not held.
 func TestShedLockOnPostgres(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := testbed.Postgres(t).URL()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -223,6 +228,7 @@ func TestShedLockOnPostgres(t *testing.T) {
 }
 
 func TestShedLockOnMariaDB(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.MariaDB(t)
 	db, err := sql.Open("mysql", server.URL())
@@ -249,6 +255,7 @@ func TestShedLockOnMariaDB(t *testing.T) {
 
 // A table that only has the name of ShedLock's does not hide the other locks.
 func TestATableThatIsNotShedLocks(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := testbed.Postgres(t).URL()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -299,6 +306,7 @@ func shedLocksAreListed(t *testing.T, sessions, table string, fill func(table st
 
 // A server that is full was reached.
 func TestFullRedisIsReached(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.Redis(t, "--maxmemory", "1")
 	_, said := run(t, 69, "lock", "nightly", "--no-wait", "--backend", "redis://"+server.Addr(), "--", "true")

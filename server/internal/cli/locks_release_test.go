@@ -11,6 +11,7 @@ import (
 // On a terminal it is shown who holds the lock, and what follows, before anything
 // is done. Anything but yes is no.
 func TestReleaseAsks(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
 	holder := holding(t, url, "nightly", "--ttl", "3s")
@@ -43,6 +44,7 @@ func TestReleaseAsks(t *testing.T) {
 
 // What was shown is what is released: a holder that came meanwhile keeps the lock.
 func TestReleaseRefusesAnotherHolder(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
 	first := holding(t, url, "nightly")
@@ -61,6 +63,7 @@ func TestReleaseRefusesAnotherHolder(t *testing.T) {
 
 // On databases the price of a session lock is told before it is paid.
 func TestReleaseTellsItsPrice(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := testbed.Postgres(t).URL()
 	holding(t, url, "nightly")
@@ -74,6 +77,7 @@ func TestReleaseTellsItsPrice(t *testing.T) {
 // A pooler that lends server processes to transactions is refused in words that
 // say what to do, and that works.
 func TestAPoolerNeedsTheTable(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.Postgres(t)
 	url := testbed.PgBouncer(t, server, "transaction").URL()
@@ -86,6 +90,7 @@ func TestAPoolerNeedsTheTable(t *testing.T) {
 
 // Whom a backend does not let in is told so, on one line, with a code of its own.
 func TestReadingIsForbidden(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := strings.Replace(mariadbURL(testbed.MariaDB(t)), "root@", "nobody:s3cret@", 1)
 	t.Run("mysql", func(t *testing.T) { mustForbid(t, url) })

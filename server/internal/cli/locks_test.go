@@ -58,6 +58,7 @@ func everywhere(t *testing.T, run func(t *testing.T, name, url string)) {
 	for _, list := range []map[string]func(*testing.T) string{backends, stores} {
 		for name, start := range list {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				program(t)
 				run(t, name, start(t))
 			})
@@ -66,6 +67,7 @@ func everywhere(t *testing.T, run func(t *testing.T, name, url string)) {
 }
 
 func TestLocks(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(t *testing.T, name, url string) {
 		scripts(t, "locks", map[string]string{"INTERLOCK_BACKEND": url, "KIND": name})
 	})
@@ -73,6 +75,7 @@ func TestLocks(t *testing.T) {
 
 // A cluster that is not there is told on one line, without the noise of its client.
 func TestNoCluster(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := kubeConfig(t, "http://127.0.0.1:1", nil, "s3cret")
 	_, said := run(t, 69, "locks", "ls", "--backend", url)
@@ -83,6 +86,7 @@ func TestNoCluster(t *testing.T) {
 
 // Where no values are kept, a leader has nothing to keep them in.
 func TestElectionsWithoutValues(t *testing.T) {
+	t.Parallel()
 	program(t)
 	url := mariadbURL(testbed.MariaDB(t))
 	if _, message := run(t, 78, "elect", "billing", "--backend", url, "--", "true"); !strings.Contains(message, "--accept-weakness") {

@@ -58,6 +58,7 @@ func end(t *testing.T, p *testbed.Process, s syscall.Signal, code int) {
 // Every state that lasts is printed: what is there at first, a holder, waiters,
 // the end, and only below the prefix. A signal ends the watching with 0.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(t *testing.T, _, url string) {
 		first := holding(t, url, "nightly")
 		w := watching(t, url, "-o", "json", "--", "night")
@@ -86,6 +87,7 @@ func TestWatch(t *testing.T) {
 
 // A holder that vanishes is told of when its lease is over.
 func TestWatchSeesAnExpiry(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		p := holding(t, url, "nightly", "--ttl", "2s")
 		w := watching(t, url, "-o", "json")
@@ -99,6 +101,7 @@ func TestWatchSeesAnExpiry(t *testing.T) {
 // A backend that is gone for a while is told of once, and what happened meanwhile
 // is seen afterwards.
 func TestWatchSurvivesAnInterruption(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.Redis(t)
 	through := testbed.NewProxy(t, server.Addr())
@@ -119,6 +122,7 @@ func TestWatchSurvivesAnInterruption(t *testing.T) {
 
 // What ended while the backend was away is seen as well.
 func TestWatchSeesTheEndAfterAnInterruption(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server := testbed.Redis(t)
 	through := testbed.NewProxy(t, server.Addr())

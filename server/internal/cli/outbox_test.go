@@ -90,6 +90,7 @@ func shopURL(db *databases.DB) string {
 // TestOutbox: what waits is shown with the reason; dead letters are listed, shown,
 // replayed in order, discarded, and each decision needs a reason.
 func TestOutbox(t *testing.T) {
+	t.Parallel()
 	program(t)
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

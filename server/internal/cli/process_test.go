@@ -74,6 +74,7 @@ func reportOf(t *testing.T, file string) (r struct {
 func each(t *testing.T, run func(t *testing.T, url string)) {
 	for name, start := range backends {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			program(t)
 			run(t, start(t))
 		})
@@ -81,6 +82,7 @@ func each(t *testing.T, run func(t *testing.T, url string)) {
 }
 
 func TestAKilledWrapperTakesTheCommandWithIt(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		j := newJournal(t)
 		p := underLock(t, url, j.env(time.Minute, true))
@@ -91,6 +93,7 @@ func TestAKilledWrapperTakesTheCommandWithIt(t *testing.T) {
 }
 
 func TestATermEndsTheCommandAndTheLock(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		j := newJournal(t)
 		p := underLock(t, url, j.env(time.Minute, false))
@@ -115,6 +118,7 @@ func count(entries []entry, what string) (n int) {
 }
 
 func TestTwoInterruptsKill(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	p := testbed.Command(t, program(t), "lock", "job", "--backend", url, "--", "sh", "-c", `trap 'echo heard' INT; echo ready; while :; do sleep 0.05; done`)
 	if line := p.Line(patience); line != "ready" {
@@ -129,6 +133,7 @@ func TestTwoInterruptsKill(t *testing.T) {
 }
 
 func TestASignalWhileWaitingLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 			if signal.Ignored(s) { // by nohup, which the command respects
@@ -279,6 +284,7 @@ func TestACutOffWrapperMakesWayForTheNext(t *testing.T) {
 // Wrapper and command are frozen together past the lease. Another works
 // meanwhile. When the wrapper wakes, its command must not.
 func TestACommandThatSleptPastItsLeaseIsKilledBeforeItActs(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		j, report := newJournal(t), filepath.Join(t.TempDir(), "report")
 		first := underLock(t, url, j.env(time.Minute, true), "--ttl", "2s", "--report", report)
@@ -305,6 +311,7 @@ func TestACommandThatSleptPastItsLeaseIsKilledBeforeItActs(t *testing.T) {
 // Only the wrapper sleeps past the lease: nothing can stop the command while it
 // does, but the first thing after waking does, and the exit code tells.
 func TestAWrapperThatSleptPastItsLeaseKillsFirst(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		j := newJournal(t)
 		p := underLock(t, url, j.env(time.Minute, true), "--ttl", "1s")
@@ -324,6 +331,7 @@ func TestAWrapperThatSleptPastItsLeaseKillsFirst(t *testing.T) {
 
 // A nap within the lease is no reason to end anything.
 func TestAWrapperThatNapsGoesOn(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		j := newJournal(t)
 		p := underLock(t, url, j.env(2500*time.Millisecond, false), "--ttl", "3s")
@@ -338,6 +346,7 @@ func TestAWrapperThatNapsGoesOn(t *testing.T) {
 
 // An operator deletes the lock: the command is told to end at once.
 func TestALockThatIsDeletedEndsTheCommand(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	j := newJournal(t)
 	p := underLock(t, url, j.env(time.Minute, false), "--ttl", "30s")
@@ -354,6 +363,7 @@ func TestALockThatIsDeletedEndsTheCommand(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		hold := func(flags ...string) *testbed.Process {
 			args := append([]string{"locks", "hold", "job", "--backend", url}, flags...)
@@ -390,6 +400,7 @@ func TestHold(t *testing.T) {
 
 // Whoever is told to ignore a signal keeps ignoring it (nohup).
 func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	p := testbed.Command(t, "/bin/sh", "-c", `trap '' HUP; exec "$@"`, "sh", program(t),
 		"lock", "job", "--backend", url, "--", "sh", "-c", `echo ready; read line; echo "$line"`)
@@ -419,6 +430,7 @@ func deleteAll(t *testing.T, url string) {
 
 // Nobody listens any more to what we say. The command is none the worse.
 func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	reader, writer, err := os.Pipe()
 	if err != nil {

@@ -29,7 +29,14 @@ type console struct {
 
 func open(t *testing.T, path string, args ...string) *console {
 	t.Helper()
+	return openWith(t, nil, path, args...)
+}
+
+// openWith is open with more of an environment.
+func openWith(t *testing.T, env []string, path string, args ...string) *console {
+	t.Helper()
 	c := &console{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
 	if c.tty, err = pty.Start(c.cmd); err != nil {
@@ -126,6 +133,7 @@ func lockOn(t *testing.T, url, script string, flags ...string) *console {
 }
 
 func TestTheCommandReadsTheTerminal(t *testing.T) {
+	t.Parallel()
 	c := lockOn(t, backends["etcd"](t), `echo ready; read line; echo "got <$line>"`)
 	c.sees("ready")
 	c.types("hello\r")
@@ -134,6 +142,7 @@ func TestTheCommandReadsTheTerminal(t *testing.T) {
 }
 
 func TestCtrlCReachesTheCommandOnce(t *testing.T) {
+	t.Parallel()
 	c := lockOn(t, backends["etcd"](t), `trap 'echo "heard it"' INT; echo ready; sleep 1; sleep 1; exit 3`)
 	c.sees("ready")
 	c.types(ctrlC)
@@ -144,6 +153,7 @@ func TestCtrlCReachesTheCommandOnce(t *testing.T) {
 }
 
 func TestCtrlCEndsACommandThatDoesNotMind(t *testing.T) {
+	t.Parallel()
 	c := lockOn(t, backends["etcd"](t), `echo ready; exec sleep 60`)
 	c.sees("ready")
 	c.types(ctrlC)
@@ -151,6 +161,7 @@ func TestCtrlCEndsACommandThatDoesNotMind(t *testing.T) {
 }
 
 func TestCtrlCWithoutStdin(t *testing.T) {
+	t.Parallel()
 	c := lockOn(t, backends["etcd"](t), `echo ready; exec sleep 60`, "--no-stdin")
 	c.sees("ready")
 	c.types(ctrlC)
@@ -158,6 +169,7 @@ func TestCtrlCWithoutStdin(t *testing.T) {
 }
 
 func TestCtrlZDoesNotSuspend(t *testing.T) {
+	t.Parallel()
 	c := lockOn(t, backends["etcd"](t), `echo ready; read line; echo "got <$line>"`)
 	c.sees("ready")
 	c.types(ctrlZ)
@@ -168,6 +180,7 @@ func TestCtrlZDoesNotSuspend(t *testing.T) {
 }
 
 func TestCtrlZReleasesOrKills(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	for policy, code := range map[string]int{"release": 143, "kill": 137} {
 		c := lockOn(t, url, `echo ready; exec sleep 60`, "--on-suspend", policy)
@@ -179,6 +192,7 @@ func TestCtrlZReleasesOrKills(t *testing.T) {
 
 // The shell that ran us reads the terminal again, as if nothing had happened.
 func TestTheTerminalIsGivenBack(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	c := open(t, "/bin/sh", "-c", `"$@"; echo "code $?"; read line; echo "shell got <$line>"`, "sh",
 		program(t), "lock", "job", "--backend", url, "--", "sh", "-c", `read line; echo "command got <$line>"; exit 4`)
@@ -193,6 +207,7 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 // A job in the background that wants the terminal waits for it, under the lock;
 // fg gives it to the command.
 func TestABackgroundJobGetsTheTerminalWithFg(t *testing.T) {
+	t.Parallel()
 	url := backends["etcd"](t)
 	c := open(t, "/bin/bash", "--norc", "--noprofile", "-i")
 	c.types("PS1='$ '\r")

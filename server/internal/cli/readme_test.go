@@ -17,6 +17,7 @@ import (
 // The README's program works as it is printed, on the tables that it shows; only the
 // addresses are the servers' of this test. It works again, too.
 func TestTheProgramOfTheReadme(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +64,7 @@ func TestTheProgramOfTheReadme(t *testing.T) {
 // The README's three minutes: a job whose wrapper is stopped past its lease goes
 // on, and what it writes afterwards is refused.
 func TestThreeMinutes(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, url string) {
 		interlock := program(t)
 		job := func(script string) *testbed.Process {

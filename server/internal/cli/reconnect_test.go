@@ -24,6 +24,7 @@ func nobodyAt(t *testing.T) string {
 
 // A backend that restarts, or fails over, is waited for as long as the lock is.
 func TestLockWaitsForABackendThatIsAway(t *testing.T) {
+	t.Parallel()
 	path, addr := program(t), nobodyAt(t)
 	waiting := testbed.Command(t, path, "lock", "job", "--wait", "1m", "--backend", "etcd://"+addr, "--timeout", "300ms", "--", "true")
 	testbed.Eventually(t, "it says that it tries again", patience, func() bool { return strings.Contains(waiting.Stderr(), "; trying again") })

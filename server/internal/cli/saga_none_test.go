@@ -12,6 +12,7 @@ import (
 // Who looks into a journal that is not there is told so, and has made nothing; who looks
 // into one that is needs no right but to read it.
 func TestLookingMakesNoJournal(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(*testing.T) (database, of string, client string, reader []string){
 		"postgres": func(t *testing.T) (string, string, string, []string) {
 			s := testbed.Postgres(t)

@@ -128,6 +128,7 @@ func (s *orders) book(t *testing.T, id string) {
 // Sagas are listed, shown, gone through record by record, and helped by hand, on every
 // backend that keeps a journal.
 func TestSagasByHand(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(*testing.T) string{
 		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
 		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
@@ -268,6 +269,7 @@ func TestSagasByHand(t *testing.T) {
 
 // A journal that is gone for a while ends no watching, and is told of once.
 func TestSagaWatchSurvivesAnInterruption(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(*testing.T) (url string, through *testbed.Proxy){
 		"etcd": func(t *testing.T) (string, *testbed.Proxy) {
 			through := testbed.NewProxy(t, testbed.Etcd(t).Addr())

@@ -21,6 +21,7 @@ import (
 // What schema prints, an administrator applies, twice, and then a role with no other
 // rights has everything that locks, guards, an outbox and a journal need.
 func TestSchemaIsEnough(t *testing.T) {
+	t.Parallel()
 	program(t)
 	ctx := t.Context()
 	enough := func(t *testing.T, url string) {
@@ -96,6 +97,7 @@ func addOne[T any](ctx context.Context, db driver.Beginner[T]) error {
 
 // Wrong names are refused, and parts can be chosen.
 func TestSchemaParts(t *testing.T) {
+	t.Parallel()
 	program(t)
 	run(t, 64, "schema", "oracle")
 	run(t, 64, "schema", "postgres", "--only", "fences")

@@ -26,7 +26,6 @@ func program(t *testing.T) string {
 	if testing.Short() {
 		t.Skip("runs processes and a server: not with -short")
 	}
-	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	return testbed.Go(t, "server/cmd/interlock")
 }
 
@@ -70,15 +69,20 @@ func scripts(t *testing.T, dir string, vars map[string]string) {
 }
 
 func TestLock(t *testing.T) {
+	t.Parallel()
 	for name, start := range backends {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			program(t)
 			scripts(t, "lock", map[string]string{"INTERLOCK_BACKEND": start(t), "KIND": name})
 		})
 	}
 }
 
-func TestDev(t *testing.T) { scripts(t, "dev", nil) }
+func TestDev(t *testing.T) {
+	t.Parallel()
+	scripts(t, "dev", nil)
+}
 
 // exits N COMMAND… runs a command and wants this exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {

@@ -62,6 +62,7 @@ func orderedStream(t *testing.T, db *databases.DB) {
 
 // TestSequence lists and closes holes and dead letters of a stream.
 func TestSequence(t *testing.T) {
+	t.Parallel()
 	program(t)
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

@@ -15,6 +15,7 @@ import (
 // at random. No two commands are ever at work at once, judged by what they
 // wrote themselves. INTERLOCK_SOAK_KILLS sets how many are killed.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	kills := 6
 	if text := os.Getenv("INTERLOCK_SOAK_KILLS"); text != "" {
 		var err error

@@ -36,6 +36,7 @@ func unsafeIn(s string) error {
 }
 
 func TestTextsAreSafe(t *testing.T) {
+	t.Parallel()
 	err := errors.New(hostile)
 	for name, text := range map[string]text{
 		"line":   line("%s %v %v %-80s %q %[1]s\n", hostile, hostile, err, hostile, hostile),
@@ -57,6 +58,7 @@ func TestTextsAreSafe(t *testing.T) {
 }
 
 func TestCommandsAreQuoted(t *testing.T) {
+	t.Parallel()
 	for word, quoted := range map[string]string{
 		"order/42": "order/42", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "`id`": "'`id`'", "a\nb'": `$'a\nb\''`,
 	} {
@@ -76,6 +78,7 @@ func TestCommandsAreQuoted(t *testing.T) {
 // Whatever is written below the texts, in pieces of any size, has no control
 // characters.
 func TestTheTerminalIsSafe(t *testing.T) {
+	t.Parallel()
 	for size := 1; size < len(hostile); size++ {
 		var b strings.Builder
 		w := &terminal{out: &b}
@@ -98,6 +101,7 @@ func TestTheTerminalIsSafe(t *testing.T) {
 // Only text.go and output.go make texts of strings, and write: a command that
 // prints what others wrote cannot go around them.
 func TestNobodyElseMakesTexts(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

@@ -19,6 +19,7 @@ import (
 
 // TestTokens: a base that no guard accepts is refused, repaired, and moved to.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	program(t)
 	server, left := testbed.Etcd(t), testbed.Etcd(t)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Logger: zap.NewNop()})

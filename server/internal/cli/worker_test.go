@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(workFile); file != "" {
 		os.Exit(work(file))
 	}
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // what the programs under test inherit
 	goleak.VerifyTestMain(m)
 }
 
@@ -205,6 +206,7 @@ func overlaps(entries []entry) error {
 }
 
 func TestOverlapsFindsThem(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		tokens string
 		clean  bool

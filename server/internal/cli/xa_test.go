@@ -84,6 +84,7 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 // What is in doubt is listed with its age, and decided by hand; it then ends so
 // everywhere. What is decided is not overruled, and what is not there is told.
 func TestXAByHand(t *testing.T) {
+	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
 	pgURL := testbed.Postgres(t, "-c", "max_prepared_transactions=10").URL()
 	server := testbed.MariaDB(t)
@@ -160,6 +161,7 @@ func TestXAByHand(t *testing.T) {
 
 // The laboratory says what three-phase commit is, and is not.
 func TestLabCommit(t *testing.T) {
+	t.Parallel()
 	out, _ := run(t, 0, "lab", "commit")
 	for _, want := range []string{"6n", "4n", "register", "blocks"} {
 		if !strings.Contains(out, want) {
