@@ -30,6 +30,7 @@ func releaseAll(t testing.TB, d *Driver, requests []driver.Request) {
 
 // TestSeveralNamesCostOneRequest, and one for each release. A refusal is one.
 func TestSeveralNamesCostOneRequest(t *testing.T) {
+	t.Parallel()
 	var count counter
 	d := open(t, dial(t, serverFor(t).Addr(), count.on), nil)
 	const rounds = 50
@@ -58,6 +59,7 @@ func TestSeveralNamesCostOneRequest(t *testing.T) {
 
 // TestNamesThatLieInsideEachOther would have no order in the outer one's line.
 func TestNamesThatLieInsideEachOther(t *testing.T) {
+	t.Parallel()
 	var count counter
 	d := open(t, dial(t, serverFor(t).Addr(), count.on), &Options{RawNames: true})
 	before := count.n.Load()
@@ -78,6 +80,7 @@ func TestNamesThatLieInsideEachOther(t *testing.T) {
 
 // TestServerThatAllowsFewerOperations: its refusal says so, and leaves nothing.
 func TestServerThatAllowsFewerOperations(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync", "--max-txn-ops=4")
 	client := dial(t, server.Addr())
 	d := open(t, client, &Options{Prefix: "locks/"})
@@ -100,6 +103,7 @@ func TestServerThatAllowsFewerOperations(t *testing.T) {
 
 // TestSeveralNamesStoreTheBaseOfTheirTime: another session raises it between.
 func TestSeveralNamesStoreTheBaseOfTheirTime(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, nil)
 	for i := range 20 {
@@ -129,6 +133,7 @@ func mustBase(t testing.TB, client *clientv3.Client, ahead time.Duration) int64 
 // TestSeveralNamesAfterTheSessionEnded: what the owners left under the last one
 // does not bar their own way.
 func TestSeveralNamesAfterTheSessionEnded(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, nil)
 	all := askFor("o", "a", "b")
@@ -157,6 +162,7 @@ func TestSeveralNamesAfterTheSessionEnded(t *testing.T) {
 // TestSeveralNamesGivenUpLate: the requests of a caller who was cancelled, and who
 // released, must not leave anything behind when they arrive.
 func TestSeveralNamesGivenUpLate(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	path := testbed.NewProxy(t, server.Addr())
 	operator := dial(t, server.Addr())

@@ -31,6 +31,7 @@ func mustBreak(t *testing.T, d *Driver, b driver.Break) driver.Broken {
 // TestBreakOfAForeignHolder: as the Inspector shows one that came by way of the
 // Go package concurrency, also before one of ours and before another foreign one.
 func TestBreakOfAForeignHolder(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), &Options{Prefix: "locks/"})
@@ -84,6 +85,7 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 
 // TestBreakLeavesDataAlone: a key without a lease is no lock's.
 func TestBreakLeavesDataAlone(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, nil)
 	mustPut(t, client, "n/data", "precious")
@@ -103,6 +105,7 @@ func TestBreakLeavesDataAlone(t *testing.T) {
 // TestBreakWhileTheHolderChanges: between the look and the deletion another one
 // came to hold, who is spared.
 func TestBreakWhileTheHolderChanges(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	d := open(t, dial(t, server.Addr()), nil)
 	former, next := ask("n", "former"), ask("n", "next")
@@ -129,6 +132,7 @@ func TestBreakWhileTheHolderChanges(t *testing.T) {
 // TestBreaksAreBounded: the oldest go when there are too many, and of others'
 // names none.
 func TestBreaksAreBounded(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, &Options{Prefix: "p/"})
 	for i := range maxBreaks + 3 {
@@ -152,6 +156,7 @@ func TestBreaksAreBounded(t *testing.T) {
 
 // TestBreaksOfNamesThatBeginAlike are told apart.
 func TestBreaksOfNamesThatBeginAlike(t *testing.T) {
+	t.Parallel()
 	d := open(t, dial(t, serverFor(t).Addr()), nil)
 	for _, name := range []string{"a", "a:0000000000000000001", "a:b"} {
 		mustAcquire(t, d, ask(name, "me"))
@@ -165,6 +170,7 @@ func TestBreaksOfNamesThatBeginAlike(t *testing.T) {
 }
 
 func TestBreakCostsTwoRequests(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	var count counter
 	d := open(t, dial(t, server.Addr(), count.on), nil)
@@ -178,6 +184,7 @@ func TestBreakCostsTwoRequests(t *testing.T) {
 
 // TestBreakOfAnUnreadableRecord is told, not skipped.
 func TestBreakOfAnUnreadableRecord(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, nil)
 	mustPut(t, client, "interlock.break:n:0000000000000000001", "nonsense")

@@ -13,6 +13,7 @@ import (
 // TestUncontendedCostsTwoRequests counts every request of the client over many
 // acquires and releases in a row.
 func TestUncontendedCostsTwoRequests(t *testing.T) {
+	t.Parallel()
 	var count counter
 	d := open(t, dial(t, serverFor(t).Addr(), count.on), &Options{TTL: time.Second})
 	rounds := 0
@@ -31,6 +32,7 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 // TestRefusalCostsOneRequest: a request that does not wait, and one that was
 // never made.
 func TestRefusalCostsOneRequest(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	var count counter
 	d := open(t, dial(t, server.Addr(), count.on), nil)
@@ -93,6 +95,7 @@ func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 // TestHandOverIsAFewCommits: from one process to another, against the time of a
 // bare write, measured in turns.
 func TestHandOverIsAFewCommits(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t) // with its durability
 	writer := dial(t, server.Addr())
 	a, b := open(t, dial(t, server.Addr()), nil), open(t, dial(t, server.Addr()), nil)

@@ -35,6 +35,7 @@ func ahead(d time.Duration) *Options {
 
 // TestBaseFollowsTheClockOfTheSession, and does not go back with it.
 func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	now := time.Now().Add(2 * time.Hour)
 	clock := func() time.Time { return now }
@@ -57,6 +58,7 @@ func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
 // TestTokenOfAWaiterDoesNotChange when the base is raised behind it, and the
 // one behind it is still above it.
 func TestTokenOfAWaiterDoesNotChange(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	a := open(t, dial(t, server.Addr()), nil)
 	holder, waiter := ask("n", "holder"), ask("n", "waiter")
@@ -83,6 +85,7 @@ func TestTokenOfAWaiterDoesNotChange(t *testing.T) {
 
 // TestBaseThatFellIsRaised: deleted, or lowered by hand.
 func TestBaseThatFellIsRaised(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), nil)
@@ -111,6 +114,7 @@ func TestBaseThatFellIsRaised(t *testing.T) {
 
 // TestTokensAndRevisionsAreConverted, also after the base was raised.
 func TestTokensAndRevisionsAreConverted(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	d := open(t, dial(t, server.Addr()), nil)
 	r := ask("n", "me")
@@ -151,6 +155,7 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 // TestStaleBaseIsNotUsed: a session that does not hear that the base was raised
 // must not grant below what others granted since.
 func TestStaleBaseIsNotUsed(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -165,6 +170,7 @@ func TestStaleBaseIsNotUsed(t *testing.T) {
 
 // TestManyOpenAtOnce, each with a client and a session of its own.
 func TestManyOpenAtOnce(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	const many = 100
 	clients := make([]*clientv3.Client, many)
@@ -194,6 +200,7 @@ func TestManyOpenAtOnce(t *testing.T) {
 
 // TestManyProcessesOpenAtOnce: this test binary, several times.
 func TestManyProcessesOpenAtOnce(t *testing.T) {
+	t.Parallel()
 	if addr := os.Getenv("INTERLOCK_TEST_OPEN"); addr != "" {
 		token(t, open(t, dial(t, addr), nil), "n", filepath.Base(t.TempDir()))
 		return
@@ -215,6 +222,7 @@ func TestManyProcessesOpenAtOnce(t *testing.T) {
 // TestClockOfOneClient: one that is dated years ahead raises nothing, and everybody
 // else opens and is granted tokens that guards accept.
 func TestClockOfOneClient(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	first := open(t, dial(t, server.Addr()), nil)
 	_, err := Open(t.Context(), dial(t, server.Addr()), ahead(5*365*24*time.Hour))
@@ -232,6 +240,7 @@ func TestClockOfOneClient(t *testing.T) {
 // TestImplausibleBase is refused by those who open and those who are open, until it
 // is repaired on record.
 func TestImplausibleBase(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), nil)
@@ -262,6 +271,7 @@ func TestImplausibleBase(t *testing.T) {
 
 // TestTokensAfterAMove are above those of the system that was left.
 func TestTokensAfterAMove(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
 	if err != nil {

@@ -41,6 +41,7 @@ func known(d *Driver) int {
 // TestFailedReleaseIsForgotten once its key is gone, or the session with it,
 // although nobody repeats the release.
 func TestFailedReleaseIsForgotten(t *testing.T) {
+	t.Parallel()
 	for how, so := range map[string]func(t *testing.T, d *Driver, deletes *failingDeletes, operator *clientv3.Client){
 		"its key is deleted at a heartbeat": func(_ *testing.T, _ *Driver, deletes *failingDeletes, _ *clientv3.Client) {
 			deletes.left.Store(0)
@@ -87,6 +88,7 @@ func TestFailedReleaseIsForgotten(t *testing.T) {
 // The first answer says that the place is gone, and the same owner asking again
 // gets a new one, whether or not the key was deleted meanwhile.
 func TestForeignValueGivesWay(t *testing.T) {
+	t.Parallel()
 	for how, failures := range map[string]int64{"while it stands": 1, "when it was deleted": 0} {
 		t.Run(how, func(t *testing.T) {
 			server := serverFor(t)
@@ -118,6 +120,7 @@ func TestForeignValueGivesWay(t *testing.T) {
 // TestLateWordOfADeletedValue: an answer from before our deletion of a foreign
 // value arrives when the owner has asked again. It does not count.
 func TestLateWordOfADeletedValue(t *testing.T) {
+	t.Parallel()
 	d := &Driver{ctx: t.Context(), contenders: map[identity]*contender{}}
 	s := d.sessionOf(0, &clientv3.LeaseGrantResponse{})
 	defer s.cancel()

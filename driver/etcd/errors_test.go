@@ -11,6 +11,7 @@ import (
 
 // TestNobodyListens: a request that found no connection was not sent.
 func TestNobodyListens(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t)
 	d := open(t, dial(t, server.Addr()), nil)
 	token(t, d, "n", "warm")
@@ -26,6 +27,7 @@ func TestNobodyListens(t *testing.T) {
 // TestOwnBoundIsNotTheCallers: what etcd does not answer within a bound of the
 // driver's does not match the caller's deadline.
 func TestOwnBoundIsNotTheCallers(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t)
 	d := open(t, dial(t, server.Addr()), nil)
 	d.pace.request = 1 // nanosecond: no request is answered in time

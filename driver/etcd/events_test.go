@@ -11,6 +11,7 @@ import (
 // TestNoWaitingAfterAnError: the place is left behind, and changes while nobody
 // asks. Who asks again is told of it.
 func TestNoWaitingAfterAnError(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	d, operator := open(t, dial(t, server.Addr()), nil), dial(t, server.Addr())
 	mustPut(t, operator, "n/first", "")
@@ -59,6 +60,7 @@ func acquiring(t *testing.T, d *Driver, r request) <-chan outcome {
 // TestNoLossAfterAnError: a holder that asked again and got an error is told
 // nothing more.
 func TestNoLossAfterAnError(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	d, operator := open(t, dial(t, server.Addr()), nil), dial(t, server.Addr())
 	r, witness := ask("n", "me"), ask("m", "witness")
@@ -79,6 +81,7 @@ func TestNoLossAfterAnError(t *testing.T) {
 
 // TestNoWaitingAfterRelease, also while its outcome is not known.
 func TestNoWaitingAfterRelease(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())

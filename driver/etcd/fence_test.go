@@ -21,6 +21,7 @@ import (
 )
 
 func TestFence(t *testing.T) {
+	t.Parallel()
 	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
 		server := serverFor(t)
 		return &store{Server: paths.New[driver.Fence](server), operator: dial(t, server.Addr())}
@@ -107,6 +108,7 @@ func write(key, value string) driver.Write { return driver.Write{Key: key, Value
 // TestFenceLimits: what etcd cannot do in one transaction is refused whole, and
 // nothing but data is written.
 func TestFenceLimits(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	f := NewFence(client, "p/")
 	raise := driver.Raise{Resource: "r", Token: tok(t, 10, 0)}
@@ -141,6 +143,7 @@ func TestFenceLimits(t *testing.T) {
 
 // TestFenceGoesByItsClock: etcd lends none.
 func TestFenceGoesByItsClock(t *testing.T) {
+	t.Parallel()
 	f := NewFence(dial(t, serverFor(t).Addr()), "")
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	f.now = func() time.Time { return now }
@@ -173,6 +176,7 @@ func intercepted(told func(method string)) func(*clientv3.Config) {
 
 // TestFenceOneRequestPerEnter, also when it refuses.
 func TestFenceOneRequestPerEnter(t *testing.T) {
+	t.Parallel()
 	var count counter
 	f := NewFence(dial(t, serverFor(t).Addr(), count.on), "")
 	for i, counterOf := range []int64{4, 5, 3} {
@@ -186,6 +190,7 @@ func TestFenceOneRequestPerEnter(t *testing.T) {
 
 // TestFenceKeepsOutOfLocks: marks stand in no lock's line, whatever the names.
 func TestFenceKeepsOutOfLocks(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	f := NewFence(client, "")
 	d := open(t, client, &Options{RawNames: true})
@@ -206,6 +211,7 @@ func TestFenceKeepsOutOfLocks(t *testing.T) {
 
 // TestFenceMarkThatIsNone is reported, not overwritten.
 func TestFenceMarkThatIsNone(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	f := NewFence(client, "")
 	mustPut(t, client, "interlock.fence:r", "something else that is longer than digits")

@@ -78,6 +78,7 @@ func (h *hints) count(name string) (n int) {
 // TestHintsCostNothing: a Watch needs no request and no goroutine of the
 // driver's, and neither does what it tells.
 func TestHintsCostNothing(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	var count counter
 	d, other := open(t, dial(t, server.Addr(), count.on), nil), open(t, dial(t, server.Addr()), nil)
@@ -99,6 +100,7 @@ func TestHintsCostNothing(t *testing.T) {
 // TestHintsWithoutTheWatch: if it falls silent while nobody has a lock here,
 // that is noticed, and those who listen look again.
 func TestHintsWithoutTheWatch(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -120,6 +122,7 @@ func TestHintsWithoutTheWatch(t *testing.T) {
 
 // TestHintsOverALostSession: another is opened by itself.
 func TestHintsOverALostSession(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), &Options{TTL: 2 * time.Second})
@@ -138,6 +141,7 @@ func TestHintsOverALostSession(t *testing.T) {
 // TestHintsOfNestedNames: a contender of another client stands in every lock
 // above it.
 func TestHintsOfNestedNames(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	raw := open(t, dial(t, server.Addr()), &Options{RawNames: true})
@@ -148,6 +152,7 @@ func TestHintsOfNestedNames(t *testing.T) {
 
 // TestSlowListenerIsToldOfAll: names that nobody takes are not kept for ever.
 func TestSlowListenerIsToldOfAll(t *testing.T) {
+	t.Parallel()
 	l := &listener{prefix: "n", pending: map[string]bool{}, told: make(chan struct{}, 1)}
 	l.add("n too early")
 	if names := l.take(); len(names) != 0 {

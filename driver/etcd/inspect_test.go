@@ -11,6 +11,7 @@ import (
 // TestLocksPages: more keys than one request reads, in the byte order of names
 // although keys are escaped, without what is no lock.
 func TestLocksPages(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), nil)
@@ -54,6 +55,7 @@ func TestLocksPages(t *testing.T) {
 }
 
 func TestLockShowsWhatIsThere(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	now := time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)

@@ -75,6 +75,7 @@ func drive(ctx context.Context, at *crash.Points, args []string) error {
 // TestJournalCrashes: a process that is killed between any two writes, once or twice,
 // leaves a transaction that the next one brings to its end, with every record once.
 func TestJournalCrashes(t *testing.T) {
+	t.Parallel()
 	addr := serverFor(t).Addr()
 	client := dial(t, addr)
 	crash.Twice(t, "driver", func(tb testing.TB) crash.Scene {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestJournal(t *testing.T) {
+	t.Parallel()
 	drivertest.RunJournal(t, drivertest.JournalHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.JournalBackend {
 			var extra []string
@@ -47,6 +48,7 @@ func (l ledger) Faults() drivertest.Faults { return l.Server }
 
 // TestAppendCostsOneRequest, and so does a group of them.
 func TestAppendCostsOneRequest(t *testing.T) {
+	t.Parallel()
 	var count counter
 	j := NewJournal(dial(t, serverFor(t).Addr(), count.on), "")
 	due := time.Now()
@@ -68,6 +70,7 @@ func TestAppendCostsOneRequest(t *testing.T) {
 // TestRipeCostsOneRequest for as many shards as a journal has by default, and one more for
 // each 128 beyond.
 func TestRipeCostsOneRequest(t *testing.T) {
+	t.Parallel()
 	var count counter
 	j := NewJournal(dial(t, serverFor(t).Addr(), count.on), "")
 	for shards, want := range map[int]int64{0: 0, 1: 1, 64: 1, 128: 1, 129: 2, 300: 3} {
@@ -86,6 +89,7 @@ func TestRipeCostsOneRequest(t *testing.T) {
 // TestEntriesThatWereLeft: due times that a transaction has had are not in the way,
 // and go when they have passed.
 func TestEntriesThatWereLeft(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	j := NewJournal(client, "p/")
 	now := time.Now().Truncate(time.Second)
@@ -128,6 +132,7 @@ func TestEntriesThatWereLeft(t *testing.T) {
 // TestForgetLeavesNothing of ended transactions, not in the due index either, whatever they
 // were due; and it takes away what earlier versions have left there, a page a call.
 func TestForgetLeavesNothing(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	var count counter

@@ -9,6 +9,7 @@ import (
 )
 
 func TestNamesAreEscapedInjectively(t *testing.T) {
+	t.Parallel()
 	names := []string{"a", "a/b", "a/", "/a", "/", "//", "a%2Fb", "a%252Fb", "%", "%25", "a%b", "a-b", "\x00", "\xff"}
 	for _, prefix := range []string{"", "locks/"} {
 		l := layout{prefix: prefix}
@@ -34,6 +35,7 @@ func TestNamesAreEscapedInjectively(t *testing.T) {
 }
 
 func TestPlainNamesAreThoseOfOtherClients(t *testing.T) {
+	t.Parallel()
 	if got := (layout{}).line("nightly"); got != "nightly/" {
 		t.Fatal(got)
 	}
@@ -43,6 +45,7 @@ func TestPlainNamesAreThoseOfOtherClients(t *testing.T) {
 }
 
 func TestKeysThatAreNoContenders(t *testing.T) {
+	t.Parallel()
 	l := layout{prefix: "p/"}
 	for _, key := range []string{"p/interlock.base", "p/x", "q/a/1", "p//1", "p/a/b/1", "p/a%/1"} {
 		if name, ok := l.name(key); ok {
@@ -73,6 +76,7 @@ func FuzzName(f *testing.F) {
 }
 
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []time.Duration{-1, time.Millisecond, 999 * time.Millisecond, 25 * time.Hour} {
 		if _, err := Open(t.Context(), nil, &Options{TTL: bad}); interlock.Kind(err) != interlock.Bug {
 			t.Errorf("TTL %v: %v", bad, err)
@@ -89,6 +93,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestNamesThatAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, n := range []string{"", string(make([]byte, 513))} {
 		if err := checkName("acquire", n); !errors.Is(err, interlock.ErrName) {
 			t.Errorf("%d bytes: %v", len(n), err)

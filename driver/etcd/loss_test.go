@@ -16,6 +16,7 @@ import (
 // TestLossIsToldWithoutTheWatch: the bound of Guarantees.Blind holds when the
 // watch is dead and everything else works.
 func TestLossIsToldWithoutTheWatch(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -42,6 +43,7 @@ func TestLossIsToldWithoutTheWatch(t *testing.T) {
 // TestWatchIsOpenedAnew after it fell silent, and then hand-overs are pushed
 // again.
 func TestWatchIsOpenedAnew(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -70,6 +72,7 @@ func TestWatchIsOpenedAnew(t *testing.T) {
 // TestCompactionDuringAnOutage: the watch cannot be resumed, so that what
 // happened must be read: a loss, and a grant.
 func TestCompactionDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
@@ -97,6 +100,7 @@ func TestCompactionDuringAnOutage(t *testing.T) {
 // TestRevokedLeaseEndsTheSession: every claim is told, every waiter is told to
 // ask again, and what comes then is a new session with a higher token.
 func TestRevokedLeaseEndsTheSession(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), nil)
@@ -139,6 +143,7 @@ func replaced(d *Driver, lease clientv3.LeaseID) bool {
 // TestTimeRunsFromSending: with a path that takes 400 ms each way, no more than
 // the TTL less drift less the way there and back ever remains.
 func TestTimeRunsFromSending(t *testing.T) {
+	t.Parallel()
 	const way, ttl = 400 * time.Millisecond, 4 * time.Second
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
@@ -168,6 +173,7 @@ func TestTimeRunsFromSending(t *testing.T) {
 // TestAnotherStoreIsNoticed by its revisions, by the first request that reaches
 // it: what was known of the old one is dropped.
 func TestAnotherStoreIsNoticed(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t)
 	client := dial(t, server.Addr())
 	d := open(t, client, nil)
@@ -203,6 +209,7 @@ func TestAnotherStoreIsNoticed(t *testing.T) {
 // TestReleaseThatFailedIsCarriedOn: nobody repeats it, and yet the key goes,
 // although the session lives on.
 func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
@@ -227,6 +234,7 @@ func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 // TestGhostIsRemoved: a request that was given up is carried out late. Its key
 // would stand in line for as long as the session lives.
 func TestGhostIsRemoved(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	d, operator := open(t, dial(t, server.Addr()), nil), dial(t, server.Addr())
 	r := ask("n", "me")
@@ -240,6 +248,7 @@ func TestGhostIsRemoved(t *testing.T) {
 
 // TestGhostBehindADeadWatchIsRemoved: the same when no event tells of it.
 func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -258,6 +267,7 @@ func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 // TestRewrittenKeyGivesNoToken: a value without a base has no token, and the
 // place is taken anew.
 func TestRewrittenKeyGivesNoToken(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
@@ -277,6 +287,7 @@ func TestRewrittenKeyGivesNoToken(t *testing.T) {
 // TestCloseLeavesNothing: no lease if nothing was held, and with something held
 // the waiters are gone and the claim is left to expire.
 func TestCloseLeavesNothing(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	idle := open(t, dial(t, server.Addr()), nil)

@@ -33,6 +33,7 @@ func told(effects []effect) string {
 }
 
 func TestLine(t *testing.T) {
+	t.Parallel()
 	type step struct {
 		do   func(*line) []effect
 		want string
@@ -116,6 +117,7 @@ func TestLine(t *testing.T) {
 }
 
 func TestLineWithTwoOfOurs(t *testing.T) {
+	t.Parallel()
 	l := newLine()
 	l.join("me")
 	l.join("too")
@@ -139,6 +141,7 @@ func TestLineWithTwoOfOurs(t *testing.T) {
 // "granted" only of one that was first at some revision that it has heard of,
 // and in the end must know what the store knows.
 func TestLineAgreesWithTheStore(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3000) {
 		h := newHistory(rand.New(rand.NewPCG(seed, 7)))
 		l := newLine()

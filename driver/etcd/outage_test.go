@@ -14,6 +14,7 @@ import (
 
 // TestOutagesLeaveNoCandidateBehind by way of etcd.
 func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
+	t.Parallel()
 	p := paths.New[driver.Fenced](testbed.Etcd(t))
 	const outage = suiteTTL + time.Second
 	electtest.Outages(t, electtest.World{

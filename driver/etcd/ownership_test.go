@@ -18,6 +18,7 @@ import (
 
 // TestOwnership: keys have one owner at a time by way of etcd.
 func TestOwnership(t *testing.T) {
+	t.Parallel()
 	owntest.Run(t, nil, func(t *testing.T) owntest.World {
 		server := testbed.Etcd(t, "--unsafe-no-fsync")
 		p := paths.New[driver.Fenced](server)
@@ -48,6 +49,7 @@ func TestOwnership(t *testing.T) {
 
 // TestMoveTimes measures planned moves, for docs/performance.md: it reports only.
 func TestMoveTimes(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("INTERLOCK_BENCH") != "full" {
 		t.Skip("it measures: set INTERLOCK_BENCH=full")
 	}

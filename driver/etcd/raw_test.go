@@ -4,6 +4,7 @@ import "testing"
 
 // TestRawNamesNest: what Options.RawNames says it costs, and escaping saves.
 func TestRawNamesNest(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	raw := open(t, dial(t, server.Addr()), &Options{RawNames: true})
 	inner := ask("a/b", "inner")
@@ -24,6 +25,7 @@ func TestRawNamesNest(t *testing.T) {
 
 // TestEmptyAndFullPrefixAreApart: a namespace sees nothing of another.
 func TestEmptyAndFullPrefixAreApart(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	for _, prefix := range []string{"", "one/", "two/"} {
 		d := open(t, dial(t, server.Addr()), &Options{Prefix: prefix})

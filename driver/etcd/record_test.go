@@ -35,6 +35,7 @@ func reasons(t *testing.T, client *clientv3.Client, prefix string) (all []string
 // TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords: each time there is none, which
 // looks the same.
 func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	f := NewFence(client, "p/")
 	var want []string
@@ -67,6 +68,7 @@ func between(do func(ctx context.Context)) func(*clientv3.Config) {
 // TestRebasesThatSawTheSameStoreKeepBothRecords: both find no mark, one sets it,
 // it is deleted, and the other goes on.
 func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
 	fast := NewFence(operator, "p/")
@@ -86,6 +88,7 @@ func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
 
 // TestRebaseOfAMarkThatMoved replaces, and records, the mark that it moved to.
 func TestRebaseOfAMarkThatMoved(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	fast := NewFence(dial(t, server.Addr()), "p/")
 	raised := tok(t, 12, 0)

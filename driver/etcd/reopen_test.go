@@ -20,6 +20,7 @@ import (
 // TestLineAfterAGap: what was missed is made up for by a snapshot that is young
 // enough, also if changes are heard before it comes, and by no other.
 func TestLineAfterAGap(t *testing.T) {
+	t.Parallel()
 	l := newLine()
 	l.join("me")
 	for i, step := range []struct {
@@ -52,6 +53,7 @@ func TestLineAfterAGap(t *testing.T) {
 // that breaks and misses events. Each time it is opened anew the line is read
 // once, and events come before that answer does.
 func TestLineAgreesWithTheStoreAcrossGaps(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3000) {
 		h := newHistory(rand.New(rand.NewPCG(seed, 11)))
 		heard := h.deliverWithGaps(t)
@@ -155,6 +157,7 @@ func holdBack() *heldBackAnswer {
 // TestWhatABrokenWatchMissedIsRead: a holder left and a claim was lost while the
 // watch was broken, and somebody joins both lines while they are read.
 func TestWhatABrokenWatchMissedIsRead(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	answer := holdBack()
 	client, operator := dial(t, server.Addr(), answer.on), dial(t, server.Addr())
@@ -203,6 +206,7 @@ func heardOf(d *Driver, rev int64) bool {
 // and only then its answer comes, before the lines are read. The claim is granted
 // nevertheless.
 func TestAnswerFromBeforeTheGap(t *testing.T) {
+	t.Parallel()
 	for _, noWait := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noWait=%v", noWait), func(t *testing.T) {
 			server := serverFor(t)

@@ -13,6 +13,7 @@ import (
 // TestStoreThatWentBackEndsTheSession: an answer from before what is known comes
 // from another store, such as a restored backup in which the lease still lives.
 func TestStoreThatWentBackEndsTheSession(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -46,6 +47,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 // TestPlaceOfAnOutdatedSessionIsRemoved: time ran out here while etcd still
 // keeps the lease, and the owner asks again. Its old key would stand before it.
 func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	operator := dial(t, server.Addr())

@@ -58,6 +58,7 @@ func newShapes(t *testing.T, p *paths.Server[driver.Fenced], fence *Fence) *shap
 // TestShapesUnderLoad: readers never meet a writer, permits never exceed their
 // number, and no order of names deadlocks.
 func TestShapesUnderLoad(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
 	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -124,6 +125,7 @@ func TestShapesUnderLoad(t *testing.T) {
 // TestShapesOutliveTheirHolders: a writer that was cut off does not write while
 // others read, and its process's permit is somebody else's.
 func TestShapesOutliveTheirHolders(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
 	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -168,6 +170,7 @@ func TestShapesOutliveTheirHolders(t *testing.T) {
 
 // TestCostOfShapes counts every request of the client.
 func TestCostOfShapes(t *testing.T) {
+	t.Parallel()
 	var count counter
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
 	d := open(t, dial(t, server.Addr(), count.on), &Options{TTL: time.Minute})

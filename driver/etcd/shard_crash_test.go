@@ -70,6 +70,7 @@ func payment(tb testing.TB, addr string, client *clientv3.Client) crash.Scene {
 // TestShardCrashes: a process that is killed between any two requests of a transfer
 // leaves it to the next one, which pays once; some of those are killed too.
 func TestShardCrashes(t *testing.T) {
+	t.Parallel()
 	addr := serverFor(t).Addr()
 	client := dial(t, addr)
 	points := crash.Once(t, "shard", func(tb testing.TB) crash.Scene { return payment(tb, addr, client) })

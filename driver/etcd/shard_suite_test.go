@@ -13,6 +13,7 @@ import (
 )
 
 func TestShardParticipant(t *testing.T) {
+	t.Parallel()
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
 			var extra []string

@@ -19,6 +19,7 @@ import (
 // TestShardReservesAndPosts: nothing of a branch is seen before it is committed but
 // what it reserves, and nothing is left of one that is rolled back.
 func TestShardReservesAndPosts(t *testing.T) {
+	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "p/")
 	mustDo(t, s, "seed", add(t, 100, "alice", "bob"))
 	for transaction, end := range map[string]func(context.Context, driver.XID) error{"back": s.Rollback, "on": s.Commit} {
@@ -82,6 +83,7 @@ func TestShardReservesAndPosts(t *testing.T) {
 // TestShardConflicts: who changes what another reads or changes votes no, and is told
 // who it was.
 func TestShardConflicts(t *testing.T) {
+	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
 	mustDo(t, s, "seed", add(t, 100, "x", "y"))
 	writes, reads := add(t, 1, "x"), look(t, "x")
@@ -117,6 +119,7 @@ func TestShardConflicts(t *testing.T) {
 
 // TestShardSeesOneInstant: a branch reads all of the shard as it was at its first read.
 func TestShardSeesOneInstant(t *testing.T) {
+	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
 	mustDo(t, s, "seed", add(t, 100, "x", "y"))
 	p := begun(t, s, "t", func(b *ShardBranch) {
@@ -134,6 +137,7 @@ func TestShardSeesOneInstant(t *testing.T) {
 // TestShardWriteSkew: of two transactions that read on one shard what the other one
 // changes there, over two shards, one is refused in whatever order they are prepared.
 func TestShardWriteSkew(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	// The order in which 0 and 1 prepare; each first where it reads, then where it writes.
 	for n, order := range [][]int{{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0}, {1, 0, 0, 1}, {1, 0, 1, 0}, {1, 1, 0, 0}} {
@@ -164,6 +168,7 @@ func TestShardWriteSkew(t *testing.T) {
 // TestShardEndsOnce: every order of Prepare, Commit and Rollback has the outcome of
 // the first end, and the other one is told that it is not so.
 func TestShardEndsOnce(t *testing.T) {
+	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
 	const done, heuristic, refused = "done", "heuristic", "refused"
 	for i, c := range []struct{ calls, want string }{
@@ -219,6 +224,7 @@ func TestShardEndsOnce(t *testing.T) {
 // TestShardReadOnly: a branch that did nothing needs no second phase, and one that
 // read does.
 func TestShardReadOnly(t *testing.T) {
+	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
 	if vote, err := begun(t, s, "nothing", func(*ShardBranch) {}).Prepare(bounded(t)); vote != driver.VoteReadOnly || err != nil {
 		t.Fatalf("voted %v: %v", vote, err)
@@ -230,6 +236,7 @@ func TestShardReadOnly(t *testing.T) {
 
 // TestShardOverdraft: no amount makes a balance negative, or more than a number holds.
 func TestShardOverdraft(t *testing.T) {
+	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
 	p := begun(t, s, "t", func(b *ShardBranch) {
 		for _, c := range []struct {
@@ -305,6 +312,7 @@ func TestShardLimits(t *testing.T) {
 // TestShardForgets what ended long ago, and nothing else, and lets no branch in that
 // might have been forgotten.
 func TestShardForgets(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s := NewShard(client, "")
 	clock := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -345,6 +353,7 @@ func TestShardForgets(t *testing.T) {
 
 // TestShardForgetsInPages: more than one transaction of etcd removes at once.
 func TestShardForgetsInPages(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s := NewShard(client, "")
 	const all = 2*forgetPage + 3
@@ -361,6 +370,7 @@ func TestShardForgetsInPages(t *testing.T) {
 
 // TestShardListsAll that is in doubt, over pages, and only its own.
 func TestShardListsAll(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s, other := NewShard(client, "a/"), NewShard(client, "b/")
 	const all = shardPage + 10
@@ -380,6 +390,7 @@ func TestShardListsAll(t *testing.T) {
 
 // TestShardCosts what it says.
 func TestShardCosts(t *testing.T) {
+	t.Parallel()
 	var count counter
 	client := dial(t, serverFor(t).Addr(), count.on)
 	s := NewShard(client, "")
@@ -418,6 +429,7 @@ func TestShardCosts(t *testing.T) {
 // TestShardCompaction: a branch that is older than etcd's memory is told to begin
 // again, and one that has all it needs goes on.
 func TestShardCompaction(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s := NewShard(client, "")
 	mustDo(t, s, "seed", add(t, 10, "x", "y"))
@@ -436,6 +448,7 @@ func TestShardCompaction(t *testing.T) {
 
 // TestShardBadInput: a clear error, and nothing lost.
 func TestShardBadInput(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s := NewShard(client, "")
 	ended, stop := context.WithCancel(t.Context())
@@ -493,6 +506,7 @@ func TestShardBadInput(t *testing.T) {
 
 // TestShardNames: names are bytes, and none is taken for another.
 func TestShardNames(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s := NewShard(client, "")
 	names := []string{"a", "a/", "a/b", "a%2Fb", "%", "\x00", "a\x00", "\xff\xfe", "é", "shard/t", " "}

@@ -19,6 +19,7 @@ import (
 )
 
 func TestValues(t *testing.T) {
+	t.Parallel()
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
 			var extra []string
@@ -102,6 +103,7 @@ func mustPutValue(t *testing.T, v *Values, token interlock.Token, data string) {
 }
 
 func TestPutCostsOneRequest(t *testing.T) {
+	t.Parallel()
 	var count counter
 	v := NewValues(dial(t, serverFor(t).Addr(), count.on), "")
 	before := count.n.Load()
@@ -115,6 +117,7 @@ func TestPutCostsOneRequest(t *testing.T) {
 
 // TestWatchOfAValueThatWasCompactedAway begins anew and sees the last.
 func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	operator := dial(t, server.Addr())
@@ -138,6 +141,7 @@ func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
 
 // TestSilentWatchOfAValue is not relied on for ever.
 func TestSilentWatchOfAValue(t *testing.T) {
+	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
 	deaf := &deafWatcher{Watcher: client.Watcher}
@@ -154,6 +158,7 @@ func TestSilentWatchOfAValue(t *testing.T) {
 
 // TestWipedStoreOfValues: nothing lower is told, and what is written again is.
 func TestWipedStoreOfValues(t *testing.T) {
+	t.Parallel()
 	server := testbed.Etcd(t)
 	v := NewValues(dial(t, server.Addr()), "")
 	v.again = 300 * time.Millisecond
@@ -173,6 +178,7 @@ func TestWipedStoreOfValues(t *testing.T) {
 
 // TestKeyThatIsNoValue is refused, neither replaced nor told.
 func TestKeyThatIsNoValue(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	v := NewValues(client, "")
 	for _, text := range []string{"", "x", "0000000000000000000 {}\nx", "9999999999999999999 {}\nx", "000000000000000x000 {}\nx", "0000000000000004096 {}"} {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	shared := testbed.Etcd(t, "--unsafe-no-fsync")
 	drivertest.RunVersions(t, drivertest.VersionsHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
@@ -46,6 +47,7 @@ func (a archive) Beside(*testing.T) (driver.Versions, error) {
 func (a archive) Faults() drivertest.Faults { return a.Server }
 
 func TestVersionsCostOneRequest(t *testing.T) {
+	t.Parallel()
 	var count counter
 	s := NewVersions(dial(t, serverFor(t).Addr(), count.on), "")
 	v := func(n int64) driver.Versioned { return driver.Versioned{Stamp: driver.Stamp{Version: n}} }
@@ -67,6 +69,7 @@ func TestVersionsCostOneRequest(t *testing.T) {
 
 // TestKeyThatIsNoState is refused, and not replaced.
 func TestKeyThatIsNoState(t *testing.T) {
+	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
 	s := NewVersions(client, "")
 	for _, text := range []string{"x", "0000000000000000001", "0000000000000000000x\x00+", "20000000000000000001\x00+", "00000000000000000000\x00+x"} {

@@ -31,6 +31,7 @@ var deferring = []string{
 // TestAnswersToCommit: of what the server says to COMMIT, only what can be said of a
 // transaction that was undone is not an unknown outcome.
 func TestAnswersToCommit(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		c, admin := open(t, server.URL()), openPgx(t, server.URL())
@@ -61,6 +62,7 @@ func TestAnswersToCommit(t *testing.T) {
 // TestCommitThatWaits ends a COMMIT while a deferred trigger keeps it from being done:
 // what was undone for certain is only known of a deadlock.
 func TestCommitThatWaits(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		c, admin := open(t, server.URL()), openPgx(t, server.URL())
@@ -117,6 +119,7 @@ func TestCommitThatWaits(t *testing.T) {
 // The server heeds the signal when it logs how long that took: it has committed, and
 // tells an error.
 func TestCommitDoneAndAnErrorTold(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t, "-c", "fsync=on")
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		admin := openPgx(t, server.URL())

@@ -11,6 +11,7 @@ import (
 )
 
 func TestBellSuite(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	drivertest.RunBell(t, drivertest.BellHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.BellBackend {

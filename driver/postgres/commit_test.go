@@ -13,6 +13,7 @@ import (
 // TestCommitDoneAndConnectionClosed loses the answer to a COMMIT that was done,
 // by closing the connection. The client then calls the error safe to retry.
 func TestCommitDoneAndConnectionClosed(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		admin := openPgx(t, server.URL())
@@ -35,6 +36,7 @@ func TestCommitDoneAndConnectionClosed(t *testing.T) {
 // TestCommitOnAClosedConnection commits what cannot be sent any more: pgx shows
 // that it is so, database/sql does not.
 func TestCommitOnAClosedConnection(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	for name, tt := range map[string]struct {
 		open func(*testing.T, string) client

@@ -39,6 +39,7 @@ func executed(t testing.TB, o *pgxpool.Pool) (n int64) {
 // token and records it; two in one request give it up and wake who waits. A row
 // is two statements.
 func TestCostOfAnUncontendedLock(t *testing.T) {
+	t.Parallel()
 	server, o := counting(t)
 	session := openOn(t, server.Addr(), time.Minute)
 	const cycles = 200
@@ -131,6 +132,7 @@ func (d *Driver) sentCalls() int64 {
 
 // A herd of processes: each hand-over wakes one of them.
 func TestCostOfAHerd(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	holder := openOn(t, server.Addr(), time.Minute)
 	owner := take(t, holder, "hot")

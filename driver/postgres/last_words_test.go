@@ -12,6 +12,7 @@ import (
 // COMMIT, unless it can only have come before. transaction_timeout, which PostgreSQL has
 // from version 17 on, is one of those that may come after.
 func TestLastWords(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		severity, state string
 		want            interlock.ErrorKind

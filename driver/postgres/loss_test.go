@@ -29,6 +29,7 @@ func holders(t testing.TB, o *pgxpool.Pool, key int64) (n int) {
 // the TTL and no longer: the server ends it by itself, and not before the holder
 // has stopped believing.
 func TestHalfOpenSessionIsBounded(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	proxy := testbed.NewProxy(t, server.Addr())
@@ -50,6 +51,7 @@ func TestHalfOpenSessionIsBounded(t *testing.T) {
 // A holder whose session only the server saw end keeps its lock until its own
 // deadline, unless it releases it; a session that opened meanwhile removes nothing.
 func TestEndThatOnlyTheServerSees(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, other := openOn(t, proxy.Addr(), suiteTTL), openOn(t, server.Addr(), time.Minute)
@@ -80,6 +82,7 @@ func TestEndThatOnlyTheServerSees(t *testing.T) {
 
 // What a process lost and then releases is free at once.
 func TestReleaseOfWhatTheServerEnded(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d, other := openOn(t, server.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
@@ -95,6 +98,7 @@ func TestReleaseOfWhatTheServerEnded(t *testing.T) {
 // A session that the server ends is told to every holder at once, long before
 // any deadline.
 func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
@@ -126,6 +130,7 @@ func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
 // A session that was given up may still be there for the server; the next one
 // of the driver ends it and does not wait for its time to run out.
 func TestNextSessionEndsTheFormer(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	first, second := testbed.NewProxy(t, server.Addr()), testbed.NewProxy(t, server.Addr())
@@ -152,6 +157,7 @@ func TestNextSessionEndsTheFormer(t *testing.T) {
 // A try that fails after it took the lock gives it up: sessions keep locks over
 // failed transactions.
 func TestFailedTryLeavesNoLock(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
@@ -170,6 +176,7 @@ func TestFailedTryLeavesNoLock(t *testing.T) {
 
 // A lock that could not be given up does not stay with the session.
 func TestFailedReleaseLeavesNoLock(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
@@ -189,6 +196,7 @@ func TestFailedReleaseLeavesNoLock(t *testing.T) {
 // Two names with one key exclude each other, between processes and in one, and
 // neither takes the other's hold for its own.
 func TestNamesWithOneKey(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
 	for _, d := range []*Driver{a, b} {
@@ -217,6 +225,7 @@ func TestNamesWithOneKey(t *testing.T) {
 
 // A foreigner who takes the key by hand excludes us.
 func TestForeignHolder(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
@@ -240,6 +249,7 @@ func TestForeignHolder(t *testing.T) {
 // What was handed out is on disk: no token comes twice after a crash, even if
 // only the first of many tokens wrote to the log by itself.
 func TestTokensOverACrash(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_writer_delay=10s")
 	d := openOn(t, server.Addr(), time.Minute)
 	o := operator(t, server.URL())
@@ -278,6 +288,7 @@ func TestTokensOverACrash(t *testing.T) {
 // The raise is not what makes tokens rise over a crash: with the clock's floor
 // out of the way the sequence itself goes on.
 func TestSequenceOverACrash(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_writer_delay=10s")
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
@@ -304,6 +315,7 @@ func TestSequenceOverACrash(t *testing.T) {
 // A holder whose process does not answer is broken by the end of its session;
 // one that does loses this lock alone, which the suite has.
 func TestBreakOfAHungHolder(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	hung, d := openOn(t, proxy.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
@@ -321,6 +333,7 @@ func TestBreakOfAHungHolder(t *testing.T) {
 
 // Servers that cannot keep locks are refused with the reason.
 func TestRefusedServers(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	if _, err := o.Exec(t.Context(), `create database latin encoding 'LATIN1' template template0`); err != nil {
@@ -345,6 +358,7 @@ func TestRefusedServers(t *testing.T) {
 
 // Namespaces do not meet.
 func TestNamespaces(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	a := openOn(t, server.Addr(), suiteTTL)
 	b, err := Open(t.Context(), configOf(t, server.URL()), &Options{TTL: suiteTTL, Namespace: "other"})
@@ -362,6 +376,7 @@ func TestNamespaces(t *testing.T) {
 
 // What a dead session left is removed by the next one, and shown by nobody.
 func TestDeadSessionsAreSwept(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
@@ -394,6 +409,7 @@ func TestDeadSessionsAreSwept(t *testing.T) {
 
 // A hand-over skips waiters whose session is dead, without their heartbeats.
 func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
@@ -415,6 +431,7 @@ func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
 
 // Two schemas have two sequences, whose tokens do not compare, and one key.
 func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	if _, err := o.Exec(t.Context(), `create schema a; create schema b`); err != nil {
@@ -452,6 +469,7 @@ func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
 // A session whose tables or statements are gone ends: the next one makes them
 // anew. Statements are gone where another server process answers.
 func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)

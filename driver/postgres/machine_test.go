@@ -185,6 +185,7 @@ func (w *world) release(n *node, id identity) {
 // TestMachine: in any order of events one holds at a time, no session takes a
 // lock twice, everyone is served without a heartbeat, and nothing is left.
 func TestMachine(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(4000) {
 		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), holds: map[identity]bool{}}
 		for range 1 + w.random.IntN(3) {
@@ -215,6 +216,7 @@ func (w *world) mustBeOver(seed uint64) {
 
 // An abandoned place is given up when its turn comes, and the next is woken.
 func TestAbandonedPlacePassesItsTurnOn(t *testing.T) {
+	t.Parallel()
 	m := newTable(func() time.Duration { return time.Hour })
 	id := identity{"x", "o"}
 	m.ask(now, id, modelKey, false)
@@ -234,6 +236,7 @@ func TestAbandonedPlacePassesItsTurnOn(t *testing.T) {
 // The server tells a session of its turn before it says that the try was
 // refused, if the lock was given up between the two.
 func TestTurnThatComesDuringATryIsTaken(t *testing.T) {
+	t.Parallel()
 	m := newTable(func() time.Duration { return time.Hour })
 	m.ask(now, identity{"x", "o"}, modelKey, false)
 	m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"})

@@ -83,6 +83,7 @@ func TestBellRingsElsewhere(t *testing.T) {
 }
 
 func TestBellBadInput(t *testing.T) {
+	t.Parallel()
 	config, _ := pgx.ParseConfig("postgres://localhost/x")
 	for _, name := range []string{"", strings.Repeat("x", 64), "a\x00", "\xff"} {
 		if _, err := NewBell(config, name, nil); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {

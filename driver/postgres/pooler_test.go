@@ -23,6 +23,7 @@ const bound = 20 * time.Second
 // has to choose from and in whatever order it takes them, and while others use
 // it.
 func TestTransactionPoolerIsRefused(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	for name, extra := range map[string][]string{
 		"last used first": nil, "in turn": {"server_round_robin = 1"}, "two processes": {"default_pool_size = 2"},
@@ -60,6 +61,7 @@ func warm(t *testing.T, pool *pgxpool.Pool) {
 
 // A pooler in session mode is as good as none.
 func TestSessionPoolerIsAccepted(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	pooler := testbed.PgBouncer(t, server, "session")
 	a, b := openOn(t, pooler.Addr(), suiteTTL), openOn(t, pooler.Addr(), suiteTTL)
@@ -72,6 +74,7 @@ func TestSessionPoolerIsAccepted(t *testing.T) {
 // Should a pooler escape the probe, its answers come from another process than
 // the session's, and nothing of that is believed.
 func TestGrantOfAnotherProcessIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	d := openOn(t, server.Addr(), suiteTTL)
 	d.mu.Lock()
@@ -87,6 +90,7 @@ func TestGrantOfAnotherProcessIsNotBelieved(t *testing.T) {
 // Tables work behind every pooler, by asking where they cannot listen. Only
 // their making needs a transaction, which a pooler of statements does not allow.
 func TestTableBehindPoolers(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	for _, mode := range []string{"transaction", "statement", "session"} {
 		t.Run(mode, func(t *testing.T) {

@@ -130,6 +130,7 @@ func wantKind(t *testing.T, err error, kind interlock.ErrorKind, state string) {
 
 // TestPostgres runs every test against one server.
 func TestPostgres(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	for _, tt := range []struct {
 		name string

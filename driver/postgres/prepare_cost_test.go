@@ -11,6 +11,7 @@ import (
 // PREPARE TRANSACTION; COMMIT PREPARED. By database/sql two more, of an empty
 // transaction. One that changed nothing, or is alone, is committed and not prepared.
 func TestCostOfABranch(t *testing.T) {
+	t.Parallel()
 	server, o := counting(t)
 	byPool, err := OpenParticipant(t.Context(), o, "shop", nil)
 	if err != nil {

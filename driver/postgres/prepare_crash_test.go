@@ -96,6 +96,7 @@ func untilDone(try func() error) (err error) {
 // TestKilledAtEveryRequest: a process that is killed before or after any request of a
 // branch leaves nothing that the next one cannot finish as it was decided.
 func TestKilledAtEveryRequest(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	b := openBank(t, server.URL(), "crash", nil)
 	var n atomic.Int64

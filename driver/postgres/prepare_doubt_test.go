@@ -16,6 +16,7 @@ import (
 // TestFinishedByHand: what a person did to a branch in doubt is found, and never taken
 // for what was decided.
 func TestFinishedByHand(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.Postgres(t).URL(), "shop", nil)
 	for _, transaction := range []string{"committed", "rolled-back"} {
 		b.prepared(t, one(transaction), insert)
@@ -36,6 +37,7 @@ func TestFinishedByHand(t *testing.T) {
 // TestOtherNamespaces: branches of others, in other namespaces and databases, or by
 // other programs, are neither listed nor finished.
 func TestOtherNamespaces(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	b := openBank(t, server.URL(), "shop", nil)
 	b.do(t, `create database elsewhere`)
@@ -74,6 +76,7 @@ func TestOtherNamespaces(t *testing.T) {
 
 // TestAnotherRole finds out that it may not finish a branch, which stays in doubt.
 func TestAnotherRole(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	b := openBank(t, server.URL(), "shop", nil)
 	b.do(t, `create role clerk login`, `grant all on all tables in schema public to clerk`)
@@ -103,6 +106,7 @@ func openBankAs(t *testing.T, server *testbed.Server, role string) bank {
 // TestMarksAreGone: without the table nothing is prepared, and nothing that was is
 // called a heuristic outcome.
 func TestMarksAreGone(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.Postgres(t).URL(), "shop", &postgres.ParticipantOptions{Marks: "public.Marks of ours"})
 	b.prepared(t, one("t"), insert)
 	if err := b.Commit(t.Context(), one("t")); err != nil {
@@ -121,6 +125,7 @@ func TestMarksAreGone(t *testing.T) {
 // TestForgetKeepsWhatMayBeAsked: a mark is as old as a Forget has seen it committed,
 // and not as old as the branch.
 func TestForgetKeepsWhatMayBeAsked(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	b, other := openBank(t, server.URL(), "shop", nil), openBank(t, server.URL(), "shop-2", nil)
 	forget := func(before time.Time, want int64) {
@@ -162,6 +167,7 @@ func TestForgetKeepsWhatMayBeAsked(t *testing.T) {
 // TestLostRepliesToABranch cuts the connection after each part of the answers. Whatever
 // is told, all is done or nothing, and what is in doubt is found.
 func TestLostRepliesToABranch(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	b := openBank(t, server.URL(), "shop", nil)
 	proxy := testbed.NewProxy(t, server.Addr())
@@ -212,6 +218,7 @@ func persist(t testing.TB, try func() error) {
 // TestNameIsTaken: while one session is between its mark and its PREPARE, or rolls a
 // branch back, another neither prepares the branch without a mark, nor waits.
 func TestNameIsTaken(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.Postgres(t).URL(), "shop", nil)
 	other, err := b.pool.Begin(t.Context())
 	if err != nil {

@@ -102,6 +102,7 @@ func one(transaction string) driver.XID {
 // TestServerThatPreparesNothing is refused when it is opened, with the mend, and not in
 // the middle of the first transaction.
 func TestServerThatPreparesNothing(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t, "-c", "max_prepared_transactions=0")
 	_, err := postgres.OpenParticipant(t.Context(), poolAt(t, server.URL()), "shop", nil)
 	wantKind(t, err, interlock.Definite, "")
@@ -113,6 +114,7 @@ func TestServerThatPreparesNothing(t *testing.T) {
 }
 
 func TestParticipantIsOpenedWrongly(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	pool := poolAt(t, server.URL())
 	for _, namespace := range []string{"", "a/b", "a'b", "ä", strings.Repeat("x", driver.MaxXIDNamespace+1)} {
@@ -139,6 +141,7 @@ func TestParticipantIsOpenedWrongly(t *testing.T) {
 
 // TestVotesNo: what the server does not prepare is gone, and is told why.
 func TestVotesNo(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t, "-c", "max_prepared_transactions=1")
 	b := openBank(t, server.URL(), "shop", nil)
 	b.do(t, `create table parent (id int primary key)`, `create table child (id int references parent deferrable initially deferred)`)
@@ -185,6 +188,7 @@ func TestVotesNo(t *testing.T) {
 // TestSerializationIsChecked: also where nothing was written, whose reads must have
 // been those of some moment.
 func TestSerializationIsChecked(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	b := openBank(t, server.URL()+"&default_transaction_isolation=serializable", "shop", nil)
 	b.do(t, `insert into account values ('a', 1), ('b', 1)`)
@@ -206,6 +210,7 @@ func TestSerializationIsChecked(t *testing.T) {
 // TestLentTransaction: the user neither ends the branch nor uses its connection
 // afterwards, which is somebody else's then.
 func TestLentTransaction(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.Postgres(t).URL(), "shop", nil)
 	tx, p := b.branch(t, one("t"), insert)
 	if tx.Commit(t.Context()) == nil || tx.Rollback(t.Context()) == nil {
@@ -247,6 +252,7 @@ func TestLentTransaction(t *testing.T) {
 
 // TestLockedIsChanged: a branch that has locked a row votes yes, and keeps the lock.
 func TestLockedIsChanged(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.Postgres(t).URL(), "shop", nil)
 	b.do(t, `insert into account values ('a', 1)`)
 	b.prepared(t, one("t"), `select balance from account where id = 'a' for update`)

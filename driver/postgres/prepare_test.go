@@ -20,6 +20,7 @@ import (
 )
 
 func TestParticipant(t *testing.T) {
+	t.Parallel()
 	runParticipant(t, func(t testing.TB, url, namespace, table string) (drivertest.Branches, error) {
 		pool := poolAt(t, url)
 		p, err := postgres.OpenParticipant(t.Context(), pool, namespace, nil)
@@ -37,6 +38,7 @@ func TestParticipant(t *testing.T) {
 }
 
 func TestStdParticipant(t *testing.T) {
+	t.Parallel()
 	runParticipant(t, func(t testing.TB, url, namespace, table string) (drivertest.Branches, error) {
 		db := dbAt(t, url)
 		p, err := postgres.OpenStdParticipant(t.Context(), db, namespace, nil)

@@ -40,6 +40,7 @@ type breaking interface {
 // TestImplausibleCounter is refused when a driver opens and when it grants, until it
 // is repaired on record.
 func TestImplausibleCounter(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	for kind, open := range seeded {
@@ -88,6 +89,7 @@ func TestImplausibleCounter(t *testing.T) {
 // TestTokensAfterAMove are above those of the system that was left, of names that
 // were there before too.
 func TestTokensAfterAMove(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	for kind, open := range seeded {
 		d, err := open(t, server, driver.Seed{})

@@ -76,6 +76,7 @@ func (b *tableBackend) Delete(t *testing.T, name string) {
 
 // An old row that somebody has locked does not keep leases from being renewed.
 func TestSweepDoesNotDelayRenewals(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	openTableAt(t, server.URL(), DefaultNamespace) // makes the table

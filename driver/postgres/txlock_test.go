@@ -17,6 +17,7 @@ import (
 )
 
 func TestTxLock(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
 		c := open(t, server.URL())
@@ -84,6 +85,7 @@ func mustTry(t *testing.T, x tx, name string, want bool) {
 
 // A transaction and a session exclude each other on one name.
 func TestTxLockExcludesSessions(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	c := openPgx(t, server.URL())
 	d := mustOpen(t, server)
@@ -110,6 +112,7 @@ type stdStranger struct{ driver.SQL }
 func (stdStranger) Dialect() driver.Dialect { return driver.MariaDB }
 
 func TestTxLockOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
 	_, err := postgres.TryTxLock(context.Background(), stdStranger{postgres.StdTx((*sql.Tx)(nil))}, "a")
 	wantKind(t, err, interlock.Bug, "")
 }

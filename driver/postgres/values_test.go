@@ -10,6 +10,7 @@ import (
 )
 
 func TestValues(t *testing.T) {
+	t.Parallel()
 	shared := testbed.Postgres(t)
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
