@@ -63,7 +63,7 @@ const DefaultKeep = 2 * time.Second
 // be the same user as the others; with the privilege PROCESS it sees their sessions, and
 // with CONNECTION ADMIN it can end them. Then it waits until the storage engine has detached
 // the branch, because the server, just after the end of a session, answers XA COMMIT with
-// success and does nothing. Without PROCESS it cannot see that and waits for 0.6 seconds.
+// success and does nothing. Without PROCESS it cannot see that and waits for 0.5 seconds.
 // It looks at the mark afterwards, to believe no such answer.
 //
 // A branch in which the server counts no written row has changed nothing, and is rolled

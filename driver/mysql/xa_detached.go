@@ -2,10 +2,10 @@ package mysql
 
 import (
 	"context"
-	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -20,51 +20,60 @@ import (
 // errUndetached is why a branch is not finished though its session is gone.
 var errUndetached = errors.New("the storage engine has not detached the branch from its session, which has just ended")
 
-// Waiting for a branch to be detached takes microseconds on an idle server. A look at
-// innodb_trx costs the others who look there their view of it; see detached.
+// A branch is detached within microseconds on an idle server. grace is how long to wait
+// where it cannot be seen, and lookEvery for the next of looks where it can.
 const (
-	grace = 120 * time.Millisecond
-	looks = 5
+	grace     = 500 * time.Millisecond
+	looks     = 5
+	lookEvery = 20 * time.Millisecond
 )
 
-// awaitDetached returns nil once a branch whose session is gone can be finished. Where that
-// cannot be known it waits for looks times grace, and for half as long again at most.
+// awaitDetached returns nil once a branch whose session is gone can be finished. It waits
+// for grace at most.
 func (p *Participant) awaitDetached(ctx context.Context, op string, x driver.XID) error {
 	for range looks {
-		if p.pause(ctx, grace+mathrand.N(grace/2)); ctx.Err() != nil {
-			return unsent(ctx, op, nameOf(x))
-		}
+		wait := lookEvery
 		switch detached, known := p.detached(ctx, x); {
 		case known && detached:
 			return nil
-		case known:
-			return problem(op, nameOf(x), interlock.Retryable, errUndetached)
+		case !known:
+			wait = grace
+		}
+		if p.pause(ctx, wait); ctx.Err() != nil {
+			return unsent(ctx, op, nameOf(x))
+		}
+		if wait == grace {
+			return nil
 		}
 	}
-	return nil
+	return problem(op, nameOf(x), interlock.Retryable, errUndetached)
 }
 
-// detached reports whether the storage engine has detached a branch from its session.
-// It is not known without the privilege PROCESS, nor if the rows of innodb_trx are older
-// than this call: the server makes new ones only if nobody has read them for 100 ms. They
-// are new if this very statement is in them.
+// detached reports whether the storage engine has detached a branch from its session. The
+// engine's status names the sessions of all transactions; without the privilege PROCESS,
+// or if it is cut because it is long, nothing is known. The table innodb_trx would not do:
+// it shows old rows until nobody has read it for 100 ms.
 func (p *Participant) detached(ctx context.Context, x driver.XID) (detached, known bool) {
 	err := p.dirty(ctx, func(q querier) error {
-		var session, attached, own int64
-		found, err := maybe(ctx, q, `select m.session from `+p.marks+` m where m.branch = ? and m.session > 0 and `+ofThisRun, []any{p.key(x)}, &session)
+		var session, own int64
+		// This begins a transaction of this session, which the status has to name too.
+		found, err := maybe(ctx, q, `select m.session, connection_id() from `+p.marks+` m where m.branch = ? and m.session > 0 and `+ofThisRun,
+			[]any{p.key(x)}, &session, &own)
 		if err != nil || !found {
-			detached, known = true, err == nil
+			detached, known = true, true
 			return err
 		}
-		this := rand.Text()
-		err = one(ctx, q, fmt.Sprintf(`select /* %[1]s */ coalesce(sum(trx_mysql_thread_id = ?), 0),
-			coalesce(sum(trx_mysql_thread_id = connection_id() and trx_query like '%%%[1]s%%'), 0) from information_schema.innodb_trx`, this),
-			[]any{session}, &attached, &own)
-		detached, known = attached == 0, own > 0
+		var engine, name, status string
+		err = each(ctx, q, `show engine innodb status`, nil, func(rows *sql.Rows) error { return rows.Scan(&engine, &name, &status) })
+		detached = !strings.Contains(status, threadOf(session))
+		known = strings.Contains(status, threadOf(own)) && !strings.Contains(status, "truncated...")
 		return err
 	})
 	return detached, known && err == nil
 }
+
+// threadOf is how the engine's status names the session of a transaction.
+func threadOf(session int64) string { return fmt.Sprintf("MariaDB thread id %d,", session) }
 
 // ofThisRun is the condition that a mark m was inserted since the server was started: the
 // session of an earlier one is gone, whatever has its number now.
