@@ -7,9 +7,11 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
@@ -18,8 +20,10 @@ import (
 	"github.com/interlock-dev/interlock/claim/own"
 	"github.com/interlock-dev/interlock/claim/own/owntest"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/driver/zookeeper"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
@@ -54,6 +58,44 @@ func TestRedis(t *testing.T) {
 			Crash: p.Crash,
 			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
 				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
+			},
+			TTL:  ttl,
+			Move: planned,
+		}
+	})
+}
+
+// TestZooKeeper has a guard in memory, since ZooKeeper has none.
+func TestZooKeeper(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	var worlds atomic.Int64
+	owntest.Run(t, nil, func(t *testing.T) owntest.World {
+		root := fmt.Sprint("/own-", worlds.Add(1))
+		p := paths.New[driver.Fenced](server)
+		guard := memory.NewSpace().Fence()
+		conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			conn.Close()
+			for range events {
+			}
+		})
+		return owntest.World{
+			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
+				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+					return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: root, TTL: ttl})
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d, zookeeper.NewValues(conn, root)
+			},
+			Crash: p.Crash,
+			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
+				return guard.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
 			},
 			TTL:  ttl,
 			Move: planned,

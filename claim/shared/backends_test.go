@@ -2,16 +2,19 @@ package shared_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	client "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/driver/zookeeper"
@@ -96,6 +99,37 @@ func TestZooKeeper(t *testing.T) {
 	runShapes(t, led(testbed.ZooKeeper(t), func(t *testing.T, addr string) (driver.Fenced, error) {
 		return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}, TTL: realTTL})
 	}))
+}
+
+func TestMariaDB(t *testing.T) {
+	t.Parallel()
+	server := testbed.MariaDB(t)
+	for mode, open := range map[string]func(*testing.T, *client.Config) (driver.Fenced, error){
+		"sessions": func(t *testing.T, c *client.Config) (driver.Fenced, error) {
+			return mysql.Open(t.Context(), c, &mysql.Options{TTL: realTTL})
+		},
+		"table": func(t *testing.T, c *client.Config) (driver.Fenced, error) {
+			connector, err := client.NewConnector(c)
+			if err != nil {
+				return nil, err
+			}
+			db := sql.OpenDB(connector)
+			t.Cleanup(func() { _ = db.Close() })
+			return mysql.OpenTable(t.Context(), db, &mysql.Options{TTL: realTTL})
+		},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			runShapes(t, led(server, func(t *testing.T, addr string) (driver.Fenced, error) {
+				config, err := client.ParseDSN("root@tcp(" + addr + ")/test?interpolateParams=true")
+				if err != nil {
+					return nil, err
+				}
+				config.Logger = &client.NopLogger{}
+				return open(t, config)
+			}))
+		})
+	}
 }
 
 func dialRedis(t *testing.T, addr string) rueidis.Client {

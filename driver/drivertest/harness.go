@@ -35,6 +35,9 @@ type Harness struct {
 	// HandOvers is over how many hand-overs tokens are watched; 0 means 1000.
 	// Only a driver that needs tens of milliseconds for each asks for fewer.
 	HandOvers int
+	// Names is how many locks one process holds at once; 0 means 200. Only a driver
+	// that renews each lock by a request of its own asks for fewer.
+	Names int
 	// Without names what is not there. The tests that need it are left out;
 	// whatever it does not name must be there.
 	Without Ability

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,22 +115,36 @@ func testNames(s *scene) {
 	}
 }
 
-// testManyNames: one process holds many locks at once and gives them all up.
+// testManyNames: one process holds many locks at once and gives them all up. On a
+// machine on which single requests take a good part of the TTL it shows nothing.
 func testManyNames(s *scene) {
-	const n = 200
 	d := s.open()
-	held := make([]*contender, n)
+	held := make([]*contender, cmp.Or(s.Names, 200))
+	var slowest atomic.Int64
 	for i := range held {
-		held[i] = s.contender(d, fmt.Sprintf("many/%d", i)).acquire()
+		c := s.contender(d, fmt.Sprintf("many/%d", i))
+		c.req.Events.Renewed = func(took time.Duration, _ error) { raise(&slowest, took) }
+		began := time.Now()
+		held[i] = c.acquire()
+		raise(&slowest, time.Since(began))
 	}
 	for _, c := range held {
 		if !c.valid() {
+			if took := time.Duration(slowest.Load()); took > s.TTL/10 {
+				s.Skipf("too slow a machine: a request took %v, and a lease of %v has ended", took, s.TTL)
+			}
 			s.Fatalf("%q is not valid any more", c.req.Name)
 		}
 		c.release()
 	}
 	s.mustBeEmpty(held[0].req.Name)
-	s.mustBeEmpty(held[n-1].req.Name)
+	s.mustBeEmpty(held[len(held)-1].req.Name)
+}
+
+func raise(highest *atomic.Int64, took time.Duration) {
+	for now := highest.Load(); now < int64(took) && !highest.CompareAndSwap(now, int64(took)); {
+		now = highest.Load()
+	}
 }
 
 // testInspect: who holds and who waits, in order, is shown by any process.

@@ -29,18 +29,55 @@ const suiteTTL = 3 * time.Second
 // TestSuite runs the whole suite of locks, with one API server for all tests that
 // do not break it.
 func TestSuite(t *testing.T) {
-	shared := testbed.KubeAPIServer(t)
+	shared, breakable := testbed.KubeAPIServer(t), newLanes(t, 2)
 	h := drivertest.Harness{
-		Start:      func(t *testing.T, exclusive bool) drivertest.Backend { return start(t, shared, exclusive) },
+		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
+			if exclusive {
+				return start(t, breakable.take(t))
+			}
+			return start(t, shared)
+		},
 		TTL:        suiteTTL,
 		Heartbeat:  paceOf(suiteTTL).quiet,
 		DeadWaiter: 2 * time.Second, // nobody knows of it, so this is for slow machines
-		HandOvers:  300,
+		HandOvers:  100,
+		Names:      40,
 		Without:    drivertest.FIFO | drivertest.Queue,
 	}
 	t.Run("Fenced", func(t *testing.T) { drivertest.RunFenced(t, h) })
 	t.Run("Watcher", func(t *testing.T) { drivertest.RunWatcher(t, h) })
 	t.Run("Breaker", func(t *testing.T) { drivertest.RunBreaker(t, h) })
+}
+
+// lanes are API servers that tests break, each by one test at a time. A start takes
+// seconds of CPU time, so they are used again.
+type lanes struct {
+	t    *testing.T // of which the servers are
+	free chan *testbed.Kube
+}
+
+func newLanes(t *testing.T, n int) lanes {
+	l := lanes{t, make(chan *testbed.Kube, n)}
+	for range n {
+		l.free <- nil // started when it is needed
+	}
+	return l
+}
+
+// take returns a server that the test has for itself. One on which a test failed
+// is not used again.
+func (l lanes) take(t *testing.T) *testbed.Kube {
+	k := <-l.free
+	t.Cleanup(func() {
+		if t.Failed() {
+			k = nil
+		}
+		l.free <- k
+	})
+	if k == nil {
+		k = testbed.KubeAPIServer(l.t)
+	}
+	return k
 }
 
 // backend is a namespace on a server, with a path of its own for each driver.
@@ -55,12 +92,8 @@ type backend struct {
 
 var namespaces atomic.Int64
 
-func start(t *testing.T, shared *testbed.Kube, exclusive bool) *backend {
+func start(t *testing.T, k *testbed.Kube) *backend {
 	t.Helper()
-	k := shared
-	if exclusive {
-		k = testbed.KubeAPIServer(t)
-	}
 	b := &backend{t: t, Server: paths.New[driver.Fenced](k.Server), kube: k, ears: map[driver.Fenced]*ear{},
 		namespace: fmt.Sprint("suite-", namespaces.Add(1)), operator: operate(t, k)}
 	b.makeNamespace()

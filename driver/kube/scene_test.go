@@ -57,10 +57,14 @@ func TestDriver(t *testing.T) {
 		"SweepIsBounded":                   testSweepIsBounded,
 		"SweepSparesWhatIsNeeded":          testSweepSpares,
 		"TokensOverASweep":                 testTokensOverASweep,
+		"ReadersAndAWriter":                testReadersAndAWriter,
+		"Permits":                          testPermits,
+		"SeveralNames":                     testSeveralNames,
+		"ServerClockJumps":                 testServerClockJumps,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := start(t, shared, false)
+			b := start(t, shared)
 			test(&scene{T: t, backend: b, leases: &counted{}})
 		})
 	}

@@ -49,7 +49,7 @@ func testReadsLeaveNothing(s *scene) {
 		s.Fatal(err)
 	}
 	defer locks.Close(context.Background())
-	const reads = 60
+	const reads = 30
 	for range reads {
 		if err := locks.Read(s.Context(), "prices", func(context.Context, *shared.ReadClaim) error { return nil }); err != nil {
 			s.Fatal(err)
