@@ -258,12 +258,21 @@ func (d *Driver) draft(ctx context.Context, c *contender, s sight, v verdict) (*
 			err = d.pin(c, s.object)
 		}
 		prolong(draft, c.owner, c.base, c.grant.Token, d.seconds(), d.nextStamp(c, s.object))
+		d.finish(draft, s.object)
 		return draft, err
 	}
 	c.base, c.grant.Token, c.stamp = base, 0, d.options.Now()
 	begin(draft, c.owner, base, d.seconds(), c.stamp)
 	label(draft, d.layout.prefix, c.name)
+	d.finish(draft, s.object)
 	return draft, nil
+}
+
+// finish takes the token out of a draft over o if there are none.
+func (d *Driver) finish(draft *coordination.Lease, o object) {
+	if d.advisory {
+		advise(draft, o)
+	}
 }
 
 // seconds is the TTL as a Lease has it.
@@ -286,6 +295,9 @@ func (d *Driver) untaken(ctx context.Context, c *contender, s sight, err error) 
 // pin fixes the token of the term: by the first revision that we read while the
 // Lease names the owner, which is unique to this attempt.
 func (d *Driver) pin(c *contender, o object) error {
+	if d.advisory {
+		return nil
+	}
 	if token := o.token(); token.Valid() {
 		c.grant.Token = token
 		return nil

@@ -208,7 +208,7 @@ type oldServerError struct{ version string }
 
 func (e *oldServerError) Error() string {
 	return fmt.Sprintf("this is Kubernetes %s, and resource versions can be ordered from 1.35 on: "+
-		"without that there are no tokens, so use a fenced lock of another system", e.version)
+		"without that there are no tokens, so use kube.OpenAdvisory, or a fenced lock of another system", e.version)
 }
 
 var errNoNamespace = errors.New("the namespace does not exist")

@@ -88,6 +88,7 @@ type backend struct {
 	namespace string
 	operator  kubernetes.Interface // past every fault of the paths
 	ears      map[driver.Fenced]*ear
+	advisory  bool
 }
 
 var namespaces atomic.Int64
@@ -149,13 +150,22 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		config, e := configFor(b.kube, path.Addr()), &ear{}
 		config.Wrap(e.wrap)
-		d, err := Open(t.Context(), config, &Options{TTL: suiteTTL, Namespace: b.namespace, Prefix: "suite-"})
+		d, err := b.openAt(t, config)
 		if err != nil {
 			return nil, err
 		}
 		b.ears[d] = e
 		return d, nil
 	})
+}
+
+func (b *backend) openAt(t *testing.T, config *rest.Config) (driver.Fenced, error) {
+	o := &Options{TTL: suiteTTL, Namespace: b.namespace, Prefix: "suite-"}
+	if !b.advisory {
+		return Open(t.Context(), config, o)
+	}
+	d, err := OpenAdvisory(t.Context(), config, o)
+	return drivertest.Advisory(d), err
 }
 
 // faults are those of the paths, but for a wipe.

@@ -52,6 +52,10 @@
 // A base for all names, which a move, a repair or a sweep sets, is kept in the
 // Lease interlock.base.
 //
+// [OpenAdvisory] works with every Kubernetes that has Leases, and has no tokens: each
+// write is on the condition that the revision is the one that was seen, which needs
+// no order of revisions. It orders them, as numbers, only to know what is news.
+//
 // # Liveness
 //
 // An observed lease: others take the lock when its record did not change for

@@ -109,14 +109,7 @@ func testNoRights(s *scene) {
 
 // testOldServerIsRefused: the real server, with another word about its version.
 func testOldServerIsRefused(s *scene) {
-	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-		answer, err := next.RoundTrip(r)
-		if err == nil && r.URL.Path == "/version" {
-			answer.Body.Close()
-			answer.Body = io.NopCloser(strings.NewReader(`{"major":"1","minor":"34"}`))
-		}
-		return answer, err
-	})
+	s.leases.replace(saysItIs("34"))
 	_, err := Open(s.Context(), s.config(), &Options{Namespace: s.namespace})
 	s.mustBe(err, interlock.Definite, "this is Kubernetes 1.34")
 }

@@ -145,6 +145,7 @@ func (d *Driver) renewal(c *contender, term *boottime.Lease) *coordination.Lease
 	}
 	draft := c.now.draft(d.options.Namespace, c.object)
 	prolong(draft, c.owner, max(base, c.base), c.grant.Token, d.seconds(), d.nextStamp(c, c.now))
+	d.finish(draft, c.now)
 	return draft
 }
 

@@ -81,6 +81,7 @@ type Driver struct {
 	layout     layout
 	pace       pace
 	guarantees interlock.Guarantees
+	advisory   bool // no tokens
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
@@ -134,6 +135,10 @@ func paceOf(ttl time.Duration) pace {
 // [*driver.ImplausibleError], or a [*driver.ClockError] if this machine's clock is
 // ahead of the API server's.
 func Open(ctx context.Context, config *rest.Config, options *Options) (*Driver, error) {
+	return open(ctx, config, options, false)
+}
+
+func open(ctx context.Context, config *rest.Config, options *Options, advisory bool) (*Driver, error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
@@ -145,8 +150,11 @@ func Open(ctx context.Context, config *rest.Config, options *Options) (*Driver, 
 		tendNow:    make(chan struct{}, 1),
 		view:       newView(),
 		contenders: map[identity]*contender{},
+		advisory:   advisory,
 	}
-	d.guarantees = guarantees(o.TTL, d.pace)
+	if d.guarantees = guarantees(o.TTL, d.pace); advisory {
+		d.guarantees.Class, d.guarantees.TokenFrom, d.guarantees.TokensSurvive = interlock.Advisory, "", 0
+	}
 	if d.client, err = newClient(config, o.Namespace, d.pace.request); err != nil {
 		return nil, refused("open", "", err)
 	}
@@ -163,6 +171,29 @@ func (d *Driver) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return problem("open", "", interlock.Definite, context.Cause(ctx))
 	}
+	if err := d.admit(ctx); err != nil {
+		return err
+	}
+	up := make(chan error, 1)
+	d.tasks.Go(func() { d.follow(up) })
+	d.tasks.Go(d.tend)
+	d.tasks.Go(d.keepSweeping)
+	select {
+	case err := <-up:
+		if err != nil || d.advisory {
+			return err
+		}
+		return d.seed(ctx)
+	case <-ctx.Done():
+		return problem("open", "", interlock.Retryable, context.Cause(ctx))
+	}
+}
+
+// admit refuses a server without order of revisions, and a clock that is ahead.
+func (d *Driver) admit(ctx context.Context) error {
+	if d.advisory {
+		return nil
+	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	if err := d.client.orders(rctx); err != nil {
@@ -175,19 +206,7 @@ func (d *Driver) begin(ctx context.Context) error {
 	if err := driver.SameClock(d.options.Now(), d.client.clock.now(d.options.Now)); err != nil {
 		return problem("open", "", interlock.Definite, err)
 	}
-	up := make(chan error, 1)
-	d.tasks.Go(func() { d.follow(up) })
-	d.tasks.Go(d.tend)
-	d.tasks.Go(d.keepSweeping)
-	select {
-	case err := <-up:
-		if err != nil {
-			return err
-		}
-		return d.seed(ctx)
-	case <-ctx.Done():
-		return problem("open", "", interlock.Retryable, context.Cause(ctx))
-	}
+	return nil
 }
 
 func guarantees(ttl time.Duration, p pace) interlock.Guarantees {

@@ -17,11 +17,14 @@ const (
 	domain    = "interlock-dev.github.io/"
 	baseKey   = domain + "base"    // of the counter: it never falls
 	holderKey = domain + "holder"  // whose term the token is; another holder is foreign
-	tokenKey  = domain + "token"   // of the term, once it was renewed
+	tokenKey  = domain + "token"   // of the term, once it was renewed, or noToken
 	nameKey   = domain + "name"    // of an escaped lock, for people
 	touchKey  = domain + "touched" // only to change the revision
 	breaksKey = domain + "breaks"  // forced releases
 )
+
+// noToken is what tokenKey has in a term of an [Advisory].
+const noToken = "none"
 
 // object is a Lease as it was at one revision; nobody changes it. The zero object
 // is one that does not exist, as far as we know.
@@ -97,7 +100,7 @@ func TokenOf(l *coordination.Lease) (interlock.Token, bool) {
 
 // token is that of the present term; 0 if there is none.
 func (o object) token() interlock.Token {
-	if !o.ours() {
+	if !o.ours() || o.lease.Annotations[tokenKey] == noToken {
 		return 0
 	}
 	if token, err := interlock.ParseToken(o.lease.Annotations[tokenKey]); err == nil {
@@ -143,6 +146,15 @@ func prolong(l *coordination.Lease, owner string, base int64, token interlock.To
 	l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &seconds, microTime(at)
 	l.Annotations[holderKey], l.Annotations[tokenKey] = owner, token.String()
 	l.Annotations[baseKey] = strconv.FormatInt(base, 10)
+}
+
+// advise leaves the term in l without a token, and the base as it was in o.
+func advise(l *coordination.Lease, o object) {
+	l.Annotations[tokenKey] = noToken
+	delete(l.Annotations, baseKey)
+	if o.exists() && o.lease.Annotations[baseKey] != "" {
+		l.Annotations[baseKey] = o.lease.Annotations[baseKey]
+	}
 }
 
 // vacate ends the term in l the way other clients do.

@@ -61,6 +61,7 @@ func TestDriver(t *testing.T) {
 		"Permits":                          testPermits,
 		"SeveralNames":                     testSeveralNames,
 		"ServerClockJumps":                 testServerClockJumps,
+		"AdvisoryBesideFenced":             testAdvisoryBesideFenced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

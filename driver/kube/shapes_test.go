@@ -65,41 +65,34 @@ func testReadersAndAWriter(s *scene) {
 	s.giveBack(locks[1].AcquireRead(s.Context(), "n"))
 }
 
-// testPermits: no more are out than there are, over two processes.
+// testPermits: as many are out at once as there are, over two processes, and no
+// more.
 func testPermits(s *scene) {
-	const permits = 2
-	var out, most atomic.Int64
-	var all sync.WaitGroup
+	var permits []*semaphore.Semaphore
 	for range 2 {
-		p, err := semaphore.New(s.open(Options{}), permits, nil)
+		p, err := semaphore.New(s.open(Options{}), 2, nil)
 		if err != nil {
 			s.Fatal(err)
 		}
 		s.Cleanup(func() { _ = p.Close(context.Background()) })
-		for range 3 {
-			all.Go(func() {
-				for range 3 {
-					c, err := p.Acquire(s.Context(), "n")
-					if err != nil {
-						s.Error(err)
-						return
-					}
-					now := out.Add(1)
-					for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
-					}
-					time.Sleep(5 * time.Millisecond) // the work
-					out.Add(-1)
-					if err := c.Release(s.Context()); err != nil {
-						s.Error(err)
-					}
-				}
-			})
+		permits = append(permits, p)
+	}
+	one, err := permits[0].Acquire(s.Context(), "n")
+	if err != nil {
+		s.Fatal(err)
+	}
+	two, err := permits[1].Acquire(s.Context(), "n")
+	if err != nil || !one.Valid() || !two.Valid() {
+		s.Fatal("two permits are not out at once", err)
+	}
+	for _, p := range permits {
+		if c, err := p.TryAcquire(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
+			s.Fatalf("a third permit of two: %v, %v", c, err)
 		}
 	}
-	all.Wait()
-	if got := most.Load(); got != permits {
-		s.Fatalf("%d permits were out at once, there are %d", got, permits)
-	}
+	s.giveBack(one, nil)
+	s.giveBack(permits[1].Acquire(s.Context(), "n"))
+	s.giveBack(two, nil)
 }
 
 // testSeveralNames that two processes ask for in opposite orders: neither waits for

@@ -104,9 +104,8 @@ func (o object) disposable() bool {
 	meta, ours := o.lease.ObjectMeta, false
 	for key := range meta.Annotations {
 		switch key {
-		case baseKey, touchKey:
+		case baseKey, touchKey, nameKey:
 			ours = true
-		case nameKey:
 		default:
 			return false
 		}

@@ -1,0 +1,98 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// emulated is the oldest version that the server can behave like. It still says
+// that it is itself, so that other tests change what it says.
+const emulated = "1.33"
+
+// TestAdvisory runs what the suite asks of locks without tokens on a server that
+// behaves like an older one, but for the tests that break the server, which the
+// same code passes in TestSuite.
+func TestAdvisory(t *testing.T) {
+	old := testbed.KubeAPIServer(t, "--emulated-version="+emulated)
+	drivertest.RunAdvisory(t, drivertest.Harness{
+		Start: func(t *testing.T, _ bool) drivertest.Backend {
+			b := start(t, old)
+			b.advisory = true
+			return withoutFaults{b}
+		},
+		TTL:        suiteTTL,
+		Heartbeat:  paceOf(suiteTTL).quiet,
+		DeadWaiter: 2 * time.Second,
+		Names:      40,
+		Without:    drivertest.FIFO | drivertest.Queue | drivertest.Servers,
+	})
+}
+
+// withoutFaults is a backend whose server is not broken.
+type withoutFaults struct{ *backend }
+
+func (withoutFaults) Faults() drivertest.Faults { return nil }
+
+// testAdvisoryBesideFenced: they exclude each other; the advisory term shows no
+// token, and tokens rise over it.
+func testAdvisoryBesideFenced(s *scene) {
+	fenced := s.open(Options{})
+	s.leases.replace(saysItIs("34"))
+	a, err := OpenAdvisory(s.Context(), s.config(), &Options{Namespace: s.namespace})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer a.Close(context.Background())
+	s.leases.replace(nil)
+	first := s.acquire(fenced, "n", "fenced")
+	ask := driver.Request{Name: "n", Owner: "advisory", NoWait: true}
+	if _, err := a.Acquire(s.Context(), ask); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("beside a fenced holder: %v", err)
+	}
+	s.release(fenced, "n", "fenced")
+	s.sees(a.d, "n", "it is free", func(now sight) bool { return now.exists() && now.holder() == "" })
+	if _, err := a.Acquire(s.Context(), ask); err != nil {
+		s.Fatal(err)
+	}
+	if token, ok := TokenOf(s.lease("n")); ok {
+		s.Errorf("token %d of an advisory term", token)
+	}
+	s.sees(fenced, "n", "it is taken", func(now sight) bool { return now.holder() == "advisory" })
+	if _, err := s.try(fenced, "n", "late"); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("beside an advisory holder: %v", err)
+	}
+	if err := a.Release(s.Context(), "n", "advisory"); err != nil {
+		s.Fatal(err)
+	}
+	if next := s.acquire(fenced, "n", "next"); next.Token <= first.Token {
+		s.Errorf("token %d after %d", next.Token, first.Token)
+	}
+	if _, err := OpenAdvisory(s.Context(), s.config(), &Options{Seed: driver.Seed{After: first.Token}}); interlock.Kind(err) != interlock.Bug {
+		s.Errorf("a seed without tokens: %v", err)
+	}
+	if g := a.Guarantees(); g.Class != interlock.Advisory || g.TokensSurvive != 0 || g.TokenFrom != "" {
+		s.Errorf("it promises %+v", g)
+	}
+}
+
+// saysItIs has the server claim another minor version.
+func saysItIs(minor string) func(*http.Request, http.RoundTripper) (*http.Response, error) {
+	return func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil && r.URL.Path == "/version" {
+			answer.Body.Close()
+			answer.Body = io.NopCloser(strings.NewReader(`{"major":"1","minor":"` + minor + `"}`))
+		}
+		return answer, err
+	}
+}
