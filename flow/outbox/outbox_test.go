@@ -63,6 +63,7 @@ func TestOutbox(t *testing.T) {
 		{"a change of slices that was interrupted", testSlicesInterrupted, false},
 		{"a writer of before a change of slices", testSlicesOldSnapshot, false},
 		{"what was sent before a change of slices", testSlicesOldRelay, true},
+		{"a relay reads in the middle of a change of slices", testSlicesMidway, false},
 		{"impossible changes of slices", testSlicesRefused, false},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

@@ -51,14 +51,17 @@ func TestRelaysShareSlices(t *testing.T) {
 
 func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.Fenced, driver.Values)) {
 	var sink memory.Sink
+	layout := own.Layout{Partitions: box.Slices}
+	var group *own.Group
 	join := func(name string) (leave func()) {
 		d, values := locks(t)
-		r := relay(t, db, &sink, outbox.Options{Batch: 4})
-		g, err := own.Join(t.Context(), d, values, "outbox", own.Layout{Partitions: box.Slices}, &own.Options{Identity: name,
+		r := anyRelay(t, db, &sink, outbox.Options{Batch: 4})
+		g, err := own.Join(t.Context(), d, values, "outbox", layout, &own.Options{Identity: name,
 			Work: func(ctx context.Context, p own.Partition) error {
 				return r.RunOf(ctx, p.Claim, p.Index, p.Layout.Count())
 			}})
 		ok(t, err)
+		group = g
 		return func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
 			defer cancel()
@@ -70,7 +73,9 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 	more := func() {
 		from := total/2 + 1
 		for i := range 20 {
-			add(t, db, slices.Concat(keyed("a", from+i, from+i), keyed("b", from+i, from+i))...)
+			db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+				return anyNumber.Add(ctx, sql, slices.Concat(keyed("a", from+i, from+i), keyed("b", from+i, from+i))...)
+			})
 		}
 		total += 40
 	}
@@ -82,7 +87,7 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 	owners := func(n int) {
 		testbed.Eventually(t, "the slices are spread", bound, func() bool {
 			found := map[string]bool{}
-			for _, s := range status(t, db).Slices {
+			for _, s := range status(t, db).Slices { // there are as many as in box, so far
 				found[s.Owner] = true
 			}
 			return len(found) == n
@@ -95,6 +100,11 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 	c := join("c")
 	more()
 	b()
+	// More slices: first those of the table, then the partitions of the group.
+	setSlices(t, db, 3)
+	more()
+	layout.Partitions = 3
+	ok(t, group.Resize(t.Context(), layout))
 	ids := delivered(t, &sink, total)
 	inOrder(t, "a", ids, total/2)
 	inOrder(t, "b", ids, total/2)

@@ -298,6 +298,62 @@ func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	}
 }
 
+// haltable begins no transaction while it is locked.
+type haltable struct {
+	driver.BeginnerAt[driver.SQL]
+	*sync.Mutex
+}
+
+func (h haltable) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	h.Lock()
+	defer h.Unlock()
+	return h.BeginnerAt.BeginAt(ctx, level)
+}
+
+// testSlicesMidway: a relay that serves a slice and reads it in the middle of a change,
+// where it lacks the first messages of a key, sends none of them.
+func testSlicesMidway(t *testing.T, db *databases.DB) {
+	setSlices(t, db, 1)
+	var sink memory.Sink
+	var waits atomic.Bool
+	h := haltable{db, new(sync.Mutex)}
+	serve(t, anyRelay(t, h, &sink, outbox.Options{Hooks: &observe.Outbox{Trouble: func(e observe.OutboxTrouble) {
+		if strings.Contains(e.Err.Error(), "being changed") {
+			waits.Store(true)
+		}
+	}}}), grant(1))
+	testbed.Eventually(t, "the slice is served", bound, func() bool { return count(t, db, `interlock_outbox_fence`) == 1 })
+	h.Lock()
+	key := ""
+	for i := 0; key == "" || count(t, db, `interlock_outbox where mod((lane >> 1) & 9223372036854775807, 2) = 1`) == 0; i++ {
+		key = fmt.Sprint("k", i)
+		db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed(key, 1, 1)...) })
+	}
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed(key, 2, 1500)...) })
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := outbox.SetSlices(ctx, db, anyNumber, outbox.SliceChange{Slices: 2, Reason: "test", By: "tester", Progress: func(int64) { cancel() }})
+	h.Unlock()
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if n := count(t, db, `interlock_outbox where slice = 1`); n != 1000 {
+		t.Fatalf("%d messages were moved before the change was interrupted", n)
+	}
+	testbed.Eventually(t, "the relay waits", bound, waits.Load)
+	if n := len(sink.Messages()); n != 0 {
+		t.Errorf("%d messages were sent during the change", n)
+	}
+	setSlices(t, db, 2)
+	empty(t, db)
+	var ids []string
+	for _, id := range firsts(sink.Messages()) {
+		if strings.HasPrefix(id, key+"/") {
+			ids = append(ids, id)
+		}
+	}
+	inOrder(t, key, ids, 1500)
+}
+
 // testSlicesRefused: what makes no sense is refused before anything is asked.
 func testSlicesRefused(t *testing.T, db *databases.DB) {
 	c := &counted{BeginnerAt: db}
