@@ -182,6 +182,7 @@ func (m *model) serve(j judgement, rounds int, trouble float64, add func()) {
 // TestModel: whatever fails, however relays follow each other, nothing is lost and
 // first deliveries of a key are in order, but for dead letters, which are missing.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(600) {
 		m := &model{random: rand.New(rand.NewPCG(seed, 1)), lanes: map[int64]*modelLane{}, dead: map[int64]bool{},
 			first: map[int64][]int64{}, sent: map[int64]bool{}}

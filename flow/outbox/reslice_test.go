@@ -329,7 +329,9 @@ func testSlicesMidway(t *testing.T, db *databases.DB) {
 		key = fmt.Sprint("k", i)
 		db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed(key, 1, 1)...) })
 	}
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed(key, 2, 1500)...) })
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return anyNumber.Add(ctx, sql, keyed(key, 2, 1500)...)
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := outbox.SetSlices(ctx, db, anyNumber, outbox.SliceChange{Slices: 2, Reason: "test", By: "tester", Progress: func(int64) { cancel() }})
 	h.Unlock()

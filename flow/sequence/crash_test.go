@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,11 +73,17 @@ func effects(tb testing.TB, db *databases.DB) string {
 	return databases.One[string](tb, db, words[db.Dialect])
 }
 
-// TestCrashes kills the consumer at every statement. Whatever it had done, the same
-// events brought again end in the same effects, each once and in the same order.
+// TestCrashes kills the consumer at every statement, the databases in turn. Whatever it
+// had done, the same events brought again end in the same effects, each once and in the
+// same order.
 func TestCrashes(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		points := crash.Once(t, "consumer", func(tb testing.TB) crash.Scene {
+		part := 0
+		if strings.Contains(t.Name(), "mariadb") {
+			part = 1
+		}
+		points := crash.Share(t, "consumer", part, 2, func(tb testing.TB) crash.Scene {
 			db := withTables(tb, open(tb))
 			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
 				tb.Helper()

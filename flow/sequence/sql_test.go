@@ -20,6 +20,7 @@ import (
 
 // TestDatabases runs each test by each client.
 func TestDatabases(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(t *testing.T, db *databases.DB){
 			"a restart goes on where it was":             testRestart,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -113,25 +114,26 @@ func eachBeside(t *testing.T, test func(t *testing.T, w world), clients ...strin
 }
 
 // TestKilledAnywhere: a process is killed between any two statements of claim,
-// phases and finish. The request takes effect once, and its answer is that of the
+// phases and finish; the databases divide the places. The request takes effect once, and its answer is that of the
 // effect.
 func TestKilledAnywhere(t *testing.T) {
 	eachBeside(t, func(t *testing.T, w world) {
-		if n := crash.Once(t, "order", scenes(w, "")); n != 18 {
+		part := slices.Index(clients, w.Client)
+		if n := crash.Share(t, "order", part, len(clients), scenes(w, "")); n != 18 {
 			t.Errorf("%d points", n) // 4 of the claim, 5 of each phase, 4 of the finish
 		}
-		if n := crash.Once(t, "folded", scenes(w, "")); n != 9 {
+		if n := crash.Share(t, "folded", part, len(clients), scenes(w, "")); n != 9 {
 			t.Errorf("%d points with the answer in the phase", n)
 		}
 	}, clients...)
 }
 
 // TestKilledTwice kills the process that comes after, too, anywhere in claim, phase
-// and finish; on one database the finish is in the phase.
+// and finish, at some pairs of places, or at all of them (make soak-crashes); on one database the finish is in the phase.
 func TestKilledTwice(t *testing.T) {
 	roles := map[string]string{databases.Pgx: "order", databases.Maria: "folded"}
 	eachBeside(t, func(t *testing.T, w world) {
-		crash.Twice(t, roles[w.Client], scenes(w, "short"))
+		crash.Pairs(t, roles[w.Client], 8, scenes(w, "short"))
 	}, clients...)
 }
 

@@ -161,8 +161,9 @@ func (w world) scenes(kind string, effects, outputs int64) func(testing.TB) cras
 	}
 }
 
-// TestCrash kills a consumer between any two of its statements, once and twice, and
-// lets it start again.
+// TestCrash kills a consumer between any two of its statements, once, where the databases
+// divide the places, and twice, at some pairs of places or at all of them (make
+// soak-crashes), and lets it start again.
 func TestCrash(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
@@ -173,7 +174,11 @@ func TestCrash(t *testing.T) {
 		}{{"once", 1, 1}, {"optimist", 1, 1}, {"lent", 1, 0}, {"batch", 3, 0}, {"sequence", 2, 0}} {
 			t.Run(c.role, func(t *testing.T) {
 				t.Parallel()
-				crash.Once(t, c.role, w.scenes(c.role, c.effects, c.outputs))
+				part := 0
+				if !onPostgres(t) {
+					part = 1
+				}
+				crash.Share(t, c.role, part, 2, w.scenes(c.role, c.effects, c.outputs))
 			})
 		}
 		// The forms differ in what they record, and not in how it is committed.
@@ -184,7 +189,7 @@ func TestCrash(t *testing.T) {
 		for role, effects := range twice {
 			t.Run(role+" twice", func(t *testing.T) {
 				t.Parallel()
-				crash.Twice(t, role, w.scenes(role, effects, 0))
+				crash.Pairs(t, role, 6, w.scenes(role, effects, 0))
 			})
 		}
 		if onPostgres(t) {

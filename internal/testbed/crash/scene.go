@@ -20,8 +20,19 @@ type Scene struct {
 // It returns how many points there are, and fails the test if there are none.
 func Once(t *testing.T, role string, scene func(testing.TB) Scene) int {
 	t.Helper()
+	return Share(t, role, 0, 1, scene)
+}
+
+// Share is Once for one of several places, such as databases, that divide the points
+// among them: it kills at every of-th point, beginning with the part-th, from 0. All
+// points are killed at if [Full] says so.
+func Share(t *testing.T, role string, part, of int, scene func(testing.TB) Scene) int {
+	t.Helper()
+	if Full() {
+		part, of = 0, 1
+	}
 	all := whole(t, role, scene)
-	for point := 1; point <= all; point++ {
+	for point := 1 + part; point <= all; point += of {
 		t.Run(fmt.Sprintf("killed at %d of %d", point, all), func(t *testing.T) {
 			t.Parallel()
 			play(t, role, scene(t), point)
