@@ -129,8 +129,8 @@ func TestDoWaitsForRoom(t *testing.T) {
 // TestNoMemoryPerIdleKey: ten million keys came and went, and the heap is as it was.
 func TestNoMemoryPerIdleKey(t *testing.T) {
 	keys := 10_000_000
-	if raceEnabled {
-		keys = 500_000 // the detector takes twenty times as long
+	if testbed.Race {
+		keys = 200_000 // the detector takes twenty times as long
 	}
 	x := executor(t, &keyed.Options{Wait: true})
 	visit := func(from, to int) {

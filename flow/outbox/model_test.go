@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // model is a table of an outbox as the statements treat it: what [store.read] sees
@@ -183,7 +184,11 @@ func (m *model) serve(j judgement, rounds int, trouble float64, add func()) {
 // first deliveries of a key are in order, but for dead letters, which are missing.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(600) {
+	seeds := uint64(600)
+	if testbed.Race { // there is one goroutine
+		seeds = 150
+	}
+	for seed := range seeds {
 		m := &model{random: rand.New(rand.NewPCG(seed, 1)), lanes: map[int64]*modelLane{}, dead: map[int64]bool{},
 			first: map[int64][]int64{}, sent: map[int64]bool{}}
 		keys := 1 + m.random.IntN(4)

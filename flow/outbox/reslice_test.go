@@ -183,11 +183,12 @@ func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 	messages, changing := 0, 0
 	for point := int64(0); ; point++ {
 		n := []int{9, 2, 5}[point%3]
+		var added []driver.Message
 		for k := range 10 {
 			messages++
-			add := keyed(fmt.Sprint("k", k), messages, messages)
-			db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, add...) })
+			added = append(added, keyed(fmt.Sprint("k", k), messages, messages)...)
 		}
+		db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, added...) })
 		left := new(atomic.Int64)
 		left.Store(point)
 		_, err := outbox.SetSlices(t.Context(), cutOff{db, left}, anyNumber, outbox.SliceChange{Slices: n, Reason: "test", By: "tester"})

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // The machine is explored over all its states: from each, every event may be offered
@@ -497,7 +499,7 @@ func TestMachineExhaustively(t *testing.T) {
 			r := base
 			c.change(&r)
 			mo := &model{t: t, name: c.name, rules: r, events: c.events, faults: c.faults}
-			if raceEnabled { // there is one goroutine, which the detector slows down tenfold
+			if testbed.Race { // there is one goroutine, which the detector slows down tenfold
 				mo.faults, mo.events = min(1, c.faults), c.events[:min(6, len(c.events))]
 			}
 			begun := time.Now()

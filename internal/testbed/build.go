@@ -54,7 +54,7 @@ func goBuild(pkg string) (string, error) {
 	}
 	path := filepath.Join(dir, filepath.Base(pkg))
 	args := []string{"build", "-buildvcs=false", "-o", path}
-	if race {
+	if Race {
 		args = append(args, "-race")
 	}
 	cmd := exec.Command("go", append(args, ".")...)
