@@ -28,6 +28,8 @@ type Driver struct {
 	work  chan struct{} // there is work
 	ended chan struct{} // the server has closed a connection
 
+	sweeps schedule // of the goroutine alone
+
 	mu       sync.Mutex
 	queue    []*task
 	closed   bool
@@ -64,7 +66,7 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 		return nil, problem("open", "", interlock.Bug, err)
 	}
 	d := &Driver{config: config.Clone(), options: options, freed: newBell(), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
-		holdings: map[string]*holding{}, former: map[string]former{}}
+		sweeps: schedule{boottime.Now().Add(sweepEvery)}, holdings: map[string]*holding{}, former: map[string]former{}}
 	d.life, d.stop = context.WithCancel(context.Background())
 	d.loops.Go(d.run)
 	var f facts
@@ -127,7 +129,7 @@ func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Conte
 	}
 }
 
-// run does the tasks, and pings each third of the TTL.
+// run does the tasks, pings each third of the TTL, and removes old rows.
 func (d *Driver) run() {
 	timer := time.NewTimer(d.options.TTL)
 	defer timer.Stop()
@@ -138,15 +140,17 @@ func (d *Driver) run() {
 			return
 		case <-timer.C:
 			d.ping()
+			d.sweepRows()
 		case <-d.ended:
 			d.look()
 		case <-d.work:
 			for t := d.next(); t != nil; t = d.next() {
 				d.perform(t)
 				d.ping() // if there is much to do
+				d.sweepRows()
 			}
 		}
-		timer.Reset(d.untilPing())
+		timer.Reset(d.untilDue())
 	}
 }
 
@@ -281,6 +285,15 @@ func (d *Driver) untilPing() time.Duration {
 		return time.Hour
 	}
 	return d.session.checked.Add(d.options.TTL / 3).Sub(boottime.Now())
+}
+
+// untilDue is the time to the next ping or sweep.
+func (d *Driver) untilDue() time.Duration {
+	ping := d.untilPing()
+	if d.session == nil {
+		return ping
+	}
+	return max(0, min(ping, d.sweeps.next.Sub(boottime.Now())))
 }
 
 // Close ends the goroutine. A session that holds something is left to the server,

@@ -359,13 +359,13 @@ func TestSweep(t *testing.T) {
 	admin.do(t, "update interlock_lease set counter = counter + 3600000000 where name = 'swept'") // the clock was an hour ahead
 	release(t, d, r)
 	ahead := admin.text(t, "select concat(counter) from interlock_lease where name = 'swept'")
-	if err := d.Sweep(t.Context(), time.Hour); err != nil {
+	if _, err := d.Sweep(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if n := admin.text(t, "select count(*) from interlock_lease"); n != "2" {
 		t.Errorf("%s rows, and nothing is an hour old", n)
 	}
-	if err := d.Sweep(t.Context(), 0); err != nil {
+	if _, err := d.Sweep(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	if n := admin.text(t, "select count(*) from interlock_lease"); n != "1" {
@@ -391,7 +391,7 @@ func TestSweepEndsSoon(t *testing.T) {
 	mustExec(t, admin.mustBegin(t), "select * from interlock_lease for update")
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	if err := d.Sweep(ctx, time.Hour); err == nil || ctx.Err() != nil {
+	if _, err := d.Sweep(ctx, time.Hour); err == nil || ctx.Err() != nil {
 		t.Errorf("swept with %v, ended by us: %v", err, ctx.Err())
 	}
 }
@@ -624,7 +624,7 @@ func TestEmptiedTables(t *testing.T) {
 		t.Errorf("token %v after %v", next, token)
 	}
 	release(t, d, again)
-	if err := d.Sweep(t.Context(), 0); err != nil {
+	if _, err := d.Sweep(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	if n := admin.text(t, "select count(*) from interlock_lease"); n != "0" {
@@ -709,6 +709,26 @@ func TestNobodyListens(t *testing.T) {
 			r.NoWait = true
 			_, err := d.Acquire(t.Context(), r)
 			return interlock.Kind(err) == interlock.Retryable
+		})
+	}
+}
+
+// TestOpenOnASlowServer: opening is many statements, and may take longer than one of them.
+func TestOpenOnASlowServer(t *testing.T) {
+	server := testbed.MariaDB(t)
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			proxy := testbed.NewProxy(t, server.Addr())
+			proxy.Delay(75 * time.Millisecond) // each way; a statement may take a second
+			d, err := m.open(t.Context(), t, behind(server, proxy), &mysql.Options{TTL: suiteTTL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy.Heal()
+			if err := d.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -7,8 +7,27 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Sweep removes the rows that nobody has used for so long.
-func (t *Table) Sweep(ctx context.Context, after time.Duration) error { return t.sweep(ctx, after) }
+// SweepSize is how many rows a sweep removes at most.
+const SweepSize = sweepSize
+
+// Sweep removes rows that nobody has used for so long, and says how many it has found.
+func (t *Table) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
+	return t.sweep(ctx, after)
+}
+
+// Sweep removes rows that nobody has used for so long, and says how many it has found.
+func (d *Driver) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
+	err = d.ask(ctx, "sweep", "", func(ctx context.Context) (err error) {
+		found, err = d.sweep(ctx, after)
+		return err
+	})
+	return found, err
+}
+
+// NextSweep has the next sweep come at once.
+func (d *Driver) NextSweep(ctx context.Context) error {
+	return d.ask(ctx, "sweep", "", func(context.Context) error { d.sweeps.next = 0; return nil })
+}
 
 // Detached tells whether the storage engine has let go of a branch's session.
 func (p *Participant) Detached(ctx context.Context, x driver.XID) (detached, known bool) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,19 +16,11 @@ import (
 // batchSize is how many leases one statement renews.
 const batchSize = 200
 
-// sweepAfter is how long a row outlives its last lease, and sweepEvery how often
-// old ones are looked for.
-const (
-	sweepAfter = 24 * time.Hour
-	sweepEvery = time.Hour
-	firstSweep = time.Minute // after the Table was opened
-)
-
 // keeper renews what one Table holds: one loop, whatever the number of locks.
 type keeper struct {
-	table *Table
-	wake  chan struct{}
-	swept boottime.Instant // of the loop alone
+	table  *Table
+	wake   chan struct{}
+	sweeps schedule // of the loop alone
 
 	mu   sync.Mutex
 	held map[string]*kept // by owner
@@ -45,7 +36,7 @@ type kept struct {
 
 func newKeeper(t *Table) *keeper {
 	return &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*kept{},
-		swept: boottime.Now().Add(firstSweep - sweepEvery)}
+		sweeps: schedule{boottime.Now().Add(sweepEvery)}}
 }
 
 // add begins to keep the lease that was asked for at sent, and was granted.
@@ -100,7 +91,7 @@ func (k *keeper) run() {
 func (k *keeper) next() boottime.Instant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := k.swept.Add(sweepEvery)
+	at := k.sweeps.next
 	for _, h := range k.held {
 		at = min(at, h.due)
 	}
@@ -223,45 +214,4 @@ func (h *kept) tellLost() {
 	if tell := h.Events.Lost; tell != nil && !h.quiet && !ranOut {
 		tell(problem("renew", h.Name, interlock.Definite, interlock.ErrLost))
 	}
-}
-
-// sweep removes rows that nobody has used for a day, once an hour. If it fails
-// there is a next time.
-func (k *keeper) sweep(now boottime.Instant) {
-	if now < k.swept.Add(sweepEvery) {
-		return
-	}
-	k.swept = now
-	t := k.table
-	ctx, cancel := context.WithTimeout(t.life, t.options.TTL/4) // what is held must be renewed
-	defer cancel()
-	_ = t.run(ctx, "sweep", "", "", func(ctx context.Context) error { return t.sweep(ctx, sweepAfter) })
-}
-
-// sweepSize is how many rows one sweep removes at most.
-const sweepSize = 10000
-
-// sweep keeps the highest counter of what it removes, so that a name that comes
-// again goes on above it whatever the clock says. Whoever makes a row has to wait
-// meanwhile, so that the server ends it soon.
-func (t *Table) sweep(ctx context.Context, after time.Duration) error {
-	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	for _, query := range []string{
-		`set statement max_statement_time = 1 for
-			insert into {ns}_lease_swept (id, counter) select 1, coalesce(max(counter), 0) from {ns}_lease
-			where expires < {now} - interval ? microsecond
-			on duplicate key update counter = greatest({ns}_lease_swept.counter, values(counter))`,
-		`set statement max_statement_time = 1 for
-			delete from {ns}_lease where expires < {now} - interval ? microsecond
-			and counter <= (select counter from {ns}_lease_swept where id = 1) order by name limit ` + strconv.Itoa(sweepSize),
-	} {
-		if _, err := tx.ExecContext(ctx, t.options.sql(query), after.Microseconds()); err != nil {
-			return err
-		}
-	}
-	return tx.Commit()
 }

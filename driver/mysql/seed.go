@@ -8,12 +8,13 @@ import (
 )
 
 // counters are where a kind of lock keeps its counters: in rows, and, for rows that
-// were removed, the highest of them.
-type counters struct{ rows, swept, breaks string }
+// were removed, the highest of them. unused is the condition that nobody holds the lock of a
+// row, nor has for so many microseconds; in session mode: has been granted it.
+type counters struct{ rows, swept, breaks, unused string }
 
 var (
-	sessionCounters = counters{"{ns}_holder", "{ns}_holder_swept", "{ns}_break"}
-	tableCounters   = counters{"{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break"}
+	sessionCounters = counters{"{ns}_holder", "{ns}_holder_swept", "{ns}_break", "since < {now} - interval ? microsecond and is_used_lock(lock_name) is null"}
+	tableCounters   = counters{"{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break", "expires < {now} - interval ? microsecond"}
 )
 
 // raiseSwept: counter. Rows that are made from now on start above it.

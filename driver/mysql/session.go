@@ -56,7 +56,8 @@ type session struct {
 	checked  boottime.Instant // when it was last asked who it is
 }
 
-// dialTimeout bounds the opening of a session.
+// dialTimeout bounds the opening of a session or a Table: a dozen statements, and tables may
+// have to be made.
 const dialTimeout = 10 * time.Second
 
 // sessionSchema: the row of a name keeps the counter, and {ns}_holder_swept the
@@ -131,7 +132,7 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	}
 	ttl := int64((o.TTL + time.Second - 1) / time.Second)
 	_, err = s.conn.ExecContext(ctx, fmt.Sprintf(`set session wait_timeout = %d, net_read_timeout = %d,
-		idle_transaction_timeout = 0, innodb_lock_wait_timeout = 1, max_statement_time = %s, autocommit = 1,
+		idle_transaction_timeout = 0, innodb_lock_wait_timeout = 1, max_statement_time = %s, autocommit = 1, tx_isolation = 'REPEATABLE-READ',
 		sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'`, ttl, ttl, fraction(o.statementTimeout())))
 	if err != nil {
 		return err
@@ -174,7 +175,8 @@ func (s *session) lockName(o Options, name string) string {
 }
 
 // takeLock takes a lock, draws its counter and says who holds, in one statement: the row is written only after GET_LOCK, which does not wait, was
-// granted. All before us have drawn from the same row while they held it.
+// granted. All before us have drawn from the same row while they held it. It locks the row of
+// {ns}_holder_swept, so that a sweep comes before it or after it; under READ COMMITTED it would not.
 const takeLock = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
 select ?, ?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()
 from dual where get_lock(?, 0) = 1

@@ -71,7 +71,7 @@ const breakColumns = `(
 // OpenTable makes the tables if they are missing, and computes the guarantees.
 // The pool stays the caller's, who closes it after the Table. With
 // interpolateParams=true in its DSN each statement costs one round trip, and
-// without it two.
+// without it two. It takes 10 s at most, or until ctx ends.
 func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	options, err := o.orDefault()
 	if err == nil && db == nil {
@@ -81,7 +81,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
 	t := &Table{db: db, options: options, freed: newBell(), missing: true,
-		calls: &calls{limit: options.statementTimeout(), last: map[string]chan struct{}{}}}
+		calls: &calls{limit: dialTimeout, last: map[string]chan struct{}{}}}
 	t.life, t.stop = context.WithCancel(context.Background())
 	t.held = newKeeper(t)
 	var f facts
@@ -104,6 +104,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 		t.stop()
 		return nil, err
 	}
+	t.calls.limit = options.statementTimeout()
 	t.guarantees = tableGuarantees(f, options.TTL)
 	t.loops.Go(t.held.run)
 	return t, nil

@@ -1,0 +1,131 @@
+package mysql_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/claim/shared"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// sweeping is a driver that removes rows.
+type sweeping interface {
+	driver.Fenced
+	Sweep(ctx context.Context, after time.Duration) (int, error)
+}
+
+// sweptRows are the tables of rows, and how to insert one that nobody has used since 2021.
+var sweptRows = map[string]struct{ table, old string }{
+	"session": {"interlock_holder", "concat('old#r#', seq), '', '', seq, '2021-01-01', 0"},
+	"table":   {"interlock_lease", "concat('old#r#', seq), '', seq, '2021-01-01', '2021-01-01'"},
+}
+
+// TestReadsLeaveNothing: each reader takes a lock of its own name, and its row is removed,
+// by one transaction for 500; what is held, and what was used just now, stays.
+func TestReadsLeaveNothing(t *testing.T) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			server := testbed.MariaDB(t)
+			admin := open(t, server.URL())
+			rows := sweptRows[m.name]
+			d := m.mustOpen(t, server.URL(), nil).(sweeping)
+			sweep := func(after time.Duration) (found int) {
+				t.Helper()
+				found, err := d.Sweep(t.Context(), after)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return found
+			}
+			left := func(want string) {
+				t.Helper()
+				if n := admin.text(t, `select count(*) from `+rows.table); n != want {
+					t.Errorf("%s rows are left, want %s", n, want)
+				}
+			}
+			held := request("held")
+			acquire(t, d, held)
+			readers, err := shared.New(d, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				if err := readers.Read(t.Context(), "x", func(context.Context, *shared.ReadClaim) error { return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			left("22") // the readers', the door's
+			admin.do(t, fmt.Sprintf(`insert into %s select %s from seq_1_to_10000`, rows.table, rows.old))
+			if session, ok := d.(*mysql.Driver); ok { // by itself
+				if err := session.NextSweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				testbed.Eventually(t, "old rows are removed", bound, func() bool {
+					return admin.text(t, `select count(*) from `+rows.table) == "22"
+				})
+			} else {
+				sweeps := 1
+				for ; sweep(time.Hour) == mysql.SweepSize; sweeps++ {
+				}
+				if left("22"); sweeps != 10000/mysql.SweepSize+1 {
+					t.Errorf("%d sweeps", sweeps)
+				}
+			}
+			admin.do(t, `do sleep(0.001)`)
+			sweep(0)
+			left("1")
+			if err := readers.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestSweepSparesTheNext: a row whose lock was taken while it was to be removed stays, and a
+// name whose row was removed goes on above its counter.
+func TestSweepSparesTheNext(t *testing.T) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			server := testbed.MariaDB(t)
+			admin := open(t, server.URL())
+			rows := sweptRows[m.name]
+			d, other := m.mustOpen(t, server.URL(), nil).(sweeping), m.mustOpen(t, server.URL(), nil)
+			last := map[string]int64{}
+			done := make(chan error, 1)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			go func() {
+				for ctx.Err() == nil {
+					if _, err := d.Sweep(context.Background(), 0); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+			for i := range 300 {
+				name := fmt.Sprint("n", i%3)
+				r := request(name)
+				token := acquire(t, other, r).Token.Counter()
+				if token <= last[name] {
+					t.Fatalf("%s: counter %d after %d", name, token, last[name])
+				}
+				const ahead = 1_000_000 // a second: the clock alone would give lower ones
+				last[name] = token + ahead
+				admin.do(t, fmt.Sprintf(`update %s set counter = counter + %d where name = '%s'`, rows.table, ahead, name))
+				if n := admin.text(t, `select count(*) from `+rows.table+` where name = ?`, name); n != "1" {
+					t.Fatalf("%s rows of what is held", n)
+				}
+				release(t, other, r)
+			}
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
