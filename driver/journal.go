@@ -49,6 +49,10 @@ type Append struct {
 	Transaction string
 	Shard       int
 	Type        string // kept from the first append of the transaction
+	// Shards is over how many shards the appender spreads transactions; 0 is not said.
+	// An append that begins a transaction is refused with a *ShardsError if that is not
+	// the number that the store keeps, in one atomic step with the append.
+	Shards int
 	// Epoch is that of the shard's owner, or 0: an append by somebody who does not
 	// own the shard, which the position alone protects.
 	Epoch interlock.Token
@@ -165,6 +169,25 @@ type JournalSharder interface {
 	// head's position or in its shard any more. It checks no epoch.
 	Reassign(ctx context.Context, h Head, shard int) error
 }
+
+// A ShardsError is the refusal to use a journal that was opened with another number of
+// shards than it has: a transaction in a wrong shard would not be driven.
+type ShardsError struct {
+	Stored int // which the journal has; below zero while it is changed to -Stored; 0 if it has none
+	Opened int // with which it is used
+}
+
+// Error names both numbers, and what to do.
+func (e *ShardsError) Error() string {
+	if e.Stored < 0 {
+		return fmt.Sprintf("a change of the journal to %d shards was begun and has not ended; complete it by SetShards, or `interlock saga shards --set %d`", -e.Stored, -e.Stored)
+	}
+	return fmt.Sprintf("the journal has %d shards and was opened with %d; open it with %d, or stop all that use it and change the number by SetShards, or `interlock saga shards --set %d`",
+		e.Stored, e.Opened, e.Stored, e.Opened)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *ShardsError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // ShardName names a shard in errors.
 func ShardName(shard int) string { return fmt.Sprintf("journal shard %d", shard) }

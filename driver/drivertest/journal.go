@@ -56,6 +56,7 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"ForgetTakesWhatEnded", 0, testForgetTakesWhatEnded},
 		{"KeepRefreshes", 0, testKeepRefreshes},
 		{"NumberOfShards", 0, testNumberOfShards},
+		{"StartersOfAnotherNumber", 0, testStartersOfAnotherNumber},
 		{"Reassign", 0, testReassign},
 		{"NothingIsUnscheduled", 0, testNothingIsUnscheduled},
 	} {

@@ -1,8 +1,12 @@
 package drivertest
 
 import (
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // testNumberOfShards: the first number stays until it is changed by who knows it.
@@ -34,6 +38,49 @@ func testNumberOfShards(s *journalScene) {
 	set(first, 9, -7)
 	set(-7, 7, 7)
 	set(0, 0, 7)
+}
+
+// testStartersOfAnotherNumber: an append that begins a transaction under another number of
+// shards than the stored one is refused, and others are not.
+func testStartersOfAnotherNumber(s *journalScene) {
+	begin := func(transaction string, shards int) error {
+		a := s.begin(transaction, s.at(time.Second))
+		a.Shards = shards
+		return s.append(s.journal, a)
+	}
+	refused := func(err error, stored, opened int) {
+		s.Helper()
+		var other *driver.ShardsError
+		if !errors.As(err, &other) || other.Stored != stored || other.Opened != opened || interlock.Kind(err) != interlock.Definite {
+			s.Errorf("%v; want a refusal of %d where %d is stored", err, opened, stored)
+		}
+	}
+	refused(begin("early", 8), 0, 8)
+	for _, number := range []int{8, -4, 4} {
+		stored, err := s.journal.Shards(s.Context(), 0, 0)
+		if err == nil {
+			stored, err = s.journal.Shards(s.Context(), stored, number)
+		}
+		if err != nil || stored != number {
+			s.Fatalf("stored %d, %v", stored, err)
+		}
+		if number == 8 {
+			s.mustAppend(s.begin("unsaid", s.at(time.Second)))
+			if err := begin("there", 8); err != nil {
+				s.Fatal(err)
+			}
+			continue
+		}
+		refused(begin("late", 8), number, 8)
+		s.mustBeElsewhere(begin("there", 8), "there", 0, 1)
+	}
+	more := s.appendAfter("there", 1, s.at(time.Minute))
+	more.Shards = 8
+	s.mustAppend(more)
+	if err := begin("late", 4); err != nil {
+		s.Error(err)
+	}
+	s.mustStand("late", s.at(time.Second), "begin")
 }
 
 // testReassign: an unfinished transaction moves with its due time, and one that has moved on

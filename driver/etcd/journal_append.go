@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -123,6 +124,9 @@ func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []client
 	if a.After == 0 {
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(head), "=", 0))
 		then = append(then, clientv3.OpPut(about, aboutText(a.Shard, now, a.Type)))
+		if a.Shards != 0 {
+			when = append(when, clientv3.Compare(clientv3.Value(j.shardsKey()), "=", strconv.Itoa(a.Shards)))
+		}
 	} else {
 		when = append(when,
 			clientv3.Compare(clientv3.Value(head), ">", padded(a.After)+goesOn),
@@ -154,7 +158,8 @@ func before(text string) string { return text[:len(text)-1] + string(text[len(te
 
 // lookOps reads what says why an append was refused.
 func (j *Journal) lookOps(a driver.Append) []clientv3.Op {
-	return []clientv3.Op{clientv3.OpGet(j.shardKey(a.Shard)), clientv3.OpGet(j.headKey(a.Transaction)), clientv3.OpGet(j.aboutKey(a.Transaction))}
+	return []clientv3.Op{clientv3.OpGet(j.shardKey(a.Shard)), clientv3.OpGet(j.headKey(a.Transaction)), clientv3.OpGet(j.aboutKey(a.Transaction)),
+		clientv3.OpGet(j.shardsKey())}
 }
 
 // refusal says why an append was not done.
@@ -173,6 +178,12 @@ func (j *Journal) refusal(a driver.Append, look *clientv3.TxnResponse) error {
 	switch {
 	case err != nil:
 		return journalError(op, a.Transaction, interlock.Definite, err)
+	case p.Position == 0 && a.After == 0 && a.Shards != 0:
+		stored, err := j.numberOfShards("append", look.Responses[3].GetResponseRange().Kvs)
+		if err == nil {
+			err = &driver.ShardsError{Stored: stored, Opened: a.Shards}
+		}
+		return err
 	case p.Position == a.After && p.Ended.IsZero() && p.Shard != a.Shard:
 		return journalError(op, a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", p.Shard, a.Shard))
 	case p.Position == a.After && p.Ended.IsZero():

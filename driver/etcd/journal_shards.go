@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
@@ -14,7 +15,7 @@ import (
 // Shards keeps the number of shards; see driver.JournalSharder.
 func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	const op, name = "read shards", "all"
-	key := j.prefix + "shards"
+	key := j.shardsKey()
 	is := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 	if from != 0 {
 		is = clientv3.Compare(clientv3.Value(key), "=", strconv.Itoa(from))
@@ -28,13 +29,19 @@ func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	if err != nil || reply.Succeeded && to != 0 {
 		return to, err
 	}
-	kvs := reply.Responses[0].GetResponseRange().Kvs
+	return j.numberOfShards(op, reply.Responses[0].GetResponseRange().Kvs)
+}
+
+func (j *Journal) shardsKey() string { return j.prefix + "shards" }
+
+// numberOfShards reads the key of it; 0 if there is none.
+func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error) {
 	if len(kvs) == 0 {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(string(kvs[0].Value))
 	if err != nil {
-		return 0, journalError(op, name, interlock.Definite, fmt.Errorf("key %q holds no number but %.40q", key, kvs[0].Value))
+		return 0, journalError(op, "all", interlock.Definite, fmt.Errorf("key %q holds no number but %.40q", j.shardsKey(), kvs[0].Value))
 	}
 	return n, nil
 }

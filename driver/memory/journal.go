@@ -98,6 +98,9 @@ func (j *Journal) append(a driver.Append) error {
 	if t.head.Shard != a.Shard {
 		return problem("append", a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", t.head.Shard, a.Shard))
 	}
+	if a.After == 0 && a.Shards != 0 && a.Shards != j.shards {
+		return &driver.ShardsError{Stored: j.shards, Opened: a.Shards}
+	}
 	now := time.Now()
 	if a.After == 0 {
 		t.head.Began = now

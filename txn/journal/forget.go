@@ -38,16 +38,8 @@ func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch in
 // ForgetBy is ForgetAll by hand. It records who removes what and why, as a transaction
 // of type "retention:forget" that has ended, before it removes anything; record is its id.
 func (j *Journal) ForgetBy(ctx context.Context, endedBefore time.Time, batch int, by, reason string) (removed int, record string, err error) {
-	if by == "" || reason == "" {
-		return 0, "", failure.Bug("forget", "", "it needs a name and a reason")
-	}
-	data, err := json.Marshal(forgotten{EndedBefore: endedBefore.UTC(), By: by, Reason: reason})
+	record, err = j.audit(ctx, "forget", "retention:forget", by, reason, forgotten{EndedBefore: endedBefore.UTC(), By: by, Reason: reason})
 	if err != nil {
-		return 0, "", failure.About("forget", "", err)
-	}
-	record = "interlock.forget/" + rand.Text()
-	l := &Log{journal: j, head: driver.Head{Transaction: record, Shard: j.ShardOf(record), Type: "retention:forget"}}
-	if err := l.append(ctx, time.Time{}, []Entry{{Kind: "forget", Data: data}}); err != nil {
 		return 0, "", err
 	}
 	removed, err = j.ForgetAll(ctx, endedBefore, batch)
@@ -59,4 +51,18 @@ type forgotten struct {
 	EndedBefore time.Time `json:"ended_before"`
 	By          string    `json:"by"`
 	Reason      string    `json:"reason"`
+}
+
+// audit records what an operator does, as a transaction that has ended, and returns its id.
+func (j *Journal) audit(ctx context.Context, op, kind, by, reason string, data any) (record string, err error) {
+	if by == "" || reason == "" {
+		return "", failure.Bug(op, "", "it needs a name and a reason")
+	}
+	text, err := json.Marshal(data)
+	if err != nil {
+		return "", failure.About(op, "", err)
+	}
+	record = "interlock." + op + "/" + rand.Text()
+	l := &Log{journal: j, head: driver.Head{Transaction: record, Shard: j.ShardOf(record), Type: kind}}
+	return record, l.append(ctx, time.Time{}, []Entry{{Kind: op, Data: text}})
 }

@@ -145,7 +145,8 @@ func (j *Journal) send(ctx context.Context, requests []driver.Append) []error {
 // a transaction outside holds.
 func unspecific(err error) bool {
 	var elsewhere *driver.PositionError
-	if err == nil || errors.As(err, &elsewhere) || errors.Is(err, interlock.ErrStaleToken) {
+	var other *driver.ShardsError
+	if err == nil || errors.As(err, &elsewhere) || errors.As(err, &other) || errors.Is(err, interlock.ErrStaleToken) {
 		return false
 	}
 	return interlock.Kind(err) == interlock.Definite || errors.Is(err, interlock.ErrHeld)

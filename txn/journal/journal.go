@@ -149,7 +149,7 @@ func shardOf(transaction string, shards int) int {
 // it is the owner of the shard who finds it by its due time. An Uncertain error
 // means that it may exist; beginning it again converges.
 func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
-	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
+	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}, shards: j.options.Shards}
 	if due.IsZero() {
 		return nil, failure.Bug("begin", id, "when it is due is not said")
 	}

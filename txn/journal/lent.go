@@ -38,6 +38,9 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 	if err := j.agreeIn(ctx, s, db); err != nil {
 		return err
 	}
+	if j.agreed.Load() { // else there may be no number yet
+		l.shards = j.options.Shards
+	}
 	_, err := l.AppendIn(ctx, s, db, due, entries...)
 	var elsewhere *driver.PositionError
 	if errors.As(err, &elsewhere) {

@@ -30,6 +30,7 @@ type Log struct {
 	journal *Journal
 	owner   *Shard // nil for somebody who owns nothing
 	head    driver.Head
+	shards  int // what the store has to keep for the transaction to begin; 0 is not checked
 }
 
 // Head is where the transaction stands, as far as is known here: Began is zero unless
@@ -86,7 +87,7 @@ func (l *Log) Accept(a driver.Append) {
 
 // request makes the records; keep takes what is large, which stands beside them.
 func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []byte) error) (driver.Append, error) {
-	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Due: due, Was: l.head.Due}
+	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Shards: l.shards, Due: due, Was: l.head.Due}
 	if l.owner != nil {
 		a.Epoch = l.owner.epoch
 	}

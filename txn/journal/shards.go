@@ -3,7 +3,6 @@ package journal
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -12,22 +11,7 @@ import (
 
 // A ShardsError is the refusal to use a journal that was opened with another number of
 // shards than it has: what would begin in a wrong shard would not be driven.
-type ShardsError struct {
-	Stored int // which the journal has; below zero while it is changed to -Stored
-	Opened int // Options.Shards
-}
-
-// Error names both numbers, and what to do.
-func (e *ShardsError) Error() string {
-	if e.Stored < 0 {
-		return fmt.Sprintf("a change of the journal to %d shards was begun and has not ended; complete it by SetShards, or `interlock saga shards --set %d`", -e.Stored, -e.Stored)
-	}
-	return fmt.Sprintf("the journal has %d shards and was opened with %d; open it with %d, or stop all that use it and change the number by SetShards, or `interlock saga shards --set %d`",
-		e.Stored, e.Opened, e.Stored, e.Opened)
-}
-
-// ErrorKind is [interlock.Definite].
-func (e *ShardsError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+type ShardsError = driver.ShardsError
 
 // CheckShards stores Options.Shards if the journal has no number of shards yet. If it has
 // another one the error is a [*ShardsError]. [Journal.Own] and the first [Journal.Begin]
@@ -75,11 +59,40 @@ const maxShards = 4096
 
 // SetShards changes over how many shards a journal's transactions are spread, from 1 to
 // 4096, and returns how many unfinished transactions it moved. Stop all that use the
-// journal before, and open it with the new number afterwards: who owns a shard now will
-// write nothing more, but who begins transactions under the old number is not kept from it,
-// and what is begun so is not driven until SetShards is called again. If it fails, the
-// journal refuses to be used until it is called again with the same number.
+// journal before, and open it with the new number afterwards: owners of shards write
+// nothing more, and begins under the old number are refused. It waits for transactions of
+// databases that have begun one and have not ended. If it fails, the journal refuses to be
+// used until it is called again with the same number.
 func SetShards(ctx context.Context, store driver.Journal, shards int) (moved int, err error) {
+	return setShards(ctx, store, shards, func(int) error { return nil })
+}
+
+// SetShardsBy is SetShards by hand. It records who changes the number, from and to which,
+// and why, as a transaction of type "layout:shards" that has ended, before it changes
+// anything; record is its id.
+func SetShardsBy(ctx context.Context, store driver.Journal, shards int, by, reason string) (moved int, record string, err error) {
+	moved, err = setShards(ctx, store, shards, func(stored int) error {
+		j, err := New(store, &Options{Shards: shards})
+		if err != nil {
+			return err
+		}
+		defer j.Close()
+		record, err = j.audit(ctx, "shards", "layout:shards", by, reason, resharded{From: stored, To: shards, By: by, Reason: reason})
+		return err
+	})
+	return moved, record, err
+}
+
+// resharded is the data of the record of SetShardsBy.
+type resharded struct {
+	From   int    `json:"from"` // below zero if a change to -From had begun and not ended
+	To     int    `json:"to"`
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+}
+
+// setShards calls begin with the stored number before it changes anything.
+func setShards(ctx context.Context, store driver.Journal, shards int, begin func(stored int) error) (moved int, err error) {
 	const op = "set shards"
 	if shards < 1 || shards > maxShards {
 		return 0, failure.Bug(op, "", "%d shards, and 1 to %d", shards, maxShards)
@@ -90,6 +103,9 @@ func SetShards(ctx context.Context, store driver.Journal, shards int) (moved int
 	}
 	if stored < 0 && stored != -shards {
 		return 0, &ShardsError{Stored: stored, Opened: shards}
+	}
+	if err := begin(stored); err != nil {
+		return 0, err
 	}
 	if now, err := store.Shards(ctx, stored, -shards); err != nil || now != -shards {
 		return 0, errors.Join(err, changing(now, shards))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -98,6 +99,61 @@ func TestSetShards(t *testing.T) {
 	log, _, err := shard.Open(t.Context(), "t1")
 	ok(t, err)
 	ok(t, log.Append(t.Context(), due, says("sent")...))
+}
+
+// TestStartersOfTheOldNumber: who has opened the journal before its number of shards changes
+// begins nothing afterwards. The change is on record.
+func TestStartersOfTheOldNumber(t *testing.T) {
+	store := memory.NewJournal()
+	former := open(t, store, &journal.Options{Shards: 8})
+	_, err := former.Begin(t.Context(), "t", "", due, says("begin")...)
+	ok(t, err)
+	_, _, err = journal.SetShardsBy(t.Context(), store, 5, "ann", "")
+	wantKind(t, err, interlock.Bug, nil)
+	_, record, err := journal.SetShardsBy(t.Context(), store, 5, "ann", "more services")
+	ok(t, err)
+	_, err = former.Begin(t.Context(), "u", "", due, says("begin")...)
+	mustMismatch(t, err, 5, 8)
+	log, entries, err := former.Open(t.Context(), record)
+	ok(t, err)
+	if data := string(entries[0].Data); log.Head().Ended.IsZero() || data != `{"from":8,"to":5,"by":"ann","reason":"more services"}` {
+		t.Errorf("%+v: %s", log.Head(), data)
+	}
+}
+
+// TestSetShardsWaitsForLentTransactions: what a transaction of the user's has begun before a
+// change and commits after it is moved as well.
+func TestSetShardsWaitsForLentTransactions(t *testing.T) {
+	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
+		db := openDB(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		j := open(t, table, &journal.Options{Shards: 64})
+		ok(t, j.CheckShards(t.Context()))
+		tx := db.Begun(t, driver.ReadCommitted)
+		ok(t, j.BeginIn(t.Context(), table, tx, "t", "", due, says("begin")...))
+		changed := make(chan error, 1)
+		go func() {
+			_, err := journal.SetShards(t.Context(), table, 3)
+			changed <- err
+		}()
+		select {
+		case err := <-changed:
+			t.Errorf("it has not waited: %v", err)
+			changed <- err
+		case <-time.After(200 * time.Millisecond):
+		}
+		ok(t, tx.Commit(t.Context()))
+		ok(t, <-changed)
+		after := open(t, table, &journal.Options{Shards: 3})
+		log, _, err := after.Open(t.Context(), "t")
+		ok(t, err)
+		if is, want := log.Head().Shard, after.ShardOf("t"); is != want {
+			t.Errorf("it is in shard %d, not in %d", is, want)
+		}
+		tx = db.Begun(t, driver.ReadCommitted)
+		mustMismatch(t, j.BeginIn(t.Context(), table, tx, "u", "", due, says("begin")...), 3, 64)
+	}, databases.Pgx, databases.Maria)
 }
 
 // cutOff is a store that fails after so many moves.

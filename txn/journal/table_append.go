@@ -33,9 +33,13 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 			asked = append(asked, i)
 		}
 	}
+	stored, err := n.shareShards(ctx, db, appends, asked)
+	if err != nil {
+		return err
+	}
 	// All who append take rows in the order of their ids.
 	slices.SortFunc(asked, func(i, j int) int { return strings.Compare(appends[i].Transaction, appends[j].Transaction) })
-	begun, err := n.begin(ctx, db, appends, asked)
+	begun, err := n.begin(ctx, db, appends, asked, stored)
 	if err != nil {
 		return err
 	}
@@ -52,7 +56,10 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 		a := appends[i]
 		if begun[a.Transaction] == 0 {
 			errs[i] = fits(a, found[a.Transaction])
-			if held[a.Transaction] {
+			switch {
+			case errs[i] == nil && stored.refuses(a):
+				errs[i] = stored.refusal(a)
+			case held[a.Transaction]:
 				errs[i] = inUse("append", a.Transaction)
 			}
 		}
@@ -135,10 +142,10 @@ func fits(a driver.Append, h driver.Head) error {
 // An INSERT waits for a transaction that has inserted the same id. On PostgreSQL an
 // advisory lock on the id stands in front of it, for which only a lent transaction waits;
 // on MariaDB the whole statement fails at once. A lent transaction begins one.
-func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (map[string]int64, error) {
+func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, stored sharedShards) (map[string]int64, error) {
 	v := values{dialect: n.dialect, casts: headCasts}
 	for _, i := range asked {
-		if a := appends[i]; a.After == 0 {
+		if a := appends[i]; a.After == 0 && !stored.refuses(a) {
 			v.head(n, a, a.Type)
 		}
 	}

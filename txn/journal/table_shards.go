@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -15,7 +16,7 @@ func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err er
 		if err := n.setShards(ctx, db, int64(from), int64(to)); err != nil {
 			return err
 		}
-		stored, err = n.shards(ctx, db)
+		stored, err = n.shards(ctx, db, "")
 		return err
 	})
 	return stored, t.unmade(err)
@@ -36,8 +37,8 @@ func (n tables) setShards(ctx context.Context, db driver.SQL, from, to int64) er
 	return err
 }
 
-func (n tables) shards(ctx context.Context, db driver.SQL) (stored int, err error) {
-	err = db.Query(ctx, `select shards from `+n.layout+` where id = 1`, nil, func(scan func(...any) error) error {
+func (n tables) shards(ctx context.Context, db driver.SQL, locking string) (stored int, err error) {
+	err = db.Query(ctx, `select shards from `+n.layout+` where id = 1`+locking, nil, func(scan func(...any) error) error {
 		var shards int64
 		err := scan(&shards)
 		stored = int(shards)
@@ -46,13 +47,53 @@ func (n tables) shards(ctx context.Context, db driver.SQL) (stored int, err erro
 	return stored, err
 }
 
+// sharedShards is the number of shards that is stored, as long as the transaction lasts.
+type sharedShards struct {
+	number int
+	busy   bool // it is being changed
+}
+
+// shareShards keeps the number of shards from being changed before the transaction ends, if
+// an append asks for it. Outside of lent transactions it does not wait for a change.
+func (n tables) shareShards(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (stored sharedShards, err error) {
+	if !slices.ContainsFunc(asked, func(i int) bool { return appends[i].After == 0 && appends[i].Shards != 0 }) {
+		return stored, nil
+	}
+	locking := ` for share`
+	if n.dialect == driver.MariaDB {
+		locking = ` lock in share mode`
+	}
+	if !n.lent {
+		locking += ` skip locked`
+	}
+	stored.number, err = n.shards(ctx, db, locking)
+	if err == nil && stored.number == 0 && !n.lent {
+		var seen int
+		seen, err = n.shards(ctx, db, "")
+		stored.busy = seen != 0
+	}
+	return stored, err
+}
+
+// refuses reports whether an append may not begin a transaction.
+func (s sharedShards) refuses(a driver.Append) bool {
+	return a.After == 0 && a.Shards != 0 && a.Shards != s.number
+}
+
+func (s sharedShards) refusal(a driver.Append) error {
+	if s.busy {
+		return inUse("append", a.Transaction)
+	}
+	return &driver.ShardsError{Stored: s.number, Opened: a.Shards}
+}
+
 // ShardsIn reads the number of shards in a transaction of the user's; see [TxStore].
 func (t *Table[T]) ShardsIn(ctx context.Context, db driver.SQL) (int, error) {
 	n, err := t.lend(db)
 	if err != nil {
 		return 0, err
 	}
-	stored, err := n.shards(ctx, db)
+	stored, err := n.shards(ctx, db, "")
 	return stored, t.unmade(failure.About("read shards", t.name, err))
 }
 

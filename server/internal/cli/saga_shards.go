@@ -15,21 +15,27 @@ func (l *ledger) sagaShardsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "shards", Short: "Show or change the number of shards",
 		Example: `  interlock saga shards
-  interlock saga shards --set 128`,
+  interlock saga shards --set 128 --reason "more services"`,
 		Long: `Shows over how many shards the journal's transactions are spread. All who use it must
 have that number.
 
---set changes it. Stop all services that use the journal before, and start them with the
-new --shards afterwards: owners of shards are fenced off, but a service that still begins
-transactions under the old number puts them where nobody drives them, until --set is
-repeated. If the command fails, repeat it: until it succeeds the journal is refused.`,
+--set changes it, and records who did it and why. Stop all services that use the journal
+before, and start them with the new --shards afterwards: a service that still runs with the
+old number is refused. If the command fails, repeat it: until it succeeds the journal is
+refused to everybody.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			changes := c.Flags().Changed("set")
+			if changes {
+				if err := checkReason(l.reason); err != nil {
+					return err
+				}
+			}
 			return l.store(c.Context(), func(ctx context.Context, store driver.Journal) error {
-				moved := 0
-				if c.Flags().Changed("set") {
+				moved, record := 0, ""
+				if changes {
 					var err error
-					if moved, err = journal.SetShards(ctx, store, set); err != nil {
+					if moved, record, err = journal.SetShardsBy(ctx, store, set, l.by, l.reason); err != nil {
 						return err
 					}
 				}
@@ -38,21 +44,23 @@ repeated. If the command fails, repeat it: until it succeeds the journal is refu
 					return err
 				}
 				t := line("%d shards\n", n)
-				if c.Flags().Changed("set") {
-					t = line("%d shards, %d transactions moved\n", n, moved)
+				if changes {
+					t = line("%d shards, %d transactions moved; interlock saga export %s shows who and why\n", n, moved, record)
 				}
-				return l.app.print(shardsView{n, moved}, t)
+				return l.app.print(shardsView{n, moved, record}, t)
 			})
 		},
 	}
+	l.answerable(c)
 	c.Flags().IntVar(&set, "set", 0, "change it to `N`, 1 to 4096")
 	return c
 }
 
 // shardsView is the JSON form of a journal's number of shards.
 type shardsView struct {
-	Shards int `json:"shards"`
-	Moved  int `json:"moved"`
+	Shards int    `json:"shards"`
+	Moved  int    `json:"moved"`
+	Record string `json:"record,omitempty"` // of --set
 }
 
 // store runs something on the store of the journal that is there.

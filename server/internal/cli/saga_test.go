@@ -263,6 +263,13 @@ func TestSagasByHand(t *testing.T) {
 			if err := json.Unmarshal([]byte(interlock(0, "saga", "ls", "-o", "json")), &struct{}{}); err != nil {
 				t.Error(err)
 			}
+
+			interlock(64, "saga", "shards", "--set", "16")
+			wants(interlock(0, "saga", "shards", "--set", "16", "--reason", "fewer services", "--by", "ada", "-o", "json"), `"shards":16`, `"record":"interlock.shards/`)
+			wants(interlock(0, "saga", "export"), `"type":"layout:shards"`)
+			if _, err := s.order.Do(t.Context(), s.engine, "order/last", "book"); err == nil || !strings.Contains(err.Error(), "16 shards") {
+				t.Errorf("a service with the former number of shards has begun a saga: %v", err)
+			}
 		})
 	}
 }
