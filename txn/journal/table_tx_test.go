@@ -227,6 +227,6 @@ func TestCrashes(t *testing.T) {
 				}
 			}}
 		}
-		crash.Once(t, "driver", scene)
+		crash.Share(t, "driver", crash.Part(t), 2, scene)
 	}, databases.Pgx, databases.Maria)
 }

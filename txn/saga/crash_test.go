@@ -75,7 +75,7 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 func TestKilled(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		crash.Once(t, "engine", func(tb testing.TB) crash.Scene { return scene(tb, open(tb)) })
+		crash.Share(t, "engine", crash.Part(t), 2, func(tb testing.TB) crash.Scene { return scene(tb, open(tb)) })
 	}, databases.Pgx, databases.Maria)
 }
 

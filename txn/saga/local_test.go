@@ -114,7 +114,7 @@ func TestKilledInTransaction(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
 		scene := func(tb testing.TB) crash.Scene { return booking(tb, open(tb)) }
-		t.Run("once", func(t *testing.T) { crash.Once(t, "local", scene) })
+		t.Run("once", func(t *testing.T) { crash.Share(t, "local", crash.Part(t), 2, scene) })
 		t.Run("twice", func(t *testing.T) { crash.Pairs(t, "local", 2, scene) })
 	}, databases.Pgx, databases.Maria)
 }

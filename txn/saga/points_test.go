@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
@@ -346,13 +347,13 @@ func TestCrashPoints(t *testing.T) {
 				if passed := run(first); passed[0] != first {
 					t.Fatalf("the first engine passed %v", passed)
 				}
-				for second := 1; ; second++ {
+				for second, step := crash.Seconds(first); ; second += step {
 					if passed := run(first, second); passed[1] < second {
 						break // it came to the end before
 					}
 				}
 			}
-			if runs < all*all/3 {
+			if runs < all*all/10 {
 				t.Errorf("only %d runs", runs)
 			}
 			t.Log(strings.TrimSpace(fmt.Sprintf("%d points, %d runs", all, runs)))

@@ -34,11 +34,11 @@ func TestSignal(t *testing.T) {
 		after  time.Duration
 		effect string
 	}{
-		"comes":                  {end: Succeeded, by: "ann", after: 72 * time.Hour, effect: "1/a/do 1/b/do"},
+		"comes":                  {end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
 		"has come before":        {early: true, end: Succeeded, by: "ann", effect: "1/a/do 1/b/do"},
-		"comes behind the pivot": {pivot: true, end: Succeeded, by: "ann", after: 72 * time.Hour, effect: "1/a/do 1/b/do"},
-		"comes in time":          {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(96 * time.Hour) }, end: Succeeded, by: "ann", after: 72 * time.Hour, effect: "1/a/do 1/b/do"},
-		"never comes":            {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(48 * time.Hour) }, never: true, end: Compensated, after: 48 * time.Hour, effect: "1/a/do 1/a/undo"},
+		"comes behind the pivot": {pivot: true, end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
+		"comes in time":          {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(96 * time.Minute) }, end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
+		"never comes":            {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(48 * time.Minute) }, never: true, end: Compensated, after: 48 * time.Minute, effect: "1/a/do 1/a/undo"},
 		"never, and is not asked": {wait: func(a Action[string, approval]) Action[string, approval] {
 			return a.Within(time.Hour).Else(approval{"nobody"})
 		}, never: true, end: Succeeded, by: "nobody", after: time.Hour, effect: "1/a/do 1/b/do"},
@@ -61,7 +61,7 @@ func TestSignal(t *testing.T) {
 					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
 				}
 				if !c.early && !c.never {
-					time.Sleep(72 * time.Hour)
+					time.Sleep(72 * time.Minute)
 					r.stop()
 					<-r.served
 					r = serve(t, r.store, 2, nil, d) // of which nothing is in memory
@@ -106,7 +106,7 @@ func TestSignalInFunction(t *testing.T) {
 		}, a)
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-		time.Sleep(30 * time.Hour)
+		time.Sleep(3 * time.Hour)
 		if n := len(r.records(t, "1")); n > 6 {
 			t.Errorf("%d records of a wait", n)
 		}
@@ -128,11 +128,11 @@ func TestStartAt(t *testing.T) {
 			d := Define("order", g.undoable("a"), g.act("p").Pivot()).Timeout(time.Minute)
 			r := serve(t, nil, 1, nil, d)
 			from := time.Now()
-			at := from.Add(50 * time.Hour)
+			at := from.Add(50 * time.Minute)
 			ok(t, d.StartAt(t.Context(), r.engine, "1", "in", at))
 			ok(t, d.StartAt(t.Context(), r.engine, "1", "in", at))
 			for n := int64(2); n < 20; n++ {
-				time.Sleep(time.Hour)
+				time.Sleep(time.Minute)
 				r.stop()
 				<-r.served
 				r = serve(t, r.store, n, nil, d)
@@ -140,7 +140,7 @@ func TestStartAt(t *testing.T) {
 			if effects, records := g.did(), r.records(t, "1"); len(effects) > 0 || len(records) > 1 {
 				t.Errorf("%v, %v", effects, records)
 			}
-			want := 50 * time.Hour
+			want := 50 * time.Minute
 			if now {
 				want = time.Since(from)
 				ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", By{"ann", "it cannot wait"}))

@@ -129,14 +129,15 @@ func TestNoCrashLoop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				d := Define("order", step)
-				r := serve(t, nil, 1, nil, d)
+				o := &settings{Options: coordinator.Options{Poll: time.Minute}}
+				r := serve(t, nil, 1, o, d)
 				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 				for n := int64(2); n <= 40; n++ {
 					synctest.Wait()
 					time.Sleep(90 * time.Minute)
 					r.stop()
 					<-r.served
-					r = serve(t, r.store, n, nil, d)
+					r = serve(t, r.store, n, o, d)
 				}
 				synctest.Wait()
 				if o, err := r.engine.Look(t.Context(), "1"); err != nil || o.State != Running {

@@ -183,7 +183,11 @@ func TestKilled(t *testing.T) {
 		for _, mode := range modes {
 			t.Run(mode, func(t *testing.T) {
 				t.Parallel()
-				points := crash.Once(t, "manager", func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
+				part, of := crash.Part(t), 2
+				if mode == repeated {
+					part, of = 0, 1
+				}
+				points := crash.Share(t, "manager", part, of, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
 				if points != 16 { // around two tries, the decision, two confirmations and the end
 					t.Errorf("%d points", points)
 				}

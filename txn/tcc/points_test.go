@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -204,7 +205,7 @@ func TestCrashPoints(t *testing.T) {
 				}
 				for first := 1; first <= all; first++ {
 					play(first)
-					for second := 1; ; second++ {
+					for second, step := crash.Seconds(first); ; second += step {
 						if passed := play(first, second); passed[1] < second {
 							break // it came to the end before
 						}

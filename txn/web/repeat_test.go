@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -81,7 +82,7 @@ func TestLongOutputsAreKept(t *testing.T) {
 	l := newLedger(t)
 	long := `"` + strings.Repeat("<", branch.MaxBody-2) + `"`
 	l.output = func(string) []byte { return []byte(long) }
-	s := serve(t, memory.NewJournal(), nil)
+	s := servePolling(t, memory.NewJournal(), nil, time.Second)
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},{"name":"b","do":"%[1]s","pivot":true}]}`, l.url)
 	got := s.do("POST", "/v1/sagas/1?wait=1m", body, 200)
 	same(t, "state", got["state"], "SUCCEEDED")
@@ -102,7 +103,7 @@ func TestLongOutputsCanBeUndone(t *testing.T) {
 	l := newLedger(t)
 	long := `"` + strings.Repeat("x", branch.MaxBody-2) + `"`
 	l.output = func(string) []byte { return []byte(long) }
-	s := serve(t, memory.NewJournal(), nil)
+	s := servePolling(t, memory.NewJournal(), nil, time.Second)
 	var steps []string
 	for _, name := range []string{"a", "b", "c", "d"} {
 		steps = append(steps, fmt.Sprintf(`{"name":%q,"do":"%[2]s","undo":"%[2]s"}`, name, l.url))

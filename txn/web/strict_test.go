@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/web"
@@ -128,7 +129,7 @@ func TestNamesAreRefusedOrKept(t *testing.T) {
 func TestTooLong(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
-	s := serve(t, memory.NewJournal(), nil)
+	s := servePolling(t, memory.NewJournal(), nil, time.Second)
 	step := fmt.Sprintf(`,"steps":[{"name":"a","do":"%s","input":1,"pivot":true}]}`, shop.url)
 	long := func(text string, n int) string {
 		return `{"type":"x","input":"` + strings.Repeat(text, n/len(text)) + `"` + step

@@ -148,6 +148,12 @@ const wild = "order/42 é?"
 
 func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 	t.Helper()
+	return servePolling(t, store, o, 20*time.Millisecond)
+}
+
+// servePolling looks at its transactions so often: those that are long take a while.
+func servePolling(t *testing.T, store driver.Journal, o *web.Options, poll time.Duration) *service {
+	t.Helper()
 	transport := &http.Transport{}
 	if o == nil {
 		o = &web.Options{}
@@ -161,7 +167,7 @@ func serve(t *testing.T, store driver.Journal, o *web.Options) *service {
 	}
 	j, err := journal.New(store, &journal.Options{Shards: 2})
 	ok(t, err)
-	c, err := coordinator.New(j, &coordinator.Options{Poll: 20 * time.Millisecond, Recheck: 200 * time.Millisecond})
+	c, err := coordinator.New(j, &coordinator.Options{Poll: poll, Recheck: 10 * poll})
 	ok(t, err)
 	w, err := web.New(c, o)
 	ok(t, err)

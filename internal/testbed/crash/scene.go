@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -39,6 +40,24 @@ func Share(t *testing.T, role string, part, of int, scene func(testing.TB) Scene
 		})
 	}
 	return all
+}
+
+// Part is the part of a [Share] by PostgreSQL and MariaDB for a subtest of databases.Each.
+func Part(t *testing.T) int {
+	if strings.Contains(t.Name(), "mariadb") {
+		return 1
+	}
+	return 0
+}
+
+// Seconds are the points at which the second run of a process in memory is killed, after
+// the first one was killed at a point: all if [Full] says so, else every third one. With
+// three points of the first run in a row they are all.
+func Seconds(first int) (from, step int) {
+	if Full() {
+		return 1, 1
+	}
+	return 1 + first%3, 3
 }
 
 // Twice is Once that kills the second run too, at each of its points.
