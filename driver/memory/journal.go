@@ -20,16 +20,18 @@ type Journal struct {
 	mu           sync.Mutex
 	epochs       map[int]interlock.Token
 	transactions map[string]*transaction
-	payloads     map[payloadKey]payload
+	payloads     map[string]map[string]payload // by transaction and sum
 	shards       int
+
+	unfinished map[int][]*transaction // by shard, in the order of Due
+	ended      []*transaction         // in the order of the end
+	kept       []keeping              // in the order of time, those that were kept again too
 }
 
 type transaction struct {
 	head    driver.Head
 	records []driver.Record
 }
-
-type payloadKey struct{ transaction, sum string }
 
 type payload struct {
 	data []byte
@@ -41,7 +43,7 @@ var _ driver.Journal = (*Journal)(nil)
 // NewJournal makes an empty journal.
 func NewJournal() *Journal {
 	return &Journal{epochs: map[int]interlock.Token{}, transactions: map[string]*transaction{},
-		payloads: map[payloadKey]payload{}}
+		payloads: map[string]map[string]payload{}, unfinished: map[int][]*transaction{}}
 }
 
 // Enter raises the epoch of a shard; see driver.JournalWriter.
@@ -104,6 +106,8 @@ func (j *Journal) append(a driver.Append) error {
 	now := time.Now()
 	if a.After == 0 {
 		t.head.Began = now
+	} else {
+		j.unschedule(t)
 	}
 	for _, r := range a.Records {
 		t.head.Position++
@@ -115,6 +119,9 @@ func (j *Journal) append(a driver.Append) error {
 	t.head.Due, t.head.Claimed = a.Due.Truncate(time.Millisecond), false
 	if a.Due.IsZero() {
 		t.head.Ended = now
+		j.ended = append(j.ended, t)
+	} else {
+		j.schedule(t)
 	}
 	j.transactions[a.Transaction] = t
 	return nil
@@ -146,12 +153,17 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 		return nil, err
 	}
 	var claimed []driver.Head
-	for _, h := range j.due(shard) {
-		if len(claimed) == limit || h.Due.After(by) {
-			break
+	due := j.unfinished[shard]
+	n, _ := slices.BinarySearchFunc(due, by, func(t *transaction, by time.Time) int {
+		if t.head.Due.After(by) {
+			return 1
 		}
-		t := j.transactions[h.Transaction]
+		return -1
+	})
+	for _, t := range slices.Clone(due[:max(0, min(n, limit))]) {
+		j.unschedule(t)
 		t.head.Due, t.head.Claimed = until.Truncate(time.Millisecond), true
+		j.schedule(t)
 		claimed = append(claimed, cloneHead(t.head))
 	}
 	return claimed, nil
@@ -167,7 +179,7 @@ func (j *Journal) Keep(ctx context.Context, name string, sum, data []byte) error
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.payloads[payloadKey{name, string(sum)}] = payload{slices.Clone(data), time.Now()}
+	j.keep(keeping{name, string(sum), time.Now()}, slices.Clone(data))
 	return nil
 }
 
@@ -203,7 +215,7 @@ func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte,
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Clone(j.payloads[payloadKey{name, string(sum)}].data), nil
+	return slices.Clone(j.payloads[name][string(sum)].data), nil
 }
 
 // Due lists what is unfinished; see driver.JournalReader.
@@ -213,10 +225,19 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	all := slices.DeleteFunc(j.due(shard), func(h driver.Head) bool {
-		return behind.Transaction != "" && byDue(h, behind) <= 0
-	})
-	return all[:min(limit, len(all))], nil
+	due := j.unfinished[shard]
+	if behind.Transaction != "" {
+		at, there := slices.BinarySearchFunc(due, behind, func(t *transaction, h driver.Head) int { return byDue(t.head, h) })
+		if there {
+			at++
+		}
+		due = due[at:]
+	}
+	var heads []driver.Head
+	for _, t := range due[:min(limit, len(due))] {
+		heads = append(heads, cloneHead(t.head))
+	}
+	return heads, nil
 }
 
 // Ripe lists shards in which something is due; see driver.JournalReader.
@@ -226,14 +247,11 @@ func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, 
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	ripe := map[int]bool{}
-	for _, t := range j.transactions {
-		if t.head.Ended.IsZero() && !t.head.Due.After(by) {
-			ripe[t.head.Shard] = true
-		}
-	}
 	all := slices.Compact(slices.Sorted(slices.Values(shards)))
-	return slices.DeleteFunc(all, func(shard int) bool { return !ripe[shard] }), nil
+	return slices.DeleteFunc(all, func(shard int) bool {
+		due := j.unfinished[shard]
+		return len(due) == 0 || due[0].head.Due.After(by)
+	}), nil
 }
 
 // Heads lists transactions by their ids; see driver.JournalReader.
@@ -264,17 +282,12 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int,
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	n := 0
-	for id, t := range j.transactions {
-		if n < limit && !t.head.Ended.IsZero() && t.head.Ended.Before(before) {
-			delete(j.transactions, id)
-			n++
-		}
+	for n < limit && n < len(j.ended) && j.ended[n].head.Ended.Before(before) {
+		j.remove(j.ended[n].head.Transaction, before)
+		n++
 	}
-	for key, p := range j.payloads {
-		if j.transactions[key.transaction] == nil && p.kept.Before(before) {
-			delete(j.payloads, key)
-		}
-	}
+	j.ended = j.ended[n:]
+	j.sweep(before)
 	return n, nil
 }
 
@@ -299,7 +312,9 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if t := j.transactions[h.Transaction]; t != nil && t.head.Ended.IsZero() && t.head.Position == h.Position && t.head.Shard == h.Shard {
+		j.unschedule(t)
 		t.head.Shard = shard
+		j.schedule(t)
 	}
 	return nil
 }
@@ -307,18 +322,6 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 // Unscheduled is 0: the due index of this journal is the heads themselves.
 func (j *Journal) Unscheduled(ctx context.Context) (int, error) {
 	return 0, asking(ctx, "count unscheduled", "all")
-}
-
-// due is what is unfinished in a shard, earliest first. The mutex is held.
-func (j *Journal) due(shard int) []driver.Head {
-	var all []driver.Head
-	for _, t := range j.transactions {
-		if t.head.Shard == shard && t.head.Ended.IsZero() {
-			all = append(all, cloneHead(t.head))
-		}
-	}
-	slices.SortFunc(all, byDue)
-	return all
 }
 
 func byDue(a, b driver.Head) int {

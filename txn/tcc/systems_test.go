@@ -75,6 +75,46 @@ func openBanks(t *testing.T, o *tcc.Options) *banks {
 	return b
 }
 
+// TestReconcile: what has ended is asked about again, which changes nothing; a participant
+// that has lost a confirmed hold, by a restore from a backup, refuses, and is found.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	b := openBanks(t, nil)
+	b.north.set(t, "room", 3)
+	b.south.set(t, "seat", 1)
+	from := time.Now().Add(-time.Minute)
+	for id, n := range map[string]int64{"good": 1, "too many": 2} {
+		_, err := b.manager.Run(t.Context(), "booking", id, b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: n}))
+		if err != nil && !errors.Is(err, tcc.ErrCancelled) {
+			t.Fatal(err)
+		}
+		_, _ = b.manager.Wait(t.Context(), id) // a cancelled one is an error
+	}
+	rooms, seats := b.north.level(t, "room"), b.south.level(t, "seat")
+	found := func(since time.Time) (all []tcc.Finding) {
+		t.Helper()
+		for f, err := range b.manager.Reconcile(t.Context(), since) {
+			ok(t, err)
+			all = append(all, f)
+		}
+		return all
+	}
+	if all := found(from); len(all) > 0 {
+		t.Errorf("nothing is lost, and found was %+v", all)
+	}
+	b.south.DB.Exec(t, `delete from interlock_tcc_hold where transaction_id = 'good'`)
+	all := found(from)
+	if len(all) != 1 || all[0].ID != "good" || all[0].Type != "booking" || all[0].Branch != "take false" || all[0].Decision != tcc.Confirm || !all[0].Refused {
+		t.Errorf("found %+v", all)
+	}
+	if later := found(time.Now().Add(time.Hour)); len(later) > 0 {
+		t.Errorf("of nothing that ended later: %+v", later)
+	}
+	if again := b.north.level(t, "room"); again != rooms || b.south.level(t, "seat") != seats || rooms.Sold != 1 {
+		t.Errorf("rooms %+v, then %+v", rooms, again)
+	}
+}
+
 // TestBooking: a room on one system and a seat on the other are booked both, or none:
 // the last room is sold once, and who does not get it gives back the seat.
 func TestBooking(t *testing.T) {

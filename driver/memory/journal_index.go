@@ -1,0 +1,74 @@
+package memory
+
+import (
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// The indexes of a journal, so that what is due and what can be forgotten costs what there
+// is of it. The mutex is held.
+
+// schedule adds an unfinished transaction to the index of its shard.
+func (j *Journal) schedule(t *transaction) {
+	due := j.unfinished[t.head.Shard]
+	at, _ := slices.BinarySearchFunc(due, t.head, isDue)
+	j.unfinished[t.head.Shard] = slices.Insert(due, at, t)
+}
+
+// unschedule removes it again, before its head changes.
+func (j *Journal) unschedule(t *transaction) {
+	due := j.unfinished[t.head.Shard]
+	if at, there := slices.BinarySearchFunc(due, t.head, isDue); there {
+		j.unfinished[t.head.Shard] = slices.Delete(due, at, at+1)
+	}
+}
+
+func isDue(t *transaction, h driver.Head) int { return byDue(t.head, h) }
+
+// keeping is a payload at a time at which it was kept.
+type keeping struct {
+	transaction, sum string
+	at               time.Time
+}
+
+func (j *Journal) keep(k keeping, data []byte) {
+	if j.payloads[k.transaction] == nil {
+		j.payloads[k.transaction] = map[string]payload{}
+	}
+	j.payloads[k.transaction][k.sum] = payload{data, k.at}
+	j.kept = append(j.kept, k)
+}
+
+// remove removes a transaction that has ended, with its payloads of before that time.
+func (j *Journal) remove(id string, before time.Time) {
+	delete(j.transactions, id)
+	for sum, p := range j.payloads[id] {
+		if p.kept.Before(before) {
+			j.drop(id, sum)
+		} else {
+			j.kept = append(j.kept, keeping{id, sum, p.kept})
+		}
+	}
+}
+
+// sweep removes payloads that were kept before that time for transactions that do not
+// exist. Those of one that exists are left to remove.
+func (j *Journal) sweep(before time.Time) {
+	n := 0
+	for ; n < len(j.kept) && j.kept[n].at.Before(before); n++ {
+		k := j.kept[n]
+		p, there := j.payloads[k.transaction][k.sum]
+		if there && p.kept.Equal(k.at) && j.transactions[k.transaction] == nil {
+			j.drop(k.transaction, k.sum)
+		}
+	}
+	j.kept = j.kept[n:]
+}
+
+func (j *Journal) drop(id, sum string) {
+	if delete(j.payloads[id], sum); len(j.payloads[id]) == 0 {
+		delete(j.payloads, id)
+	}
+}
