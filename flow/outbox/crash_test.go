@@ -269,45 +269,41 @@ func playPaused(ctx context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestPausedOwner stops a relay with a batch in its hands, lets another one deliver
+// testPausedOwner stops a relay with a batch in its hands, lets another one deliver
 // everything, and wakes the first: it finds out, and deletes nothing.
-func TestPausedOwner(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := open(t)
-		args, want := scene(t, db)
-		former := crash.Start(t, "paused", 0, args...)
-		if line := former.Line(bound); line != "has it" {
-			t.Fatal(line)
-		}
-		former.Pause()
-		c := grant(1 << 30) // much later than that of the child, which began after us
-		r, err := outbox.NewRelay(db, single, fileSink{nil, args[2], ""}, nil)
-		ok(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- r.Run(ctx, c, 0) }()
-		defer func() { cancel(); <-ended }()
-		testbed.Eventually(t, "all is delivered", bound, func() bool { return count(t, db, `interlock_outbox`) == 0 })
-		// What it would delete is there again, and is kept from the new owner.
-		cancel()
-		err = <-ended
-		ended <- err
-		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-			return single.Add(ctx, sql, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
-		})
-		db.Exec(t, `update interlock_outbox set id = id - 5`)
-		_, err = former.Stdin().Write([]byte("\n"))
-		ok(t, err)
-		former.Resume()
-		if line := former.Line(bound); !strings.HasPrefix(line, "ended: stale token") {
-			t.Errorf("the former owner says %q", line)
-		}
-		if n := count(t, db, `interlock_outbox`); n != 5 {
-			t.Errorf("%d of 5 rows are left", n)
-		}
-		db.Exec(t, `delete from interlock_outbox`)
-		want()
-	}, databases.Pgx, databases.Maria)
+func testPausedOwner(t *testing.T, db *databases.DB) {
+	setSlices(t, db, 1)
+	args, want := scene(t, db)
+	former := crash.Start(t, "paused", 0, args...)
+	if line := former.Line(bound); line != "has it" {
+		t.Fatal(line)
+	}
+	former.Pause()
+	c := grant(1 << 30) // much later than that of the child, which began after us
+	r, err := outbox.NewRelay(db, single, fileSink{nil, args[2], ""}, nil)
+	ok(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx, c, 0) }()
+	defer func() { cancel(); <-ended }()
+	testbed.Eventually(t, "all is delivered", bound, func() bool { return count(t, db, `interlock_outbox`) == 0 })
+	// What it would delete is there again, and is kept from the new owner.
+	cancel()
+	err = <-ended
+	ended <- err
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return single.Add(ctx, sql, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
+	})
+	db.Exec(t, `update interlock_outbox set id = id - 5`)
+	_, err = former.Stdin().Write([]byte("\n"))
+	ok(t, err)
+	former.Resume()
+	if line := former.Line(bound); !strings.HasPrefix(line, "ended: stale token") {
+		t.Errorf("the former owner says %q", line)
+	}
+	if n := count(t, db, `interlock_outbox`); n != 5 {
+		t.Errorf("%d of 5 rows are left", n)
+	}
+	db.Exec(t, `delete from interlock_outbox`)
+	want()
 }

@@ -429,7 +429,7 @@ func testThroughput(t *testing.T, db *databases.DB) {
 		_ = stop()
 		return float64(n) / took.Seconds()
 	}
-	one, many := rate(100, 1), rate(4000, 500)
+	one, many := rate(50, 1), rate(1500, 500)
 	t.Logf("%.0f messages/s one by one, %.0f in batches: %.1f times", one, many, many/one)
 	if many < 2*one {
 		t.Error("batches are worth nothing")
