@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // ZooKeeper starts a standalone server whose tick is 100 ms, so that sessions of
@@ -19,13 +18,6 @@ func ZooKeeper(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	z := zookeeperFor(tb, extra)
 	return launch(tb, z.kind("zookeeper", "", serving), nil)
-}
-
-// An Ensemble is several ZooKeeper servers that agree.
-type Ensemble struct {
-	tb testing.TB
-	// Peers are the servers, each of which can be killed and restarted alone.
-	Peers []*Server
 }
 
 // ZooKeeperEnsemble starts n servers and returns when all of them serve.
@@ -45,7 +37,10 @@ func ZooKeeperEnsemble(tb testing.TB, n int, extra ...string) *Ensemble {
 		id, quorum, election := i/2+1, peers[i-1], p.String()
 		z.lines = append(z.lines, fmt.Sprintf("server.%d=%s:%s", id, quorum, election))
 	}
-	e := &Ensemble{tb: tb}
+	e := &Ensemble{tb: tb, serves: serving, leads: func(addr string) bool {
+		answer, err := FourLetterWord(addr, "srvr")
+		return err == nil && strings.Contains(answer, "Mode: leader")
+	}}
 	for i := range n {
 		// a server alone answers, but does not serve before it has found others
 		e.Peers = append(e.Peers, launch(tb, z.kind("zookeeper", fmt.Sprint(i+1), answering), nil))
@@ -54,34 +49,6 @@ func ZooKeeperEnsemble(tb testing.TB, n int, extra ...string) *Ensemble {
 		e.mustServe(s)
 	}
 	return e
-}
-
-// Addrs are the addresses of all peers.
-func (e *Ensemble) Addrs() []string {
-	var all []string
-	for _, s := range e.Peers {
-		all = append(all, s.Addr())
-	}
-	return all
-}
-
-// Leader is the peer that leads now. The test fails if none does soon.
-func (e *Ensemble) Leader() *Server {
-	e.tb.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
-		for _, s := range e.Peers {
-			if answer, err := FourLetterWord(s.Addr(), "srvr"); err == nil && strings.Contains(answer, "Mode: leader") {
-				return s
-			}
-		}
-	}
-	e.tb.Fatalf("zookeeper: no leader within %v", bound)
-	return nil
-}
-
-func (e *Ensemble) mustServe(s *Server) {
-	e.tb.Helper()
-	Eventually(e.tb, "zookeeper on "+s.Addr()+" serves", bound, func() bool { return serving(s.Addr()) == nil })
 }
 
 // FourLetterWord asks a ZooKeeper server for one of its reports: "srvr", "mntr",
