@@ -297,6 +297,18 @@ func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	if err := within(t, ended); !errors.As(err, &layout) || layout.Stored != 2 || layout.Want != 1 {
 		t.Errorf("a relay of one slice ended with %v", err)
 	}
+	// A table that names the former number is refused, by relays that run too.
+	go func() { ended <- relay(t, db, &sink, outbox.Options{}).RunAll(t.Context(), grant(3)) }()
+	testbed.Eventually(t, "both slices are served", bound, func() bool {
+		return count(t, db, `interlock_outbox_fence where source = 'owner of `+fmt.Sprint(grant(3).Token())+`'`) == 2
+	})
+	setSlices(t, db, 1)
+	former := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, keyed("k", 4, 4)...) })
+	for what, err := range map[string]error{"a relay": within(t, ended), "a writer": former} {
+		if !errors.As(err, &layout) || layout.Stored != 1 || layout.Want != 2 {
+			t.Errorf("%s of two slices: %v", what, err)
+		}
+	}
 }
 
 // haltable begins no transaction while it is locked.
