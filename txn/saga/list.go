@@ -20,12 +20,17 @@ type Filter struct {
 }
 
 // List goes through the sagas of a journal in the order of their ids, and says where
-// each stands, whoever drives it. It reads each that Type and Unfinished let pass. A
+// each stands, whoever drives it. It reads each that Type and Unfinished let pass; with
+// Unfinished those that have ended cost nothing. A
 // saga that cannot be read comes with an error, and the next one after it; an error
 // without an id ends the list.
 func List(ctx context.Context, j *journal.Journal, f Filter) iter.Seq2[Outcome, error] {
 	return func(yield func(Outcome, error) bool) {
-		for h, err := range headsOf(ctx, j, f.Behind) {
+		heads := headsOf(ctx, j, f.Behind)
+		if f.Unfinished {
+			heads = j.Unfinished(ctx, f.Behind)
+		}
+		for h, err := range heads {
 			if err != nil {
 				yield(Outcome{}, err)
 				return

@@ -103,25 +103,21 @@ func (o *Operator) once(ctx context.Context, op, id string, e journal.Entry) err
 	return log.Append(ctx, o.now(), e)
 }
 
-// Unfinished goes through all transactions that are decided and have not ended, in the
-// order of their ids: dead letters, and those under way.
+// Unfinished goes through all transactions that have not ended, in the order of their ids:
+// dead letters, and those under way. Those that have ended cost nothing.
 func (o *Operator) Unfinished(ctx context.Context) iter.Seq2[Outcome, error] {
-	const page = 200
+	return o.UnfinishedAfter(ctx, "")
+}
+
+// UnfinishedAfter is Unfinished from after an id, for lists in parts.
+func (o *Operator) UnfinishedAfter(ctx context.Context, id string) iter.Seq2[Outcome, error] {
 	return func(yield func(Outcome, error) bool) {
-		behind := ""
-		for {
-			heads, err := o.journal.Heads(ctx, behind, page)
-			if err != nil {
-				yield(Outcome{}, err)
-				return
+		for h, err := range o.journal.Unfinished(ctx, id) {
+			var out Outcome
+			if err == nil {
+				out, err = o.look(ctx, h)
 			}
-			for _, h := range heads {
-				behind = h.Transaction
-				if out, err := o.look(ctx, h); (err != nil || out.ID != "") && !yield(out, err) {
-					return
-				}
-			}
-			if len(heads) < page {
+			if (err != nil || out.ID != "") && !yield(out, err) {
 				return
 			}
 		}

@@ -25,7 +25,7 @@ type silent struct {
 	*watched
 	mu    sync.Mutex
 	fails error         // of a read; nil is none
-	heads []driver.Head // instead of its own
+	heads []driver.Head // that are unfinished, instead of its own
 }
 
 func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
@@ -38,11 +38,22 @@ func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head,
 	return s.watched.Read(ctx, id, after)
 }
 
-func (s *silent) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+func (s *silent) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fails != nil || s.heads != nil {
+		return shards[:1], s.fails
+	}
+	return s.watched.Ripe(ctx, shards, by)
+}
+
+func (s *silent) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.fails != nil || s.heads != nil {
 		return s.heads, s.fails
 	}
-	return s.watched.Heads(ctx, behind, limit)
+	return s.watched.Due(ctx, shard, behind, limit)
 }
 
 func (s *silent) set(err error) {
@@ -319,7 +330,9 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 		r.serve(t, 1)
 		_, err = r.Wait(t.Context(), "1")
 		ok(t, err)
+		store.mu.Lock()
 		store.heads = append([]driver.Head{{Transaction: "0", Type: "tcc:booking"}}, heads...)
+		store.mu.Unlock()
 		if ids := list(); ids != "" {
 			t.Errorf("%q", ids)
 		}

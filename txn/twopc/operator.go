@@ -113,27 +113,28 @@ func (m *Manager) Settle(ctx context.Context, id string) error {
 
 // Unfinished goes through the transactions that are decided and not ended, in the
 // order of their keys: what some participant has not committed yet, and what waits for
-// a person. It reads the heads of all that is in the journal.
+// a person. Those that have ended cost nothing.
 func (m *Manager) Unfinished(ctx context.Context) iter.Seq2[Outcome, error] {
-	const page = 200
-	j := m.coordinator.Journal()
+	return m.UnfinishedAfter(ctx, "")
+}
+
+// UnfinishedAfter is Unfinished from after a key, for lists in parts.
+func (m *Manager) UnfinishedAfter(ctx context.Context, key string) iter.Seq2[Outcome, error] {
 	return func(yield func(Outcome, error) bool) {
-		for behind, more := "", true; more; {
-			heads, err := j.Heads(ctx, behind, page)
-			if err != nil {
-				yield(Outcome{}, err)
+		for h, err := range m.coordinator.Journal().Unfinished(ctx, key) {
+			if err == nil && !strings.HasPrefix(h.Type, protocol+":") {
+				continue
+			}
+			var o Outcome
+			if err == nil {
+				o, err = m.Look(ctx, h.Transaction)
+			}
+			if errors.Is(err, ErrNone) { // it was forgotten meanwhile
+				continue
+			}
+			if !yield(o, err) {
 				return
 			}
-			for _, h := range heads {
-				behind = h.Transaction
-				if !h.Ended.IsZero() || !strings.HasPrefix(h.Type, protocol+":") {
-					continue
-				}
-				if o, err := m.Look(ctx, h.Transaction); !yield(o, err) {
-					return
-				}
-			}
-			more = len(heads) == page
 		}
 	}
 }

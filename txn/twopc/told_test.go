@@ -449,8 +449,8 @@ func TestUnfinished(t *testing.T) {
 // torn is a journal whose lists are cut off.
 type torn struct{ *memory.Journal }
 
-func (j torn) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
-	heads, err := j.Journal.Heads(ctx, behind, limit)
+func (j torn) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	heads, err := j.Journal.Due(ctx, shard, behind, limit)
 	return heads, errors.Join(err, errNetwork)
 }
 

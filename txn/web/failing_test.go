@@ -57,6 +57,11 @@ func TestRetryOfATwoPhaseCommit(t *testing.T) {
 	ok(t, err)
 	s := serve(t, store, &web.Options{Participants: map[string]string{"north": shop.url}})
 	same(t, "halted", s.do("GET", "/v1/2pc/1", "", 200)["halted"], "its process seems to crash")
+	list := `{"items":[{"id":"1","reason":"its process seems to crash","state":"COMMITTING","type":"2pc"}]}`
+	same(t, "list", s.text("/v1/2pc"), list)
+	same(t, "page", s.text("/v1/2pc?state=COMMITTING&limit=1&after=0"), `{"after":"1",`+list[1:])
+	same(t, "list of others", s.text("/v1/2pc?state=HEURISTIC"), `{"items":[]}`)
+	same(t, "list after it", s.text("/v1/2pc?after=1"), `{"items":[]}`)
 	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me"}`, 422)
 	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me","reason":"it has a fix"}`, 200)
 	testbed.Eventually(t, "it is committed", time.Minute, func() bool {

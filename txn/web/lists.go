@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock/txn/saga"
 	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
 // The bounds of lists: a page has at most so many transactions, and looks at so many.
@@ -91,7 +93,11 @@ func (s *Service) listSagas(r *http.Request) (any, error) {
 		return nil, err
 	}
 	p, looked := page{Items: []listed{}}, 0
-	for o, err := range saga.List(r.Context(), s.journal, saga.Filter{Behind: f.after}) {
+	ended := func(state string) bool {
+		return slices.Contains(names(saga.Succeeded, saga.Compensated, saga.Resolved), state)
+	}
+	unfinished := len(f.states) > 0 && !slices.ContainsFunc(f.states, ended)
+	for o, err := range saga.List(r.Context(), s.journal, saga.Filter{Behind: f.after, Unfinished: unfinished}) {
 		if err != nil && o.ID == "" {
 			return nil, err
 		}
@@ -121,7 +127,7 @@ func (s *Service) listTCC(r *http.Request) (any, error) {
 		return nil, err
 	}
 	p := page{Items: []listed{}}
-	for o, err := range tcc.NewOperator(s.journal).Unfinished(r.Context()) {
+	for o, err := range tcc.NewOperator(s.journal).UnfinishedAfter(r.Context(), f.after) {
 		if err != nil {
 			return nil, err
 		}
@@ -130,11 +136,39 @@ func (s *Service) listTCC(r *http.Request) (any, error) {
 		for _, d := range v.Dead {
 			one.Dead = append(one.Dead, deadPart{Branch: d.Branch, Error: d.Error})
 		}
-		if o.ID <= f.after || !f.takes(one) {
+		if !f.takes(one) {
 			continue
 		}
 		if p.Items = append(p.Items, one); len(p.Items) == f.limit {
 			p.After = o.ID
+			break
+		}
+	}
+	return p, nil
+}
+
+// listTwoPC is a part of the two-phase commits that are decided and have not ended.
+func (s *Service) listTwoPC(r *http.Request) (any, error) {
+	f, err := filterOf(r, names(twopc.Committing, twopc.Heuristic)...)
+	if err != nil {
+		return nil, err
+	}
+	p := page{Items: []listed{}}
+	for o, err := range s.twopc.UnfinishedAfter(r.Context(), f.after) {
+		if err != nil {
+			return nil, err
+		}
+		one := listed{ID: o.ID, Type: "2pc", State: string(o.State), Reason: cmp.Or(o.Halted, o.Reason)}
+		for _, b := range o.Branches {
+			if b.Heuristic != "" {
+				one.Dead = append(one.Dead, deadPart{Branch: b.Participant, Error: b.Heuristic})
+			}
+		}
+		if !f.takes(one) {
+			continue
+		}
+		if p.Items = append(p.Items, one); len(p.Items) == f.limit {
+			p.After = o.Key
 			break
 		}
 	}

@@ -136,6 +136,7 @@ func (s *Service) routes() http.Handler {
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
 		"GET /v1/sagas":                      s.listSagas,
 		"GET /v1/tcc":                        s.listTCC,
+		"GET /v1/2pc":                        s.listTwoPC,
 		"POST /v1/sagas/{id}":                s.startSaga,
 		"GET /v1/sagas/{id}":                 s.showSaga,
 		"POST /v1/sagas/{id}/settle":         s.settleSaga,

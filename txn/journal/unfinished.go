@@ -1,0 +1,73 @@
+package journal
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Unfinished goes through the transactions of all shards that have not ended, in the order
+// of their ids, from after the given one. It costs what there is of them, not of those that
+// have ended: one request for the shards that have any, and two listings of each of those.
+// It keeps their heads in memory. What begins meanwhile may be missing. An error ends it.
+func (j *Journal) Unfinished(ctx context.Context, after string) iter.Seq2[driver.Head, error] {
+	return func(yield func(driver.Head, error) bool) {
+		heads, err := j.unfinished(ctx, after)
+		if err != nil {
+			yield(driver.Head{}, err)
+			return
+		}
+		for _, h := range heads {
+			if !yield(h, nil) {
+				return
+			}
+		}
+	}
+}
+
+// never is later than anything is due.
+var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, error) {
+	if err := driver.CheckBehind(after); err != nil {
+		return nil, err
+	}
+	stored, err := j.store.Shards(ctx, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	if stored <= 0 { // it has none yet, or is being changed
+		stored = maxShards
+	}
+	shards := make([]int, stored)
+	for i := range shards {
+		shards[i] = i
+	}
+	if shards, err = j.store.Ripe(ctx, shards, never); err != nil {
+		return nil, err
+	}
+	found := map[string]driver.Head{}
+	for _, number := range shards {
+		// What becomes due earlier meanwhile can pass by once: see Mark.
+		for range 2 {
+			for h, err := range (&Shard{journal: j, number: number}).Unfinished(ctx) {
+				if err != nil {
+					return nil, err
+				}
+				if h.Transaction > after {
+					found[h.Transaction] = h
+				}
+			}
+		}
+	}
+	heads := make([]driver.Head, 0, len(found))
+	for _, h := range found {
+		heads = append(heads, h)
+	}
+	slices.SortFunc(heads, func(a, b driver.Head) int { return strings.Compare(a.Transaction, b.Transaction) })
+	return heads, nil
+}
