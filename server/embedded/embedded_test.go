@@ -41,6 +41,7 @@ func dial(t *testing.T, s *embedded.Server) *clientv3.Client {
 }
 
 func TestBothClientsSeeOneStore(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	if _, err := s.Client().Put(t.Context(), "key", "value"); err != nil {
 		t.Fatal(err)
@@ -52,6 +53,7 @@ func TestBothClientsSeeOneStore(t *testing.T) {
 }
 
 func TestGrantsLeasesOfOneSecond(t *testing.T) {
+	t.Parallel()
 	l, err := start(t, t.TempDir()).Client().Grant(t.Context(), 1)
 	if err != nil || l.TTL != 1 {
 		t.Fatalf("asked for 1 s, granted %v, %v", l, err)
@@ -59,6 +61,7 @@ func TestGrantsLeasesOfOneSecond(t *testing.T) {
 }
 
 func TestDataOutlivesTheServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first := start(t, dir)
 	if _, err := first.Client().Put(t.Context(), "key", "value"); err != nil {
@@ -72,6 +75,7 @@ func TestDataOutlivesTheServer(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForOpenWatches(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	for range 8 { // one alone is often gone before the node waits for it
 		<-dial(t, s).Watch(t.Context(), "key", clientv3.WithCreatedNotify())
@@ -84,6 +88,7 @@ func TestCloseDoesNotWaitForOpenWatches(t *testing.T) {
 }
 
 func TestSecondInstanceOnTheSameData(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
 	_, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
@@ -94,6 +99,7 @@ func TestSecondInstanceOnTheSameData(t *testing.T) {
 }
 
 func TestTakenPort(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", anyPort)
 	if err != nil {
 		t.Fatal(err)
@@ -107,6 +113,7 @@ func TestTakenPort(t *testing.T) {
 }
 
 func TestAFailedStartGivesTheDirectoryBack(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", anyPort)
 	if err != nil {
 		t.Fatal(err)
@@ -120,6 +127,7 @@ func TestAFailedStartGivesTheDirectoryBack(t *testing.T) {
 }
 
 func TestWrongAddresses(t *testing.T) {
+	t.Parallel()
 	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:7460", "example.org:7460", "7460", "",
 		"127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:etcd"} {
 		_, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: listen})
@@ -131,6 +139,7 @@ func TestWrongAddresses(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if r, ok := embedded.Find(dir); ok {
 		t.Fatalf("found %v where nothing ever ran", r)
@@ -146,6 +155,7 @@ func TestFind(t *testing.T) {
 }
 
 func TestStartEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	dir := t.TempDir()

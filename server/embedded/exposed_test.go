@@ -14,6 +14,7 @@ import (
 // A page in a browser on the same machine must not read the node: neither from another
 // origin, nor by a name that it has pointed at loopback.
 func TestBrowsersAreKeptOut(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	ask := func(host, origin string) *http.Response {
 		t.Helper()
@@ -45,6 +46,7 @@ func TestBrowsersAreKeptOut(t *testing.T) {
 }
 
 func TestDataIsPrivate(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -70,6 +72,7 @@ func TestDataIsPrivate(t *testing.T) {
 
 // A user who can place a link must not choose which file is written.
 func TestLinksAreNotFollowed(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"etcd.log", "interlock.lock", "member", "."} {
 		parent := t.TempDir()
 		dir, victim := filepath.Join(parent, "data"), filepath.Join(parent, "victim")

@@ -11,6 +11,7 @@ import (
 // The journal of transactions is on the embedded node what it is on a server of its own,
 // whose faults are tried there.
 func TestJournal(t *testing.T) {
+	t.Parallel()
 	drivertest.RunJournal(t, drivertest.JournalHarness{
 		Start: func(t *testing.T, _ bool) drivertest.JournalBackend {
 			s, err := Start(t.Context(), Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0"})

@@ -86,6 +86,7 @@ func (s *Server) keepSpace() {
 type keeper struct {
 	*Server
 	warned time.Time
+	full   bool // the last warning was of refused writes
 }
 
 // repeatWarning is how often it is warned of the same.
@@ -110,7 +111,9 @@ func (k *keeper) check(ctx context.Context) error {
 		}
 	}
 	if st.Full && !near(st.Size, st.Quota) {
-		if _, err := k.client.AlarmDisarm(ctx, &clientv3.AlarmMember{Alarm: pb.AlarmType_NOSPACE}); err != nil {
+		// An alarm is a member's: disarming that of nobody does nothing, without an error.
+		self := uint64(k.node.Server.MemberID())
+		if _, err := k.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: self, Alarm: pb.AlarmType_NOSPACE}); err != nil {
 			return err
 		}
 		k.options.Log.Warn("etcd: writes are accepted again", "size", st.Size, "quota", st.Quota)
@@ -142,13 +145,13 @@ func (k *keeper) compact(ctx context.Context) error {
 // warn warns at once, then now and then, as long as there is a reason.
 func (k *keeper) warn(st Status, now time.Time) {
 	if !st.Near && !st.Full {
-		k.warned = time.Time{}
+		k.warned, k.full = time.Time{}, false
 		return
 	}
-	if !k.warned.IsZero() && now.Sub(k.warned) < repeatWarning {
+	if !k.warned.IsZero() && now.Sub(k.warned) < repeatWarning && (k.full || !st.Full) {
 		return
 	}
-	k.warned = now
+	k.warned, k.full = now, st.Full
 	level, text := slog.LevelWarn, "etcd: the quota comes near: remove what has ended, or raise the quota"
 	if st.Full {
 		level, text = slog.LevelError, "etcd: the quota is used up and writes are refused: raise the quota"

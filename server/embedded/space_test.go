@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // lines is a log that is written and read at the same time.
@@ -31,16 +32,19 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.out.String(), text)
 }
 
-func small(t *testing.T, log *lines) *Server {
+// small has a quota that is used up soon, and looks after its room as often as check.
+func small(t *testing.T, log *lines, check time.Duration) *Server {
 	t.Helper()
-	s, err := Start(t.Context(), Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Quota: 16 << 20,
-		Compact: 100 * time.Millisecond, Check: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
+	s, err := Start(t.Context(), Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Quota: 4 << 20,
+		Compact: 5 * check, Check: check, Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
 	return s
 }
+
+const big = 64 << 10 // bytes of a value
 
 // put writes, as long as etcd has no room again and again.
 func put(t *testing.T, s *Server, key, value string) {
@@ -59,40 +63,70 @@ func put(t *testing.T, s *Server, key, value string) {
 
 // TestHistoryDoesNotFill: what is written over and over does not use up the quota.
 func TestHistoryDoesNotFill(t *testing.T) {
-	s := small(t, &lines{})
-	value := strings.Repeat("x", 256<<10)
-	for i := range 200 { // 50 MiB
+	t.Parallel()
+	s := small(t, &lines{}, 20*time.Millisecond)
+	value := strings.Repeat("x", big)
+	for i := range 200 { // three times the quota
 		put(t, s, fmt.Sprint("key", i%4), value)
 	}
 	put(t, s, "key", "small")
-	if st, err := s.Status(t.Context()); err != nil || st.Near || st.Quota != 16<<20 {
+	if st, err := s.Status(t.Context()); err != nil || st.Quota != 4<<20 {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
 
-// TestQuotaComesNear: it is said before etcd refuses writes, in the log and by Status.
+// TestQuotaComesNear: it is said before etcd refuses writes, in the log and by Status,
+// and when it does so. It takes them again when there is room.
 func TestQuotaComesNear(t *testing.T) {
+	t.Parallel()
 	var log lines
-	s := small(t, &log)
-	value := strings.Repeat("x", 256<<10)
-	for i := 0; ; i++ {
-		if st, err := s.Status(t.Context()); err != nil {
+	s := small(t, &log, time.Hour)
+	k := &keeper{Server: s}
+	check := func() Status {
+		t.Helper()
+		s.node.Server.Backend().ForceCommit() // sizes are those of the last commit
+		if err := k.check(t.Context()); err != nil {
 			t.Fatal(err)
-		} else if st.Near {
-			break
 		}
-		if _, err := s.Client().Put(t.Context(), fmt.Sprint("key", i), value); err != nil {
-			t.Fatalf("refused before it was near: %v", err)
+		st, err := s.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	keys := 0
+	fill := func() error {
+		keys++
+		_, err := s.Client().Put(t.Context(), fmt.Sprint("key", keys), strings.Repeat("x", big))
+		return err
+	}
+	for !log.has("the quota comes near") {
+		if err := fill(); err != nil {
+			t.Fatalf("refused before it was near: %v: %s", err, &log.out)
+		}
+		check()
+	}
+	for !log.has("writes are refused") { // defragmenting makes room a few times
+		err := fill()
+		for ; err == nil; err = fill() {
+		}
+		if st := check(); !errors.Is(err, rpctypes.ErrNoSpace) || st.Full != log.has("writes are refused") {
+			t.Fatalf("%v, %+v: %s", err, st, &log.out)
 		}
 	}
-	for until := time.Now().Add(time.Minute); !log.has("the quota comes near"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("nothing is logged")
-		}
+	if _, err := s.Client().Delete(t.Context(), "key", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if st := check(); st.Full || st.Near || !log.has("writes are accepted again") {
+		t.Fatalf("%+v: %s", st, &log.out)
+	}
+	if err := fill(); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestPays(t *testing.T) {
+	t.Parallel()
 	const mib = 1 << 20
 	for _, c := range []struct {
 		st   Status
