@@ -197,6 +197,7 @@ func (b *etcdBed) mustRefuse(lock string) {
 // TestOneLineForAll: whoever comes, in whatever order, is served in that order,
 // one at a time.
 func TestOneLineForAll(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	const lock = "nightly"
 	other := b.open(nil)
@@ -224,6 +225,7 @@ func TestOneLineForAll(t *testing.T) {
 
 // TestWeExcludeOthers: what we hold, they cannot have.
 func TestWeExcludeOthers(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	ours := b.acquire(b.ours, "n", "ours")
 	b.mustBeGranted(ours)
@@ -238,6 +240,7 @@ func TestWeExcludeOthers(t *testing.T) {
 
 // TestNeverTwoAtOnce: many of both kinds on one lock.
 func TestNeverTwoAtOnce(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	const each, rounds = 3, 5
 	var holding, total atomic.Int32
@@ -288,6 +291,7 @@ func TestNeverTwoAtOnce(t *testing.T) {
 
 // TestForeignHolderCrashes: ours is served when its lease is over.
 func TestForeignHolderCrashes(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	ctl, p := b.etcdctl("n", 2)
 	b.mustBeGranted(ctl)
@@ -305,6 +309,7 @@ func TestForeignHolderCrashes(t *testing.T) {
 
 // TestForeignWaiterCrashes: it does not keep the line waiting behind it.
 func TestForeignWaiterCrashes(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	first := b.acquire(b.ours, "n", "first")
 	b.mustBeGranted(first)
@@ -318,6 +323,7 @@ func TestForeignWaiterCrashes(t *testing.T) {
 // TestOurCrashFreesOthers: our process dies without a word, and a foreign
 // waiter is served when our lease is over.
 func TestOurCrashFreesOthers(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	proxy := testbed.NewProxy(t, b.server.Addr())
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
@@ -342,6 +348,7 @@ func TestOurCrashFreesOthers(t *testing.T) {
 
 // TestForeignContendersAreShown with the lease that is all they tell.
 func TestForeignContendersAreShown(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	ctl, _ := b.etcdctl("n", 30)
 	b.mustBeGranted(ctl)
@@ -371,6 +378,7 @@ func TestForeignContendersAreShown(t *testing.T) {
 
 // TestRawNames: locks that others named with slashes.
 func TestRawNames(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, &etcd.Options{RawNames: true})
 	ctl, _ := b.etcdctl("jobs/nightly", 10)
 	b.mustBeGranted(ctl)
@@ -383,6 +391,7 @@ func TestRawNames(t *testing.T) {
 // TestForeignWriterPassesTheSameGuard with the token of its create revision,
 // between our holder before it and ours after it.
 func TestForeignWriterPassesTheSameGuard(t *testing.T) {
+	t.Parallel()
 	b := onEtcd(t, nil)
 	fence := etcd.NewFence(b.client, "")
 	enter := func(token interlock.Token) error {

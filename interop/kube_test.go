@@ -26,6 +26,7 @@ import (
 // TestClientGo runs all tests against client-go's leaderelection on one API server,
 // each on Leases of its own.
 func TestClientGo(t *testing.T) {
+	t.Parallel()
 	k := testbed.KubeAPIServer(t)
 	for name, test := range map[string]func(*kubeBed){
 		"WeExcludeIt":                   testWeExcludeClientGo,

@@ -97,6 +97,7 @@ var ourModes = map[string]func(context.Context, rueidis.Client, *redis.Options) 
 }
 
 func TestRedisClients(t *testing.T) {
+	t.Parallel()
 	for mode, open := range ourModes {
 		for who, foreign := range foreignClients {
 			t.Run(mode+" and "+who, func(t *testing.T) {

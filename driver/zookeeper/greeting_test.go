@@ -13,6 +13,7 @@ import (
 // TestAClientLeavesAServerThatDoesNotGreet: one that accepts and says nothing, as a
 // server does that is starting, is left for the next one.
 func TestAClientLeavesAServerThatDoesNotGreet(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 )
 
 func TestNamesAreOneSegmentEach(t *testing.T) {
+	t.Parallel()
 	l := layout{root: "/app"}
 	seen := map[string]string{}
 	for _, name := range []string{
@@ -39,6 +40,7 @@ func TestNamesAreOneSegmentEach(t *testing.T) {
 }
 
 func TestRawNamesArePaths(t *testing.T) {
+	t.Parallel()
 	l := layout{root: "/app", raw: true}
 	for _, name := range []string{"a", "a/b", "jobs/nightly report", "ключ/x"} {
 		if err := l.check("x", name); err != nil || l.lock(name) != "/app/"+name {
@@ -54,6 +56,7 @@ func TestRawNamesArePaths(t *testing.T) {
 }
 
 func TestTextKeepsEveryByte(t *testing.T) {
+	t.Parallel()
 	for _, want := range []string{"", "x", `"`, "ключ", "\xff\x00", "{}"} {
 		r, ok := readRecord(encode(record{Owner: text(want), TTL: 5}))
 		if string(r.Owner) != want || ok != (want != "") {

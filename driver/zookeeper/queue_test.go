@@ -7,6 +7,7 @@ import (
 )
 
 func TestReadNode(t *testing.T) {
+	t.Parallel()
 	const dashed, plain = "0f0e0d0c-0b0a-4908-8706-050403020100", "0f0e0d0c0b0a49088706050403020100"
 	for name, want := range map[string]node{
 		"_c_" + dashed + "-lock-0000000007":  {id: dashed, family: curator, number: 7},
@@ -35,6 +36,7 @@ func TestReadNode(t *testing.T) {
 // The numbers are compared as the server counts, not as text, and over the
 // place where they wrap.
 func TestQueueIsInTheServersOrder(t *testing.T) {
+	t.Parallel()
 	for _, numbers := range [][]int32{
 		{0, 2, 10, 1_000_000_000, 2_000_000_000},
 		{-2_000_000_000, -10, -9, -1, 0, 5},
@@ -64,6 +66,7 @@ func TestQueueIsInTheServersOrder(t *testing.T) {
 }
 
 func TestQueueFindsAndKnowsForeigners(t *testing.T) {
+	t.Parallel()
 	id := newID()
 	q := queueOf([]string{"_c_" + id + "-lock-0000000002", "_c_" + newID() + "-lock-0000000001"})
 	if q.find(id) != 1 || q.find(newID()) != -1 {

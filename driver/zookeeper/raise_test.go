@@ -106,6 +106,7 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 }
 
 func TestImpossibleOptions(t *testing.T) {
+	t.Parallel()
 	one := []string{"127.0.0.1:1"}
 	for _, o := range []*Options{
 		nil, {}, {Servers: one, TTL: time.Millisecond}, {Servers: one, TTL: 48 * time.Hour}, {Servers: one, Root: "x"},

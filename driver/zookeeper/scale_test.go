@@ -10,6 +10,7 @@ import (
 )
 
 func TestScale(t *testing.T) {
+	t.Parallel()
 	const floor = 217_000_000_000_000
 	for _, c := range []struct {
 		scale scale
@@ -42,6 +43,7 @@ func TestScale(t *testing.T) {
 // Whatever the clocks of those who raise it, and whatever elections come between,
 // tokens rise, and start at the floor.
 func TestRaisingNeverLowers(t *testing.T) {
+	t.Parallel()
 	d := &Driver{}
 	s := &session{d: d}
 	b := base{mod: 50}
@@ -81,6 +83,7 @@ func TestRaisingNeverLowers(t *testing.T) {
 
 // What the node keeps of former scales goes through its data.
 func TestFormerScalesAreKept(t *testing.T) {
+	t.Parallel()
 	b := base{}
 	for i := range int64(kept + 5) {
 		out := b.next(scale{Base: 1000 + 10*i, Anchor: 100 + i})

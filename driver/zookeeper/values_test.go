@@ -20,6 +20,7 @@ import (
 )
 
 func TestValues(t *testing.T) {
+	t.Parallel()
 	shared := testbed.ZooKeeper(t)
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {

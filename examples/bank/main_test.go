@@ -12,6 +12,7 @@ import (
 // TestWithdraw withdraws undisturbed, in each way: once within the balance, and
 // once beyond it.
 func TestWithdraw(t *testing.T) {
+	t.Parallel()
 	database, locks := testbed.Postgres(t), startLocks(t, "redis")
 	program := testbed.Go(t, "examples/bank")
 	for i, flags := range [][]string{nil, {"--in-steps"}, {"--broken"}} {
@@ -40,6 +41,7 @@ func TestWithdraw(t *testing.T) {
 }
 
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		want int

@@ -52,6 +52,7 @@ type story struct {
 // TestStory stops a worker past its lease, between reading a balance and writing
 // it, with the guard and without, and tells what happened on stdout.
 func TestStory(t *testing.T) {
+	t.Parallel()
 	var stories []*story
 	for _, backend := range []string{"etcd", "redis"} {
 		stories = append(stories,
@@ -76,6 +77,7 @@ func TestStory(t *testing.T) {
 // the guard's mark. Postgres ends its transaction with its lease, so that the
 // next one gets on.
 func TestStoppedInsideTheTransaction(t *testing.T) {
+	t.Parallel()
 	stories := []*story{{backend: "etcd", mode: "transaction"}, {backend: "redis", mode: "transaction"}}
 	runAll(t, stories)
 	for _, s := range stories {

@@ -120,6 +120,7 @@ func printed(t *testing.T, fn func()) string {
 // TestLostReply: the bank charges, and its answer does not arrive. The shop asks again,
 // the bank has charged once, and everything ends as if nothing had happened.
 func TestLostReply(t *testing.T) {
+	t.Parallel()
 	_, pool := world(t, testbed.Postgres(t))
 	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
 	ok(t, err)
@@ -155,6 +156,7 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestLastUnits: two shops, of which each owns a part of the orders, take twenty orders
 // at once for ten lamps. Ten are sold and paid, and nothing is left over or missing.
 func TestLastUnits(t *testing.T) {
+	t.Parallel()
 	_, pool := world(t, testbed.Postgres(t))
 	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
 	ok(t, err)
@@ -221,6 +223,7 @@ func keepShop(ctx context.Context, at *crash.Points, args []string) error {
 // next one brings to the same end: the first is charged, shipped and told once, the
 // second has given back its lamp.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	server := testbed.Postgres(t)
 	var points int
 	t.Run("at each point", func(t *testing.T) {
@@ -251,6 +254,7 @@ func unfinished(tb testing.TB, pool *pgxpool.Pool) {
 
 // TestCommandLine: what is not understood is said, and nothing is done.
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args, says string
 		code       int

@@ -32,6 +32,7 @@ tcc, no room in south: CANCELLED, north sold 0, south sold 0
 // TestClient: the client's transactions end as they should, also if it starts all of them
 // again after the participants were killed, and if answers are lost on their way.
 func TestClient(t *testing.T) {
+	t.Parallel()
 	sites := map[string]*site{"north": newSite(t, "north"), "south": newSite(t, "south")}
 	address := coordinate(t, map[string]string{"north": sites["north"].address, "south": sites["south"].address})
 	for range 2 {
@@ -56,6 +57,7 @@ func TestClient(t *testing.T) {
 // TestPythonListsWhatIsInDoubt: what is prepared is listed until it is decided, so that a
 // coordinator that lost it can tell.
 func TestPythonListsWhatIsInDoubt(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "north")
 	caller, call := branch.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Attempt: 1, Begun: time.Now()}
 	list := func() string {

@@ -40,6 +40,7 @@ func client(t *testing.T) *http.Client {
 
 // TestPythonPassesTheKit: every protocol, every order.
 func TestPythonPassesTheKit(t *testing.T) {
+	t.Parallel()
 	p, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
 	report, err := conformance.Run(t.Context(), conformance.Options{URL: address, Client: client(t),
 		Protocols: conformance.Protocols(), Concurrency: 2, Rounds: 4, Patience: 30 * time.Second})
@@ -55,6 +56,7 @@ func TestPythonPassesTheKit(t *testing.T) {
 // TestPythonRefusesWhatItCannotRead, and goes on: nothing of it is done, and nothing is
 // taken for the next request.
 func TestPythonRefusesWhatItCannotRead(t *testing.T) {
+	t.Parallel()
 	_, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
 	u, err := url.Parse(address)
 	if err != nil {
@@ -100,6 +102,7 @@ func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 // TestPythonKilledKeepsWhatItSaid: it is killed three times while transactions come to
 // their ends, and each comes to its own, once.
 func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
+	t.Parallel()
 	const transactions = 24
 	database := filepath.Join(t.TempDir(), "seats.db")
 	p, address := python(t, database)

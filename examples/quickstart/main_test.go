@@ -15,6 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestQuickstart runs the program several times at once: no count is lost, and
 // tokens rise with the counts.
 func TestQuickstart(t *testing.T) {
+	t.Parallel()
 	const runs = 5
 	endpoint := testbed.Etcd(t).Addr()
 	program := testbed.Go(t, "examples/quickstart")

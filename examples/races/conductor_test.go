@@ -50,6 +50,7 @@ func stepper(l *log, name string, steps int) actor {
 // TestOrderIsForced: whatever the order is, the steps are made in it, and only
 // then the others.
 func TestOrderIsForced(t *testing.T) {
+	t.Parallel()
 	names := []string{"A", "B", "C"}
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -69,6 +70,7 @@ func TestOrderIsForced(t *testing.T) {
 
 // TestWhoEndsEarlyIsSkipped: an order may ask for more steps than there are.
 func TestWhoEndsEarlyIsSkipped(t *testing.T) {
+	t.Parallel()
 	var l log
 	err := freely(nobody).act(t.Context(), []string{"A", "A", "B", "A", "B"}, stepper(&l, "A", 1), stepper(&l, "B", 2))
 	if err != nil || l.String() != "A B B" {
@@ -79,6 +81,7 @@ func TestWhoEndsEarlyIsSkipped(t *testing.T) {
 // TestWhoIsMadeToWaitIsLeftWaiting: B waits for a lock that A has, while the order
 // is B's turn; it goes on without B, and B does its step when it can.
 func TestWhoIsMadeToWaitIsLeftWaiting(t *testing.T) {
+	t.Parallel()
 	var l log
 	var lock sync.Mutex
 	var blocked atomic.Int64
@@ -110,6 +113,7 @@ func TestWhoIsMadeToWaitIsLeftWaiting(t *testing.T) {
 // TestWhoRunsLongIsWaitedFor: while somebody works and nobody is made to wait, the
 // next one does not begin, however often the server is asked.
 func TestWhoRunsLongIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	var l log
 	asked := make(chan struct{}, 100)
 	waiting := func(context.Context) (int, error) { asked <- struct{}{}; return 0, nil }

@@ -16,6 +16,7 @@ func runs(t *testing.T, args ...string) (code int, out, errs string) {
 }
 
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args string
 		code int
@@ -41,6 +42,7 @@ func TestCommandLine(t *testing.T) {
 // TestShown: each race can be run from the command line, twice on the same server
 // with the same seed, and the timeline and the verdict say what happened.
 func TestShown(t *testing.T) {
+	t.Parallel()
 	for kind, start := range servers {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()

@@ -43,6 +43,7 @@ var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
 // TestPage: each block of code of docs/remedies.md is a function here, as it is,
 // and each function stands on the page; and so do each race and its symptom.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	bodies := bodiesOf(t, "remedies_test.go")
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -101,6 +102,7 @@ func bodiesOf(t *testing.T, file string) map[string]string {
 // TestRemedies runs the code of the page, on a database with what it speaks of:
 // each does what it says, and again what it says of that.
 func TestRemedies(t *testing.T) {
+	t.Parallel()
 	t.Run("postgres", func(t *testing.T) { t.Parallel(); testRemediesOnPostgres(t) })
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -293,6 +295,7 @@ type (
 
 // TestInOrder runs the page's keyed consumer.
 func TestInOrder(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var acknowledged int
 	handled := map[string][]int{}

@@ -17,6 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // what they are said to do wrong, and of a thousand of the fixed one none. By
 // default there are fewer runs; INTERLOCK_RACES=full makes them all.
 func TestRaces(t *testing.T) {
+	t.Parallel()
 	brokenRuns, fixedRuns := 20, 50
 	if os.Getenv("INTERLOCK_RACES") == "full" {
 		brokenRuns, fixedRuns = 100, 1000

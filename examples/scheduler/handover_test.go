@@ -14,6 +14,7 @@ import (
 // handed over, past a candidate that is first in the queue. etcd needs no
 // weakness to be accepted.
 func TestHandOverOnEtcd(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs a server: not with -short")
 	}

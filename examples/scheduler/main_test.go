@@ -27,6 +27,7 @@ const (
 // in the middle of another for longer than its lease, lets it go on, and judges
 // what three real processes did on a real backend.
 func TestOneRunForEachTick(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes and servers: not with -short")
 	}
@@ -202,6 +203,7 @@ func (s *scene) judge() {
 }
 
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		want int
@@ -219,6 +221,7 @@ func TestCommandLine(t *testing.T) {
 // TestRedisWantsItsWeaknessAccepted: a replica that takes over may not know who
 // leads.
 func TestRedisWantsItsWeaknessAccepted(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs a server: not with -short")
 	}

@@ -136,6 +136,7 @@ func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {
 // transfers. No money is lost or made, what was told to be moved is, once, and nothing is
 // in doubt in the end.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
 	for _, by := range []string{"tcc", "2pc"} {
 		for _, lines := range []int{0, 3, 9} {
@@ -234,6 +235,7 @@ func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 
 // TestCommandLine: what is not understood is said, and nothing is done.
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args, says string
 		code       int

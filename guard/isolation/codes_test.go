@@ -89,6 +89,7 @@ func (c *codes) options() *isolation.Options {
 // TestCodes brings each error about for which a transaction is run again, on the
 // servers that have it, and sees it run again and work.
 func TestCodes(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(*testing.T, native){
 			"deadlock":                testDeadlock,

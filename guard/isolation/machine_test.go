@@ -99,6 +99,7 @@ var (
 )
 
 func TestWhatIsRunAgain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		begins, works, commits []error
 		runs                   int // of the function
@@ -146,6 +147,7 @@ func TestWhatIsRunAgain(t *testing.T) {
 
 // TestWaitsGrow with jitter, and are what the hooks say that it took.
 func TestWaitsGrow(t *testing.T) {
+	t.Parallel()
 	db, w := &scripted{}, told{}
 	err := Do(t.Context(), db, driver.RepeatableRead, w.options(9), func(context.Context, *scripted) error { return undone })
 	sum := time.Duration(0)
@@ -162,6 +164,7 @@ func TestWaitsGrow(t *testing.T) {
 
 // TestEndsBetweenAttempts: nothing was done, and the cause is told.
 func TestEndsBetweenAttempts(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("shutting down")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	db, w := &scripted{}, told{cancel: func() { cancel(cause) }}
@@ -173,6 +176,7 @@ func TestEndsBetweenAttempts(t *testing.T) {
 
 // TestEndedBeforeCommit: COMMIT is not sent, and that is Definite.
 func TestEndedBeforeCommit(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("shutting down")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	db := &scripted{}
@@ -196,6 +200,7 @@ func (s *scripted) mustHave(t *testing.T, want ...string) {
 }
 
 func TestRequests(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		dialect driver.Dialect
 		options Options
@@ -218,6 +223,7 @@ func TestRequests(t *testing.T) {
 }
 
 func TestPanicRollsBack(t *testing.T) {
+	t.Parallel()
 	db := &scripted{}
 	func() {
 		defer func() { _ = recover() }()
@@ -227,6 +233,7 @@ func TestPanicRollsBack(t *testing.T) {
 }
 
 func TestImpossibleOptions(t *testing.T) {
+	t.Parallel()
 	for _, o := range []Options{{Attempts: -1}, {Idle: -1}, {Idle: 1, Statement: -1}, {Statement: time.Second}} {
 		db := &scripted{}
 		err := Serializable(t.Context(), db, &o, func(context.Context, *scripted) error { return nil })
@@ -238,6 +245,7 @@ func TestImpossibleOptions(t *testing.T) {
 
 // TestSleepEnds with the context, and otherwise when it is over.
 func TestSleepEnds(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	if !sleep(ctx, time.Millisecond) {
 		t.Error("it did not sleep")

@@ -79,6 +79,7 @@ var levels = []driver.Isolation{driver.ReadUncommitted, driver.ReadCommitted, dr
 
 // TestMatrix plays each anomaly at each level, and compares with docs/isolation.md.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	cells := map[string]string{} // by dialect, anomaly and level
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

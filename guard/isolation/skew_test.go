@@ -39,6 +39,7 @@ var errLastDoctor = errors.New("somebody has to stay on call")
 // TestWriteSkew has two doctors, both on call, who both want to go home in the same
 // moment. Rounds are seeded; each way has the same ones.
 func TestWriteSkew(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, way := range ways {
 			t.Run(name, func(t *testing.T) {
@@ -148,6 +149,7 @@ func (m *meeting) wait() {
 // TestSerializableUnderContention: all of many transactions that read and write the
 // same rows are done, once each, however often they are run.
 func TestSerializableUnderContention(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		db.Exec(t, `create table counter (id int primary key, n bigint not null)`, `insert into counter (id, n) values (1, 0)`)

@@ -32,6 +32,7 @@ func (c *counted) Query(ctx context.Context, query string, args []any, each func
 // booked by one statement on PostgreSQL, and by one more on MariaDB, where the
 // statement that locks what all want is the last one.
 func TestStatements(t *testing.T) {
+	t.Parallel()
 	three := []stock.Line{one("a"), one("b"), one("c")}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t))
@@ -72,6 +73,7 @@ func TestStatements(t *testing.T) {
 
 // TestMisuse is what is refused before any database is asked.
 func TestMisuse(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	var table stock.Table
 	lines := make([]stock.Line, stock.MaxLines+1)

@@ -17,6 +17,7 @@ import (
 // TestOverlaps is about what other transactions do between two statements, or are
 // about to commit.
 func TestOverlaps(t *testing.T) {
+	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
 		"units that come back are waited for":           testUnitsThatComeBack,
 		"a sale beside one that is cancelled is a sale": testSaleBesideCancelled,

@@ -70,6 +70,7 @@ func shopIn(t *testing.T, d driver.Stock) shop {
 // TestRaces runs each race on each system. Databases are reached by as many
 // connections as there are buyers at once.
 func TestRaces(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, race := range races {
 			t.Run(name, func(t *testing.T) {

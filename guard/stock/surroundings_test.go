@@ -18,6 +18,7 @@ import (
 
 // TestSurroundings is about what users do around the calls.
 func TestSurroundings(t *testing.T) {
+	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
 		"tables are created once":                 testCreate,
 		"tables may have any name":                testTableNames,
@@ -152,6 +153,7 @@ func testSameTransaction(t *testing.T, w world) {
 
 // TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
 func TestModesOfMariaDB(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	for _, mode := range []string{"", "STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
 		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL"} {

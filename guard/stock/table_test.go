@@ -17,6 +17,7 @@ import (
 )
 
 func TestTable(t *testing.T) {
+	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
 		"a seat is booked once":                           testSeat,
 		"several items are held together or not at all":   testAllOrNothing,

@@ -21,6 +21,7 @@ func reading(t time.Time, monotonic, wall time.Duration) time.Time {
 // TestDeadlinesGoByTheClockThatSaysMore: the one on the wall if the machine has
 // slept, and the other one if that on the wall was set back.
 func TestDeadlinesGoByTheClockThatSaysMore(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	d := wire.After(now, 10*time.Second)
 	for _, c := range []struct{ monotonic, wall, left time.Duration }{

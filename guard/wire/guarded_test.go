@@ -63,6 +63,7 @@ func serve(t *testing.T, work enter, o *wire.Options) (url string) {
 // TestAnAbsurdTokenBricksNothing: it is refused by the service, and by the guard
 // if the service's clock is wrong, and the next honest caller gets in.
 func TestAnAbsurdTokenBricksNothing(t *testing.T) {
+	t.Parallel()
 	eachGuard(t, func(t *testing.T, work enter) {
 		by := client(t, &wire.Transport{})
 		call := func(url string, n interlock.Token) (int, error) {
@@ -88,6 +89,7 @@ func TestAnAbsurdTokenBricksNothing(t *testing.T) {
 // TestAnUnsignedTokenLiesAMinuteAheadAtMost, or what the service says. A signed one
 // may lie a day ahead.
 func TestAnUnsignedTokenLiesAMinuteAheadAtMost(t *testing.T) {
+	t.Parallel()
 	work := func(context.Context, *wire.Passage) error { return nil }
 	s := signer(t, "a", 'a', nil)
 	for _, c := range []struct {
@@ -117,6 +119,7 @@ func TestAnUnsignedTokenLiesAMinuteAheadAtMost(t *testing.T) {
 // TestATokenOfTomorrowTakesAnOperator: what the documentation says of a token that
 // is not absurd enough to be told from an honest one.
 func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
+	t.Parallel()
 	c, err := redis.Dial(testbed.Redis(t).URL())
 	ok(t, err)
 	defer c.Close()
@@ -139,6 +142,7 @@ func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
 // TestAStaleTokenIsRefused: with the token that has entered, and nothing is done
 // under it.
 func TestAStaleTokenIsRefused(t *testing.T) {
+	t.Parallel()
 	eachGuard(t, func(t *testing.T, work enter) {
 		s := signer(t, "a", 'a', nil)
 		url := serve(t, work, &wire.Options{Verifier: verifier(t, nil, "a")})
@@ -168,6 +172,7 @@ func TestAStaleTokenIsRefused(t *testing.T) {
 // TestCallersRace: what was let in went by rising tokens, whatever the order in
 // which requests came.
 func TestCallersRace(t *testing.T) {
+	t.Parallel()
 	eachGuard(t, func(t *testing.T, work enter) {
 		var file bytes.Buffer
 		hw, err := history.NewWriter(&file, history.Header{Run: t.Name()}, nil)

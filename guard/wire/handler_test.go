@@ -21,6 +21,7 @@ import (
 // TestBadTokensAreTheCallersFault: whatever a caller sends, it is told what is
 // wrong with it, and nothing reaches the handler.
 func TestBadTokensAreTheCallersFault(t *testing.T) {
+	t.Parallel()
 	var refused []string
 	hooks := &observe.Wire{Refused: func(e observe.WireRefused) { refused = append(refused, e.Reason) },
 		Admitted: func(e observe.WireAdmitted) { t.Errorf("let in: %+v", e) }}
@@ -82,6 +83,7 @@ func TestBadTokensAreTheCallersFault(t *testing.T) {
 // TestWhatAGuardSaysReachesTheCaller: the error that the caller has is the one
 // that the handler had.
 func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
+	t.Parallel()
 	stale := &interlock.StaleTokenError{Resource: "account/42", Seen: token(9), Got: token(1)}
 	unsure := &interlock.Error{Op: "commit", Driver: "postgres", Name: "account/42", Kind: interlock.Uncertain,
 		Err: fmt.Errorf("%w: connection to 10.1.2.3 reset", interlock.ErrExpired)}
@@ -125,6 +127,7 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 
 // TestChecksLeaveOtherAnswersAlone: a body that is no refusal is read as it came.
 func TestChecksLeaveOtherAnswersAlone(t *testing.T) {
+	t.Parallel()
 	stale, err := json.Marshal(&wire.Refusal{Reason: wire.Stale, Seen: token(2), Got: token(1)})
 	ok(t, err)
 	for _, c := range []struct {
@@ -150,6 +153,7 @@ func TestChecksLeaveOtherAnswersAlone(t *testing.T) {
 // TestAPassageIsAClaim: what the handler has is what the caller holds, and ends
 // with the request.
 func TestAPassageIsAClaim(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		options   wire.Options
 		by        wire.Transport
@@ -187,6 +191,7 @@ func TestAPassageIsAClaim(t *testing.T) {
 // TestAPassageEndsByItself: at the end of what its claim was good for, by the
 // clock that says so first.
 func TestAPassageEndsByItself(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for text, lasts := range map[string]time.Duration{";remaining=3000": 3 * time.Second, "": wire.DefaultRemaining,
 			";remaining=3600000": wire.DefaultLongest} {
@@ -211,6 +216,7 @@ func TestAPassageEndsByItself(t *testing.T) {
 // TestLongDetailsAreCut: what is about a request of any length is still read as a
 // refusal by who has made it.
 func TestLongDetailsAreCut(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("\xff\"ä", 20_000)
 	for reason, resource := range map[wire.Reason]wire.Resource{
 		wire.WrongResource: func(*http.Request) (string, error) { return long, nil },
@@ -227,6 +233,7 @@ func TestLongDetailsAreCut(t *testing.T) {
 // TestReasonsHaveAnswers: each has a status that is not another's meaning, and
 // only what nobody knows is a server's error.
 func TestReasonsHaveAnswers(t *testing.T) {
+	t.Parallel()
 	for _, r := range wire.Reasons() {
 		refusal := &wire.Refusal{Reason: r, Resource: "r", Seen: 2 << 12, Got: 1 << 12, Detail: "d"}
 		data, err := json.Marshal(refusal)

@@ -17,6 +17,7 @@ import (
 // on its way is of unknown outcome whoever ended it: the claim, whose context is
 // the caller's own in the body of Do, or the caller, with whatever cause.
 func TestWhatWasSentIsNeverDenied(t *testing.T) {
+	t.Parallel()
 	in := make(chan bool, 1)
 	url := service(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		in <- true
@@ -45,6 +46,7 @@ func TestWhatWasSentIsNeverDenied(t *testing.T) {
 // TestRefusalsSayNoMoreThanIsKnown: an error is told by what it says of itself,
 // and not by what stands somewhere in it.
 func TestRefusalsSayNoMoreThanIsKnown(t *testing.T) {
+	t.Parallel()
 	unsure := func(err error) error {
 		return &interlock.Error{Op: "pay", Name: "r", Kind: interlock.Uncertain, Err: err}
 	}

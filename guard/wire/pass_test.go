@@ -14,6 +14,7 @@ import (
 // TestOneTextForEachPass: what is written is read as it was, and read in no other
 // form, so that what was compared is what was signed, logged and shown.
 func TestOneTextForEachPass(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]wire.Pass{
 		"890117171089408;resource=account/42;owner=web-1;remaining=8200": {Token: 890117171089408, Resource: "account/42",
 			Owner: "web-1", Remaining: 8200 * time.Millisecond},
@@ -28,6 +29,7 @@ func TestOneTextForEachPass(t *testing.T) {
 }
 
 func TestOtherTextsAreMalformed(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("a", 513)
 	for _, text := range []string{
 		"", ";", "4096", "4096;", "4096;resource=", "4096;owner=a", "4095;resource=a", "0;resource=a", "-4096;resource=a",

@@ -51,6 +51,7 @@ func sign(t *testing.T, s *wire.Signer, c interlock.Claim, audience string) stri
 // TestThePublishedVector: the form is that of the specification, so libraries of
 // other languages read it. This is its vector 4-S-1.
 func TestThePublishedVector(t *testing.T) {
+	t.Parallel()
 	seed, err := hex.DecodeString("b4cbfb43df4ce210727d953e4a713307fa19bb7d9f85041438d9e11b942a3774")
 	ok(t, err)
 	const want = "v4.public.eyJkYXRhIjoidGhpcyBpcyBhIHNpZ25lZCBtZXNzYWdlIiwiZXhwIjoiMjAyMi0wMS0wMVQwMDowMDowMCswMDowMCJ9" +
@@ -62,6 +63,7 @@ func TestThePublishedVector(t *testing.T) {
 }
 
 func TestSignedTokensAreRead(t *testing.T) {
+	t.Parallel()
 	text := sign(t, signer(t, "a", 'a', nil), grant(`konto/ä"<`, token(7), time.Hour), "bank")
 	p, err := verifier(t, nil, "ab").Verify(text)
 	ok(t, err)
@@ -81,6 +83,7 @@ func TestSignedTokensAreRead(t *testing.T) {
 // TestKeysAreRotated: an old key is believed until it is taken away, a new one
 // from when it is there, and an id does not stand for another's key.
 func TestKeysAreRotated(t *testing.T) {
+	t.Parallel()
 	old, young := sign(t, signer(t, "a", 'a', nil), grant("r", token(1), bound), "bank"),
 		sign(t, signer(t, "b", 'b', nil), grant("r", token(2), bound), "bank")
 	v := verifier(t, nil, "")
@@ -107,6 +110,7 @@ func TestKeysAreRotated(t *testing.T) {
 // TestNoByteCanBeChanged: whatever differs from what was signed is refused, also
 // what a lenient decoder would read as the same.
 func TestNoByteCanBeChanged(t *testing.T) {
+	t.Parallel()
 	text := sign(t, signer(t, "a", 'a', nil), grant("r", token(1), bound), "bank")
 	v := verifier(t, nil, "ab")
 	for i := range len(text) {
@@ -127,6 +131,7 @@ func TestNoByteCanBeChanged(t *testing.T) {
 }
 
 func TestWhatIsSignedForAnotherPurpose(t *testing.T) {
+	t.Parallel()
 	const message = `{"aud":"bank","iat":"2026-01-01T00:00:00Z","exp":"2026-01-01T00:01:00Z","token":"4096","resource":"r"}`
 	at, err := time.Parse(time.RFC3339, "2026-01-01T00:00:30Z")
 	ok(t, err)
@@ -170,6 +175,7 @@ func TestWhatIsSignedForAnotherPurpose(t *testing.T) {
 // TestTimes: a token is good from when it was signed until it expires, as far as
 // clocks agree, and never for longer than its life.
 func TestTimes(t *testing.T) {
+	t.Parallel()
 	signed := time.Now()
 	text := sign(t, signer(t, "a", 'a', wire.SignerOptions{Life: 10 * time.Second}.At(func() time.Time { return signed })),
 		grant("r", token(1), time.Hour), "bank")
@@ -195,6 +201,7 @@ func TestTimes(t *testing.T) {
 
 // TestTokensDoNotOutlastTheClaim, whatever the signer's life is.
 func TestTokensDoNotOutlastTheClaim(t *testing.T) {
+	t.Parallel()
 	s, v := signer(t, "a", 'a', wire.SignerOptions{Life: time.Minute}.At(time.Now)), verifier(t, nil, "a")
 	p, err := v.Verify(sign(t, s, grant("r", token(1), 3*time.Second), "bank"))
 	if ok(t, err); p.Remaining > 3*time.Second {
@@ -214,6 +221,7 @@ func TestTokensDoNotOutlastTheClaim(t *testing.T) {
 }
 
 func TestKeysThatAreNone(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("k", 65)
 	for _, id := range []string{"", long, "a b", "ä", "a\n"} {
 		_, err := wire.NewSigner(id, key(1), nil)

@@ -24,6 +24,7 @@ func (c *closing) Close() error { c.closed = true; return nil }
 
 // TestNothingIsSentUnderAnEndedClaim, and it is told why.
 func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
+	t.Parallel()
 	url := service(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
 	lost, late := grant("r", token(1), bound), grant("r", token(1), -time.Nanosecond)
 	lost.end(interlock.ErrLost)
@@ -41,6 +42,7 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 // TestRequestsEndWithTheClaim: while the answer is waited for, and while it is
 // read; and an answer that was read to its end lets go.
 func TestRequestsEndWithTheClaim(t *testing.T) {
+	t.Parallel()
 	half := make(chan bool, 2)
 	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/half" {
@@ -70,6 +72,7 @@ func TestRequestsEndWithTheClaim(t *testing.T) {
 // TestRequestsUnderNoClaim are sent as they are, with a token that was signed for
 // them, or with what the caller wrote.
 func TestRequestsUnderNoClaim(t *testing.T) {
+	t.Parallel()
 	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%q", r.Header.Values(wire.Header))
 	}))
@@ -96,6 +99,7 @@ func TestRequestsUnderNoClaim(t *testing.T) {
 // TestTokensDoNotStray: a redirect takes the token along on the same host, and
 // nowhere else, also on the way back.
 func TestTokensDoNotStray(t *testing.T) {
+	t.Parallel()
 	var seen []string
 	note := func(r *http.Request) { seen = append(seen, fmt.Sprint(r.URL.Path, len(r.Header.Values(wire.Header)))) }
 	var home string
@@ -120,6 +124,7 @@ func TestTokensDoNotStray(t *testing.T) {
 
 // TestConnectionsThatChangeTheirProtocol can still be written to.
 func TestConnectionsThatChangeTheirProtocol(t *testing.T) {
+	t.Parallel()
 	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {

@@ -102,6 +102,7 @@ func TestFewConnections(t *testing.T) {
 
 // TestAddressesThatAreCalled: what a name has resolved to is judged when it is dialed.
 func TestAddressesThatAreCalled(t *testing.T) {
+	t.Parallel()
 	allowed := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("169.254.7.7/32")}
 	for text, want := range map[string]struct{ public, local bool }{
 		"93.184.216.34": {true, true}, "2606:2800:220:1::1": {true, true}, "10.1.2.3": {true, true}, "::ffff:10.1.2.3": {true, true}, "169.254.7.7": {true, true},
@@ -132,6 +133,7 @@ func TestAddressesThatAreCalled(t *testing.T) {
 
 // TestCallsAreSigned, with all secrets of the file, and about what the call is.
 func TestCallsAreSigned(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var wrong []string
 	secret, next := strings.Repeat("a", 32), strings.Repeat("b", 32)
@@ -175,6 +177,7 @@ func TestCallsAreSigned(t *testing.T) {
 
 // TestCallsShowACertificate to a participant that requires one.
 func TestCallsShowACertificate(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -69,6 +69,7 @@ func mustFind(t *testing.T, r Report, want string) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ args, want string }{
 		"as it comes": {"", "redis.durability=warning redis.replicas=ok redis.eviction=ok clock=ok"},
 		"durable":     {"--appendonly yes --appendfsync always", "redis.durability=ok redis.mode=ok redis.version=ok redis.disk=ok"},
@@ -242,6 +243,7 @@ func kubeURL(t *testing.T, k *testbed.Kube, token string) string {
 
 // TestItOnlyReads: what servers count of changes stays as it is.
 func TestItOnlyReads(t *testing.T) {
+	t.Parallel()
 	cluster := testbed.Etcd(t, "--unsafe-no-fsync")
 	etcd := etcdClient(t, cluster)
 	database := testbed.Postgres(t)
@@ -306,6 +308,7 @@ func dirty(t *testing.T, server *testbed.Server) string {
 
 // TestUnreachable: nothing is said of what does not answer.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	for _, url := range []string{"redis://127.0.0.1:1", "etcd://127.0.0.1:1", "postgres://u:s3cret@127.0.0.1:1/d", "mysql://u:s3cret@127.0.0.1:1/d",
 		"zookeeper://127.0.0.1:1", "nonsense", "kube://default?kubeconfig=" + os.DevNull} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -28,6 +28,7 @@ func severityOf(r Report, id string) string {
 }
 
 func TestPausesAndTheTTL(t *testing.T) {
+	t.Parallel()
 	const ttl = 30 * time.Second
 	for _, c := range []struct {
 		pause, latency     time.Duration
@@ -50,6 +51,7 @@ func TestPausesAndTheTTL(t *testing.T) {
 }
 
 func TestClockSkew(t *testing.T) {
+	t.Parallel()
 	sent := time.Unix(1_800_000_000, 0)
 	received := sent.Add(time.Second)
 	for off, want := range map[time.Duration]string{
@@ -65,6 +67,7 @@ func TestClockSkew(t *testing.T) {
 }
 
 func TestPercentile(t *testing.T) {
+	t.Parallel()
 	var values []time.Duration
 	for i := range 2000 {
 		values = append(values, time.Duration(2000-i))
@@ -81,6 +84,7 @@ func TestPercentile(t *testing.T) {
 
 // TestMeasuring: for as long as asked, and no longer than the server answers.
 func TestMeasuring(t *testing.T) {
+	t.Parallel()
 	m, err := measure(t.Context(), func(context.Context) error { return nil }, 100*time.Millisecond)
 	if err != nil || m.watched < 100*time.Millisecond || m.requests < 2 || m.slowest < m.latency {
 		t.Errorf("%+v, %v", m, err)
@@ -98,6 +102,7 @@ func TestMeasuring(t *testing.T) {
 
 // TestWhatIsNotProvoked on real servers is judged from what they would say.
 func TestWhatIsNotProvoked(t *testing.T) {
+	t.Parallel()
 	fine := postgresFacts{version: 150000, limit: 100, encoding: "UTF8", fsync: "on", pages: "on", commit: "on"}
 	state := func(version string, leader, index, applied uint64) *clientv3.StatusResponse {
 		return (*clientv3.StatusResponse)(&pb.StatusResponse{Version: version, Leader: leader, RaftIndex: index, RaftAppliedIndex: applied})
@@ -153,6 +158,7 @@ func TestWhatIsNotProvoked(t *testing.T) {
 
 // TestEveryFindingHasItsTexts, and every text a finding.
 func TestEveryFindingHasItsTexts(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +186,7 @@ func TestEveryFindingHasItsTexts(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
+	t.Parallel()
 	for raw, want := range map[string]string{
 		"redis://:p%40ss@h:1/2?mode=plain":              "redis://:p%40ss@h:1/2",
 		"postgres://u:s@h/d?mode=table&sslmode=disable": "postgres://u:s@h:5432/d?sslmode=disable",

@@ -60,6 +60,7 @@ type price struct {
 // TestCosts measures one system after the other and writes the page. The exact
 // figures are asserted in the drivers' own tests; this only reports.
 func TestCosts(t *testing.T) {
+	t.Parallel()
 	if !*costs {
 		t.Skip("measures for minutes: with -costs")
 	}
@@ -335,6 +336,7 @@ var asserted = []string{"driver/redis TestUncontendedCostsTwoRequests", "driver/
 
 // TestCostsAreAsserted where the page says so, and the page is of this list.
 func TestCostsAreAsserted(t *testing.T) {
+	t.Parallel()
 	tree := &tree{t: t, tests: map[string]map[string]string{}}
 	for _, name := range asserted {
 		if why := tree.refuses(Backend{}, name); why != "" {

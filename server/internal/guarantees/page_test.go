@@ -18,6 +18,7 @@ const page = top + "docs/GUARANTEES.md"
 
 // TestPage: the page is the one that the table makes.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	if *update {
 		t.Skip("it is written when the servers have been asked")
 	}
@@ -29,6 +30,7 @@ func TestPage(t *testing.T) {
 // TestReadme: where the README shows a part of the table, between two comments, it
 // shows what the table says.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(top + "README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +47,7 @@ func TestReadme(t *testing.T) {
 // TestEveryCellHasAProof that exists: a case of a suite that the backend runs, a
 // test, or the reason why there is none.
 func TestEveryCellHasAProof(t *testing.T) {
+	t.Parallel()
 	table, tree := load(t), &tree{t: t, cases: casesOf(t), tests: map[string]map[string]string{}}
 	for _, b := range table.Backends {
 		for suite, by := range b.Suites {
@@ -79,6 +82,7 @@ var stated = map[string]string{
 
 // TestEveryYesCanFail: a promise without a test is a known one, and the page marks it.
 func TestEveryYesCanFail(t *testing.T) {
+	t.Parallel()
 	table := load(t)
 	for _, b := range table.Backends {
 		for _, p := range table.Promises {
@@ -99,6 +103,7 @@ func TestEveryYesCanFail(t *testing.T) {
 
 // TestNothingIsLeftOver: whatever drivers say has a row, and every row is said.
 func TestNothingIsLeftOver(t *testing.T) {
+	t.Parallel()
 	table := load(t)
 	rows, columns := map[string]bool{}, map[string]bool{}
 	for _, p := range table.Promises {
@@ -131,6 +136,7 @@ func TestNothingIsLeftOver(t *testing.T) {
 
 // TestProofsThatAreNone are refused.
 func TestProofsThatAreNone(t *testing.T) {
+	t.Parallel()
 	tree := &tree{t: t, cases: casesOf(t), tests: map[string]map[string]string{}}
 	b := Backend{ID: "redis", Suites: map[string]string{"lock": "driver/redis TestFenced"}}
 	for proof, fine := range map[string]bool{

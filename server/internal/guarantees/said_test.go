@@ -36,6 +36,7 @@ var collected struct {
 
 // TestDriversSayWhatThePageSays on real servers.
 func TestDriversSayWhatThePageSays(t *testing.T) {
+	t.Parallel()
 	table := load(t)
 	collected.cells = maps.Clone(table.Said)
 	check := func(t *testing.T, id string, cells Cells) {
