@@ -129,6 +129,47 @@ func TestEntriesThatWereLeft(t *testing.T) {
 	}
 }
 
+// TestLeftEntriesCostAPageEach: an owner that starts on thousands of due times that no
+// transaction has any more, as earlier versions left them, looks at each once, fifty in two
+// requests, and claims nothing; they are gone then.
+func TestLeftEntriesCostAPageEach(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	var count counter
+	j := NewJournal(dial(t, server.Addr(), count.on), "left/")
+	if err := j.Enter(bounded(t), 0, tok(t, 5, 0)); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Truncate(time.Second)
+	const many = 1000
+	client := dial(t, server.Addr())
+	for i := 0; i < many; {
+		var ops []clientv3.Op
+		for ; len(ops) < 100; i++ {
+			h := driver.Head{Transaction: fmt.Sprint("gone", i), Due: now.Add(-time.Duration(i) * time.Second)}
+			ops = append(ops, clientv3.OpPut(j.dueKey(h), ""))
+		}
+		if _, err := client.Txn(bounded(t)).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	costs := func(what string, most int64, do func() ([]driver.Head, error)) {
+		t.Helper()
+		before, began := count.n.Load(), time.Now()
+		heads, err := do()
+		if got := count.n.Load() - before; got > most || err != nil || len(heads) > 0 {
+			t.Errorf("%s: %d requests, want %d; %d heads, %v", what, got, most, len(heads), err)
+		}
+		t.Logf("%s took %v", what, time.Since(began))
+	}
+	take := func() ([]driver.Head, error) { return j.Due(bounded(t), 0, driver.Head{}, 200) }
+	costs("taking over", 2*many/duePage+1, take)
+	costs("the first claim", 3*many/duePage+2, func() ([]driver.Head, error) {
+		return j.Claim(bounded(t), 0, tok(t, 5, 0), now, now.Add(time.Minute), 100)
+	})
+	costs("taking over again", 1, take)
+}
+
 // TestForgetLeavesNothing of ended transactions, not in the due index either, whatever they
 // were due; and it takes away what earlier versions have left there, a page a call.
 func TestForgetLeavesNothing(t *testing.T) {
