@@ -26,6 +26,9 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 	}
 	key := strconv.FormatInt(d.key(b.Name), 10)
 	s, a, err := d.ask(ctx, "break", b.Name, stBreak, key, b.Name, b.Owner, b.Reason, b.By)
+	if err == nil && len(a.rows) == 0 && strings.HasPrefix(b.Owner, "process ") {
+		return d.breakForeign(ctx, s, b)
+	}
 	if err != nil || len(a.rows) == 0 {
 		return driver.Broken{}, false, err
 	}
@@ -38,6 +41,36 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 		return driver.Broken{}, false, err
 	}
 	return record, true, nil
+}
+
+// breakForeign ends the session of a process that took the lock by hand, and returns
+// when it does not have it any more.
+func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (driver.Broken, bool, error) {
+	key := strconv.FormatInt(d.key(b.Name), 10)
+	a, err := d.askOn(ctx, s, "break", b.Name, step{stBreakForeign, []string{key, b.Name, b.Owner, b.Reason, b.By}})
+	if err != nil || len(a.rows) == 0 {
+		return driver.Broken{}, false, err
+	}
+	record, err := broken(b, a.rows[0][0], a.rows[0][1])
+	if err != nil {
+		return driver.Broken{}, false, problem("break", b.Name, interlock.Bug, err)
+	}
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		state, err := d.Lock(ctx, b.Name)
+		switch {
+		case err != nil:
+			return driver.Broken{}, false, recorded(b.Name, err)
+		case state.Holder == nil || state.Holder.Owner != b.Owner:
+			return record, true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return driver.Broken{}, false, unanswered("break", b.Name, ctx)
+		case <-look.C:
+		}
+	}
 }
 
 func breakable(b driver.Break) error {
@@ -58,9 +91,11 @@ func broken(b driver.Break, counter, at field) (driver.Broken, error) {
 	if err != nil {
 		return driver.Broken{}, err
 	}
-	token, err := interlock.NewToken(n, 0)
-	if err != nil {
-		return driver.Broken{}, err
+	var token interlock.Token // none, if it was taken by hand
+	if n != 0 {
+		if token, err = interlock.NewToken(n, 0); err != nil {
+			return driver.Broken{}, err
+		}
 	}
 	when, err := micros(at)
 	return driver.Broken{Break: b, Token: token, At: when}, err

@@ -42,8 +42,9 @@ func (d *Driver) askOn(ctx context.Context, s *session, op, name string, steps .
 }
 
 // Lock shows one name; see driver.Inspector. Holders and waiters whose session
-// is gone are not shown. A lock that was taken by hand, or by another name with
-// the same key, has no record under this name and is not shown either.
+// is gone are not shown. A session that took the lock by hand is shown as a foreign
+// holder, "process" and the number of its server process; Locks does not show it, because
+// the lock does not have its name.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	state := driver.LockState{Name: name}
 	if err := text("inspect", name, "-"); err != nil {
@@ -102,6 +103,12 @@ func show(state *driver.LockState, row []field) error {
 	left, err := strconv.ParseInt(string(row[3]), 10, 64)
 	if err != nil {
 		return err
+	}
+	if counter < 0 {
+		if state.Holder == nil {
+			state.Holder = &driver.Contender{Owner: c.Owner, Foreign: true}
+		}
+		return nil
 	}
 	if counter == 0 {
 		state.Waiters = append(state.Waiters, c)

@@ -58,14 +58,16 @@ const (
 	stShow     = "interlock_show"
 	stList     = "interlock_list"
 	stBreak    = "interlock_break"
-	stEnd      = "interlock_end"
-	stBreaks   = "interlock_breaks"
-	stAttend   = "interlock_attend"
-	stForget   = "interlock_forget"
-	stDepart   = "interlock_depart"
-	stListen   = "interlock_listen"
-	stUnlisten = "interlock_unlisten"
-	stHeld     = "interlock_held"
+
+	stBreakForeign = "interlock_break_foreign"
+	stEnd          = "interlock_end"
+	stBreaks       = "interlock_breaks"
+	stAttend       = "interlock_attend"
+	stForget       = "interlock_forget"
+	stDepart       = "interlock_depart"
+	stListen       = "interlock_listen"
+	stUnlisten     = "interlock_unlisten"
+	stHeld         = "interlock_held"
 )
 
 // hint tells watchers of name, which is a SQL expression.
@@ -98,6 +100,14 @@ var contenders = `select c.owner, c.name, c.counter, c.since, 0 as place, ` + le
 	from {ns}_holder c where {which} and ` + believed + `
 	union all select c.owner, c.name, 0, c.since, c.place, 0
 	from {ns}_waiter c where {which} and ` + strings.ReplaceAll(live, "{and}", "")
+
+// foreign are the processes of the server that have the lock $1 and are no sessions
+// of the namespace: somebody took it by hand.
+const foreign = `select 'process ' || h.pid as owner, h.pid from pg_locks h where h.locktype = 'advisory' and h.objsubid = 1 and h.granted
+	and h.database = (select oid from pg_database where datname = current_database())
+	and h.classid = (($1::bigint >> 32) & 4294967295)::oid and h.objid = ($1::bigint & 4294967295)::oid
+	and not exists (select from pg_locks l where l.locktype = 'advisory' and l.objsubid = 2 and l.granted
+		and l.database = h.database and l.pid = h.pid and l.classid = (({class})::bigint & 4294967295)::oid)`
 
 // left is how long the holder's session still waits for a word, in ms.
 const left = `greatest(1, (extract(epoch from ` + deadline + ` - clock_timestamp()) * 1000)::bigint)`
@@ -172,7 +182,8 @@ select pg_advisory_unlock($1), (select ` + hint("name") + ` from (select name fr
 ) delete from {ns}_watcher where session <> $1 and pg_try_advisory_xact_lock_shared(({class}), session)`,
 	// show: key, name. The holder comes first.
 	stShow: `select owner, counter, floor(extract(epoch from since) * 1000000)::bigint, expires
-from (` + strings.ReplaceAll(contenders, "{which}", "c.key = $1::bigint and c.name = $2::text") + `) c order by counter desc, place`,
+from (` + strings.ReplaceAll(contenders, "{which}", "c.key = $1::bigint and c.name = $2::text") + `
+	union all select owner, $2, -1, null, 0, 0 from (` + foreign + `) f) c order by counter desc, place`,
 	// list: prefix, limit in names.
 	stList: `select name, owner, counter, floor(extract(epoch from since) * 1000000)::bigint, expires from (
 	select *, dense_rank() over (order by name) as nth
@@ -188,6 +199,14 @@ from (` + strings.ReplaceAll(contenders, "{which}", "c.key = $1::bigint and c.na
 )
 select counter, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, session,
 	pg_notify('{ns}_wake_' || session::text, '!' || $1::bigint::text || ' ' || owner) is null from held`,
+	// break foreign: key, name, owner, reason, by. Records it if that process holds the
+	// lock now, and ends its session.
+	stBreakForeign: `with held as (
+	select pid from (` + foreign + `) f where owner = $3::text
+), noted as (
+	insert into {ns}_break (name, owner, reason, who, counter) select $2::text, $3, $4::text, $5::text, 0 from held limit 1 returning at
+)
+select 0, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, pg_terminate_backend(pid) from held`,
 	// held: key, owner. Whether a session still has the lock for owner.
 	stHeld: `select exists (select from {ns}_holder c where c.key = $1::bigint and c.owner = $2::text
 	and ` + strings.ReplaceAll(live, "{and}", holds) + `)`,

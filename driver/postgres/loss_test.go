@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -233,14 +234,29 @@ func TestForeignHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer tx.Rollback(context.Background())
 	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock($1)`, Key(DefaultNamespace, "x")); err != nil {
 		t.Fatal(err)
 	}
 	if held := refuse(t, d, "x"); held.Owner != "" {
 		t.Errorf("held by %q", held.Owner)
 	}
+	state, err := d.Lock(t.Context(), "x")
+	if err != nil || state.Holder == nil || !state.Holder.Foreign || !strings.HasPrefix(state.Holder.Owner, "process ") {
+		t.Fatalf("a foreign holder is shown as %+v (%v)", state.Holder, err)
+	}
+	by := driver.Break{Name: "y", Owner: state.Holder.Owner, Reason: "left behind", By: "an operator"}
+	if _, ok, err := d.Break(t.Context(), by); ok || err != nil {
+		t.Errorf("broken under another name: %v, %v", ok, err)
+	}
 	waiting := await(t, d, "x")
-	tx.Rollback(t.Context())
+	by.Name = "x"
+	if record, ok, err := d.Break(t.Context(), by); !ok || err != nil || record.Reason != by.Reason {
+		t.Errorf("break of a foreign holder: %+v, %v, %v", record, ok, err)
+	}
+	if records, err := d.Breaks(t.Context(), "x", 10); err != nil || len(records) != 1 || records[0].Owner != by.Owner {
+		t.Errorf("the record is %+v, %v", records, err)
+	}
 	if g := receive(t, waiting, "the lock that a foreigner gave up"); g.err != nil {
 		t.Fatal(g.err)
 	}
