@@ -224,10 +224,11 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	owner := newOwner()
 	lease := takeQuorum(t, first, driver.Request{Name: "x", Owner: owner})
 	closeQuorum(t, first) // so that it does not lock nodes again: it is cut off
+	var restarted time.Time // the last one, at the earliest
 	for _, s := range servers[:3] {
+		restarted = time.Now()
 		s.Restart()
 	}
-	restarted := time.Now()
 	other := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
 	testbed.Eventually(t, "the other one finds the nodes again", bound, func() bool {
 		_, err := second.Acquire(t.Context(), other)

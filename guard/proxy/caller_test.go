@@ -419,6 +419,9 @@ func TestTurns(t *testing.T) {
 	impatient := grant(1, bound)
 	all.Go(func() {
 		_, err := c.Do(t.Context(), impatient, "api", "b", fine)
+		for interlock.Kind(err) == interlock.Retryable { // c has the place for a moment
+			_, err = c.Do(t.Context(), impatient, "api", "b", fine)
+		}
 		wantKind(t, err, interlock.Definite, interlock.ErrExpired)
 	})
 	testbed.Eventually(t, "no more are let in", bound, func() bool {

@@ -39,6 +39,7 @@ func TestCrashLoop(t *testing.T) {
 			!strings.Contains(err.Error(), "is halted after the decision to confirm") {
 			t.Fatalf("%+v, %v", out, err)
 		}
+		synctest.Wait()
 		if calls := bad.called("1/bad/confirm"); calls > 10 || len(dead) != 1 || !slices.Contains(dead[0].Branches, "bad") || dead[0].Halted != out.Halted {
 			t.Errorf("%d calls, told %+v", calls, dead)
 		}
