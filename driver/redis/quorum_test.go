@@ -223,7 +223,7 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	second := quorumOn(t, servers, o)
 	owner := newOwner()
 	lease := takeQuorum(t, first, driver.Request{Name: "x", Owner: owner})
-	closeQuorum(t, first) // so that it does not lock nodes again: it is cut off
+	closeQuorum(t, first)   // so that it does not lock nodes again: it is cut off
 	var restarted time.Time // the last one, at the earliest
 	for _, s := range servers[:3] {
 		restarted = time.Now()
