@@ -96,9 +96,9 @@ flow/outbox             -> . driver observe internal/... guard/fence
 flow/outbox/webhook     -> . driver observe internal/...
 # Coordinators stand on one journal.
 txn/journal             -> . driver observe internal/... guard/fence
-txn/branch              -> .
+txn/branch              -> . internal/failure
 txn/barrier             -> . driver observe internal/... txn/branch
-txn/barrier/conformance -> . txn/branch
+txn/barrier/conformance -> . internal/failure txn/branch
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch
 txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/saga/sagatest       -> . driver driver/memory internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // maxReason is how much of an answer that is not 2xx an [AnswerError] keeps, in bytes.
@@ -86,7 +87,7 @@ func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte)
 	way := new(passage)
 	answer, err := caller.client().Do(request.WithContext(way.traced(ctx)))
 	if err != nil {
-		return nil, way.unanswered(c, redacted(err))
+		return nil, way.unanswered(c, failure.RedactError(err))
 	}
 	defer answer.Body.Close()
 	return caller.read(c, answer)
@@ -108,7 +109,7 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, redacted(err)
+		return nil, failure.RedactError(err)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("%q is not the address of a participant", Redact(address))
@@ -118,7 +119,7 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 	}
 	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(input))
 	if err != nil {
-		return nil, redacted(err)
+		return nil, failure.RedactError(err)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	return r, c.SetHeaders(r.Header)

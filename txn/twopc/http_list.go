@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -47,14 +48,17 @@ func (h HTTP) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
 func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	at, err := url.Parse(h.URL)
 	if err != nil {
-		return nil, bug("list branches in doubt", h.URL, err)
+		return nil, h.misaddressed(err)
+	}
+	if at.User != nil {
+		return nil, h.misaddressed(errors.New("the address has a user or a password: remove them, and have calls signed instead"))
 	}
 	query := at.Query()
 	query.Set("in-doubt", "")
 	at.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
-		return nil, bug("list branches in doubt", h.URL, err)
+		return nil, h.misaddressed(err)
 	}
 	client := http.Client{}
 	if h.Caller.Client != nil {
@@ -81,6 +85,11 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 		return nil, h.unlisted(err)
 	}
 	return body, nil
+}
+
+// misaddressed is the error of an address that cannot be called.
+func (h HTTP) misaddressed(err error) error {
+	return bug("list branches in doubt", branch.Redact(h.URL), failure.RedactError(err))
 }
 
 // unlisted is that the list could not be had, which changes nothing.

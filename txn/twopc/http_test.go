@@ -306,6 +306,20 @@ func TestHTTPHeuristic(t *testing.T) {
 	}
 }
 
+// TestHTTPListKeepsSecrets: an error of a list shows no secret of the address.
+func TestHTTPListKeepsSecrets(t *testing.T) {
+	t.Parallel()
+	for address, kind := range map[string]interlock.ErrorKind{
+		"http://me:s3cret@127.0.0.1:1/":         interlock.Bug,
+		"http://127.0.0.1:s3cret/?token=s3cret": interlock.Bug,
+		"http://127.0.0.1:1/?token=s3cret":      interlock.Retryable,
+	} {
+		if _, err := (HTTP{URL: address}).InDoubt(t.Context()); interlock.Kind(err) != kind || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v (%v)", address, err, interlock.Kind(err))
+		}
+	}
+}
+
 // TestHTTPList: a service without a list has none, and one whose list is no list is
 // told of.
 func TestHTTPList(t *testing.T) {

@@ -21,10 +21,10 @@ func Within(addresses ...string) (func(*url.URL) error, error) {
 	for _, address := range addresses {
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" || u.Path == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return nil, failure.Bug("allow", address, "it is not a scheme, a host and a path, as in http://10.0.0.7/")
+			return nil, failure.Bug("allow", failure.RedactURL(address), "it is not a scheme, a host and a path, as in http://10.0.0.7/")
 		}
 		if err := canonical(u); err != nil {
-			return nil, failure.Bug("allow", address, "%w", err)
+			return nil, failure.Bug("allow", failure.RedactURL(address), "%w", err)
 		}
 		all = append(all, u)
 	}

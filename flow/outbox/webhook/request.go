@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // request is a signed request for m. What cannot be sent now never can.
@@ -26,7 +27,7 @@ func (s *Sink) request(m driver.Message) (*http.Request, error) {
 	}
 	r, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(m.Payload))
 	if err != nil {
-		return nil, err
+		return nil, failure.RedactError(err)
 	}
 	r.Header.Set("content-type", s.options.ContentType)
 	for name, value := range m.Headers {

@@ -2,7 +2,8 @@
 // receiver tells a repetition by the id in the header webhook-id, which is signed. It
 // does not know what a receiver did when no answer came; the message is sent again.
 // It follows no redirect, and does not keep the receiver from being one that should
-// not be reached from here: addresses are the program's own.
+// not be reached from here: addresses are the program's own. An address with user
+// information is refused, and errors show no query of an address.
 //
 //	signer, err := webhook.NewSecret(secret) // or webhook.NewKey, of Ed25519
 //	sink, err := webhook.New("https://receiver.example/events", signer, nil)
@@ -31,6 +32,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Headers of a request.
@@ -116,10 +118,15 @@ func (s *Sink) Close() { s.client.CloseIdleConnections() }
 
 func parse(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
-	if err == nil && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		err = fmt.Errorf("%q is no address of http or https", u.Redacted())
+	switch {
+	case err != nil:
+		return nil, failure.RedactError(err)
+	case u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%q is no address of http or https", failure.RedactURL(address))
+	case u.User != nil:
+		return nil, fmt.Errorf("the address %s has a user or a password: remove them; the receiver verifies the signature instead", failure.RedactURL(address))
 	}
-	return u, err
+	return u, nil
 }
 
 // Publish posts messages; see [driver.Sink]. A message is taken if the answer is
@@ -159,7 +166,7 @@ func (s *Sink) post(ctx context.Context, m driver.Message) error {
 	defer cancel()
 	response, err := s.client.Do(request.WithContext(ctx))
 	if err != nil {
-		return problem(m.ID, unanswered(err), err)
+		return problem(m.ID, unanswered(err), failure.RedactError(err))
 	}
 	defer response.Body.Close()
 	why, _ := io.ReadAll(io.LimitReader(response.Body, 512))

@@ -210,6 +210,30 @@ func TestWhatCannotBeSent(t *testing.T) {
 	}
 }
 
+// TestAddressesKeepTheirSecrets: errors are stored with dead letters and logged.
+func TestAddressesKeepTheirSecrets(t *testing.T) {
+	t.Parallel()
+	s := receiver(t, &webhook.Options{Address: func(m driver.Message) string { return string(m.Payload) }}, nil)
+	for address, kind := range map[string]interlock.ErrorKind{
+		"http://me:s3cret@127.0.0.1:1/x":           interlock.Definite,
+		"http://s3cret@127.0.0.1:1/x":              interlock.Definite,
+		"ftp://127.0.0.1:1/?token=s3cret":          interlock.Definite,
+		"http://127.0.0.1:s3cret/?token=s3cret":    interlock.Definite,
+		"http://127.0.0.1:1/x?token=s3cret#s3cret": interlock.Retryable,
+	} {
+		err := post(t, s, driver.Message{ID: "a", Payload: []byte(address)})
+		if err == nil || interlock.Kind(err) != kind || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v (%v)", address, err, interlock.Kind(err))
+		}
+	}
+	signer, _ := webhook.NewSecret(password)
+	for _, address := range []string{"http://me:s3cret@127.0.0.1/", "ftp://127.0.0.1/?s3cret", "http://127.0.0.1:s3cret/"} {
+		if _, err := webhook.New(address, signer, nil); interlock.Kind(err) != interlock.Bug || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
 func TestForgedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)

@@ -40,9 +40,14 @@ func TestConformanceConvicts(t *testing.T) {
 	run(t, 64, "conformance", yes.URL, "--protocol", "paxos")
 	run(t, 64, "conformance")
 	run(t, 64, "conformance", "127.0.0.1:1")
+	if _, said := run(t, 64, "conformance", "http://me:s3cret@127.0.0.1:1/?s3cret"); strings.Contains(said, "s3cret") {
+		t.Error(said)
+	}
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	run(t, 69, "conformance", gone.URL)
+	if _, said := run(t, 69, "conformance", gone.URL+"/?token=s3cret"); strings.Contains(said, "s3cret") {
+		t.Error(said)
+	}
 }
 
 // Who interrupts a long play is told what was found until then.

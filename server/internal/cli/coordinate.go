@@ -15,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/coordinate"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/web"
 )
@@ -147,7 +148,7 @@ func (f coordinateFlags) options() (o web.Options, err error) {
 	for _, text := range f.participants {
 		name, address, ok := strings.Cut(text, "=")
 		if !ok || name == "" || o.Participants[name] != "" {
-			return o, usage("--participant %s is not NAME=URL, or comes twice", text)
+			return o, usage("--participant %q is not NAME=URL, or comes twice", branch.Redact(name))
 		}
 		o.Participants[name] = address
 	}

@@ -197,13 +197,17 @@ func TestParticipantThatCannotBeJudged(t *testing.T) {
 		"no address":     {conformance.Options{}, interlock.Bug},
 		"bad address":    {conformance.Options{URL: "participant:80"}, interlock.Bug},
 		"bad inspection": {conformance.Options{URL: good, Inspect: ":"}, interlock.Bug},
+		"secret query":   {conformance.Options{URL: nobody + "/?token=s3cret"}, interlock.Uncertain},
+		"secret inquiry": {conformance.Options{URL: good, Inspect: nobody + "/?token=s3cret"}, interlock.Uncertain},
+		"secret user":    {conformance.Options{URL: "http://me:s3cret@" + strings.TrimPrefix(good, "http://")}, interlock.Bug},
+		"secret scheme":  {conformance.Options{URL: "ftp://me:s3cret@participant/"}, interlock.Bug},
 		"bad protocol":   {conformance.Options{URL: good, Protocols: []conformance.Protocol{"3pc"}}, interlock.Bug},
 		"long prefix":    {conformance.Options{URL: good, Prefix: strings.Repeat("x", 65)}, interlock.Bug},
 		"negative":       {conformance.Options{URL: good, Rounds: -1}, interlock.Bug},
 	} {
 		c.o.Client = client(t)
 		report, err := conformance.Run(t.Context(), c.o)
-		if err == nil || interlock.Kind(err) != c.kind {
+		if err == nil || interlock.Kind(err) != c.kind || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v (%v), %+v", name, err, interlock.Kind(err), report)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // Options say what is played to whom. Only URL is needed.
@@ -56,8 +57,12 @@ func (o Options) resolve() (Options, error) {
 		o.now = time.Now
 	}
 	for _, address := range []string{o.URL, o.Inspect} {
-		if u, err := url.Parse(address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return o, bug(fmt.Errorf("%q is not the address of a participant", address))
+		u, err := url.Parse(address)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return o, bug(fmt.Errorf("%q is not the address of a participant", branch.Redact(address)))
+		}
+		if u.User != nil {
+			return o, bug(fmt.Errorf("the address %s has a user or a password: remove them", branch.Redact(address)))
 		}
 	}
 	for _, p := range o.Protocols {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -170,7 +171,7 @@ func (s *stage) exchange(request *http.Request) (status int, body []byte, err er
 		body, err = io.ReadAll(io.LimitReader(response.Body, branch.MaxBody))
 	}
 	if err != nil {
-		err = &interlock.Error{Op: "reach participant", Name: request.URL.Host, Kind: interlock.Uncertain, Err: err}
+		err = &interlock.Error{Op: "reach participant", Name: request.URL.Host, Kind: interlock.Uncertain, Err: failure.RedactError(err)}
 	}
 	return status, body, err
 }

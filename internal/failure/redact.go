@@ -1,0 +1,35 @@
+package failure
+
+import (
+	"errors"
+	"net/url"
+)
+
+// RedactURL returns an address as errors, logs and lists may show it: without its user
+// information, query and fragment, which can contain secrets.
+func RedactURL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "an address that cannot be read"
+	}
+	hidden := u.RawQuery != "" || u.ForceQuery
+	u.User, u.RawQuery, u.Fragment, u.RawFragment, u.ForceQuery = nil, "", "", "", false
+	if hidden {
+		return u.String() + "?…"
+	}
+	return u.String()
+}
+
+// RedactError returns an error of package net/url or of an HTTP client with its address
+// as [RedactURL] returns it. What a parser reports can quote a part of a password, so it
+// is left out. Any other error is returned as it is.
+func RedactError(err error) error {
+	var of *url.Error
+	switch {
+	case !errors.As(err, &of):
+		return err
+	case of.Op == "parse":
+		return errors.New("the address is not a valid URL")
+	}
+	return &url.Error{Op: of.Op, URL: RedactURL(of.URL), Err: of.Err}
+}
