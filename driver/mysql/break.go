@@ -52,6 +52,12 @@ select name, owner, ?, ?, counter, {now}, ?, connection from {ns}_holder
 where name = ? and owner = ? and connection = is_used_lock(lock_name)
 returning counter, timestampdiff(microsecond, '2020-01-01', at), connection`
 
+// insertForeignBreak is insertBreak for a connection that took the lock by hand.
+const insertForeignBreak = `insert into {ns}_break (name, owner, reason, who, counter, at, request, connection)
+select ?, ?, ?, ?, 0, {now}, ?, u.id from (select is_used_lock(?) as id) u
+where concat('connection ', u.id) = ? and ` + takenByHand + `
+returning counter, timestampdiff(microsecond, '2020-01-01', at), connection`
+
 // record records b, if its owner holds. The session may be the very one that
 // another operator ends meanwhile: then it is found out what became of it.
 func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, error) {
@@ -59,8 +65,13 @@ func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, err
 	var counter, at, id, used int64
 	err := d.statement(ctx, func(s *session) (err error) {
 		used = s.id
-		return one(ctx, s.conn, d.options.sql(insertBreak), []any{[]byte(b.Reason), []byte(b.By), request,
+		err = one(ctx, s.conn, d.options.sql(insertBreak), []any{[]byte(b.Reason), []byte(b.By), request,
 			[]byte(b.Name), []byte(b.Owner)}, &counter, &at, &id)
+		if err == nil && id == 0 {
+			err = one(ctx, s.conn, d.options.sql(insertForeignBreak), []any{[]byte(b.Name), []byte(b.Owner), []byte(b.Reason),
+				[]byte(b.By), request, s.lockName(d.options, b.Name), []byte(b.Owner), []byte(b.Name)}, &counter, &at, &id)
+		}
+		return err
 	})
 	if err != nil && d.session == nil && ctx.Err() == nil {
 		counter, at, id, err = d.recall(ctx, request, used, b, err)
@@ -68,8 +79,16 @@ func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, err
 	if err != nil || id == 0 {
 		return recordedBreak{}, err
 	}
-	token, err := interlock.NewToken(counter, 0)
+	token, err := brokenToken(counter)
 	return recordedBreak{driver.Broken{Break: b, Token: token, At: serverTime(at)}, id}, err
+}
+
+// brokenToken is none if the lock was taken by hand.
+func brokenToken(counter int64) (interlock.Token, error) {
+	if counter == 0 {
+		return 0, nil
+	}
+	return interlock.NewToken(counter, 0)
 }
 
 // recall looks for a record whose answer was lost with session used.

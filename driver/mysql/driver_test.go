@@ -683,6 +683,49 @@ func TestTokenThatIsNoneGivesTheLockBack(t *testing.T) {
 	}
 }
 
+// TestForeignHolder: a session that took the lock by hand excludes us, is shown, and can be
+// ended, on record.
+func TestForeignHolder(t *testing.T) {
+	server := testbed.MariaDB(t)
+	d := modes[0].mustOpen(t, server.URL(), nil)
+	admin := open(t, server.URL())
+	by, err := admin.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer by.Close()
+	var got, id int64
+	lock := mysql.LockName("test", "interlock", "x")
+	if err := by.QueryRowContext(t.Context(), "select get_lock(?, 0), connection_id()", lock).Scan(&got, &id); err != nil || got != 1 {
+		t.Fatal(got, err)
+	}
+	inspector, breaker := d.(driver.Inspector), d.(driver.Breaker)
+	state, err := inspector.Lock(t.Context(), "x")
+	if err != nil || state.Holder == nil || !state.Holder.Foreign || state.Holder.Owner != fmt.Sprint("connection ", id) {
+		t.Fatalf("shown as %+v, %v", state.Holder, err)
+	}
+	b := driver.Break{Name: "y", Owner: state.Holder.Owner, Reason: "left behind", By: "an operator"}
+	if _, ok, err := breaker.Break(t.Context(), b); ok || err != nil {
+		t.Errorf("broken under another name: %v, %v", ok, err)
+	}
+	b.Name = "x"
+	if record, ok, err := breaker.Break(t.Context(), b); !ok || err != nil || record.Break != b || record.Token != 0 {
+		t.Errorf("%+v, %v, %v", record, ok, err)
+	}
+	if records, err := breaker.Breaks(t.Context(), "x", 10); err != nil || len(records) != 1 || records[0].Break != b {
+		t.Errorf("recorded %+v, %v", records, err)
+	}
+	r := request("x")
+	acquire(t, d, r)
+	if state, err := inspector.Lock(t.Context(), "x"); err != nil || state.Holder == nil || state.Holder.Foreign {
+		t.Errorf("our own: %+v, %v", state.Holder, err)
+	}
+	release(t, d, r)
+	if state, err := inspector.Lock(t.Context(), "x"); err != nil || state.Holder != nil {
+		t.Errorf("nobody: %+v, %v", state.Holder, err)
+	}
+}
+
 // TestNamesAreThoseOfTheGuard: what its column refuses, the lock refuses.
 func TestNamesAreThoseOfTheGuard(t *testing.T) {
 	server := testbed.MariaDB(t)

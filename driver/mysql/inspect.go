@@ -3,6 +3,8 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"strconv"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 )
@@ -30,10 +32,55 @@ func (d *Driver) show(ctx context.Context, op, query string, args ...any) ([]dri
 }
 
 // Lock shows one name; see driver.Inspector. The server knows of waiters only
-// that they come again and again. A lock that was taken by hand has no record,
-// and is not shown.
+// that they come again and again. A session that took the lock by hand is shown as a
+// foreign holder, "connection" and its number; Locks does not show it, because the lock
+// does not have its name.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	return lockOf(ctx, d.show, showHolders, name)
+	state, err := lockOf(ctx, d.show, showHolders, name)
+	if err != nil || state.Holder != nil {
+		return state, err
+	}
+	// What is granted just now has the lock before its row is there.
+	id, err := d.foreign(ctx, name)
+	for again := 0; err == nil && id != 0 && again < 2; again++ {
+		select {
+		case <-ctx.Done():
+			return state, ofLook(ctx, "inspect", name, context.Cause(ctx))
+		case <-time.After(25 * time.Millisecond):
+		}
+		former := id
+		if id, err = d.foreign(ctx, name); id != former {
+			id = 0
+		}
+	}
+	if err == nil && id != 0 {
+		state.Holder = &driver.Contender{Owner: foreignOwner(id), Foreign: true}
+	}
+	return state, err
+}
+
+func foreignOwner(id int64) string { return "connection " + strconv.FormatInt(id, 10) }
+
+// takenByHand is the condition on a connection u.id that has a lock without a row.
+const takenByHand = `u.id is not null and not exists (select * from {ns}_holder where name = ? and connection = u.id)`
+
+// foreign is the connection that has the lock and has not taken it by a driver; 0 if none.
+func (d *Driver) foreign(ctx context.Context, name string) (int64, error) {
+	var found collected[int64]
+	err := d.ask(ctx, "inspect", name, func(ctx context.Context) error {
+		return d.statement(ctx, func(s *session) error {
+			var id int64
+			err := one(ctx, s.conn, d.options.sql(`select u.id from (select is_used_lock(?) as id) u where `+takenByHand),
+				[]any{s.lockName(d.options, name), []byte(name)}, &id)
+			found.add(id)
+			return err
+		})
+	})
+	ids := found.take()
+	if err != nil || len(ids) == 0 {
+		return 0, ofLook(ctx, "inspect", name, err)
+	}
+	return ids[len(ids)-1], nil
 }
 
 // Locks lists names; see driver.Inspector.

@@ -212,7 +212,7 @@ func brokenOf(rows *sql.Rows) (record driver.Broken, err error) {
 		return record, err
 	}
 	record.Break = driver.Break{Name: string(name), Owner: string(owner), Reason: string(reason), By: string(who)}
-	record.Token, err = interlock.NewToken(counter, 0)
+	record.Token, err = brokenToken(counter)
 	record.At = serverTime(at)
 	return record, err
 }
