@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // The model is the protocol of quorum.go in small: three nodes, two clients, time
@@ -290,10 +292,20 @@ func TestModelNeverHasTwoHolders(t *testing.T) {
 		{restarts: 1, rounds: [2]uint8{1, 1}, releases: true},
 	} {
 		t.Run(fmt.Sprintf("%d restarts, rounds %v, releases %v", faults.restarts, faults.rounds, faults.releases), func(t *testing.T) {
+			single(t, faults)
 			if bad := explore(t, modelRules{delay: modelTTL}, faults); bad != nil {
 				t.Errorf("two hold it: %+v", *bad)
 			}
 		})
+	}
+}
+
+// single leaves the large worlds to a run without the race detector: there is one
+// goroutine, which it slows down tenfold.
+func single(t *testing.T, start world) {
+	t.Helper()
+	if testbed.Race && (start.rounds[0] > 1 || start.releases) {
+		t.Skip("one goroutine: not with the race detector")
 	}
 }
 
@@ -312,6 +324,7 @@ func TestModelFindsBrokenRules(t *testing.T) {
 		"one vote is enough":               {modelRules{delay: modelTTL, minority: true}, world{rounds: [2]uint8{1, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			single(t, c.start)
 			if explore(t, c.rules, c.start) == nil {
 				t.Error("the model does not find two holders")
 			}
