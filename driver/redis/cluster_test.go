@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +23,14 @@ func dialCluster(t testing.TB, c *testbed.Cluster) rueidis.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(client.Close)
+	t.Cleanup(func() {
+		client.Close()
+		// It closes the connections of nodes that it has left five seconds later.
+		stacks := make([]byte, 8<<20)
+		testbed.Eventually(t, "its goroutines have ended", bound, func() bool {
+			return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "clusterClient)._refresh")
+		})
+	})
 	return client
 }
 
