@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // print writes data, as one JSON document or as text, to the standard output.
@@ -160,6 +163,26 @@ func meant(c *cobra.Command, typed string) text {
 		return line(", did you mean %s?", strings.Join(near, " or "))
 	}
 	return ""
+}
+
+// meantFlag is a guess which flag somebody wanted to type: by [meant], among commands
+// that are called as the flags are. Go programs take -name for --name.
+func meantFlag(c *cobra.Command, err error) text {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	typed, _, _ := strings.Cut(cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName()), "=")
+	if len(typed) < 3 {
+		return "" // it is near to anything
+	}
+	flags := &cobra.Command{}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			flags.AddCommand(&cobra.Command{Use: "--" + f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	return meant(flags, "--"+typed)
 }
 
 // oneArg wants exactly one argument, called what.

@@ -80,7 +80,7 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.err)
 	root.SetHelpTemplate(helpTemplate)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage("%w; %s --help explains the flags", err, c.CommandPath())
+		return usage("%w%s; %s --help explains the flags", err, meantFlag(c, err), c.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
 	root.CompletionOptions.DisableDefaultCmd = true // ours says what is wrong
