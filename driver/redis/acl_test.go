@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,8 @@ func TestLeastRights(t *testing.T) {
 	}
 	client := dial(t, "app:pw@"+server.Addr())
 	d := openOn(t, "app:pw@"+server.Addr(), nil)
+	mustMiss(t, d, "jobs/1")
+	mustMiss(t, d, "other", "~other")
 	h, _ := watching(t, d, "jobs/")
 	owner, grant := take(t, d, "jobs/1")
 	next := await(t, d, "jobs/1")
@@ -49,5 +52,51 @@ func TestLeastRights(t *testing.T) {
 		if err := call(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func mustMiss(t *testing.T, d *Driver, name string, want ...string) {
+	t.Helper()
+	if missing, known, err := d.MissingRights(t.Context(), name); !known || err != nil || !slices.Equal(missing, want) {
+		t.Errorf("missing rights for %q: %q, %v, %v; want %q", name, missing, known, err, want)
+	}
+}
+
+// What the user may not do is named as the ACL rule that permits it, and nothing is written.
+func TestMissingRights(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	for user, c := range map[string]struct {
+		rights string
+		want   []string
+	}{
+		"all":        {"~* &* +@all", nil},
+		"no zadd":    {"~* &* +@all -zadd", []string{"+zadd"}},
+		"no time":    {"~* &* +@all -time", []string{"+time"}},
+		"no eval":    {"~* &* +@all -eval", []string{"+eval"}},
+		"no evalsha": {"~* &* +@all -evalsha", []string{"+evalsha", "+eval"}},
+		"read only":  {"%R~* &* +@all", []string{"~n"}},
+		"publishes":  {"~* &* +@all -publish", []string{"+publish &interlock:push:*"}},
+	} {
+		t.Run(user, func(t *testing.T) {
+			name := strings.ReplaceAll(user, " ", "")
+			rule := append([]string{"ACL", "SETUSER", name, "on", ">pw"}, strings.Fields(c.rights)...)
+			if err := raw(t, operator, rule...).Error(); err != nil {
+				t.Fatal(err)
+			}
+			d := openOn(t, name+":pw@"+server.Addr(), nil)
+			if user == "read only" {
+				missing, _, err := d.MissingRights(t.Context(), "n")
+				if len(missing) != 7 || missing[0] != "~n" || missing[6] != "~interlock:{0}:ends" {
+					t.Errorf("missing rights: %q, %v; want the keys", missing, err)
+				}
+				return
+			}
+			mustMiss(t, d, "n", c.want...)
+		})
+	}
+	if n, err := raw(t, operator, "DBSIZE").AsInt64(); n != 0 || err != nil {
+		t.Errorf("%d keys, %v", n, err)
 	}
 }

@@ -82,7 +82,7 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 		evicts:     newEviction(c, keepsAll).asOpened(),
 	}
 	d.waiting = newWaiters(d)
-	d.pushes = newSubscriber(client, "interlock:push:"+rand.Text(), d.waiting, d.evicts.hurry)
+	d.pushes = newSubscriber(client, pushes+rand.Text(), d.waiting, d.evicts.hurry)
 	loops, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	d.loops.Go(func() { d.held.run(loops) })

@@ -12,6 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
+// pushes begins the channel of a process.
+const pushes = "interlock:push:"
+
 // subscriber listens on the one channel of a process, on which the server
 // pushes grants. What it misses is found by heartbeats.
 type subscriber struct {

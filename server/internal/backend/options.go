@@ -63,7 +63,7 @@ func (t *Target) divide(u *url.URL) error {
 		}
 		t.own[name] = values
 		delete(given, name)
-		u.RawQuery = given.Encode()
+		u.RawQuery = strings.ReplaceAll(given.Encode(), "+", "%20") // pgx does not take a plus for a space
 	}
 	t.mode = t.own.Get("mode")
 	return nil

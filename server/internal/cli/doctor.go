@@ -23,8 +23,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use: "doctor", Short: "Look for what weakens the promises of a backend",
 		Long: `Asks the server for its settings and its state, measures how long requests take
 and how long this process was stopped, and says what weakens the promises of
-locks and what to do about it. It only reads: no lock is taken and nothing on
-the server is changed. "ok" says that nothing was found, not that nothing is
+locks and what to do about it. It also checks that the user has the rights that
+"interlock lock" needs (Redis, Postgres, Kubernetes). It only reads: no lock is taken and
+nothing on the server is changed. "ok" says that nothing was found, not that nothing is
 there.
 
 With --watch it measures for that long; the TTL should outlive the longest pause

@@ -73,6 +73,29 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
+// A Redis that may evict marks is refused, as lock refuses one that may evict locks,
+// and nothing is written.
+func TestGuardRefusesAnEvictingRedis(t *testing.T) {
+	t.Parallel()
+	program(t)
+	url := "redis://" + testbed.Redis(t, "--maxmemory-policy", "allkeys-lru").Addr()
+	for _, args := range [][]string{
+		{"lock", "job", "--", "true"},
+		{"guard", "enter", "job", "--token", "890214828572692480"},
+		{"guard", "enter", "job", "--token", "890214828572692480", "--set", "k=v"},
+		{"guard", "rebase", "job", "--to", "890214828572692480", "--reason", "test"},
+	} {
+		p := testbed.Command(t, program(t), append(args[:2:2], append([]string{"--backend", url}, args[2:]...)...)...)
+		if code, said := p.Wait(patience).ExitCode(), p.Stderr(); code != 78 || !strings.Contains(said, "maxmemory-policy is allkeys-lru") {
+			t.Errorf("%v: exit code %d, want 78; it printed:\n%s", args, code, said)
+		}
+	}
+	shown := testbed.Command(t, program(t), "guard", "show", "job", "--backend", url)
+	if code, first := shown.Wait(patience).ExitCode(), <-shown.Stdout(); code != 0 || first != "job: no token has entered" {
+		t.Errorf("guard show: exit code %d: %s %s", code, first, shown.Stderr())
+	}
+}
+
 // lockedRedis is a Redis that has a password.
 func lockedRedis(t *testing.T) (addr string) {
 	t.Helper()

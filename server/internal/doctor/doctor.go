@@ -60,7 +60,7 @@ const DefaultTTL = 30 * time.Second
 type Options struct {
 	TTL   time.Duration // of the locks; 0 means [DefaultTTL]
 	Watch time.Duration // how long to measure pauses and latency; 0 means a few requests
-	// Prefix is that of the keys, in etcd.
+	// Prefix is that of the keys, in etcd and Redis.
 	Prefix string
 }
 

@@ -71,14 +71,14 @@ func mustFind(t *testing.T, r Report, want string) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ args, want string }{
-		"as it comes": {"", "redis.durability=warning redis.replicas=ok redis.eviction=ok clock=ok"},
+		"as it comes": {"", "redis.durability=warning redis.replicas=ok redis.eviction=ok clock=ok redis.open=ok redis.rights=ok"},
 		"durable":     {"--appendonly yes --appendfsync always", "redis.durability=ok redis.mode=ok redis.version=ok redis.disk=ok"},
 		"a second":    {"--appendonly yes --appendfsync everysec", "redis.durability=warning"},
 		"secretive":   {"--appendonly yes --appendfsync always --rename-command CONFIG NONE", "redis.durability=warning"},
 		"evicting": {"--maxmemory 64mb --maxmemory-policy allkeys-lru",
-			"redis.eviction=critical redis.memory=ok redis.durability=warning"},
+			"redis.eviction=critical redis.open=critical redis.memory=ok redis.durability=warning"},
 		"full":         {"--maxmemory 1", "redis.memory=warning redis.eviction=ok redis.durability=warning"},
-		"in a cluster": {"--cluster-enabled yes", "redis.mode=critical redis.durability=warning"},
+		"in a cluster": {"--cluster-enabled yes", "redis.mode=critical redis.open=critical redis.durability=warning"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +100,7 @@ func TestRedisReplica(t *testing.T) {
 		return false
 	})
 	mustFind(t, examine(t, "redis://"+primary.Addr(), Options{}), "redis.replicas=warning redis.role=ok redis.durability=ok")
-	mustFind(t, examine(t, "redis://"+replica.Addr(), Options{}), "redis.role=critical redis.durability=warning")
+	mustFind(t, examine(t, "redis://"+replica.Addr(), Options{}), "redis.role=critical redis.open=critical redis.durability=warning")
 }
 
 func TestEtcd(t *testing.T) {
@@ -132,7 +132,7 @@ func TestPostgres(t *testing.T) {
 	durable := testbed.Postgres(t, "-c", "fsync=on")
 	for name, c := range map[string]struct{ query, want string }{
 		"durable": {"", "postgres.durability=ok postgres.version=ok postgres.role=ok postgres.encoding=ok " +
-			"postgres.standbys=ok postgres.pooler=ok postgres.idle=ok postgres.connections=ok"},
+			"postgres.standbys=ok postgres.rights=ok postgres.pooler=ok postgres.idle=ok postgres.connections=ok"},
 		"late commits":         {"&options=-c%20synchronous_commit%3Doff", "postgres.durability=ok"},
 		"late commits of rows": {"&options=-c%20synchronous_commit%3Doff&mode=table", "postgres.durability=warning"},
 		"read-only":            {"&options=-c%20default_transaction_read_only%3Don", "postgres.role=critical"},
@@ -140,6 +140,7 @@ func TestPostgres(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { mustFind(t, examine(t, durable.URL()+c.query, Options{}), c.want) })
 	}
+	t.Run("roles", func(t *testing.T) { postgresRoles(t, durable) })
 	t.Run("tokens", func(t *testing.T) { postgresTokens(t, durable) })
 	t.Run("pooler", func(t *testing.T) {
 		pooler := testbed.PgBouncer(t, durable, "transaction")

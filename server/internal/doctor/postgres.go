@@ -63,6 +63,9 @@ func (p *postgresPatient) look(ctx context.Context, r *Report) error {
 	f.pooled = process != p.conn.PgConn().PID()
 	postgresFindings(r, f, p.table)
 	r.skew(f.now, sent, received, 0)
+	if err := p.rights(ctx, r); err != nil {
+		return err
+	}
 	return p.tokens(ctx, r, f.now)
 }
 

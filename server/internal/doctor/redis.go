@@ -10,16 +10,21 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-type redisPatient struct{ client rueidis.Client }
+type redisPatient struct {
+	client  rueidis.Client
+	options redis.Options
+	plain   bool
+}
 
-func dialRedis(_ context.Context, a address, _ Options) (patient, error) {
+func dialRedis(_ context.Context, a address, o Options) (patient, error) {
 	c, err := redis.Dial(a.client())
 	if err != nil {
 		return nil, err
 	}
-	return &redisPatient{c}, nil
+	return &redisPatient{c, redis.Options{TTL: o.TTL, Prefix: o.Prefix}, a.own.Get("mode") == "plain"}, nil
 }
 
 func (p *redisPatient) close() { p.client.Close() }
@@ -30,14 +35,21 @@ func (p *redisPatient) ping(ctx context.Context) error {
 
 func (p *redisPatient) look(ctx context.Context, r *Report) error {
 	text, err := p.client.Do(ctx, p.client.B().Info().Build()).ToString()
-	if err != nil {
+	if err != nil && !backend.Forbidden(err) {
 		return err
 	}
-	config, err := p.client.Do(ctx, p.client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
-	if err != nil && ctx.Err() != nil {
-		return err // otherwise it is only not permitted
+	if err != nil {
+		r.add("redis.info", Warning, "INFO: %v", err)
+	} else {
+		config, err := p.client.Do(ctx, p.client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+		if err != nil && ctx.Err() != nil {
+			return err // otherwise it is only not permitted
+		}
+		redisFindings(r, infoFields(text), config["appendfsync"])
 	}
-	redisFindings(r, infoFields(text), config["appendfsync"])
+	if err := p.open(ctx, r); err != nil {
+		return err
+	}
 	return p.clock(ctx, r)
 }
 
@@ -45,8 +57,12 @@ func (p *redisPatient) clock(ctx context.Context, r *Report) error {
 	sent := time.Now()
 	parts, err := p.client.Do(ctx, p.client.B().Time().Build()).AsIntSlice()
 	received := time.Now()
+	if backend.Forbidden(err) {
+		r.add("clock", Info, "TIME: %v", err)
+		return nil
+	}
 	if err != nil || len(parts) != 2 {
-		return fmt.Errorf("the server does not tell the time: %v, %w", parts, err)
+		return fmt.Errorf("TIME: %v, %w", parts, err)
 	}
 	r.skew(time.Unix(parts[0], parts[1]*1000), sent, received, 0)
 	return nil

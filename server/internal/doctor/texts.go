@@ -23,6 +23,10 @@ var texts = map[string]text{
 	"redis.disk":       {"a server that cannot write refuses commands, or forgets them in a crash", "look at its log and its disk"},
 	"redis.replicas":   {"a replica that takes over may not have heard of the last grants: two holders", "guard every write, or use etcd or ZooKeeper where two holders must not be"},
 	"redis.eviction":   {"a lock that is evicted is granted to another while the first holds it", "set maxmemory-policy noeviction, or use a server of its own"},
+	"redis.info":       {"without INFO neither version, role nor eviction policy is known, and durability is not promised", "permit it: ACL SETUSER NAME +info"},
+	"redis.open":       {"interlock lock fails with the same error", "correct what the error names; the package comment of driver/redis lists the rights that a user needs"},
+	"redis.plain":      {"locks of mode=plain have no token: interlock lock refuses the URL, and others are listed and released only", "leave mode out for locks with tokens"},
+	"redis.rights":     {"without them locks cannot be acquired, renewed or released", "add the rules with ACL SETUSER; the package comment of driver/redis lists those that a user needs. To check names with a prefix use --prefix"},
 	"redis.memory":     {"a full server refuses locks", "raise maxmemory"},
 
 	"etcd.members": {"one or two members stop with the first that fails; an even number adds none that may", "run three or five"},
@@ -43,6 +47,7 @@ var texts = map[string]text{
 	"postgres.pooler":      {"behind a pooler that lends server processes to transactions, session locks stay with strangers", "connect past it, let it pool sessions, or use ?mode=table"},
 	"postgres.idle":        {"sessions are ended before they can say that they live", "raise idle_session_timeout, or leave it at 0"},
 	"postgres.connections": {"every process with locks needs a connection, and one more to listen", "raise max_connections, or use ?mode=table behind a pooler"},
+	"postgres.rights":      {"without them interlock lock fails when it opens, acquires or releases", "apply what interlock schema postgres --only locks --grant-to ROLE prints, as the owner of the database"},
 	"postgres.tokens":      tokensText,
 
 	"mysql.version":     {"the statements that draw tokens need MariaDB 10.5", "use MariaDB 10.5 or later"},

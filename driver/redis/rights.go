@@ -1,0 +1,87 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+//go:embed script/rights.lua
+var rightsLua string
+
+var rightsScript = newScript(rightsLua)
+
+// MissingRights returns what the client's user lacks to acquire, renew and release
+// the lock of a name, as an ACL rule would permit it: "+zadd", "~key" or "&channel".
+// It writes nothing. known is false if the server is older than 7.0, which does not
+// report rights. It blocks for one request.
+func (d *Driver) MissingRights(ctx context.Context, name string) (missing []string, known bool, err error) {
+	k, err := d.layout.keys(name, "owner")
+	if err != nil {
+		return nil, false, err
+	}
+	rules := lockRules(k)
+	var b batch
+	for _, r := range rules {
+		b.args = append(append(b.args, strconv.Itoa(len(r.command))), r.command...)
+	}
+	asked := request{op: "read rights", name: name}
+	m, err := d.conn.eval(ctx, asked, rightsScript, b)
+	if isForbidden(err) {
+		return []string{"+evalsha", "+eval"}, true, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	allowed, err := m.AsIntSlice()
+	if err != nil || len(allowed) != len(rules) {
+		return nil, false, failure(asked, err)
+	}
+	denied := map[string]bool{}
+	for i, r := range rules {
+		if allowed[i] == 0 && !denied[r.after] {
+			denied[r.rule] = true
+			missing = append(missing, r.rule)
+		}
+	}
+	return missing, true, nil
+}
+
+// rule is an ACL rule, and a command that the server permits only under it.
+type rule struct {
+	rule    string
+	command []string
+	after   string // a rule without which command is never permitted
+}
+
+// luaCalls finds the commands without which a script fails.
+var luaCalls = regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
+
+// lockRules are those that the lock with the keys k needs. Scripts declare their keys,
+// so that the right to run them on a key is the right to read and write it.
+func lockRules(k keys) (rules []rule) {
+	commands := []string{"EVAL"}
+	for _, s := range []*script{contendScript, releaseScript, renewScript} {
+		for _, found := range luaCalls.FindAllStringSubmatch(s.source, -1) {
+			commands = append(commands, found[1])
+		}
+	}
+	slices.Sort(commands)
+	for _, key := range k.all() {
+		rules = append(rules, rule{"~" + key, []string{"EVALSHA", contendScript.sha, "1", key}, ""})
+	}
+	for _, c := range slices.Compact(commands) {
+		r := rule{"+" + strings.ToLower(c), []string{c, k.hold}, "~" + k.hold}
+		switch c {
+		case "EVAL":
+			r.command, r.after = []string{c, "", "0"}, ""
+		case "TIME":
+			r.command, r.after = []string{c}, ""
+		}
+		rules = append(rules, r)
+	}
+	return append(rules, rule{"+publish &" + pushes + "*", []string{"PUBLISH", pushes, ""}, ""})
+}
