@@ -94,7 +94,7 @@ var systems = map[string]func(t *testing.T) system{
 	"zookeeper": func(t *testing.T) system {
 		server := testbed.ZooKeeper(t)
 		p := paths.New[driver.Fenced](server)
-		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(leaseOfServers)))
+		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(leaseOfServers, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}

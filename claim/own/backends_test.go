@@ -74,7 +74,7 @@ func TestZooKeeper(t *testing.T) {
 		root := fmt.Sprint("/own-", worlds.Add(1))
 		p := paths.New[driver.Fenced](server)
 		guard := memory.NewSpace().Fence()
-		conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl)))
+		conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}

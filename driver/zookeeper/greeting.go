@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"context"
 	"net"
 	"time"
 
@@ -12,9 +13,18 @@ import (
 // a server. The client alone waits for almost seven times the length of its session
 // for a server that accepts connections and does not answer yet, and sends nothing
 // meanwhile; it then tries the next server, or the same again.
-func Dialer(patience time.Duration) zk.Dialer {
+//
+// dial connects to a server; nil means plain TCP. For TLS pass the DialContext of a
+// tls.Dialer, and to the client a zk.HostProvider that does not resolve the names of
+// servers, if certificates are checked for them: see [Hosts].
+func Dialer(patience time.Duration, dial func(ctx context.Context, network, addr string) (net.Conn, error)) zk.Dialer {
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
-		c, err := net.DialTimeout(network, address, timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		c, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
@@ -43,3 +53,8 @@ func (g *greeted) SetReadDeadline(t time.Time) error {
 	}
 	return g.Conn.SetReadDeadline(t)
 }
+
+// Hosts is a host provider for the client: it offers the servers in order, by the names
+// that they were given, as TLS checks certificates for them. zk.NewDNSHostProvider, the
+// client's own, resolves names once.
+func Hosts() zk.HostProvider { return new(link) }

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,23 +17,41 @@ import (
 // appended to its arguments: "--unsafe-no-fsync" trades durability for speed.
 func Etcd(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
+	return launch(tb, oneEtcd(tb, "http", askEtcd), extra)
+}
+
+// EtcdTLS is [Etcd] for clients that show a certificate: of the files, in PEM form, ca
+// has the authority that signs theirs and the server's, for 127.0.0.1.
+func EtcdTLS(tb testing.TB, ca, cert, key string) *Server {
+	tb.Helper()
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ask := func(addr string) error {
+		return askHealth("https://"+addr, &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true})
+	}
+	return launch(tb, oneEtcd(tb, "https", ask), []string{"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth"})
+}
+
+// oneEtcd is a node that clients reach by a scheme.
+func oneEtcd(tb testing.TB, scheme string, ready func(addr string) error) kind {
 	path := Binary(tb, "etcd")
-	return launch(tb, kind{
+	return kind{
 		name:  "etcd",
-		url:   "http://%s",
+		url:   scheme + "://%s",
 		ports: 2,
-		ready: askEtcd,
+		ready: ready,
 		command: func(data string, ports []*port) []string {
 			peer := "http://" + ports[1].addr()
-			return append(member(path, "testbed", data, ports[0], peer), "--initial-cluster=testbed="+peer,
+			return append(member(path, "testbed", data, scheme+"://"+ports[0].addr(), peer), "--initial-cluster=testbed="+peer,
 				"--heartbeat-interval=10", "--election-timeout=100")
 		},
-	}, extra)
+	}
 }
 
 // member is the command of a member, but for whom else there is.
-func member(path, name, data string, client *port, peer string) []string {
-	url := "http://" + client.addr()
+func member(path, name, data, url, peer string) []string {
 	return []string{path, "--name=" + name, "--data-dir=" + filepath.Join(data, "etcd"),
 		"--listen-client-urls=" + url, "--advertise-client-urls=" + url,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer}
@@ -61,7 +80,7 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 			ports: 1,
 			ready: func(string) error { return nil }, // alone it does not serve
 			command: func(data string, ports []*port) []string {
-				return append(member(path, fmt.Sprint("m", i), data, ports[0], peer), "--initial-cluster="+strings.Join(all, ","),
+				return append(member(path, fmt.Sprint("m", i), data, "http://"+ports[0].addr(), peer), "--initial-cluster="+strings.Join(all, ","),
 					"--heartbeat-interval=50", "--election-timeout=500")
 			},
 		}, extra))
@@ -91,9 +110,11 @@ func leadsEtcd(addr string) bool {
 }
 
 // askEtcd uses /health, which makes a linearizable read and so needs a leader.
-func askEtcd(addr string) error {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + addr + "/health")
+func askEtcd(addr string) error { return askHealth("http://"+addr, nil) }
+
+func askHealth(url string, c *tls.Config) error {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
+	answer, err := client.Get(url + "/health")
 	if err != nil {
 		return err
 	}

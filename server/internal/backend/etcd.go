@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"fmt"
-	"net"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,13 +29,16 @@ func (t Target) etcdLocks(ctx context.Context, o Options) (*Locks, error) {
 	return l, nil
 }
 
-// dialEtcd finds out first whether anybody listens: the client library waits
-// for a server that refuses as patiently as for one that is slow.
+// dialEtcd finds out first whether anybody listens.
 func (t Target) dialEtcd(ctx context.Context) (*clientv3.Client, error) {
-	if err := t.probe(ctx); err != nil {
+	secure, err := t.TLS()
+	if err != nil {
 		return nil, err
 	}
-	cfg := clientv3.Config{Endpoints: t.endpoints, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx),
+	if err := Probe(ctx, t.endpoints, secure); err != nil {
+		return nil, err
+	}
+	cfg := clientv3.Config{Endpoints: t.endpoints, TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx),
 		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 5 * time.Second}
 	if deadline, ok := ctx.Deadline(); ok {
 		cfg.DialTimeout = time.Until(deadline)
@@ -46,19 +48,4 @@ func (t Target) dialEtcd(ctx context.Context) (*clientv3.Client, error) {
 		cfg.Password, _ = t.user.Password()
 	}
 	return clientv3.New(cfg)
-}
-
-// probe is nil if at least one endpoint accepts a connection.
-func (t Target) probe(ctx context.Context) error {
-	var first error
-	for _, endpoint := range t.endpoints {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", endpoint)
-		if err == nil {
-			return conn.Close()
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
 }

@@ -15,6 +15,8 @@ import (
 // a Postgres server as a setting, which turns the connection away with an error of
 // its own.
 var options = map[string][]string{
+	"etcd":      tlsOptions,
+	"zookeeper": tlsOptions,
 	"redis": {"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
 		"protocol", "replicas", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 	"postgres": {"DateStyle", "IntervalStyle", "TimeZone", "application_name", "channel_binding", "client_encoding",
@@ -85,7 +87,7 @@ func (t Target) checkOptions() error {
 		}
 	}
 	if t.kind != "redis" {
-		return nil // what the values may be is known when the pool is made
+		return t.checkTLS() // else what the values may be is known when the pool is made
 	}
 	if _, err := rueidis.ParseURL(t.raw); err != nil {
 		return &URLError{"the redis URL has an " + strings.TrimPrefix(err.Error(), "redis: ")}

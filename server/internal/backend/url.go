@@ -97,8 +97,8 @@ func (t Target) check(u *url.URL) error {
 	switch {
 	case !kinds[t.kind].several && len(t.endpoints) > 1:
 		return &URLError{"a " + t.kind + " URL names one host:port, not several"}
-	case t.kind == "etcd" && (t.path != "" || u.RawQuery != "" || u.Fragment != ""):
-		return &URLError{"an etcd URL has nothing after the addresses; use --prefix for a part of the key space"}
+	case t.kind == "etcd" && (t.path != "" || u.Fragment != ""):
+		return &URLError{"an etcd URL has no path after the addresses; use --prefix for a part of the key space"}
 	case u.Fragment != "":
 		return &URLError{"a " + t.kind + " URL has nothing after #; in a user name or a password # is written %23"}
 	case t.kind == "redis" && !isDatabase(t.path):

@@ -12,11 +12,15 @@ import (
 )
 
 func (t Target) zookeeperLocks(ctx context.Context, o Options) (*Locks, error) {
-	if err := t.probe(ctx); err != nil {
+	secure, err := t.TLS()
+	if err != nil {
+		return nil, err
+	}
+	if err := Probe(ctx, t.endpoints, secure); err != nil {
 		return nil, err // the client would go on trying
 	}
 	d, err := zookeeper.Open(ctx, &zookeeper.Options{Servers: t.endpoints, Root: t.path, TTL: o.TTL, Seed: o.Seed,
-		RawNames: t.own.Get("names") == "raw", Auth: t.zookeeperAuth()})
+		RawNames: t.own.Get("names") == "raw", Auth: t.zookeeperAuth(), Dial: Dialer(secure)})
 	return opened(below(o.Prefix, d), err, nothing)
 }
 
@@ -41,11 +45,15 @@ const (
 
 // zookeeperValues has a session of its own, ready when it returns.
 func (t Target) zookeeperValues(ctx context.Context) (driver.Values, func(), error) {
-	if err := t.probe(ctx); err != nil {
+	secure, err := t.TLS()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := Probe(ctx, t.endpoints, secure); err != nil {
 		return nil, nil, err
 	}
 	conn, events, err := zk.Connect(t.endpoints, valueSession, zk.WithLogger(silence{}), zk.WithLogInfo(false),
-		zk.WithDialer(zookeeper.Dialer(valueGreeting)))
+		zk.WithDialer(zookeeper.Dialer(valueGreeting, Dialer(secure))), zk.WithHostProvider(zookeeper.Hosts()))
 	if err != nil {
 		return nil, nil, err
 	}

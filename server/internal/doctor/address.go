@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"crypto/tls"
 	"net/url"
 	"strings"
 
@@ -14,8 +15,9 @@ type address struct {
 	hosts  []string
 	path   string // with its slash
 	user   *url.Userinfo
-	query  url.Values // the client's options
-	own    url.Values // ours
+	query  url.Values  // the client's options
+	own    url.Values  // ours
+	tls    *tls.Config // of etcd and ZooKeeper; nil is without TLS
 }
 
 // addressOf takes what is public from the target and the rest from its text.

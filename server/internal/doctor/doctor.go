@@ -97,7 +97,11 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 	if dial == nil {
 		return r, fmt.Errorf("there is nothing to look at on %s", target.Kind())
 	}
-	p, err := dial(ctx, addressOf(target, url), o)
+	at := addressOf(target, url)
+	if at.tls, err = target.TLS(); err != nil {
+		return r, err
+	}
+	p, err := dial(ctx, at, o)
 	if err != nil {
 		return r, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 type etcdPatient struct {
@@ -24,10 +24,10 @@ type etcdPatient struct {
 }
 
 func dialEtcd(ctx context.Context, a address, o Options) (patient, error) {
-	if err := answers(ctx, a.hosts); err != nil {
+	if err := backend.Probe(ctx, a.hosts, a.tls); err != nil {
 		return nil, err // the client would go on trying
 	}
-	cfg := clientv3.Config{Endpoints: a.hosts, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx)}
+	cfg := clientv3.Config{Endpoints: a.hosts, TLS: a.tls, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx)}
 	cfg.Username, cfg.Password = a.account()
 	if deadline, ok := ctx.Deadline(); ok {
 		cfg.DialTimeout = time.Until(deadline)
@@ -37,20 +37,6 @@ func dialEtcd(ctx context.Context, a address, o Options) (patient, error) {
 		return nil, err
 	}
 	return &etcdPatient{c, o.Prefix}, nil
-}
-
-// answers is nil if one of the addresses accepts a connection.
-func answers(ctx context.Context, hosts []string) (first error) {
-	for _, host := range hosts {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
-		if err == nil {
-			return conn.Close()
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
 }
 
 func (p *etcdPatient) close() { _ = p.client.Close() }

@@ -14,30 +14,33 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 // zookeeperPatient is asked by four-letter words, which need no session, but for
 // the base of tokens.
 type zookeeperPatient struct {
 	hosts []string
+	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 	ttl   time.Duration
 	root  string
 	auth  string // "user:password", empty if there is none
 }
 
 func dialZooKeeper(ctx context.Context, a address, o Options) (patient, error) {
-	p := &zookeeperPatient{hosts: a.hosts, ttl: o.TTL, root: cmp.Or(a.path, "/interlock")}
+	p := &zookeeperPatient{hosts: a.hosts, dial: backend.Dialer(a.tls), ttl: o.TTL, root: cmp.Or(a.path, "/interlock")}
 	if user, password := a.account(); user != "" {
 		p.auth = user + ":" + password
 	}
-	return p, answers(ctx, a.hosts)
+	return p, backend.Probe(ctx, a.hosts, a.tls)
 }
 
 func (p *zookeeperPatient) close() {}
 
 func (p *zookeeperPatient) ping(ctx context.Context) error {
 	for _, host := range p.hosts {
-		if _, err := word(ctx, host, "srvr"); err == nil {
+		if _, err := p.word(ctx, host, "srvr"); err == nil {
 			return nil
 		} else if ctx.Err() != nil {
 			return err
@@ -47,8 +50,8 @@ func (p *zookeeperPatient) ping(ctx context.Context) error {
 }
 
 // word asks a server for one of its reports.
-func word(ctx context.Context, host, word string) (string, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+func (p *zookeeperPatient) word(ctx context.Context, host, word string) (string, error) {
+	conn, err := p.dial(ctx, "tcp", host)
 	if err != nil {
 		return "", err
 	}
@@ -95,7 +98,7 @@ func (p *zookeeperPatient) look(ctx context.Context, r *Report) error {
 }
 
 func (p *zookeeperPatient) ask(ctx context.Context, host string, f *zookeeperFacts) {
-	srvr, err := word(ctx, host, "srvr")
+	srvr, err := p.word(ctx, host, "srvr")
 	if err != nil {
 		f.silent = append(f.silent, host)
 		return
@@ -105,12 +108,12 @@ func (p *zookeeperPatient) ask(ctx context.Context, host string, f *zookeeperFac
 	f.version, _, _ = strings.Cut(report["Zookeeper version"], "-")
 	waiting, _ := strconv.Atoi(report["Outstanding"])
 	f.waiting = max(f.waiting, waiting)
-	if conf, err := word(ctx, host, "conf"); err == nil && strings.Contains(conf, "tickTime") {
+	if conf, err := p.word(ctx, host, "conf"); err == nil && strings.Contains(conf, "tickTime") {
 		f.read(conf)
 	} else {
 		f.unreadables = append(f.unreadables, "conf")
 	}
-	if mntr, err := word(ctx, host, "mntr"); err == nil {
+	if mntr, err := p.word(ctx, host, "mntr"); err == nil {
 		if n, err := strconv.Atoi(pairs(mntr, "\t")["zk_synced_followers"]); err == nil {
 			f.synced = n
 		}

@@ -23,7 +23,7 @@ func (p *zookeeperPatient) counter(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	conn, events, err := zk.Connect(p.hosts, 10*time.Second, zk.WithLogger(silence{}), zk.WithLogInfo(false),
-		zk.WithDialer(zookeeper.Dialer(2*time.Second)))
+		zk.WithDialer(zookeeper.Dialer(2*time.Second, p.dial)), zk.WithHostProvider(zookeeper.Hosts()))
 	if err != nil {
 		return 0, err
 	}
