@@ -33,6 +33,8 @@ const rediscover = 5 * time.Second
 //
 //   - dial_timeout and write_timeout change the times.
 //   - master_set=NAME: the address, and others as addr=HOST:PORT, are those of sentinels.
+//   - sentinel_user=NAME, sentinel_password=TEXT: the account at the sentinels; that before
+//     the host is the account at the servers.
 //   - cluster=true: they are those of servers of a cluster.
 //   - tls_ca=FILE, tls_cert=FILE, tls_key=FILE, of rediss://: the authorities that sign
 //     the servers' certificates, instead of the system's, and a certificate of our own.
@@ -75,6 +77,8 @@ func clientOption(address string) (option rueidis.ClientOption, settings Setting
 	query := u.Query()
 	sentinel, cluster := option.Sentinel.MasterSet != "", query.Get("cluster") == "true"
 	switch {
+	case !sentinel && (query.Has("sentinel_user") || query.Has("sentinel_password")):
+		err = errors.New("sentinel_user and sentinel_password need master_set=NAME")
 	case query.Has("cluster") && !cluster:
 		err = errors.New("the option cluster has the value true, or is left out")
 	case cluster && (sentinel || option.SelectDB != 0):
@@ -91,6 +95,7 @@ func clientOption(address string) (option rueidis.ClientOption, settings Setting
 		option.Dialer.Timeout = dialTimeout
 	}
 	option.Sentinel.Dialer.Timeout = option.Dialer.Timeout
+	option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
 	if option.ConnWriteTimeout == 0 {
 		option.ConnWriteTimeout = silence
 	}

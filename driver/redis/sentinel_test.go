@@ -3,8 +3,11 @@ package redis
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -96,6 +99,45 @@ func TestSentinelFailover(t *testing.T) {
 		t.Errorf("a write that no replica has: %v", err)
 	}
 	_ = replica
+}
+
+// The account at the sentinels is another than that at the servers.
+func TestSentinelAccount(t *testing.T) {
+	t.Parallel()
+	master := testbed.Redis(t, "--requirepass", "data")
+	sentinel := testbed.Sentinel(t, master, "sentinel auth-pass main data", "requirepass s3cret", "user watcher on >pw +@all")
+	base := "redis://:data@" + sentinel.Addr() + "?master_set=main"
+	for account, permitted := range map[string]bool{
+		"&sentinel_password=s3cret":                   true,
+		"&sentinel_user=watcher&sentinel_password=pw": true,
+		"&sentinel_password=wr0ng":                    false,
+		"":                                            false,
+	} {
+		client, err := Dial(base + account)
+		if err != nil {
+			var native *rueidis.RedisError
+			if permitted || !errors.As(err, &native) || interlock.Kind(err) != interlock.Definite || strings.Contains(err.Error(), "wr0ng") {
+				t.Errorf("%s: %v: %v", account, interlock.Kind(err), err)
+			}
+			continue
+		}
+		t.Cleanup(client.Close)
+		if !permitted {
+			t.Errorf("%s: permitted", account)
+		}
+		d, err := Open(t.Context(), client, nil)
+		if err != nil {
+			t.Errorf("%s: %v", account, err)
+			continue
+		}
+		owner, _ := take(t, d, "a")
+		release(t, d, "a", owner)
+		d.Close(t.Context())
+	}
+	if _, err := Dial("redis://" + master.Addr() + "?sentinel_password=s3cret"); interlock.Kind(err) != interlock.Definite ||
+		!strings.Contains(err.Error(), "need master_set") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("without sentinels: %v", err)
+	}
 }
 
 // Without a server a request was not sent, whichever layer finds that out.

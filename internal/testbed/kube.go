@@ -145,12 +145,13 @@ var kubeKeys = sync.OnceValues(func() (*kubeFiles, error) {
 		return nil, err
 	}
 	f.accountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
-	f.certificate, f.key, err = loopbackCertificate()
+	f.certificate, f.key, err = LoopbackCertificate()
 	return &f, err
 })
 
-// loopbackCertificate signs itself, for a day.
-func loopbackCertificate() (certificate, key []byte, err error) {
+// LoopbackCertificate returns a certificate of servers on 127.0.0.1 and of clients that
+// signs itself and is valid for a day, and its key, both in PEM.
+func LoopbackCertificate() (certificate, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -160,7 +161,7 @@ func loopbackCertificate() (certificate, key []byte, err error) {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,7 +33,7 @@ func Redis(tb testing.TB, extra ...string) *Server {
 }
 
 // pingRedis asks in the protocol itself. A server that is still loading its
-// data answers with an error.
+// data answers with an error; one that asks for a password is ready.
 func pingRedis(addr string) error {
 	conn, err := dial(addr)
 	if err != nil {
@@ -43,7 +44,7 @@ func pingRedis(addr string) error {
 		return err
 	}
 	answer, err := bufio.NewReader(conn).ReadString('\n')
-	if err == nil && answer != "+PONG\r\n" {
+	if err == nil && answer != "+PONG\r\n" && !strings.HasPrefix(answer, "-NOAUTH ") {
 		err = fmt.Errorf("PING answered %q", answer)
 	}
 	return err

@@ -28,7 +28,8 @@ func redisCLI(addr string, command ...string) (string, error) {
 // Sentinel starts a Redis Sentinel, alone, that watches the master at an address
 // under the name "main", with the least patience that works: it fails over about a
 // second after the master went. The master's replicas find themselves.
-func Sentinel(tb testing.TB, master *Server) *Server {
+// extra are lines of its configuration.
+func Sentinel(tb testing.TB, master *Server, extra ...string) *Server {
 	tb.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -43,6 +44,7 @@ func Sentinel(tb testing.TB, master *Server) *Server {
 		prepare: func(data string) error {
 			lines := []string{"sentinel monitor main " + host + " " + number + " 1",
 				"sentinel down-after-milliseconds main 500", "sentinel failover-timeout main 2000"}
+			lines = append(lines, extra...)
 			return os.WriteFile(filepath.Join(data, "sentinel.conf"), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 		},
 		command: func(data string, ports []*port) []string {

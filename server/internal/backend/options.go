@@ -18,7 +18,7 @@ var options = map[string][]string{
 	"etcd":      tlsOptions,
 	"zookeeper": tlsOptions,
 	"redis": {"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
-		"protocol", "replicas", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
+		"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 	"postgres": {"DateStyle", "IntervalStyle", "TimeZone", "application_name", "channel_binding", "client_encoding",
 		"connect_timeout", "datestyle", "default_query_exec_mode", "description_cache_capacity",
 		"idle_in_transaction_session_timeout", "intervalstyle", "krbspn", "krbsrvname", "lock_timeout",

@@ -1,0 +1,74 @@
+package redis
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// secured starts a server that also speaks TLS, and returns its address there and the
+// files of its certificate, which signs itself, and of the key.
+func secured(t *testing.T) (addr, cert, key string) {
+	t.Helper()
+	certificate, private, err := testbed.LoopbackCertificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	for file, content := range map[string][]byte{cert: certificate, key: private} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := testbed.Redis(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
+	operator := dial(t, server.Addr())
+	// A free port may be taken before the server has it; then it is another one.
+	testbed.Eventually(t, "the server listens for TLS", bound, func() bool {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return false
+		}
+		addr = l.Addr().String()
+		_ = l.Close()
+		_, port, _ := net.SplitHostPort(addr)
+		return raw(t, operator, "CONFIG", "SET", "tls-port", port).Error() == nil
+	})
+	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all").Error(); err != nil {
+		t.Fatal(err)
+	}
+	return addr, cert, key
+}
+
+// Locks over TLS, with authority and certificates from files; an unknown authority and
+// a client without certificate are refused.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	addr, cert, key := secured(t)
+	own := "&tls_cert=" + cert + "&tls_key=" + key
+	client, err := Dial("rediss://app:pw@" + addr + "?tls_ca=" + cert + own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	d, err := Open(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, _ := take(t, d, "a")
+	release(t, d, "a", owner)
+	d.Close(t.Context())
+	for what, url := range map[string]string{
+		"an unknown authority": "rediss://app:pw@" + addr + "?" + own[1:],
+		"no certificate":       "rediss://app:pw@" + addr + "?tls_ca=" + cert,
+		"without TLS":          "redis://app:pw@" + addr,
+		"a missing file":       "rediss://app:pw@" + addr + "?tls_ca=" + cert + ".missing",
+	} {
+		if _, err := Dial(url); err == nil || interlock.Kind(err) == interlock.Bug {
+			t.Errorf("%s: %v: %v", what, interlock.Kind(err), err)
+		}
+	}
+}
