@@ -87,6 +87,23 @@ func TestRedis(t *testing.T) {
 	}
 }
 
+// A cluster is experimental; each of its nodes is judged.
+func TestRedisCluster(t *testing.T) {
+	t.Parallel()
+	c := testbed.RedisCluster(t, false, "--appendonly", "yes", "--appendfsync", "always")
+	mustFind(t, examine(t, c.URL(), Options{}), "redis.mode=warning redis.durability=ok redis.eviction=ok redis.open=ok redis.rights=ok")
+	operator, err := redis.Dial("redis://" + c.Servers[2].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	set := operator.B().ConfigSet().ParameterValue().ParameterValue("maxmemory-policy", "allkeys-lru").ParameterValue("appendfsync", "no").Build()
+	if err := operator.Do(t.Context(), set).Error(); err != nil {
+		t.Fatal(err)
+	}
+	mustFind(t, examine(t, c.URL(), Options{}), "redis.mode=warning redis.durability=warning redis.eviction=critical redis.open=critical")
+}
+
 func TestRedisReplica(t *testing.T) {
 	t.Parallel()
 	primary := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0")

@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,23 +36,60 @@ func (p *redisPatient) ping(ctx context.Context) error {
 }
 
 func (p *redisPatient) look(ctx context.Context, r *Report) error {
-	text, err := p.client.Do(ctx, p.client.B().Info().Build()).ToString()
-	if err != nil && !backend.Forbidden(err) {
+	if err := p.nodes(ctx, r); err != nil {
 		return err
-	}
-	if err != nil {
-		r.add("redis.info", Warning, "INFO: %v", err)
-	} else {
-		config, err := p.client.Do(ctx, p.client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
-		if err != nil && ctx.Err() != nil {
-			return err // otherwise it is only not permitted
-		}
-		redisFindings(r, infoFields(text), config["appendfsync"])
 	}
 	if err := p.open(ctx, r); err != nil {
 		return err
 	}
 	return p.clock(ctx, r)
+}
+
+// nodes reports what one server says of itself, or the worst of what the nodes of a
+// cluster say.
+func (p *redisPatient) nodes(ctx context.Context, r *Report) error {
+	if p.client.Mode() != rueidis.ClientModeCluster {
+		return p.node(ctx, r, p.client, false)
+	}
+	nodes := p.client.Nodes()
+	at := map[string]int{}
+	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
+		var one Report
+		if err := p.node(ctx, &one, nodes[addr], true); ctx.Err() != nil {
+			return err
+		} else if err != nil {
+			one.add("redis.info", Warning, "INFO: %v", err)
+		}
+		for _, f := range one.Findings {
+			f.Seen = addr + ": " + f.Seen
+			if i, ok := at[f.ID]; !ok {
+				at[f.ID] = len(r.Findings)
+				r.Findings = append(r.Findings, f)
+			} else if f.Severity > r.Findings[i].Severity {
+				r.Findings[i] = f
+			}
+		}
+		r.Status = max(r.Status, one.Status)
+	}
+	return nil
+}
+
+// node reports what one server says of itself.
+func (p *redisPatient) node(ctx context.Context, r *Report, client rueidis.Client, clustered bool) error {
+	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
+	if backend.Forbidden(err) {
+		r.add("redis.info", Warning, "INFO: %v", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	config, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+	if err != nil && ctx.Err() != nil {
+		return err // otherwise it is only not permitted
+	}
+	redisFindings(r, infoFields(text), config["appendfsync"], clustered)
+	return nil
 }
 
 func (p *redisPatient) clock(ctx context.Context, r *Report) error {
@@ -79,12 +118,17 @@ func infoFields(text string) map[string]string {
 	return fields
 }
 
-// redisFindings judges INFO and appendfsync, which is empty if it is not known.
-func redisFindings(r *Report, info map[string]string, fsync string) {
+// redisFindings judges INFO and appendfsync, which is empty if it is not known, of a server
+// or of a node of a cluster, whose replicas are not asked for locks.
+func redisFindings(r *Report, info map[string]string, fsync string, clustered bool) {
 	major, _ := strconv.Atoi(strings.SplitN(info["redis_version"], ".", 2)[0])
 	r.addIf(major < 6, "redis.version", Critical, "version %s", info["redis_version"])
-	r.addIf(info["redis_mode"] != "standalone", "redis.mode", Critical, "mode %s", info["redis_mode"])
-	r.addIf(info["role"] != "master", "redis.role", Critical, "role %s", info["role"])
+	if clustered {
+		r.addIf(info["redis_mode"] == "cluster", "redis.mode", Warning, "mode %s, which is experimental", info["redis_mode"])
+	} else {
+		r.addIf(info["redis_mode"] != "standalone", "redis.mode", Critical, "mode %s, without cluster=true in the URL", info["redis_mode"])
+		r.addIf(info["role"] != "master", "redis.role", Critical, "role %s", info["role"])
+	}
 	redisDurability(r, info, fsync)
 	r.addIf(info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err", "redis.disk", Critical,
 		"last write of the log %s, last snapshot %s", info["aof_last_write_status"], info["rdb_last_bgsave_status"])
