@@ -1,7 +1,7 @@
 // Package doctor looks for what weakens the promises of a lock service. It finds
 // what the server tells about itself, and no more: "ok" is not a proof. It only
 // reads: no lock is taken, no table made and no setting changed. In ZooKeeper it has
-// a session for a moment.
+// a session for a moment; in Redis it opens the driver, which loads scripts and subscribes.
 //
 //	report, err := doctor.Examine(ctx, "redis://127.0.0.1:6379", doctor.Options{})
 //	if report.Status >= doctor.Warning { … }
