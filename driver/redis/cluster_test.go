@@ -28,7 +28,7 @@ func dialCluster(t testing.TB, c *testbed.Cluster) rueidis.Client {
 		// It closes the connections of nodes that it has left five seconds later.
 		stacks := make([]byte, 8<<20)
 		testbed.Eventually(t, "its goroutines have ended", bound, func() bool {
-			return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "clusterClient)._refresh")
+			return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "clusterClient)._refresh.func")
 		})
 	})
 	return client
