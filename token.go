@@ -81,7 +81,7 @@ func (t Token) String() string { return strconv.FormatInt(int64(t), 10) }
 // could not have been issued, is an error of kind [Definite].
 func ParseToken(s string) (Token, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || !Token(n).Valid() {
+	if err != nil || !Token(n).Valid() || Token(n).String() != s { // such as leading zeros
 		return 0, &Error{Op: "parse token", Kind: Definite, Err: fmt.Errorf("%q is not a token", s)}
 	}
 	return Token(n), nil
