@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,16 +19,28 @@ import (
 // the transaction a dead letter, as it was decided, until a person has it go on.
 func TestCrashLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate, dead := make(chan struct{}), []observe.TCCDead{}
+		gate := make(chan struct{})
+		var mu sync.Mutex
+		var letters []observe.TCCDead
+		told := func() []observe.TCCDead {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(letters)
+		}
 		good, bad := newVenue("good", 10), newVenue("bad", 10)
-		crash := true
+		var crash atomic.Bool
+		crash.Store(true)
 		bad.bad = func(c branch.Call) (before, after error) {
-			if crash && c.Operation == branch.Confirm {
+			if crash.Load() && c.Operation == branch.Confirm {
 				<-gate
 			}
 			return nil, nil
 		}
-		o := &Options{Remind: time.Hour, Hooks: &observe.TCC{Dead: func(e observe.TCCDead) { dead = append(dead, e) }}}
+		o := &Options{Remind: time.Hour, Hooks: &observe.TCC{Dead: func(e observe.TCCDead) {
+			mu.Lock()
+			defer mu.Unlock()
+			letters = append(letters, e)
+		}}}
 		r := serve(t, nil, 1, o, good, bad)
 		_, err := r.run(t.Context(), "1", good, bad)
 		ok(t, err)
@@ -40,14 +54,15 @@ func TestCrashLoop(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		synctest.Wait()
+		dead := told()
 		if calls := bad.called("1/bad/confirm"); calls > 10 || len(dead) != 1 || !slices.Contains(dead[0].Branches, "bad") || dead[0].Halted != out.Halted {
 			t.Errorf("%d calls, told %+v", calls, dead)
 		}
 		time.Sleep(65 * time.Minute)
-		if synctest.Wait(); len(dead) != 2 {
-			t.Errorf("told %d times in an hour", len(dead))
+		if synctest.Wait(); len(told()) != 2 {
+			t.Errorf("told %d times in an hour", len(told()))
 		}
-		crash = false
+		crash.Store(false)
 		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{"ann", "the process has more memory now"}))
 		r.coordinator.Nudge("1")
 		if out, err = r.Wait(t.Context(), "1"); err != nil || out.State != Confirmed || bad.state("1") != "confirmed" || good.state("1") != "confirmed" {
