@@ -160,7 +160,8 @@ func TestParticipantForEverAtWorkIsConvicted(t *testing.T) {
 	work := func(context.Context, []byte) ([]byte, error) { return nil, branch.Ongoing(0) }
 	report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{handler(work, p.effects)}},
 		Patience: 200 * time.Millisecond, Concurrency: 100, Rounds: 1, Protocols: []conformance.Protocol{conformance.Saga}})
-	if len(report.Failures) != report.Plays || !strings.Contains(report.Failures[0].Got, "425 Too Early") {
+	early := strings.Contains(fmt.Sprint(report.Err()), "425 Too Early") // at least where the time sufficed for a first answer
+	if len(report.Failures) != report.Plays || !early {
 		t.Errorf("%d of %d: %v", len(report.Failures), report.Plays, report.Err())
 	}
 }
