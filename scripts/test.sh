@@ -40,11 +40,11 @@ packages() {
 }
 
 # run tests one directory. Many tests measure time on a machine that does other
-# things too, so a package that failed is run once more, by itself and in no hurry;
+# things too, so a package that failed is run once more, by itself;
 # it is named as flaky at the end, because that is a defect as well. What does not
 # build is not tried again.
 run() {
-	local log failing package
+	local log failing package left=
 	log=$(mktemp)
 	if packages "$1" | xargs go test "${flags[@]}" | tee "$log"; then
 		rm "$log"
@@ -58,9 +58,13 @@ run() {
 	rm "$log"
 	for package in $failing; do
 		echo "== again, by itself: $package"
-		go test "${flags[@]}" -parallel 2 "$package" || return 1
-		flaky+=("$package")
+		if go test "${flags[@]}" "$package"; then
+			flaky+=("$package")
+		else
+			left="$left $package"
+		fi
 	done
+	[ -z "$left" ]
 }
 
 flaky=()
