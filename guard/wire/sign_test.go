@@ -261,7 +261,9 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := v.Verify(text)
 		var r *wire.Refusal
-		if err == nil && text != good || err != nil && (!errors.As(err, &r) || r.Reason.Status() >= 500 || p.Remaining != 0) {
+		// Another process of the fuzzer has signed the same at another time.
+		signed := text == good || p.Resource == "r" && p.Owner == "web-1"
+		if err == nil && !signed || err != nil && (!errors.As(err, &r) || r.Reason.Status() >= 500 || p.Remaining != 0) {
 			t.Errorf("%q: %+v, %v", text, p, err)
 		}
 	})
