@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -43,7 +44,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 // judgeEpoch says what is wrong with an epoch that is not the shard's.
 func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.Token) error {
 	name := driver.ShardName(shard)
-	seen, err := interlock.ParseToken(string(stored))
+	seen, err := interlock.ParseToken(strings.TrimLeft(string(stored), "0")) // it is padded
 	if len(stored) == 0 {
 		seen, err = 0, nil
 	}
