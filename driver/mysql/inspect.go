@@ -40,23 +40,21 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	if err != nil || state.Holder != nil {
 		return state, err
 	}
-	// What is granted just now has the lock before its row is there.
 	id, err := d.foreign(ctx, name)
-	for again := 0; err == nil && id != 0 && again < 2; again++ {
-		select {
-		case <-ctx.Done():
-			return state, ofLook(ctx, "inspect", name, context.Cause(ctx))
-		case <-time.After(25 * time.Millisecond):
-		}
-		former := id
-		if id, err = d.foreign(ctx, name); id != former {
-			id = 0
-		}
+	if err != nil || id == 0 {
+		return state, err
 	}
-	if err == nil && id != 0 {
-		state.Holder = &driver.Contender{Owner: foreignOwner(id), Foreign: true}
+	// What is granted just now has the lock before its row is there.
+	select {
+	case <-ctx.Done():
+		return state, ofLook(ctx, "inspect", name, context.Cause(ctx))
+	case <-time.After(50 * time.Millisecond):
 	}
-	return state, err
+	if again, err := d.foreign(ctx, name); err != nil || again != id {
+		return state, err
+	}
+	state.Holder = &driver.Contender{Owner: foreignOwner(id), Foreign: true}
+	return state, nil
 }
 
 func foreignOwner(id int64) string { return "connection " + strconv.FormatInt(id, 10) }

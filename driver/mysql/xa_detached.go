@@ -32,17 +32,18 @@ const (
 // for grace at most.
 func (p *Participant) awaitDetached(ctx context.Context, op string, x driver.XID) error {
 	for range looks {
-		wait := lookEvery
-		switch detached, known := p.detached(ctx, x); {
-		case known && detached:
+		detached, known := p.detached(ctx, x)
+		if known && detached {
 			return nil
-		case !known:
+		}
+		wait := lookEvery
+		if !known {
 			wait = grace
 		}
 		if p.pause(ctx, wait); ctx.Err() != nil {
 			return unsent(ctx, op, nameOf(x))
 		}
-		if wait == grace {
+		if !known {
 			return nil
 		}
 	}

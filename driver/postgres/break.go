@@ -47,7 +47,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 // when it does not have it any more.
 func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (driver.Broken, bool, error) {
 	key := strconv.FormatInt(d.key(b.Name), 10)
-	a, err := d.askOn(ctx, s, "break", b.Name, step{stBreakForeign, []string{key, b.Name, b.Owner, b.Reason, b.By}})
+	a, err := d.askOn(ctx, s, "break", b.Name, step{stForeign, []string{key, b.Name, b.Owner, b.Reason, b.By}})
 	if err != nil || len(a.rows) == 0 {
 		return driver.Broken{}, false, err
 	}

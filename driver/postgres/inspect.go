@@ -104,7 +104,7 @@ func show(state *driver.LockState, row []field) error {
 	if err != nil {
 		return err
 	}
-	if counter < 0 {
+	if counter < 0 { // it was taken by hand
 		if state.Holder == nil {
 			state.Holder = &driver.Contender{Owner: c.Owner, Foreign: true}
 		}

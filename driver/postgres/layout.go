@@ -58,16 +58,15 @@ const (
 	stShow     = "interlock_show"
 	stList     = "interlock_list"
 	stBreak    = "interlock_break"
-
-	stBreakForeign = "interlock_break_foreign"
-	stEnd          = "interlock_end"
-	stBreaks       = "interlock_breaks"
-	stAttend       = "interlock_attend"
-	stForget       = "interlock_forget"
-	stDepart       = "interlock_depart"
-	stListen       = "interlock_listen"
-	stUnlisten     = "interlock_unlisten"
-	stHeld         = "interlock_held"
+	stForeign  = "interlock_foreign"
+	stEnd      = "interlock_end"
+	stBreaks   = "interlock_breaks"
+	stAttend   = "interlock_attend"
+	stForget   = "interlock_forget"
+	stDepart   = "interlock_depart"
+	stListen   = "interlock_listen"
+	stUnlisten = "interlock_unlisten"
+	stHeld     = "interlock_held"
 )
 
 // hint tells watchers of name, which is a SQL expression.
@@ -180,7 +179,8 @@ select pg_advisory_unlock($1), (select ` + hint("name") + ` from (select name fr
 	delete from {ns}_session where session <> $1 and seen + ttl_ms * interval '1 ms' <= clock_timestamp()
 	and pg_try_advisory_xact_lock_shared(({class}), session)
 ) delete from {ns}_watcher where session <> $1 and pg_try_advisory_xact_lock_shared(({class}), session)`,
-	// show: key, name. The holder comes first.
+	// show: key, name. The holder comes first. The counter is 0 of those that wait, and -1 of
+	// a lock that was taken by hand.
 	stShow: `select owner, counter, floor(extract(epoch from since) * 1000000)::bigint, expires
 from (` + strings.ReplaceAll(contenders, "{which}", "c.key = $1::bigint and c.name = $2::text") + `
 	union all select owner, $2, -1, null, 0, 0 from (` + foreign + `) f) c order by counter desc, place`,
@@ -201,7 +201,7 @@ select counter, floor(extract(epoch from (select at from noted)) * 1000000)::big
 	pg_notify('{ns}_wake_' || session::text, '!' || $1::bigint::text || ' ' || owner) is null from held`,
 	// break foreign: key, name, owner, reason, by. Records it if that process holds the
 	// lock now, and ends its session.
-	stBreakForeign: `with held as (
+	stForeign: `with held as (
 	select pid from (` + foreign + `) f where owner = $3::text
 ), noted as (
 	insert into {ns}_break (name, owner, reason, who, counter) select $2::text, $3, $4::text, $5::text, 0 from held limit 1 returning at

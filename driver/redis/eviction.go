@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -169,16 +170,20 @@ func (e *eviction) lookAgain(ctx context.Context) {
 	e.due = boottime.Now().Add(next)
 }
 
+// nodes are the server, or the nodes of a cluster.
+func (c *conn) nodes() []rueidis.Client {
+	if c.client.Mode() != rueidis.ClientModeCluster {
+		return []rueidis.Client{c.client}
+	}
+	return slices.Collect(maps.Values(c.client.Nodes()))
+}
+
 // policies are those of the server, or of the nodes of a cluster that answer: a
 // replica may be the next master. Each differs from the others.
 func (c *conn) policies(ctx context.Context) ([]string, error) {
-	if c.client.Mode() != rueidis.ClientModeCluster {
-		p, err := c.policy(ctx, c.client)
-		return []string{p}, err
-	}
 	var found []string
 	var failed error
-	for _, node := range c.client.Nodes() {
+	for _, node := range c.nodes() {
 		p, err := c.policy(ctx, node)
 		if err != nil {
 			failed = err

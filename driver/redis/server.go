@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,32 +30,26 @@ type facts struct {
 // the slot of a name, now or after a failover.
 func ask(ctx context.Context, c *conn) (facts, error) {
 	s := settingsOf(c.client)
-	nodes := map[string]rueidis.Client{"": c.client}
-	clustered := c.client.Mode() == rueidis.ClientModeCluster
-	if clustered {
-		nodes = c.client.Nodes()
-	}
-	var all facts
+	var all []facts
 	var failed error
-	answered := false
-	for _, node := range nodes {
+	for _, node := range c.nodes() {
 		f, err := askNode(ctx, c, node)
 		if err != nil {
 			failed = err
 			continue
 		}
-		f.clustered = clustered
 		f.assume(s)
 		if f.refusal(s) != nil {
 			return f, nil
 		}
-		f.durable = f.durable && (all.durable || !answered)
-		all, answered = f, true
+		all = append(all, f)
 	}
-	if !answered {
+	if len(all) == 0 {
 		return facts{}, failed
 	}
-	return all, nil
+	f := all[0]
+	f.durable = !slices.ContainsFunc(all, func(f facts) bool { return !f.durable })
+	return f, nil
 }
 
 // askNode reads INFO and CONFIG where they are permitted. Without INFO nothing is
@@ -78,6 +73,7 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 		f.policy = config["maxmemory-policy"]
 	}
 	f.durable = f.durable && config["appendfsync"] == "always"
+	f.clustered = c.client.Mode() == rueidis.ClientModeCluster
 	return f, nil
 }
 

@@ -42,7 +42,7 @@ func TestOutbox(t *testing.T) {
 		{"what is read is bounded", testReadsAreBounded, false},
 		{"headers fill a statement", testHeadersFill, true},
 		{"the database is away at first", testAwayAtFirst, false},
-		{"a relay is told to end while it waits to enter", testEndsEntering, false},
+		{"a relay ends while it waits to enter", testEndsEntering, false},
 		{"a delayed message delays its key", testDelayed, true},
 		{"late commits are neither lost nor out of order", testLateCommits, false},
 		{"long transactions hold nobody up", testLongTransactions, false},

@@ -37,7 +37,7 @@ func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append)
 		return err
 	}
 	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
-	if tx, ok := db.(bounded); ok && a.Epoch != 0 { // it holds up whoever enters the shard
+	if tx, ok := db.(bounded); ok && a.Epoch != 0 { // the next owner of the shard waits for it
 		if err := tx.Bound(ctx, t.idle, 0); err != nil {
 			return failure.About("append", a.Transaction, err)
 		}

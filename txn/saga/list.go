@@ -20,7 +20,7 @@ type Filter struct {
 }
 
 // List goes through the sagas of a journal in the order of their ids, and says where
-// each stands, whoever drives it. It reads each that Type and Unfinished let pass; with
+// each stands, whichever process drives it. It reads each that Type and Unfinished let pass; with
 // Unfinished those that have ended cost nothing. A
 // saga that cannot be read comes with an error, and the next one after it; an error
 // without an id ends the list.
