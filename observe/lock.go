@@ -27,6 +27,7 @@ type Lock struct {
 
 	RequestFailed func(LockRequestFailed)
 	ReleaseFailed func(LockReleaseFailed)
+	Restarting    func(LockRestarting)
 }
 
 // LockWaiting: a request has a place in the backend's queue, or a new one.
@@ -95,4 +96,11 @@ type LockReleaseFailed struct {
 	Name  string
 	Owner string
 	Err   error
+}
+
+// LockRestarting: Fenced.Keep failed, and starts again after a pause.
+type LockRestarting struct {
+	Name   string
+	Failed int // runs in a row that ended soon, with this one
+	Err    error
 }

@@ -52,6 +52,9 @@ func LogLocks(l *slog.Logger) *Lock {
 		ReleaseFailed: func(e LockReleaseFailed) {
 			log(slog.LevelWarn, "lock release not confirmed, it is left to expire", e.Name, e.Owner, failure(e.Err))
 		},
+		Restarting: func(e LockRestarting) {
+			log(slog.LevelWarn, "work under a lock failed, it starts again", e.Name, "", slog.Int("failed", e.Failed), failure(e.Err))
+		},
 	}
 }
 

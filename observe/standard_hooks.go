@@ -30,6 +30,7 @@ func (h *Lock) WithDefaults() *Lock {
 	})
 	OnNil(&r.RequestFailed, r.Log, warn, always[LockRequestFailed]("lock request failed, it is repeated"))
 	OnNil(&r.ReleaseFailed, r.Log, warn, always[LockReleaseFailed]("lock release not confirmed, it is left to expire"))
+	OnNil(&r.Restarting, r.Log, warn, always[LockRestarting]("work under a lock failed, it starts again"))
 	return r
 }
 

@@ -118,7 +118,7 @@ func (b *batch) attempt(ctx context.Context) ([]driver.Grant, error) {
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
 			return grants, err
 		}
-		if failed := b.troubled(err); l.tooOften(failed, b.try) || !l.pause(ctx, failed) {
+		if failed := b.troubled(err); l.tooOften(failed, b.try) || !l.pause(ctx, retries, failed) {
 			return nil, err
 		}
 	}

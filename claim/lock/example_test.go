@@ -139,3 +139,26 @@ func ExampleFenced_Await() {
 	// Output:
 	// no job runs: <nil>
 }
+
+// A worker that one of several processes runs, for as long as they run.
+func ExampleFenced_Keep() {
+	ctx, stop := context.WithCancel(context.Background())
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(ctx)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close(ctx)
+
+	err = locks.Keep(ctx, "reports", func(ctx context.Context, c interlock.Claim) error {
+		fmt.Println("works, the others stand by")
+		stop() // the program is to end
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	fmt.Println(err)
+	// Output:
+	// works, the others stand by
+	// context canceled
+}

@@ -264,7 +264,7 @@ func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, 
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
 			return grant, err
 		}
-		if failed := l.troubled(g.name, p, err); l.tooOften(failed, p.noWait) || !l.pause(ctx, failed) {
+		if failed := l.troubled(g.name, p, err); l.tooOften(failed, p.noWait) || !l.pause(ctx, retries, failed) {
 			return grant, err
 		}
 	}
@@ -314,10 +314,10 @@ func worthRepeating(err error) bool {
 	return (kind == interlock.Retryable || kind == interlock.Uncertain) && !errors.Is(err, interlock.ErrHeld)
 }
 
-// pause waits before the next request; it reports false if ctx ended.
-func (l *locker) pause(ctx context.Context, failed int) bool {
+// pause waits after so many failures; it reports false if ctx ended.
+func (l *locker) pause(ctx context.Context, p backoff.Policy, failed int) bool {
 	l.mu.Lock()
-	delay := retries.Delay(failed, l.random.Float64())
+	delay := p.Delay(failed, l.random.Float64())
 	l.mu.Unlock()
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -369,7 +369,7 @@ func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner st
 		if err == nil {
 			return nil
 		}
-		if !worthRepeating(err) || !l.pause(ctx, failed) {
+		if !worthRepeating(err) || !l.pause(ctx, retries, failed) {
 			if f := l.options.Hooks.ReleaseFailed; f != nil {
 				f(observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
 			}

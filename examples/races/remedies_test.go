@@ -204,7 +204,7 @@ func relayMessages(ctx context.Context, pool *pgxpool.Pool, locks *lock.Fenced, 
 	if err != nil {
 		return err
 	}
-	return locks.Do(ctx, "outbox", relay.RunAll) // in each process: one sends, the others wait
+	return locks.Keep(ctx, "outbox", relay.RunAll) // in each process: one sends, the others stand by
 }
 
 func payOnce(pool *pgxpool.Pool, customer func(*http.Request) string) (http.Handler, error) {

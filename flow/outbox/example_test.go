@@ -57,8 +57,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = locks.Do(ctx, "outbox", relay.RunAll)
-	fmt.Println("not in charge any more:", err)
+	err = locks.Keep(ctx, "outbox", relay.RunAll) // until ctx ends; other processes stand by
+	fmt.Println("stopped:", err)
 }
 
 // Several relays share the slices: each is a partition of a group.

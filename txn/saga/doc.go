@@ -17,7 +17,7 @@
 //
 //	c, err := coordinator.New(j, nil)     // j: a journal.Journal
 //	engine, err := saga.New(c, nil, book)
-//	go c.Run(ctx, claim)                  // claim: that of a fenced lock; or Serve, for each shard
+//	go locks.Keep(ctx, "orders", c.Run)   // locks: a lock.Fenced; or Serve, for each shard
 //	outcome, err := book.Do(ctx, engine, "booking/42", order)
 //
 // # Order

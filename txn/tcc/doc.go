@@ -13,7 +13,7 @@
 //	hotel, flight := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", airline)
 //	c, err := coordinator.New(j, nil)              // j: a journal.Journal
 //	bookings, err := tcc.New(c, nil, hotel, flight)
-//	go c.Run(ctx, claim)                           // claim: that of a fenced lock
+//	go locks.Keep(ctx, "bookings", c.Run)          // locks: a lock.Fenced
 //
 //	seat := flight.Try(Seat{"LH 400", "12A"})
 //	outcome, err := bookings.Run(ctx, "booking", "booking/42", hotel.Try(tcc.Want{Item: "room", N: 1}), seat)

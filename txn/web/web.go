@@ -6,7 +6,7 @@
 //
 //	c, err := coordinator.New(j, nil) // j: a journal.Journal
 //	service, err := web.New(c, &web.Options{Participants: map[string]string{"north": "http://10.0.0.7/branch"}})
-//	go c.Run(ctx, claim)
+//	go locks.Keep(ctx, "orders", c.Run) // locks: a lock.Fenced
 //	go service.Watch(ctx)
 //	defer service.Close(ctx)
 //	err = http.ListenAndServe("127.0.0.1:7461", service)

@@ -220,28 +220,14 @@ func (s *Service) drive(ctx context.Context, joined chan<- struct{}) error {
 	return errors.Join(context.Cause(ctx), g.Leave(bound))
 }
 
-// alone drives everything under one lock, again and again.
+// alone drives everything under one lock.
 func (s *Service) alone(ctx context.Context) error {
-	locks, err := lock.NewFenced(s.locks, nil)
+	locks, err := lock.NewFenced(s.locks, &lock.Options{Hooks: &observe.Lock{
+		Restarting: func(e observe.LockRestarting) { s.config.Tell(e.Err) },
+	}})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locks.Close(context.WithoutCancel(ctx)) }() // what is held expires
-	for ctx.Err() == nil {
-		err := locks.Do(ctx, group, func(ctx context.Context, c interlock.Claim) error { return s.coordinator.Run(ctx, c) })
-		if ctx.Err() == nil && err != nil {
-			s.config.Tell(err)
-		}
-		pause(ctx, time.Second)
-	}
-	return context.Cause(ctx)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	return locks.Keep(ctx, group, s.coordinator.Run)
 }

@@ -1,0 +1,54 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// restarts bounds the pauses of [Fenced.Keep]. A run that lasted for Max or longer starts
+// the sequence of pauses again.
+var restarts = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
+
+// Keep runs fn under the lock on name for as long as ctx lasts: it is [Fenced.Do], again
+// and again. If the claim is lost, fn fails or the lock cannot be acquired, Keep reports
+// that to Hooks.Restarting, waits with capped exponential backoff and jitter (200 ms to
+// 30 s), acquires the lock again and calls fn again, with a new claim and a larger token.
+// It is for work that one of several processes does while the others stand by:
+//
+//	go locks.Keep(ctx, "outbox", relay.RunAll)
+//
+// Keep blocks. It returns nil once fn has returned nil under a claim that still held, and
+// the cause of ctx once ctx has ended and fn has returned. It returns an error at once if
+// a repetition cannot help, which is when its kind is Bug: the name is invalid, ctx already
+// holds name, the lock is closed, or fn says so.
+func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
+	for failed := 1; ; failed++ {
+		began := boottime.Now()
+		err := f.Do(ctx, name, fn)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case interlock.Kind(err) == interlock.Bug:
+			return err
+		}
+		if boottime.Now().Sub(began) >= restarts.Max {
+			failed = 1
+		}
+		if errors.Is(err, interlock.ErrHeld) { // Options.Wait has passed: it still stands by
+			failed = 0
+		} else if h := f.l.options.Hooks.Restarting; h != nil {
+			h(observe.LockRestarting{Name: name, Failed: failed, Err: err})
+		}
+		if !f.l.pause(ctx, restarts, max(failed, 1)) {
+			return context.Cause(ctx)
+		}
+	}
+}
