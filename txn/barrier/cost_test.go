@@ -3,6 +3,7 @@ package barrier_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/barrier"
@@ -35,6 +36,11 @@ func (t countedTx) Query(ctx context.Context, query string, args []any, each fun
 	return t.Tx.Query(ctx, query, args, each)
 }
 
+func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
+	t.c.statements++
+	return t.Tx.Bound(ctx, idle, statement)
+}
+
 func (t countedTx) Commit(ctx context.Context) error {
 	t.c.commits++
 	return t.Tx.Commit(ctx)
@@ -43,7 +49,8 @@ func (t countedTx) Commit(ctx context.Context) error {
 // Native does not count: it is the business's.
 func (t countedTx) Native() driver.SQL { return t.Tx.Native() }
 
-// testCosts: what the barrier adds to the statements and the commit of the business.
+// testCosts: what the barrier adds to the statements and the commit of the business. One of
+// them bounds how long the transaction may stand still.
 func testCosts(t *testing.T, w world) {
 	c := &counted{BeginnerAt: w.BeginnerAt}
 	do := func(ctx context.Context) error {
@@ -76,20 +83,20 @@ func testCosts(t *testing.T, w world) {
 		statements, commits int
 		fails               bool
 	}{
-		{"do with an output", "a", branch.Do, do, 2, 1, false},
-		{"do again", "a", branch.Do, do, 1, 0, false},
-		{"undo", "a", branch.Undo, undo, 1, 1, false},
-		{"undo again", "a", branch.Undo, undo, 1, 0, false},
-		{"do behind the undo", "a", branch.Do, do, 1, 0, true},
-		{"do without an output", "b", branch.Do, silent, 1, 1, false},
-		{"confirm", "b", branch.Confirm, confirm, 1, 1, false},
-		{"confirm again", "b", branch.Confirm, confirm, 1, 0, false},
-		{"do that is refused", "c", branch.Do, refused, 2, 1, true},
-		{"do that was refused", "c", branch.Do, refused, 1, 0, true},
-		{"undo of nothing", "d", branch.Undo, undo, 1, 1, false},
-		{"confirm of nothing", "e", branch.Confirm, confirm, 2, 0, true},
-		{"do outside", "f", branch.Do, out, 2, 2, false},
-		{"do outside again", "f", branch.Do, out, 1, 0, false},
+		{"do with an output", "a", branch.Do, do, 3, 1, false},
+		{"do again", "a", branch.Do, do, 2, 0, false},
+		{"undo", "a", branch.Undo, undo, 2, 1, false},
+		{"undo again", "a", branch.Undo, undo, 2, 0, false},
+		{"do behind the undo", "a", branch.Do, do, 2, 0, true},
+		{"do without an output", "b", branch.Do, silent, 2, 1, false},
+		{"confirm", "b", branch.Confirm, confirm, 2, 1, false},
+		{"confirm again", "b", branch.Confirm, confirm, 2, 0, false},
+		{"do that is refused", "c", branch.Do, refused, 4, 1, true},
+		{"do that was refused", "c", branch.Do, refused, 2, 0, true},
+		{"undo of nothing", "d", branch.Undo, undo, 2, 1, false},
+		{"confirm of nothing", "e", branch.Confirm, confirm, 3, 0, true},
+		{"do outside", "f", branch.Do, out, 4, 2, false},
+		{"do outside again", "f", branch.Do, out, 2, 0, false},
 	} {
 		c.statements, c.commits = 0, 0
 		err := k.call(calling(t.Context(), k.branch, k.op))

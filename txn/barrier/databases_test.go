@@ -52,6 +52,7 @@ func TestDatabases(t *testing.T) {
 			{"Unstored", testUnstored, nil},
 			{"CallerGone", testCallerGone, two},
 			{"MixedForms", testMixedForms, nil},
+			{"Stopped", testStopped, nil},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

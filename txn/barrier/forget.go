@@ -139,6 +139,9 @@ func alone[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, op stri
 	return transact.Do(ctx, transact.At(db, driver.ReadCommitted), t.Name, func(tx driver.Tx[T]) error {
 		l, err := t.open(op, tx)
 		if err == nil {
+			err = about(op, t.Name, t.bound(ctx, tx))
+		}
+		if err == nil {
 			err = about(op, t.Name, step(l))
 		}
 		return err

@@ -27,6 +27,11 @@ type Answer[O any] struct {
 // and also a panic, spoils it, so that it cannot be committed; on MariaDB it is
 // rolled back at once, and who goes on by the client's own handle then writes outside
 // of it. Nothing is retried.
+//
+// The server ends no transaction of the caller's: until it has ended, the row is locked, and
+// other calls of the branch wait, also if the process is stopped. Bound it: by driver.Tx.Bound,
+// or by idle_in_transaction_session_timeout on PostgreSQL and idle_transaction_timeout on
+// MariaDB.
 func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func(ctx context.Context) (O, error)) (a Answer[O], err error) {
 	l, c, err := t.lent(ctx, db, forward, fn != nil)
 	if err == nil {

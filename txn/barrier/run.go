@@ -32,6 +32,9 @@ func within[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c clai
 	work func(tx driver.Tx[T], l lender) (changed bool, err error)) error {
 	return transact.Do(ctx, transact.At(db, t.Level), c.Key(), func(tx driver.Tx[T]) error {
 		l, err := t.open(string(c.Operation), tx)
+		if err == nil {
+			err = about(string(c.Operation), c.Key(), t.bound(ctx, tx))
+		}
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,12 @@ type Table struct {
 	// until then no other call of its branch is let to the outside. It is whole
 	// microseconds; 0 means [DefaultPatience].
 	Patience time.Duration
+	// Idle is how long the server lets a transaction that is begun here stand still between
+	// two statements: then it ends the transaction, so that a process that is stopped within
+	// one does not keep the row locks. It bounds what a function does between two statements
+	// too, and is at least a second; 0 means [DefaultIdle], below zero is the session's own
+	// setting. A transaction that the caller began is the caller's to bound.
+	Idle time.Duration
 	// Alarm is told of each violation, before it is returned; nil is nobody. It must
 	// return at once.
 	Alarm func(*ViolationError)
@@ -42,6 +48,9 @@ type Table struct {
 const (
 	DefaultAttempts = 5
 	DefaultPatience = 30 * time.Second
+	// DefaultIdle is half of the default timeout of a call, so that one that waits for the
+	// locks of a stopped process still succeeds.
+	DefaultIdle = 15 * time.Second
 )
 
 func (t Table) attempts() int { return max(1, cmp.Or(t.Attempts, DefaultAttempts)) }
@@ -51,6 +60,20 @@ func (t Table) patience() time.Duration {
 		return DefaultPatience
 	}
 	return max(t.Patience, time.Microsecond)
+}
+
+// bounded is a transaction that the server can be asked to end; see driver.Tx.
+type bounded interface {
+	Bound(ctx context.Context, idle, statement time.Duration) error
+}
+
+// bound makes the server end a transaction that stands still. It comes before the first
+// statement that locks something.
+func (t Table) bound(ctx context.Context, tx bounded) error {
+	if t.Idle < 0 {
+		return nil
+	}
+	return tx.Bound(ctx, max(cmp.Or(t.Idle, DefaultIdle), time.Second), 0)
 }
 
 // wait is false if ctx ended meanwhile.

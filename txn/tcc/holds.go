@@ -1,6 +1,7 @@
 package tcc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -25,6 +26,10 @@ type Holds[T any] struct {
 	// Again is how long after a sweep that found a hold to be kept, because it will be
 	// confirmed, it is asked about anew; 0 means a minute.
 	Again time.Duration
+	// Idle is how long the server lets a transaction of these stand still, also within
+	// Confirmed: see barrier.Table. It is at least a second; 0 means 15 seconds, below zero
+	// is the session's own setting.
+	Idle time.Duration
 }
 
 // Take is the resource whose tries hold units of an item, and whose confirmations sell
@@ -79,13 +84,23 @@ func (h Holds[T]) cancel(ctx context.Context) error {
 	})
 }
 
+// defaultIdle is barrier.DefaultIdle.
+const defaultIdle = 15 * time.Second
+
 // within runs work in a transaction, and gives the database's errors their class: but
 // for a lost answer to COMMIT it is known that nothing was done.
 func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) error {
 	if h.DB == nil {
 		return branch.Retry(failure.Bug("begin", branch.From(ctx).Transaction, "there is no database"))
 	}
-	err := transact.Do(ctx, transact.At(h.DB, driver.ReadCommitted), branch.From(ctx).Transaction, work)
+	err := transact.Do(ctx, transact.At(h.DB, driver.ReadCommitted), branch.From(ctx).Transaction, func(tx driver.Tx[T]) error {
+		if h.Idle >= 0 {
+			if err := tx.Bound(ctx, max(cmp.Or(h.Idle, defaultIdle), time.Second), 0); err != nil {
+				return err
+			}
+		}
+		return work(tx)
+	})
 	if class, _ := branch.ClassOf(err); err == nil || class != branch.ClassUnknown || interlock.Kind(err) == interlock.Uncertain {
 		return err
 	}

@@ -99,6 +99,7 @@ func TestHoldsOfEach(t *testing.T) {
 		{"a sweep goes on past who never answers", testSweepGoesOn},
 		{"to forget waits for nobody", testForgetWaitsForNobody},
 		{"statements are counted", testStatements},
+		{"a process that is stopped keeps no locks", testStopped},
 	}.run(t, databases.Pgx, databases.Maria)
 }
 
