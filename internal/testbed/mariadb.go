@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 )
@@ -61,45 +60,25 @@ func mariadbBin() (string, error) {
 	return debian, nil
 }
 
-var installation struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+var installation template
 
-// copyInstallation fills data with a fresh installation. Making one takes a
-// second, so it is done once per test process and its result is copied.
+// copyInstallation fills data with a fresh installation, and the database "test".
 func copyInstallation(bin string, cred *syscall.Credential, data string) error {
-	installation.once.Do(func() { installation.dir, installation.err = install(bin, cred) })
-	if installation.err != nil {
-		return installation.err
-	}
-	return run(exec.Command("cp", "-a", "--sparse=always", installation.dir+"/.", data), installation.dir, nil)
-}
-
-func install(bin string, cred *syscall.Credential) (string, error) {
 	script, err := exec.LookPath("mariadb-install-db")
 	if err != nil {
-		return "", err
+		return err
 	}
-	dir, err := place("mariadb-install")
+	err = installation.copyTo(data, bin, cred, func(data, scratch string) *exec.Cmd {
+		return exec.Command(script, "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db",
+			"--skip-name-resolve", "--innodb-flush-method=nosync", "--innodb-log-file-size=4M", "--datadir="+data, "--tmpdir="+scratch)
+	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	data := filepath.Join(dir, "data")
 	// A directory in the data directory is a database.
-	if err := os.MkdirAll(filepath.Join(data, "test"), 0o700); err != nil {
-		return "", err
+	test := filepath.Join(data, "test")
+	if err := os.Mkdir(test, 0o700); err != nil || cred == nil {
+		return err
 	}
-	if cred != nil {
-		for _, d := range []string{dir, data, filepath.Join(data, "test")} {
-			if err := os.Chown(d, int(cred.Uid), int(cred.Gid)); err != nil {
-				return "", err
-			}
-		}
-	}
-	cmd := exec.Command(script, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal",
-		"--skip-test-db", "--skip-name-resolve", "--tmpdir="+dir, "--innodb-flush-method=nosync", "--innodb-log-file-size=4M")
-	cmd.Dir = dir
-	return data, run(cmd, dir, cred)
+	return os.Chown(test, int(cred.Uid), int(cred.Gid))
 }

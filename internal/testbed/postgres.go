@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 )
@@ -92,36 +91,14 @@ func unprivileged(name string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-var cluster struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+var cluster template
 
-// copyCluster fills data with a fresh cluster. initdb takes half a second, so
-// it runs once per test process and its result is copied.
+// copyCluster fills data with a fresh cluster.
 func copyCluster(bin string, cred *syscall.Credential, data string) error {
-	cluster.once.Do(func() { cluster.dir, cluster.err = initCluster(bin, cred) })
-	if cluster.err != nil {
-		return cluster.err
-	}
-	return run(exec.Command("cp", "-a", cluster.dir+"/.", data), cluster.dir, nil)
-}
-
-func initCluster(bin string, cred *syscall.Credential) (string, error) {
-	dir, err := place("initdb")
-	if err != nil {
-		return "", err
-	}
-	if cred != nil {
-		if err := os.Chown(dir, int(cred.Uid), int(cred.Gid)); err != nil {
-			return "", err
-		}
-	}
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "postgres", "-A", "trust",
-		"-E", "UTF8", "--locale=C", "--wal-segsize=4", "--no-sync", "--no-instructions")
-	initdb.Dir = dir
-	return filepath.Join(dir, "data"), run(initdb, dir, cred)
+	return cluster.copyTo(data, filepath.Join(bin, "postgres"), cred, func(data, _ string) *exec.Cmd {
+		return exec.Command(filepath.Join(bin, "initdb"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C",
+			"--wal-segsize=4", "--no-sync", "--no-instructions", "-D", data)
+	})
 }
 
 // run runs a program to its end; its output is in the error if it fails.

@@ -1,0 +1,108 @@
+package testbed
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// A template is the data directory of a fresh database. Making one costs more than a
+// second of a processor, so it is kept in the user's cache directory, for every test
+// process of this machine, and copied.
+type template struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// copyTo fills data. Of the command that makes a template, program is the server that
+// will run on it.
+func (t *template) copyTo(data, program string, cred *syscall.Credential, command func(data, scratch string) *exec.Cmd) error {
+	t.once.Do(func() { t.dir, t.err = keptTemplate(program, cred, command) })
+	if t.err != nil {
+		return t.err
+	}
+	return copyTree(t.dir, data)
+}
+
+func copyTree(from, to string) error {
+	output, err := exec.Command("cp", "-a", "--sparse=always", from+"/.", to).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("copy %s: %w: %s", from, err, output)
+	}
+	return nil
+}
+
+// keptTemplate is the one in the cache, made if there is none. Its name changes with
+// the server, the command and the user. It appears whole or not at all, and what
+// another process put there meanwhile is as good.
+func keptTemplate(program string, cred *syscall.Credential, command func(data, scratch string) *exec.Cmd) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return newTemplate(program, cred, command)
+	}
+	info, err := os.Stat(program)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.Sum256(fmt.Append(nil, program, info.Size(), info.ModTime().UnixNano(), os.Geteuid(), command("", "").Args))
+	kept := filepath.Join(cache, "interlock", fmt.Sprintf("template-%s-%x", filepath.Base(program), hash[:8]))
+	if _, err := os.Stat(kept); err == nil {
+		return kept, nil
+	}
+	made, err := newTemplate(program, cred, command)
+	if err != nil {
+		return "", err
+	}
+	if err := keep(made, kept); err != nil {
+		return made, nil // a cache that cannot be written costs time only
+	}
+	return kept, nil
+}
+
+// keep copies a template to where it is kept.
+func keep(made, kept string) error {
+	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
+		return err
+	}
+	part, err := os.MkdirTemp(filepath.Dir(kept), ".template-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(part)
+	if err := copyTree(made, part); err != nil {
+		return err
+	}
+	if err := os.Rename(part, kept); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// newTemplate makes one in a directory of this test process.
+func newTemplate(program string, cred *syscall.Credential, command func(data, scratch string) *exec.Cmd) (string, error) {
+	dir, err := place("template-" + filepath.Base(program))
+	if err != nil {
+		return "", err
+	}
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return "", err
+	}
+	if cred != nil {
+		for _, d := range []string{dir, data} {
+			if err := os.Chown(d, int(cred.Uid), int(cred.Gid)); err != nil {
+				return "", err
+			}
+		}
+	}
+	cmd := command(data, dir)
+	cmd.Dir = dir
+	return data, run(cmd, dir, cred)
+}
