@@ -8,7 +8,7 @@ func TestAdvise(t *testing.T) { scripts(t, "advise", nil) }
 // asked no more.
 func TestAdviseAsks(t *testing.T) {
 	t.Parallel()
-	c := open(t, program(t), "advise", "nodes")
+	c := open(t, plainProgram(t), "advise", "nodes")
 	c.sees("What must never happen?")
 	c.types("why\r")
 	c.sees("Everything else follows from this")

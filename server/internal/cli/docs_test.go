@@ -55,21 +55,19 @@ func printed(lines, promised []string) bool {
 // Every command has an example in docs/cli.md, and every example there does what it
 // says.
 func TestTheExamplesOfTheDocs(t *testing.T) {
-	path := program(t)
-	t.Setenv("PATH", filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	t.Setenv("INTERLOCK_BACKEND", "etcd://"+testbed.Etcd(t).Addr())
+	t.Parallel()
+	path := filepath.Dir(plainProgram(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
+	url := "etcd://" + testbed.Etcd(t).Addr()
 	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
 	shop(t, db)
 	orderedStream(t, db)
-	t.Setenv("SHOP", shopURL(db))
-	t.Setenv("PARTICIPANT", participant(t))
-	t.Setenv("PREPARED", testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL())
-	deadOrders(t, os.Getenv("INTERLOCK_BACKEND"))
+	env := []string{"PATH=" + path, "XDG_STATE_HOME=" + t.TempDir(), "INTERLOCK_BACKEND=" + url, "SHOP=" + shopURL(db),
+		"PARTICIPANT=" + participant(t), "PREPARED=" + testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL()}
+	deadOrders(t, url)
 	list := examples(t, "../../../docs/cli.md")
 	for _, e := range list {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
-			p := testbed.Command(t, "sh", "-c", "exec "+command)
+			p := testbed.Start(t, testbed.Program{Path: "sh", Args: []string{"-c", "exec " + command}, Env: env})
 			for _, promise := range e.prints {
 				if line := p.Line(patience); !printed([]string{line}, []string{promise}) {
 					t.Errorf("%s\nprints\n%s\nnot\n%s", e.command, line, promise)
@@ -77,7 +75,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 			}
 			continue
 		}
-		if lines := play(e.command); !printed(lines, e.prints) {
+		if lines := play(e.command, env); !printed(lines, e.prints) {
 			t.Errorf("%s\nprints\n%s\nnot\n%s", e.command, strings.Join(lines, "\n"), strings.Join(e.prints, "\n"))
 		}
 	}
@@ -107,10 +105,11 @@ func participant(t *testing.T) string {
 	return testbed.Command(t, python, "-I", script, filepath.Join(t.TempDir(), "seats.db")).Line(patience)
 }
 
-// play runs a command to its end. What it says is shown only if it fails, as in
+// play runs a command to its end, in an environment beside ours. What it says is shown only if it fails, as in
 // the page.
-func play(command string) []string {
+func play(command string, env []string) []string {
 	cmd := exec.Command("sh", "-c", command)
+	cmd.Env = append(os.Environ(), env...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	text := ""

@@ -34,7 +34,7 @@ func TestGuardOnMariaDB(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, 0, "lock", "job", "--backend", url, "--", "sh", "-c",
-		`"$0" guard enter account/42 --backend "$1"`, program(t), url)
+		`"$0" guard enter account/42 --backend "$1"`, plainProgram(t), url)
 	shown, _ := run(t, 0, "guard", "show", "account/42", "--backend", url)
 	if !strings.HasPrefix(shown, "account/42: token ") {
 		t.Errorf("it is shown as %s", shown)

@@ -29,7 +29,7 @@ func saysNothingRaw(t *testing.T, url string, commands ...[]string) {
 	t.Helper()
 	for _, words := range commands {
 		for _, format := range []string{"text", "json"} {
-			cmd := exec.CommandContext(t.Context(), program(t), append([]string{"--backend", url, "-o", format}, words...)...)
+			cmd := exec.CommandContext(t.Context(), plainProgram(t), append([]string{"--backend", url, "-o", format}, words...)...)
 			out, err := cmd.CombinedOutput()
 			if len(out) == 0 {
 				t.Errorf("%q -o %s prints nothing, %v", words, format, err)
@@ -55,7 +55,7 @@ func TestStoredTextIsNotPrintedRaw(t *testing.T) {
 	holding(t, url, hostile)
 	holding(t, url, "taken"+hostile)
 	testbed.Command(t, program(t), "elect", "led"+hostile, "--as", hostile, "--data", hostile, "--backend", url, "--", "sh", "-c", "echo leads; exec sleep 60").Line(patience)
-	run(t, 0, "lock", hostile+"3", "--backend", url, "--", program(t), "guard", "enter", hostile)
+	run(t, 0, "lock", hostile+"3", "--backend", url, "--", plainProgram(t), "guard", "enter", hostile)
 	saysNothingRaw(t, url,
 		[]string{"locks", "release", "taken" + hostile, "--yes", "--reason", hostile, "--by", hostile},
 		[]string{"locks", "ls"}, []string{"locks", "show", hostile}, []string{"locks", "history"},

@@ -27,7 +27,7 @@ import (
 // run runs a command line that ends by itself, and returns what it printed.
 func run(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
-	cmd := exec.Command(program(t), args...)
+	cmd := exec.Command(plainProgram(t), args...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()

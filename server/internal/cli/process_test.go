@@ -162,7 +162,7 @@ func TestASignalWhileWaitingLeavesTheQueue(t *testing.T) {
 func waitersOf(t *testing.T, url string, n int) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		p := testbed.Command(t, program(t), "locks", "show", "job", "-o", "json", "--backend", url)
+		p := testbed.Command(t, plainProgram(t), "locks", "show", "job", "-o", "json", "--backend", url)
 		var s shown
 		if json.Unmarshal([]byte(p.Line(patience)), &s) == nil && len(s.Waiters) == n {
 			return
@@ -465,7 +465,7 @@ func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
 			server := start(t)
 			server.Pause()
 			begun := time.Now()
-			p := testbed.Command(t, program(t), "__complete", "lock", "--backend", name+"://"+server.Addr(), "")
+			p := testbed.Command(t, plainProgram(t), "__complete", "lock", "--backend", name+"://"+server.Addr(), "")
 			wantCode(t, p, 0)
 			if took := time.Since(begun); took > 1500*time.Millisecond { // it takes 300 ms, and starts under the race detector
 				t.Errorf("it took %v", took)

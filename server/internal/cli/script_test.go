@@ -20,13 +20,24 @@ import (
 // patience bounds every wait for a condition in these tests.
 const patience = 20 * time.Second
 
-// program builds the command once and puts its directory on the path.
+// program builds the command once, with the race detector if the tests have it: for
+// commands that run long or at the same time as others.
 func program(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("runs processes and a server: not with -short")
 	}
 	return testbed.Go(t, "server/cmd/interlock")
+}
+
+// plainProgram is [program] without the race detector, for short commands, of which the tests
+// run a thousand.
+func plainProgram(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs processes and a server: not with -short")
+	}
+	return testbed.GoPlain(t, "server/cmd/interlock")
 }
 
 // backends are the lock services that every script about locks runs on.
@@ -44,7 +55,7 @@ var backends = map[string]func(*testing.T) (url string){
 
 func scripts(t *testing.T, dir string, vars map[string]string) {
 	t.Helper()
-	path := filepath.Dir(program(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
+	path := filepath.Dir(plainProgram(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", dir),
 		RequireExplicitExec: true,
