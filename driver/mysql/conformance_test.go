@@ -42,7 +42,7 @@ func tableHarness(t *testing.T) drivertest.Harness {
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  mysql.DefaultPoll,
-		DeadWaiter: time.Second,
+		DeadWaiter: suiteTTL + 2*mysql.DefaultPoll, // it may die with a try under way
 		HandOvers:  100,
 		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
 	}

@@ -57,7 +57,7 @@ func TestOutbox(t *testing.T) {
 		{"other layouts are refused", testLayouts, false},
 		{"bad messages are refused", testBadMessages, true},
 		{"relays that overtake each other", testTogether, false},
-		{"throughput", testThroughput, false},
+		{"batches", testBatches, false},
 		{"the number of slices changes under load", testSetSlices, false},
 		{"a change of slices waits for writers", testSlicesWaitForWriters, false},
 		{"a change of slices that was interrupted", testSlicesInterrupted, false},

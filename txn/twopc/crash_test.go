@@ -84,8 +84,9 @@ func TestKilled(t *testing.T) {
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
 	scene := func(tb testing.TB) crash.Scene { return build(tb, pg, maria).killing() }
 	t.Run("once", func(t *testing.T) {
-		if points := crash.Once(t, "teller", scene); points != 12 {
-			t.Errorf("%d points, want 12", points)
+		// A machine so slow that patience ends has messages repeated, which are points too.
+		if points := crash.Once(t, "teller", scene); points < 12 {
+			t.Errorf("%d points, want 12 at least", points)
 		}
 	})
 	t.Run("twice", func(t *testing.T) { crash.Pairs(t, "teller", 6, scene) })
