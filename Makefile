@@ -16,9 +16,8 @@ run: ## Build interlock and start a lock service for development
 deps: ## Get what the tests need: servers, and other projects' clients
 	@scripts/deps.sh
 
-test: deps ## Every test of every module with the race detector, then lint
-	@scripts/test.sh
-	@scripts/lint.sh
+test: deps ## Every test of every module with the race detector, and lint
+	@scripts/test.sh -lint
 
 test-fast: ## What needs no server, under a minute
 	@scripts/test.sh -short

@@ -14,10 +14,11 @@ if [ -n "$unformatted" ]; then
 	exit 1
 fi
 scripts/tools.sh lint staticcheck
-failed=
+packages=()
 for dir in $(scripts/modules.sh); do
-	[ -n "$(find "$dir" -name '*.go' -print -quit)" ] || continue # nothing in it yet
-	go vet "./$dir/..." || failed=yes
-	bin/staticcheck "./$dir/..." || failed=yes
+	[ -z "$(find "$dir" -name '*.go' -print -quit)" ] || packages+=("$dir/...") # else nothing is in it yet
 done
+failed=
+go vet "${packages[@]}" || failed=yes
+bin/staticcheck "${packages[@]}" || failed=yes
 [ -z "$failed" ]

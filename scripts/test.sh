@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh [-short] [MODULE…] runs the tests of the modules, or of all. -short
-# leaves out what needs a server, and the race detector.
+# test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
+# leaves out what needs a server, and the race detector; -lint runs lint.sh beside them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,47 +15,66 @@ flags=(-race -p 2 -parallel 6 -count=1 -timeout 25m)
 export GORACE="${GORACE-atexit_sleep_ms=20}"
 
 # What takes longest begins first, so that it is not left running alone at the end.
-longest='/(txn/(saga|tcc)|flow/outbox|driver/redis|internal/cli)$'
+longest='/(internal/(cli|guarantees)|txn/(saga|tcc|twopc)|flow/outbox|driver/(redis|mysql|postgres|etcd|kube))$'
 # What has one goroutine only: the race detector finds nothing there, in ten times as long.
 # These packages are tested without it; and the models of those, which do less with it.
 single='/twopc/threepc$'
 models=(-run 'Model|Exhaustively' ./driver/redis ./flow/sequence ./flow/outbox)
 
-if [ "${1-}" = -short ]; then
+lint=
+case ${1-} in
+-short)
 	flags=(-short)
 	single='^$'
 	shift
-fi
+	;;
+-lint)
+	lint=yes
+	flags+=(-vet=off) # lint does more of it
+	shift
+	;;
+esac
 modules=("$@")
 if [ ${#modules[@]} = 0 ]; then
 	read -ra modules <<<"$(scripts/modules.sh names)"
 fi
 
-# packages lists what is to be tested of one directory with the flags.
+scratch=$(mktemp -d)
+beside=() # process groups
+trap 'for group in "${beside[@]}"; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$scratch"' EXIT
+
+# beside NAME COMMAND… runs what does not measure time at the lowest priority: on the
+# processor time that the tests leave while they wait.
+beside() {
+	set -m
+	nice -n 19 "${@:2}" >"$scratch/$1" 2>&1 &
+	set +m
+	beside+=($!)
+	names[$!]=$1
+}
+names=()
+
+# packages lists what is to be tested with the flags.
 packages() {
 	local all
-	all=$(go list "./$1/..." | grep -vE "$single" || true)
+	all=$(go list "$@" | grep -vE "$single" || true)
 	grep -E "$longest" <<<"$all" || true
 	grep -vE "$longest" <<<"$all" || true
 }
 
-# run tests one directory. Many tests measure time on a machine that does other
+# run tests the packages. Many tests measure time on a machine that does other
 # things too, so a package that failed is run once more, by itself;
 # it is named as flaky at the end, because that is a defect as well. What does not
 # build is not tried again.
 run() {
-	local log failing package left=
-	log=$(mktemp)
-	if packages "$1" | xargs go test "${flags[@]}" | tee "$log"; then
-		rm "$log"
+	local failing package left=
+	if packages "$@" | xargs go test "${flags[@]}" | tee "$scratch/log"; then
 		return
 	fi
-	failing=$(sed -n 's/^FAIL\t\([^\t ]*\)\t[0-9.]*s$/\1/p' "$log")
-	if [ -z "$failing" ] || grep -q 'build failed\]$\|setup failed\]$' "$log"; then
-		rm "$log"
+	failing=$(sed -n 's/^FAIL\t\([^\t ]*\)\t[0-9.]*s$/\1/p' "$scratch/log")
+	if [ -z "$failing" ] || grep -q 'build failed\]$\|setup failed\]$' "$scratch/log"; then
 		return 1
 	fi
-	rm "$log"
 	for package in $failing; do
 		echo "== again, by itself: $package"
 		if go test "${flags[@]}" "$package"; then
@@ -67,20 +86,32 @@ run() {
 	[ -z "$left" ]
 }
 
+# idle is how long the processors have been idle, and how long all in all.
+idle() { awk '/^cpu /{print $5 + $6, $2 + $3 + $4 + $5 + $6 + $7 + $8}' /proc/stat 2>/dev/null || echo 0 0; }
+
 flaky=()
 failed=()
+dirs=()
 for module in "${modules[@]}"; do
 	dir=$(scripts/modules.sh "$module")
 	[ -n "$(find "$dir" -name '*.go' -print -quit)" ] || continue # nothing in it yet
-	echo "== test $module"
-	began=$SECONDS
-	run "$dir" || failed+=("$module")
+	dirs+=("$dir/...")
 	if [ "$module" = root ] && [ "${flags[0]}" = -race ]; then
-		go list ./... | grep -E "$single" | xargs go test "${flags[@]:1}" || failed+=("$single")
-		go test "${flags[@]:1}" "${models[@]}" || failed+=(models)
+		beside models go test "${flags[@]:1}" "${models[@]}"
+		beside single go test "${flags[@]:1}" $(go list ./... | grep -E "$single")
 	fi
-	echo "== $module took $((SECONDS - began)) s"
 done
+[ -z "$lint" ] || beside lint scripts/lint.sh
+echo "== test ${modules[*]}"
+read -r before all <<<"$(idle)"
+run "${dirs[@]}" || failed+=(tests)
+read -r after total <<<"$(idle)"
+echo "== took $SECONDS s; the processors were idle for $((100 * (after - before) / (total - all + 1))) % of it"
+for group in "${beside[@]}"; do
+	wait "$group" || failed+=("${names[$group]}")
+	echo "== ${names[$group]}" && cat "$scratch/${names[$group]}"
+done
+beside=()
 if [ ${#flaky[@]} -gt 0 ]; then
 	echo "flaky: failed at first, and passed alone: ${flaky[*]}" >&2
 fi
