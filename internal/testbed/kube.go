@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,12 +44,29 @@ type Kube struct {
 // do not break it.
 func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 	tb.Helper()
+	Binary(tb, "kube-apiserver") // skips the test before anything is started
+	return kubeOn(tb, []*Server{Etcd(tb, "--unsafe-no-fsync")}, extra)
+}
+
+// KubeOnCluster is a KubeAPIServer whose etcd has three members.
+func KubeOnCluster(tb testing.TB, extra ...string) (*Kube, *Ensemble) {
+	tb.Helper()
+	Binary(tb, "kube-apiserver")
+	store := EtcdCluster(tb, 3, "--unsafe-no-fsync")
+	return kubeOn(tb, store.Peers, extra), store
+}
+
+func kubeOn(tb testing.TB, store []*Server, extra []string) *Kube {
+	tb.Helper()
 	path := Binary(tb, "kube-apiserver")
 	keys, err := kubeKeys()
 	if err != nil {
 		tb.Fatalf("kube-apiserver: make keys: %v", err)
 	}
-	store := Etcd(tb, "--unsafe-no-fsync")
+	var urls []string
+	for _, s := range store {
+		urls = append(urls, s.URL())
+	}
 	used := false
 	k := kind{
 		name:  "kube-apiserver",
@@ -57,7 +75,7 @@ func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 		ready: func(addr string) error { return askKube(addr, keys.certificate) },
 		prepare: func(data string) error {
 			if used {
-				if err := store.renew(); err != nil {
+				if err := renew(store); err != nil {
 					return err
 				}
 			}
@@ -66,7 +84,7 @@ func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 		},
 		command: func(data string, ports []*port) []string {
 			at := func(file string) string { return filepath.Join(data, file) }
-			return []string{path, "--etcd-servers=" + store.URL(),
+			return []string{path, "--etcd-servers=" + strings.Join(urls, ","),
 				"--bind-address=127.0.0.1", "--secure-port=" + ports[0].String(),
 				"--tls-cert-file=" + at("tls.crt"), "--tls-private-key-file=" + at("tls.key"),
 				"--service-account-issuer=https://kubernetes.default.svc",
@@ -79,17 +97,24 @@ func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 	return &Kube{Server: launch(tb, k, extra), CA: keys.certificate}
 }
 
-// renew is Wipe for a server that keeps its data in this one.
-func (s *Server) renew() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.kill(); err != nil {
-		return err
+// renew is Wipe for a server that keeps its data in these.
+func renew(store []*Server) error {
+	for _, s := range store { // all, before one of them has others to learn from
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err := s.kill(); err != nil {
+			return err
+		}
 	}
-	if err := s.emptyData(); err != nil {
-		return err
+	for _, s := range store {
+		if err := s.emptyData(); err != nil {
+			return err
+		}
+		if err := s.start(); err != nil {
+			return err
+		}
 	}
-	return s.start()
+	return nil
 }
 
 // askKube asks as the user who may do everything, over a connection of its own.

@@ -27,7 +27,7 @@ type kept int
 const (
 	stays kept = iota
 	goes
-	hidden // it goes only if the machine itself fails
+	hidden // it goes only if something else fails as well: the machine itself, or the connection
 )
 
 // TestFaults shows what is promised of exclusion, and what is disclaimed: another
@@ -38,11 +38,13 @@ const (
 //     holder's connections, as behind a gateway that has restarted, and the holder
 //     sees silence;
 //   - a crash, with the server as it is found and as it is set;
-//   - the loss of its data, over which nobody promises exclusion, and tokens rise.
+//   - the loss of its data, over which nobody promises exclusion, and tokens rise;
+//   - steps of its clock, over which tokens rise.
 func TestFaults(t *testing.T) {
-	for id, want := range map[string]struct{ found, set kept }{
-		"redis": {goes, stays}, "redis-plain": {goes, stays}, "etcd": {stays, stays}, "zookeeper": {stays, stays},
-		"postgres": {goes, goes}, "postgres-table": {hidden, stays}, "mysql": {goes, goes}, "mysql-table": {hidden, stays},
+	for id, want := range map[string]struct{ found, set, stepped kept }{
+		"redis": {goes, stays, goes}, "redis-plain": {goes, stays, goes}, "etcd": {stays, stays, stays},
+		"zookeeper": {stays, stays, stays}, "postgres": {goes, goes, hidden}, "postgres-table": {hidden, stays, goes},
+		"mysql": {goes, goes, stays}, "mysql-table": {hidden, stays, goes},
 	} {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +52,7 @@ func TestFaults(t *testing.T) {
 			if id == "mysql" {
 				partition = goes
 			}
-			s.befall(t, s.server(t, s.set...), partition, want.set)
+			s.befall(t, s.server(t, s.set...), partition, want.set, want.stepped)
 			if slices.Equal(s.found, s.set) {
 				return
 			}
@@ -64,19 +66,27 @@ func TestFaults(t *testing.T) {
 	}
 	t.Run("kube", func(t *testing.T) {
 		t.Parallel()
-		k := testbed.KubeAPIServer(t)
-		onKube(k).befall(t, k.Server, stays, stays)
+		k, store := testbed.KubeOnCluster(t)
+		s := onKube(k)
+		t.Run("Failover", func(t *testing.T) {
+			s.keeps(t, k.Addr(), interlock.AsyncFailover, stays, func() { store.Leader().Kill() })
+		})
+		s.befall(t, k.Server, stays, stays, stays)
 	})
 }
 
 // befall has one fault after the other, the worst last.
-func (s system) befall(t *testing.T, server *testbed.Server, partition, crashed kept) {
+func (s system) befall(t *testing.T, server *testbed.Server, partition, crashed, stepped kept) {
 	t.Run("Partition", func(t *testing.T) {
 		path := testbed.NewProxy(t, server.Addr())
 		s.meet(t, path, server.Addr(), interlock.Partition, partition, path.Abandon)
 	})
 	t.Run("ServerCrash", func(t *testing.T) { s.mustEndUp(t, server, interlock.ServerCrash, crashed, crash) })
 	t.Run("DataLoss", func(t *testing.T) { s.mustEndUp(t, server, interlock.DataLoss, goes, (*testbed.Server).Wipe) })
+	t.Run("ClockStep", func(t *testing.T) {
+		s.keeps(t, server.Addr(), interlock.ServerClockJump, stepped, func() { server.StepClock(20 * long) })
+		s.handsOver(t, server.Addr(), stays, func() { server.StepClock(-20 * long) })
+	})
 }
 
 func crash(server *testbed.Server) {
@@ -119,6 +129,59 @@ func (s system) mustEndUp(t *testing.T, server *testbed.Server, f interlock.Faul
 		path.Cut()
 		fault(server)
 	})
+}
+
+// keeps has a holder that is not cut off, and compares what becomes of it with what
+// is wanted and with what the driver says.
+func (s system) keeps(t *testing.T, addr string, f interlock.Faults, want kept, fault func()) {
+	t.Helper()
+	g := s.handsOver(t, addr, want, fault)
+	if (want == stays) != g.ExclusionSurvives.Has(f) {
+		t.Errorf("the driver says that exclusion survives: %v", g.ExclusionSurvives)
+	}
+	if g.Class == interlock.Fenced && !g.TokensSurvive.Has(f) {
+		t.Errorf("the driver says that tokens survive: %v", g.TokensSurvive)
+	}
+}
+
+// notice is within what a server finds a lease that has ended, by whatever clock.
+const notice = 1500 * time.Millisecond
+
+// handsOver has a holder, a fault, another one who asks, and a hand-over to that one,
+// whose token is higher.
+func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) interlock.Guarantees {
+	t.Helper()
+	open := func() (driver.Fenced, error) { return s.open(t, addr, long) }
+	d, other := mustOpen(t, open), mustOpen(t, open)
+	name, lost := fmt.Sprint("scenario/", names.Add(1)), make(chan error, 1)
+	first, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "holder", Events: driver.Events{Lost: func(cause error) { lost <- cause }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fault()
+	var second driver.Grant
+	began := time.Now()
+	testbed.Eventually(t, "an answer after the fault", patience, func() bool {
+		second, err = ask(t, other, name)
+		return err == nil || errors.Is(err, interlock.ErrHeld) && time.Since(began) > notice
+	})
+	if (want != goes) != errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("after the fault another is told %v", err)
+	}
+	if want == stays && (len(lost) > 0 || first.Lease.Remaining() <= 0) {
+		t.Errorf("the claim was lost: %v, %v left", len(lost), first.Lease.Remaining())
+	}
+	if err != nil {
+		testbed.Eventually(t, "a hand-over", patience, func() bool {
+			_ = d.Release(t.Context(), name, "holder") // until it has arrived
+			second, err = ask(t, other, name)
+			return err == nil
+		})
+	}
+	if second.Token <= first.Token && first.Token > 0 {
+		t.Errorf("token %d after %d", second.Token, first.Token)
+	}
+	return d.Guarantees()
 }
 
 var owners, names atomic.Int64

@@ -25,8 +25,7 @@ func (t *Table) Markdown() string {
 	var b strings.Builder
 	b.WriteString(head)
 	t.grid(&b)
-	b.WriteString("\n**yes\\*** is stated and not tested here, for the reason below. " +
-		"**if** depends on the server's settings, which the driver reads when it opens:\n\n")
+	b.WriteString("\n**if** depends on the server's settings, which the driver reads when it opens:\n\n")
 	for _, backend := range t.Backends {
 		if backend.If != "" {
 			fmt.Fprintf(&b, "- %s: %s\n", backend.Title, backend.If)
@@ -70,11 +69,8 @@ func (t *Table) grid(b *strings.Builder) {
 		b.WriteString("| " + cmp.Or(p.Short, p.Title) + " |")
 		for _, backend := range t.Backends {
 			cell := t.Cell(backend, p)
-			switch {
-			case cell == no || cell == sometimes:
+			if cell == no || cell == sometimes {
 				cell = "**" + cell + "**"
-			case cell == yes && t.Untested(backend, p):
-				cell += "\\*"
 			}
 			b.WriteString(" " + cell + " |")
 		}
