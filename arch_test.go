@@ -65,7 +65,7 @@ driver/zookeeper        -> . driver driver/boottime internal/... | github.com/go
 driver/kube             -> . driver driver/boottime | k8s.io/api k8s.io/apimachinery k8s.io/client-go
 driver/etcd             -> . driver driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc
 # The suite also tries drivers under the lock that users put on top of them.
-driver/drivertest       -> . driver claim/lock | go.uber.org/goleak
+driver/drivertest       -> . driver driver/memory claim/lock claim/semaphore | go.uber.org/goleak
 
 # The rooms take drivers as parameters. Inside a room, only what stands below.
 claim/lock              -> . driver driver/boottime observe internal/...

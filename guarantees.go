@@ -28,6 +28,9 @@ type Guarantees struct {
 	// TTL is how long a claim lives without renewal, as the server granted it;
 	// 0 if it does not live by time.
 	TTL time.Duration
+	// MinTTL and MaxTTL bound the TTL that one claim may have of its own; both are 0
+	// if all claims of a driver share one, as those of a session do.
+	MinTTL, MaxTTL time.Duration
 	// Blind is the longest time a running holder may not know that the backend
 	// dropped its claim before the TTL was over; 0 promises nothing.
 	Blind time.Duration

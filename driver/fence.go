@@ -21,6 +21,10 @@ type Raise struct {
 	Source   string // kept beside the mark, for people
 	// Strict refuses an equal token too: each token enters once.
 	Strict bool
+	// Bypassed is called after an Enter that wrote, for each key that others changed
+	// after the resource was last entered, without entering it; nil means that nobody
+	// asks. A store that cannot see that does not call it.
+	Bypassed func(key string)
 }
 
 // A Write is one change of a key in a key-value store.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -23,8 +24,28 @@ type Request struct {
 	// NoWait asks for an answer now: granted, or interlock.ErrHeld with nothing
 	// left behind.
 	NoWait bool
+	// TTL is how long the lease lives without renewal; 0 means the driver's. It is
+	// set only within what Guarantees.MinTTL and MaxTTL allow.
+	TTL time.Duration
+	// Renew is how often the driver renews the lease; 0 means every third of the
+	// TTL, and negative means never: the lease ends after the TTL, unless a repeated
+	// Acquire with this Owner, which sends the TTL anew, finds its grant before.
+	// It is not 0 only where TTL may be set.
+	Renew time.Duration
 	// Events tells the caller what happens meanwhile. Its functions may be nil.
 	Events Events
+}
+
+// Lease is how long the lease lives without renewal, if that of the driver is ttl.
+func (r Request) Lease(ttl time.Duration) time.Duration { return cmp.Or(r.TTL, ttl) }
+
+// Every is how long after a renewal the next one is due. If there is none, it is
+// after the end of the lease.
+func (r Request) Every(ttl time.Duration) time.Duration {
+	if r.Renew < 0 {
+		return 2 * r.Lease(ttl)
+	}
+	return cmp.Or(r.Renew, r.Lease(ttl)/3)
 }
 
 // Events are calls from the driver's own goroutines, possibly at once with each

@@ -58,6 +58,13 @@ func (h *RowLock) WithDefaults() *RowLock {
 	return r
 }
 
+// WithDefaults returns h with a hook that logs writes that bypassed the guard.
+func (h *Fence) WithDefaults() *Fence {
+	r := copyOf(h)
+	OnNil(&r.Bypassed, r.Log, warn, always[FenceBypassed]("guarded key was written without the guard"))
+	return r
+}
+
 // WithDefaults returns h with hooks that log leases that are lost or not renewed, and
 // requests that nobody finishes.
 func (h *Idempotency) WithDefaults() *Idempotency {

@@ -22,6 +22,7 @@ import (
 // defaults are the hooks that options leave nil.
 var defaults = map[string]any{
 	"Lock": (*Lock)(nil).WithDefaults(), "Own": (*Own)(nil).WithDefaults(), "RowLock": (*RowLock)(nil).WithDefaults(),
+	"Fence":       (*Fence)(nil).WithDefaults(),
 	"Idempotency": (*Idempotency)(nil).WithDefaults(), "Once": (*Once)(nil).WithDefaults(),
 	"Version": (*Version)(nil).WithDefaults(), "Wire": (*Wire)(nil).WithDefaults(), "Proxy": (*Proxy)(nil).WithDefaults(),
 	"Keyed": (*Keyed)(nil).WithDefaults(), "Sequence": (*Sequence)(nil).WithDefaults(), "Outbox": (*Outbox)(nil).WithDefaults(),

@@ -81,9 +81,12 @@ type Options struct {
 	// driver/memory, for tests and programs of one process.
 	InProcess bool
 	// StandBack is for how long at most a candidate that is granted the
-	// leadership gives way to one that was nominated; 0 means the driver's TTL,
+	// leadership gives way to one that was nominated; 0 means TTL, the driver's TTL,
 	// or 30 s if the driver has none.
 	StandBack time.Duration
+	// TTL is how long a leadership lives without renewal, as in lock.Options; 0 means
+	// the driver's TTL.
+	TTL time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *Hooks
 }
@@ -100,7 +103,7 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 		}
 		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
 	}
-	r.StandBack = cmp.Or(r.StandBack, g.TTL, 30*time.Second)
+	r.StandBack = cmp.Or(r.StandBack, r.TTL, g.TTL, 30*time.Second)
 	if r.Hooks == nil {
 		r.Hooks = &Hooks{}
 	}
@@ -164,7 +167,7 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 			fmt.Errorf("%w (a weakness that is named in Options.Accept is no obstacle)", err))
 	}
 	// Every term is a grant of its own: nothing is handed on inside the process.
-	e.locks, err = lock.NewFenced(d, &lock.Options{Identity: e.options.Identity, Handovers: -1, Hooks: e.options.Hooks.Lock})
+	e.locks, err = lock.NewFenced(d, &lock.Options{Identity: e.options.Identity, TTL: e.options.TTL, Handovers: -1, Hooks: e.options.Hooks.Lock})
 	if err != nil {
 		return nil, err
 	}

@@ -111,7 +111,7 @@ func (b *batch) attempt(ctx context.Context) ([]driver.Grant, error) {
 	l := b.locker
 	requests := make([]driver.Request, len(b.members))
 	for i, m := range b.members {
-		requests[i] = driver.Request{Name: m.gate.name, Owner: m.place.owner, NoWait: true, Events: l.events(m.gate, m.place)}
+		requests[i] = l.requestOf(m.gate, m.place)
 	}
 	for {
 		grants, err := b.request(ctx, requests)

@@ -47,6 +47,13 @@ func (c claim) Context() context.Context { return c.h.ctx }
 // cause, if the claim has ended, and a Bug without MaxHold.
 func (c claim) Extend(d time.Duration) error { return c.h.extend(d) }
 
+// Renew asks the backend for another Options.TTL, counted from when the request is
+// sent; it is for claims of a lock with Options.NoRenewal, and a Bug for others. It
+// retries until ctx or the claim ends. It is Definite, with the cause, if the claim
+// has ended or turns out to be lost, which ends it; after any other error the claim is
+// good for as long as it was.
+func (c claim) Renew(ctx context.Context) error { return c.h.renew(ctx) }
+
 // Release gives the claim up, waits for the backend to confirm that, and
 // returns the same answer however often it is called. It ignores the
 // cancellation of ctx, has a bound of its own (Options.ReleaseTimeout) and

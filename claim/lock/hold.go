@@ -27,6 +27,8 @@ type hold struct {
 	releasing bool
 	warned    bool // that it is held for long
 
+	renewing chan struct{} // has one entry while renew is under way
+
 	released chan struct{} // closed when release has its answer, err
 	err      error
 }
@@ -41,6 +43,7 @@ func (l *locker) newHold(parent context.Context, g *gate, p *place, token interl
 	h := &hold{
 		locker: l, gate: g, place: p, token: token,
 		most: l.options.MaxHold, since: boottime.Now(), released: make(chan struct{}),
+		renewing: make(chan struct{}, 1),
 	}
 	h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, heldKey{l, g.name}, h))
 	h.timer = time.AfterFunc(h.untilLook(h.left()), h.check)

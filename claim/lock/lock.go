@@ -59,8 +59,21 @@ type Options struct {
 	// has its turn. 0 means [DefaultHandovers], negative means never; at most
 	// interlock.MaxSub.
 	Handovers int
+	// TTL is how long a claim lives without renewal; 0 means the driver's TTL. A
+	// driver whose claims share one lease, such as one of sessions (etcd, ZooKeeper,
+	// Postgres and MariaDB sessions), or that fixes it otherwise (Kubernetes, Redis
+	// quorum), refuses TTL, RenewEvery and NoRenewal with an [*interlock.UnmetError]:
+	// interlock.Guarantees.MinTTL and MaxTTL say what is allowed.
+	TTL time.Duration
+	// RenewEvery is how often claims are renewed in the background, at most half of
+	// the TTL; 0 means every third of it.
+	RenewEvery time.Duration
+	// NoRenewal has claims end after the TTL, counted from when the request was sent,
+	// unless the holder calls Renew. Nothing is sent in the background, a loss is
+	// noticed by Renew only, and claims are not passed on inside the process.
+	NoRenewal bool
 	// MinValidity is how long a claim must be good for to be passed on inside
-	// the process; 0 means a quarter of the driver's TTL.
+	// the process; 0 means a quarter of the TTL.
 	MinValidity time.Duration
 	// ReleaseTimeout bounds a release, retries included, whatever the caller's
 	// context says; 0 means [DefaultReleaseTimeout]. A release that lasts until
@@ -113,6 +126,9 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
 	}
 	r.Handovers = cmp.Or(r.Handovers, DefaultHandovers)
+	if r.NoRenewal {
+		r.Handovers = -1
+	}
 	r.MinValidity = cmp.Or(r.MinValidity, g.TTL/4)
 	r.ReleaseTimeout = cmp.Or(r.ReleaseTimeout, DefaultReleaseTimeout)
 	r.Hooks = r.Hooks.WithDefaults()

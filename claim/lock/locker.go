@@ -65,6 +65,10 @@ type locker struct {
 }
 
 func newLocker(b backend, g interlock.Guarantees, o *Options) (*locker, error) {
+	g, err := o.ownLease(g)
+	if err != nil {
+		return nil, err
+	}
 	options, err := o.resolve(g)
 	if err != nil {
 		return nil, err
@@ -258,7 +262,7 @@ func (l *locker) start(g *gate, p *place) {
 // row, or nobody waits any more. Repeating with the same owner converges, whatever became of the
 // requests whose answers were lost.
 func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, error) {
-	request := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p)}
+	request := l.requestOf(g, p)
 	for {
 		grant, err := l.request(ctx, p, request)
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {

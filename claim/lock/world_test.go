@@ -96,6 +96,7 @@ type faulty struct {
 	during        func() // is called before AcquireAll asks
 	releases      int
 	owners        []string
+	last          driver.Request
 	stopped       bool          // leases say that their time is over, whatever the timers
 	shorter       time.Duration // leases say that they have so much less
 	afterAcquired func()
@@ -106,7 +107,7 @@ var errReplyLost = &interlock.Error{Op: "test", Kind: interlock.Uncertain, Err: 
 func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	f.mu.Lock()
 	f.acquires++
-	f.owners = append(f.owners, r.Owner)
+	f.owners, f.last = append(f.owners, r.Owner), r
 	refuse, lose := f.refuse, f.loseAcquires > 0
 	if lose {
 		f.loseAcquires--

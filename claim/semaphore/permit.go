@@ -42,5 +42,9 @@ func (p *Permit) Remaining() time.Duration { return p.own.Remaining() }
 // Valid compares the clock on the spot.
 func (p *Permit) Valid() bool { return p.own.Valid() }
 
+// Renew renews the permit of a semaphore with lock.Options.NoRenewal; see
+// [lock.Claim.Renew].
+func (p *Permit) Renew(ctx context.Context) error { return p.own.Renew(ctx) }
+
 // Release gives the permit up; see [lock.Claim.Release].
 func (p *Permit) Release(ctx context.Context) error { return p.own.Release(ctx) }

@@ -34,6 +34,10 @@ func (r *ReadClaim) Remaining() time.Duration { return r.own.Remaining() }
 // not changed while it was read; ask after the last read.
 func (r *ReadClaim) Valid() bool { return r.own.Valid() }
 
+// Renew renews the share of a lock with lock.Options.NoRenewal; see
+// [lock.Claim.Renew].
+func (r *ReadClaim) Renew(ctx context.Context) error { return r.own.Renew(ctx) }
+
 // Release gives the share up; see [lock.Claim.Release].
 func (r *ReadClaim) Release(ctx context.Context) error { return r.own.Release(ctx) }
 

@@ -46,6 +46,8 @@ func runShapes(t *testing.T, b backend) {
 		{"Permits", testPermits, false},
 		{"DeadPermit", testDeadPermit, true},
 		{"AllNames", testAllNames, false},
+		{"Downgrade", testDowngrade, false},
+		{"WeightedPermits", testWeightedPermits, false},
 	} {
 		if b.slow && c.more {
 			continue
@@ -370,4 +372,38 @@ func countOf(stats, command string) int {
 	digits, _, _ := strings.Cut(rest, ",")
 	n, _ := strconv.Atoi(digits)
 	return n
+}
+
+// testDowngrade: others may read then, and nobody writes.
+func testDowngrade(t *testing.T, b backend) {
+	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
+	ctx := bounded(t)
+	w := must(here.shared.AcquireWrite(ctx, "downgrade"))(t)
+	r := must(w.Downgrade(ctx))(t)
+	if w.Valid() || !r.Valid() {
+		t.Errorf("the write claim is valid: %v, the read claim: %v", w.Valid(), r.Valid())
+	}
+	if _, err := there.shared.TryWrite(ctx, "downgrade"); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("another wants to write: %v", err)
+	}
+	release(t, must(there.shared.AcquireRead(ctx, "downgrade"))(t))
+	release(t, r)
+	release(t, must(there.shared.AcquireWrite(ctx, "downgrade"))(t))
+}
+
+// testWeightedPermits: all of them at once, or none.
+func testWeightedPermits(t *testing.T, b backend) {
+	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
+	ctx := bounded(t)
+	all := must(here.permits.AcquireN(ctx, "weighted", realPermits))(t)
+	if _, err := there.permits.TryAcquireN(ctx, "weighted", 1); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("one beyond all: %v", err)
+	}
+	release(t, all)
+	one := must(here.permits.AcquireN(ctx, "weighted", 1))(t)
+	if _, err := there.permits.TryAcquireN(ctx, "weighted", realPermits); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("all beside one: %v", err)
+	}
+	release(t, must(there.permits.AcquireN(ctx, "weighted", realPermits-1))(t)) // what was refused took none
+	release(t, one)
 }

@@ -34,6 +34,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"ReleaseAfterLossSparesTheNext", 0, testReleaseAfterLossSparesTheNext},
 		// Staying alive, and its end.
 		{"RenewalKeepsIt", 0, testRenewalKeepsIt},
+		{"LeaseOfItsOwn", 0, testLeaseOfItsOwn},
 		{"DeadlineStartsWithTheRequest", Servers | Delays | onPaths, testDeadlineStartsWithTheRequest},
 		{"CrashedHolder", 0, testCrashedHolder},
 		{"LossByDeletion", 0, testLossByDeletion},

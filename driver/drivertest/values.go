@@ -36,6 +36,9 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"ValuesContextAlreadyEnded", 0, testValuesContextAlreadyEnded},
 		{"LostReplyToPut", Servers | LostReplies | onPaths, testLostReplyToPut},
 		{"ValuesOverARestart", Servers, testValuesOverARestart},
+		// What portable types keep.
+		{"ValuesBesideALock", 0, testValuesBesideALock},
+		{"ValuesKeepASize", 0, testValuesKeepASize},
 		// What is seen.
 		{"WatchValueBegins", 0, testWatchValueBegins},
 		{"WatchValueSeesEqualTokens", 0, testWatchValueSeesEqualTokens},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -30,7 +31,8 @@ const requestTimeout = 5 * time.Second
 //
 // One Enter takes up to 63 writes: etcd allows 128 operations in a transaction
 // unless it is configured otherwise, and both of its branches name each write.
-// A key must not be written twice. What breaks these rules is Definite. Keys
+// A key must not be written twice. What breaks these rules is Definite. With
+// driver.Raise.Bypassed the reply has the values that were replaced. Keys
 // that begin with the fence's prefix and "interlock." are not written: a Bug.
 type Fence struct {
 	client *clientv3.Client
@@ -111,15 +113,16 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
-	reply, err := f.enter(rctx, r, operations(f.key(r.Resource), markValue(r.Token, r.Source, f.now()), writes))
+	reply, err := f.enter(rctx, r, operations(f.key(r.Resource), markValue(r.Token, r.Source, f.now()), writes, r.Bypassed != nil))
 	if err != nil {
 		return failed(rctx, op, r.Resource, err)
 	}
 	if reply.Succeeded {
-		return nil
+		return nil // nothing had entered before
 	}
 	inner := reply.Responses[0].GetResponseTxn()
 	if inner.Succeeded {
+		tellBypassed(r.Bypassed, inner.Responses)
 		return nil
 	}
 	kvs := inner.Responses[0].GetResponseRange().Kvs
@@ -146,16 +149,39 @@ func (f *Fence) enter(ctx context.Context, r driver.Raise, write []clientv3.Op) 
 		Commit()
 }
 
-func operations(mark, value string, writes []driver.Write) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpPut(mark, value)}
+// operations are the mark's and the data's; previous asks for what they replace.
+func operations(mark, value string, writes []driver.Write, previous bool) []clientv3.Op {
+	var options []clientv3.OpOption
+	if previous && len(writes) > 0 {
+		options = append(options, clientv3.WithPrevKV())
+	}
+	ops := []clientv3.Op{clientv3.OpPut(mark, value, options...)}
 	for _, w := range writes {
 		if w.Delete {
-			ops = append(ops, clientv3.OpDelete(w.Key))
+			ops = append(ops, clientv3.OpDelete(w.Key, options...))
 			continue
 		}
-		ops = append(ops, clientv3.OpPut(w.Key, string(w.Value)))
+		ops = append(ops, clientv3.OpPut(w.Key, string(w.Value), options...))
 	}
 	return ops
+}
+
+// tellBypassed compares the revisions of the values that were replaced with that of the
+// mark: a guarded write is of the mark's revision, or of one before it.
+func tellBypassed(tell func(key string), replies []*etcdserverpb.ResponseOp) {
+	if tell == nil || len(replies) < 2 {
+		return
+	}
+	entered := replies[0].GetResponsePut().GetPrevKv().GetModRevision()
+	for _, reply := range replies[1:] {
+		before := reply.GetResponsePut().GetPrevKv()
+		if deleted := reply.GetResponseDeleteRange().GetPrevKvs(); len(deleted) > 0 {
+			before = deleted[0]
+		}
+		if before.GetModRevision() > entered {
+			tell(string(before.GetKey()))
+		}
+	}
 }
 
 func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,5 +222,52 @@ func TestFenceMarkThatIsNone(t *testing.T) {
 	}
 	if _, err := f.Mark(t.Context(), "r"); interlock.Kind(err) != interlock.Definite {
 		t.Fatal(err)
+	}
+}
+
+// TestBypassingWritesAreReported: at the next guarded write of the key, unless the
+// resource was entered meanwhile.
+func TestBypassingWritesAreReported(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	f := NewFence(client, "bypass/")
+	token := interlock.Token(0)
+	enter := func(writes ...driver.Write) (bypassed []string) {
+		t.Helper()
+		token += 1 << 20
+		err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: token, Bypassed: func(key string) { bypassed = append(bypassed, key) }}, writes...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bypassed
+	}
+	past := func(keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			if _, err := client.Put(t.Context(), key, "past the guard"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	a, b, gone := driver.Write{Key: "a", Value: []byte("1")}, driver.Write{Key: "b", Value: []byte("1")}, driver.Write{Key: "a", Delete: true}
+	for _, step := range []struct {
+		past   []string
+		writes []driver.Write
+		want   string
+	}{
+		{past: []string{"a"}, writes: []driver.Write{a, b}}, // from before there was a guard
+		{writes: []driver.Write{a, b}},
+		{past: []string{"b"}, writes: []driver.Write{a, b}, want: "[b]"},
+		{past: []string{"a", "b"}, writes: []driver.Write{a, b}, want: "[a b]"},
+		{writes: []driver.Write{a, b}},
+		{past: []string{"a"}, writes: []driver.Write{gone}, want: "[a]"},
+		{writes: []driver.Write{gone}},
+		{past: []string{"b"}}, // this enters, and reads what came before
+		{writes: []driver.Write{b}},
+	} {
+		past(step.past...)
+		if got := enter(step.writes...); fmt.Sprint(got) != cmp.Or(step.want, "[]") {
+			t.Errorf("after writes of %v past the guard, %v are reported, want %v", step.past, got, step.want)
+		}
 	}
 }

@@ -65,6 +65,9 @@ func (s *Space) arriveAll(calls []*call, ttl time.Duration) ([]int64, error) {
 	if barrier != nil {
 		return nil, heldBy(now, barrier)
 	}
+	for _, c := range calls {
+		s.table.find(c.req.Name, c.req.Owner).expires = now.Add(c.req.Lease(ttl))
+	}
 	return counters, nil
 }
 

@@ -137,6 +137,8 @@ func (d *Driver) Guarantees() interlock.Guarantees {
 		TokensSurvive:     interlock.HolderPause | interlock.OperatorDelete | interlock.ServerClockJump,
 		ExclusionSurvives: interlock.ServerClockJump,
 		TTL:               d.ttl,
+		MinTTL:            time.Millisecond,
+		MaxTTL:            24 * time.Hour,
 		Blind:             d.ttl / 3,
 	}
 }
@@ -237,8 +239,12 @@ func (d *Driver) granted(c *call, sent boottime.Instant, counter int64) (driver.
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.lease == nil || !c.lease.Renew(sent, d.ttl) {
-		c.lease = boottime.NewLease(sent, d.ttl)
+	ttl := c.req.Lease(d.ttl)
+	if c.lease == nil || !c.lease.Renew(sent, ttl) {
+		c.lease = boottime.NewLease(sent, ttl)
+	}
+	if c.hasOwnTime() && c.req.Renew >= 0 {
+		time.AfterFunc(c.req.Every(d.ttl), func() { d.renewAlone(c) })
 	}
 	return driver.Grant{Lease: c.lease, Token: token}, nil
 }
@@ -264,19 +270,39 @@ func (d *Driver) renew() {
 	}
 	d.renewal.Reset(d.ttl / 3)
 	for owner, c := range d.calls {
-		d.renewOne(owner, c)
+		if c.lease == nil || !c.hasOwnTime() {
+			d.renewOne(owner, c)
+		}
 	}
+}
+
+// hasOwnTime tells a lease that is not renewed with all others.
+func (c *call) hasOwnTime() bool { return c.req.TTL != 0 || c.req.Renew != 0 }
+
+// renewAlone renews a lease that has a time of its own.
+func (d *Driver) renewAlone(c *call) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.calls[c.req.Owner] != c {
+		return
+	}
+	time.AfterFunc(c.req.Every(d.ttl), func() { d.renewAlone(c) })
+	d.renewOne(c.req.Owner, c)
 }
 
 // renewOne tells events with the driver locked, so that none comes after a
 // Release or Close.
 func (d *Driver) renewOne(owner string, c *call) {
 	sent := boottime.Now()
-	present := d.space.renew(c, d.ttl)
+	ttl := d.ttl
+	if c.lease != nil {
+		ttl = c.req.Lease(ttl)
+	}
+	present := d.space.renew(c, ttl)
 	switch e := c.req.Events; {
 	case c.lease == nil: // it waits, and Acquire looks after it
 	case present:
-		c.lease.Renew(sent, d.ttl)
+		c.lease.Renew(sent, ttl)
 		if e.Renewed != nil {
 			e.Renewed(boottime.Now().Sub(sent), nil)
 		}

@@ -24,6 +24,9 @@ func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.
 	who, effects := s.table.arrive(now, name, owner, now.Add(ttl))
 	s.tell(effects)
 	if who.counter > 0 {
+		who.expires = now.Add(c.req.Lease(ttl))
+	}
+	if who.counter > 0 {
 		return who.counter, place, nil
 	}
 	s.wakes[owner] = c.wake

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"slices"
@@ -42,13 +43,13 @@ func newKeeper(t *Table) *keeper {
 // add begins to keep the lease that was asked for at sent, and was granted.
 func (k *keeper) add(r driver.Request, sent boottime.Instant) (*boottime.Lease, error) {
 	ttl := k.table.options.TTL
-	l := boottime.NewLease(sent, ttl)
+	l := boottime.NewLease(sent, r.Lease(ttl))
 	if l.Remaining() <= 0 {
 		return nil, problem("acquire", r.Name, interlock.Uncertain, interlock.ErrExpired)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[r.Owner] = &kept{Request: r, lease: l, due: sent.Add(ttl / 3)}
+	k.held[r.Owner] = &kept{Request: r, lease: l, due: sent.Add(r.Every(ttl))}
 	signal(k.wake)
 	return l, nil
 }
@@ -80,8 +81,10 @@ func (k *keeper) run() {
 		case <-k.wake:
 		case <-timer.C:
 		}
-		for chunk := range slices.Chunk(k.due(boottime.Now()), batchSize) {
-			k.renew(chunk)
+		for due := k.due(boottime.Now()); len(due) > 0; {
+			n := k.alike(due)
+			k.renew(due[:n])
+			due = due[n:]
 		}
 		k.sweep(boottime.Now())
 		timer.Reset(max(time.Millisecond, k.next().Sub(boottime.Now())))
@@ -110,15 +113,24 @@ func (k *keeper) due(now boottime.Instant) (due []*kept) {
 			continue
 		}
 		urgent = urgent || h.due <= now
-		if h.due <= now.Add(k.table.options.TTL/12) {
+		if h.due <= now.Add(h.Every(k.table.options.TTL)/4) {
 			due = append(due, h)
 		}
 	}
 	if !urgent {
 		return nil
 	}
-	slices.SortFunc(due, func(a, b *kept) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(due, func(a, b *kept) int { return cmp.Or(cmp.Compare(a.TTL, b.TTL), strings.Compare(a.Name, b.Name)) })
 	return due
+}
+
+// alike is how many of the first ones one statement renews: they have one TTL.
+func (k *keeper) alike(due []*kept) int {
+	n := slices.IndexFunc(due, func(h *kept) bool { return h.TTL != due[0].TTL })
+	if n < 0 {
+		n = len(due)
+	}
+	return min(n, batchSize)
 }
 
 // Rows are found by their names, which have the index; an owner has one name.
@@ -146,7 +158,7 @@ func (k *keeper) renew(chunk []*kept) {
 	gone := make(chan map[string]bool, 1) // the statement may outlast this call
 	sent := boottime.Now()
 	err := t.run(ctx, "renew", "", "", func(ctx context.Context) error {
-		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{t.options.TTL.Microseconds()}, which...)...)
+		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{chunk[0].Lease(t.options.TTL).Microseconds()}, which...)...)
 		if err != nil {
 			return err
 		}
@@ -189,14 +201,14 @@ func (k *keeper) settle(chunk []*kept, sent boottime.Instant, lost map[string]bo
 		switch {
 		case k.held[h.Owner] != h: // released, or asked for again
 		case err != nil:
-			h.due = now.Add(min(time.Second, ttl/10))
+			h.due = now.Add(min(time.Second, h.Lease(ttl)/10))
 			h.tellRenewed(now.Sub(sent), err)
 		case lost[h.Owner]:
 			delete(k.held, h.Owner)
 			h.tellLost()
 		default:
-			h.lease.Renew(sent, ttl)
-			h.due = sent.Add(ttl / 3)
+			h.lease.Renew(sent, h.Lease(ttl))
+			h.due = sent.Add(h.Every(ttl))
 			h.tellRenewed(now.Sub(sent), nil)
 		}
 	}

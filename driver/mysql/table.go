@@ -129,7 +129,7 @@ func tableGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
 			interlock.ServerClockJump | interlock.OperatorDelete,
 		ExclusionSurvives: interlock.Partition,
-		TTL:               ttl, Blind: ttl,
+		TTL:               ttl, Blind: ttl, MinTTL: MinTTL, MaxTTL: MaxTTL,
 	}
 	if f.durable {
 		g.TokensSurvive |= interlock.ServerCrash
@@ -244,7 +244,7 @@ func (t *Table) try(ctx context.Context, r driver.Request) (sent boottime.Instan
 	err = t.run(ctx, "acquire", r.Name, r.Owner, func(ctx context.Context) error {
 		var now result
 		now.sent = boottime.Now()
-		err := one(ctx, t.db, t.options.sql(lockRow), []any{[]byte(r.Name), []byte(r.Owner), t.options.TTL.Microseconds()},
+		err := one(ctx, t.db, t.options.sql(lockRow), []any{[]byte(r.Name), []byte(r.Owner), r.Lease(t.options.TTL).Microseconds()},
 			&now.owner, &now.counter, &now.since, &now.left)
 		results <- now
 		return err

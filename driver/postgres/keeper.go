@@ -37,13 +37,13 @@ func newKeeper(t *Table) *keeper {
 
 // add starts to keep the lease that was asked for at sent, and was granted.
 func (k *keeper) add(r driver.Request, sent boottime.Instant) (*boottime.Lease, error) {
-	l := boottime.NewLease(sent, k.table.ttl)
+	l := boottime.NewLease(sent, r.Lease(k.table.ttl))
 	if l.Remaining() <= 0 {
 		return nil, problem("acquire", r.Name, interlock.Uncertain, interlock.ErrExpired)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[r.Owner] = &holding{request: r, lease: l, due: sent.Add(k.table.ttl / 3)}
+	k.held[r.Owner] = &holding{request: r, lease: l, due: sent.Add(r.Every(k.table.ttl))}
 	signal(k.wake)
 	return l, nil
 }
@@ -93,7 +93,7 @@ func (k *keeper) next() boottime.Instant {
 
 // due takes what is to be renewed now, and what soon would be. Leases whose
 // time is over are dropped. If nothing is due now, nothing is taken.
-func (k *keeper) due(now boottime.Instant) (names, owners []string, taken map[string]*holding) {
+func (k *keeper) due(now boottime.Instant) (names, owners []string, ttls []int64, taken map[string]*holding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	taken = map[string]*holding{}
@@ -104,21 +104,22 @@ func (k *keeper) due(now boottime.Instant) (names, owners []string, taken map[st
 			continue
 		}
 		urgent = urgent || h.due <= now
-		if h.due <= now.Add(k.table.ttl/12) {
+		if h.due <= now.Add(h.request.Every(k.table.ttl)/4) {
 			names, owners = append(names, h.request.Name), append(owners, owner)
+			ttls = append(ttls, h.request.Lease(k.table.ttl).Milliseconds())
 			taken[owner] = h
 		}
 	}
 	if !urgent {
-		return nil, nil, nil
+		return nil, nil, nil, nil
 	}
-	return names, owners, taken
+	return names, owners, ttls, taken
 }
 
 // renew extends all leases that are due, in one statement.
 func (k *keeper) renew() {
 	t := k.table
-	names, owners, taken := k.due(boottime.Now())
+	names, owners, ttls, taken := k.due(boottime.Now())
 	if len(names) == 0 {
 		return
 	}
@@ -131,7 +132,7 @@ func (k *keeper) renew() {
 		err := rows.Scan(&owner)
 		ours[owner] = true
 		return err
-	}, keepRows, names, owners, t.ttl.Milliseconds())
+	}, keepRows, names, owners, ttls)
 	k.settle(taken, sent, ours, err)
 }
 
@@ -148,11 +149,11 @@ func (k *keeper) settle(taken map[string]*holding, sent boottime.Instant, ours m
 		switch {
 		case k.held[owner] != h: // released, or asked for again
 		case err != nil:
-			h.due = now.Add(min(time.Second, k.table.ttl/10))
+			h.due = now.Add(min(time.Second, h.request.Lease(k.table.ttl)/10))
 			h.tellRenewed(now.Sub(sent), err)
 		case ours[owner]:
-			h.lease.Renew(sent, k.table.ttl)
-			h.due = sent.Add(k.table.ttl / 3)
+			h.lease.Renew(sent, h.request.Lease(k.table.ttl))
+			h.due = sent.Add(h.request.Every(k.table.ttl))
 			h.tellRenewed(now.Sub(sent), nil)
 		default:
 			delete(k.held, owner)

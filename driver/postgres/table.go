@@ -155,7 +155,7 @@ func tableGuarantees(f facts, pushed bool, ttl time.Duration) interlock.Guarante
 		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
 			interlock.ServerClockJump | interlock.OperatorDelete,
 		ExclusionSurvives: interlock.Partition,
-		TTL:               ttl, Blind: ttl,
+		TTL:               ttl, Blind: ttl, MinTTL: MinTTL, MaxTTL: MaxTTL,
 	}
 	if pushed {
 		g.Wait = interlock.Push

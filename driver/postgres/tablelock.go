@@ -48,9 +48,9 @@ const freeRow = `with freed as (
 )
 select set_config('synchronous_commit', 'off', true), (select pg_notify('{ns}_free', name) is null from freed where awaited)`
 
-// keepRows: names, owners, TTL in ms.
-const keepRows = `update {ns}_lease l set expires = clock_timestamp() + $3::bigint * interval '1 ms'
-from unnest($1::text[], $2::text[]) as h (name, owner)
+// keepRows: names, owners, TTLs in ms.
+const keepRows = `update {ns}_lease l set expires = clock_timestamp() + h.ttl * interval '1 ms'
+from unnest($1::text[], $2::text[], $3::bigint[]) as h (name, owner, ttl)
 where l.name = h.name and l.owner = h.owner and l.expires > clock_timestamp() returning l.owner`
 
 // sweepSize is how many rows one sweep removes at most.
@@ -114,7 +114,7 @@ func (t *Table) try(ctx context.Context, r driver.Request) (grant driver.Grant, 
 		err := rows.Scan(&counter, &now.owner, &now.since, &now.until, &left)
 		now.left = time.Duration(left) * time.Millisecond
 		return err
-	}, lockRow, r.Name, r.Owner, t.ttl.Milliseconds(), wait)
+	}, lockRow, r.Name, r.Owner, r.Lease(t.ttl).Milliseconds(), wait)
 	switch {
 	case err != nil:
 		return driver.Grant{}, nil, err

@@ -88,10 +88,10 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 
 // contention makes the arguments of one contending request.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{args: []string{mode, milliseconds(d.ttl), milliseconds(aliveFor), d.pushes.channel}}
+	b := batch{args: []string{mode, milliseconds(aliveFor), d.pushes.channel}}
 	for _, w := range chunk {
 		b.keys = append(b.keys, w.keys.all()...)
-		b.args = append(b.args, w.request.Owner)
+		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
 	}
 	return b
 }

@@ -39,10 +39,10 @@ func (h *holding) lock() string { return h.keys[0] }
 func renewals(parts [][]*holding, ttl time.Duration) []batch {
 	var batches []batch
 	for _, part := range parts {
-		b := batch{args: []string{milliseconds(ttl)}}
+		var b batch
 		for _, h := range part {
 			b.keys = append(b.keys, h.keys...)
-			b.args = append(b.args, h.request.Owner)
+			b.args = append(b.args, h.request.Owner, milliseconds(h.request.Lease(ttl)))
 		}
 		batches = append(batches, b)
 	}

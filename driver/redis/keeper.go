@@ -51,11 +51,11 @@ func newKeeper(extend extender, ttl time.Duration) *keeper {
 
 // add starts to keep the lease that was asked for at sent, and was granted.
 func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*boottime.Lease, error) {
-	l := boottime.NewLease(sent, k.ttl)
+	l := boottime.NewLease(sent, r.Lease(k.ttl))
 	if l.Remaining() <= 0 {
 		return nil, uncertain(request{op: "acquire", name: r.Name}, interlock.ErrExpired)
 	}
-	h := &holding{request: r, keys: keys, lease: l, due: sent.Add(k.ttl / 3)}
+	h := &holding{request: r, keys: keys, lease: l, due: sent.Add(r.Every(k.ttl))}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.held[r.Owner] = h
@@ -132,7 +132,7 @@ func (k *keeper) due(now boottime.Instant) []*holding {
 		switch {
 		case h.lease.RemainingAt(now) <= 0:
 			delete(k.held, owner)
-		case h.due <= now.Add(k.ttl/12):
+		case h.due <= now.Add(h.request.Every(k.ttl)/4):
 			due = append(due, h)
 		}
 	}
@@ -162,11 +162,11 @@ func (k *keeper) renew(ctx context.Context) {
 func (k *keeper) settle(h *holding, sent boottime.Instant, took time.Duration, e extension) {
 	switch {
 	case e.err != nil:
-		k.postpone(h, boottime.Now().Add(k.retry))
+		k.postpone(h, boottime.Now().Add(min(k.retry, h.request.Lease(k.ttl)/10)))
 		h.tellRenewed(took, e.err)
 	case e.ours:
-		h.lease.Renew(sent, k.ttl)
-		k.postpone(h, sent.Add(k.ttl/3))
+		h.lease.Renew(sent, h.request.Lease(k.ttl))
+		k.postpone(h, sent.Add(h.request.Every(k.ttl)))
 		h.tellRenewed(took, nil)
 	default:
 		k.lose(h)

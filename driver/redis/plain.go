@@ -92,7 +92,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 func (p *Plain) try(ctx context.Context, r driver.Request, lock string) (reply, error) {
 	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
 	m, err := p.conn.eval(ctx, asked, plainAcquireScript,
-		batch{keys: []string{lock}, args: []string{r.Owner, milliseconds(p.ttl)}})
+		batch{keys: []string{lock}, args: []string{r.Owner, milliseconds(r.Lease(p.ttl))}})
 	if err != nil {
 		return reply{}, err
 	}

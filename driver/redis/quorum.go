@@ -139,7 +139,7 @@ func quorumGuarantees(known []facts, o QuorumOptions) interlock.Guarantees {
 		g.Assumes = max(g.Assumes, one.Assumes)
 		g.ExclusionSurvives &= one.ExclusionSurvives | interlock.ServerCrash
 	}
-	g.Driver = "redis quorum"
+	g.Driver, g.MinTTL, g.MaxTTL = "redis quorum", 0, 0
 	if o.RestartDelay > 0 {
 		g.ExclusionSurvives |= interlock.ServerCrash
 	}

@@ -161,7 +161,7 @@ func plainGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 		Liveness: interlock.ServerTTL, Clock: interlock.ServerClock,
 		Order: interlock.Barging, Wait: interlock.Poll,
 		CrossProcess: true, ExclusionSurvives: interlock.Partition,
-		TTL: ttl, Blind: ttl, Assumes: f.assumes,
+		TTL: ttl, Blind: ttl, MinTTL: MinTTL, MaxTTL: MaxTTL, Assumes: f.assumes,
 	}
 	if f.durable {
 		g.ExclusionSurvives |= interlock.ServerCrash

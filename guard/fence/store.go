@@ -6,6 +6,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // Store guards data in a key-value store that keeps the marks too. It protects
@@ -13,11 +14,27 @@ import (
 // all writers of those keys enter the same resource: what is read may change
 // between the read and the next Enter, which then is refused.
 //
+// Where the store keeps revisions of its keys, as etcd does, a guarded write that
+// replaces a value which was written without the guard is reported to
+// [observe.Fence]. That finds what comes between an Enter and the next write of
+// the same key under the same resource; it does not find a deletion, nor a write before
+// an Enter without writes. Redis and SQL databases keep no such revisions: there it is
+// for grants and privileges to keep other writers out.
+//
 // It is safe for concurrent use if its driver is. It retries nothing.
-type Store struct{ fence driver.Fence }
+type Store struct {
+	fence driver.Fence
+	hooks *observe.Fence
+}
 
-// NewStore guards by f, which a driver package provides.
-func NewStore(f driver.Fence) *Store { return &Store{fence: f} }
+// NewStore guards by f, which a driver package provides. It logs writes that bypass
+// the guard; see [Store.WithHooks].
+func NewStore(f driver.Fence) *Store { return (&Store{fence: f}).WithHooks(nil) }
+
+// WithHooks returns a Store on the same driver that reports to h; nil logs.
+func (s *Store) WithHooks(h *observe.Fence) *Store {
+	return &Store{fence: s.fence, hooks: h.WithDefaults()}
+}
 
 // Enter raises the mark of resource to the token of c and applies writes, both
 // or neither, in one atomic step. Without writes it only enters: do that before
@@ -44,7 +61,9 @@ func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, s
 	if !c.Valid() {
 		return over(c, resource, nil)
 	}
-	raise := driver.Raise{Resource: resource, Token: c.Token(), Source: c.Owner(), Strict: strict}
+	raise := driver.Raise{Resource: resource, Token: c.Token(), Source: c.Owner(), Strict: strict, Bypassed: func(key string) {
+		s.hooks.Bypassed(observe.FenceBypassed{Resource: resource, Key: key, Owner: c.Owner(), Token: c.Token()})
+	}}
 	return s.fence.Enter(ctx, raise, writes...)
 }
 

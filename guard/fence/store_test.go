@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 func TestStoreOnRedis(t *testing.T) {
@@ -132,4 +134,27 @@ func TestStoreOrdersClaims(t *testing.T) {
 	next := grant(claims+1, bound)
 	ok(t, store.EnterOnce(t.Context(), next, "r"))
 	wantStale(t, store.EnterOnce(t.Context(), next, "r"), next.token, next.token)
+}
+
+// bypassed is a store that finds each key that is written bypassed.
+type bypassed struct{ driver.Fence }
+
+func (b bypassed) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
+	for _, w := range writes {
+		r.Bypassed(w.Key)
+	}
+	return b.Fence.Enter(ctx, r, writes...)
+}
+
+func TestBypassingWritesAreCounted(t *testing.T) {
+	var told []observe.FenceBypassed
+	store := fence.NewStore(bypassed{memory.NewSpace().Fence()}).WithHooks(&observe.Fence{
+		Bypassed: func(e observe.FenceBypassed) { told = append(told, e) }})
+	c := grant(2, bound)
+	ok(t, store.Enter(t.Context(), c, "r"))
+	ok(t, store.Enter(t.Context(), c, "r", driver.Write{Key: "k"}))
+	want := observe.FenceBypassed{Resource: "r", Key: "k", Owner: c.Owner(), Token: c.Token()}
+	if len(told) != 1 || told[0] != want {
+		t.Errorf("told %+v, want %+v", told, want)
+	}
 }

@@ -1,4 +1,4 @@
--- KEYS: seven for each name. ARGV: mode, ttl, alive, channel, then an owner for each name.
+-- KEYS: seven for each name. ARGV: mode, alive, channel, then owner and ttl for each name.
 -- enqueue  takes the lock, or a place in the queue
 -- nowait   takes the lock, or nothing
 -- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
@@ -6,7 +6,10 @@
 -- together takes all locks as nowait does, or nothing
 -- The answer is a reply for each name; that of together is the number of the name
 -- that is in the way, or 0, and then its reply, or those of all.
-local mode, ttl, alive, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local mode, alive, channel = ARGV[1], ARGV[2], ARGV[3]
+local ttl -- of the name that is looked at
+
+local function owner_of(i) return ARGV[2 * i + 2] end
 
 local function stay(k, owner, since)
   redis.call('HSET', k.wait, owner, text(now + alive) .. ' ' .. since .. ' ' .. channel)
@@ -77,7 +80,8 @@ end
 -- One name whose keys are not what they should be must not fail the others.
 local function one(i)
   local k = keys_of(i)
-  local ok, reply = pcall(contend, k, ARGV[i + 4])
+  ttl = ARGV[2 * i + 3]
+  local ok, reply = pcall(contend, k, owner_of(i))
   tell_watchers(k)
   if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
   return reply
@@ -86,7 +90,7 @@ end
 -- barred is whether somebody else holds or awaits the lock. Keys that are not what
 -- they should be bar it, too.
 local function barred(i)
-  local k, owner = keys_of(i), ARGV[i + 4]
+  local k, owner = keys_of(i), owner_of(i)
   local holder = redis.call('GET', k.lock)
   local first = holder or first_waiter(k)
   tell_watchers(k)
@@ -95,7 +99,7 @@ end
 
 -- give_back is the way out of a step that could not be finished.
 local function give_back(i)
-  local k, owner = keys_of(i), ARGV[i + 4]
+  local k, owner = keys_of(i), owner_of(i)
   if redis.pcall('GET', k.lock) ~= owner then return end
   redis.call('DEL', k.lock, k.hold)
   touched[k.lock] = true
@@ -122,7 +126,7 @@ local function together(n)
   return { obstacle, reply }
 end
 
-local names = #ARGV - 4
+local names = (#ARGV - 3) / 2
 if mode == 'together' then
   mode = 'nowait'
   return together(names)

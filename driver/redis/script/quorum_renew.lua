@@ -1,15 +1,15 @@
--- KEYS: a lock for each owner. ARGV: ttl, owners. Returns for each owner 1 if it
+-- KEYS: a lock for each owner. ARGV: owner and ttl of each. Returns for each owner 1 if it
 -- held the lock, 2 if nobody did and it does now, 0 if somebody else does; then for
 -- how many seconds the server has been up.
 local replies = {}
 for i, lock in ipairs(KEYS) do
-  local owner, holder = ARGV[i + 1], redis.pcall('GET', lock)
+  local owner, ttl, holder = ARGV[2 * i - 1], ARGV[2 * i], redis.pcall('GET', lock)
   replies[i] = 0
   if holder == owner then
-    redis.call('PEXPIRE', lock, ARGV[1])
+    redis.call('PEXPIRE', lock, ttl)
     replies[i] = 1
   elseif not holder then
-    redis.call('SET', lock, owner, 'PX', ARGV[1])
+    redis.call('SET', lock, owner, 'PX', ttl)
     replies[i] = 2
   end
 end

@@ -33,12 +33,14 @@ type waitFlags struct {
 	noWait  bool
 	forever bool // neither was given
 	ttl     time.Duration
+	noRenew bool
 }
 
 func (w *waitFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock, and for a backend that does not answer; 0 does not wait (default: for ever, and --timeout)")
 	f.BoolVar(&w.noWait, "no-wait", false, "do not wait at all")
 	f.DurationVar(&w.ttl, "ttl", 30*time.Second, "how long the lock outlives us if we vanish; renewed every third of it")
+	f.BoolVar(&w.noRenew, "no-renew", false, "do not renew the lock: it is lost when --ttl is over")
 }
 
 func (w *waitFlags) check(f *pflag.FlagSet) error {
@@ -174,12 +176,13 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 	notice := &notice{app: g.app, inspector: g.driver, name: name}
 	g.locks, err = lock.NewFenced(g.driver, &lock.Options{
 		Wait:           w.wait,
+		NoRenewal:      w.noRenew,
 		Require:        interlock.Requirements{CrossProcess: true},
 		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL nothing is left to be released
 		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: notice.place, RequestFailed: g.app.retried},
 	})
 	if err != nil {
-		return err
+		return w.refused(err)
 	}
 	begun := time.Now()
 	if w.noWait {
@@ -195,6 +198,15 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 	if s := bySignal(ctx); err == nil && s != nil { // it came while the grant was under way
 		g.release()
 		return s
+	}
+	return err
+}
+
+// refused names the flag if a driver cannot do what it asks for.
+func (w waitFlags) refused(err error) error {
+	var unmet *interlock.UnmetError
+	if w.noRenew && errors.As(err, &unmet) {
+		return usage("--no-renew is impossible: %w", err)
 	}
 	return err
 }

@@ -28,6 +28,7 @@ func CellsOf(found, set interlock.Guarantees, can Abilities) Cells {
 		"wait":          found.Wait.String(),
 		"liveness":      found.Liveness.String() + ", " + found.Clock.String(),
 		"blind":         round(found.Blind),
+		"ttl":           either(found.MaxTTL > 0, set.MaxTTL > 0),
 	}
 	for f := interlock.HolderPause; f <= interlock.OperatorDelete; f <<= 1 {
 		id := strings.ReplaceAll(f.String(), " ", "-")
