@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock/claim/own/owntest"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/driver/zookeeper"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -50,6 +54,29 @@ func TestMoveTimes(t *testing.T) {
 					t.Fatal(err)
 				}
 				return d, postgres.NewValues(pool, "layouts"), pool.Close
+			}
+		},
+		"zookeeper": func(t *testing.T) owntest.Opening {
+			server := testbed.ZooKeeper(t)
+			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
+				d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{server.Addr()}, TTL: ttl})
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl, nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for e := range events {
+					if e.State == zk.StateHasSession {
+						break
+					}
+				}
+				return d, zookeeper.NewValues(conn, ""), func() {
+					conn.Close()
+					for range events {
+					}
+				}
 			}
 		},
 	} {

@@ -210,3 +210,37 @@ func TestCostOfShapes(t *testing.T) {
 		}
 	}
 }
+
+// TestDowngradeAndWeightedPermits over two processes.
+func TestDowngradeAndWeightedPermits(t *testing.T) {
+	t.Parallel()
+	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
+	here, there := newShapes(t, p, fence), newShapes(t, p, fence)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	check := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Fatalf("%s: %v, want %v", what, err, want)
+		}
+	}
+	w, err := here.shared.AcquireWrite(ctx, "n")
+	check("write", err, nil)
+	r, err := w.Downgrade(ctx)
+	check("downgrade", err, nil)
+	_, err = there.shared.TryWrite(ctx, "n")
+	check("a writer beside one that reads now", err, interlock.ErrHeld)
+	other, err := there.shared.AcquireRead(ctx, "n")
+	check("another reader", err, nil)
+	check("release", errors.Join(other.Release(ctx), r.Release(ctx)), nil)
+
+	one, err := here.permits.AcquireN(ctx, "n", 1)
+	check("one permit", err, nil)
+	_, err = there.permits.TryAcquireN(ctx, "n", 2)
+	check("both permits while one is out", err, interlock.ErrHeld)
+	check("release", one.Release(ctx), nil)
+	both, err := there.permits.AcquireN(ctx, "n", 2)
+	check("both permits", err, nil)
+	check("release", both.Release(ctx), nil)
+}

@@ -61,8 +61,16 @@ func testReadersAndAWriter(s *scene) {
 	if r, err := locks[1].TryRead(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
 		s.Fatalf("a reader beside a writer: %v, %v", r, err)
 	}
-	s.giveBack(writer, nil)
+	reader, err := writer.Downgrade(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
 	s.giveBack(locks[1].AcquireRead(s.Context(), "n"))
+	if c, err := locks[1].TryWrite(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("a writer beside one that reads now: %v, %v", c, err)
+	}
+	s.giveBack(reader, nil)
+	s.giveBack(locks[1].AcquireWrite(s.Context(), "n"))
 }
 
 // testPermits: as many are out at once as there are, over two processes, and no
@@ -92,7 +100,11 @@ func testPermits(s *scene) {
 	}
 	s.giveBack(one, nil)
 	s.giveBack(permits[1].Acquire(s.Context(), "n"))
+	if c, err := permits[0].TryAcquireN(s.Context(), "n", 2); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("both permits while one is out: %v, %v", c, err)
+	}
 	s.giveBack(two, nil)
+	s.giveBack(permits[0].AcquireN(s.Context(), "n", 2))
 }
 
 // testSeveralNames that two processes ask for in opposite orders: neither waits for

@@ -1,0 +1,46 @@
+package semaphore_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/semaphore"
+)
+
+// TestPermitsWithoutRenewal end after their TTL, unless they are renewed by hand. One who
+// waits outlasts the lease of its place.
+func TestPermitsWithoutRenewal(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const own = ttl / 2
+		o := &semaphore.Options{Lock: &lock.Options{TTL: own, NoRenewal: true}}
+		here, _ := b.process(1, o)
+		there, _ := b.process(1, o)
+		p := b.acquire(here)
+		told := b.waits(there)
+		for range 6 {
+			time.Sleep(own * 2 / 3)
+			if err := p.Renew(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+		select {
+		case <-told:
+			b.Fatal("a permit was given out twice")
+		default:
+		}
+		next := <-told
+		if p.Valid() || next.Claim().Token() <= p.Claim().Token() {
+			b.Errorf("the former permit is valid: %v; token %d after %d", p.Valid(), next.Claim().Token(), p.Claim().Token())
+		}
+		if err := p.Renew(b.Context()); !errors.Is(err, interlock.ErrExpired) {
+			b.Errorf("renewed after its end: %v", err)
+		}
+		b.release(next)
+		b.release(p)
+		synctest.Wait()
+	})
+}
