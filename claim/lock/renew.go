@@ -70,7 +70,7 @@ func (h *hold) renew(ctx context.Context) error {
 	request.NoWait = true
 	for failed := 1; ; failed++ {
 		grant, err := l.backend.acquire(bounded, request)
-		if err != nil && worthRepeating(err) && l.pause(bounded, failed) {
+		if err != nil && worthRepeating(err) && l.pause(bounded, retries, failed) {
 			continue
 		}
 		return h.renewed(grant, err)
