@@ -1,57 +1,92 @@
-package tcc_test
+package tcc
 
 import (
-	"context"
+	"fmt"
 	"testing"
-	"time"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
-	"github.com/interlock-dev/interlock/txn/branch"
-	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// testStopped: a process that is stopped within Confirmed keeps the next confirmation
-// waiting for no longer than Holds.Idle, and commits nothing when it wakes up.
-func testStopped(t *testing.T, openDB func(testing.TB) *databases.DB) {
-	const bound = 20 * time.Second
-	in := open(t, openDB(t), "room")
-	in.DB.Exec(t, `create table booking (id varchar(100))`)
-	stopped, wake := make(chan struct{}, 1), make(chan struct{})
-	former, next := in.holds(), in.holds()
-	next.DB = in.DB.Again(t)
-	book := func(ctx context.Context, tx driver.SQL, _ tcc.Want) error {
-		_, err := tx.Exec(ctx, `insert into booking values ('1')`)
-		return err
-	}
-	next.Confirmed = book
-	former.Idle, former.Confirmed = time.Second, func(ctx context.Context, tx driver.SQL, w tcc.Want) error {
-		err := book(ctx, tx, w)
-		stopped <- struct{}{}
-		<-wake
-		return err
-	}
-	confirm := func(h tcc.Holds[driver.SQL]) func() error {
-		return func() error {
-			return in.do(context.Background(), h.Take(), "1", branch.Confirm, tcc.Want{}, time.Time{})
+// TestStoppedAnywhere: a process that is stopped at any point until another one has
+// brought the transaction to its end, or has freed what was held, appends nothing when it
+// wakes up, and changes nothing: neither if it still takes its claim for valid, nor if it
+// sees that this is over.
+func TestStoppedAnywhere(t *testing.T) {
+	for name, p := range plots {
+		for _, again := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, run again %v", name, again), func(t *testing.T) {
+				t.Parallel()
+				all := p.points
+				if all < 0 {
+					bubble(t, func(t *testing.T) { all = p.scene().life(t, 1, 0, true) })
+				}
+				ended := 0
+				for point := 1; point <= all; point++ {
+					for _, expired := range []bool{false, true} {
+						if testbed.Race && expired == (point%2 == 0) {
+							continue // half of them without the race detector only
+						}
+						bubble(t, func(t *testing.T) {
+							if p.stopped(t, point, again, expired) {
+								ended++
+							}
+						})
+						if t.Failed() {
+							t.Fatalf("stopped at %d of %d, sees that its claim is over: %v", point, all, expired)
+						}
+					}
+				}
+				if ended < all && !testbed.Race { // nobody had decided, and nobody did, before the first try
+					t.Errorf("of %d that woke up, %d were behind a decision", 2*all, ended)
+				}
+			})
 		}
 	}
-	ok(t, in.do(t.Context(), next.Take(), "1", branch.Try, tcc.Want{Item: "room", N: 2}, time.Now().Add(time.Hour)))
-	late := testbed.Later(t, bound, confirm(former))
+}
+
+// stopped stops a process at a point, and reports whether another one has decided then.
+func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided bool) {
+	s, at, former, done := p.scene(), stopAt(point), grant(1), make(chan struct{})
+	go func() { defer close(done); s.live(t, former, at, true) }()
 	select {
-	case <-stopped:
-	case <-time.After(bound):
-		t.Fatal("Confirmed does not run")
+	case <-at.reached:
+	case <-done: // it has passed fewer points this time
+		return true
 	}
-	err := testbed.Later(t, bound, confirm(next))
-	failed := err()
-	close(wake)
-	ok(t, failed)
-	if late() == nil {
-		t.Error("the stopped process has committed")
+	s.life(t, 2, 0, again)
+	records, states := history(t, s.store), s.states()
+	decided = len(records) > 0
+	former.expired.Store(expired)
+	close(at.wake)
+	s.life(t, 9, 0, false) // if nobody has decided, it still may
+	<-done
+	if decided {
+		same(t, "records", history(t, s.store), records...)
+		for i, is := range s.states() {
+			if is != states[i] && is != "" { // what an heir did not know of is free after its time
+				t.Errorf("%s was %q, and is %q", s.venues[i].name, states[i], is)
+			}
+		}
 	}
-	if n := databases.One[int64](t, in.DB, `select count(*) from booking`); n != 1 {
-		t.Errorf("%d bookings", n)
+	s.check(t)
+	return decided
+}
+
+// states are what is held or confirmed at each venue; all else is nothing.
+func (s *scene) states() (all []string) {
+	for _, v := range s.venues {
+		is := v.state("1")
+		if is != "held" && is != "confirmed" {
+			is = ""
+		}
+		all = append(all, is)
 	}
+	return all
+}
+
+// history are the records of the transaction, as kind:step.
+func history(t *testing.T, store *memory.Journal) []string {
+	t.Helper()
+	return (&watched{Journal: store}).records(t, "1")
 }
