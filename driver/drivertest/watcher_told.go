@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -109,10 +110,12 @@ func testWatchKeepsToItsPrefix(s *scene) {
 	}
 }
 
-// testWatchedNamesAreData: hints give each name as its user wrote it.
+// testWatchedNamesAreData: hints give each name as its user wrote it. All are held, and
+// watched, at the same time: drivers that poll need not be waited for again with each.
 func testWatchedNamesAreData(s *scene) {
 	d := s.open()
 	all := s.watchNames(d, "")
+	held, watches := map[string]*contender{}, map[string]*watch{}
 	for _, name := range oddNames {
 		c := s.contender(d, name)
 		c.req.NoWait = true
@@ -121,11 +124,18 @@ func testWatchedNamesAreData(s *scene) {
 		} else if err != nil {
 			s.Fatalf("name %q: %v", name, err)
 		}
-		all.await("a grant of an odd name", exactly(name))
-		one := s.watchNames(d, name)
+		held[name] = c
+	}
+	for name := range held {
+		s.eventually("a grant of an odd name", patience, func() bool { return slices.ContainsFunc(all.all()[1:], exactly(name)) })
+		watches[name] = s.watchNames(d, name)
+	}
+	for _, c := range held {
 		c.release()
-		one.await("a release of an odd name", exactly(name))
-		one.end(nil)
+	}
+	for name, w := range watches {
+		w.await("a release of an odd name", exactly(name))
+		w.end(nil)
 	}
 	known := map[string]bool{"": true}
 	for _, name := range oddNames {
