@@ -15,6 +15,7 @@ import (
 // server gives up by itself is known to be undone; what ended because somebody asked
 // for it is not.
 func TestAnswersToCommit(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	d := open(t, server.URL())
 	d.do(t, "create table answered (k int)")
@@ -80,6 +81,7 @@ func held(t *testing.T, d database, x tx, during string) error {
 
 // TestCommitOnAServerThatBecameReadOnly is refused, and nothing is committed.
 func TestCommitOnAServerThatBecameReadOnly(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	admin := open(t, server.URL())
 	admin.do(t, "create table refused (k int)", "create user clerk identified by 'x'", "grant all on test.* to clerk")

@@ -27,6 +27,7 @@ var sweptRows = map[string]struct{ table, old string }{
 // TestReadsLeaveNothing: each reader takes a lock of its own name, and its row is removed,
 // by one transaction for 500; what is held, and what was used just now, stays.
 func TestReadsLeaveNothing(t *testing.T) {
+	t.Parallel()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			server := testbed.MariaDB(t)
@@ -88,6 +89,7 @@ func TestReadsLeaveNothing(t *testing.T) {
 // TestSweepSparesTheNext: a row whose lock was taken while it was to be removed stays, and a
 // name whose row was removed goes on above its counter.
 func TestSweepSparesTheNext(t *testing.T) {
+	t.Parallel()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			server := testbed.MariaDB(t)

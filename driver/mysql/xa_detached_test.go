@@ -17,6 +17,7 @@ import (
 // number of such a session is here in the text of another one's statement, which the
 // engine's status shows as well.
 func TestNotDetached(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	const gone = 4_000_000_000
 	conn, err := b.Conn(t.Context())
@@ -66,6 +67,7 @@ func TestNotDetached(t *testing.T) {
 // TestDetached: whether a branch is detached is seen by those who may see it, and not waited
 // for without end by others.
 func TestDetached(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	b := openBank(t, server.URL(), "shop")
 	patient, err := mysql.OpenParticipant(t.Context(), b.DB, "shop", &mysql.ParticipantOptions{Keep: time.Hour})

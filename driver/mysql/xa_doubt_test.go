@@ -18,6 +18,7 @@ func literal(namespace, transaction string) string {
 // TestFinishedByHand: what a person did to a branch in doubt is found, and never taken
 // for what was decided.
 func TestFinishedByHand(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	for _, transaction := range []string{"committed", "rolled-back"} {
 		b.prepared(t, branchOf(transaction), insert)
@@ -45,6 +46,7 @@ func TestFinishedByHand(t *testing.T) {
 // TestOtherNamespaces: branches of others, in other namespaces or by other programs,
 // are neither listed nor finished.
 func TestOtherNamespaces(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	b, other := openBank(t, server.URL(), "shop"), openBank(t, server.URL(), "shop-2")
 	x := branchOf("t")
@@ -80,6 +82,7 @@ func TestOtherNamespaces(t *testing.T) {
 // TestHeldBySession: NOTA is no proof that there is nothing, while a session has the
 // branch.
 func TestHeldBySession(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	conn, err := b.Conn(t.Context())
 	if err != nil {
@@ -112,6 +115,7 @@ func TestHeldBySession(t *testing.T) {
 // TestMarksAreGone: without the table nothing is prepared, and nothing that was is
 // called a heuristic outcome.
 func TestMarksAreGone(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	b := openBank(t, server.URL(), "shop")
 	p, err := mysql.OpenParticipant(t.Context(), b.DB, "shop", &mysql.ParticipantOptions{Marks: "test.Marks of ours"})
@@ -135,6 +139,7 @@ func TestMarksAreGone(t *testing.T) {
 // TestForgetKeepsWhatMayBeAsked: a mark is as old as a Forget has seen it committed,
 // and not as old as the branch. It waits for no branch in doubt.
 func TestForgetKeepsWhatMayBeAsked(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	b, other := openBank(t, server.URL(), "shop"), openBank(t, server.URL(), "shop-2")
 	forget := func(before time.Time, want int64) {
@@ -171,6 +176,7 @@ func TestForgetKeepsWhatMayBeAsked(t *testing.T) {
 // TestLostRepliesToABranch cuts the connection after each part of the answers. Whatever
 // is told, all is done or nothing, and what is in doubt is found.
 func TestLostRepliesToABranch(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	b := openBank(t, server.URL(), "shop")
 	proxy := testbed.NewProxy(t, server.Addr())
@@ -207,6 +213,7 @@ func TestLostRepliesToABranch(t *testing.T) {
 
 // TestCostOfABranch: requests besides those of the user.
 func TestCostOfABranch(t *testing.T) {
+	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL()+"?interpolateParams=true", "shop")
 	b.SetMaxIdleConns(5)
 	b.do(t, `do 1`)
@@ -256,6 +263,7 @@ func TestCostOfABranch(t *testing.T) {
 // TestSuccessIsNotBelieved: a server that says that a branch has ended is right only if
 // the branch's mark says so too. Here the mark is locked by somebody else.
 func TestSuccessIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	for _, finish := range []func(bank) error{
 		func(b bank) error { return b.Commit(t.Context(), branchOf("t")) },
 		func(b bank) error { return b.Rollback(t.Context(), branchOf("t")) },
@@ -293,6 +301,7 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 // TestKeptNoLonger: a session is kept for a while, and then let go of, so that others
 // can finish its branch; Close lets go at once.
 func TestKeptNoLonger(t *testing.T) {
+	t.Parallel()
 	server := testbed.MariaDB(t)
 	other := openBank(t, server.URL(), "shop")
 	patient, err := mysql.OpenParticipant(t.Context(), other.DB, "shop", &mysql.ParticipantOptions{Keep: time.Hour}) // ends no session
