@@ -17,9 +17,9 @@ export GORACE="${GORACE-atexit_sleep_ms=20}"
 # What takes longest begins first, so that it is not left running alone at the end.
 longest='/(internal/(cli|guarantees)|txn/(saga|tcc|twopc)|flow/outbox|driver/(redis|mysql|postgres|etcd|kube))$'
 # What has one goroutine only: the race detector finds nothing there, in ten times as long.
-# These packages are tested without it; and the models of those, which do less with it.
+# These packages are tested without it; and these tests of those, which do less with it.
 single='/twopc/threepc$'
-models=(-run 'Model|Exhaustively' ./driver/redis ./flow/sequence ./flow/outbox)
+models=(-run 'Model|Exhaustively|CrashPoints|StoppedAnywhere|EveryHistory' ./driver/redis ./flow/sequence ./flow/outbox ./txn/saga ./txn/tcc)
 
 lint=
 case ${1-} in

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -40,6 +41,9 @@ var never = []string{"unknown p", "undone p", "undone z", "dead p", "skip p"}
 // histories that leave the machine and the judge alike one is followed.
 func TestEveryHistory(t *testing.T) {
 	t.Parallel()
+	if testbed.Race {
+		t.Skip("one goroutine: not with the race detector")
+	}
 	type place struct {
 		m       machine
 		j       judge

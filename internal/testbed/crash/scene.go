@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // A Scene is a world for one run of a role.
@@ -51,13 +53,18 @@ func Part(t *testing.T) int {
 }
 
 // Seconds are the points at which the second run of a process in memory is killed, after
-// the first one was killed at a point: all if [Full] says so, else every third one. With
-// three points of the first run in a row they are all.
+// the first one was killed at a point: all if [Full] says so, else every third one, or
+// every twelfth under the race detector, which has little to find there and takes ten
+// times as long. With as many points of the first run in a row they are all.
 func Seconds(first int) (from, step int) {
 	if Full() {
 		return 1, 1
 	}
-	return 1 + first%3, 3
+	step = 3
+	if testbed.Race {
+		step = 12
+	}
+	return 1 + first%step, step
 }
 
 // Twice is Once that kills the second run too, at each of its points.
