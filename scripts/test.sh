@@ -14,8 +14,10 @@ export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 flags=(-race -p 2 -parallel 6 -count=1 -timeout 25m)
 export GORACE="${GORACE-atexit_sleep_ms=20}"
 
-# What takes longest begins first, so that it is not left running alone at the end.
-longest='/(internal/(cli|guarantees)|txn/(saga|tcc|twopc)|flow/outbox|driver/(redis|mysql|postgres|etcd|kube))$'
+# What takes longest begins first, so that it is not left running alone at the end, and
+# what computes beside what waits.
+first=(internal/cli driver/mysql driver/postgres driver/redis txn/saga internal/guarantees driver/etcd txn/tcc driver/kube txn/twopc
+	flow/outbox)
 # What has one goroutine only: the race detector finds nothing there, in ten times as long.
 # These packages are tested without it; and these tests of those, which do less with it.
 single='/twopc/threepc$'
@@ -39,9 +41,27 @@ if [ ${#modules[@]} = 0 ]; then
 	read -ra modules <<<"$(scripts/modules.sh names)"
 fi
 
+# in_memory says where there is room in memory for what servers write: the
+# many small files of a new database cost a fourth there. Tests kill processes, not
+# machines, so no less is shown. What go builds stays on the disk.
+in_memory() {
+	local free dir=/dev/shm
+	[ -z "${TMPDIR-}" ] && [ -w $dir ] || return 1
+	for free in "$(df --output=avail $dir | tail -1)" "$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' /proc/meminfo)"; do
+		[ "$free" -gt 8000000 ] || return 1
+	done
+	[[ $(findmnt -no OPTIONS -T $dir) != *noexec* ]] && echo $dir
+} 2>/dev/null
+
 scratch=$(mktemp -d)
+temporary=$scratch
 beside=() # process groups
-trap 'for group in "${beside[@]}"; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$scratch"' EXIT
+trap 'for group in "${beside[@]}"; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$scratch" "$temporary"' EXIT
+if dir=$(in_memory); then
+	temporary=$(mktemp -d -p "$dir" il-XXXXXX)
+	chmod 711 "$temporary" # servers run as other users
+	export GOTMPDIR="${GOTMPDIR-/tmp}" TMPDIR=$temporary
+fi
 
 # beside NAME COMMAND… runs what does not measure time at the lowest priority: on the
 # processor time that the tests leave while they wait.
@@ -56,10 +76,12 @@ names=()
 
 # packages lists what is to be tested with the flags.
 packages() {
-	local all
+	local all package
 	all=$(go list "$@" | grep -vE "$single" || true)
-	grep -E "$longest" <<<"$all" || true
-	grep -vE "$longest" <<<"$all" || true
+	for package in "${first[@]}"; do
+		grep "/$package\$" <<<"$all" || true
+	done
+	grep -vE "/($(IFS='|' && echo "${first[*]}"))\$" <<<"$all" || true
 }
 
 # run tests the packages. Many tests measure time on a machine that does other
@@ -101,7 +123,7 @@ for module in "${modules[@]}"; do
 		beside single go test "${flags[@]:1}" $(go list ./... | grep -E "$single")
 	fi
 done
-[ -z "$lint" ] || beside lint scripts/lint.sh
+[ -z "$lint" ] || beside lint scripts/lint.sh -race
 echo "== test ${modules[*]}"
 read -r before all <<<"$(idle)"
 run "${dirs[@]}" || failed+=(tests)
