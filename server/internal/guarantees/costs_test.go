@@ -314,15 +314,17 @@ const moveTimes = `
 ## How long a planned move of a partition takes
 
 From the end of the work's context in one member of ` + "`" + `claim/own` + "`" + ` to the begin of the work in the next one. The target is 50 ms.
-Measured on 22 November 2026 on 2 processors that were busy with other tests (load 12 to 30), so that these are upper
-bounds; 200 moves one by one, and 640 of which 32 at once.
+Measured on 22 November 2026 on 2 processors that were busy with other tests (load 7 to 40), one run each; runs before it
+differed by up to a factor of four, so these figures are hints. 200 moves one by one, and 640 of which 32 at once. The table
+mode of Postgres looks for changes every 250 ms, which is most of its time.
 
 | | one move: median | p99 | 32 at once: median | p99 |
 |---|---|---|---|---|
-| Redis | 3.8ms | 9.7ms | 14ms | 64ms |
-| etcd | 8.3ms | 103ms | 71ms | 328ms |
-| Postgres sessions | 31ms | 297ms | 208ms | 716ms |
-| Postgres table | 136ms | 578ms | 270ms | 465ms |
+| Redis | 4.4ms | 12ms | 15ms | 27ms |
+| etcd | 7ms | 26ms | 38ms | 70ms |
+| Postgres sessions | 13ms | 35ms | 42ms | 119ms |
+| ZooKeeper | 22ms | 132ms | 51ms | 202ms |
+| Postgres table | 173ms | 591ms | 77ms | 259ms |
 
 To measure again: ` + "`" + `INTERLOCK_BENCH=full go test ./claim/own -run TestMoveTimes -v` + "`" + `, and the same in ` + "`" + `driver/etcd` + "`" + `.
 `
