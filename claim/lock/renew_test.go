@@ -84,6 +84,25 @@ func TestNoRenewal(t *testing.T) {
 	})
 }
 
+// TestNoRenewalIsNotPassedOn: the next goroutine gets a lease of its own, not the rest
+// of this one.
+func TestNoRenewalIsNotPassedOn(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(&lock.Options{TTL: ttl, NoRenewal: true, Handovers: 5})
+		c := b.acquire(l)
+		next := make(chan *lock.Claim, 1)
+		go func() { next <- b.acquire(l) }()
+		synctest.Wait()
+		time.Sleep(ttl / 2)
+		b.release(c)
+		n := <-next
+		if left := n.Remaining(); left < ttl-ttl/50 || n.Token().Sub() != 0 {
+			b.Errorf("%v remain of %v, token %d", left, ttl, n.Token())
+		}
+		b.release(n)
+	})
+}
+
 // TestRenewFindsALoss: what was taken away is not taken again in the claim's name.
 func TestRenewFindsALoss(t *testing.T) {
 	inBubble(t, func(b *bench) {
