@@ -5,20 +5,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
+// grantRights makes the user of the package comment, whose password is pw.
+func grantRights(t *testing.T, operator rueidis.Client, more ...string) {
+	t.Helper()
+	rights := "ACL SETUSER app on >pw ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:* " +
+		"-@all +@read +@write +@scripting +@connection +@pubsub +info +time"
+	if err := raw(t, operator, append(strings.Fields(rights), more...)...).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The rights of the package comment are enough for locks, lists, watches, breaks and
 // guards.
 func TestLeastRights(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
-	rights := "on >pw ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:* " +
-		"-@all +@read +@write +@scripting +@connection +@pubsub +info +time"
-	if err := raw(t, operator, append([]string{"ACL", "SETUSER", "app"}, strings.Fields(rights)...)...).Error(); err != nil {
-		t.Fatal(err)
-	}
+	grantRights(t, operator)
 	client := dial(t, "app:pw@"+server.Addr())
 	d := openOn(t, "app:pw@"+server.Addr(), nil)
 	mustMiss(t, d, "jobs/1")

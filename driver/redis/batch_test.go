@@ -26,6 +26,7 @@ func releaseAll(t testing.TB, d *Driver, requests []driver.Request) {
 
 // One request for several names, one for each release, one for a refusal.
 func TestSeveralNamesCostOneRequest(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	const rounds = 25
@@ -54,6 +55,7 @@ func TestSeveralNamesCostOneRequest(t *testing.T) {
 // A lock that an operator deleted goes to the one who waits for it. A refusal
 // looks before it takes: it draws no counter and is no news to those who watch.
 func TestSeveralNamesDoNotBarge(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "b")
@@ -75,6 +77,7 @@ func TestSeveralNamesDoNotBarge(t *testing.T) {
 // Keys that are not what they should be: nothing is taken, and what was taken
 // before the server found out is given back.
 func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	names := []string{"a", "b", "c"}
@@ -128,6 +131,7 @@ func mustHaveNoKeys(t *testing.T, d *Driver, names ...string) {
 // A release does not overtake a request for several names that was given up: all
 // their owners are known to have asked.
 func TestSeveralNamesGivenUp(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())
 	d := openOn(t, path.Addr(), nil)
@@ -160,6 +164,7 @@ func TestSeveralNamesGivenUp(t *testing.T) {
 
 // What is refused is not renewed any more.
 func TestRefusedNamesAreNotKept(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	all := askFor("a", "b")

@@ -48,11 +48,15 @@ func TestCluster(t *testing.T) {
 	t.Run("Listing", func(t *testing.T) { listOnCluster(t, d) })
 	t.Run("Together", func(t *testing.T) { togetherOnCluster(t, d) })
 	t.Run("Guards", func(t *testing.T) { guardsOnCluster(t, client) })
-	t.Run("Migration", func(t *testing.T) { migrateSlot(t, c, d, client) })
-	t.Run("Failover", func(t *testing.T) { failOver(t, c, d) })
+	t.Run("Subscriptions", func(t *testing.T) { closedOnCluster(t, c, client) })
+	t.Run("Rights", func(t *testing.T) { rightsOnCluster(t, c) })
+	t.Run("Migration", func(t *testing.T) { migrateSlot(t, c, d) })
+	t.Run("MigrationUnderLoad", func(t *testing.T) { migrateUnderLoad(t, c, client) })
+	t.Run("FailoverUnderLoad", func(t *testing.T) { failOverUnderLoad(t, c, client) })
 }
 
 func TestClusterIsRefusedByOtherClients(t *testing.T) {
+	t.Parallel()
 	for _, url := range []string{"redis://h:1?cluster=yes", "redis://h:1?cluster=true&master_set=m", "redis://h:1/3?cluster=true",
 		"redis://h:1?replicas=x", "redis://h:1?eviction=some", "redis://h:1?tls_ca=x", "redis://h:1?addr=h:2"} {
 		if _, err := Dial(url); interlock.Kind(err) != interlock.Definite || err == nil {
@@ -171,17 +175,72 @@ func guardsOnCluster(t *testing.T, client rueidis.Client) {
 	}
 }
 
-// A slot moves while a lock in it is held and awaited: nobody else gets it, and after
-// the move it works as before.
-func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver, client rueidis.Client) {
+// What was subscribed ends with the driver and with the watcher, on whichever node it
+// was.
+func closedOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
+	for range 5 {
+		d, err := Open(t.Context(), client, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, stop := watching(t, d, "")
+		h.await(t, "", 1)
+		stop()
+		if err := d.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range c.Servers {
+		node := dial(t, s.Addr())
+		testbed.Eventually(t, "no subscription but that of the test's driver", bound, func() bool {
+			channels, err := raw(t, node, "PUBSUB", "CHANNELS", pushes+"*").AsStrSlice()
+			patterns, failed := raw(t, node, "PUBSUB", "NUMPAT").AsInt64()
+			return err == nil && failed == nil && len(channels) <= 1 && patterns == 0
+		})
+	}
+}
+
+// The rights of the package comment are enough in a cluster, with the one that it adds.
+func rightsOnCluster(t *testing.T, c *testbed.Cluster) {
+	for _, s := range c.Servers {
+		grantRights(t, dial(t, s.Addr()), "+cluster|slots")
+	}
+	client := dial(t, "app:pw@"+c.Addr()+"?cluster=true")
+	d := openShort(t, client)
+	mustMiss(t, d, "jobs/1")
+	for i := range 3 {
+		name := fmt.Sprintf("jobs/%d", i)
+		owner, grant := take(t, d, name)
+		if err := NewFence(client).Enter(t.Context(), driver.Raise{Resource: name, Token: grant.Token}); err != nil {
+			t.Errorf("guard: %v", err)
+		}
+		if states, _, err := d.Locks(t.Context(), "jobs/", 10); err != nil || len(states) != 1 {
+			t.Errorf("%+v, %v", states, err)
+		}
+		release(t, d, name, owner)
+	}
+}
+
+// A slot moves while a lock in it is held and awaited: what would change it is refused
+// and changes nothing, and after the move it works as before.
+func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver) {
 	const name = "moving"
 	slot := slotOf(name)
 	from := slot * 3 / 16384
 	owner, grant := take(t, d, name)
+	waiting := await(t, d, name)
 	finish := c.Migrate(t, slot, from, (from+1)%3)
+	// All its keys are still there, so that Redis would begin to run a script on them.
 	_, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: newOwner(), NoWait: true})
 	if k := interlock.Kind(err); err == nil || k != interlock.Retryable {
-		t.Errorf("in the middle of the move: %v (%v)", err, k)
+		t.Errorf("acquire in the middle of the move: %v (%v)", err, k)
+	}
+	if err := d.Release(t.Context(), name, owner); interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("release in the middle of the move: %v", err)
+	}
+	node := dial(t, c.Servers[from].Addr())
+	if holder, err := raw(t, node, "GET", name).ToString(); err != nil || holder != owner {
+		t.Errorf("a release that was refused left the lock to %q, %v", holder, err)
 	}
 	finish()
 	insist(t, "it is held after the move", func(ctx context.Context) error {
@@ -194,39 +253,10 @@ func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver, client rueidis.Cli
 		}
 		return err
 	})
-	if grant.Lease.Remaining() <= 0 {
-		t.Error("its lease ended")
-	}
 	insist(t, "release", func(ctx context.Context) error { return d.Release(ctx, name, owner) })
-	next, again := take(t, d, name)
-	if again.Token <= grant.Token {
-		t.Errorf("token %v after %v", again.Token, grant.Token)
+	next := receive(t, waiting, bound)
+	if next.grant.Token <= grant.Token {
+		t.Errorf("token %v after %v", next.grant.Token, grant.Token)
 	}
-	release(t, d, name, next)
-}
-
-// A master dies and its replica takes over: locks of its slots can be taken again, with
-// higher tokens, and those of other slots never stop.
-func failOver(t *testing.T, c *testbed.Cluster, d *Driver) {
-	const name, other = "a", "b" // slots 15495 and 3300
-	if slotOf(name)*3/16384 != 2 || slotOf(other)*3/16384 != 0 {
-		t.Fatal("the names are not where they should be")
-	}
-	owner, grant := take(t, d, name)
-	release(t, d, name, owner)
-	c.Servers[2].Kill()
-	insist(t, "a lock in the slots of the dead master", func(ctx context.Context) error {
-		again, err := d.Acquire(ctx, driver.Request{Name: name, Owner: "after", NoWait: true})
-		if err == nil && again.Token <= grant.Token {
-			t.Errorf("token %v after %v", again.Token, grant.Token)
-		}
-		return err
-	})
-	insist(t, "release", func(ctx context.Context) error { return d.Release(ctx, name, "after") })
-	kept, _ := take(t, d, other)
-	release(t, d, other, kept)
-	insist(t, "listing", func(ctx context.Context) error {
-		_, _, err := d.Locks(ctx, "none/", 10)
-		return err
-	})
+	release(t, d, name, next.owner)
 }

@@ -18,91 +18,91 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const suiteTTL = 3 * time.Second
+const suiteTTL = 2 * time.Second
 
-func TestFenced(t *testing.T) {
-	h := harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
-		return Open(ctx, client, &Options{TTL: suiteTTL})
-	})
+// Not parallel: it looks for goroutines that are left.
+func TestFenced(t *testing.T) { drivertest.RunFenced(t, fenced(alone())) }
+
+func fenced(in sites) drivertest.Harness {
+	h := harness(in, openQueue)
 	start := h.Start
 	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
 		return pusher{start(t, exclusive).(*backend)}
 	}
-	drivertest.RunFenced(t, h)
+	return h
 }
 
 func TestWatcher(t *testing.T) {
-	drivertest.RunWatcher(t, harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
-		return Open(ctx, client, &Options{TTL: suiteTTL})
-	}))
+	t.Parallel()
+	drivertest.RunWatcher(t, harness(alone(), openQueue))
 }
 
 func TestBatch(t *testing.T) {
-	drivertest.RunBatch(t, harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
-		return Open(ctx, client, &Options{TTL: suiteTTL})
-	}))
+	t.Parallel()
+	drivertest.RunBatch(t, harness(alone(), openQueue))
 }
 
 // What is broken and what is kept must outlive a restart, so the server is durable.
 func TestBreaker(t *testing.T) {
-	open := func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
-		return Open(ctx, client, &Options{TTL: suiteTTL})
-	}
-	h := harness(open)
-	h.Start = func(t *testing.T, _ bool) drivertest.Backend {
-		server := durable(t)
-		return &backend{paths.New[driver.Fenced](server), dial(t, server.Addr()), open}
-	}
-	drivertest.RunBreaker(t, h)
-}
-
-func durable(t testing.TB) *testbed.Server {
-	return testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	t.Parallel()
+	drivertest.RunBreaker(t, harness(durable, openQueue))
 }
 
 func TestValues(t *testing.T) {
-	drivertest.RunValues(t, drivertest.ValuesHarness{
-		Start: func(t *testing.T, _ bool) drivertest.ValuesBackend {
-			server := durable(t)
-			return &valuesBackend{paths.New[driver.Values](server), server.Addr()}
+	t.Parallel()
+	drivertest.RunValues(t, values(durable))
+}
+
+func values(in sites) drivertest.ValuesHarness {
+	return drivertest.ValuesHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
+			at := in(t, exclusive)
+			return &valuesBackend{led[driver.Values](at), at}
 		},
-	})
+	}
 }
 
 // valuesBackend is a server with a path of its own for each reader and writer.
 type valuesBackend struct {
 	*paths.Server[driver.Values]
-	addr string
+	at site
 }
 
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Values, error) {
-		return NewValues(dial(t, path.Addr()), "config/"), nil
+		return NewValues(b.at.dialed(t, path), b.at.prefix+"config/"), nil
 	})
 }
 
 func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
-	return NewValues(dial(t, b.addr), "config/"), nil
+	return NewValues(b.at.beside(t), b.at.prefix+"config/"), nil
 }
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b.Server }
 
-func TestAdvisory(t *testing.T) {
-	h := harness(func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
-		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:"})
+// Not parallel: it looks for goroutines that are left.
+func TestAdvisory(t *testing.T) { drivertest.RunAdvisory(t, advisory(alone())) }
+
+func advisory(in sites) drivertest.Harness {
+	h := harness(in, func(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error) {
+		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:" + prefix})
 		return drivertest.Advisory(p), err
 	})
 	h.Without = drivertest.FIFO | drivertest.LostPushes
-	drivertest.RunAdvisory(t, h)
+	return h
 }
 
-type opener func(context.Context, rueidis.Client) (driver.Fenced, error)
+type opener func(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error)
 
-func harness(open opener) drivertest.Harness {
+func openQueue(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error) {
+	return Open(ctx, client, &Options{TTL: suiteTTL, Prefix: prefix})
+}
+
+func harness(in sites, open opener) drivertest.Harness {
 	return drivertest.Harness{
-		Start: func(t *testing.T, _ bool) drivertest.Backend {
-			server := testbed.Redis(t)
-			return &backend{paths.New[driver.Fenced](server), dial(t, server.Addr()), open}
+		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
+			at := in(t, exclusive)
+			return &backend{led[driver.Fenced](at), at, at.beside(t), open}
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
@@ -124,18 +124,18 @@ func dial(t testing.TB, addr string) rueidis.Client {
 // backend is a server with a path of its own for each driver.
 type backend struct {
 	*paths.Server[driver.Fenced]
+	at       site
 	operator rueidis.Client // past every fault of the paths
 	open     opener
 }
 
 func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		client, err := Dial("redis://" + path.Addr())
+		client, err := b.at.through(t, path)
 		if err != nil {
 			return nil, err
 		}
-		t.Cleanup(client.Close)
-		return b.open(t.Context(), client)
+		return b.open(t.Context(), client, b.at.prefix)
 	})
 }
 
@@ -146,9 +146,14 @@ type pusher struct{ *backend }
 
 func (pusher) DropPushes(t *testing.T, d driver.Fenced) { d.(*Driver).pushes.stop(t.Context()) }
 
+// locks are the keys of the locks that may have the name.
+func (b *backend) locks(name string) []string {
+	return []string{b.at.prefix + name, "plain:" + b.at.prefix + name}
+}
+
 func (b *backend) Residue(t *testing.T, name string) []string {
 	var left []string
-	for _, lock := range []string{name, "plain:" + name} {
+	for _, lock := range b.locks(name) {
 		k := keysOf(lock)
 		for _, key := range []string{k.lock, k.hold, k.queue, k.wait} {
 			left = append(left, b.members(t, key)...)
@@ -190,7 +195,7 @@ func (b *backend) members(t *testing.T, key string) []string {
 }
 
 func (b *backend) Delete(t *testing.T, name string) {
-	for _, lock := range []string{name, "plain:" + name} {
+	for _, lock := range b.locks(name) {
 		// The connection may be one to the server before it was restarted.
 		testbed.Eventually(t, "the operator's deletion", bound, func() bool {
 			return b.operator.Do(t.Context(), b.operator.B().Del().Key(lock).Build()).Error() == nil

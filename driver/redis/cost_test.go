@@ -12,6 +12,7 @@ import (
 // One process that waits for many names: heartbeats are batched, and each name
 // is still handed over.
 func TestManyWaitersShareHeartbeats(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	holder, waiter := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)

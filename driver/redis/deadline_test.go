@@ -24,6 +24,7 @@ func lives(t *testing.T, client rueidis.Client, key string) time.Duration {
 // Answers that come late must not make a lease longer. Each way of getting one
 // is tried over a slow path.
 func TestDeadlinesCountFromTheRequest(t *testing.T) {
+	t.Parallel()
 	const ttl, delay = 3 * time.Second, 200 * time.Millisecond
 	const most = ttl - ttl/100 - 2*delay
 	server := testbed.Redis(t)
@@ -66,6 +67,7 @@ func TestDeadlinesCountFromTheRequest(t *testing.T) {
 
 // A confirmed grant lives for the whole TTL, and what is kept of it as long.
 func TestConfirmationAndRenewalKeepAllKeys(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	a, b := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
@@ -91,6 +93,7 @@ func TestConfirmationAndRenewalKeepAllKeys(t *testing.T) {
 
 // A repeated request of the same owner is a renewal too, in plain mode as well.
 func TestRepeatedPlainAcquireExtends(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), nil)

@@ -46,14 +46,29 @@
 //
 // # Cluster
 //
-// Experimental: listing, several names at once, guards, a slot migration and a
-// failover are tested on three masters, the whole conformance suite is not.
+// Dial with cluster=true. The guarantees are those of one server, and the whole
+// conformance suite runs on three masters. What differs:
 //
-// The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
-// request for each slot. Several names at once ([Driver.AcquireAll]) need the same
-// {tag}, and so do a resource and the data that its fence writes. While a slot moves,
-// requests for its names are refused as Retryable. A failover loses the last grants of
-// its slots; replicas cannot be waited for.
+//   - The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
+//     request for each slot.
+//   - Several names at once ([Driver.AcquireAll]) need the same {tag}, and so do a
+//     resource and the data that its [Fence] writes, a [Barrier] or an [Inbox] and the
+//     keys of its effects. Other combinations are refused. The records of one
+//     [Idempotency] are all in one slot.
+//   - While a slot moves, requests that change its names are refused as Retryable, and
+//     change nothing. Leases, tokens and data are kept over the move. A lease is
+//     renewed meanwhile, except while one of its two keys has been moved and the other
+//     has not.
+//   - A failover loses the writes that its replica had not received: grants, tokens and
+//     guarded writes together with their marks. With [Settings].Replicas equal to the
+//     number of replicas of each master it loses none, except after a move: what was
+//     moved reaches the replicas of its new master with the next write there. If a
+//     master has fewer replicas, writes in its slots are Uncertain until it has them
+//     again. Each request then takes a connection of its own, so one that was given up
+//     can arrive after the next one of its owner (see Liveness).
+//   - A partition that leaves a master in the minority: it refuses writes after
+//     cluster-node-timeout. Until then it accepts some, which the failover loses,
+//     unless replicas are waited for.
 //
 // # Rights
 //
@@ -63,6 +78,8 @@
 //
 //	ACL SETUSER app on >password ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:*
 //	  -@all +@read +@write +@scripting +@connection +@pubsub +info +time
+//
+// In a cluster also +cluster|slots, and +cluster|shards from Redis 8.
 //
 // Guards need neither channel, but [Values] those of its keys, &interlock:{*.
 //

@@ -141,6 +141,7 @@ func since(t testing.TB, client rueidis.Client, before map[string]int) map[strin
 }
 
 func TestUncontendedCostsTwoRequests(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	before := calls(t, operator)
@@ -166,6 +167,7 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 }
 
 func TestHandOverCostsThreeRequests(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	a, b := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
@@ -227,6 +229,7 @@ func TestThousandLocksRenewInFewRequests(t *testing.T) {
 }
 
 func TestForgottenScriptsAreSentAgain(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), &Options{TTL: time.Second})
 	fence := NewFence(dial(t, server.Addr()))
@@ -255,6 +258,7 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 }
 
 func TestCounterIsExactAndEndsLoudly(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	counter := keysOf("a").counter
@@ -285,6 +289,7 @@ func TestCounterIsExactAndEndsLoudly(t *testing.T) {
 }
 
 func TestOneBadNameDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "good")

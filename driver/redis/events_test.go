@@ -29,6 +29,7 @@ func (n *told) request(name string) driver.Request {
 // The answers to requests that left before the end come after it here: that of
 // a heartbeat with a new place, and that of a renewal.
 func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "x")
@@ -78,6 +79,7 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 // A release may come while a loss is told. It must find the holding to make it
 // quiet, so the holding is forgotten after that, not before.
 func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
+	t.Parallel()
 	k := newKeeper(nil, time.Minute)
 	calls := 0
 	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{Lost: func(error) {
@@ -139,6 +141,7 @@ func eachAsker(t *testing.T, test func(t *testing.T, d asker)) {
 // A renewal may be under way when its owner asks again. What it finds concerns
 // the former grant, of which nothing is told any more.
 func TestRepeatedAcquireTakesOver(t *testing.T) {
+	t.Parallel()
 	eachAsker(t, func(t *testing.T, d asker) {
 		var n told
 		r := n.request("y")
@@ -168,6 +171,7 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 // Nor is anything told after the repeated request has failed; what was granted
 // before is renewed all the same.
 func TestFailedRepetitionIsQuiet(t *testing.T) {
+	t.Parallel()
 	eachAsker(t, func(t *testing.T, d asker) {
 		var n told
 		r := n.request("z")

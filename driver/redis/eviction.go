@@ -170,12 +170,12 @@ func (e *eviction) lookAgain(ctx context.Context) {
 	e.due = boottime.Now().Add(next)
 }
 
-// nodes are the server, or the nodes of a cluster.
-func (c *conn) nodes() []rueidis.Client {
-	if c.client.Mode() != rueidis.ClientModeCluster {
-		return []rueidis.Client{c.client}
+// nodesOf are the server, or the nodes of a cluster.
+func nodesOf(client rueidis.Client) []rueidis.Client {
+	if client.Mode() != rueidis.ClientModeCluster {
+		return []rueidis.Client{client}
 	}
-	return slices.Collect(maps.Values(c.client.Nodes()))
+	return slices.Collect(maps.Values(client.Nodes()))
 }
 
 // policies are those of the server, or of the nodes of a cluster that answer: a
@@ -183,7 +183,7 @@ func (c *conn) nodes() []rueidis.Client {
 func (c *conn) policies(ctx context.Context) ([]string, error) {
 	var found []string
 	var failed error
-	for _, node := range c.nodes() {
+	for _, node := range nodesOf(c.client) {
 		p, err := c.policy(ctx, node)
 		if err != nil {
 			failed = err

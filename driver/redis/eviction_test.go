@@ -18,6 +18,7 @@ import (
 // A server that evicts the mark, and not the data that is read all the time, must
 // not accept a stale write.
 func TestEvictionOfAMarkLetsNoStaleWriteIn(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru", "--maxmemory-samples", "10")
 	operator := dial(t, server.Addr())
 	f := NewFence(dial(t, server.Addr()))
@@ -82,6 +83,7 @@ func guards(client rueidis.Client) (marks, timed map[string]func(context.Context
 
 // An operator changes the policy of a server that is in use.
 func TestEvictionThatIsTurnedOnIsNoticed(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	policy := func(p string) {
@@ -130,6 +132,7 @@ func TestEvictionThatIsTurnedOnIsNoticed(t *testing.T) {
 
 // A client that reconnects may meet a server that is configured otherwise.
 func TestEvictionIsLookedForAfterAReconnection(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	f := NewFence(dial(t, server.Addr()))
 	enter := func() error {
@@ -168,6 +171,7 @@ func TestEvictionIsLookedForAfterAReconnection(t *testing.T) {
 }
 
 func TestServersThatEvictOrDoNotSayAreRefused(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	for _, policy := range []string{"volatile-ttl", "allkeys-lru"} {

@@ -13,7 +13,7 @@ import (
 
 // refusals are the codes with which the server says that it did nothing now,
 // and may do it later.
-var refusals = []string{"LOADING", "BUSY", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "TRYAGAIN", "CLUSTERDOWN"}
+var refusals = []string{"LOADING", "BUSY", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"}
 
 // unsentErrors are those of a client that found no server to send to.
 var unsentErrors = []error{rueidis.ErrNoAddr, rueidis.ErrNoSlot}
@@ -39,8 +39,14 @@ func failure(r request, err error) error {
 	return problem(r, kind, err)
 }
 
+// stopped is in the answer to a script that a moving slot stopped half way.
+const stopped = "attempted to access a non local key"
+
 // kindOf classifies a server's answer, which begins with a code.
 func kindOf(answer string) interlock.ErrorKind {
+	if strings.Contains(answer, stopped) {
+		return interlock.Uncertain
+	}
 	if code, _, _ := strings.Cut(answer, " "); slices.Contains(refusals, code) {
 		return interlock.Retryable
 	}

@@ -1,7 +1,9 @@
 package redis
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,31 +21,73 @@ import (
 func markKey(resource string) string { return fenceKey("mark", resource) }
 
 func TestFence(t *testing.T) {
-	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
-		server := testbed.Redis(t)
-		return &store{paths.New[driver.Fence](server), dial(t, server.Addr())}
-	}})
+	t.Parallel()
+	drivertest.RunFence(t, fences(alone()))
+}
+
+func fences(in sites) drivertest.FenceHarness {
+	return drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
+		at := in(t, false)
+		return &store{led[driver.Fence](at), at, at.beside(t)}
+	}}
 }
 
 // store is a server with guarded data and a path of its own for each fence.
 type store struct {
 	*paths.Server[driver.Fence]
+	at       site
 	operator rueidis.Client // past every fault of the paths
 }
 
 func (s *store) Open(t *testing.T) (driver.Fence, error) {
 	return s.Lead(t, func(path *testbed.Proxy) (driver.Fence, error) {
-		return NewFence(dial(t, path.Addr())), nil
+		return inSlot{NewFence(s.at.dialed(t, path)), s.at.tag}, nil
 	})
 }
 
 func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
 	t.Helper()
-	value, err := raw(t, s.operator, "GET", key).AsBytes()
+	value, err := raw(t, s.operator, "GET", s.at.tag+key).AsBytes()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		t.Fatal(err)
 	}
 	return value, err == nil
+}
+
+// inSlot is a fence whose resources and data have the same tag, as a cluster needs it.
+type inSlot struct {
+	driver.Fence
+	tag string
+}
+
+// with puts the tag before a name, unless there is no name.
+func (f inSlot) with(name string) string {
+	if name == "" {
+		return ""
+	}
+	return f.tag + name
+}
+
+func (f inSlot) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
+	resource := r.Resource
+	r.Resource, writes = f.with(resource), slices.Clone(writes)
+	for i := range writes {
+		writes[i].Key = f.with(writes[i].Key)
+	}
+	err := f.Fence.Enter(ctx, r, writes...)
+	var stale *interlock.StaleTokenError
+	if errors.As(err, &stale) {
+		stale.Resource = resource
+	}
+	return err
+}
+
+func (f inSlot) Mark(ctx context.Context, resource string) (driver.Mark, error) {
+	return f.Fence.Mark(ctx, f.with(resource))
+}
+
+func (f inSlot) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
+	return f.Fence.Rebase(ctx, f.with(resource), to, reason, by)
 }
 
 // rebasing is how a rebase is recorded.
@@ -52,7 +96,7 @@ type rebasing struct{ From, To, Reason, By, At string }
 func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased) {
 	t.Helper()
 	var records []*rebasing
-	if err := rueidis.DecodeSliceOfJSON(raw(t, s.operator, "LRANGE", fenceKey("rebase", resource), "0", "-1"), &records); err != nil {
+	if err := rueidis.DecodeSliceOfJSON(raw(t, s.operator, "LRANGE", fenceKey("rebase", s.at.tag+resource), "0", "-1"), &records); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range records {
@@ -83,6 +127,7 @@ func token(t *testing.T, counter int64, sub int) interlock.Token {
 // TestFenceWritesStrings, whatever was there before, and without an end to
 // their life; our own keys it does not write.
 func TestFenceWritesStrings(t *testing.T) {
+	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	f := NewFence(client)
 	raise := driver.Raise{Resource: "r", Token: token(t, 5, 0)}
@@ -117,6 +162,7 @@ func TestFenceWritesStrings(t *testing.T) {
 }
 
 func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	client := dial(t, server.Addr())
 	f := NewFence(client)
@@ -154,6 +200,7 @@ func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
 
 // TestRebaseIsRecordedForPeople: in a list of JSON, with the time, in ms.
 func TestRebaseIsRecordedForPeople(t *testing.T) {
+	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	to := token(t, 1000, 0)
 	if _, err := NewFence(client).Rebase(t.Context(), "r", to, "why", "op"); err != nil {
@@ -176,6 +223,7 @@ func TestRebaseIsRecordedForPeople(t *testing.T) {
 // TestDamagedMark is reported, and a rebase, which puts it right, does not say
 // that it was not done.
 func TestDamagedMark(t *testing.T) {
+	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	f := NewFence(client)
 	if err := raw(t, client, "HSET", markKey("r"), "counter", "5", "sub", "0", "token", "five").Error(); err != nil {

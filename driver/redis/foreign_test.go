@@ -25,6 +25,7 @@ const (
 var rueidislockValue = strings.Repeat("\xfe\x01\x02\xff", 6)
 
 func TestForeignValuesAreKnownByTheirShape(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		key, value, text string
 		known            bool

@@ -10,10 +10,15 @@ import (
 )
 
 func TestIdempotency(t *testing.T) {
+	t.Parallel()
+	idempotencySuite(t, durable)
+}
+
+func idempotencySuite(t *testing.T, in sites) {
 	drivertest.RunIdempotency(t, drivertest.IdempotencyHarness{
-		Start: func(t *testing.T, _ bool) drivertest.IdempotencyBackend {
-			server := durable(t)
-			return &requestBackend{paths.New[driver.Idempotency](server), server.Addr()}
+		Start: func(t *testing.T, exclusive bool) drivertest.IdempotencyBackend {
+			at := in(t, exclusive)
+			return &requestBackend{led[driver.Idempotency](at), at}
 		},
 	})
 }
@@ -21,22 +26,23 @@ func TestIdempotency(t *testing.T) {
 // requestBackend is a server with a path of its own for each process.
 type requestBackend struct {
 	*paths.Server[driver.Idempotency]
-	addr string
+	at site
 }
 
 func (b *requestBackend) Open(t *testing.T) (driver.Idempotency, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Idempotency, error) {
-		return NewIdempotency(dial(t, path.Addr()), "shop"), nil
+		return NewIdempotency(b.at.dialed(t, path), b.at.prefix+"shop"), nil
 	})
 }
 
 func (b *requestBackend) Beside(t *testing.T) (driver.Idempotency, error) {
-	return NewIdempotency(dial(t, b.addr), "shop"), nil
+	return NewIdempotency(b.at.beside(t), b.at.prefix+"shop"), nil
 }
 
 func (b *requestBackend) Faults() drivertest.Faults { return b.Server }
 
 func TestMembersAreInjective(t *testing.T) {
+	t.Parallel()
 	for _, id := range []driver.IdempotencyID{{Scope: "", Operation: "a", Key: "1:b/"}, {Scope: "2:", Operation: "/", Key: ":"}} {
 		if got, err := parseMember(member(id)); err != nil || got != id {
 			t.Errorf("%+v, %v", got, err)

@@ -28,11 +28,16 @@ func count(keys ...string) Body {
 // However often a message is delivered, at once or after an answer was lost, its
 // effect is made once, and every delivery has its result.
 func TestInboxMakesAnEffectOnce(t *testing.T) {
-	server := testbed.Redis(t)
-	operator := dial(t, server.Addr())
-	path := testbed.NewProxy(t, server.Addr())
-	lossy := NewInbox(dial(t, path.Addr()), "billing{shop}", time.Hour)
-	good := NewInbox(dial(t, server.Addr()), "billing{shop}", time.Hour)
+	t.Parallel()
+	inboxMakesAnEffectOnce(t, alone())
+}
+
+func inboxMakesAnEffectOnce(t *testing.T, in sites) {
+	at := in(t, false)
+	operator := at.beside(t)
+	path := testbed.NewProxy(t, at.server.Addr(), at.more...)
+	lossy := NewInbox(at.dialed(t, path), "billing{shop}", time.Hour)
+	good := NewInbox(at.beside(t), "billing{shop}", time.Hour)
 	// The server must know the script: that it does not is an answer, too.
 	if _, _, err := lossy.Apply(t.Context(), delivery("warm", ""), count("warm:{shop}")); err != nil {
 		t.Fatal(err)
@@ -84,6 +89,7 @@ func TestInboxMakesAnEffectOnce(t *testing.T) {
 
 // Redis does not undo, so an effect that failed half way is not made a second time.
 func TestInboxOfAnEffectThatFails(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	in := NewInbox(dial(t, server.Addr()), "c", time.Hour)

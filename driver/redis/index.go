@@ -13,7 +13,7 @@ import (
 //go:embed script/list.lua
 var listLua string
 
-var listScript = newScript(listLua)
+var listScript = newStepwiseScript(listLua)
 
 // slotsAtOnce is how many parts of a cluster's index one request reads, about a
 // millisecond of its server.
@@ -119,12 +119,19 @@ type slotRange struct {
 	master      string // its address
 }
 
-// slotRanges asks the cluster where its slots are.
+// slotRanges asks the nodes of the cluster where its slots are, until one answers.
 func (c *conn) slotRanges(ctx context.Context) ([]slotRange, error) {
 	asked := request{op: "read the cluster's slots"}
-	items, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.RedisMessage, error) {
-		return c.client.Do(ctx, c.client.B().ClusterSlots().Build()).ToArray()
-	})
+	var items []rueidis.RedisMessage
+	err := uncertain(asked, rueidis.ErrNoAddr)
+	for _, node := range nodesOf(c.client) {
+		items, err = do(ctx, c, asked, func(ctx context.Context) ([]rueidis.RedisMessage, error) {
+			return node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
+		})
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
 		return nil, harmless(asked, err)
 	}

@@ -29,6 +29,7 @@ func namesOf(states []driver.LockState) (names []string) {
 
 // Listing costs what it returns, whatever else is in the database.
 func TestListingScansNothing(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	fill(t, server, 50_000)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
@@ -76,6 +77,7 @@ func indexed(t *testing.T, addr string) (names, ends int64) {
 
 // What is released leaves the index at once, what expires with later grants.
 func TestIndexForgetsWhatHasEnded(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
 	for i := range 20 {
@@ -113,6 +115,7 @@ func TestIndexForgetsWhatHasEnded(t *testing.T) {
 
 // A lock that is held for longer than its first TTL stays in the index.
 func TestIndexKeepsWhatIsRenewed(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), &Options{TTL: 300 * time.Millisecond})
 	owner, grant := take(t, d, "kept")
@@ -133,6 +136,7 @@ func TestIndexKeepsWhatIsRenewed(t *testing.T) {
 
 // A watcher receives what happens below its prefix, and nothing else.
 func TestWatchersReceiveWhatTheyWatch(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "resetchannels",

@@ -9,6 +9,7 @@ import (
 )
 
 func TestListNamesThatLookLikePatterns(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), &Options{Prefix: "app[1]*:"})
 	names := []string{"a*", "a?b", `a\`, "a[x]", "a", "ab", "a:hold:b", "a}:queue:c", "b", "\xffx"}
@@ -45,6 +46,7 @@ func TestListNamesThatLookLikePatterns(t *testing.T) {
 }
 
 func TestPlainListsWhatIsBelowItsPrefix(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), &Options{Prefix: "locks/"})
 	if err != nil {

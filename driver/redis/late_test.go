@@ -14,6 +14,7 @@ import (
 // was answered that the name is held. Nobody then keeps what it got: it costs
 // the others the TTL at most, or a release, and no token is given twice.
 func TestLateRequestIsNotKept(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	for _, mode := range []string{noWait, enqueue} {
 		t.Run(mode, func(t *testing.T) {
@@ -48,6 +49,7 @@ func TestLateRequestIsNotKept(t *testing.T) {
 
 // One that gets a place in the queue keeps it no longer than a dead waiter does.
 func TestLatePlaceIsNotKept(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "x")

@@ -178,13 +178,7 @@ func (c *conn) join(to topic) (leave func(), open bool) {
 		}
 		c.mu.Unlock()
 		if last {
-			c.unsubscribe(to)
+			unsubscribe(context.Background(), c.client, to)
 		}
 	}, true
-}
-
-func (c *conn) unsubscribe(to topic) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	c.client.Do(undated{ctx}, to.unsubscription(c.client.B()))
 }

@@ -24,6 +24,7 @@ func remove(t *testing.T, operator rueidis.Client, key string) {
 // A place has two parts, in two keys. Waiters that lose one of them have no
 // place, take a new one, and are served.
 func TestHalfAPlaceIsTakenAgain(t *testing.T) {
+	t.Parallel()
 	k := keysOf("x")
 	for part, key := range map[string]string{"queue": k.queue, "wait": k.wait} {
 		t.Run(part, func(t *testing.T) {
@@ -68,6 +69,7 @@ func show(t *testing.T, d *Driver, name string) driver.LockState {
 
 // Who had half a place, and then gets the lock, leaves no half behind.
 func TestGrantClearsHalfAPlace(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "x")
@@ -83,6 +85,7 @@ func TestGrantClearsHalfAPlace(t *testing.T) {
 
 // Nobody overtakes for long a waiter whose queue was deleted.
 func TestDeletedQueueStarvesNobody(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	a, b := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
@@ -105,6 +108,7 @@ func TestDeletedQueueStarvesNobody(t *testing.T) {
 // Without the record of a grant its token is forgotten. The holder stays, and
 // is renewed, but looks foreign; asking again gives a higher token.
 func TestMissingRecordRaisesTheToken(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	d := openOn(t, server.Addr(), &Options{TTL: time.Second})

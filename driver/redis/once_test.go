@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -11,23 +12,57 @@ import (
 )
 
 func TestOnce(t *testing.T) {
-	drivertest.RunOnce(t, drivertest.OnceHarness{Start: func(t *testing.T, _ bool) drivertest.OnceBackend {
-		server := durable(t)
-		return &onceBackend{paths.New[driver.Once](server), server.Addr()}
+	t.Parallel()
+	onceSuite(t, durable)
+}
+
+func onceSuite(t *testing.T, in sites) {
+	drivertest.RunOnce(t, drivertest.OnceHarness{Start: func(t *testing.T, exclusive bool) drivertest.OnceBackend {
+		at := in(t, exclusive)
+		return &onceBackend{led[driver.Once](at), at}
 	}})
 }
 
 // onceBackend is a server with a path of its own for each consumer.
 type onceBackend struct {
 	*paths.Server[driver.Once]
-	addr string
+	at site
 }
 
 func (b *onceBackend) Open(t *testing.T) (driver.Once, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Once, error) { return NewOnce(dial(t, path.Addr())), nil })
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Once, error) {
+		return consumerOf{NewOnce(b.at.dialed(t, path)), b.at.prefix}, nil
+	})
 }
 
-func (b *onceBackend) Beside(t *testing.T) (driver.Once, error) { return NewOnce(dial(t, b.addr)), nil }
+func (b *onceBackend) Beside(t *testing.T) (driver.Once, error) {
+	return consumerOf{NewOnce(b.at.beside(t)), b.at.prefix}, nil
+}
+
+// consumerOf puts a prefix before the consumer, unless there is none.
+type consumerOf struct {
+	driver.Once
+	prefix string
+}
+
+func (o consumerOf) of(d driver.Delivery) driver.Delivery {
+	if d.Consumer != "" {
+		d.Consumer = o.prefix + d.Consumer
+	}
+	return d
+}
+
+func (o consumerOf) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
+	return o.Once.Claim(ctx, o.of(d), lease)
+}
+
+func (o consumerOf) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
+	return o.Once.Done(ctx, o.of(d), keep)
+}
+
+func (o consumerOf) Forget(ctx context.Context, d driver.Delivery) error {
+	return o.Once.Forget(ctx, o.of(d))
+}
 
 func (b *onceBackend) Faults() drivertest.Faults { return b.Server }
 

@@ -15,6 +15,7 @@ import (
 )
 
 func TestImpossibleOptions(t *testing.T) {
+	t.Parallel()
 	for _, ttl := range []time.Duration{-1, MinTTL - 1, MaxTTL + 1} {
 		_, err := Open(t.Context(), nil, &Options{TTL: ttl})
 		if interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "must be 100ms to 24h") {
@@ -24,12 +25,14 @@ func TestImpossibleOptions(t *testing.T) {
 }
 
 func TestOpenWithoutAClient(t *testing.T) {
+	t.Parallel()
 	if _, err := Open(t.Context(), nil, nil); interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "a client is needed") {
 		t.Error(err)
 	}
 }
 
 func TestDialSettings(t *testing.T) {
+	t.Parallel()
 	option, _, err := clientOption("redis://me:secret@127.0.0.1:1/3?dial_timeout=7s")
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +53,7 @@ func TestDialSettings(t *testing.T) {
 }
 
 func TestParseInfo(t *testing.T) {
+	t.Parallel()
 	f := parseInfo("# Server\r\nredis_version:7.0.15\r\nrole:master\r\ncluster_enabled:0\r\naof_enabled:1\r\n" +
 		"maxmemory:1048576\r\nmaxmemory_policy:allkeys-lru\r\n")
 	if (f != facts{version: "7.0.15", role: "master", cluster: "0", policy: "allkeys-lru", durable: true}) {
@@ -74,6 +78,7 @@ func TestParseInfo(t *testing.T) {
 }
 
 func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
+	t.Parallel()
 	cluster := testbed.Redis(t, "--cluster-enabled", "yes")
 	client := dial(t, cluster.Addr())
 	if _, err := Open(t.Context(), client, nil); err == nil || !strings.Contains(err.Error(), "Redis Cluster") {
@@ -115,6 +120,7 @@ func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
 }
 
 func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	operator := dial(t, server.Addr())
 	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-config").Error(); err != nil {
@@ -131,6 +137,7 @@ func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
 }
 
 func TestDurableServerKeepsTheLockOverACrash(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	owner, grant := take(t, openOn(t, server.Addr(), nil), "a")
 	server.Kill()

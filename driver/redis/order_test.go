@@ -18,6 +18,7 @@ import (
 // An acquire request that was given up may still be on its way into the client.
 // The release after it must not overtake it.
 func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	testOrder(t, request{op: "acquire", owner: "me"})
 	testOrder(t, request{op: "acquire all", owners: []string{"you", "me"}})
 }
@@ -98,6 +99,7 @@ func testOrder(t *testing.T, acquire request) {
 
 // A heartbeat that leaves while its waiter is released must not bring it back.
 func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	r := driver.Request{Name: "a", Owner: newOwner()}
@@ -123,6 +125,7 @@ func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
 // Pushes that were missed while the channel was lost are found at once when it
 // is back.
 func TestSubscriptionComesBack(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())
 	d := openOn(t, path.Addr(), nil)

@@ -358,6 +358,7 @@ func TestQuorumGuarantees(t *testing.T) {
 }
 
 func TestHealthOfANode(t *testing.T) {
+	t.Parallel()
 	var h health
 	const now = 1000
 	ask := func(at int64) bool { return h.ask(now+boottime.Instant(at), 1) }

@@ -12,6 +12,7 @@ import (
 // Mark and data of a record are one key, so a server that evicts can take neither
 // alone.
 func TestRecordsKeepMarkAndDataTogether(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	operator := dial(t, server.Addr())
 	records := NewRecords(dial(t, server.Addr()), "app/")

@@ -66,8 +66,8 @@ type Driver struct {
 
 // Open asks the server what it is, computes the guarantees, and subscribes to
 // the channel on which grants arrive. It fails if the server cannot keep locks:
-// a cluster, a replica, a version before 6, no right to run scripts or to
-// subscribe. The client stays the caller's, who closes it after the driver;
+// a cluster of which the client does not know, a replica, a version before 6, no
+// right to run scripts or to subscribe. The client stays the caller's, who closes it after the driver;
 // make it with [Dial], or with DisableRetry set.
 func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, error) {
 	options, facts, c, err := open(ctx, client, o, contendScript, releaseScript, renewScript, showScript, breakScript)

@@ -24,6 +24,7 @@ func queued(t *testing.T, operator rueidis.Client, name string) int64 {
 
 // A waiter that leaves is gone at once, not when it has been silent for a while.
 func TestReleaseLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	take(t, d, "x")
@@ -49,6 +50,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 // A waiter whose place is gone takes a new one: when a push that came too late
 // makes it ask, and when a heartbeat finds out.
 func TestLostPlaceIsTakenAgain(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]func(*Driver, string){
 		"push": func(d *Driver, owner string) { d.waiting.pushed(owner) }, "heartbeat": func(*Driver, string) {},
 	} {
@@ -77,6 +79,7 @@ func losePlace(t *testing.T, late func(d *Driver, owner string)) {
 
 // What was released is not renewed, and nobody hears that it is lost.
 func TestReleasedLeaseIsForgotten(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), &Options{TTL: 300 * time.Millisecond})
 	lost := make(chan error, 1)
@@ -106,6 +109,7 @@ func TestReleasedLeaseIsForgotten(t *testing.T) {
 
 // The answer to a renewal may come after the release that overtook it.
 func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
+	t.Parallel()
 	k := newKeeper(nil, time.Minute)
 	told := 0
 	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{

@@ -5,9 +5,12 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -48,8 +51,8 @@ var quorumRenewLua string
 var (
 	contendScript = newScript(constants + queueLua + contendLua)
 	releaseScript = newScript(constants + queueLua + releaseLua)
-	showScript    = newScript(constants + queueLua + showLua)
-	renewScript   = newScript(renewLua)
+	showScript    = newStepwiseScript(constants + queueLua + showLua)
+	renewScript   = newStepwiseScript(renewLua)
 	breakScript   = newScript(constants + queueLua + breakLua)
 
 	plainAcquireScript = newScript(constants + plainAcquireLua)
@@ -63,30 +66,77 @@ var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, CHANGES = %
 	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), changes)
 
 // script is a Lua text that the server knows by its hash.
-type script struct{ source, sha string }
+type script struct {
+	source, sha string
+	// whole is the script for the nodes of a cluster, which takes a last key that never
+	// exists. While a slot moves, Redis refuses a script one of whose keys is missing
+	// before it begins. Otherwise it begins, and Redis stops it half way at a key that
+	// it deleted itself.
+	whole *script
+}
 
 func newScript(source string) *script {
+	s := newStepwiseScript(source)
+	s.whole = newStepwiseScript("table.remove(KEYS)\n" + source)
+	return s
+}
+
+// newStepwiseScript makes a script half of which does no harm.
+func newStepwiseScript(source string) *script {
 	sum := sha1.Sum([]byte(source)) // what EVALSHA wants; nothing rests on its strength
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+// missing is the key of a batch that never exists.
+func (b batch) missing() string { return reserved + tags.of(slotOf(b.keys[0])) + "}:missing" }
+
+// unbroken makes of batches of s what a cluster executes as a whole or not at all. A
+// batch of one key is that already.
+func (s *script) unbroken(batches []batch) (*script, []batch) {
+	if s.whole == nil || len(batches[0].keys) < 2 {
+		return s, batches
+	}
+	all := make([]batch, len(batches))
+	for i, b := range batches {
+		all[i] = batch{keys: append(slices.Clone(b.keys), b.missing()), args: b.args}
+	}
+	return s.whole, all
 }
 
 // batch is one run of a script.
 type batch struct{ keys, args []string }
 
-// run executes the batches in one pipeline. A server that has forgotten the
-// script did not run it, so sending the text then is no repetition. With
-// Settings.Replicas, an error says that too few of them have what was written.
+// known is the command that runs a script by its hash, text the one that sends it.
+func (s *script) known(to rueidis.Builder, b batch) rueidis.Completed {
+	return to.Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
+}
+
+func (s *script) text(to rueidis.Builder, b batch) rueidis.Completed {
+	return to.Eval().Script(s.source).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
+}
+
+// isUnknown reports whether the server has forgotten the script. Then it did not run it,
+// so sending the text is no repetition.
+func isUnknown(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
+
+// run executes the batches in one pipeline. With Settings.Replicas, an error says that
+// too few of them have what was written.
 func (s *script) run(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
+	wait := awaitReplicas(client)
+	if client.Mode() == rueidis.ClientModeCluster && len(batches) > 0 {
+		s, batches = s.unbroken(batches)
+		if wait != nil {
+			return s.runApart(ctx, client, batches)
+		}
+	}
 	commands := make(rueidis.Commands, len(batches))
 	for i, b := range batches {
-		commands[i] = client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
+		commands[i] = s.known(client.B(), b)
 	}
-	wait := awaitReplicas(client)
 	results := client.DoMulti(ctx, append(commands, wait...)...)
 	for i, b := range batches {
-		if err := results[i].Error(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			results[i] = client.Do(ctx,
-				client.B().Eval().Script(s.source).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build())
+		if isUnknown(results[i].Error()) {
+			results[i] = client.Do(ctx, s.text(client.B(), b))
 			if wait != nil {
 				results[len(batches)] = client.Do(ctx, awaitReplicas(client)[0])
 			}
@@ -96,6 +146,35 @@ func (s *script) run(ctx context.Context, client rueidis.Client, batches []batch
 		return results[:len(batches)], nil
 	}
 	return results[:len(batches)], replicated(client, results[len(batches)])
+}
+
+// atOnce is how many batches runApart executes together, each on a connection of its own.
+const atOnce = 16
+
+// runApart executes each batch on a connection to its node of a cluster that nobody else
+// uses meanwhile, because WAIT is for the writes of its connection.
+func (s *script) runApart(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
+	results, lacks := make([]rueidis.RedisResult, len(batches)), make([]error, len(batches))
+	turns := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, b := range batches {
+		turns <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turns }()
+			lacks[i] = client.Dedicated(func(node rueidis.DedicatedClient) error {
+				answers := node.DoMulti(ctx, s.known(node.B(), b), awaitReplicas(client)[0])
+				if isUnknown(answers[0].Error()) {
+					answers = node.DoMulti(ctx, s.text(node.B(), b), awaitReplicas(client)[0])
+				}
+				if results[i] = answers[0]; results[i].Error() != nil {
+					return nil
+				}
+				return replicated(client, answers[1])
+			})
+		})
+	}
+	all.Wait()
+	return results, errors.Join(lacks...)
 }
 
 // milliseconds is how the scripts take a time.

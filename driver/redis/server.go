@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,13 +31,12 @@ func ask(ctx context.Context, c *conn) (facts, error) {
 	s := settingsOf(c.client)
 	var all []facts
 	var failed error
-	for _, node := range c.nodes() {
+	for _, node := range nodesOf(c.client) {
 		f, err := askNode(ctx, c, node)
 		if err != nil {
 			failed = err
 			continue
 		}
-		f.assume(s)
 		if f.refusal(s) != nil {
 			return f, nil
 		}
@@ -48,7 +46,11 @@ func ask(ctx context.Context, c *conn) (facts, error) {
 		return facts{}, failed
 	}
 	f := all[0]
-	f.durable = !slices.ContainsFunc(all, func(f facts) bool { return !f.durable })
+	for _, other := range all[1:] {
+		f.durable = f.durable && other.durable
+		f.replicas = max(f.replicas, other.replicas)
+	}
+	f.assume(s, failed == nil)
 	return f, nil
 }
 
@@ -77,9 +79,10 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 	return f, nil
 }
 
-// assume adds what was declared and cannot be asked.
-func (f *facts) assume(s Settings) {
-	f.replicated = s.Replicas > 0 && int64(s.Replicas) >= f.replicas
+// assume adds what was declared and cannot be asked. all says that every node answered:
+// of the others it is not known how many replicas they have.
+func (f *facts) assume(s Settings, all bool) {
+	f.replicated = all && s.Replicas > 0 && int64(s.Replicas) >= f.replicas
 	var assumed []string
 	if s.NoEviction {
 		assumed = append(assumed, "maxmemory-policy is noeviction, as declared")
@@ -129,8 +132,6 @@ func (f facts) refusal(s Settings) error {
 	switch {
 	case f.cluster == "1" && !f.clustered:
 		why = "it is part of a Redis Cluster; say so to the client (cluster=true in the URL of Dial)"
-	case f.clustered && s.Replicas > 0:
-		why = "it is a Redis Cluster, where replicas cannot be waited for"
 	case f.role == "slave" && !f.clustered: // a cluster's client finds the masters
 		why = "it is a replica; connect to its master"
 	case err == nil && n < 6:

@@ -17,13 +17,14 @@ type Settings struct {
 	NoEviction bool
 	// Replicas is how many replicas must have received a grant, a renewal or a
 	// guarded write before it counts; 0 asks for none. The master is asked by WAIT,
-	// in the same pipeline. If too few have it after half a second the error is
+	// after the same script. If too few have it after half a second the error is
 	// Uncertain: it was written, and may be lost by a failover.
 	//
 	// With all replicas named, a failover to any of them keeps what was granted and
 	// written, so that locks and tokens survive it. Drivers promise that if the
 	// server has no more replicas when they open; Guarantees.Assumes says so. In a
-	// cluster it is refused, because WAIT belongs to a connection.
+	// cluster it is the number of replicas of each master, and each request then takes
+	// a connection of its own, because WAIT is for the writes of its connection.
 	Replicas int
 }
 

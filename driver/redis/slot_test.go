@@ -15,6 +15,7 @@ var oddNames = []string{
 }
 
 func TestSlotOfKnownKeys(t *testing.T) {
+	t.Parallel()
 	if got := crc16("123456789"); got != 0x31C3 {
 		t.Fatalf("crc16 of the check string is %#x, want 0x31c3", got)
 	}
@@ -38,6 +39,7 @@ func TestSlotOfKnownKeys(t *testing.T) {
 }
 
 func TestEverySlotHasAShortTag(t *testing.T) {
+	t.Parallel()
 	var table tagTable
 	for slot := range slots {
 		tag := table.of(slot)
@@ -55,6 +57,7 @@ func TestEverySlotHasAShortTag(t *testing.T) {
 }
 
 func TestKeysOfANameShareItsSlot(t *testing.T) {
+	t.Parallel()
 	for _, name := range oddNames {
 		seen := map[string]bool{}
 		k := layout{cluster: true}.keysOf(name)
@@ -71,6 +74,7 @@ func TestKeysOfANameShareItsSlot(t *testing.T) {
 }
 
 func TestNamesThatCannotBeKept(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ prefix, name string }{
 		{"", ""}, {"p:", ""}, {"", strings.Repeat("x", driver.MaxName+1)},
 		{"", "interlock:{0}:counter"}, {"interlock:", "{0}:counter"},

@@ -14,10 +14,15 @@ import (
 )
 
 func TestStock(t *testing.T) {
+	t.Parallel()
+	stockSuite(t, durable)
+}
+
+func stockSuite(t *testing.T, in sites) {
 	drivertest.RunStock(t, drivertest.StockHarness{
-		Start: func(t *testing.T, _ bool) drivertest.StockBackend {
-			server := durable(t)
-			return &stockBackend{paths.New[driver.Stock](server), server.Addr()}
+		Start: func(t *testing.T, exclusive bool) drivertest.StockBackend {
+			at := in(t, exclusive)
+			return &stockBackend{led[driver.Stock](at), at}
 		},
 	})
 }
@@ -25,17 +30,17 @@ func TestStock(t *testing.T) {
 // stockBackend is a server with a path of its own for each opening.
 type stockBackend struct {
 	*paths.Server[driver.Stock]
-	addr string
+	at site
 }
 
 func (b *stockBackend) Open(t *testing.T) (driver.Stock, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Stock, error) {
-		return NewStock(dial(t, path.Addr()), &StockOptions{Prefix: "shop/"}), nil
+		return NewStock(b.at.dialed(t, path), &StockOptions{Prefix: b.at.prefix + "shop/"}), nil
 	})
 }
 
 func (b *stockBackend) Beside(t *testing.T) (driver.Stock, error) {
-	return NewStock(dial(t, b.addr), &StockOptions{Prefix: "shop/"}), nil
+	return NewStock(b.at.beside(t), &StockOptions{Prefix: b.at.prefix + "shop/"}), nil
 }
 
 func (b *stockBackend) Faults() drivertest.Faults { return b.Server }

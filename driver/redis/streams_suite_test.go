@@ -14,14 +14,21 @@ import (
 )
 
 func TestStreamSuite(t *testing.T) {
+	t.Parallel()
 	server := testbed.Redis(t)
+	streamSuite(t, func(t *testing.T, exclusive bool) site {
+		if exclusive {
+			return durable(t, true)
+		}
+		return site{server: server, prefix: prefixOf(t)}
+	})
+}
+
+func streamSuite(t *testing.T, in sites) {
 	drivertest.RunSink(t, drivertest.SinkHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.SinkBackend {
-			at := server
-			if exclusive {
-				at = testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
-			}
-			return &streamBackend{paths.New[drivertest.KeptSink](at), at.Addr(), prefixOf(t)}
+			at := in(t, exclusive)
+			return &streamBackend{led[drivertest.KeptSink](at), at}
 		},
 	})
 }
@@ -32,20 +39,19 @@ func prefixOf(t *testing.T) string { return t.Name() + "/" }
 // streamBackend is a server to whose streams each sink has a path.
 type streamBackend struct {
 	*paths.Server[drivertest.KeptSink]
-	addr, prefix string
+	at site
 }
 
-func (b *streamBackend) at(t *testing.T, addr string) drivertest.KeptSink {
-	client := dial(t, addr)
-	return &keptStream{NewStream(client, &StreamOptions{Prefix: b.prefix}), client, b.prefix}
+func (b *streamBackend) on(client rueidis.Client) drivertest.KeptSink {
+	return &keptStream{NewStream(client, &StreamOptions{Prefix: b.at.prefix}), client, b.at.prefix}
 }
 
 func (b *streamBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.at(t, path.Addr()), nil })
+	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.on(b.at.dialed(t, path)), nil })
 }
 
 func (b *streamBackend) Beside(t *testing.T) (drivertest.KeptSink, error) {
-	return b.at(t, b.addr), nil
+	return b.on(b.at.beside(t)), nil
 }
 
 func (b *streamBackend) Faults() drivertest.Faults { return b.Server }

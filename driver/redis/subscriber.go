@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
@@ -24,7 +25,10 @@ type subscriber struct {
 	again   func() // called after each subscription: the server may be another one
 
 	once  sync.Once
-	first chan error // the outcome of the first attempt
+	first chan error // nil once it is subscribed, or why it cannot be
+	// patience is how many attempts may fail before first says so: the client may choose
+	// a node of a cluster that is down.
+	patience int32
 
 	cancel context.CancelFunc
 	loop   sync.WaitGroup
@@ -34,7 +38,11 @@ type subscriber struct {
 var resubscribe = backoff.Policy{First: 50 * time.Millisecond, Max: time.Second}
 
 func newSubscriber(client rueidis.Client, channel string, waiting *waiters, again func()) *subscriber {
-	return &subscriber{client: client, channel: channel, waiting: waiting, again: again, first: make(chan error, 1)}
+	s := &subscriber{client: client, channel: channel, waiting: waiting, again: again, first: make(chan error, 1)}
+	if client.Mode() == rueidis.ClientModeCluster {
+		s.patience = 5
+	}
+	return s
 }
 
 // start begins to listen.
@@ -57,12 +65,15 @@ func (s *subscriber) run(ctx context.Context) {
 		subscribe := s.client.B().Subscribe().Channel(s.channel).Build()
 		err := s.client.Receive(rueidis.WithOnSubscriptionHook(ctx, confirmed), subscribe,
 			func(m rueidis.PubSubMessage) { s.waiting.pushed(m.Message) })
-		s.once.Do(func() { s.first <- failure(request{op: "subscribe"}, err) })
+		err = failure(request{op: "subscribe"}, err)
+		if failed.Load() >= s.patience || interlock.Kind(err) == interlock.Definite {
+			s.once.Do(func() { s.first <- err })
+		}
 		pause(ctx, resubscribe.Delay(int(failed.Add(1)), rand.Float64()))
 	}
 }
 
-// awaitFirst waits for the outcome of the first attempt.
+// awaitFirst waits for the outcome of the first attempts.
 func (s *subscriber) awaitFirst(ctx context.Context) error {
 	select {
 	case err := <-s.first:
@@ -76,9 +87,19 @@ func (s *subscriber) awaitFirst(ctx context.Context) error {
 // a courtesy: if that fails, the connection is gone or nobody publishes there.
 func (s *subscriber) stop(ctx context.Context) {
 	s.cancel()
+	unsubscribe(ctx, s.client, topic{name: s.channel})
+}
+
+// unsubscribe ends a subscription on every node of a cluster: the client subscribes on
+// one of its choice, and does not keep which.
+func unsubscribe(ctx context.Context, client rueidis.Client, t topic) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	s.client.Do(undated{ctx}, s.client.B().Unsubscribe().Channel(s.channel).Build())
+	var all sync.WaitGroup
+	for _, node := range nodesOf(client) {
+		all.Go(func() { node.Do(undated{ctx}, t.unsubscription(node.B())) })
+	}
+	all.Wait()
 }
 
 // pause waits, unless ctx ends.

@@ -11,14 +11,21 @@ import (
 )
 
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	shared := testbed.Redis(t)
+	versionsSuite(t, func(t *testing.T, exclusive bool) site {
+		if exclusive {
+			return durable(t, true)
+		}
+		return site{server: shared, prefix: t.Name() + "/"}
+	})
+}
+
+func versionsSuite(t *testing.T, in sites) {
 	drivertest.RunVersions(t, drivertest.VersionsHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
-			server := shared
-			if exclusive {
-				server = durable(t)
-			}
-			return &versionsBackend{paths.New[driver.Versions](server), server.Addr(), t.Name() + "/"}
+			at := in(t, exclusive)
+			return &versionsBackend{led[driver.Versions](at), at}
 		},
 	})
 }
@@ -27,17 +34,17 @@ func TestVersions(t *testing.T) {
 // prefix for each test.
 type versionsBackend struct {
 	*paths.Server[driver.Versions]
-	addr, prefix string
+	at site
 }
 
 func (b *versionsBackend) Open(t *testing.T) (driver.Versions, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Versions, error) {
-		return NewVersions(dial(t, path.Addr()), b.prefix), nil
+		return NewVersions(b.at.dialed(t, path), b.at.prefix), nil
 	})
 }
 
 func (b *versionsBackend) Beside(t *testing.T) (driver.Versions, error) {
-	return NewVersions(dial(t, b.addr), b.prefix), nil
+	return NewVersions(b.at.beside(t), b.at.prefix), nil
 }
 
 func (b *versionsBackend) Faults() drivertest.Faults { return b.Server }

@@ -206,6 +206,7 @@ func TestWatchersShareASubscription(t *testing.T) {
 }
 
 func TestBusyListenerKeepsOnlySoMuch(t *testing.T) {
+	t.Parallel()
 	e := newEar()
 	for i := range mostHeard + 5 {
 		e.hear(string(rune(i + 1)))

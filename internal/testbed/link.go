@@ -9,6 +9,7 @@ import (
 // A link is one connection through a proxy.
 type link struct {
 	proxy   *Proxy
+	target  string
 	client  net.Conn
 	damaged bool // guarded by proxy.mu
 
@@ -28,7 +29,7 @@ type chunk struct {
 func (l *link) run() {
 	defer l.proxy.forget(l)
 	defer l.close()
-	server, err := net.DialTimeout("tcp", l.proxy.target, bound)
+	server, err := net.DialTimeout("tcp", l.target, bound)
 	if err != nil || !l.connected(server) {
 		return
 	}

@@ -9,18 +9,23 @@ import (
 	"time"
 )
 
-// A Proxy forwards TCP connections to one address and breaks them on demand.
-// Its methods may be called from any goroutine, and take effect on the next
-// bytes that are to be passed on.
+// A Proxy forwards TCP connections to one address, or to several that belong
+// together, and breaks them on demand. Its methods may be called from any
+// goroutine, and take effect on the next bytes that are to be passed on.
 type Proxy struct {
-	listener net.Listener
-	target   string
-	owned    sync.WaitGroup
+	routes []route
+	owned  sync.WaitGroup
 
 	mu     sync.Mutex
 	links  map[*link]bool
 	faults faults
 	closed bool
+}
+
+// route is where clients connect to reach one target.
+type route struct {
+	listener net.Listener
+	target   string
 }
 
 // faults is what is broken at the moment.
@@ -32,22 +37,37 @@ type faults struct {
 	left    int // bytes of answers until a connection is closed, if limited
 }
 
-// NewProxy starts a proxy in front of target, "host:port". It ends with the
-// test.
-func NewProxy(tb testing.TB, target string) *Proxy {
+// NewProxy starts a proxy in front of target, "host:port", and of more targets,
+// each with a port of its own. It ends with the test.
+func NewProxy(tb testing.TB, target string, more ...string) *Proxy {
 	tb.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatalf("proxy to %s: %v", target, err)
-	}
-	p := &Proxy{listener: listener, target: target, links: map[*link]bool{}}
-	p.owned.Go(p.accept)
+	p := &Proxy{links: map[*link]bool{}}
 	tb.Cleanup(p.Close)
+	for _, target := range append([]string{target}, more...) {
+		listener, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			tb.Fatalf("proxy to %s: %v", target, err)
+		}
+		r := route{listener, target}
+		p.routes = append(p.routes, r)
+		p.owned.Go(func() { p.accept(r) })
+	}
 	return p
 }
 
-// Addr is where clients connect, "127.0.0.1:port".
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+// Addr is where clients connect to reach the first target, "127.0.0.1:port".
+func (p *Proxy) Addr() string { return p.routes[0].listener.Addr().String() }
+
+// Route is where clients connect to reach a target; the target itself if the proxy
+// does not lead to it.
+func (p *Proxy) Route(target string) string {
+	for _, r := range p.routes {
+		if r.target == target {
+			return r.listener.Addr().String()
+		}
+	}
+	return target
+}
 
 // Cut drops every byte in both directions from now on. Connections stay open,
 // and are not told when the other side closes; new ones are reset at once.
@@ -97,7 +117,9 @@ func (p *Proxy) Heal() {
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
-	p.listener.Close()
+	for _, r := range p.routes {
+		r.listener.Close()
+	}
 	for l := range p.links {
 		l.close()
 	}
@@ -122,13 +144,13 @@ func (p *Proxy) damage() {
 	}
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) accept(r route) {
 	for {
-		client, err := p.listener.Accept()
+		client, err := r.listener.Accept()
 		if err != nil {
 			return // closed
 		}
-		l := &link{proxy: p, client: client, gone: make(chan struct{}), ended: make(chan struct{})}
+		l := &link{proxy: p, target: r.target, client: client, gone: make(chan struct{}), ended: make(chan struct{})}
 		if !p.admit(l) {
 			client.(*net.TCPConn).SetLinger(0) // a reset, as from a port nobody listens on
 			l.close()

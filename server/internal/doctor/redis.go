@@ -124,7 +124,7 @@ func redisFindings(r *Report, info map[string]string, fsync string, clustered bo
 	major, _ := strconv.Atoi(strings.SplitN(info["redis_version"], ".", 2)[0])
 	r.addIf(major < 6, "redis.version", Critical, "version %s", info["redis_version"])
 	if clustered {
-		r.addIf(info["redis_mode"] == "cluster", "redis.mode", Warning, "mode %s, which is experimental", info["redis_mode"])
+		r.addIf(info["redis_mode"] != "cluster", "redis.mode", Critical, "mode %s, with cluster=true in the URL", info["redis_mode"])
 	} else {
 		r.addIf(info["redis_mode"] != "standalone", "redis.mode", Critical, "mode %s, without cluster=true in the URL", info["redis_mode"])
 		r.addIf(info["role"] != "master", "redis.role", Critical, "role %s", info["role"])

@@ -17,7 +17,7 @@ var texts = map[string]text{
 	"clock":   {"tokens begin at the clock after a loss of data, and guards refuse what lies far ahead of it", "run a time service on both machines"},
 
 	"redis.version":    {"older servers lack commands that the locks need", "upgrade to 6.0 or later"},
-	"redis.mode":       {"support for Redis Cluster is experimental: a failover loses the last grants of its slots; without cluster=true it is refused", "use one primary, with or without Sentinel beside it, or guard every write and say cluster=true in the URL"},
+	"redis.mode":       {"a client that does not know of the cluster follows no redirection, and is refused", "add cluster=true to the URL of a Redis Cluster, and to no other"},
 	"redis.role":       {"a replica takes no writes", "name the primary"},
 	"redis.durability": {"after a crash two holders may believe to hold one lock; tokens still rise", "set appendonly yes and appendfsync always, or guard every write"},
 	"redis.disk":       {"a server that cannot write refuses commands, or forgets them in a crash", "look at its log and its disk"},

@@ -1,0 +1,202 @@
+package testbed
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A Cluster is a Redis Cluster of three masters; server i+3 is the replica of i, if it
+// has replicas. Its methods that break it break every server.
+type Cluster struct {
+	Servers []*Server
+	tb      testing.TB
+}
+
+// nodeTimeout is after how many milliseconds of silence a node suspects another.
+const nodeTimeout = "1000"
+
+// RedisCluster starts one, and returns when every server sees all slots served: after
+// about two seconds, for which Redis does not let a new master serve.
+func RedisCluster(tb testing.TB, replicas bool, extra ...string) *Cluster {
+	tb.Helper()
+	skipShort(tb, "redis")
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		missing(tb, "redis", err)
+	}
+	c := &Cluster{tb: tb}
+	n := 3
+	if replicas {
+		n = 6
+	}
+	for range n {
+		c.Servers = append(c.Servers, launch(tb, clusterNode(path), extra))
+	}
+	for i := range 3 {
+		c.must(tb, i, "CLUSTER", "ADDSLOTSRANGE", fmt.Sprint(16384*i/3), fmt.Sprint(16384*(i+1)/3-1))
+	}
+	for _, s := range c.Servers[1:] {
+		c.must(tb, 0, "CLUSTER", "MEET", "127.0.0.1", s.ports[0].String(), s.ports[1].String())
+	}
+	for i := 3; i < n; i++ {
+		id := c.must(tb, i-3, "CLUSTER", "MYID")
+		Eventually(tb, "a replica knows its master", bound, func() bool {
+			_, err := redisCLI(c.Servers[i].Addr(), "CLUSTER", "REPLICATE", id)
+			return err == nil
+		})
+	}
+	c.Settled(tb, n)
+	return c
+}
+
+// clusterNode is one server of a cluster. What it knows of the others is kept outside
+// its data, so that Wipe leaves it.
+func clusterNode(path string) kind {
+	return kind{
+		name:  "redis",
+		url:   "redis://%s?cluster=true",
+		ports: 2,
+		ready: pingRedis,
+		command: func(data string, ports []*port) []string {
+			return []string{path, "--port", ports[0].String(), "--cluster-port", ports[1].String(), "--bind", "127.0.0.1", "--dir", data,
+				"--daemonize", "no", "--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-node-timeout", nodeTimeout,
+				"--cluster-config-file", filepath.Join(data, "..", "nodes.conf"),
+				"--cluster-replica-validity-factor", "0", "--repl-ping-replica-period", "1", "--repl-diskless-sync-delay", "0"}
+		},
+	}
+}
+
+// Settled waits until every server of those that run knows so many, all slots are
+// served, and replicas follow.
+func (c *Cluster) Settled(tb testing.TB, known int) {
+	tb.Helper()
+	for _, s := range c.Servers {
+		Eventually(tb, "the cluster is settled", 2*bound, func() bool {
+			if s.Ended() {
+				return true
+			}
+			cluster, err := bulk(s.Addr(), "CLUSTER INFO")
+			if err != nil || !strings.Contains(cluster, "cluster_state:ok") ||
+				!strings.Contains(cluster, fmt.Sprintf("cluster_known_nodes:%d", known)) {
+				return false
+			}
+			replication, err := bulk(s.Addr(), "INFO replication")
+			return err == nil && !strings.Contains(replication, "master_link_status:down")
+		})
+	}
+}
+
+// bulk asks a Redis server once, in the protocol itself, for a text.
+func bulk(addr, command string) (string, error) {
+	conn, err := dial(addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+		return "", err
+	}
+	var length int
+	r := bufio.NewReader(conn)
+	if _, err := fmt.Fscanf(r, "$%d\r\n", &length); err != nil {
+		return "", err
+	}
+	text := make([]byte, length)
+	_, err = io.ReadFull(r, text)
+	return string(text), err
+}
+
+// Addr is that of the first server; Addrs are those of all.
+func (c *Cluster) Addr() string { return c.Servers[0].Addr() }
+
+// Addrs are the addresses of all servers.
+func (c *Cluster) Addrs() (all []string) {
+	for _, s := range c.Servers {
+		all = append(all, s.Addr())
+	}
+	return all
+}
+
+// URL names the cluster by its first server.
+func (c *Cluster) URL() string { return c.Servers[0].URL() }
+
+// Kill ends every server with SIGKILL.
+func (c *Cluster) Kill() { c.each((*Server).Kill) }
+
+// Restart kills what runs of it, starts every server on its data and returns when all
+// slots are served.
+func (c *Cluster) Restart() {
+	c.Kill()
+	c.each((*Server).Restart)
+	c.Settled(c.tb, len(c.Servers))
+}
+
+// Wipe kills every server and starts it without any data; they are a cluster as before.
+func (c *Cluster) Wipe() {
+	c.Kill()
+	c.each((*Server).Wipe)
+	c.Settled(c.tb, len(c.Servers))
+}
+
+// Pause stops every server with SIGSTOP.
+func (c *Cluster) Pause() { c.each((*Server).Pause) }
+
+// Resume lets paused servers go on, and returns when all slots are served.
+func (c *Cluster) Resume() {
+	c.each((*Server).Resume)
+	c.Settled(c.tb, len(c.Servers))
+}
+
+func (c *Cluster) each(do func(*Server)) {
+	for _, s := range c.Servers {
+		do(s)
+	}
+}
+
+// Migrate begins to move a slot from one master to another, and returns what finishes
+// it: until then its keys are in both.
+func (c *Cluster) Migrate(tb testing.TB, slot, from, to int) (finish func()) {
+	tb.Helper()
+	source, target := c.must(tb, from, "CLUSTER", "MYID"), c.must(tb, to, "CLUSTER", "MYID")
+	text := fmt.Sprint(slot)
+	c.must(tb, to, "CLUSTER", "SETSLOT", text, "IMPORTING", source)
+	c.must(tb, from, "CLUSTER", "SETSLOT", text, "MIGRATING", target)
+	host, port, _ := net.SplitHostPort(c.Servers[to].Addr())
+	return func() {
+		tb.Helper()
+		for {
+			keys := strings.Fields(c.must(tb, from, "CLUSTER", "GETKEYSINSLOT", text, "100"))
+			if len(keys) == 0 {
+				break
+			}
+			if text := c.must(tb, from, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...); text != "OK" && text != "NOKEY" { // some may have been deleted meanwhile
+				tb.Fatalf("migrate %q: %s", keys, text)
+			}
+		}
+		for _, i := range []int{to, from, 3 - to - from} {
+			c.must(tb, i, "CLUSTER", "SETSLOT", text, "NODE", target)
+		}
+	}
+}
+
+func (c *Cluster) must(tb testing.TB, i int, command ...string) string {
+	tb.Helper()
+	text, err := redisCLI(c.Servers[i].Addr(), command...)
+	if err != nil {
+		tb.Fatalf("redis-cli %v on server %d: %v %s", command, i, err, text)
+	}
+	return text
+}
+
+// Ended reports whether the server was killed or ended by itself.
+func (s *Server) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc == nil || s.proc.ended()
+}
