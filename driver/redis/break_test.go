@@ -150,7 +150,9 @@ func TestBreakWithALostReply(t *testing.T) {
 	// Break looks first, so only the second answer may be dropped.
 	k, b := keysOf("x"), breaking("x", owner)
 	proxy.DropReplies()
-	_, err := near.conn.eval(t.Context(), request{op: "break", name: "x"}, breakScript, batch{
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := near.conn.eval(ctx, request{op: "break", name: "x"}, breakScript, batch{
 		keys: append(k.all(), breaksKey("x")), args: []string{owner, owner, b.Reason, b.By, "10", "unused"}})
 	if interlock.Kind(err) != interlock.Uncertain {
 		t.Fatalf("with a lost reply: %v", err)

@@ -19,20 +19,23 @@ import (
 
 const quorumNodes = 5
 
+// quorumSuiteTTL leaves time for nodes that answer after NodeTimeout.
+const quorumSuiteTTL = 3 * time.Second
+
 // Not parallel: it looks for goroutines that are left.
 func TestQuorumAdvisory(t *testing.T) {
 	shared := startFive(t)
-	shared.grown(t, suiteTTL)
+	shared.grown(t, quorumSuiteTTL)
 	drivertest.RunAdvisory(t, drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			on := shared
 			if exclusive {
 				on = startFive(t)
-				on.grown(t, suiteTTL)
+				on.grown(t, quorumSuiteTTL)
 			}
 			return newQuorumBackend(t, on)
 		},
-		TTL:        suiteTTL,
+		TTL:        quorumSuiteTTL,
 		Heartbeat:  polls.Max,
 		DeadWaiter: polls.Max + time.Second,
 		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
@@ -119,7 +122,7 @@ func (b *quorumBackend) Open(t *testing.T) (driver.Fenced, error) {
 		clients = append(clients, client)
 	}
 	// The suite delays answers by half a second, and takes them away for as long.
-	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: suiteTTL, Prefix: b.prefix, NodeTimeout: 700 * time.Millisecond})
+	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: quorumSuiteTTL, Prefix: b.prefix, NodeTimeout: 700 * time.Millisecond})
 	if err != nil {
 		return nil, err
 	}
