@@ -117,6 +117,7 @@ func TestExample(t *testing.T) {
 // TestLastSeat: twenty book at once in two processes, each twice, for three rooms and
 // two seats: two are booked, nothing is sold twice, and what the others held is free.
 func TestLastSeat(t *testing.T) {
+	t.Parallel()
 	ctx := bounded(t)
 	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
 	agencies := []*agency{opened(t, s), opened(t, s)}
@@ -167,6 +168,7 @@ func TestLastSeat(t *testing.T) {
 // TestExpiry: what a program holds that died before the decision is not freed by the
 // clock alone, but once the sweeper was told; then it cannot be booked any more.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	ctx := bounded(t)
 	a := opened(t, world(t, testbed.Postgres(t), testbed.MariaDB(t)))
 	a.offer(t, 1, 1)
@@ -231,6 +233,7 @@ func bookAll(ctx context.Context, a *agency) iter.Seq2[string, tcc.Decision] {
 // TestKilled: a process is killed while it books, and the next one books the same
 // trips: what was told stays so, and what was not is whole on both sides or on neither.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
 	for _, lines := range []int{0, 1, 4, 9} {
 		t.Run(fmt.Sprint("after ", lines), func(t *testing.T) {
