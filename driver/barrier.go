@@ -179,13 +179,16 @@ type Barrier[B any] interface {
 	Call(ctx context.Context, c BarrierCall, business B) (BarrierAnswer, error)
 	// Forget raises the low-water mark, and then removes the branches whose first call
 	// told a begin more than BarrierSpread before it, at most limit (1 to MaxForget), and
-	// tells how many: fewer than limit are all. A mark never falls. From then on calls
-	// that tell a begin before it are BarrierForgotten, so no unfinished transaction may
-	// have one that does: the mark lies a margin before the oldest of them began, and the
-	// margin covers how far begins may lie apart. A mark that lies more than
+	// returns how many: fewer than limit are all. Branches of the transactions in except,
+	// at most MaxExcept, stay, and their calls are let in. From then on calls of others
+	// that tell a begin before the mark are BarrierForgotten. So each unfinished transaction
+	// that has a call which does, or lies less than a margin above it, must be among them,
+	// at this mark and at every later one until it has ended; the margin covers how far
+	// begins may lie apart. A mark never falls, and one that is not above the one in force
+	// changes nothing, the exceptions neither. A mark that lies more than
 	// interlock.MaxAhead beyond the store's clock is refused (Definite): it would refuse
 	// everything. Nothing is forgotten otherwise.
-	Forget(ctx context.Context, mark time.Time, limit int) (removed int, err error)
+	Forget(ctx context.Context, mark time.Time, except []string, limit int) (removed int, err error)
 }
 
 // BarrierSpread is how far apart the Begun of a transaction's calls may lie. What is
@@ -197,12 +200,16 @@ const BarrierSpread = time.Hour
 // MaxForget is how many branches one call of Forget can remove.
 const MaxForget = 10_000
 
+// MaxExcept is how many transactions a mark can except.
+const MaxExcept = 1000
+
 // CheckBarrierForget says what is wrong with a call of Forget whatever the clock is,
 // which is a Bug.
-func CheckBarrierForget(mark time.Time, limit int) error {
-	if mark.UnixMilli() > 0 && limit >= 1 && limit <= MaxForget {
+func CheckBarrierForget(mark time.Time, except []string, limit int) error {
+	if mark.UnixMilli() > 0 && limit >= 1 && limit <= MaxForget && len(except) <= MaxExcept {
 		return nil
 	}
 	return &interlock.Error{Op: "forget branches", Kind: interlock.Bug,
-		Err: fmt.Errorf("a mark of %v and a limit of %d: the mark lies after 1970, and the limit is 1 to %d", mark, limit, MaxForget)}
+		Err: fmt.Errorf("a mark of %v, a limit of %d and %d exceptions: the mark lies after 1970, the limit is 1 to %d, and at most %d transactions are excepted",
+			mark, limit, len(except), MaxForget, MaxExcept)}
 }

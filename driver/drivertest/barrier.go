@@ -66,6 +66,7 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		// What is forgotten.
 		{"BarrierForgetsBelowTheMark", 0, testBarrierForgets[B]},
 		{"BarrierForgetsInBatches", 0, testBarrierForgetsInBatches[B]},
+		{"BarrierForgetsAllButExceptions", 0, testBarrierForgetsExcept[B]},
 		{"BarrierMarkNeverFalls", 0, testBarrierMarkNeverFalls[B]},
 		{"BarrierBegunMayDiffer", 0, testBarrierBegunMayDiffer[B]},
 		{"BarrierLateCallOfALaterBegin", 0, testBarrierLaterBegin[B]},
@@ -147,7 +148,7 @@ func (s *barrierScene[B]) counts(key string, want int64) {
 
 func (s *barrierScene[B]) forgets(mark time.Time, limit, want int) {
 	s.Helper()
-	if got, err := s.barrier.Forget(s.Context(), mark, limit); err != nil || got != want {
+	if got, err := s.barrier.Forget(s.Context(), mark, nil, limit); err != nil || got != want {
 		s.Fatalf("forget: %d, %v, want %d", got, err, want)
 	}
 }

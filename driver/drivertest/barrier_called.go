@@ -212,10 +212,10 @@ func testBarrierBadInput[B any](s *barrierScene[B]) {
 		}
 	}
 	for _, bad := range []struct {
-		mark  time.Time
-		limit int
-	}{{time.Time{}, 1}, {time.UnixMilli(0), 1}, {s.began, 0}, {s.began, -1}, {s.began, driver.MaxForget + 1}} {
-		_, err := s.barrier.Forget(s.Context(), bad.mark, bad.limit)
+		mark          time.Time
+		except, limit int
+	}{{time.Time{}, 0, 1}, {time.UnixMilli(0), 0, 1}, {s.began, 0, 0}, {s.began, 0, -1}, {s.began, 0, driver.MaxForget + 1}, {s.began, driver.MaxExcept + 1, 1}} {
+		_, err := s.barrier.Forget(s.Context(), bad.mark, make([]string, bad.except), bad.limit)
 		s.mustFail(err, interlock.Bug, nil)
 	}
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // nothing was done before
@@ -227,7 +227,7 @@ func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
 	cancel(cause)
 	_, err := s.try(ctx, s.call(driver.BarrierFirst), barrierWork[driver.BarrierFirst])
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.barrier.Forget(ctx, time.Now(), 1)
+	_, err = s.barrier.Forget(ctx, time.Now(), nil, 1)
 	s.mustFail(err, interlock.Definite, cause)
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 }

@@ -72,9 +72,43 @@ func testBarrierMarkNeverFalls[B any](s *barrierScene[B]) {
 	s.forgets(s.began.Add(-time.Hour), 1, 0) // as from a coordinator whose clock was set back
 	adds := BarrierWork{Key: "n", Add: 1}
 	s.must(s.at(driver.BarrierFirst, "b", s.began.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 0)
-	_, err := s.barrier.Forget(s.Context(), time.Now().Add(interlock.MaxAhead+time.Hour), 1)
+	_, err := s.barrier.Forget(s.Context(), time.Now().Add(interlock.MaxAhead+time.Hour), nil, 1)
 	s.mustFail(err, interlock.Definite, nil)
 	s.must(s.at(driver.BarrierFirst, "b", s.began), adds, driver.BarrierIsDone, true, 1)
+}
+
+// testBarrierForgetsExcept: what a mark excepts keeps its branches and its calls, until a
+// mark that does not except it; the others go, however many are spared.
+func testBarrierForgetsExcept[B any](s *barrierScene[B]) {
+	adds := BarrierWork{Key: "n", Add: 1, Result: "-1"}
+	call := func(p driver.BarrierPhase, transaction, branch string, i int) driver.BarrierCall {
+		c := s.at(p, branch, s.began.Add(time.Duration(i)*stride))
+		c.Transaction = transaction
+		return c
+	}
+	forgets := func(i, limit, want int, except ...string) {
+		s.Helper()
+		if got, err := s.barrier.Forget(s.Context(), s.began.Add(time.Duration(i)*stride), except, limit); err != nil || got != want {
+			s.Fatalf("forget: %d, %v, want %d", got, err, want)
+		}
+	}
+	const old = "1:o/d\x00,\xff" // ids are data
+	for i := range 5 {
+		s.must(call(driver.BarrierFirst, old, strconv.Itoa(i), 0), adds, driver.BarrierIsDone, true, int64(2*i+1))
+		s.must(call(driver.BarrierFirst, "t"+strconv.Itoa(i), "b", 0), adds, driver.BarrierIsDone, true, int64(2*i+2))
+	}
+	forgets(2, 2, 2, old, "never came")
+	forgets(2, 2, 2)       // not above: the exceptions stay as well
+	forgets(1, 9, 1, "t0") // nor are there new ones
+	forgets(3, 9, 0, old)
+	s.must(call(driver.BarrierFirst, old, "4", 0), adds, driver.BarrierIsDone, false, 10)
+	s.must(call(driver.BarrierUndo, old, "4", 0), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 9)
+	s.must(call(driver.BarrierFirst, old, "new", 0), adds, driver.BarrierIsDone, true, 10)
+	for _, other := range []string{"t0", "o/d\x00,\xff", "1", "never came"} {
+		s.must(call(driver.BarrierFirst, other, "b", 0), adds, driver.BarrierForgotten, false, 10)
+	}
+	forgets(4, 9, 6)
+	s.must(call(driver.BarrierFirst, old, "new", 0), adds, driver.BarrierForgotten, false, 10)
 }
 
 // testBarrierBegunMayDiffer: another clock, or a successor, tells another begin of the
@@ -134,7 +168,7 @@ func testBarrierLateCall[B any](s *barrierScene[B]) {
 	}
 	running.Go(func() {
 		for i := range branches {
-			if _, err := s.barrier.Forget(s.Context(), begun(i+1), 3); err != nil {
+			if _, err := s.barrier.Forget(s.Context(), begun(i+1), nil, 3); err != nil {
 				s.Error(err)
 			}
 		}

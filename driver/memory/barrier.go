@@ -32,6 +32,7 @@ type Barrier struct {
 	mu       sync.Mutex
 	branches map[branchKey]*remembered
 	mark     time.Time
+	excepted []string // transactions, by the mark
 }
 
 type branchKey struct{ transaction, branch, step string }
@@ -59,7 +60,7 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Busin
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.Begun.UnixMilli() < b.mark.UnixMilli() {
+	if c.Begun.UnixMilli() < b.mark.UnixMilli() && !slices.Contains(b.excepted, c.Transaction) {
 		return driver.BarrierAnswer{Outcome: driver.BarrierForgotten}, nil
 	}
 	key := branchKey{c.Transaction, c.Branch, c.Step}
@@ -122,8 +123,8 @@ func (r *remembered) answer(c driver.BarrierCall, o driver.BarrierOutcome) drive
 }
 
 // Forget raises the mark and removes what lies far enough below it; see driver.Barrier.
-func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, error) {
-	if err := driver.CheckBarrierForget(mark, limit); err != nil {
+func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, limit int) (int, error) {
+	if err := driver.CheckBarrierForget(mark, except, limit); err != nil {
 		return 0, err
 	}
 	switch {
@@ -135,13 +136,13 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if mark.After(b.mark) {
-		b.mark = mark
+	if mark.UnixMilli() > b.mark.UnixMilli() {
+		b.mark, b.excepted = mark, slices.Clone(except)
 	}
 	kept := b.mark.Add(-driver.BarrierSpread).UnixMilli()
 	var below []branchKey
 	for key, r := range b.branches {
-		if r.begun.UnixMilli() < kept {
+		if r.begun.UnixMilli() < kept && !slices.Contains(b.excepted, key.transaction) {
 			below = append(below, key)
 		}
 	}

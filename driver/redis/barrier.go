@@ -15,6 +15,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
+//go:embed script/body.lua
+var bodyLua string
+
 //go:embed script/barrier.lua
 var barrierLua string
 
@@ -53,12 +56,19 @@ type Body struct {
 	Keys, Args []string
 }
 
+// script is what runs the body, and has it answer.
+func (b Body) script(lua string) *script {
+	before, after, _ := strings.Cut(bodyLua, "--BODY--")
+	return newScript(before + b.Text + after + lua)
+}
+
 // Barrier remembers which calls of branches have come, beside the data that they
 // change; it is asked and the business run by one script. It implements
 // driver.Barrier. A branch is the hash interlock:{TAG}:barrier:NAME:…, with transaction,
 // branch and step and the length before each of the three. It never expires: Forget
 // removes it, by the sorted set interlock:{TAG}:barriers:NAME, once it lies
-// driver.BarrierSpread below the mark, the string interlock:{TAG}:barriermark:NAME.
+// driver.BarrierSpread below the mark, the string interlock:{TAG}:barriermark:NAME, unless its transaction is in
+// the set interlock:{TAG}:barrierexcept:NAME.
 //
 // All of that is in the hash slot of the barrier's name, and so must be the keys of
 // every Body, so that marker and data live, move and fail over together: a barrier
@@ -76,6 +86,7 @@ type Barrier struct {
 	name        string
 	markers     string // the prefix of markers
 	index, mark string
+	except      string // the set of transactions that the mark excepts
 }
 
 var _ driver.Barrier[Body] = (*Barrier)(nil)
@@ -85,7 +96,7 @@ var _ driver.Barrier[Body] = (*Barrier)(nil)
 func NewBarrier(client rueidis.Client, name string) *Barrier {
 	own := reserved + tags.of(slotOf(name)) + "}:"
 	return &Barrier{conn: newGuardConn(client, keepsMarks), name: name, markers: own + "barrier:" + name + ":",
-		index: own + "barriers:" + name, mark: own + "barriermark:" + name}
+		index: own + "barriers:" + name, mark: own + "barriermark:" + name, except: own + "barrierexcept:" + name}
 }
 
 // Call answers a call, and may run its business; see driver.Barrier.
@@ -97,11 +108,10 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Body)
 	if err := b.check(asked, business.Keys); err != nil {
 		return driver.BarrierAnswer{}, err
 	}
-	before, after, _ := strings.Cut(barrierLua, "--BODY--")
 	member := counted(c.Transaction) + counted(c.Branch) + counted(c.Step)
-	m, err := b.conn.eval(ctx, asked, newScript(barrierMoves+before+business.Text+after), batch{
-		keys: append([]string{b.markers + member, b.index, b.mark}, business.Keys...),
-		args: append([]string{member, string(c.Phase), string(c.Hash), strconv.FormatInt(c.Begun.UnixMilli(), 10)}, business.Args...),
+	m, err := b.conn.eval(ctx, asked, business.script(barrierMoves+barrierLua), batch{
+		keys: append([]string{b.markers + member, b.index, b.mark, b.except}, business.Keys...),
+		args: append([]string{member, string(c.Phase), string(c.Hash), strconv.FormatInt(c.Begun.UnixMilli(), 10), c.Transaction}, business.Args...),
 	})
 	if err != nil {
 		return driver.BarrierAnswer{}, err
@@ -130,18 +140,19 @@ func (b *Barrier) check(asked request, keys []string) error {
 
 // Forget raises the mark and removes what lies far enough below it, in one script; see
 // driver.Barrier. The server does nothing else meanwhile: a few milliseconds for a
-// limit of a thousand.
-func (b *Barrier) Forget(ctx context.Context, mark time.Time, limit int) (int, error) {
+// limit of a thousand, and for a thousand branches of excepted transactions, which it
+// looks at each time.
+func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, limit int) (int, error) {
 	asked := request{op: "forget branches", name: b.name}
-	if err := driver.CheckBarrierForget(mark, limit); err != nil {
+	if err := driver.CheckBarrierForget(mark, except, limit); err != nil {
 		return 0, err
 	}
 	if err := b.check(asked, nil); err != nil {
 		return 0, err
 	}
 	m, err := b.conn.eval(ctx, asked, barrierForgetScript, batch{
-		keys: []string{b.index, b.mark},
-		args: []string{b.markers, strconv.FormatInt(mark.UnixMilli(), 10), strconv.Itoa(limit), milliseconds(interlock.MaxAhead), milliseconds(driver.BarrierSpread)},
+		keys: []string{b.index, b.mark, b.except},
+		args: append([]string{b.markers, strconv.FormatInt(mark.UnixMilli(), 10), strconv.Itoa(limit), milliseconds(interlock.MaxAhead), milliseconds(driver.BarrierSpread)}, except...),
 	})
 	if err != nil {
 		return 0, err

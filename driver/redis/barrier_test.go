@@ -136,7 +136,7 @@ func TestBarrierKeysAreOfOneSlot(t *testing.T) {
 	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
 		unnamed := NewBarrier(client, name)
 		_, err := unnamed.Call(t.Context(), barrierCall(driver.BarrierFirst, ""), Body{})
-		_, other := unnamed.Forget(t.Context(), time.UnixMilli(1), 1)
+		_, other := unnamed.Forget(t.Context(), time.UnixMilli(1), nil, 1)
 		if interlock.Kind(err) != interlock.Bug || interlock.Kind(other) != interlock.Bug || err == nil || other == nil {
 			t.Errorf("a barrier named %q: %v, %v", name, err, other)
 		}
@@ -149,7 +149,7 @@ func TestBarrierKeysAreOfOneSlot(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if _, err := b.Forget(t.Context(), time.UnixMilli(1), 1); err != nil {
+	if _, err := b.Forget(t.Context(), time.UnixMilli(1), nil, 1); err != nil {
 		t.Fatal(err)
 	}
 	keys, err := raw(t, client, "KEYS", "*").AsStrSlice()
@@ -174,7 +174,7 @@ func TestBarriersAreApart(t *testing.T) {
 		if got, err := b.Call(t.Context(), c, Body{}); err != nil || !got.Ran {
 			t.Errorf("%q: %+v, %v", name, got, err)
 		}
-		if n, err := b.Forget(t.Context(), c.Begun.Add(2*driver.BarrierSpread), 10); err != nil || n != 1 {
+		if n, err := b.Forget(t.Context(), c.Begun.Add(2*driver.BarrierSpread), nil, 10); err != nil || n != 1 {
 			t.Errorf("%q: forgot %d, %v", name, n, err)
 		}
 	}

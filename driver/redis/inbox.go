@@ -59,8 +59,7 @@ func (i *Inbox) Apply(ctx context.Context, d driver.Delivery, effect Body) (driv
 	if err := i.check(asked, d, effect.Keys); err != nil {
 		return driver.Unclaimed, nil, err
 	}
-	before, after, _ := strings.Cut(inboxLua, "--BODY--")
-	m, err := i.conn.eval(ctx, asked, newScript(before+effect.Text+after), batch{
+	m, err := i.conn.eval(ctx, asked, effect.script(inboxLua), batch{
 		keys: append([]string{i.key(d.ID)}, effect.Keys...),
 		args: append([]string{d.Owner, string(d.Hash), milliseconds(i.keep)}, effect.Args...),
 	})

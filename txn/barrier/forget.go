@@ -60,8 +60,8 @@ func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 		return 0, failure.Bug(op, t.Name, "there is no database")
 	case limit < 0:
 		return 0, failure.Bug(op, t.Name, "a limit of %d", limit)
-	case len(except) > maxExcept:
-		return 0, failure.Bug(op, t.Name, "%d transactions are excepted, at most %d can be", len(except), maxExcept)
+	case len(except) > driver.MaxExcept:
+		return 0, failure.Bug(op, t.Name, "%d transactions are excepted, at most %d can be", len(except), driver.MaxExcept)
 	case limit == 0:
 		limit = 10000
 	}
@@ -84,9 +84,6 @@ func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	}
 	return forgotten, nil
 }
-
-// maxExcept is how many transactions can be excepted.
-const maxExcept = 1000
 
 // needle is how a list of exceptions names a transaction: no id contains another.
 func needle(transaction string) string { return "," + hex.EncodeToString([]byte(transaction)) + "," }

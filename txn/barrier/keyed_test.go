@@ -142,7 +142,7 @@ func TestKeyedForgets(t *testing.T) {
 	var s shelf
 	b := memory.NewBarrier()
 	k := barrier.Keyed[memory.Business]{Barrier: b, Business: s.business}
-	_, err := b.Forget(t.Context(), begun.Add(time.Millisecond), 1)
+	_, err := b.Forget(t.Context(), begun.Add(time.Millisecond), nil, 1)
 	ok(t, err)
 	_, err = k.Call(calling(t.Context(), "b", branch.Try), nil)
 	wantKind(t, err, interlock.Definite, branch.ClassUnknown, barrier.ErrForgotten)

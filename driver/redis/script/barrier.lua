@@ -1,30 +1,11 @@
--- KEYS: the branch's marker, the index of markers, the low-water mark, then the
--- body's. ARGV: member of the index, phase, hash, begun_ms, then the body's. MOVES is
--- set in front of it: MOVES[state][phase] is what to do, and the state that follows.
--- The body comes first, so that it sees nothing of ours but that and refuse. RESULT is
--- that of the first, or nil.
-local function refuse(why) return { refused = tostring(why) } end
-local function body(KEYS, ARGV, RESULT)
---BODY--
-end
-
-local function rest(list, from)
-  local out = {}
-  for i = from, #list do out[i - from + 1] = list[i] end
-  return out
-end
-
--- text is what the body returned as it is stored; fails if that cannot be.
-local function text(value)
-  if not value or type(value) == 'table' and value.ok then return '' end
-  if type(value) == 'string' then return value end
-  if type(value) == 'number' and value % 1 == 0 then return string.format('%.0f', value) end
-  if type(value) == 'table' and value.err then error(value.err, 0) end
-  return cjson.encode(value)
-end
-
+-- KEYS: the branch's marker, the index of markers, the low-water mark, the transactions
+-- that it excepts, then the body's. ARGV: member of the index, phase, hash, begun_ms,
+-- transaction, then the body's. body.lua stands before it, and MOVES: MOVES[state][phase]
+-- is what to do, and the state that follows. RESULT is that of the first, or nil.
 local phase, begun = ARGV[2], ARGV[4]
-if tonumber(begun) < tonumber(redis.call('GET', KEYS[3]) or 0) then return { 'forgotten', '', '', '0' } end
+if tonumber(begun) < tonumber(redis.call('GET', KEYS[3]) or 0) and redis.call('SISMEMBER', KEYS[4], ARGV[5]) == 0 then
+  return { 'forgotten', '', '', '0' }
+end
 local seen = redis.call('HMGET', KEYS[1], 'state', 'hash', 'result')
 local state, hash, result = seen[1] or '', seen[2] or '', seen[3] or ''
 
@@ -55,7 +36,7 @@ local known = nil
 if state == 'done' then known = result end
 local value, why
 local ok, failure = pcall(function()
-  value = body(rest(KEYS, 4), rest(ARGV, 5), known)
+  value = body(rest(KEYS, 5), rest(ARGV, 6), known)
   if type(value) == 'table' and value.refused then
     why = value.refused
     if phase ~= 'first' then error('only a first may refuse: ' .. why, 0) end

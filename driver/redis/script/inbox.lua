@@ -1,27 +1,7 @@
 -- KEYS: the message, then the effect's. ARGV: owner, hash, keep_ms, then the effect's.
 -- The message is a hash: owner, hash, result, and failed (why) if its effect failed.
--- The effect sees nothing of ours but refuse. It comes before the record, because a
--- script that has written nothing can be killed; nothing can come between the two.
-local function refuse(why) return { refused = tostring(why) } end
-local function body(KEYS, ARGV)
---BODY--
-end
-
-local function rest(list, from)
-  local out = {}
-  for i = from, #list do out[i - from + 1] = list[i] end
-  return out
-end
-
--- text is what the effect returned as it is stored; fails if that cannot be.
-local function text(value)
-  if not value or type(value) == 'table' and value.ok then return '' end
-  if type(value) == 'string' then return value end
-  if type(value) == 'number' and value % 1 == 0 then return string.format('%.0f', value) end
-  if type(value) == 'table' and value.err then error(value.err, 0) end
-  return cjson.encode(value)
-end
-
+-- body.lua stands before it. The effect comes before the record, because a script that has
+-- written nothing can be killed; nothing can come between the two.
 local function record(...)
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'hash', ARGV[2], ...)
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
