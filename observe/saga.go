@@ -67,6 +67,7 @@ type SagaStuck struct {
 type SagaCrossed struct {
 	Saga, Type, Step string
 	Undo             bool
+	Final            bool   // the target has said so: the step is done with the input before, whatever the edit
 	Before, After    string // the inputs, at most 500 bytes of each
 	Err              error  // why the journal does not have it; nil if it does, or the saga has ended
 }

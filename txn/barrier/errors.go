@@ -62,13 +62,18 @@ func (e *ViolationError) Unwrap() error { return ErrViolation }
 func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // A MismatchError tells that a do, try or prepare is not the one that its branch
-// remembers: its input is another. Nothing was run. It is a Bug of the caller's.
+// remembers: its input is another. Nothing was run. It is a Bug of the caller's, unless
+// that has changed the input: it is a [branch.ErrOtherInput], by which a saga's
+// coordinator finds out that an operator's edit came too late.
 type MismatchError struct{ Call branch.Call }
 
 // Error names the call.
 func (e *MismatchError) Error() string {
 	return fmt.Sprintf("%s %q: it comes with another input than the first call of its branch", e.Call.Operation, e.Call.Key())
 }
+
+// Unwrap makes it a [branch.ErrOtherInput].
+func (e *MismatchError) Unwrap() error { return branch.ErrOtherInput }
 
 // ErrorKind is [interlock.Bug].
 func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }

@@ -3,6 +3,7 @@ package barrier_test
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,25 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
+// overHTTP: a coordinator that calls with another input than the branch was done with finds
+// it out from the answer.
+func overHTTP(t *testing.T, w world, ctx context.Context) {
+	t.Helper()
+	p := barrier.Participant[driver.SQL, Seat, Hold]{DB: w.DB, Table: w.table, Do: func(context.Context, driver.SQL, Seat) (Hold, error) {
+		t.Error("run")
+		return Hold{}, nil
+	}}
+	server := httptest.NewServer(branch.Handler(p.Call))
+	defer server.Close()
+	call := branch.From(ctx)
+	call.Attempt = 1
+	_, err := branch.Caller{Client: server.Client()}.Post(t.Context(), server.URL, call, []byte(`{"Row":13}`))
+	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, branch.ErrOtherInput)
+	if out, err := (branch.Caller{Client: server.Client()}).Post(t.Context(), server.URL, call, []byte(`{"Row":12}`)); err != nil || string(out) != `{"ID":"h1"}` {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
 // testBadInput is what a database has to be asked for; nothing is run, and what is
 // there stays.
 func testBadInput(t *testing.T, w world) {
@@ -96,6 +116,7 @@ func testBadInput(t *testing.T, w world) {
 	if !errors.As(err, &mismatch) {
 		t.Errorf("%v", err)
 	}
+	overHTTP(t, w, try)
 	// The stored output is of another type.
 	err = barrier.Confirm(calling(t.Context(), "b", branch.Confirm), w.DB, w.table, func(context.Context, driver.SQL, []int) error { t.Error("run"); return nil })
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)

@@ -27,6 +27,12 @@ const (
 	HeaderUntil       = "Interlock-Until"    // only with a try
 )
 
+// HeaderInput of an answer that is neither 2xx, 409 nor 425 is [ErrOtherInput] if it has the
+// value "other". A participant need not send it.
+const HeaderInput = "Interlock-Input"
+
+const otherInput = "other"
+
 // The longest bodies of calls over HTTP, in bytes. An input can have several outputs of
 // earlier calls in it.
 const (

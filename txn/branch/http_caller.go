@@ -63,7 +63,7 @@ type Caller struct {
 //   - Retry: no connection was made, so nothing was sent.
 //   - Ongoing: it works on it (425), to be asked again after its Retry-After, which is
 //     given in seconds; 0 if it does not say.
-//   - Unknown: everything else, also a 2xx whose output was cut off, and one to a try
+//   - Unknown: everything else, also an [ErrOtherInput], a 2xx whose output was cut off, and one to a try
 //     or a prepare whose output is above [MaxBody] or not JSON.
 //
 // Every other call is done once it is answered 2xx, because to repeat it or to undo it
@@ -107,6 +107,15 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 	if len(input) > MaxInput {
 		return nil, fmt.Errorf("the input has %d bytes, at most %d are allowed: send less, or give the step an input of its own", len(input), MaxInput)
 	}
+	r, err := newPost(address, input)
+	if err != nil {
+		return nil, err
+	}
+	return r, c.SetHeaders(r.Header)
+}
+
+// newPost is a request with JSON to an address without a user.
+func newPost(address string, body []byte) (*http.Request, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, failure.RedactError(err)
@@ -117,12 +126,12 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 	if u.User != nil {
 		return nil, fmt.Errorf("the address %q has a user or a password: take them out, and have calls signed instead", Redact(address))
 	}
-	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(input))
+	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		return nil, failure.RedactError(err)
 	}
 	r.Header.Set("Content-Type", "application/json")
-	return r, c.SetHeaders(r.Header)
+	return r, nil
 }
 
 // A passage is what is known of a request's way. Transports that do not tell have
@@ -176,17 +185,25 @@ func (caller Caller) read(c Call, answer *http.Response) ([]byte, error) {
 	return nil, nil
 }
 
-func refusal(c Call, answer *http.Response) error {
+// answerError is an answer that is not 2xx.
+func answerError(answer *http.Response) *AnswerError {
 	var body []byte
 	if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection, and heeds no deadline
 		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // what was read is enough, also if the rest is lost
 	}
-	err := &AnswerError{answer.StatusCode, string(body)}
+	return &AnswerError{answer.StatusCode, string(body)}
+}
+
+func refusal(c Call, answer *http.Response) error {
+	err := answerError(answer)
 	switch answer.StatusCode {
 	case http.StatusConflict:
 		return Fail(problem(c, interlock.Definite, err))
 	case http.StatusTooEarly:
 		return classify(ClassOngoing, pause(answer.Header.Get("Retry-After")), problem(c, interlock.Retryable, err))
+	}
+	if answer.Header.Get(HeaderInput) == otherInput {
+		return Unknown(problem(c, interlock.Uncertain, fmt.Errorf("%w: %w", ErrOtherInput, err)))
 	}
 	return Unknown(problem(c, interlock.Uncertain, err))
 }

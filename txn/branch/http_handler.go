@@ -25,7 +25,7 @@ var errLate = errors.New("the deadline of the call has passed")
 //	Fail     409
 //	Ongoing  425, with the seconds after which to ask again in Retry-After, 1 at least
 //	Retry    503
-//	Unknown  500
+//	Unknown  500; 422, with [HeaderInput], if it is [ErrOtherInput]
 //
 // The error's text is the body: the coordinator keeps it, and shows it to operators,
 // so it is not to tell what they must not know. A request that is no call is
@@ -97,6 +97,9 @@ func answer(w http.ResponseWriter, work func() ([]byte, error)) {
 		say(w, http.StatusTooEarly, err.Error())
 	case class == ClassRetry:
 		say(w, http.StatusServiceUnavailable, err.Error())
+	case errors.Is(err, ErrOtherInput):
+		w.Header().Set(HeaderInput, otherInput)
+		say(w, http.StatusUnprocessableEntity, err.Error())
 	default:
 		say(w, http.StatusInternalServerError, err.Error())
 	}

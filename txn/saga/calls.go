@@ -16,6 +16,8 @@ type call struct {
 	p     progress
 	phase phase
 	trial *trial
+
+	former int // with which of its former inputs the target has done it, from 1; 0 with that of now
 }
 
 // call is the one of a step that is next.

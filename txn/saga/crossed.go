@@ -4,17 +4,23 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An operator's edit can cross a call that is under way with the input before it: the
-// target has that one's effect then, and answers the call with the new input as it answered
-// the first one, because both have one key. Nobody can prevent that; who made the call
-// finds it out when it returns.
+// An operator's edit can cross a call with the input before it: the target has that call's
+// effect then, because both have one key. Nobody can prevent that. It is found out:
+//
+//   - by the process that made the call, when it returns;
+//   - after that process, by a target that compares inputs, as a barrier does: it answers
+//     the call with the new input by branch.ErrOtherInput. The call is then made with the
+//     inputs before, until the target answers as it answered the first one.
 
 // lateCall is a call that succeeded, and of which the journal does not know yet.
 type lateCall struct {
@@ -55,15 +61,48 @@ func (d *drive) crossed(ctx context.Context, key string, late lateCall) {
 	}
 }
 
-// cross takes that a call with the input before an edit was done.
+// formerly makes a call whose target has had it with another input, with each input before
+// the edits, the last one first. If the target knows none of them err is the answer.
+func (c *call) formerly(ctx context.Context, m *machine, err error) ([]byte, error) {
+	about := From(ctx)
+	for i, g := range slices.Backward(c.p.former) {
+		about.Edited = g.edited
+		output, answer := c.step.act(with(ctx, about), m.inputOf(&progress{input: g.input}))
+		if errors.Is(answer, branch.ErrOtherInput) {
+			continue
+		}
+		if answer == nil {
+			c.former = i + 1
+			return output, nil
+		}
+		return nil, fmt.Errorf("the target has had a call with the input before its edit, which counts: %w", answer)
+	}
+	return nil, err
+}
+
+// revert notes that a step was done with an input before its edit: that is its input.
+func (d *drive) revert(c *call) error {
+	before, after := d.m.inputOf(&progress{input: c.p.former[c.former-1].input}), d.m.inputOf(&c.p)
+	w := why{Former: c.former, Error: fmt.Sprintf("the edit of its input came too late: it was done with the input before, %s, and not with %s",
+		cut(string(before), 200), cut(string(after), 200))}
+	d.reverted = append(d.reverted, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Final: true,
+		Before: cut(string(before), longestTried), After: cut(string(after), longestTried)})
+	return d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
+}
+
+// cross takes that a call with the input before an edit was done. If its target knows no
+// other input, that is the step's from then on.
 func (m *machine) cross(e journal.Entry) error {
 	var w why
 	if err := json.Unmarshal(e.Data, &w); err != nil {
 		return err
 	}
 	p := m.find(e.Step)
-	if p == nil || !p.edited {
+	if p == nil || !p.edited || w.Former < 0 || w.Former > len(p.former) {
 		return errOrder
+	}
+	if w.Former > 0 {
+		p.input, p.edited = p.former[w.Former-1].input, p.former[w.Former-1].edited
 	}
 	p.crossed = w.Error
 	return nil

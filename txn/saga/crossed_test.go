@@ -3,12 +3,16 @@ package saga
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // TestEditCrossesACall: an edit of a step's input that crosses a call with the former one,
@@ -63,4 +67,88 @@ func TestEditCrossesACall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEditComesTooLate: a call with the input before an edit took effect, and its answer
+// was lost with its owner. The participant's barrier says so to the next owner: the step
+// is done with that input, and the edit is reported as too late.
+func TestEditComesTooLate(t *testing.T) {
+	for name, edits := range map[string][]string{"once": {`"new"`}, "twice": {`"newer"`, `"new"`}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var did []string
+				lost := errNetwork
+				participant := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: func(_ context.Context, input []byte) (memory.Business, error) {
+					return func([]byte, bool) ([]byte, error) {
+						did = append(did, string(input))
+						return input, nil
+					}, nil
+				}}
+				z := Step("z", func(ctx context.Context, in string) (string, error) {
+					out, err := participant.Call(ctx, []byte(in))
+					if err == nil && lost != nil {
+						return "", lost
+					}
+					return string(out), err
+				}).Retry(Policy{First: time.Hour, Max: time.Hour})
+				d := Define("order", (&target{}).act("p").Pivot(), z)
+				var crossed []observe.SagaCrossed
+				o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
+				r := serve(t, nil, 1, o, d)
+				ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+				synctest.Wait()
+				r.stop()
+				<-r.served
+				lost = nil
+				for _, edit := range edits {
+					ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "z", json.RawMessage(edit), By{"ann", "a typing error"}))
+				}
+				heir := serve(t, r.store, 2, o, d)
+				got, err := heir.engine.Wait(t.Context(), "1")
+				ok(t, err)
+				out, _ := got.Outputs.All()["z"]
+				if !slices.Equal(did, []string{"old"}) || string(out) != `"old"` {
+					t.Errorf("the participant did %q, and the output is %s", did, out)
+				}
+				want := observe.SagaCrossed{Saga: "1", Type: "order", Step: "z", Final: true, Before: `"old"`, After: `"new"`}
+				if len(crossed) != 1 || crossed[0] != want {
+					t.Errorf("reported %+v", crossed)
+				}
+				const late = `the edit of its input came too late: it was done with the input before, "old", and not with "new"`
+				if len(got.Crossed) != 1 || got.Crossed[0] != (Crossed{"z", late}) {
+					t.Errorf("%+v", got.Crossed)
+				}
+				moments, err := Replay(heir.entries(t, "1"))
+				ok(t, err)
+				if step := moments[len(moments)-1].Steps[1]; step.Err != late || step.Input != nil {
+					t.Errorf("%+v", step)
+				}
+			})
+		})
+	}
+}
+
+// TestOtherInputIsNotGuessed: without an edit, and if the participant knows none of the
+// inputs, its answer is a failure like any other.
+func TestOtherInputIsNotGuessed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var inputs []string
+		z := Step("z", func(_ context.Context, in string) (string, error) {
+			inputs = append(inputs, in)
+			if len(inputs) < 4 {
+				return "", branch.ErrOtherInput
+			}
+			return in, nil
+		}).Retry(Policy{First: 2 * time.Second, Max: 2 * time.Second})
+		d := Define("order", (&target{}).act("p").Pivot(), z)
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+		synctest.Wait()
+		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "z", json.RawMessage(`"new"`), By{"ann", "a typing error"}))
+		r.coordinator.Nudge("1")
+		got, err := r.engine.Wait(t.Context(), "1")
+		if ok(t, err); !slices.Equal(inputs, []string{"old", "new", "old", "new"}) || len(got.Crossed) > 0 || string(got.Outputs.All()["z"]) != `"new"` {
+			t.Errorf("%q, %+v", inputs, got)
+		}
+	})
 }

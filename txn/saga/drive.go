@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -21,6 +22,8 @@ type drive struct {
 	engine *Engine
 	told   State // by the hooks
 	late   map[string]lateCall
+
+	reverted []observe.SagaCrossed // that are not durable yet
 }
 
 // Drive goes as far as it comes; see [coordinator.Protocol].
@@ -178,6 +181,12 @@ func (d *drive) round(calls []*call) error {
 		if errs[i] != nil && gone != nil && class != branch.ClassFail {
 			continue
 		}
+		if errs[i] == nil && each.former > 0 {
+			if err := d.revert(each); err != nil {
+				return err
+			}
+			each.p = *d.m.find(each.p.key)
+		}
 		v, err := d.took(d.Now(), each, outputs[i], errs[i], d.Random())
 		switch {
 		case errs[i] != nil:
@@ -202,7 +211,9 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	}
 	about.Edited = c.p.edited
 	act := func(ctx context.Context) (err error) {
-		*output, err = s.act(ctx, input)
+		if *output, err = s.act(ctx, input); c.p.edited && errors.Is(err, branch.ErrOtherInput) {
+			*output, err = c.formerly(ctx, &d.m, err)
+		}
 		return err
 	}
 	if c.local() {

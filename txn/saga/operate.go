@@ -36,6 +36,7 @@ func (m *machine) retry(e journal.Entry) error {
 			if m.state == Running {
 				return errors.New("the input of a step can be another one only behind the pivot, or to undo it")
 			}
+			p.former = append(slices.Clip(p.former), given{p.input, p.edited})
 			p.input, p.edited = n.Input, true
 		}
 		found, p.attempts, p.lost, p.by, p.next, p.parked = true, 0, 0, nil, time.Time{}, false

@@ -75,10 +75,12 @@ func (e *StateError) ErrorKind() interlock.ErrorKind { return interlock.Definite
 // saga is UNDOING again. A step or an undo that waits for its next attempt is called now,
 // and its attempts are counted from one; an empty step means each of those if no undo was
 // given up. An input that is not nil, JSON, is what the step or its undo
-// is called with from now on; that is possible for undos, and behind the pivot. Its
-// target may refuse another input under a key that it has seen. A call with the input
-// before it that is under way meanwhile may still be done: the hook Crossed reports that,
-// and the step's Err in [Replay] if the saga has not ended by then.
+// is called with from now on; that is possible for undos, and behind the pivot. A call
+// with the input before it may have been done already, or be done yet. If its target
+// compares inputs, as a barrier does ([branch.ErrOtherInput]), the step is then done with
+// that input, and counts as such. Otherwise this is found out only if the process that
+// made the call still lives. The hook Crossed reports it, and so do [Outcome].Crossed and
+// the step's Err in [Replay], if the saga had not ended before.
 func (o *Operator) Retry(ctx context.Context, id, step string, input json.RawMessage, by By) error {
 	if input != nil && (!json.Valid(input) || len(input) > driver.MaxPayload/2 || step == "") {
 		return bug("retry", id, fmt.Errorf("the input is not JSON, has more than %d bytes, or is for no step", driver.MaxPayload/2))

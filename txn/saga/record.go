@@ -28,7 +28,7 @@ const (
 	recordSettle   = "settle"   // it is known what became of a step; the next record says what
 	recordNow      = "now"      // what is waited for is over
 	recordSignal   = "signal"   // Step is its name; one of each name at most
-	recordCrossed  = "crossed"  // a call with the input before an edit was done
+	recordCrossed  = "crossed"  // a call with an input before an edit was done
 	recordLater    = "later"    // its start is put off
 	recordFinished = "finished" // all is settled, but who wants to know has not been called yet
 	recordResolved = "resolved" // it is over, whatever is left
@@ -60,7 +60,7 @@ type sending struct {
 	Input json.RawMessage `json:"input,omitempty"` // of its own; else the saga's
 }
 
-// why is the data of failed, decide, dead and tried records.
+// why is the data of failed, decide, dead, tried and crossed records.
 type why struct {
 	Unknown  bool           `json:"unknown,omitempty"`  // a failed step may have happened
 	Error    string         `json:"error,omitempty"`    //
@@ -69,6 +69,7 @@ type why struct {
 	Calls    int            `json:"calls,omitempty"`    // those that were made
 	Next     int64          `json:"next,omitempty"`     // when it is tried again: milliseconds since 1970
 	Parked   bool           `json:"parked,omitempty"`   // nothing is called before Next
+	Former   int            `json:"former,omitempty"`   // the input that a target knows, from 1, of those before edits; 0 if it has not said
 }
 
 // note is the data of an operator's records.

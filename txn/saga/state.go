@@ -57,6 +57,7 @@ type progress struct {
 	over    bool            // an operator has ended the wait
 	input   json.RawMessage // nil if it is the saga's
 	edited  bool            // by an operator
+	former  []given         // what it was called with before its edits, the oldest first
 	crossed string          // by which call the edit was; empty if by none
 
 	fate     fate
@@ -70,6 +71,12 @@ type progress struct {
 	lost     int            // of them, that were not answered before their owner was gone
 	next     time.Time      // when it is tried again
 	parked   bool           // and nothing was called since that was written
+}
+
+// given is what a step was called with.
+type given struct {
+	input  json.RawMessage // nil if it is the saga's
+	edited bool
 }
 
 // undoable reports whether the step is to be undone and not yet has been.

@@ -8,9 +8,15 @@ import (
 
 // What hooks are told.
 
-// announce tells of an end, and again of a dead letter.
+// announce tells of edits that came too late, of an end, and again of a dead letter.
 func (d *drive) announce() {
 	hooks := d.engine.options.Hooks
+	for _, e := range d.reverted {
+		if hooks.Crossed != nil {
+			hooks.Crossed(e)
+		}
+	}
+	d.reverted = nil
 	if d.m.state == DeadLetter && hooks.Dead != nil {
 		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.why()}
 		for _, p := range d.m.dead() {

@@ -24,6 +24,7 @@ type Outcome struct {
 	Outputs  Outputs   // of the steps that were done, those that were undone too
 	Dead     []Dead    // the undos that were given up, in the order of their steps, then the steps that seem to crash
 	Failing  []Failing // the steps, and undos, that are called again and again, as far as the journal has it
+	Crossed  []Crossed // the steps that were done, or may have been, with an input from before an operator's edit
 	Skipped  []string  // the steps that an operator has skipped, or whose undos
 	Resolved By        // who has closed the dead letter; the zero value if nobody has
 	Due      time.Time // when it is looked at next; zero once it has ended
@@ -43,6 +44,13 @@ type Failing struct {
 	Attempts int    // that failed by then
 }
 
+// Crossed is a step whose input an operator has edited, while a call with the one before
+// was done.
+type Crossed struct {
+	Step string
+	Err  string // says with which input
+}
+
 // Err is nil while the saga goes on and when it has succeeded, else an
 // [*EndedError].
 func (o Outcome) Err() error {
@@ -56,6 +64,9 @@ func outcome(head driver.Head, m *machine) Outcome {
 	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), Input: m.input, State: m.state, Reason: m.why(), Halted: m.halted != "", Outputs: m.outputs(), Dead: m.dead(), Due: head.Due, Ended: head.Ended}
 	undoing := m.undoing()
 	for i, p := range m.steps {
+		if p.crossed != "" {
+			o.Crossed = append(o.Crossed, Crossed{p.key, p.crossed})
+		}
 		switch {
 		case p.fate == skipped:
 			o.Skipped = append(o.Skipped, p.key)

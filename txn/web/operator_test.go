@@ -1,15 +1,20 @@
 package web_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -87,5 +92,36 @@ func TestRetryWithoutAStep(t *testing.T) {
 				return false
 			})
 		})
+	}
+}
+
+// TestEditComesTooLate: a call with the input before an edit was done, and its answer was
+// lost. The participant says so, and the coordinator shows it.
+func TestEditComesTooLate(t *testing.T) {
+	t.Parallel()
+	p := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: func(_ context.Context, input []byte) (memory.Business, error) {
+		return func([]byte, bool) ([]byte, error) { return json.Marshal(string(input)) }, nil
+	}}
+	var lost atomic.Bool
+	participant := httptest.NewServer(branch.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
+		out, err := p.Call(ctx, input)
+		if branch.From(ctx).Branch == "mail" && !lost.Swap(true) {
+			return nil, errNo
+		}
+		return out, err
+	}))
+	t.Cleanup(participant.Close)
+	s := serve(t, memory.NewJournal(), nil)
+	s.do("POST", "/v1/sagas/late", fmt.Sprintf(`{"type":"x","input":"old","steps":[{"name":"pay","do":"%[1]s","pivot":true},
+		{"name":"mail","do":"%[1]s","retry":{"first":"1h"}}]}`, participant.URL), 200)
+	testbed.Eventually(t, "the answer is lost", time.Minute, func() bool {
+		return lost.Load() && s.do("GET", "/v1/sagas/late", "", 200)["state"] == "COMPLETING"
+	})
+	s.do("POST", "/v1/sagas/late/retry", `{"actor":"me","reason":"x","step":"mail","input":{"to":"b"}}`, 200)
+	got := s.do("GET", "/v1/sagas/late?wait=30s", "", 200)
+	same(t, "state", got["state"], "SUCCEEDED")
+	same(t, "output", got["outputs"].(map[string]any)["mail"], `{"input":"old","outputs":{"pay":"{\"input\":\"old\",\"outputs\":{}}"}}`)
+	if crossed := fmt.Sprint(got["crossed"]); !strings.Contains(crossed, "step:mail") || !strings.Contains(crossed, "the edit of its input came too late") {
+		t.Errorf("%v", crossed)
 	}
 }

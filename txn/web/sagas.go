@@ -20,6 +20,7 @@ type sagaView struct {
 	Skipped []string                   `json:"skipped,omitempty"`
 	Dead    []deadStep                 `json:"dead,omitempty"`
 	Failing []failing                  `json:"failing,omitempty"`
+	Crossed []deadStep                 `json:"crossed,omitempty"`
 }
 
 // longestOrder leaves room in the payload of a journal for what stands around it.
@@ -87,7 +88,8 @@ func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) 
 	return viewSaga(o), err
 }
 
-// deadStep is a step whose undo was given up.
+// deadStep is a step whose undo was given up, or that was done with the input before an
+// edit.
 type deadStep struct {
 	Step  string `json:"step"`
 	Error string `json:"error"`
@@ -109,6 +111,9 @@ func viewSaga(o saga.Outcome) sagaView {
 	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}
 	for _, d := range o.Dead {
 		v.Dead = append(v.Dead, deadStep{d.Step, d.Err})
+	}
+	for _, c := range o.Crossed {
+		v.Crossed = append(v.Crossed, deadStep{c.Step, c.Err})
 	}
 	for _, f := range o.Failing {
 		v.Failing = append(v.Failing, failing{Step: f.Step, Error: f.Err, Attempts: f.Attempts})

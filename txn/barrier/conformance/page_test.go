@@ -162,7 +162,8 @@ the best answer, because no repetition will change it. What follows the arrow is
 
 - A first message (do, try, prepare) that the business refuses is answered 409, and the branch is *refused*, for ever, also
   if the business would agree by now.
-- A repeated first message has the output of the first time. With another input it is a mistake, and not done.
+- A repeated first message has the output of the first time. With another input it is a mistake, and not done:
+  best answered 422 with the header ` + "`Interlock-Input: other`" + `, which tells the coordinator that an operator's edit came too late.
 - Only a message that changes what the branch is runs any business.
 - The barrier is asked before the business: an account that is full because of this very branch is no reason to refuse.
 `
