@@ -2,9 +2,11 @@ package participant
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -153,4 +155,66 @@ func loses(h http.Handler, n int64) http.Handler {
 		h.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	})
+}
+
+// TestPythonTellsOfAnotherInput, so that the coordinator finds out that an operator's edit
+// came too late.
+func TestPythonTellsOfAnotherInput(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "north")
+	caller, call := branch.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
+	for _, c := range []struct {
+		input string
+		err   error
+	}{{`{"account":"a","amount":1,"capacity":9}`, nil}, {`{"account":"a","amount":2,"capacity":9}`, branch.ErrOtherInput}} {
+		if _, err := caller.Post(t.Context(), s.address, call, []byte(c.input)); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", c.input, err, c.err)
+		}
+	}
+}
+
+// TestPythonForgets what a mark says, and refuses late calls of it; what the mark excepts
+// stays.
+func TestPythonForgets(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "north")
+	began := time.Now().Add(-48 * time.Hour)
+	caller := branch.Caller{Client: client(t)}
+	do := func(transaction string, begun time.Time) error {
+		call := branch.Call{Transaction: transaction, Branch: "b", Operation: branch.Do, Attempt: 1, Begun: begun}
+		_, err := caller.Post(t.Context(), s.address, call, []byte(`{"account":"a","amount":1,"capacity":9}`))
+		return err
+	}
+	for _, transaction := range []string{"dead", "ended"} {
+		if err := do(transaction, began); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As if the rows were of two days ago.
+	if out, err := exec.Command("python3", "-c", `import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+db.execute("update branch set since = since - 172800000")
+db.commit()`, s.database).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range []int{1, 0} {
+		n, err := caller.Forget(t.Context(), s.address, branch.Mark{Before: began.Add(24 * time.Hour), Except: []string{"dead"}})
+		if err != nil || n != want {
+			t.Errorf("%d forgotten, %v, want %d", n, err, want)
+		}
+	}
+	for transaction, forgotten := range map[string]bool{"dead": false, "ended": true, "never came": true} {
+		if err := do(transaction, began); (err != nil) != forgotten {
+			t.Errorf("%s: %v", transaction, err)
+		}
+	}
+	if err := do("new", time.Now()); err != nil {
+		t.Error(err)
+	}
+	if got := string(get(t, s.address+"?account=a")); got != `{"held": 0, "confirmed": 3}` {
+		t.Errorf("the account has %s", got)
+	}
+	if _, err := caller.Forget(t.Context(), s.address, branch.Mark{Before: time.Now().Add(time.Hour)}); err == nil {
+		t.Error("a mark ahead of the clock was taken")
+	}
 }

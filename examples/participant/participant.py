@@ -28,6 +28,7 @@ MAX_BODY = 4 << 20
 TABLES = """
 create table if not exists branch (transaction_id text, branch text, step text, state text not null,
     operation text not null, input blob not null, output text not null, since int not null, primary key (transaction_id, branch, step));
+create table if not exists mark (before int not null, excepted text not null);
 create table if not exists account (name text primary key, held int not null default 0, confirmed int not null default 0);
 """
 
@@ -108,6 +109,23 @@ def barrier(db, key, operation, body):
     return 200, ""
 
 
+def forgotten(db, transaction, begun):
+    """Whether a message is one of a transaction that may have been forgotten: its rows may be gone."""
+    before, excepted = db.execute("select before, excepted from mark").fetchone() or (0, "[]")
+    return begun < before and transaction not in json.loads(excepted)
+
+
+def forget(db, before, excepted):
+    """Forgets what began before a time and has ended, as the coordinator says. An hour is left for clocks that differ."""
+    if before > (db.execute("select max(before) from mark").fetchone()[0] or 0):
+        db.execute("delete from mark")
+        db.execute("insert into mark values (?, ?)", (before, json.dumps(excepted)))
+    before, excepted = db.execute("select before, excepted from mark").fetchone()
+    removed = db.execute("delete from branch where since < ? and transaction_id not in (select value from json_each(?))",
+                         (before - 3600000, excepted))
+    return 200, json.dumps({"removed": removed.rowcount})
+
+
 def run_first(db, key, operation, body):
     """Runs the business, and remembers what came of it, a refusal too."""
     db.execute("savepoint business")
@@ -150,9 +168,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         try:
             body = self.body()
-            key, operation = self.call()
-            with transaction(self.database) as db:
-                status, text = barrier(db, key, operation, body)
+            if self.headers.get("Interlock-Operation") == "forget":
+                before, excepted = self.mark(body)
+                with transaction(self.database) as db:
+                    status, text = forget(db, before, excepted)
+            else:
+                key, operation = self.call()
+                with transaction(self.database) as db:
+                    status, text = 410, "its transaction began before what is forgotten"
+                    if not forgotten(db, key[0], self.number("Begun")):
+                        status, text = barrier(db, key, operation, body)
         except Answer as answer:
             status, text = answer.status, str(answer)
         except sqlite3.OperationalError as busy:
@@ -200,6 +225,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Answer(408, "the deadline has passed, nobody waits for the answer")
         return key, operation
 
+    def mark(self, body):
+        """What may be forgotten: all that began before, but for some transactions."""
+        try:
+            mark = json.loads(body)
+            before, excepted = mark["before"], mark["except"]
+            if type(before) is not int or before <= 0 or not all(type(name) is str for name in excepted):
+                raise ValueError
+        except (ValueError, TypeError, KeyError):
+            raise Answer(400, "it is no mark") from None
+        if before > time.time() * 1000:
+            raise Answer(400, "the mark lies ahead of the clock")
+        return before, excepted
+
     def header(self, name, default=None):
         values = self.headers.get_all("Interlock-" + name, [])
         if not values and default is not None:
@@ -230,6 +268,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json" if status == 200 else "text/plain; charset=utf-8")
+        if status == 422:
+            self.send_header("Interlock-Input", "other")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -34,6 +34,7 @@ func TestDatabases(t *testing.T) {
 			{"ForgetExcept", testForgetExcept, two},
 			{"ForgetExceptWaits", testForgetExceptWaits, two},
 			{"ForgetExceptRaces", testForgetExceptRaces, two},
+			{"ForgetOverHTTP", testForgetOverHTTP, two},
 			{"CreateAddsExceptions", testCreateAddsExceptions, two},
 			{"Spoiled", testSpoiled, nil},
 			{"RefusalInLent", testRefusalInLent, nil},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"sync"
 	"testing"
 
@@ -148,4 +149,28 @@ func testCreateAddsExceptions(t *testing.T, w world) {
 	wantKind(t, err, interlock.Definite, branch.ClassUnknown, barrier.ErrForgotten)
 	_, err = owned.try(of(t.Context(), "new", branch.Try, 2), w, "h1")
 	ok(t, err)
+}
+
+// testForgetOverHTTP: a participant that is sent marks forgets what has ended, and keeps
+// what a mark excepts.
+func testForgetOverHTTP(t *testing.T, w world) {
+	for _, name := range []string{"dead", "ended"} {
+		_, err := owned.try(of(t.Context(), name, branch.Try, 0), w, "h1")
+		ok(t, err)
+	}
+	server := httptest.NewServer(branch.ForgetHandler(func(ctx context.Context, m branch.Mark) (int, error) {
+		return barrier.ForgetExcept(ctx, w.DB, w.table, m.Before, m.Except, 0)
+	}))
+	defer server.Close()
+	caller := branch.Caller{Client: server.Client()}
+	n, err := caller.Forget(t.Context(), server.URL, branch.Mark{Before: after(3), Except: []string{odd + "dead"}})
+	if err != nil || n != 1 || w.rows(t) != 1 {
+		t.Errorf("%d forgotten, %v; %d rows are left", n, err, w.rows(t))
+	}
+	again, err := owned.try(of(t.Context(), "dead", branch.Try, 0), w, "h2")
+	if err != nil || again.ID != "h1" {
+		t.Errorf("%v, %v", again, err)
+	}
+	_, err = owned.try(of(t.Context(), "ended", branch.Try, 0), w, "h2")
+	wantKind(t, err, interlock.Definite, branch.ClassUnknown, barrier.ErrForgotten)
 }

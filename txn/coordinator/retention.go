@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -35,12 +36,22 @@ type Retention struct {
 const DefaultKeep = 8 * 24 * time.Hour
 
 // A Sweep removes what is not needed any more beside the journal: barrier.ForgetExcept
-// on a participant's table, Forget on a tcc.Table, a reaper's round.
+// on a participant's table, Forget of a driver.Barrier or a tcc.Table, a reaper's round,
+// or [SweepAt].
 type Sweep struct {
 	Name string
 	// Run removes some, and returns what it removed and found. Its context ends after
 	// [SweepTimeout], or when the shard is lost: another process may sweep at once.
 	Run func(ctx context.Context, m journal.Mark) (Swept, error)
+}
+
+// SweepAt sends the mark to a participant over HTTP, which has to serve it: in Go by
+// [branch.ForgetHandler], at an address of its own, or where it serves calls.
+func SweepAt(name string, caller branch.Caller, url string) Sweep {
+	return Sweep{Name: name, Run: func(ctx context.Context, m journal.Mark) (Swept, error) {
+		removed, err := caller.Forget(ctx, url, branch.Mark{Before: m.Time, Except: m.Except})
+		return Swept{Removed: removed}, err
+	}}
 }
 
 // SweepTimeout bounds each call of a [Sweep].

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -168,3 +170,20 @@ func TestOneRetains(t *testing.T) {
 }
 
 func errOf(_ *Coordinator, err error) error { return err }
+
+// TestSweepAt: a participant over HTTP is sent the mark, with what has not ended.
+func TestSweepAt(t *testing.T) {
+	var got branch.Mark
+	server := httptest.NewServer(branch.ForgetHandler(func(_ context.Context, m branch.Mark) (int, error) { got = m; return 3, nil }))
+	defer server.Close()
+	at := time.Now().Truncate(time.Millisecond)
+	sweep := SweepAt("stock", branch.Caller{Client: server.Client()}, server.URL)
+	swept, err := sweep.Run(t.Context(), journal.Mark{Time: at, Except: []string{"dead"}})
+	if err != nil || swept != (Swept{Removed: 3}) || !got.Before.Equal(at) || !slices.Equal(got.Except, []string{"dead"}) {
+		t.Errorf("%+v, %v; %+v arrived", swept, err, got)
+	}
+	server.Close()
+	if _, err := sweep.Run(t.Context(), journal.Mark{Time: at}); interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("%v", err)
+	}
+}

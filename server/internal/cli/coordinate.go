@@ -37,6 +37,7 @@ type coordinateFlags struct {
 	ttl          time.Duration
 	participants []string
 	allow        []string
+	sweeps       []string
 	networks     []string
 	tokenFile    string
 	hosts        []string
@@ -82,6 +83,7 @@ it, and --client-cert and --client-key show a certificate.`,
 	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "how long the work of one that died waits for another")
 	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same with all who share the journal")
 	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses below this `URL`; required beyond loopback")
+	c.Flags().StringArrayVar(&f.sweeps, "sweep", nil, "send the participant at this `URL` what it may forget, every 10 minutes")
 	c.Flags().StringArrayVar(&f.networks, "allow-network", nil, "call private addresses of this `CIDR` too")
 	c.Flags().StringVar(&f.tokenFile, "token-file", "", "accept only requests with a token in this `FILE`, one a line")
 	c.Flags().StringArrayVar(&f.hosts, "host", nil, "accept this `NAME` in the Host of requests")
@@ -129,7 +131,7 @@ func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
 		}
 		c.Networks = append(c.Networks, n.Masked())
 	}
-	for _, text := range slices.Concat(f.allow, f.participants) {
+	for _, text := range slices.Concat(f.allow, f.participants, f.sweeps) {
 		if _, address, ok := strings.Cut(text, "="); ok && !strings.Contains(text[:strings.Index(text, "=")], "/") {
 			text = address
 		}
@@ -152,11 +154,21 @@ func (f coordinateFlags) options() (o web.Options, err error) {
 		}
 		o.Participants[name] = address
 	}
+	for _, text := range f.sweeps {
+		if u, err := url.Parse(text); err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+			return o, usage("--sweep %s is no address of a participant, as in http://10.0.0.7/forget", branch.Redact(text))
+		}
+	}
 	if len(f.allow) == 0 {
 		return o, nil
 	}
 	if o.Allow, err = web.Within(f.allow...); err != nil {
 		return o, usage("--allow: %w", err)
+	}
+	for _, text := range f.sweeps {
+		if u, err := url.Parse(text); err != nil || o.Allow(u) != nil {
+			return o, usage("--sweep %s is not below an address of --allow", branch.Redact(text))
+		}
 	}
 	return o, nil
 }
@@ -186,7 +198,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
-		Web: options, Calls: calls, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", err) }})
+		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", err) }})
 	if interlock.Kind(err) == interlock.Bug { // of what was typed
 		return usage("%w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/own"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/web"
@@ -33,6 +34,7 @@ type Config struct {
 	Keep    time.Duration  // how long what has ended is kept; below zero for ever
 	Web     web.Options
 	Calls   Calls         // how branches are called
+	Sweeps  []string      // addresses of participants that are sent what they may forget
 	Access  Access        // who may call
 	Timeout time.Duration // for a request to come before it is authenticated; 0 means 15 seconds
 	// Tell is told what goes wrong beside the transactions' own calls.
@@ -102,7 +104,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	if err := j.CheckShards(ctx); err != nil {
 		return nil, err
 	}
-	s.coordinator, err = coordinator.New(j, &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep}, Hooks: &observe.Coordinator{
+	s.coordinator, err = coordinator.New(j, &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
 		Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
 	}})
 	if err != nil {
@@ -117,6 +119,14 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	}
 	s.closing(func() { _ = s.locks.Close(context.Background()) }) // what is held expires
 	return s, nil
+}
+
+// sweeps send participants what they may forget.
+func (c Config) sweeps() (all []coordinator.Sweep) {
+	for _, address := range c.Sweeps {
+		all = append(all, coordinator.SweepAt(branch.Redact(address), branch.Caller{Client: c.Web.Client}, address))
+	}
+	return all
 }
 
 // failure is a mistake in the configuration.

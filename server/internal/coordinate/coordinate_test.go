@@ -296,3 +296,24 @@ func rewrite(t *testing.T, file, text string, mode os.FileMode) {
 		t.Fatal(err)
 	}
 }
+
+// TestSweeps: participants over HTTP are sent what they may forget.
+func TestSweeps(t *testing.T) {
+	t.Parallel()
+	target, err := backend.Parse(testbed.Postgres(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got branch.Mark
+	participant := httptest.NewServer(branch.ForgetHandler(func(_ context.Context, m branch.Mark) (int, error) { got = m; return 0, nil }))
+	defer participant.Close()
+	began := time.Now()
+	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Calls: Calls{Local: true}, Sweeps: []string{participant.URL}, Tell: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.coordinator.Retain(t.Context()); err != nil || got.Before.Before(began.Add(-25*time.Hour)) || len(got.Except) != 0 {
+		t.Errorf("%v; %+v arrived", err, got)
+	}
+}
