@@ -52,7 +52,9 @@ func RunFenced(t *testing.T, h Harness) {
 		{"Close", 0, testClose},
 		{"CloseLeavesWhatIsHeldToExpire", 0, testCloseLeavesWhatIsHeldToExpire},
 	})
-	t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
+	if h.Without&Alone == 0 {
+		t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
+	}
 }
 
 // lockTest is one test of a lock driver and what it needs.

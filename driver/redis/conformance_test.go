@@ -80,15 +80,17 @@ func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b.Server }
 
-// Not parallel: it looks for goroutines that are left.
-func TestAdvisory(t *testing.T) { drivertest.RunAdvisory(t, advisory(alone())) }
+func TestAdvisory(t *testing.T) {
+	t.Parallel()
+	drivertest.RunAdvisory(t, advisory(alone()))
+}
 
 func advisory(in sites) drivertest.Harness {
 	h := harness(in, func(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error) {
 		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:" + prefix})
 		return drivertest.Advisory(p), err
 	})
-	h.Without = drivertest.FIFO | drivertest.LostPushes
+	h.Without = drivertest.FIFO | drivertest.LostPushes | drivertest.Alone
 	return h
 }
 

@@ -22,8 +22,8 @@ const quorumNodes = 5
 // quorumSuiteTTL leaves time for nodes that answer after NodeTimeout.
 const quorumSuiteTTL = 3 * time.Second
 
-// Not parallel: it looks for goroutines that are left.
 func TestQuorumAdvisory(t *testing.T) {
+	t.Parallel()
 	shared := startFive(t)
 	shared.grown(t, quorumSuiteTTL)
 	drivertest.RunAdvisory(t, drivertest.Harness{
@@ -38,7 +38,7 @@ func TestQuorumAdvisory(t *testing.T) {
 		TTL:        quorumSuiteTTL,
 		Heartbeat:  polls.Max,
 		DeadWaiter: polls.Max + time.Second,
-		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
+		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue | drivertest.Alone,
 	})
 }
 
