@@ -6,7 +6,7 @@ import (
 )
 
 func FuzzURL(f *testing.F) {
-	for _, s := range []string{"etcd://a:1,b", "redis://:s3cret@h/1", "postgres://u:s3cret@h:5/d?mode=table", "mysql://h/d", "zookeeper://h/r", "kube://?context=x", "x", "redis://h/%zz", "postgres://@h/@"} {
+	for _, s := range []string{"etcd://a:1,b", "redis://:s3cret@h/1", "postgres://u:s3cret@h:5/d?mode=table", "mysql://h/d", "zookeeper://h/r", "kube://?context=x", "x", "redis://h/%zz", "postgres://@h/@", "etcd://0[0", "etcd://[::1]"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {

@@ -133,9 +133,12 @@ func endpoints(kind, hosts string) ([]string, error) {
 		}
 		host, port, err := net.SplitHostPort(h)
 		if err != nil {
-			host, port = strings.Trim(h, "[]"), kinds[kind].port
+			host, port = h, kinds[kind].port
+			if inner, ok := strings.CutPrefix(h, "["); ok && strings.HasSuffix(inner, "]") {
+				host = strings.TrimSuffix(inner, "]")
+			}
 		}
-		if host == "" || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		if !isHost(host) {
 			return nil, &URLError{"an address in the " + kind + " URL is not of the form host:port"}
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
@@ -144,6 +147,13 @@ func endpoints(kind, hosts string) ([]string, error) {
 		list = append(list, net.JoinHostPort(host, port))
 	}
 	return list, nil
+}
+
+// isHost accepts IP addresses and what a DNS name consists of.
+func isHost(s string) bool {
+	return s != "" && (net.ParseIP(s) != nil || !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r == '-' || r == '.' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z')
+	}))
 }
 
 // namespace reads what stands in the place of a kube URL's host.
