@@ -355,6 +355,22 @@ func TestNamesSaySomething(t *testing.T) {
 	}
 }
 
+// ownTextRule is driver.CheckText written again.
+var ownTextRule = regexp.MustCompile(`ValidString\(.*(ContainsRune|IndexByte|Contains)\(.*(, 0\)|\\x00)`)
+
+// There is one rule for names that stores keep. txn/branch must not import driver.
+func TestOneRuleForNames(t *testing.T) {
+	eachGoFile(t, func(file string) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := ownTextRule.Find(text); found != nil && file != "driver/journal_check.go" && file != "txn/branch/http.go" {
+			t.Errorf("%s: use driver.CheckText in place of %s", file, found)
+		}
+	})
+}
+
 // eachGoFile visits every Go file of every module, by its path from here.
 func eachGoFile(t *testing.T, visit func(file string)) {
 	t.Helper()

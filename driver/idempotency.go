@@ -2,12 +2,7 @@ package driver
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
-
-	"github.com/interlock-dev/interlock"
 )
 
 // MaxIdempotencyName is the longest scope, operation, key, owner or fingerprint
@@ -28,10 +23,11 @@ func (id IdempotencyID) Validate() error {
 	for _, part := range []struct{ what, name string }{
 		{"scope", id.Scope}, {"operation", id.Operation}, {"key", id.Key},
 	} {
-		if part.name == "" && part.what != "scope" || len(part.name) > MaxIdempotencyName ||
-			!utf8.ValidString(part.name) || strings.ContainsRune(part.name, 0) {
-			return &interlock.Error{Op: "name request", Name: id.Key, Kind: interlock.Bug,
-				Err: fmt.Errorf("%w: its %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, part.what, MaxIdempotencyName)}
+		if part.name == "" && part.what == "scope" {
+			continue
+		}
+		if err := CheckName("name request", "its "+part.what, part.name, MaxIdempotencyName); err != nil {
+			return err
 		}
 	}
 	return nil

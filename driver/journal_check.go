@@ -18,12 +18,18 @@ func CheckText(what, text string, least, most int) error {
 	return nil
 }
 
-// CheckTransaction refuses what is not the id of a transaction, as a Bug of op.
-func CheckTransaction(op, id string) error {
-	if err := CheckText("a transaction's id", id, 1, MaxTransaction); err != nil {
-		return &interlock.Error{Op: op, Name: id, Kind: interlock.Bug, Err: err}
+// CheckName applies [CheckText] to a name of 1 to most bytes. Its error is a Bug of op, and
+// shows the first bytes of the name.
+func CheckName(op, what, name string, most int) error {
+	if err := CheckText(what, name, 1, most); err != nil {
+		return &interlock.Error{Op: op, Name: strings.ToValidUTF8(name[:min(len(name), 64)], "\uFFFD"), Kind: interlock.Bug, Err: err}
 	}
 	return nil
+}
+
+// CheckTransaction refuses what is not the id of a transaction, as a Bug of op.
+func CheckTransaction(op, id string) error {
+	return CheckName(op, "a transaction's id", id, MaxTransaction)
 }
 
 // CheckBehind refuses what is not the id of a transaction behind which a list goes on,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // MaxTie is the longest Tie of a [Stamp], in bytes.
@@ -40,15 +39,10 @@ func (s Stamp) String() string {
 
 // Check says what is wrong with a Stamp that is to be stored; nil is nothing.
 func (s Stamp) Check() error {
-	switch {
-	case s.Version < 1:
+	if s.Version < 1 {
 		return fmt.Errorf("version %d: versions count from 1", s.Version)
-	case len(s.Tie) > MaxTie:
-		return fmt.Errorf("a tie of %d bytes, %d are the most", len(s.Tie), MaxTie)
-	case !utf8.ValidString(s.Tie) || strings.ContainsRune(s.Tie, 0):
-		return fmt.Errorf("the tie %q is not UTF-8 without NUL", s.Tie)
 	}
-	return nil
+	return CheckText("a tie", s.Tie, 0, MaxTie)
 }
 
 // Versioned is one state of an entity.

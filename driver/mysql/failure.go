@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	client "github.com/go-sql-driver/mysql"
 
@@ -60,10 +58,10 @@ func ofLook(ctx context.Context, op, name string, err error) error {
 
 // named refuses what the tables, or the guard's, cannot hold.
 func named(op, name, owner string) error {
-	switch {
-	case name == "" || len(name) > driver.MaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-		return problem(op, name, interlock.Bug, fmt.Errorf("%w: it must be 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, driver.MaxName))
-	case owner == "" || len(owner) > driver.MaxName:
+	if err := driver.CheckText("the name", name, 1, driver.MaxName); err != nil {
+		return problem(op, name, interlock.Bug, err)
+	}
+	if owner == "" || len(owner) > driver.MaxName {
 		return problem(op, name, interlock.Bug, fmt.Errorf("the owner must be 1 to %d bytes", driver.MaxName))
 	}
 	return nil

@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -70,11 +67,10 @@ func NewBell(config *pgx.ConnConfig, channel string, o *BellOptions) (*Bell, err
 	if o != nil && o.Interval != 0 {
 		b.interval = o.Interval
 	}
-	switch {
-	case channel == "" || len(channel) > maxChannel || !utf8.ValidString(channel) || strings.ContainsRune(channel, 0):
-		return nil, problem("make bell", channel, interlock.Bug,
-			fmt.Errorf("%w: a channel has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, maxChannel))
-	case b.interval < 0:
+	if err := driver.CheckText("a channel", channel, 1, maxChannel); err != nil {
+		return nil, problem("make bell", channel, interlock.Bug, err)
+	}
+	if b.interval < 0 {
 		return nil, problem("make bell", channel, interlock.Bug, errors.New("the interval is negative"))
 	}
 	b.life, b.end = context.WithCancel(context.Background())

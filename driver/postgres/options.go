@@ -3,11 +3,10 @@ package postgres
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -84,16 +83,11 @@ func schemaClass(namespace string) int32 { return int32(Key(namespace, "") >> 32
 
 // text refuses what a text column cannot hold.
 func text(op, name, owner string) error {
-	fits := func(s string) bool {
-		return s != "" && len(s) <= driver.MaxName && utf8.ValidString(s) && !strings.Contains(s, "\x00")
+	if err := driver.CheckText("the name", name, 1, driver.MaxName); err != nil {
+		return problem(op, name, interlock.Bug, err)
 	}
-	switch {
-	case !fits(name):
-		return &interlock.Error{Op: op, Driver: "postgres", Name: name, Kind: interlock.Bug,
-			Err: fmt.Errorf("%w: it must be 1 to %d bytes of UTF-8 without a zero byte", interlock.ErrName, driver.MaxName)}
-	case !fits(owner):
-		return problem(op, name, interlock.Bug,
-			fmt.Errorf("the owner must be 1 to %d bytes of UTF-8 without a zero byte", driver.MaxName))
+	if err := driver.CheckText("the owner", owner, 1, driver.MaxName); err != nil {
+		return problem(op, name, interlock.Bug, errors.New(err.Error())) // the name is not at fault
 	}
 	return nil
 }

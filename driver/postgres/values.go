@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -98,9 +97,10 @@ func storable(name string, v driver.Value) error {
 		err = fmt.Errorf("%d is not a token", v.Token)
 	case len(v.Data) > driver.MaxValue:
 		err = fmt.Errorf("it has %d bytes, at most %d are allowed", len(v.Data), driver.MaxValue)
-	case !utf8.ValidString(v.Source) || strings.Contains(v.Source, "\x00"):
-		err = errors.New("its source must be UTF-8 without a zero byte")
 	default:
+		err = driver.CheckText("its source", v.Source, 0, len(v.Source))
+	}
+	if err == nil {
 		return nil
 	}
 	return problem("put value", name, interlock.Bug, err)

@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -131,7 +129,7 @@ func decoded(headers string) (map[string]string, error) {
 	return m, nil
 }
 
-func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+func text(s string) bool { return driver.CheckText("a text", s, 0, len(s)) == nil }
 
 // laneOf numbers what is delivered one after the other: a topic and key, or a
 // message without a key by itself. The lane of a key is also what is locked while

@@ -3,8 +3,6 @@ package sequence
 import (
 	"context"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -47,11 +45,7 @@ const maxStream = 255
 
 // named refuses what cannot be the name of a stream or a key.
 func named(op, what, name string, most int) error {
-	if name == "" || len(name) > most || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return &interlock.Error{Op: op, Name: strings.ToValidUTF8(name[:min(len(name), 64)], "\uFFFD"), Kind: interlock.Bug,
-			Err: fmt.Errorf("%w: a %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, most)}
-	}
-	return nil
+	return driver.CheckName(op, "a "+what, name, most)
 }
 
 // both refuses what cannot be a stream and a key.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -40,11 +39,7 @@ func usable(op string, db driver.SQL, resource string) (dialect, error) {
 }
 
 func named(op, resource string) error {
-	if resource == "" || len(resource) > driver.MaxName || !utf8.ValidString(resource) || strings.ContainsRune(resource, 0) {
-		return &interlock.Error{Op: op, Name: resource, Kind: interlock.Bug,
-			Err: fmt.Errorf("%w: a resource has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, driver.MaxName)}
-	}
-	return nil
+	return driver.CheckName(op, "a resource", resource, driver.MaxName)
 }
 
 func stale(resource string, seen, got interlock.Token) error {

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
@@ -68,9 +66,5 @@ func (m Message) same(hash []byte) bool { return bytes.Equal(m.hash(), hash) }
 
 // named checks a name that the database is to keep.
 func named(what, name string) error {
-	if name == "" || len(name) > maxID || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return &interlock.Error{Op: "use " + what, Name: name, Kind: interlock.Bug,
-			Err: fmt.Errorf("%w: a %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, maxID)}
-	}
-	return nil
+	return driver.CheckName("use "+what, "a "+what, name, maxID)
 }

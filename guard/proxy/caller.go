@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
@@ -96,8 +95,8 @@ func NewLoose(store *fence.Store, o *Options) *Caller {
 //
 // It waits for as long as ctx and c last. It retries nothing.
 func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation string, send Send) (status int, err error) {
-	if len(operation) > MaxOperation || !utf8.ValidString(operation) || strings.ContainsRune(operation, 0) {
-		return 0, failure.Bug("make call", resource, "%w: an operation has at most %d bytes of UTF-8 without NUL", interlock.ErrName, MaxOperation)
+	if err := driver.CheckText("an operation", operation, 0, MaxOperation); err != nil {
+		return 0, failure.Bug("make call", resource, "%w", err)
 	}
 	call := &Call{Resource: resource, Operation: operation, Token: c.Token()}
 	if operation != "" {

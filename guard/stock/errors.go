@@ -3,8 +3,6 @@ package stock
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -101,10 +99,7 @@ func full(op, item string) error {
 
 // named checks a name of an item, a reservation or an operation.
 func named(op, what, name string) error {
-	if name == "" || len(name) > driver.MaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return failure.Bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, driver.MaxName)
-	}
-	return nil
+	return driver.CheckName(op, what, name, driver.MaxName)
 }
 
 // about tells a database's error as one of op on name, with the usual reason

@@ -2,9 +2,6 @@ package version
 
 import (
 	"context"
-	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -78,10 +75,7 @@ func (c Change) state() driver.Versioned {
 }
 
 func named(op, entity string) error {
-	if entity == "" || len(entity) > driver.MaxName || !utf8.ValidString(entity) || strings.ContainsRune(entity, 0) {
-		return bug(op, entity, fmt.Errorf("%w: an entity has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, driver.MaxName))
-	}
-	return nil
+	return driver.CheckName(op, "an entity", entity, driver.MaxName)
 }
 
 func bug(op, name string, err error) error { return problem(op, name, interlock.Bug, err) }

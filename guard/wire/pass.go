@@ -104,7 +104,7 @@ func (p Pass) check() error {
 	return nil
 }
 
-func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+func clean(s string) bool { return driver.CheckText("a name", s, 0, len(s)) == nil }
 
 // String is the text that [Header] carries between those who trust each other.
 func (p Pass) String() string {

@@ -5,8 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
@@ -43,12 +43,6 @@ func asked(ctx context.Context, e event) (claim, error) {
 	switch {
 	case c.Call == (branch.Call{}):
 		return bug("the context bears no call: see branch.With")
-	case !named(c.Transaction, 1, driver.MaxTransaction):
-		return bug("a transaction's id has 1 to %d bytes of UTF-8 without NUL", driver.MaxTransaction)
-	case !named(c.Branch, 1, maxPart):
-		return bug("a branch's name has 1 to %d bytes of UTF-8 without NUL", maxPart)
-	case !named(c.Step, 0, maxPart):
-		return bug("a step's name has at most %d bytes of UTF-8 without NUL", maxPart)
 	case !ok:
 		return bug("there is no operation %q", string(c.Operation))
 	case of != e:
@@ -56,11 +50,11 @@ func asked(ctx context.Context, e event) (claim, error) {
 	case c.Begun.UnixMilli() <= 0:
 		return bug("the call does not say when its transaction began")
 	}
+	if err := errors.Join(driver.CheckText("a transaction's id", c.Transaction, 1, driver.MaxTransaction),
+		driver.CheckText("a branch's name", c.Branch, 1, maxPart), driver.CheckText("a step's name", c.Step, 0, maxPart)); err != nil {
+		return bug("%w", err)
+	}
 	return c, nil
-}
-
-func named(s string, least, most int) bool {
-	return len(s) >= least && len(s) <= most && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
 }
 
 // hash of an input: of the bytes it consists of, or of its JSON.

@@ -98,7 +98,7 @@ func (e *RiskError) ErrorKind() interlock.ErrorKind { return interlock.Definite 
 // it went. Another risk than at first is a [RiskError]. It costs one statement.
 func (b ByValue) Decide(ctx context.Context, db driver.SQL, transaction string, risk int64) (Decision, error) {
 	const op = "decide protocol"
-	if err := named(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
+	if err := driver.CheckName(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
 		return Decision{}, err
 	}
 	d, err := b.Choose(risk)

@@ -16,7 +16,7 @@ type row struct {
 }
 
 func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (row, error) {
-	if err := named(op, "a key", key, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "a key", key, driver.MaxName); err != nil {
 		return row{}, err
 	}
 	s, err := open(op, key, db, "table", table, "key", keyColumn, "column", column)

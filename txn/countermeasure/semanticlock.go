@@ -55,10 +55,10 @@ type Intent struct {
 }
 
 func (w Intent) check(op string) error {
-	if err := named(op, "a resource", w.Resource, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "a resource", w.Resource, driver.MaxName); err != nil {
 		return err
 	}
-	if err := named(op, "an owner", w.Owner, driver.MaxTransaction); err != nil {
+	if err := driver.CheckName(op, "an owner", w.Owner, driver.MaxTransaction); err != nil {
 		return err
 	}
 	if w.TTL < 0 || w.TTL > maxTTL {
@@ -173,7 +173,7 @@ func (l SemanticLock) Show(ctx context.Context, db driver.SQL, resource string) 
 }
 
 func (l SemanticLock) of(op string, db driver.SQL, resource, owner string) (flags, error) {
-	if err := named(op, "an owner", owner, driver.MaxTransaction); err != nil {
+	if err := driver.CheckName(op, "an owner", owner, driver.MaxTransaction); err != nil {
 		return flags{}, err
 	}
 	return l.flags(op, db, resource)
@@ -181,7 +181,7 @@ func (l SemanticLock) of(op string, db driver.SQL, resource, owner string) (flag
 
 // flags is the table in a transaction, for an operation on one resource.
 func (l SemanticLock) flags(op string, db driver.SQL, resource string) (flags, error) {
-	if err := named(op, "a resource", resource, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "a resource", resource, driver.MaxName); err != nil {
 		return flags{}, err
 	}
 	return l.open(op, resource, db)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -117,21 +116,13 @@ func (s session) outdated() error {
 		Err: errors.New("the transaction had read before, and reads from before the last change")}
 }
 
-// named refuses what is no name of what is said, of at most limit bytes.
-func named(op, what, name string, limit int) error {
-	if name == "" || len(name) > limit || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return failure.Bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, limit)
-	}
-	return nil
-}
-
 // maxText is the longest text for people, in bytes.
 const maxText = 4 << 10
 
 // readable refuses a text for people that no database takes; it may be empty.
 func readable(op, about, what, text string) error {
-	if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return failure.Bug(op, about, "%s has at most %d bytes of UTF-8 without NUL", what, maxText)
+	if err := driver.CheckText(what, text, 0, maxText); err != nil {
+		return failure.Bug(op, about, "%w", err)
 	}
 	return nil
 }

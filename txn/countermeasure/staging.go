@@ -81,7 +81,7 @@ func ofEach(columns []string, format string) string {
 
 // of is open for an operation of a transaction.
 func (s Staging) of(op, transaction string, db driver.SQL) (staging, error) {
-	if err := named(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
+	if err := driver.CheckName(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
 		return staging{}, err
 	}
 	return s.open(op, transaction, db)

@@ -58,10 +58,10 @@ func short(name string) string {
 }
 
 func (o Operation) check(op string) error {
-	if err := named(op, "a record", o.Record, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "a record", o.Record, driver.MaxName); err != nil {
 		return err
 	}
-	if err := named(op, "an operation", o.ID, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "an operation", o.ID, driver.MaxName); err != nil {
 		return err
 	}
 	if len(o.Data) > driver.MaxValue {
@@ -190,7 +190,7 @@ func (v VersionFile) Cancel(ctx context.Context, db driver.SQL, record, id strin
 // them, and stays so until that ends; otherwise what was committed.
 func (v VersionFile) Standing(ctx context.Context, db driver.SQL, record string) (all []Operation, err error) {
 	const op = "read operations"
-	if err := named(op, "a record", record, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "a record", record, driver.MaxName); err != nil {
 		return nil, err
 	}
 	l, err := v.log(op, record, db)

@@ -3,8 +3,8 @@ package saga
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // longestName is the most bytes of a step's key or an undo's name; that of a saga's
@@ -40,7 +40,7 @@ func (p plan) checkName() error {
 
 // plain reports whether a name is the same wherever it is written: in JSON, a database
 // and the headers of calls.
-func plain(name string) bool { return utf8.ValidString(name) && !strings.Contains(name, "\x00") }
+func plain(name string) bool { return driver.CheckText("a name", name, 0, len(name)) == nil }
 
 // checkStages finds what is wrong with a list of stages.
 func (p plan) checkStages(stages []stage) error {

@@ -90,7 +90,7 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	if err != nil {
 		return err
 	}
-	if err := named(op, "an item", w.Item, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "an item", w.Item, driver.MaxName); err != nil {
 		return err
 	}
 	if w.N < 1 || w.N > driver.MaxQuantity {

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -119,22 +118,14 @@ func called(ctx context.Context, op string) (branch.Call, error) {
 	case c.Step != "":
 		return c, failure.Bug(op, c.Transaction, "branch %q has a step %q, and a hold is that of a whole branch", c.Branch, c.Step)
 	}
-	if err := named(op, "a transaction", c.Transaction, driver.MaxTransaction); err != nil {
+	if err := driver.CheckName(op, "a transaction", c.Transaction, driver.MaxTransaction); err != nil {
 		return c, err
 	}
-	return c, named(op, "a branch", c.Branch, maxBranch)
+	return c, driver.CheckName(op, "a branch", c.Branch, maxBranch)
 }
 
 // maxBranch is the most bytes of a branch's or a resource's name.
 const maxBranch = 255
-
-// named checks a name that becomes part of a row.
-func named(op, what, name string, most int) error {
-	if name == "" || len(name) > most || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return failure.Bug(op, name, "%w: %s has 1 to %d bytes of UTF-8 without NUL", interlock.ErrName, what, most)
-	}
-	return nil
-}
 
 // about tells a database's error as one of op on name, with the usual reason spelled
 // out.

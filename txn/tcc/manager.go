@@ -104,7 +104,7 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager
 		if r != nil {
 			h = r.handle()
 		}
-		problems = append(problems, named("make manager", "a resource", h.name, maxBranch))
+		problems = append(problems, driver.CheckName("make manager", "a resource", h.name, maxBranch))
 		switch _, twice := m.handles[h.name]; {
 		case h.try == nil:
 			problems = append(problems, failure.Bug("make manager", h.name, "the resource is nil"))
@@ -177,7 +177,7 @@ func (m *Manager) Wait(ctx context.Context, id string) (o Outcome, err error) {
 // decision: ask again.
 func (m *Manager) Decide(ctx context.Context, id, branch string) (Decision, error) {
 	const op = "decide"
-	if err := named(op, "a transaction", id, driver.MaxTransaction); err != nil {
+	if err := driver.CheckName(op, "a transaction", id, driver.MaxTransaction); err != nil {
 		return "", err
 	}
 	for {

@@ -70,7 +70,7 @@ type run struct {
 // plan checks what is to be tried.
 func (r *run) plan(kind string, branches []Branch) error {
 	const op = "run transaction"
-	if err := errors.Join(named(op, "a transaction", r.id, driver.MaxTransaction), named(op, "a type", kind, 250)); err != nil {
+	if err := errors.Join(driver.CheckName(op, "a transaction", r.id, driver.MaxTransaction), driver.CheckName(op, "a type", kind, 250)); err != nil {
 		return err
 	}
 	if len(branches) == 0 || len(branches) > MaxBranches {
@@ -85,7 +85,7 @@ func (r *run) plan(kind string, branches []Branch) error {
 		if err != nil {
 			return bug(op, r.id, err)
 		}
-		if err := named(op, "a branch", t.branch, maxBranch); err != nil {
+		if err := driver.CheckName(op, "a branch", t.branch, maxBranch); err != nil {
 			return err
 		}
 		if seen[t.branch] {

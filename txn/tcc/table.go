@@ -108,7 +108,7 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	if n < 0 || n > driver.MaxQuantity {
 		return failure.Bug(op, item, "a capacity of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
 	}
-	if err := named(op, "an item", item, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
 		return err
 	}
 	l, err := t.open(op, db)
@@ -130,7 +130,7 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 // without locking anything. Of an item that is not known there are none.
 func (t Table) Show(ctx context.Context, db driver.SQL, item string) (is Level, err error) {
 	const op = "show item"
-	if err := named(op, "an item", item, driver.MaxName); err != nil {
+	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
 		return is, err
 	}
 	l, err := t.open(op, db)

@@ -89,10 +89,10 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 
 // misaddressed is the error of an address that cannot be called.
 func (h HTTP) misaddressed(err error) error {
-	return bug("list branches in doubt", branch.Redact(h.URL), failure.RedactError(err))
+	return bug("list branches in doubt", failure.RedactURL(h.URL), failure.RedactError(err))
 }
 
 // unlisted is that the list could not be had, which changes nothing.
 func (h HTTP) unlisted(err error) error {
-	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: branch.Redact(h.URL), Kind: interlock.Retryable, Err: err}
+	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: failure.RedactURL(h.URL), Kind: interlock.Retryable, Err: err}
 }

@@ -3,11 +3,11 @@ package web
 import (
 	"encoding/json"
 
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // RedactOrder is the input of a saga of this service as it may be shown: its addresses
-// as [branch.Redact] has them. Any other text stays as it is.
+// without user information, query and fragment. Any other text stays as it is.
 func RedactOrder(input json.RawMessage) json.RawMessage {
 	var o order
 	if json.Unmarshal(input, &o) != nil || len(o.Steps) == 0 {
@@ -15,7 +15,7 @@ func RedactOrder(input json.RawMessage) json.RawMessage {
 	}
 	redactSteps(o.Steps)
 	if o.OnEnd != "" {
-		o.OnEnd = branch.Redact(o.OnEnd)
+		o.OnEnd = failure.RedactURL(o.OnEnd)
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -28,7 +28,7 @@ func redactSteps(steps []orderStep) {
 	for i := range steps {
 		for _, address := range []*string{&steps[i].Do, &steps[i].Undo} {
 			if *address != "" {
-				*address = branch.Redact(*address)
+				*address = failure.RedactURL(*address)
 			}
 		}
 		redactSteps(steps[i].Parallel)

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -65,7 +66,7 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, o.OnEnd, bytes.NewReader(text))
 	if err != nil {
-		return fmt.Errorf("report the end to %s: it is no address", branch.Redact(o.OnEnd))
+		return fmt.Errorf("report the end to %s: it is no address", failure.RedactURL(o.OnEnd))
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set(branch.HeaderTransaction, url.PathEscape(outcome.ID))
@@ -77,11 +78,11 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := client.Do(r)
 	if err != nil {
-		return fmt.Errorf("report the end to %s: %w", branch.Redact(o.OnEnd), cause(err))
+		return fmt.Errorf("report the end to %s: %w", failure.RedactURL(o.OnEnd), cause(err))
 	}
 	_ = answer.Body.Close() // nothing in it matters
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
-		return fmt.Errorf("report the end to %s: answered %d", branch.Redact(o.OnEnd), answer.StatusCode)
+		return fmt.Errorf("report the end to %s: answered %d", failure.RedactURL(o.OnEnd), answer.StatusCode)
 	}
 	return nil
 }

@@ -28,10 +28,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -131,6 +130,14 @@ func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
 // ServeHTTP answers a request; docs/http.md has all of them.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
+// checkID refuses what is not the id of a transaction; requests for lists have none.
+func checkID(id string) error {
+	if err := driver.CheckText("the id", id, 0, driver.MaxTransaction); err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
 func (s *Service) routes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
@@ -155,8 +162,8 @@ func (s *Service) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			var data any
 			err := s.receive(w, r)
-			if id := r.PathValue("id"); err == nil && (!utf8.ValidString(id) || strings.ContainsRune(id, 0)) {
-				err = badRequest("the id %q is not UTF-8 without NUL", id)
+			if err == nil {
+				err = checkID(r.PathValue("id"))
 			}
 			if err == nil {
 				data, err = answer(r)
@@ -177,14 +184,14 @@ func (s *Service) routes() http.Handler {
 func (s *Service) permitted(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
-		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", branch.Redact(address))
+		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", failure.RedactURL(address))
 	}
 	if u.User != nil {
-		return badRequest("the address %s has a user or a password: take them out, and have calls signed instead", branch.Redact(address))
+		return badRequest("the address %s has a user or a password: take them out, and have calls signed instead", failure.RedactURL(address))
 	}
 	if s.options.Allow != nil {
 		if err := s.options.Allow(u); err != nil {
-			return badRequest("branches at %s are not called: %v", branch.Redact(address), err)
+			return badRequest("branches at %s are not called: %v", failure.RedactURL(address), err)
 		}
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
-	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 func (a *app) conformanceCommand() *cobra.Command {
@@ -67,10 +66,10 @@ func (a *app) conform(ctx context.Context, o conformance.Options) error {
 	defer stop()
 	report, err := a.play(ctx, o)
 	if interlock.Kind(err) == interlock.Bug {
-		return usage("cannot judge %s: %w", branch.Redact(o.URL), err)
+		return usage("cannot judge the participant: %w", err)
 	}
 	if err != nil && bySignal(ctx) == nil {
-		return fail(exitUnreachable, "cannot judge %s: %w", branch.Redact(o.URL), err)
+		return fail(exitUnreachable, "cannot judge the participant: %w", err)
 	}
 	v := conformView{Plays: report.Plays, Messages: report.Messages, Failures: []conformFailView{}}
 	var t text

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
-	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // progress is how often a long play says how far it has come.
@@ -25,7 +24,7 @@ func (a *app) play(ctx context.Context, o conformance.Options) (conformance.Repo
 		for {
 			select {
 			case <-ticker.C:
-				a.say("still playing to %s: %d requests so far", branch.Redact(o.URL), count.requests.Load())
+				a.say("still playing to the participant: %d requests so far", count.requests.Load())
 			case <-over:
 				return
 			}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/coordinate"
-	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/web"
 )
@@ -150,7 +149,7 @@ func (f coordinateFlags) options() (o web.Options, err error) {
 	for _, text := range f.participants {
 		name, address, ok := strings.Cut(text, "=")
 		if !ok || name == "" || o.Participants[name] != "" {
-			return o, usage("--participant %q is not NAME=URL, or comes twice", branch.Redact(name))
+			return o, usage("--participant is not NAME=URL, or names a participant twice")
 		}
 		o.Participants[name] = address
 	}

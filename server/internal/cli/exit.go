@@ -54,21 +54,21 @@ const exitCodes = `  the command's own   interlock lock ran the command to its e
 A command may return any of these itself. What really happened is in the file
 that --report names.`
 
-// A failure is an error with an exit code of its own.
-type failure struct {
+// An exitError is an error with an exit code of its own.
+type exitError struct {
 	code int
 	err  error
 }
 
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+func (f *exitError) Error() string { return f.err.Error() }
+func (f *exitError) Unwrap() error { return f.err }
 
-// fail makes a failure whose text is safe to print, as [line] does.
+// fail returns an exitError whose text is safe to print, as [line] does.
 func fail(code int, format string, args ...any) error {
 	if false {
 		_ = fmt.Errorf(format, args...) // so that vet checks the arguments
 	}
-	return &failure{code, fmt.Errorf(format, escaped(args)...)}
+	return &exitError{code, fmt.Errorf(format, escaped(args)...)}
 }
 
 func usage(format string, args ...any) error { return fail(exitUsage, format, args...) }
@@ -82,7 +82,7 @@ func (s *signalled) Error() string {
 
 // codeOf finds the exit code for an error of whatever origin.
 func codeOf(err error) int {
-	var own *failure
+	var own *exitError
 	var signal *signalled
 	switch {
 	case err == nil:

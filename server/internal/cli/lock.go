@@ -163,7 +163,7 @@ func (j *job) run(c *cobra.Command, args []string) error {
 		j.app.say("warning: the report could not be written: %v", problem)
 	}
 	if codeOf(err) == exitNotAcquired {
-		return &failure{j.flags.conflictCode, err}
+		return &exitError{j.flags.conflictCode, err}
 	}
 	return err
 }

@@ -177,7 +177,7 @@ func (w *watch) look(ctx context.Context) (pause time.Duration, err error) {
 			err = w.lookAt(lctx, name)
 		}
 	}
-	var broken *failure
+	var broken *exitError
 	switch {
 	case err == nil:
 		w.answers(all)

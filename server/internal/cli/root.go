@@ -130,7 +130,7 @@ func (a *app) named() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACK
 // unreached says which backend does not answer, and what to do, or which one
 // turns us away.
 func (a *app) unreached(t backend.Target, err error) error {
-	var told *failure
+	var told *exitError
 	switch codeOf(err) {
 	case exitUnreachable:
 		if errors.As(err, &told) {

@@ -110,7 +110,7 @@ func escaped(args []any) []any {
 	safe := make([]any, len(args))
 	for i, arg := range args {
 		switch arg := arg.(type) {
-		case text, *failure, int, nil:
+		case text, *exitError, int, nil:
 			safe[i] = arg
 		case error:
 			safe[i] = escapedError{arg}

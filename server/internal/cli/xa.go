@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/interlock-dev/interlock/server/internal/backend"
-	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/twopc"
@@ -80,7 +79,7 @@ func refusedXA(err error) error {
 func (x *xa) participant(ctx context.Context, text string) (twopc.Registered, func(), error) {
 	name, url, ok := strings.Cut(text, "=")
 	if !ok || name == "" || url == "" {
-		return nil, nil, usage("--participant %q is not NAME=URL", branch.Redact(name))
+		return nil, nil, usage("--participant is not NAME=URL")
 	}
 	if strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "https://") {
 		return twopc.At(name, twopc.HTTP{URL: url}), nothing, nil

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Options say what is played to whom. Only URL is needed.
@@ -59,10 +59,10 @@ func (o Options) resolve() (Options, error) {
 	for _, address := range []string{o.URL, o.Inspect} {
 		u, err := url.Parse(address)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return o, bug(fmt.Errorf("%q is not the address of a participant", branch.Redact(address)))
+			return o, bug(fmt.Errorf("%q is not the address of a participant", failure.RedactURL(address)))
 		}
 		if u.User != nil {
-			return o, bug(fmt.Errorf("the address %s has a user or a password: remove them", branch.Redact(address)))
+			return o, bug(fmt.Errorf("the address %s has a user or a password: remove them", failure.RedactURL(address)))
 		}
 	}
 	for _, p := range o.Protocols {
