@@ -71,6 +71,12 @@
 // the same for etcdctl lock. [Options].RawNames passes names as they are. Other
 // clients have no token in their keys; what they hold is shown as foreign.
 //
+// # Rights
+//
+// With authentication on, the user needs a role that may read and write all keys with
+// the Prefix: etcdctl role grant-permission ROLE readwrite PREFIX --prefix. The command
+// "interlock doctor" checks that.
+//
 // # Escape hatch
 //
 // [Driver.Contender] gives the key, lease and create revision of a claim, for

@@ -109,6 +109,17 @@ func readBase(data []byte, stat *zk.Stat) (base, error) {
 	return b, nil
 }
 
+// LastCounter returns the counter up to which tokens may have been issued, read from the
+// node of the base, [driver.BaseName] below the root; 0 if the node has no base yet. It
+// fails, as [Open] does, if the node holds anything else.
+func LastCounter(data []byte, stat *zk.Stat) (int64, error) {
+	b, err := readBase(data, stat)
+	if err != nil || b.scale == (scale{}) {
+		return 0, err
+	}
+	return b.top(b.mod), nil
+}
+
 // same is what to store to change nothing.
 func (b base) same() []byte {
 	if b.scale == (scale{}) {

@@ -9,6 +9,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -139,6 +140,8 @@ func (r *Report) addIf(bad bool, id string, s Severity, format string, args ...a
 // driver does when it opens. An error says that it cannot be read.
 func (r *Report) tokens(id string, counter int64, err error, now time.Time) {
 	switch implausible := driver.Plausible(counter, now); {
+	case errors.As(err, new(*baseError)):
+		r.add(id, Critical, "%v", err)
 	case err != nil:
 		r.add(id, Info, "the base of tokens cannot be read: %v", err)
 	case implausible != nil:

@@ -124,7 +124,7 @@ func TestEtcd(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync", "--quota-backend-bytes=1048576")
 	url := "etcd://" + server.Addr()
-	fine := "etcd.members=warning etcd.health=ok etcd.leader=ok etcd.version=ok etcd.apply=ok etcd.alarms=ok etcd.auth=info"
+	fine := "etcd.members=warning etcd.health=ok etcd.leader=ok etcd.version=ok etcd.apply=ok etcd.alarms=ok etcd.auth=info etcd.rights=ok"
 	mustFind(t, examine(t, url, Options{}), fine)
 	c := etcdClient(t, server)
 	testbed.Eventually(t, "the quota is used up", patience, func() bool {
@@ -181,7 +181,7 @@ func TestMariaDB(t *testing.T) {
 	}
 	defer db.Close()
 	for _, c := range []struct{ set, reset, want string }{
-		{"", "", "mysql.durability=ok mysql.version=ok mysql.role=ok mysql.galera=ok mysql.replicas=ok mysql.wait=ok mysql.connections=ok clock=ok"},
+		{"", "", "mysql.durability=ok mysql.version=ok mysql.role=ok mysql.galera=ok mysql.replicas=ok mysql.wait=ok mysql.connections=ok mysql.rights=ok clock=ok"},
 		{"innodb_flush_log_at_trx_commit=2", "innodb_flush_log_at_trx_commit=1", "mysql.durability=warning"},
 		{"sync_binlog=0", "sync_binlog=1", "mysql.durability=warning"},
 		{"read_only=1", "read_only=0", "mysql.role=critical"},
@@ -191,6 +191,7 @@ func TestMariaDB(t *testing.T) {
 		mustFind(t, examine(t, url, Options{}), c.want)
 		mustSet(t, db, c.reset)
 	}
+	mysqlUsers(t, db, server)
 	mysqlTokens(t, db, server)
 }
 

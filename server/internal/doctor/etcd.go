@@ -44,6 +44,9 @@ func (p *etcdPatient) close() { _ = p.client.Close() }
 // ping reads a key that is not there by way of the leader, as a grant would.
 func (p *etcdPatient) ping(ctx context.Context) error {
 	_, err := p.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return nil // the leader has answered
+	}
 	return err
 }
 
@@ -74,6 +77,10 @@ func (p *etcdPatient) look(ctx context.Context, r *Report) error {
 		return err
 	}
 	etcdFindings(r, f)
+	readable, err := p.rights(ctx, r)
+	if err != nil || !readable {
+		return err
+	}
 	return p.tokens(ctx, r)
 }
 
@@ -84,6 +91,9 @@ func (p *etcdPatient) tokens(ctx context.Context, r *Report) error {
 		return err
 	}
 	base, err := strconv.ParseInt(string(reply.Kvs[0].Value), 10, 64)
+	if err != nil {
+		err = &baseError{err}
+	}
 	r.tokens("etcd.tokens", base+reply.Header.Revision, err, time.Now())
 	return nil
 }

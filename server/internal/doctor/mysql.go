@@ -65,6 +65,9 @@ func (p *mysqlPatient) look(ctx context.Context, r *Report) error {
 	}
 	mysqlFindings(r, f, p.table)
 	r.skew(time.UnixMicro(micros), sent, received, 0)
+	if err := p.rights(ctx, r); err != nil {
+		return err
+	}
 	return p.tokens(ctx, r, time.UnixMicro(micros))
 }
 

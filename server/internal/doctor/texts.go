@@ -37,6 +37,7 @@ var texts = map[string]text{
 	"etcd.quota":   {"at the quota every write is refused, also renewals of who waits", "compact and defragment, or raise --quota-backend-bytes"},
 	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, mend the cause, then disarm it"},
 	"etcd.tokens":  tokensText,
+	"etcd.rights":  {"without them locks cannot be acquired, renewed or released", "etcdctl role grant-permission ROLE readwrite PREFIX --prefix, with the same PREFIX as --prefix of interlock"},
 	"etcd.auth":    {"whoever reaches the server can delete locks", "turn authentication on, and TLS"},
 
 	"postgres.version":     {"older servers do not end idle sessions, by which dead holders are noticed", "upgrade to 14 or later"},
@@ -57,6 +58,7 @@ var texts = map[string]text{
 	"mysql.replicas":    {"a replica that takes over knows neither locks nor the last tokens", "guard every write"},
 	"mysql.wait":        {"other sessions of this server end soon; those of locks set their own", "nothing for locks; look at your pool's idle time"},
 	"mysql.connections": {"every process with locks needs a connection", "raise max_connections"},
+	"mysql.rights":      {"without them interlock lock fails when it opens, acquires or releases", "apply what interlock schema mysql --only locks --grant-to USER prints, as an administrator"},
 	"mysql.tokens":      tokensText,
 
 	"zookeeper.ensemble": {"one server or two stop with the first that fails", "run three or five"},

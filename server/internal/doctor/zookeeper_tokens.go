@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -41,15 +40,15 @@ func (p *zookeeperPatient) counter(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var scale struct{ Base, Anchor int64 }
-	if len(data) == 0 {
-		return 0, zk.ErrNoNode // it was created, and not yet set
+	counter, err := zookeeper.LastCounter(data, stat)
+	if err != nil {
+		return 0, &baseError{err}
 	}
-	if err := json.Unmarshal(data, &scale); err != nil {
-		return 0, err
-	}
-	return scale.Base + max(0, stat.Mzxid-scale.Anchor), nil
+	return counter, nil
 }
+
+// A baseError is a node of the base with which the driver does not open.
+type baseError struct{ error }
 
 // greeted waits for a session.
 func greeted(ctx context.Context, events <-chan zk.Event) error {
