@@ -121,16 +121,21 @@ func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, er
 }
 
 // reconnects is how long a backend is tried that cannot be reached: as long as
-// the lock is waited for, if that is bounded. A development server that is not
-// there is not waited for unless --wait asks for it.
+// the lock is waited for, if that is bounded. A development server that does not
+// run is not waited for unless --wait asks for it.
 func (a *app) reconnects(w waitFlags) time.Duration {
 	switch {
-	case w.noWait || w.forever && !a.named():
+	case w.noWait:
 		return 0
-	case w.forever:
+	case !w.forever:
+		return w.wait
+	case a.named():
 		return a.timeout
 	}
-	return w.wait
+	if _, running := findDev(); running {
+		return a.timeout
+	}
+	return 0
 }
 
 // reconnectPause is between two attempts to reach a backend.

@@ -153,6 +153,9 @@ func (a *app) unreached(t backend.Target, err error) error {
 	if a.named() {
 		return fail(exitUnreachable, "cannot reach %v: %w", t, err)
 	}
+	if _, running := findDev(); running {
+		return fail(exitUnreachable, "the development server runs and does not answer at %v: %w; retry, or give it longer with --timeout", t, err)
+	}
 	return fail(exitUnreachable, "no backend was named and none answers at %v: start one with \"%s\", or name one with --backend (%w)",
 		t, command(a.program, "dev"), err)
 }
