@@ -86,6 +86,9 @@ func parseStamp(text string) (v driver.Versioned, err error) {
 	}
 	v.Stamp.Version, err = strconv.ParseInt(text[1:20], 10, 64)
 	v.Stamp.Tie, v.Terminal = text[20:], strings.HasPrefix(text, "1")
+	if err == nil && stampText(Change{Stamp: v.Stamp, Terminal: v.Terminal}) != text {
+		err = fmt.Errorf("%q is not a stamp", text)
+	}
 	return v, err
 }
 

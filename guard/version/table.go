@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
@@ -145,12 +144,7 @@ func (t Table) opened(op string, db driver.SQL, name string) (d dialect, table s
 	return d, table, err
 }
 
-// failed is about with the usual reason spelled out: SQLSTATE of a table that
-// does not exist, in either database.
+// failed is about and names the command that creates the table.
 func failed(op, name string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("the table is missing, make that of a Table with its Create: %w", err)}
-	}
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "version", err)
 }
