@@ -256,6 +256,26 @@ func (f *Fence) read(ctx context.Context, op, resource string) (r reading, err e
 	return r, err
 }
 
+// Resources lists resources that have a mark and whose names begin with prefix, at most
+// limit, by one request that costs as much as it returns.
+func (f *Fence) Resources(ctx context.Context, prefix string, limit int) ([]string, error) {
+	const op = "list marks"
+	if ctx.Err() != nil {
+		return nil, unsent(ctx, op, prefix)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := f.client.Get(rctx, f.key(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(int64(limit)))
+	if err != nil {
+		return nil, failed(rctx, op, prefix, err)
+	}
+	list := make([]string, len(reply.Kvs))
+	for i, kv := range reply.Kvs {
+		list[i] = unescaper.Replace(strings.TrimPrefix(string(kv.Key), f.key("")))
+	}
+	return list, nil
+}
+
 // rebaseAttempts bounds how often Rebase reads again because the mark moved
 // between its read and its transaction, which then did nothing.
 const rebaseAttempts = 8

@@ -61,8 +61,17 @@ type serverError struct {
 
 func (e *serverError) Unwrap() error { return e.error }
 
-// SQLState is the code of five characters.
-func (e *serverError) SQLState() string { return string(e.native.SQLState[:]) }
+// noDefault is the number of an INSERT that leaves out a column without a default. Its
+// SQLSTATE is that of many errors, HY000.
+const noDefault = 1364
+
+// SQLState is the code of five characters; that of noDefault is PostgreSQL's.
+func (e *serverError) SQLState() string {
+	if e.native.Number == noDefault {
+		return "23502"
+	}
+	return string(e.native.SQLState[:])
+}
 
 // classify gives an error of user code its kind if it comes from the database,
 // in a transaction that will not be committed, and leaves every other as it is.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -24,6 +25,8 @@ type Relay struct {
 
 	mu      sync.Mutex
 	serving map[*service]bool
+
+	checked atomic.Bool // the columns of the tables
 }
 
 // NewRelay makes a relay; it sends nothing. Its transactions come from db, at READ
@@ -50,10 +53,25 @@ func (r *Relay) Slices(ctx context.Context) (int, error) {
 
 func (r *Relay) layout(ctx context.Context) (l Layout, err error) {
 	err = r.look(ctx, func(s store) error {
+		if err := r.check(ctx, s); err != nil {
+			return err
+		}
 		l, err = s.settled(ctx)
 		return err
 	})
 	return l, err
+}
+
+// check compares the tables with those of this version, once.
+func (r *Relay) check(ctx context.Context, s store) error {
+	if r.checked.Load() {
+		return nil
+	}
+	err := driver.CheckTables(ctx, s.SQL, "outbox", Table{Name: r.table.Name})
+	if err == nil {
+		r.checked.Store(true)
+	}
+	return err
 }
 
 // Wake makes the relay look at once, if it waits. It does not block.

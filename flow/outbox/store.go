@@ -154,14 +154,10 @@ func list(ids []int64) string {
 
 // failed tells an error of the database as one of op on the outbox.
 func (s store) failed(op string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: s.table.name(), Kind: interlock.Definite,
-			Err: fmt.Errorf("a table of the outbox is missing, make it with Table.Create: %w", err)}
-	}
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) && state.SQLState() == checkViolation {
 		return &interlock.Error{Op: op, Name: s.table.name(), Kind: interlock.Retryable,
 			Err: fmt.Errorf("the number of slices was changed while the transaction ran, repeat the transaction: %w", err)}
 	}
-	return failure.About(op, s.table.name(), err)
+	return failure.Table(op, s.table.name(), "outbox", err)
 }

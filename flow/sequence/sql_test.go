@@ -369,7 +369,7 @@ func testErrors(t *testing.T, db *databases.DB) {
 	s := over(t, sequence.InTx[driver.SQL](db, sequence.Table{Name: "missing"}), record, &j, sequence.Options{})
 	_, err := s.Offer(t.Context(), event("a", 1))
 	wantKind(t, err, interlock.Definite, nil)
-	if !strings.Contains(err.Error(), "make it with Table.Create") {
+	if !strings.Contains(err.Error(), "--only sequence") {
 		t.Error(err)
 	}
 	long := over(t, sequence.InTx[driver.SQL](db, sequence.Table{Name: strings.Repeat("x", 60)}), record, &j, sequence.Options{})

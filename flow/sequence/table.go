@@ -2,9 +2,7 @@ package sequence
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
@@ -142,14 +140,9 @@ func (t Table) advance(ctx context.Context, db driver.SQL, m Move) error {
 	return t.failed(op, m.Key, err)
 }
 
-// failed is about with the usual reason spelled out: SQLSTATE of a table that does
-// not exist, in either database.
+// failed is about, see [failure.Table].
 func (t Table) failed(op, name string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("the sequencer's table is missing, make it with Table.Create: %w", err)}
-	}
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "sequence", err)
 }
 
 // row runs a query that gives one row at most, and scans it.

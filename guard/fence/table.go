@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -100,12 +99,25 @@ func (t Table) Show(ctx context.Context, db driver.SQL, resource string) (driver
 	return m, t.failed(op, resource, err)
 }
 
-// failed tells a database's error as one of op on resource, with the usual reason
-// spelled out.
-func (t Table) failed(op, resource string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: resource, Kind: interlock.Definite,
-			Err: fmt.Errorf("the guard's table is missing, make it with Table.Create: %w", err)}
+// Resources lists resources that have a mark, at most limit: from the first that is not
+// before from, in the order of the database. It costs as much as it returns.
+func (t Table) Resources(ctx context.Context, db driver.SQL, from string, limit int) (list []string, err error) {
+	const op = "list marks"
+	marks, _, err := t.quoted(db.Dialect())
+	if err != nil {
+		return nil, err
 	}
-	return failure.About(op, resource, err)
+	where := map[driver.Dialect]string{driver.Postgres: `$1::text order by resource limit $2::bigint`, driver.MariaDB: `? order by resource limit ?`}[db.Dialect()]
+	err = db.Query(ctx, `select resource from `+marks+` where resource >= `+where, []any{from, int64(limit)}, func(scan func(...any) error) error {
+		var resource string
+		err := scan(&resource)
+		list = append(list, resource)
+		return err
+	})
+	return list, t.failed(op, from, err)
+}
+
+// failed tells a database's error as one of op on resource.
+func (t Table) failed(op, resource string, err error) error {
+	return failure.Table(op, resource, "fence", err)
 }

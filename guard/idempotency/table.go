@@ -2,10 +2,8 @@ package idempotency
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
@@ -58,12 +56,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	return nil
 }
 
-// failed is about, with the usual reason spelled out: SQLSTATE of a table that
-// does not exist, in either database.
+// failed is about, and names the command that creates the table.
 func (t Table) failed(op, key string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: key, Kind: interlock.Definite,
-			Err: fmt.Errorf("the table of requests is missing, make it with Table.Create: %w", err)}
-	}
-	return failure.About(op, key, err)
+	return failure.Table(op, key, "idempotency", err)
 }

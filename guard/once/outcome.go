@@ -75,13 +75,9 @@ func retryable(op, name, why string) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable, Err: errors.New(why)}
 }
 
-// about tells a driver's error as one of op on name, with the usual reason spelled out.
+// about tells a driver's error as one of op on name.
 func about(op, name string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("the inbox's table is missing, make it with Inbox.Create: %w", err)}
-	}
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "once", err)
 }
 
 // stateOf is the SQLSTATE of the database's error, empty if it has none.

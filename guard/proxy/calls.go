@@ -152,12 +152,5 @@ func (t Calls) exec(ctx context.Context, db driver.SQL, op string, query func(di
 	return missing(err)
 }
 
-// missing spells out the usual reason: SQLSTATE of a table that does not exist,
-// in either database.
-func missing(err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: "record call", Kind: interlock.Definite,
-			Err: fmt.Errorf("the table of calls is missing, make it with Calls.Create: %w", err)}
-	}
-	return err
-}
+// missing is the error of a statement on the table.
+func missing(err error) error { return failure.Table("record call", "", "proxy", err) }

@@ -102,12 +102,7 @@ func named(op, what, name string) error {
 	return driver.CheckName(op, what, name, driver.MaxName)
 }
 
-// about tells a database's error as one of op on name, with the usual reason
-// spelled out.
+// about tells a database's error as one of op on name.
 func about(op, name string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("a table of the stock is missing, make them with Table.Create: %w", err)}
-	}
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "stock", err)
 }

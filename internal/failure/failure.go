@@ -6,6 +6,7 @@ package failure
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -49,9 +50,34 @@ func (k known) Is(target error) bool {
 	return target != interlock.ErrUncertain && errors.Is(k.error, target)
 }
 
-// MissingTable reports whether a database, PostgreSQL or MariaDB, says that there is
-// no such table.
-func MissingTable(err error) bool {
+const missing = "a table is missing"
+
+// tableStates are the SQLSTATEs, of PostgreSQL and of MariaDB, of statements on a table that
+// is missing or that another version created.
+var tableStates = map[string]string{
+	"42P01": missing, "42S02": missing,
+	"42703": "a table does not have the columns of this version of Interlock", "42S22": "a table does not have the columns of this version of Interlock",
+	"23502": "a table has a column that this version of Interlock does not know",
+}
+
+// Table is About for statements on tables of Interlock. If the database refuses one because
+// a table is missing, older or newer, the error is Definite and names the command that
+// prints the tables. Part is what they belong to, as that command names it; empty means
+// tables with columns of the user's, of which only a missing one is explained.
+func Table(op, name, part string, err error) error {
+	var e *interlock.Error
 	var state interface{ SQLState() string }
-	return errors.As(err, &state) && (state.SQLState() == "42P01" || state.SQLState() == "42S02")
+	if !errors.As(err, &e) || e.Driver == "" || !errors.As(err, &state) {
+		return About(op, name, err)
+	}
+	why := tableStates[state.SQLState()]
+	if why == "" || part == "" && why != missing {
+		return About(op, name, err)
+	}
+	next := "create it with Create"
+	if part != "" {
+		database, _, _ := strings.Cut(e.Driver, " ")
+		next += fmt.Sprintf(", or apply what \"interlock schema %s --only %s\" prints", database, part)
+	}
+	return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%s; %s: %w", why, next, err)}
 }

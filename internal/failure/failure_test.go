@@ -3,6 +3,7 @@ package failure_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
@@ -54,13 +55,24 @@ func TestUncommitted(t *testing.T) {
 	}
 }
 
-func TestMissingTable(t *testing.T) {
-	for code, want := range map[string]bool{"42P01": true, "42S02": true, "40001": false} {
-		if got := failure.MissingTable(&interlock.Error{Op: "x", Err: state(code)}); got != want {
-			t.Errorf("%s: %v", code, got)
+func TestTable(t *testing.T) {
+	for code, want := range map[string]bool{"42P01": true, "42S02": true, "42703": true, "42S22": true, "23502": true, "40001": false} {
+		for _, part := range []string{"fence", ""} {
+			was := &interlock.Error{Op: "x", Driver: "mysql table", Kind: interlock.Retryable, Err: state(code)}
+			err := failure.Table("enter", "n", part, was)
+			explained := strings.Contains(err.Error(), "create it with Create")
+			if wanted := want && (part != "" || code == "42P01" || code == "42S02"); explained != wanted || explained == (interlock.Kind(err) == interlock.Retryable) {
+				t.Errorf("%s, %q: %v", code, part, err)
+			}
+			if command := "interlock schema mysql --only fence"; strings.Contains(err.Error(), command) != (want && part != "") {
+				t.Errorf("%s, %q: %v", code, part, err)
+			}
+			if again := failure.Table("x", "y", part, err); explained && again != err {
+				t.Errorf("%s, %q: explained twice: %v", code, part, again)
+			}
 		}
 	}
-	if failure.MissingTable(nil) {
+	if failure.Table("x", "y", "fence", nil) != nil {
 		t.Error("nil")
 	}
 }

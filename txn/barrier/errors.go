@@ -88,14 +88,9 @@ func retryable(c branch.Call, why string) error {
 	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable, Err: errors.New(why)}
 }
 
-// about tells a database's error as one of op on name, with the usual reason spelled
-// out.
+// about tells a database's error as one of op on name.
 func about(op, name string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("the barrier's table is missing, make it with Table.Create: %w", err)}
-	}
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "barrier", err)
 }
 
 // marked gives an error of which is known that nothing was done the class that tells

@@ -170,6 +170,6 @@ and table_schema = coalesce(nullif(?, ''), `+l.schema()+`)`), []any{marks, schem
 	if err != nil || there {
 		return err
 	}
-	_, err = l.Exec(ctx, l.within(`alter table {marks} add column excepted `+l.excepted()))
+	_, err = l.Exec(ctx, l.within(`alter table {marks} add column if not exists excepted `+l.excepted()))
 	return err
 }

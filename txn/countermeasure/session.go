@@ -3,7 +3,6 @@ package countermeasure
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -37,6 +36,10 @@ func open(op, about string, db driver.SQL, names ...string) (session, error) {
 	}
 	return s, nil
 }
+
+// parts are the names of the tables for "interlock schema --only", by the first word of
+// their statements; others have columns of the user's.
+var parts = map[string]string{"{flags}": "semanticlock", "{decisions}": "byvalue"}
 
 func (s session) maria() bool { return s.Dialect() == driver.MariaDB }
 
@@ -99,11 +102,7 @@ func (s session) create(ctx context.Context, kind string, postgres, mariadb []st
 // failed tells a database's error as one of this operation, with the usual reason
 // spelled out.
 func (s session) failed(err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: s.op, Name: s.about, Kind: interlock.Definite,
-			Err: fmt.Errorf("a table is missing, make it with Create: %w", err)}
-	}
-	return failure.About(s.op, s.about, err)
+	return failure.Table(s.op, s.about, parts[s.words[0]], err)
 }
 
 func (s session) bug(format string, args ...any) error {

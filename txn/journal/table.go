@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -24,6 +25,8 @@ type Table[T any] struct {
 	db   driver.BeginnerAt[T]
 	name string
 	idle time.Duration // how long the server lets a transaction of the journal's stand still
+
+	checked atomic.Bool // the columns of the tables
 }
 
 // NewTable makes a journal in tables whose names begin with name, or schema.name;
@@ -210,5 +213,5 @@ func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Iso
 		}
 		return err
 	})
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "journal", err)
 }

@@ -39,11 +39,11 @@ func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append)
 	errs := []error{driver.CheckAppend([]driver.Append{a}, 0)}
 	if tx, ok := db.(bounded); ok && a.Epoch != 0 { // the next owner of the shard waits for it
 		if err := tx.Bound(ctx, t.idle, 0); err != nil {
-			return failure.About("append", a.Transaction, err)
+			return failure.Table("append", a.Transaction, "journal", err)
 		}
 	}
 	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
-		return failure.About("append", a.Transaction, err)
+		return failure.Table("append", a.Transaction, "journal", err)
 	}
 	return errs[0]
 }
@@ -57,7 +57,7 @@ func (t *Table[T]) KeepIn(ctx context.Context, db driver.SQL, id string, sum, pa
 	if err == nil {
 		err = n.keep(ctx, db, id, sum, payload)
 	}
-	return failure.About("keep payload", id, err)
+	return failure.Table("keep payload", id, "journal", err)
 }
 
 // FirstIn reads the first record of a transaction in a transaction of the user's; see
@@ -73,11 +73,11 @@ func (t *Table[T]) FirstIn(ctx context.Context, db driver.SQL, id string) (head 
 	}
 	heads, err := n.query(ctx, db, `where id = `+n.parameter(1)+n.latest(), []any{id})
 	if err != nil || len(heads) == 0 {
-		return head, r, failure.About(op, id, err)
+		return head, r, failure.Table(op, id, "journal", err)
 	}
 	first, err := n.scanRecords(ctx, db, `where id = `+n.parameter(1)+` and position = 1`+n.latest(), []any{id})
 	if err != nil || len(first) == 0 {
-		return head, r, failure.About(op, id, err)
+		return head, r, failure.Table(op, id, "journal", err)
 	}
 	return heads[0], first[0], nil
 }
@@ -89,7 +89,7 @@ func (t *Table[T]) PayloadIn(ctx context.Context, db driver.SQL, id string, sum 
 		return nil, err
 	}
 	payload, err := n.payload(ctx, db, id, sum, n.latest())
-	return payload, failure.About("read payload", id, err)
+	return payload, failure.Table("read payload", id, "journal", err)
 }
 
 // latest ends a query for one row that may be newer than the snapshot of the user's

@@ -2,10 +2,8 @@ package journal
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
@@ -13,13 +11,28 @@ import (
 // Shards keeps the number of shards; see driver.JournalSharder.
 func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err error) {
 	err = t.change(ctx, "read shards", t.name, func(db driver.SQL, n tables) (err error) {
+		if err := t.check(ctx, db); err != nil {
+			return err
+		}
 		if err := n.setShards(ctx, db, int64(from), int64(to)); err != nil {
 			return err
 		}
 		stored, err = n.shards(ctx, db, "")
 		return err
 	})
-	return stored, t.unmade(err)
+	return stored, err
+}
+
+// check compares the tables with those of this version, once.
+func (t *Table[T]) check(ctx context.Context, db driver.SQL) error {
+	if t.checked.Load() {
+		return nil
+	}
+	err := driver.CheckTables(ctx, db, "journal", t)
+	if err == nil {
+		t.checked.Store(true)
+	}
+	return err
 }
 
 func (n tables) setShards(ctx context.Context, db driver.SQL, from, to int64) error {
@@ -94,15 +107,7 @@ func (t *Table[T]) ShardsIn(ctx context.Context, db driver.SQL) (int, error) {
 		return 0, err
 	}
 	stored, err := n.shards(ctx, db, "")
-	return stored, t.unmade(failure.About("read shards", t.name, err))
-}
-
-// unmade says what to do about a table that an older version has not created.
-func (t *Table[T]) unmade(err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: "read shards", Name: t.name, Kind: interlock.Definite, Err: fmt.Errorf("a table of the journal is missing; create it with Table.Create: %w", err)}
-	}
-	return err
+	return stored, failure.Table("read shards", t.name, "journal", err)
 }
 
 // Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.

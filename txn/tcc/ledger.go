@@ -2,12 +2,10 @@ package tcc
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
@@ -127,12 +125,7 @@ func called(ctx context.Context, op string) (branch.Call, error) {
 // maxBranch is the most bytes of a branch's or a resource's name.
 const maxBranch = 255
 
-// about tells a database's error as one of op on name, with the usual reason spelled
-// out.
+// about tells a database's error as one of op on name.
 func about(op, name string, err error) error {
-	if failure.MissingTable(err) {
-		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("a table of holds is missing, make them with Table.Create: %w", err)}
-	}
-	return failure.About(op, name, err)
+	return failure.Table(op, name, "tcc", err)
 }

@@ -235,7 +235,7 @@ func TestMissingTable(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		in := inn{DB: openDB(t)}
 		err := in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Hour))
-		if class, _ := branch.ClassOf(err); class != branch.ClassRetry || !strings.Contains(err.Error(), "Table.Create") {
+		if class, _ := branch.ClassOf(err); class != branch.ClassRetry || !strings.Contains(err.Error(), "--only tcc") {
 			t.Errorf("%v", err)
 		}
 		db := in.DB

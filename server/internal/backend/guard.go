@@ -27,6 +27,18 @@ type Guard interface {
 	Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error)
 }
 
+// A Lister is a Guard that can list resources with a mark at the cost of what it returns.
+type Lister interface {
+	// Resources lists at most limit resources; those that begin with prefix are among
+	// the first, others may be too.
+	Resources(ctx context.Context, prefix string, limit int) ([]string, error)
+}
+
+var (
+	_ Lister = (*table)(nil)
+	_ Lister = (*etcd.Fence)(nil)
+)
+
 // Guard connects to the guard of a backend; disconnect ends that. The context
 // bounds the opening only.
 func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect func(), err error) {
@@ -81,6 +93,14 @@ func (t *table) Mark(ctx context.Context, resource string) (m driver.Mark, err e
 		return err
 	})
 	return m, err
+}
+
+func (t *table) Resources(ctx context.Context, prefix string, limit int) (list []string, err error) {
+	err = t.in(ctx, func(tx driver.SQL) error {
+		list, err = t.fence.Resources(ctx, tx, prefix, limit)
+		return err
+	})
+	return list, err
 }
 
 func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (m driver.Mark, err error) {

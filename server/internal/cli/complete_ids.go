@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -45,6 +46,31 @@ func (l *ledger) ids(ctx context.Context, protocol, typed string) (ids []string)
 		return err
 	})
 	return ids
+}
+
+// completeResource offers the resources that have a mark, where the guard can list them at
+// little cost, and else the locks that are held or awaited.
+func (a *app) completeResource(table *string) cobra.CompletionFunc {
+	return a.completeFirst(func(ctx context.Context, typed string) (names []string) {
+		lists := true
+		_ = a.guard(ctx, *table, func(ctx context.Context, g backend.Guard) error {
+			var lister backend.Lister
+			if lister, lists = g.(backend.Lister); !lists {
+				return nil
+			}
+			all, err := lister.Resources(ctx, typed, completionNames)
+			for _, name := range all {
+				if strings.HasPrefix(name, typed) {
+					names = append(names, name)
+				}
+			}
+			return err
+		})
+		if !lists {
+			return a.heldOrAwaited(ctx, typed)
+		}
+		return names
+	})
 }
 
 // completeLetters offers the ids of dead letters.

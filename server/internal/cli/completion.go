@@ -27,8 +27,8 @@ func (a *app) completionCommand() *cobra.Command {
   interlock completion zsh > "${fpath[1]}/_interlock"
   interlock completion fish > ~/.config/fish/completions/interlock.fish
   interlock completion powershell | Out-String | Invoke-Expression`,
-		Long: `Commands, flags, the names of locks that are held or awaited, and the ids of
-transactions and dead letters are completed.`,
+		Long: `Commands, flags, the names of locks that are held or awaited, resources of
+guards, and the ids of transactions and dead letters are completed.`,
 		ValidArgs: shells,
 		Args:      oneArg("shell: bash, zsh, fish or powershell"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
@@ -101,7 +102,7 @@ func codeOf(err error) int {
 		return exitStale
 	case errors.Is(err, interlock.ErrHeld):
 		return exitNotAcquired
-	case errors.Is(err, interlock.ErrUnmet):
+	case errors.Is(err, interlock.ErrUnmet), errors.As(err, new(*driver.TableError)):
 		return exitConfig
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitUnreachable

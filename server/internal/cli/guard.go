@@ -52,7 +52,7 @@ func (a *app) guard(ctx context.Context, table string, use func(context.Context,
 
 func (a *app) guardShowCommand(table *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "show RESOURCE", Short: "Show the highest token that has entered a resource", Args: oneArg("resource"), ValidArgsFunction: a.completeName,
+		Use: "show RESOURCE", Short: "Show the highest token that has entered a resource", Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
 		Example: `  interlock guard show account/42
   interlock guard show account/42 --backend postgres://localhost/bank
   interlock guard show account/42 -o json`,
@@ -75,7 +75,7 @@ func (a *app) guardRebaseCommand(table *string) *cobra.Command {
 	var to int64
 	var reason, by string
 	c := &cobra.Command{
-		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, and record why", Args: oneArg("resource"), ValidArgsFunction: a.completeName,
+		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, and record why", Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
 		Example: `  interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"
   interlock guard rebase account/42 --to 890214828572692480 --reason "moved here from the old cluster" --by alice`,
 		Long: `A lower mark lets holders in again that the guard has refused: stop them first.

@@ -30,7 +30,7 @@ func (a *app) guardEnterCommand(table *string) *cobra.Command {
 		Long: `Enter before you read, and again with what you write: both are refused with exit
 code 80 once a newer holder has entered. The token is that of the lock we run
 under. Writes and the check are one atomic step; they need a key-value backend.`,
-		Args: oneArg("resource"), ValidArgsFunction: a.completeName,
+		Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
 		RunE: func(c *cobra.Command, args []string) error { return a.enter(c.Context(), *table, args[0], f) },
 	}
 	flags := c.Flags()

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -26,17 +25,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// creator is what every package with tables has: Create makes them in a
-// transaction, unless they exist.
-type creator interface {
-	Create(ctx context.Context, db driver.SQL) error
-}
-
 // schemaParts are the packages with tables, by name. Tables with columns of the
 // user's own are left out: their packages create them.
 var schemaParts = []struct {
 	name string
-	creator
+	driver.Creator
 }{
 	{"fence", fence.Table{}}, {"version", versions.Table{}}, {"stock", stock.Table{}}, {"once", once.Inbox{Consumer: "schema"}},
 	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}},
@@ -98,12 +91,12 @@ func (a *app) printSchema(database string, only []string, role string) error {
 	var t text
 	for _, p := range append(schemaParts, struct {
 		name string
-		creator
+		driver.Creator
 	}{locksPart, nil}) {
 		if len(only) > 0 && !slices.Contains(only, p.name) {
 			continue
 		}
-		statements, err := statementsOf(dialect, p.creator)
+		statements, err := statementsOf(dialect, p.Creator)
 		if err != nil {
 			return fail(exitBug, "schema of %s: %w", p.name, err)
 		}
@@ -127,16 +120,14 @@ func (a *app) printSchema(database string, only []string, role string) error {
 }
 
 // statementsOf records what a package's Create does; a nil one is the drivers'.
-func statementsOf(dialect driver.Dialect, c creator) ([]string, error) {
+func statementsOf(dialect driver.Dialect, c driver.Creator) ([]string, error) {
 	switch {
 	case c == nil && dialect == driver.Postgres:
 		return postgres.Schema(""), nil
 	case c == nil:
 		return mysql.Schema(""), nil
 	}
-	r := &recorder{dialect: dialect}
-	err := c.Create(context.Background(), r)
-	return r.statements, err
+	return driver.Statements(dialect, c)
 }
 
 var created = regexp.MustCompile(`(?i)^create (?:unlogged )?(table|sequence) if not exists (\S+)`)
@@ -158,51 +149,4 @@ func grantsFor(statements []string, role string) (grants []string) {
 		}
 	}
 	return grants
-}
-
-// recorder is a transaction in which nothing happens.
-type recorder struct {
-	dialect    driver.Dialect
-	statements []string
-}
-
-func (r *recorder) Exec(_ context.Context, query string, args ...any) (int64, error) {
-	r.statements = append(r.statements, strings.TrimSuffix(strings.TrimSpace(withValues(query, args)), ";"))
-	return 1, nil
-}
-
-// Query answers one row of ones, which is what was written if it is read again.
-func (r *recorder) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	if !strings.HasPrefix(strings.TrimSpace(query), "select") || strings.Contains(query, "advisory") {
-		if _, err := r.Exec(ctx, query, args...); err != nil {
-			return err
-		}
-	}
-	return each(func(dest ...any) error {
-		for _, d := range dest {
-			switch d := d.(type) {
-			case *int:
-				*d = 1
-			case *int64:
-				*d = 1
-			}
-		}
-		return nil
-	})
-}
-
-func (r *recorder) Dialect() driver.Dialect { return r.dialect }
-
-// withValues puts numbers in the place of parameters; nothing else is a parameter
-// where tables are created.
-func withValues(query string, args []any) string {
-	for i, arg := range args {
-		value := fmt.Sprint(arg)
-		if numbered := fmt.Sprintf("$%d", i+1); strings.Contains(query, numbered) {
-			query = strings.ReplaceAll(query, numbered, value)
-		} else {
-			query = strings.Replace(query, "?", value, 1)
-		}
-	}
-	return query
 }

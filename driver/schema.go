@@ -1,0 +1,143 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// A TableError reports a table that this version of Interlock cannot use. It is Definite.
+type TableError struct {
+	Dialect Dialect
+	Part    string   // what the table belongs to, as "interlock schema --only" names it
+	Table   string   // as the database knows it
+	Missing []string // columns that this version uses and the table does not have
+	Unknown []string // columns that this version does not know
+}
+
+// Error says what is wrong with the table, and which command corrects it.
+func (e *TableError) Error() string {
+	what := "does not exist, or may not be read"
+	switch {
+	case len(e.Missing) > 0:
+		what = "is not of this version of Interlock: it has no column " + strings.Join(e.Missing, ", ")
+	case len(e.Unknown) > 0:
+		what = "is of a newer version of Interlock, or was changed: its column " + strings.Join(e.Unknown, ", ") + " is not known"
+	}
+	database := "postgres"
+	if e.Dialect == MariaDB {
+		database = "mysql"
+	}
+	return fmt.Sprintf("table %s %s; apply what \"interlock schema %s --only %s\" prints, of the version that is to use it", e.Table, what, database, e.Part)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *TableError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// CheckTables compares the columns of tables with those that their Create declares, by one
+// query. A table that is missing, older or newer is a [*TableError]. Part names what the
+// tables belong to, as "interlock schema --only" does.
+func CheckTables(ctx context.Context, db SQL, part string, tables ...Creator) error {
+	want, order := map[string][]string{}, []string{}
+	for _, t := range tables {
+		statements, err := Statements(db.Dialect(), t)
+		if err != nil {
+			return err
+		}
+		for _, s := range statements {
+			if name, columns := declared(s); name != "" {
+				want[name], order = columns, append(order, name)
+			}
+		}
+	}
+	have, err := columnsOf(ctx, db, order)
+	if err != nil {
+		return err
+	}
+	for _, name := range order {
+		missing := without(want[name], have[name])
+		unknown := without(have[name], want[name])
+		if len(have[name]) == 0 {
+			missing = nil
+		}
+		if len(have[name]) == 0 || len(missing)+len(unknown) > 0 {
+			return &TableError{Dialect: db.Dialect(), Part: part, Table: name, Missing: missing, Unknown: unknown}
+		}
+	}
+	return nil
+}
+
+func without(all, known []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(known, s) })
+}
+
+var (
+	tableHead  = regexp.MustCompile(`(?is)^create (?:unlogged )?table if not exists (\S+)\s*\(`)
+	constraint = regexp.MustCompile(`(?i)^((primary key|foreign key|check|unique|exclude|key|index) *\(|(unique|key|index) \S+ \(|constraint )`)
+	quotedText = regexp.MustCompile(`'[^']*'`)
+)
+
+// declared reads the name and the columns of a table out of the statement that creates it;
+// the name is empty for any other statement.
+func declared(statement string) (name string, columns []string) {
+	at := tableHead.FindStringSubmatchIndex(statement)
+	if at == nil {
+		return "", nil
+	}
+	name = statement[at[2]:at[3]]
+	body := quotedText.ReplaceAllString(statement[at[1]:], "''")
+	depth, begin := 1, 0
+	for i := 0; i < len(body) && depth > 0; i++ {
+		switch body[i] {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		}
+		if depth == 0 || depth == 1 && body[i] == ',' {
+			part := strings.TrimSpace(body[begin:i])
+			if !constraint.MatchString(part) {
+				column, _, _ := strings.Cut(part, " ")
+				columns = append(columns, strings.Trim(column, "\"`"))
+			}
+			begin = i + 1
+		}
+	}
+	return name, columns
+}
+
+// columnsOf reads the columns of tables from the catalog, by the names of the tables.
+func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]string, error) {
+	var parts []string
+	for _, name := range tables {
+		as := literal(name)
+		if db.Dialect() == MariaDB {
+			schema, table, qualified := strings.Cut(strings.ReplaceAll(name, "`", ""), ".")
+			in := literal(schema)
+			if !qualified {
+				in, table = "database()", schema
+			}
+			parts = append(parts, `select `+as+` as tab, column_name as col from information_schema.columns where table_schema = `+in+` and table_name = `+literal(table))
+			continue
+		}
+		parts = append(parts, `select `+as+`::text as tab, attname::text as col from pg_attribute where attrelid = to_regclass(`+as+`) and attnum > 0 and not attisdropped`)
+	}
+	have := map[string][]string{}
+	if len(parts) == 0 {
+		return have, nil
+	}
+	err := db.Query(ctx, strings.Join(parts, ` union all `), nil, func(scan func(...any) error) error {
+		var table, column string
+		err := scan(&table, &column)
+		have[table] = append(have[table], column)
+		return err
+	})
+	return have, err
+}
+
+// literal quotes the name of a table; such names are trusted, and have no backslash.
+func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// Every table of the schema that is missing, older or newer is found, and the report names
+// the command that prints it.
+func TestEveryTableIsChecked(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		for _, p := range schemaParts {
+			db.Do(t, p.Create)
+			check := func() (bad *driver.TableError) {
+				t.Helper()
+				err := db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return driver.CheckTables(ctx, s, p.name, p.Creator) })
+				if err != nil && (!errors.As(err, &bad) || !strings.Contains(err.Error(), "--only "+p.name) || interlock.Kind(err) != interlock.Definite) {
+					t.Fatalf("%s: %v", p.name, err)
+				}
+				return bad
+			}
+			if bad := check(); bad != nil {
+				t.Errorf("%s as it was created: %v", p.name, bad)
+			}
+			for table, column := range tablesOf(t, db, p.Creator) {
+				db.Exec(t, "alter table "+table+" rename column "+column+" to renamed")
+				if bad := check(); bad == nil || bad.Table != table || strings.Join(bad.Missing, ",") != column || strings.Join(bad.Unknown, ",") != "renamed" {
+					t.Errorf("%s without %s: %+v", table, column, bad)
+				}
+				db.Exec(t, "alter table "+table+" rename column renamed to "+column, "alter table "+table+" add column newer int")
+				if bad := check(); bad == nil || bad.Table != table || len(bad.Missing) > 0 || strings.Join(bad.Unknown, ",") != "newer" {
+					t.Errorf("%s with a column of a newer version: %+v", table, bad)
+				}
+				db.Exec(t, "drop table "+table)
+				if bad := check(); bad == nil || bad.Table != table || len(bad.Missing)+len(bad.Unknown) > 0 {
+					t.Errorf("%s, which was dropped: %+v", table, bad)
+				}
+				db.Do(t, p.Create)
+			}
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// tablesOf are the tables of a part, each with its last column.
+func tablesOf(t *testing.T, db *databases.DB, c driver.Creator) map[string]string {
+	statements, err := driver.Statements(db.Dialect, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := map[string]string{}
+	for _, s := range statements {
+		m := created.FindStringSubmatch(s)
+		if m == nil || !strings.EqualFold(m[1], "table") {
+			continue
+		}
+		schema := map[driver.Dialect]string{driver.Postgres: "current_schema()", driver.MariaDB: "database()"}[db.Dialect]
+		tables[m[2]] = databases.One[string](t, db, `select column_name from information_schema.columns where table_schema = `+schema+
+			` and table_name = '`+strings.Trim(m[2], "\"`")+`' order by ordinal_position desc limit 1`)
+	}
+	if len(tables) == 0 {
+		t.Fatalf("no tables in %q", statements)
+	}
+	return tables
+}
+
+// What opens tables reports the table, and what uses one without opening it names the same
+// command.
+func TestOpenersCheckTheirTables(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		j := journal.NewTable(db, "")
+		for _, c := range []driver.Creator{j, fence.Table{}, outbox.Table{}} {
+			db.Do(t, c.Create)
+		}
+		db.Exec(t, "alter table interlock_journal_head rename column began to renamed",
+			"alter table interlock_outbox_dead rename column topic to renamed", "alter table interlock_fence rename column source to renamed")
+		var bad *driver.TableError
+		if _, err := j.Shards(t.Context(), 0, 0); !errors.As(err, &bad) || codeOf(err) != exitConfig {
+			t.Errorf("the journal: %v", err)
+		}
+		relay, err := outbox.NewRelay(db, outbox.Table{}, nowhere{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := relay.Slices(t.Context()); !errors.As(err, &bad) || !strings.Contains(err.Error(), "--only outbox") {
+			t.Errorf("a relay: %v", err)
+		}
+		token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return fence.Table{}.Enter(ctx, s, "r", token, "me") })
+		if interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "--only fence") {
+			t.Errorf("the fence: %v", err)
+		}
+		db.Exec(t, "alter table interlock_fence rename column renamed to source", "alter table interlock_fence add column newer int not null")
+		err = db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return fence.Table{}.Enter(ctx, s, "r", token, "me") })
+		if interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "--only fence") {
+			t.Errorf("the fence, newer: %v", err)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+type nowhere struct{ driver.Sink }
