@@ -38,10 +38,6 @@ func TestEveryTableIsChecked(t *testing.T) {
 				if bad := check(); bad == nil || bad.Table != table || strings.Join(bad.Missing, ",") != column || strings.Join(bad.Unknown, ",") != "renamed" {
 					t.Errorf("%s without %s: %+v", table, column, bad)
 				}
-				db.Exec(t, "alter table "+table+" rename column renamed to "+column, "alter table "+table+" add column newer int")
-				if bad := check(); bad == nil || bad.Table != table || len(bad.Missing) > 0 || strings.Join(bad.Unknown, ",") != "newer" {
-					t.Errorf("%s with a column of a newer version: %+v", table, bad)
-				}
 				db.Exec(t, "drop table "+table)
 				if bad := check(); bad == nil || bad.Table != table || len(bad.Missing)+len(bad.Unknown) > 0 {
 					t.Errorf("%s, which was dropped: %+v", table, bad)
@@ -88,6 +84,10 @@ func TestOpenersCheckTheirTables(t *testing.T) {
 		var bad *driver.TableError
 		if _, err := j.Shards(t.Context(), 0, 0); !errors.As(err, &bad) || codeOf(err) != exitConfig {
 			t.Errorf("the journal: %v", err)
+		}
+		db.Exec(t, "alter table interlock_journal_head rename column renamed to began", "alter table interlock_journal_head add column newer int")
+		if _, err := j.Shards(t.Context(), 0, 0); !errors.As(err, &bad) || len(bad.Missing) > 0 || strings.Join(bad.Unknown, ",") != "newer" {
+			t.Errorf("the journal, newer: %v", err)
 		}
 		relay, err := outbox.NewRelay(db, outbox.Table{}, nowhere{}, nil)
 		if err != nil {
