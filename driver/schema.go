@@ -121,19 +121,19 @@ func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]strin
 			if !qualified {
 				in, table = "database()", schema
 			}
-			parts = append(parts, `select `+as+` as tab, column_name as col from information_schema.columns where table_schema = `+in+` and table_name = `+literal(table))
+			parts = append(parts, `select `+as+` as tab, coalesce(group_concat(column_name), ',') as cols from information_schema.columns where table_schema = `+in+` and table_name = `+literal(table))
 			continue
 		}
-		parts = append(parts, `select `+as+`::text as tab, attname::text as col from pg_attribute where attrelid = to_regclass(`+as+`) and attnum > 0 and not attisdropped`)
+		parts = append(parts, `select `+as+`::text as tab, coalesce(string_agg(attname::text, ','), ',') as cols from pg_attribute where attrelid = to_regclass(`+as+`) and attnum > 0 and not attisdropped`)
 	}
 	have := map[string][]string{}
 	if len(parts) == 0 {
 		return have, nil
 	}
 	err := db.Query(ctx, strings.Join(parts, ` union all `), nil, func(scan func(...any) error) error {
-		var table, column string
-		err := scan(&table, &column)
-		have[table] = append(have[table], column)
+		var table, columns string
+		err := scan(&table, &columns)
+		have[table] = strings.FieldsFunc(columns, func(r rune) bool { return r == ',' })
 		return err
 	})
 	return have, err

@@ -173,10 +173,8 @@ func (t Target) Kind() string { return t.kind }
 // Public is the URL without user, password and options of the client: fit for
 // logs, and for a command that only wants to know where it is.
 func (t Target) Public() string {
-	path := t.path
-	if t.kind != "kube" {
-		path = strings.ReplaceAll(path, "@", "%40") // Parse takes another for part of a password
-	}
+	path := (&url.URL{Path: t.path}).EscapedPath()
+	path = strings.ReplaceAll(path, "@", "%40") // Parse takes another for part of a password
 	public := t.scheme + "://" + strings.Join(t.endpoints, ",") + path
 	if len(t.own) > 0 {
 		public += "?" + t.own.Encode()
