@@ -46,7 +46,7 @@ type markAnswer struct {
 // if the mark cannot be sent. It blocks until the participant has answered, or ctx ends.
 func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed int, err error) {
 	wrong := func(kind interlock.ErrorKind, err error) (int, error) {
-		return 0, &interlock.Error{Op: "send mark", Driver: "http", Name: Redact(url), Kind: kind, Err: failure.RedactError(err)}
+		return 0, &interlock.Error{Op: "send mark", Driver: "http", Name: failure.RedactURL(url), Kind: kind, Err: failure.RedactError(err)}
 	}
 	body, err := json.Marshal(markBody{m.Before.UnixMilli(), append([]string{}, m.Except...)})
 	if err == nil && len(body) > MaxMark {
