@@ -2,8 +2,6 @@ package redis
 
 import (
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
@@ -14,16 +12,7 @@ import (
 // files of its certificate, which signs itself, and of the key.
 func secured(t *testing.T) (addr, cert, key string) {
 	t.Helper()
-	certificate, private, err := testbed.LoopbackCertificate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	for file, content := range map[string][]byte{cert: certificate, key: private} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cert, key = testbed.CertificateFiles(t)
 	server := testbed.Redis(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
 	operator := dial(t, server.Addr())
 	// A free port may be taken before the server has it; then it is another one.

@@ -1,18 +1,13 @@
 package testbed
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -117,12 +112,19 @@ func renew(store []*Server) error {
 	return nil
 }
 
-// askKube asks as the user who may do everything, over a connection of its own.
-func askKube(addr string, ca []byte) error {
+// TLS is how clients reach the server.
+func (k *Kube) TLS() *tls.Config { return trusting(k.CA) }
+
+func trusting(ca []byte) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
+	return &tls.Config{RootCAs: roots}
+}
+
+// askKube asks as the user who may do everything, over a connection of its own.
+func askKube(addr string, ca []byte) error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
+		DisableKeepAlives: true, TLSClientConfig: trusting(ca)}}
 	request, err := http.NewRequest(http.MethodGet, "https://"+addr+"/readyz", nil)
 	if err != nil {
 		return err
@@ -173,30 +175,3 @@ var kubeKeys = sync.OnceValues(func() (*kubeFiles, error) {
 	f.certificate, f.key, err = LoopbackCertificate()
 	return &f, err
 })
-
-// LoopbackCertificate returns a certificate of servers on 127.0.0.1 and of clients that
-// signs itself and is valid for a day, and its key, both in PEM.
-func LoopbackCertificate() (certificate, key []byte, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "testbed"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		return nil, nil, err
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
-}

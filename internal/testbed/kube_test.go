@@ -2,8 +2,6 @@ package testbed
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"net/http"
 	"testing"
 	"time"
@@ -17,10 +15,8 @@ type kubeClient struct {
 }
 
 func newKubeClient(t *testing.T, k *Kube) *kubeClient {
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(k.CA)
 	return &kubeClient{t, k, &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}}
+		DisableKeepAlives: true, TLSClientConfig: k.TLS()}}}
 }
 
 // status is what a request is answered with; 0 if it is not.

@@ -3,9 +3,9 @@ package backend
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"net"
-	"os"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // tlsOptions are those of URLs whose schemes do not say whether TLS is used: each of them
@@ -13,31 +13,15 @@ import (
 var tlsOptions = []string{"tls", "tls_ca", "tls_cert", "tls_key"}
 
 // TLS is how the options of an etcd or ZooKeeper URL want its servers to be reached; nil
-// is without TLS. tls_ca is a file with the authorities that sign the servers' certificates,
-// instead of the system's; tls_cert and tls_key are files with a certificate of our own. It
-// reads the files. Errors are [*URLError].
+// is without TLS. It reads the files that they name ([driver.LoadTLS]). Errors are
+// [*URLError].
 func (t Target) TLS() (*tls.Config, error) {
-	ca, cert, key := t.query.Get("tls_ca"), t.query.Get("tls_cert"), t.query.Get("tls_key")
 	if (t.kind != "etcd" && t.kind != "zookeeper") || len(t.query) == 0 {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, &URLError{"tls_ca: " + err.Error()}
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, &URLError{"tls_ca: " + ca + " has no certificate in PEM form"}
-		}
-	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, &URLError{"tls_cert and tls_key: " + err.Error()}
-		}
-		c.Certificates = []tls.Certificate{pair}
+	if err := driver.LoadTLS(c, t.query); err != nil {
+		return nil, &URLError{err.Error()}
 	}
 	return c, nil
 }

@@ -2,20 +2,11 @@ package backend_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,42 +16,6 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/server/internal/doctor"
 )
-
-// certificate is one for 127.0.0.1, its key and the authority that has signed it, which
-// is itself: three files.
-func certificate(t *testing.T) (ca, cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "backend"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	write := func(name, kind string, text []byte) string {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return file
-	}
-	cert = write("cert.pem", "CERTIFICATE", der)
-	return cert, cert, write("key.pem", "PRIVATE KEY", pkcs8)
-}
 
 // locked takes and releases a lock of a URL, reads one of its values, and examines it.
 func locked(t *testing.T, address string) error {
@@ -96,22 +51,22 @@ func locked(t *testing.T, address string) error {
 // TestEtcdTLS: an etcd that asks for certificates is reached by the options of the URL.
 func TestEtcdTLS(t *testing.T) {
 	t.Parallel()
-	ca, cert, key := certificate(t)
-	secured(t, "etcd://"+testbed.EtcdTLS(t, ca, cert, key).Addr(), ca, cert, key)
+	cert, key := testbed.CertificateFiles(t)
+	secured(t, "etcd://"+testbed.EtcdTLS(t, cert, cert, key).Addr(), cert, key)
 }
 
 // TestZooKeeperTLS: TLS ends in front of the server, where it asks for certificates.
 func TestZooKeeperTLS(t *testing.T) {
 	t.Parallel()
-	ca, cert, key := certificate(t)
-	secured(t, "zookeeper://"+terminated(t, testbed.ZooKeeper(t).Addr(), ca, cert, key), ca, cert, key)
+	cert, key := testbed.CertificateFiles(t)
+	secured(t, "zookeeper://"+terminated(t, testbed.ZooKeeper(t).Addr(), cert, key), cert, key)
 }
 
 // secured expects that a backend is reached with both certificates, and not without that
 // of its authority. What cannot be read is an error of the URL's.
-func secured(t *testing.T, address, ca, cert, key string) {
+func secured(t *testing.T, address, cert, key string) {
 	t.Helper()
-	query := url.Values{"tls_ca": {ca}, "tls_cert": {cert}, "tls_key": {key}}
+	query := url.Values{"tls_ca": {cert}, "tls_cert": {cert}, "tls_key": {key}}
 	if err := locked(t, address+"?"+query.Encode()); err != nil {
 		t.Fatal(err)
 	}
@@ -129,15 +84,14 @@ func secured(t *testing.T, address, ca, cert, key string) {
 
 // terminated listens with TLS for clients that show a certificate, and passes on what
 // they say to a server that knows none of it.
-func terminated(t *testing.T, server, ca, cert, key string) (address string) {
+func terminated(t *testing.T, server, cert, key string) (address string) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := x509.NewCertPool()
-	text, err := os.ReadFile(ca)
-	if err != nil || !pool.AppendCertsFromPEM(text) {
+	pool, err := driver.Authorities(cert)
+	if err != nil {
 		t.Fatal(err)
 	}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/outbox/webhook"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -100,12 +100,9 @@ func (c Calls) permits(ip netip.Addr) error {
 func (c Calls) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CA != "" {
-		text, err := os.ReadFile(c.CA)
-		if err != nil {
+		var err error
+		if config.RootCAs, err = driver.Authorities(c.CA); err != nil {
 			return nil, err
-		}
-		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s has no certificate", c.CA)
 		}
 	}
 	if c.Certificate == "" && c.Key == "" {

@@ -2,16 +2,10 @@ package coordinate
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -178,41 +172,26 @@ func TestCallsAreSigned(t *testing.T) {
 // TestCallsShowACertificate to a participant that requires one.
 func TestCallsShowACertificate(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "coordinator"}, NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert, key := testbed.CertificateFiles(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%q", r.TLS.PeerCertificates[0].Subject.CommonName)
 	}))
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	server.StartTLS()
 	defer server.Close()
-	write := func(name, kind string, text []byte) string {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return file
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(ca, text, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	c := Calls{Local: true, Certificate: write("cert", "CERTIFICATE", der), Key: write("key", "EC PRIVATE KEY", private), CA: write("ca", "CERTIFICATE", server.Certificate().Raw)}
+	c := Calls{Local: true, Certificate: cert, Key: key, CA: ca}
 	client, err := c.client(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
 	call := branch.Call{Transaction: "1", Branch: "a", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
-	if got, err := (branch.Caller{Client: client}).Post(t.Context(), server.URL, call, nil); err != nil || string(got) != `"coordinator"` {
+	if got, err := (branch.Caller{Client: client}).Post(t.Context(), server.URL, call, nil); err != nil || string(got) != `"testbed"` {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := os.Chmod(c.Key, 0o644); err != nil {

@@ -3,8 +3,6 @@ package guarantees
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
 	"flag"
 	"fmt"
@@ -193,9 +191,7 @@ func etcdMessages(t *testing.T, addr string) float64 {
 }
 
 func kubeRequests(t *testing.T, k *testbed.Kube) float64 {
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(k.CA)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	transport := &http.Transport{TLSClientConfig: k.TLS()}
 	defer transport.CloseIdleConnections()
 	return metric(t, &http.Client{Transport: transport}, k.URL()+"/metrics", testbed.KubeAdmin, "apiserver_request_total", `resource="leases"`)
 }
