@@ -13,12 +13,28 @@ import (
 // kubeLocks finds the cluster as kubectl does: KUBECONFIG, else ~/.kube/config,
 // else the service account of the pod that we are in.
 func (t Target) kubeLocks(ctx context.Context, o Options) (*Locks, error) {
+	if t.mode == "advisory" {
+		return nil, withoutTokens(t.mode)
+	}
 	config, namespace, err := t.kubeConfig()
 	if err != nil {
 		return nil, err
 	}
 	d, err := kube.Open(ctx, config, &kube.Options{Namespace: namespace, TTL: o.TTL, Seed: o.Seed})
 	return opened(below(o.Prefix, d), err, nothing)
+}
+
+// kubeAdvisory are the locks without tokens, of any version of Kubernetes.
+func (t Target) kubeAdvisory(ctx context.Context, o Options) (*View, error) {
+	config, namespace, err := t.kubeConfig()
+	if err != nil {
+		return nil, err
+	}
+	d, err := kube.OpenAdvisory(ctx, config, &kube.Options{Namespace: namespace, TTL: o.TTL})
+	if err != nil {
+		return nil, err
+	}
+	return &View{belowView(o.Prefix, d), d.Close}, nil
 }
 
 // kubeConfig is where the cluster is, and in which namespace the locks are: the

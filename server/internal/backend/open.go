@@ -67,14 +67,23 @@ func (t Target) Locks(ctx context.Context, o Options) (*Locks, error) {
 // View connects to a lock service to look at it, also to one whose locks have no
 // tokens and are not for [Target.Locks]. The context bounds the opening only.
 func (t Target) View(ctx context.Context, o Options) (*View, error) {
-	if t.kind == "redis" && t.mode == "plain" {
+	switch {
+	case t.kind == "redis" && t.mode == "plain":
 		return t.redisPlain(ctx, o)
+	case t.kind == "kube" && t.mode == "advisory":
+		return t.kubeAdvisory(ctx, o)
 	}
 	l, err := t.Locks(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	return &View{l.Locker, l.Close}, nil
+}
+
+// withoutTokens refuses to take the locks of a mode.
+func withoutTokens(mode string) error {
+	return &URLError{"locks of ?mode=" + mode + " have no token, so that no guard can refuse what a late holder writes: " +
+		"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
 }
 
 // opened is a driver together with what has to be closed after it; with an error

@@ -17,7 +17,7 @@ import (
 var options = map[string][]string{
 	"etcd":      tlsOptions,
 	"zookeeper": tlsOptions,
-	"redis": {"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
+	"redis": {"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "fsync", "master_set", "max_retries",
 		"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 	"postgres": {"DateStyle", "IntervalStyle", "TimeZone", "application_name", "channel_binding", "client_encoding",
 		"connect_timeout", "datestyle", "default_query_exec_mode", "description_cache_capacity",
@@ -38,7 +38,7 @@ var own = map[string]map[string][]string{
 	"postgres":  {"mode": {"session", "table"}, "namespace": nil},
 	"mysql":     {"mode": {"session", "table"}, "namespace": nil},
 	"zookeeper": {"names": {"escaped", "raw"}},
-	"kube":      {"context": nil, "kubeconfig": nil},
+	"kube":      {"context": nil, "kubeconfig": nil, "mode": {"fenced", "advisory"}},
 }
 
 // hints say where something belongs that is not among the options.

@@ -14,67 +14,80 @@ func below(prefix string, l Locker) Locker {
 	if prefix == "" {
 		return l
 	}
-	return &prefixed{l, prefix}
+	return &prefixed{&prefixedView{l, prefix}, l}
 }
 
 type prefixed struct {
-	Locker
-	prefix string
+	*prefixedView
+	driver.Fenced
 }
 
 func (p *prefixed) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	name := r.Name
 	r.Name = p.prefix + name
-	g, err := p.Locker.Acquire(ctx, r)
+	g, err := p.Fenced.Acquire(ctx, r)
 	return g, renamed(err, r.Name, name)
 }
 
 func (p *prefixed) Release(ctx context.Context, name, owner string) error {
-	return renamed(p.Locker.Release(ctx, p.prefix+name, owner), p.prefix+name, name)
+	return renamed(p.Fenced.Release(ctx, p.prefix+name, owner), p.prefix+name, name)
 }
 
-func (p *prefixed) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
-	locks, more, err := p.Locker.Locks(ctx, p.prefix+prefix, limit)
+// belowView is below for who only looks.
+func belowView(prefix string, v Viewer) Viewer {
+	if prefix == "" {
+		return v
+	}
+	return &prefixedView{v, prefix}
+}
+
+type prefixedView struct {
+	Viewer
+	prefix string
+}
+
+func (p *prefixedView) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	locks, more, err := p.Viewer.Locks(ctx, p.prefix+prefix, limit)
 	for i := range locks {
 		locks[i].Name = strings.TrimPrefix(locks[i].Name, p.prefix)
 	}
 	return locks, more, renamed(err, p.prefix+prefix, prefix)
 }
 
-func (p *prefixed) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	state, err := p.Locker.Lock(ctx, p.prefix+name)
+func (p *prefixedView) Lock(ctx context.Context, name string) (driver.LockState, error) {
+	state, err := p.Viewer.Lock(ctx, p.prefix+name)
 	state.Name = name
 	return state, renamed(err, p.prefix+name, name)
 }
 
-func (p *prefixed) Watch(ctx context.Context, prefix string, changed func(string)) error {
-	return p.Locker.Watch(ctx, p.prefix+prefix, func(name string) { changed(strings.TrimPrefix(name, p.prefix)) })
+func (p *prefixedView) Watch(ctx context.Context, prefix string, changed func(string)) error {
+	return p.Viewer.Watch(ctx, p.prefix+prefix, func(name string) { changed(strings.TrimPrefix(name, p.prefix)) })
 }
 
-func (p *prefixed) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
 	name := b.Name
 	b.Name = p.prefix + name
-	record, ok, err := p.Locker.Break(ctx, b)
+	record, ok, err := p.Viewer.Break(ctx, b)
 	record.Name = name
 	return record, ok, renamed(err, b.Name, name)
 }
 
 // Breaks without a name looks through what is recorded for everybody's names, and
 // so may show less than there is.
-func (p *prefixed) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (p *prefixedView) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
 	if name == driver.BaseName { // all prefixes share it
-		return p.Locker.Breaks(ctx, name, limit)
+		return p.Viewer.Breaks(ctx, name, limit)
 	}
 	if name != "" {
-		records, err := p.Locker.Breaks(ctx, p.prefix+name, limit)
+		records, err := p.Viewer.Breaks(ctx, p.prefix+name, limit)
 		return p.own(records, limit), renamed(err, p.prefix+name, name)
 	}
 	const most = 10000
-	records, err := p.Locker.Breaks(ctx, "", max(limit, most))
+	records, err := p.Viewer.Breaks(ctx, "", max(limit, most))
 	return p.own(records, limit), err
 }
 
-func (p *prefixed) own(records []driver.Broken, limit int) (own []driver.Broken) {
+func (p *prefixedView) own(records []driver.Broken, limit int) (own []driver.Broken) {
 	for _, r := range records {
 		if name, ok := strings.CutPrefix(r.Name, p.prefix); ok && len(own) < limit {
 			r.Name = name

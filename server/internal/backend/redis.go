@@ -10,8 +10,7 @@ import (
 
 func (t Target) redisLocks(ctx context.Context, o Options) (*Locks, error) {
 	if t.mode == "plain" {
-		return nil, &URLError{"locks of ?mode=plain have no token, so that no guard can refuse what a late holder writes: " +
-			"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
+		return nil, withoutTokens(t.mode)
 	}
 	client, err := t.dialRedis()
 	if err != nil {

@@ -3,11 +3,12 @@ package cli_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -174,13 +175,42 @@ func TestForeignLocksInKubernetes(t *testing.T) {
 	if !strings.Contains(shown, `"owner":"pod-7_9f1c"`) || !strings.Contains(shown, `"foreign":true`) {
 		t.Error(shown)
 	}
+
+	// A version that has no tokens is looked at if that is asked for.
+	old := kubeConfig(t, beforeTokens(t, k), nil, testbed.KubeAdmin)
+	_, said := run(t, 78, "locks", "ls", "--backend", old)
+	if !strings.Contains(said, "1.34") {
+		t.Error(said)
+	}
+	list, _ = run(t, 0, "locks", "ls", "contr", "--backend", old+"&mode=advisory")
+	wantLines(t, list, `controller +pod-7_9f1c \(foreign\) +- +.+ in [0-9ms.]+ +0`)
+	run(t, 64, "locks", "hold", "controller", "--backend", old+"&mode=advisory")
+}
+
+// beforeTokens leads to a server, and says that it is an older one.
+func beforeTokens(t *testing.T, k *testbed.Kube) (address string) {
+	t.Helper()
+	to, err := url.Parse(k.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: k.TLS()}
+	t.Cleanup(transport.CloseIdleConnections)
+	through := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/version" {
+			fmt.Fprint(w, `{"major":"1","minor":"34"}`)
+			return
+		}
+		through.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
 }
 
 func postLease(t *testing.T, k *testbed.Kube, lease string) {
 	t.Helper()
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(k.CA)
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: k.TLS()}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
 		k.URL()+"/apis/coordination.k8s.io/v1/namespaces/default/leases", strings.NewReader(lease))
 	if err != nil {

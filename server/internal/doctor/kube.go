@@ -25,6 +25,7 @@ type kubePatient struct {
 	http      *http.Client
 	host      string
 	namespace string
+	advisory  bool // locks without tokens are meant
 	reviews   authorizationclient.AuthorizationV1Interface
 	core      coreclient.CoreV1Interface
 	leases    coordinationclient.LeaseInterface
@@ -45,7 +46,12 @@ func dialKube(_ context.Context, a address, _ Options) (patient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kubeFor(config, namespace)
+	p, err := kubeFor(config, namespace)
+	if err != nil {
+		return nil, err
+	}
+	p.advisory = a.own.Get("mode") == "advisory"
+	return p, nil
 }
 
 func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
@@ -71,7 +77,7 @@ func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &kubePatient{client, url.String(), namespace, reviews, core, leases.Leases(namespace)}, nil
+	return &kubePatient{http: client, host: url.String(), namespace: namespace, reviews: reviews, core: core, leases: leases.Leases(namespace)}, nil
 }
 
 func (p *kubePatient) close() { p.http.CloseIdleConnections() }
@@ -109,7 +115,7 @@ func (p *kubePatient) look(ctx context.Context, r *Report) error {
 	if err != nil {
 		return err
 	}
-	r.addIf(tooOld(v.Major+"."+v.Minor, 1, 35), "kube.version", Critical, "Kubernetes %s.%s", v.Major, v.Minor)
+	r.addIf(!p.advisory && tooOld(v.Major+"."+v.Minor, 1, 35), "kube.version", Critical, "Kubernetes %s.%s", v.Major, v.Minor)
 	var denied []string
 	for _, verb := range verbs {
 		ok, err := p.may(ctx, verb)

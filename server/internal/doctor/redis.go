@@ -19,6 +19,7 @@ type redisPatient struct {
 	client  rueidis.Client
 	options redis.Options
 	plain   bool
+	fsync   bool // the driver asks for WAITAOF
 }
 
 func dialRedis(_ context.Context, a address, o Options) (patient, error) {
@@ -26,7 +27,8 @@ func dialRedis(_ context.Context, a address, o Options) (patient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &redisPatient{c, redis.Options{TTL: o.TTL, Prefix: o.Prefix}, a.own.Get("mode") == "plain"}, nil
+	return &redisPatient{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix},
+		plain: a.own.Get("mode") == "plain", fsync: a.query.Get("fsync") == "true"}, nil
 }
 
 func (p *redisPatient) close() { p.client.Close() }
@@ -88,7 +90,11 @@ func (p *redisPatient) node(ctx context.Context, r *Report, client rueidis.Clien
 	if err != nil && ctx.Err() != nil {
 		return err // otherwise it is only not permitted
 	}
-	redisFindings(r, infoFields(text), config["appendfsync"], clustered)
+	fsync := config["appendfsync"]
+	if p.fsync && fsync != "no" {
+		fsync = "confirmed"
+	}
+	redisFindings(r, infoFields(text), fsync, clustered)
 	return nil
 }
 
@@ -143,6 +149,8 @@ func redisDurability(r *Report, info map[string]string, fsync string) {
 		r.add(id, Warning, "appendonly no: a crash forgets every lock")
 	case fsync == "always":
 		r.add(id, OK, "appendonly yes, appendfsync always")
+	case fsync == "confirmed":
+		r.add(id, OK, "appendonly yes, and every grant waits for WAITAOF")
 	case fsync == "":
 		r.add(id, Warning, "appendonly yes, and appendfsync may not be read: it is taken for everysec")
 	default:

@@ -69,7 +69,7 @@ var texts = map[string]text{
 	"zookeeper.disk":     {"without forceSync a crash of all servers may lose grants; without autopurge the disk fills", "see that zookeeper.forceSync is not no, and that autopurge.purgeInterval is above 0"},
 	"zookeeper.tokens":   tokensText,
 
-	"kube.version": {"before 1.35 resource versions have no order, so that there are no tokens", "upgrade, use another backend, or kube.OpenAdvisory where no token is needed"},
+	"kube.version": {"before 1.35 resource versions have no order, so that there are no tokens", "upgrade, use another backend, or ?mode=advisory (kube.OpenAdvisory) where no token is needed"},
 	"kube.rights":  {"without them locks cannot be taken, renewed or awaited", "bind a Role with get, list, watch, create and update on leases in coordination.k8s.io"},
 	"kube.sweep":   {"without the right to delete Leases each reader and each permit leaves one", "add delete to the verbs on leases, or remove those without a holder by other means"},
 	"kube.tokens":  tokensText,
