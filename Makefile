@@ -35,7 +35,7 @@ vuln: ## Known vulnerabilities, from Go's database on the network
 	@scripts/vuln.sh
 
 soak-drivers: deps ## The conformance suites of every driver, ten times
-	go test -race -count=10 -timeout 120m -p 2 -parallel 4 -run '^Test(Table|Quorum)?(Suite|Fenced|Advisory|Plain|Fence|Watcher|Breaker|Values|Batch)$$' ./driver/... ./driver/etcd/... ./driver/kube/...
+	go test -race -count=10 -timeout 120m -p 2 -parallel 4 -run '^Test(Table|Quorum)?(Suite|Fenced|Advisory|Plain|Fence|Watcher|Breaker|Values|Batch)$$' ./driver/... ./driver/etcd/... ./driver/kube/... ./driver/redis/goredis/...
 
 soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli

@@ -59,6 +59,7 @@ driver                  -> .
 driver/boottime         -> | golang.org/x/sys
 driver/memory           -> . driver driver/boottime internal/...
 driver/redis            -> . driver driver/boottime internal/... | github.com/redis/rueidis
+driver/redis/goredis    -> . driver/redis | github.com/redis/go-redis/v9 github.com/redis/rueidis
 driver/postgres         -> . driver driver/boottime internal/... | github.com/jackc/pgx/v5
 driver/mysql            -> . driver driver/boottime internal/... | github.com/go-sql-driver/mysql
 driver/zookeeper        -> . driver driver/boottime internal/... | github.com/go-zookeeper/zk

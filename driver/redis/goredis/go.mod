@@ -1,0 +1,12 @@
+module github.com/interlock-dev/interlock/driver/redis/goredis
+
+go 1.26.0
+
+require (
+	github.com/interlock-dev/interlock v0.0.0
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/redis/rueidis v1.0.79
+	go.uber.org/goleak v1.3.0
+)
+
+replace github.com/interlock-dev/interlock => ../../..
