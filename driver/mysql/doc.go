@@ -16,7 +16,7 @@
 // [Open] takes locks by GET_LOCK, all of a process on one connection of its own;
 // [OpenTable] by rows with a lease, on the user's pool and behind any proxy.
 // MariaDB 10.5 or later is needed for either, and not MySQL, which does not answer
-// an INSERT with its row.
+// an INSERT with its row (docs/adr/010-mysql.md compares them).
 //
 // Beside them [OpenParticipant] makes a server take part in two-phase commit, by XA:
 // see [Participant] and package txn/twopc.

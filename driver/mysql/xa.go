@@ -70,8 +70,9 @@ const DefaultKeep = 2 * time.Second
 // back, as VoteReadOnly: what it has locked without a change is free then, before the
 // others commit. A Participant is safe for concurrent use, and to be closed.
 //
-// MySQL is refused. It binds branches to sessions too, lists them only for whoever has
-// XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on replicas.
+// MySQL is refused. It detaches branches from their sessions only since 8.0.29, lists them
+// only for users with XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on
+// replicas; see docs/adr/010-mysql.md.
 type Participant struct {
 	db        *sql.DB
 	namespace string
