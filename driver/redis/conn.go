@@ -45,6 +45,7 @@ type request struct {
 	op, name, owner string
 	owners          []string // instead of owner, if several ask at once
 	gives           bool     // it gives something up, which is never refused
+	passing         bool     // what it writes need not be confirmed
 }
 
 func (r request) asking() []string {
@@ -157,7 +158,7 @@ func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis
 		}
 	}
 	m, err := do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
-		results, err := s.run(ctx, c.client, []batch{b})
+		results, err := s.run(ctx, c.client, r, []batch{b})
 		if err != nil {
 			return rueidis.RedisMessage{}, err
 		}
@@ -191,7 +192,7 @@ func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batc
 // startAll is evalAll that waits when the returned function is called.
 func (c *conn) startAll(ctx context.Context, r request, s *script, batches []batch) func() ([]rueidis.RedisResult, error) {
 	return start(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
-		return s.run(ctx, c.client, batches)
+		return s.run(ctx, c.client, r, batches)
 	})
 }
 

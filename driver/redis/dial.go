@@ -1,18 +1,15 @@
 package redis
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net/url"
-	"os"
 	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // dialTimeout bounds connecting. silence is how long an answer may be missing
@@ -38,7 +35,7 @@ const rediscover = 5 * time.Second
 //   - cluster=true: they are those of servers of a cluster.
 //   - tls_ca=FILE, tls_cert=FILE, tls_key=FILE, of rediss://: the authorities that sign
 //     the servers' certificates, instead of the system's, and a certificate of our own.
-//   - eviction=none, replicas=N: [Settings].
+//   - eviction=none, replicas=N, fsync=true: [Settings].
 //
 // Close the client after the drivers that use it.
 func Dial(address string) (rueidis.Client, error) {
@@ -46,6 +43,15 @@ func Dial(address string) (rueidis.Client, error) {
 	if err != nil {
 		return nil, problem(request{op: "connect"}, interlock.Definite, err)
 	}
+	return Connect(option, settings)
+}
+
+// Connect is [Dial] for options of the client instead of a URL. It sets those that locks
+// need: nothing is sent twice, requests keep their order, and times that are zero are
+// short. option.Sentinel.MasterSet or several addresses of option.InitAddress are for
+// sentinels or a cluster.
+func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, error) {
+	safe(&option)
 	client, err := rueidis.NewClient(option)
 	if err != nil {
 		if client != nil {
@@ -91,11 +97,17 @@ func clientOption(address string) (option rueidis.ClientOption, settings Setting
 	if err == nil {
 		err = secure(&option, query, sentinel || cluster)
 	}
+	option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
+	option.ForceSingleClient = !sentinel && !cluster
+	return option, settings, err
+}
+
+// safe sets what locks need of the client.
+func safe(option *rueidis.ClientOption) {
 	if option.Dialer.Timeout == 0 {
 		option.Dialer.Timeout = dialTimeout
 	}
 	option.Sentinel.Dialer.Timeout = option.Dialer.Timeout
-	option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
 	if option.ConnWriteTimeout == 0 {
 		option.ConnWriteTimeout = silence
 	}
@@ -103,19 +115,17 @@ func clientOption(address string) (option rueidis.ClientOption, settings Setting
 		option.ClientName = "interlock"
 	}
 	option.DisableRetry, option.DisableCache = true, true
-	option.ForceSingleClient = !sentinel && !cluster
 	option.Sentinel.TopologyRefreshInterval, option.ClusterOption.ShardsRefreshInterval = rediscover, rediscover
-	option.PipelineMultiplex = -1 // one connection, so that requests keep their order
+	option.BlockingPoolCleanup = time.Minute // of connections that waited for a disk
+	option.PipelineMultiplex = -1            // one connection, so that requests keep their order
 	option.ReadBufferEachConn, option.WriteBufferEachConn = 1<<16, 1<<16
-	return option, settings, err
 }
 
 // secure reads the certificates. Where there are several servers each is checked by the
 // name by which it is reached.
 func secure(option *rueidis.ClientOption, query url.Values, several bool) error {
-	ca, cert, key := query.Get("tls_ca"), query.Get("tls_cert"), query.Get("tls_key")
 	if option.TLSConfig == nil {
-		if ca != "" || cert != "" || key != "" {
+		if query.Get("tls_ca")+query.Get("tls_cert")+query.Get("tls_key") != "" {
 			return errors.New("tls_ca, tls_cert and tls_key are options of rediss://")
 		}
 		return nil
@@ -123,25 +133,8 @@ func secure(option *rueidis.ClientOption, query url.Values, several bool) error 
 	if several {
 		option.TLSConfig.ServerName = ""
 	}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return fmt.Errorf("tls_ca: %w", err)
-		}
-		option.TLSConfig.RootCAs = x509.NewCertPool()
-		if !option.TLSConfig.RootCAs.AppendCertsFromPEM(text) {
-			return fmt.Errorf("tls_ca: %s has no certificate in PEM form", ca)
-		}
-	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return fmt.Errorf("tls_cert and tls_key: %w", err)
-		}
-		option.TLSConfig.Certificates = []tls.Certificate{pair}
-	}
 	option.Sentinel.TLSConfig = option.TLSConfig
-	return nil
+	return driver.LoadTLS(option.TLSConfig, query)
 }
 
 // settingsIn are those that the query of a URL names.
@@ -154,6 +147,11 @@ func settingsIn(query url.Values) (s Settings, err error) {
 	if query.Has("replicas") {
 		if s.Replicas, err = strconv.Atoi(query.Get("replicas")); err != nil || s.Replicas < 0 {
 			return s, errors.New("the option replicas is a number, 0 or more")
+		}
+	}
+	if query.Has("fsync") {
+		if s.Fsync = query.Get("fsync") == "true"; !s.Fsync {
+			return s, errors.New("the option fsync has the value true, or is left out")
 		}
 	}
 	return s, nil

@@ -13,8 +13,8 @@
 // # Guarantees
 //
 // They are computed from what the server says when [Open] asks it. Exclusion
-// survives a crash of the server only with appendonly yes and appendfsync
-// always. It never survives a failover to a replica, a step of the server's
+// survives a crash of the server only with appendonly yes, and appendfsync
+// always or [Settings].Fsync. It never survives a failover to a replica, a step of the server's
 // clock (Redis expires keys by wall clock) or a deletion by hand.
 //
 // # Eviction
@@ -43,6 +43,10 @@
 //
 // With [Settings].Replicas equal to the number of replicas, a failover to one of
 // them loses neither grants nor tokens. Without, it may lose the last ones.
+//
+// Both settings write interlock:{0}:confirmed with each request that they confirm.
+//
+// Users of go-redis hand their client to package driver/redis/goredis.
 //
 // # Cluster
 //

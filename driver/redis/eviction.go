@@ -49,7 +49,8 @@ func (k keeps) judge(policy string) error {
 	return fmt.Errorf("%w: maxmemory-policy is %s; set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)", ErrEviction, policy)
 }
 
-// eviction watches the server's eviction policy.
+// eviction watches the server's eviction policy, and whether it can
+// confirm writes where that is wanted.
 type eviction struct {
 	conn  *conn
 	keeps keeps
@@ -77,7 +78,7 @@ func (e *eviction) asOpened() *eviction {
 // permit returns an error if the policy endangers keys. It asks the server if the
 // last answer is older than longest.
 func (e *eviction) permit(ctx context.Context, r request, longest time.Duration) error {
-	if e == nil || settingsOf(e.conn.client).NoEviction {
+	if e == nil || !e.asks() {
 		return nil
 	}
 	reason, known := e.known(longest)
@@ -101,6 +102,12 @@ func (e *eviction) permit(ctx context.Context, r request, longest time.Duration)
 	return nil
 }
 
+// asks reports whether there is anything to look at.
+func (e *eviction) asks() bool {
+	s := settingsOf(e.conn.client)
+	return s.Fsync || !s.NoEviction
+}
+
 func (e *eviction) known(longest time.Duration) (reason error, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,12 +127,17 @@ func (e *eviction) forget() {
 // look asks the server, and returns why it may not be used.
 func (e *eviction) look(ctx context.Context) (reason, err error) {
 	sent := boottime.Now()
-	policies, err := e.conn.policies(ctx)
-	if err != nil {
+	if reason, err = e.conn.unconfirmable(ctx, e.conn.client); err != nil {
 		return nil, err
 	}
-	for _, p := range policies {
-		reason = errors.Join(reason, e.keeps.judge(p))
+	if !settingsOf(e.conn.client).NoEviction {
+		policies, err := e.conn.policies(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range policies {
+			reason = errors.Join(reason, e.keeps.judge(p))
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,7 +147,7 @@ func (e *eviction) look(ctx context.Context) (reason, err error) {
 
 // run looks every few seconds, and after hurry, until ctx ends.
 func (e *eviction) run(ctx context.Context) {
-	if !settingsOf(e.conn.client).NoEviction {
+	if e.asks() {
 		loop(ctx, e.wake, e.next, e.lookAgain)
 	}
 }
@@ -212,11 +224,6 @@ func (c *conn) policy(ctx context.Context, node rueidis.Client) (string, error) 
 	} else if interlock.Kind(err) != interlock.Definite || ctx.Err() != nil {
 		return "", err
 	}
-	config, err := do(ctx, c, asked, func(ctx context.Context) (map[string]string, error) {
-		return node.Do(ctx, node.B().ConfigGet().Parameter("maxmemory-policy").Build()).AsStrMap()
-	})
-	if err != nil && (interlock.Kind(err) != interlock.Definite || ctx.Err() != nil) {
-		return "", err
-	}
-	return config["maxmemory-policy"], nil
+	config, err := c.config(ctx, node, "maxmemory-policy")
+	return config["maxmemory-policy"], err
 }

@@ -29,6 +29,7 @@ func failure(r request, err error) error {
 	var dial *net.OpError
 	kind := interlock.Uncertain
 	switch {
+	case errors.Is(err, errUnconfirmed): // also where an answer says why
 	case errors.As(err, &answer):
 		kind = kindOf(answer.Error())
 	case errors.As(err, &dial) && dial.Op == "dial" || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):

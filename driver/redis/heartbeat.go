@@ -57,7 +57,7 @@ func (ws *waiters) beat(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, 2*heartbeat)
 	defer cancel()
 	sent := boottime.Now()
-	results, err := ws.d.conn.evalAll(bounded, request{op: "keep place"}, contendScript, batches)
+	results, err := ws.d.conn.evalAll(bounded, request{op: "keep place", passing: true}, contendScript, batches)
 	if ctx.Err() != nil {
 		return
 	}
@@ -104,6 +104,10 @@ func (ws *waiters) heardOf(w *waiter, sent boottime.Instant, r reply) {
 		ws.placed(w, sent, r)
 		return
 	case statusGranted:
+		if settingsOf(ws.d.conn.client).confirms() {
+			w.tell(news{mode: refresh}) // by a request that is confirmed
+			break
+		}
 		w.tell(news{granted: true, sent: sent, counter: r.counter})
 	case statusGone:
 		w.tell(news{mode: enqueue})

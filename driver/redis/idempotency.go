@@ -30,7 +30,7 @@ var idempotencyUnfinishedLua string
 var (
 	idempotencyClaimScript      = newScript(idempotencyLua + idempotencyClaimLua)
 	idempotencyUpdateScript     = newScript(idempotencyLua + idempotencyUpdateLua)
-	idempotencyUnfinishedScript = newScript(idempotencyLua + idempotencyUnfinishedLua)
+	idempotencyUnfinishedScript = newReader(idempotencyLua + idempotencyUnfinishedLua)
 )
 
 // Idempotency keeps records of requests in Redis; each step is one script. It

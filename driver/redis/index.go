@@ -13,7 +13,7 @@ import (
 //go:embed script/list.lua
 var listLua string
 
-var listScript = newStepwiseScript(listLua)
+var listScript = newReader(listLua)
 
 // slotsAtOnce is how many parts of a cluster's index one request reads, about a
 // millisecond of its server.

@@ -16,6 +16,7 @@ type keeper struct {
 	ttl    time.Duration
 	wake   chan struct{}
 	retry  time.Duration // from a failed renewal to the next
+	bound  time.Duration // of one renewal
 
 	mu    sync.Mutex
 	held  map[string]*holding // by owner
@@ -45,8 +46,16 @@ type extension struct {
 }
 
 func newKeeper(extend extender, ttl time.Duration) *keeper {
-	return &keeper{extend: extend, ttl: ttl, wake: make(chan struct{}, 1), retry: min(time.Second, ttl/10),
+	return &keeper{extend: extend, ttl: ttl, wake: make(chan struct{}, 1), retry: min(time.Second, ttl/10), bound: min(time.Second, ttl/3),
 		held: map[string]*holding{}, armed: never}
+}
+
+// patient gives a renewal the time that its confirmation may take.
+func (k *keeper) patient(s Settings) *keeper {
+	if s.Fsync {
+		k.bound = min(silence+fsyncFor, k.ttl/3)
+	}
+	return k
 }
 
 // add starts to keep the lease that was asked for at sent, and was granted.
@@ -145,7 +154,7 @@ func (k *keeper) renew(ctx context.Context) {
 	if len(due) == 0 {
 		return
 	}
-	bounded, cancel := context.WithTimeout(ctx, min(time.Second, k.ttl/3))
+	bounded, cancel := context.WithTimeout(ctx, k.bound)
 	defer cancel()
 	sent := boottime.Now()
 	extensions := k.extend(bounded, due)

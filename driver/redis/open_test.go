@@ -37,6 +37,7 @@ func TestDialSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	safe(&option)
 	if !option.DisableRetry || !option.DisableCache || option.SelectDB != 3 || option.Dialer.Timeout != 7*time.Second {
 		t.Errorf("settings: %+v", option)
 	}

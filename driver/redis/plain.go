@@ -43,7 +43,7 @@ func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, 
 	l := layoutOn(client, options.Prefix)
 	p := &Plain{
 		conn: c, layout: l, ttl: options.TTL,
-		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, l, options.TTL), options.TTL),
+		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, l, options.TTL), options.TTL).patient(settingsOf(client)),
 		evicts: newEviction(c, keepsAll).asOpened(),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())

@@ -78,7 +78,7 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 	d := &Driver{
 		conn: c, layout: l, ttl: options.TTL,
 		guarantees: queueGuarantees(facts, options.TTL),
-		held:       newKeeper(extendOn(c, l, options.TTL), options.TTL),
+		held:       newKeeper(extendOn(c, l, options.TTL), options.TTL).patient(settingsOf(client)),
 		evicts:     newEviction(c, keepsAll).asOpened(),
 	}
 	d.waiting = newWaiters(d)

@@ -12,7 +12,7 @@ import (
 //go:embed script/rights.lua
 var rightsLua string
 
-var rightsScript = newStepwiseScript(rightsLua)
+var rightsScript = newReader(rightsLua)
 
 // MissingRights returns what the client's user lacks to acquire, renew and release
 // the lock of a name, as an ACL rule would permit it: "+zadd", "~key" or "&channel".

@@ -51,7 +51,7 @@ var quorumRenewLua string
 var (
 	contendScript = newScript(constants + queueLua + contendLua)
 	releaseScript = newScript(constants + queueLua + releaseLua)
-	showScript    = newStepwiseScript(constants + queueLua + showLua)
+	showScript    = newReader(constants + queueLua + showLua)
 	renewScript   = newStepwiseScript(renewLua)
 	breakScript   = newScript(constants + queueLua + breakLua)
 
@@ -68,6 +68,7 @@ var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, CHANGES = %
 // script is a Lua text that the server knows by its hash.
 type script struct {
 	source, sha string
+	reads       bool // it writes nothing
 	// whole is the script for the nodes of a cluster, which takes a last key that never
 	// exists. While a slot moves, Redis refuses a script one of whose keys is missing
 	// before it begins. Otherwise it begins, and Redis stops it half way at a key that
@@ -85,6 +86,13 @@ func newScript(source string) *script {
 func newStepwiseScript(source string) *script {
 	sum := sha1.Sum([]byte(source)) // what EVALSHA wants; nothing rests on its strength
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+// newReader makes a script that writes nothing.
+func newReader(source string) *script {
+	s := newStepwiseScript(source)
+	s.reads = true
+	return s
 }
 
 // missing is the key of a batch that never exists.
@@ -119,13 +127,13 @@ func (s *script) text(to rueidis.Builder, b batch) rueidis.Completed {
 // so sending the text is no repetition.
 func isUnknown(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
 
-// run executes the batches in one pipeline. With Settings.Replicas, an error says that
-// too few of them have what was written.
-func (s *script) run(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
-	wait := awaitReplicas(client)
+// run executes the batches in one pipeline. With Settings.Replicas or Fsync, an error
+// says that what was written is not confirmed; r.passing does not ask for that.
+func (s *script) run(ctx context.Context, client rueidis.Client, r request, batches []batch) ([]rueidis.RedisResult, error) {
+	confirm := !s.reads && !r.passing && settingsOf(client).confirms()
 	if client.Mode() == rueidis.ClientModeCluster && len(batches) > 0 {
 		s, batches = s.unbroken(batches)
-		if wait != nil {
+		if confirm {
 			return s.runApart(ctx, client, batches)
 		}
 	}
@@ -133,19 +141,36 @@ func (s *script) run(ctx context.Context, client rueidis.Client, batches []batch
 	for i, b := range batches {
 		commands[i] = s.known(client.B(), b)
 	}
-	results := client.DoMulti(ctx, append(commands, wait...)...)
-	for i, b := range batches {
-		if isUnknown(results[i].Error()) {
-			results[i] = client.Do(ctx, s.text(client.B(), b))
-			if wait != nil {
-				results[len(batches)] = client.Do(ctx, awaitReplicas(client)[0])
-			}
+	if !confirm {
+		results := client.DoMulti(ctx, commands...)
+		s.teach(ctx, client, batches, results)
+		return results, nil
+	}
+	settings := settingsOf(client)
+	results, err := sendConfirmed(ctx, client, append(commands, confirmation(client.B(), settings, true)...))
+	if err != nil {
+		return nil, err
+	}
+	results, answers := results[:len(batches)], results[len(batches):]
+	if s.teach(ctx, client, batches, results) {
+		if answers, err = sendConfirmed(ctx, client, confirmation(client.B(), settings, true)); err != nil {
+			return nil, err
 		}
 	}
-	if wait == nil || len(batches) == 1 && results[0].Error() != nil {
-		return results[:len(batches)], nil
+	if len(batches) == 1 && results[0].Error() != nil {
+		return results, nil
 	}
-	return results[:len(batches)], replicated(client, results[len(batches)])
+	return results, confirmed(settings, answers)
+}
+
+// teach sends the script where the server has forgotten it, and replaces those results.
+func (s *script) teach(ctx context.Context, client rueidis.Client, batches []batch, results []rueidis.RedisResult) (taught bool) {
+	for i, b := range batches {
+		if isUnknown(results[i].Error()) {
+			results[i], taught = client.Do(ctx, s.text(client.B(), b)), true
+		}
+	}
+	return taught
 }
 
 // atOnce is how many batches runApart executes together, each on a connection of its own.
@@ -155,21 +180,21 @@ const atOnce = 16
 // uses meanwhile, because WAIT is for the writes of its connection.
 func (s *script) runApart(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
 	results, lacks := make([]rueidis.RedisResult, len(batches)), make([]error, len(batches))
-	turns := make(chan struct{}, atOnce)
+	settings, turns := settingsOf(client), make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for i, b := range batches {
 		turns <- struct{}{}
 		all.Go(func() {
 			defer func() { <-turns }()
 			lacks[i] = client.Dedicated(func(node rueidis.DedicatedClient) error {
-				answers := node.DoMulti(ctx, s.known(node.B(), b), awaitReplicas(client)[0])
+				answers := node.DoMulti(ctx, append(rueidis.Commands{s.known(node.B(), b)}, confirmation(node.B(), settings, false)...)...)
 				if isUnknown(answers[0].Error()) {
-					answers = node.DoMulti(ctx, s.text(node.B(), b), awaitReplicas(client)[0])
+					answers = node.DoMulti(ctx, append(rueidis.Commands{s.text(node.B(), b)}, confirmation(node.B(), settings, false)...)...)
 				}
 				if results[i] = answers[0]; results[i].Error() != nil {
 					return nil
 				}
-				return replicated(client, answers[1])
+				return confirmed(settings, answers[1:])
 			})
 		})
 	}

@@ -18,11 +18,12 @@ type facts struct {
 	version, role, cluster, policy string
 	clustered                      bool          // the client knows that it is a cluster
 	replicas                       int64         // that are connected
-	durable                        bool          // every write is on disk before its answer
+	durable                        bool          // every write is on disk before it counts
 	id                             string        // of this run of the server
 	up                             time.Duration // since its start
 	replicated                     bool          // every replica is waited for
 	assumes                        string        // what was declared and not asked
+	unconfirmable                  error         // why Settings are not possible
 }
 
 // ask asks the server, or every node of a cluster that answers: any of them may have
@@ -65,10 +66,8 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 		return facts{}, err
 	}
 	f := parseInfo(text)
-	config, err := do(ctx, c, asked, func(ctx context.Context) (map[string]string, error) {
-		return node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync", "maxmemory-policy").Build()).AsStrMap()
-	})
-	if err != nil && interlock.Kind(err) != interlock.Definite {
+	config, err := c.config(ctx, node, "appendfsync", "maxmemory-policy")
+	if err != nil {
 		return facts{}, err
 	}
 	if f.policy == "" {
@@ -76,6 +75,10 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 	}
 	f.durable = f.durable && config["appendfsync"] == "always"
 	f.clustered = c.client.Mode() == rueidis.ClientModeCluster
+	if f.unconfirmable, err = c.unconfirmable(ctx, node); err != nil {
+		return facts{}, err
+	}
+	f.durable = f.durable || settingsOf(c.client).Fsync
 	return f, nil
 }
 
@@ -136,6 +139,8 @@ func (f facts) refusal(s Settings) error {
 		why = "it is a replica; connect to its master"
 	case err == nil && n < 6:
 		why = fmt.Sprintf("it is version %s; 6.0 or later is needed", f.version)
+	case f.unconfirmable != nil:
+		why = f.unconfirmable.Error()
 	default:
 		return nil
 	}

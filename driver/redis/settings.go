@@ -1,10 +1,6 @@
 package redis
 
 import (
-	"errors"
-	"fmt"
-	"strconv"
-
 	"github.com/redis/rueidis"
 )
 
@@ -26,13 +22,17 @@ type Settings struct {
 	// cluster it is the number of replicas of each master, and each request then takes
 	// a connection of its own, because WAIT is for the writes of its connection.
 	Replicas int
+	// Fsync has the server write a grant, a renewal or a guarded write to its disk
+	// before it counts. It is asked by WAITAOF, so that exclusion survives a crash of
+	// the server also with appendfsync everysec. If the disk has it not after two
+	// seconds the error is Uncertain.
+	//
+	// It is refused by a server without WAITAOF (before Redis 7.2), without appendonly
+	// or with appendfsync no, and in a cluster. It takes as long as the server waits
+	// between two fsyncs, up to a second and more: let Options.TTL be 10 s or more.
+	// Requests that wait have a connection each.
+	Fsync bool
 }
-
-// waitFor is how long replicas may take, in milliseconds.
-const waitFor = 500
-
-// errFewReplicas: a write is on the master, and on too few replicas.
-var errFewReplicas = errors.New("too few replicas have received the write")
 
 // With returns client with settings. Closing either closes both.
 func With(client rueidis.Client, s Settings) rueidis.Client {
@@ -52,22 +52,4 @@ func settingsOf(client rueidis.Client) Settings {
 		return c.settings
 	}
 	return Settings{}
-}
-
-// awaitReplicas is the command that follows writes; none if replicas are not asked.
-func awaitReplicas(client rueidis.Client) rueidis.Commands {
-	n := settingsOf(client).Replicas
-	if n == 0 {
-		return nil
-	}
-	return rueidis.Commands{client.B().Arbitrary("WAIT").Args(strconv.Itoa(n), strconv.Itoa(waitFor)).Build()}
-}
-
-// replicated is nil if the answer to WAIT names enough replicas.
-func replicated(client rueidis.Client, r rueidis.RedisResult) error {
-	n, err := r.AsInt64()
-	if want := settingsOf(client).Replicas; err == nil && n < int64(want) {
-		err = fmt.Errorf("%w: %d of %d", errFewReplicas, n, want)
-	}
-	return err
 }

@@ -20,6 +20,17 @@ func Redis(tb testing.TB, extra ...string) *Server {
 	if err != nil {
 		missing(tb, "redis", err)
 	}
+	return redisServer(tb, path, extra)
+}
+
+// Valkey is [Redis] of a newer version, which knows WAITAOF.
+func Valkey(tb testing.TB, extra ...string) *Server {
+	tb.Helper()
+	return redisServer(tb, Binary(tb, "valkey-server"), extra)
+}
+
+func redisServer(tb testing.TB, path string, extra []string) *Server {
+	tb.Helper()
 	return launch(tb, kind{
 		name:  "redis",
 		url:   "redis://%s",

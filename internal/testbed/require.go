@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Binary is the path of a program that `make deps` builds into bin/, such as
-// "etcd" or "kube-apiserver". INTERLOCK_<NAME> in the environment overrides it
+// Binary is the path of a program that `make deps` puts into bin/, such as
+// "etcd" or "valkey-server". INTERLOCK_<NAME> in the environment overrides it
 // (INTERLOCK_KUBE_APISERVER), and a program on the PATH does where bin/ has none.
 // Without one the test is skipped, or fails if INTERLOCK_REQUIRE names it.
 func Binary(tb testing.TB, name string) string {

@@ -1,0 +1,170 @@
+package redis
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// What was acknowledged is there after the server was killed. A kill leaves what the
+// kernel has: that the disk has it is the server's word (see TestFsyncCeases), and a
+// power failure is not tested.
+func TestFsync(t *testing.T) {
+	t.Parallel()
+	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	client := dial(t, server.Addr()+"?fsync=true")
+	d, err := Open(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	if g := d.Guarantees(); !g.ExclusionSurvives.Has(interlock.ServerCrash) {
+		t.Errorf("with WAITAOF: %+v", g)
+	}
+	without, err := Open(t.Context(), With(client, Settings{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer without.Close(context.Background())
+	if g := without.Guarantees(); g.ExclusionSurvives.Has(interlock.ServerCrash) {
+		t.Errorf("without: %+v", g)
+	}
+	owner, grant := take(t, d, "held")
+	raise := driver.Raise{Resource: "r", Token: grant.Token}
+	if err := NewFence(client).Enter(t.Context(), raise); err != nil {
+		t.Fatal(err)
+	}
+	server.Restart()
+	late := raise
+	late.Token = tokenOf(t, grant.Token.Counter()-1, 0)
+	var stale *interlock.StaleTokenError
+	insist(t, "a stale write after the crash", func(ctx context.Context) error {
+		if err := NewFence(client).Enter(ctx, late); !errors.As(err, &stale) {
+			return err
+		}
+		return nil
+	})
+	if stale == nil {
+		t.Error("a stale write was accepted after the crash")
+	}
+	release(t, d, "held", owner)
+}
+
+// A waiter's grant is found by a push or by a heartbeat, which are not waited for; it
+// counts when a request of its own is confirmed. Many wait at once for one fsync.
+func TestFsyncOfWaiters(t *testing.T) {
+	t.Parallel()
+	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	d, err := Open(t.Context(), dial(t, server.Addr()+"?fsync=true"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	owner, first := take(t, d, "a")
+	type result struct {
+		grant driver.Grant
+		err   error
+	}
+	results := make(chan result, 1)
+	go func() {
+		g, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: "next"})
+		results <- result{g, err}
+	}()
+	testbed.Eventually(t, "it waits", bound, func() bool {
+		state, err := d.Lock(t.Context(), "a")
+		return err == nil && len(state.Waiters) == 1
+	})
+	release(t, d, "a", owner)
+	if r := <-results; r.err != nil || r.grant.Token <= first.Token {
+		t.Errorf("%+v after %v", r, first.Token)
+	}
+}
+
+// Servers that cannot confirm are refused before anything is written, by guards too, and
+// one that ceases to confirm leaves the outcome unknown.
+func TestFsyncIsRefused(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		server *testbed.Server
+		want   string
+	}{
+		"an old server":      {testbed.Redis(t, "--appendonly", "yes"), "unknown command"},
+		"without appendonly": {testbed.Valkey(t), "appendonly is disabled"},
+		"without fsync":      {testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "no"), "appendfsync is no"},
+	} {
+		client := dial(t, c.server.Addr()+"?fsync=true")
+		_, err := Open(t.Context(), client, nil)
+		enter := NewFence(client).Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, 1, 0)})
+		for _, err := range []error{err, enter} {
+			if interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if m, err := NewFence(client).Mark(t.Context(), "r"); err != nil || m.Token != 0 {
+			t.Errorf("%s: the mark is %v, %v", what, m, err)
+		}
+	}
+}
+
+// Nothing counts that the server does not confirm.
+func TestFsyncCeases(t *testing.T) {
+	t.Parallel()
+	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "always")
+	client, operator := dial(t, server.Addr()+"?fsync=true"), dial(t, server.Addr())
+	d, err := Open(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	f := NewFence(client)
+	raise := driver.Raise{Resource: "r", Token: tokenOf(t, 1, 0)}
+	if err := f.Enter(t.Context(), raise); err != nil {
+		t.Fatal(err)
+	}
+	f.conn.evicts.asOpened() // so that the next write meets what changed
+	if err := raw(t, operator, "CONFIG", "SET", "appendfsync", "no").Error(); err != nil {
+		t.Fatal(err)
+	}
+	_, grant := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me", NoWait: true})
+	if interlock.Kind(grant) != interlock.Uncertain || !strings.Contains(grant.Error(), "not on disk") {
+		t.Errorf("a grant: %v: %v", interlock.Kind(grant), grant)
+	}
+	if err := raw(t, operator, "CONFIG", "SET", "appendonly", "no").Error(); err != nil {
+		t.Fatal(err)
+	}
+	f.conn.evicts.asOpened()
+	if err := f.Enter(t.Context(), raise); interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, errUnconfirmed) {
+		t.Errorf("a write: %v: %v", interlock.Kind(err), err)
+	}
+	if err := f.Enter(t.Context(), raise); interlock.Kind(err) != interlock.Definite {
+		t.Errorf("the next: %v: %v", interlock.Kind(err), err)
+	}
+}
+
+// WAIT asks for the writes of its own connection. A second request that finds its work
+// done is not confirmed as long as no replica has what the first one wrote.
+func TestConfirmationOfWhatIsDone(t *testing.T) {
+	t.Parallel()
+	master := testbed.Redis(t)
+	replica := testbed.Replica(t, master)
+	first, second := dial(t, master.Addr()+"?replicas=1"), dial(t, master.Addr()+"?replicas=1")
+	d := driver.Delivery{Consumer: "c", ID: "1", Hash: make([]byte, sha256.Size), Owner: "me"}
+	if _, err := NewOnce(first).Claim(t.Context(), d, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	replica.Pause()
+	defer replica.Resume()
+	if err := NewOnce(first).Done(t.Context(), d, time.Minute); interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("no replica has it: %v", err)
+	}
+	if _, err := NewOnce(second).Claim(t.Context(), d, time.Minute); interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("what no replica has is found done: %v", err)
+	}
+}
