@@ -54,7 +54,7 @@ func TestFsync(t *testing.T) {
 	if stale == nil {
 		t.Error("a stale write was accepted after the crash")
 	}
-	release(t, d, "held", owner)
+	insist(t, "release after the crash", func(ctx context.Context) error { return d.Release(ctx, "held", owner) })
 }
 
 // A waiter's grant is found by a push or by a heartbeat, which are not waited for; it
