@@ -143,3 +143,21 @@ func TestAnEndIsSeenThoughItsTimeWasNotShown(t *testing.T) {
 		}
 	})
 }
+
+// TestTTLOfALeadership: two elections on one driver, each with a TTL of its own.
+func TestTTLOfALeadership(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const own = 5 * ttl
+		e, _ := b.candidate("a", func(o *elect.Options) { o.TTL = own })
+		o := b.run(b.Context(), e)
+		term := o.leads(0)
+		if left := term.Remaining(); left > own || left < own-own/50 {
+			b.Errorf("%v remain of %v", left, own)
+		}
+		time.Sleep(3 * own) // it is renewed
+		if !term.Valid() {
+			b.Error("it is not renewed")
+		}
+		o.resign(nil)
+	})
+}
