@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,8 +21,8 @@ func TestTTLOfALock(t *testing.T) {
 		d := b.space.Open(&memory.Options{TTL: ttl})
 		defer d.Close(context.Background())
 		for _, o := range []lock.Options{{TTL: 10 * ttl}, {TTL: ttl / 4}, {TTL: ttl, RenewEvery: ttl / 20}, {RenewEvery: ttl / 2}} {
-			renewals := 0
-			o.Hooks = &observe.Lock{Renewed: func(observe.LockRenewed) { renewals++ }}
+			var renewals atomic.Int64
+			o.Hooks = &observe.Lock{Renewed: func(observe.LockRenewed) { renewals.Add(1) }}
 			l, err := lock.NewFenced(d, &o)
 			if err != nil {
 				b.Fatal(err)
@@ -38,8 +39,8 @@ func TestTTLOfALock(t *testing.T) {
 				b.Errorf("%v remain of %v", left, own)
 			}
 			time.Sleep(10*every + every/2)
-			if renewals != 10 || !c.Valid() {
-				b.Errorf("TTL %v: %d renewals in 10 intervals of %v, valid %v", own, renewals, every, c.Valid())
+			if renewals.Load() != 10 || !c.Valid() {
+				b.Errorf("TTL %v: %d renewals in 10 intervals of %v, valid %v", own, renewals.Load(), every, c.Valid())
 			}
 			b.release(c)
 			if err := l.Close(b.Context()); err != nil {
@@ -52,8 +53,8 @@ func TestTTLOfALock(t *testing.T) {
 func TestNoRenewal(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const own = 3 * ttl
-		renewals := 0
-		l, d := b.process(&lock.Options{TTL: own, NoRenewal: true, Hooks: &observe.Lock{Renewed: func(observe.LockRenewed) { renewals++ }}})
+		var renewals atomic.Int64
+		l, d := b.process(&lock.Options{TTL: own, NoRenewal: true, Hooks: &observe.Lock{Renewed: func(observe.LockRenewed) { renewals.Add(1) }}})
 		c := b.acquire(l)
 		for range 3 {
 			time.Sleep(2 * ttl)
@@ -72,8 +73,8 @@ func TestNoRenewal(t *testing.T) {
 		}
 		other, _ := b.process(nil)
 		next := b.acquire(other)
-		if next.Token() <= token || renewals != 0 {
-			b.Errorf("token %d after %d, %d renewals", next.Token(), token, renewals)
+		if next.Token() <= token || renewals.Load() != 0 {
+			b.Errorf("token %d after %d, %d renewals", next.Token(), token, renewals.Load())
 		}
 		b.release(next)
 		b.release(c)
