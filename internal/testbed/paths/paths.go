@@ -39,11 +39,17 @@ type fault func(*testbed.Proxy)
 
 // Breakable is what runs: a *testbed.Server, or several that are one.
 type Breakable interface {
+	// Addr is where clients connect, "127.0.0.1:port".
 	Addr() string
+	// Kill ends it as a crash does, and returns when it has ended.
 	Kill()
+	// Restart starts it on the data that it has, and returns when it serves.
 	Restart()
+	// Wipe is Restart on no data.
 	Wipe()
+	// Pause stops it: connections stay open, and nothing is answered.
 	Pause()
+	// Resume ends a pause.
 	Resume()
 }
 
