@@ -196,7 +196,10 @@ func beforeTokens(t *testing.T, k *testbed.Kube) (address string) {
 	}
 	transport := &http.Transport{TLSClientConfig: k.TLS()}
 	t.Cleanup(transport.CloseIdleConnections)
-	through := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	through := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Header.Set("Authorization", "Bearer "+testbed.KubeAdmin) // clients send none without TLS
+	}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/version" {
 			fmt.Fprint(w, `{"major":"1","minor":"34"}`)
