@@ -56,6 +56,9 @@ type CoordinatorFailed struct {
 type CoordinatorForeign struct {
 	Transaction, Type string
 	Shard             int
+	// Given is how often this process has given the shard to others for it, without effect:
+	// if it rises, no process knows the type.
+	Given int
 }
 
 // CoordinatorHung: calls of a transaction did not return in time after serving ended. The

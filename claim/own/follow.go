@@ -37,6 +37,7 @@ type picture struct {
 	stored  bool // the group has a layout
 	members []Member
 	owners  map[int]Location // of the record's generation; empty while it changes
+	yields  map[int]Location // who yielded a partition last, of the record's generation
 	due     boottime.Instant // when to look at everything again, whatever is told
 }
 
@@ -300,7 +301,7 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 	if err != nil {
 		return p, err
 	}
-	p.owners = make(map[int]Location)
+	p.owners, p.yields = make(map[int]Location), make(map[int]Location)
 	soon := look(m.d.Guarantees())
 	for _, l := range locks {
 		if member, ok := m.names.isMember(l.Name); ok && l.Holder != nil {
@@ -314,6 +315,7 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 	slices.SortFunc(p.members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
 	for _, l := range locks {
 		m.place(&p, l)
+		m.placeYield(&p, l)
 	}
 	return p, nil
 }
@@ -327,6 +329,14 @@ func (m *Map) place(p *picture, l driver.LockState) {
 	}
 	identity := identityOf(l.Holder.Owner)
 	p.owners[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{identity, p.address(identity)}}
+}
+
+// placeYield puts a yield into the picture, unless there is a later one.
+func (m *Map) placeYield(p *picture, l driver.LockState) {
+	generation, i, identity, ok := m.names.isYield(l.Name)
+	if ok && l.Holder != nil && generation == p.record.Generation && l.Holder.Token > p.yields[i].Epoch {
+		p.yields[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{Identity: identity}}
+	}
 }
 
 // erase takes the owner of a partition out of the picture.

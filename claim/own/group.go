@@ -160,13 +160,17 @@ func (g *Group) wanted(p picture) map[int]bool {
 	for i, at := range p.owners {
 		current[i] = at.Identity
 	}
+	yielded := make(map[int]string, len(p.yields))
+	for i, at := range p.yields {
+		yielded[i] = at.Identity
+	}
 	members := make([]string, len(p.members))
 	for i, m := range p.members {
 		members[i] = m.Identity
 	}
 	members = slices.Compact(members)
 	wanted := make(map[int]bool)
-	for i, m := range plan(p.record.Layout.Count(), members, current) {
+	for i, m := range planWith(p.record.Layout.Count(), members, current, yielded) {
 		if m == g.self.Identity {
 			wanted[i] = true
 		}

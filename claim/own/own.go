@@ -173,6 +173,9 @@ func (n names) turn() string   { return n.group + "/turn" }
 func (n names) member(m Member) string {
 	return n.group + "/member/" + url.QueryEscape(m.Identity) + "/" + url.QueryEscape(m.Address)
 }
+func (n names) yield(generation int64, i int, identity string) string {
+	return fmt.Sprintf("%s/yield/%d/%d/%s", n.group, generation, i, url.QueryEscape(identity))
+}
 func (n names) partition(generation int64, i int) string {
 	return fmt.Sprintf("%s/partition/%d/%d", n.group, generation, i)
 }
@@ -195,6 +198,16 @@ func (n names) isPartition(name string) (generation int64, i int, ok bool) {
 	var rest string
 	_, err := fmt.Sscanf(strings.TrimPrefix(name, n.group+"/partition/"), "%d/%d%s", &generation, &i, &rest)
 	return generation, i, err != nil && rest == "" && n.partition(generation, i) == name
+}
+
+// isYield reads the name of a yield.
+func (n names) isYield(name string) (generation int64, i int, identity string, ok bool) {
+	var escaped string
+	if _, err := fmt.Sscanf(strings.TrimPrefix(name, n.group+"/yield/"), "%d/%d/%s", &generation, &i, &escaped); err != nil {
+		return 0, 0, "", false
+	}
+	identity, err := url.QueryUnescape(escaped)
+	return generation, i, identity, err == nil && n.yield(generation, i, identity) == name
 }
 
 // identityOf is the member part of a lock's owner, to which package lock adds a

@@ -18,7 +18,13 @@ type Work func(ctx context.Context, p Partition) error
 type Partition struct {
 	Index  int
 	Layout Layout
-	// Claim is the proof: its token is the partition's epoch.
+	// Claim is the proof: its token is the partition's epoch. It has two methods more, by
+	// which the Work gives the partition to another member, and which package
+	// txn/coordinator calls (its Yielder): Contended reports whether another member takes
+	// part. Yield(ctx) returns once the others can see that the partition is to move; the
+	// context of the Work then ends with [ErrDraining]. Members have a yielded partition in
+	// turn, and each keeps it until it yields it, or for ten minutes. A partition that
+	// nobody takes comes back.
 	Claim interlock.Claim
 }
 
@@ -125,7 +131,7 @@ func (p *partition) open(claim *lock.Claim, layout Layout) error {
 	if f := p.group.options.Work; f != nil {
 		p.group.workers.Go(func() {
 			defer p.leave()
-			if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: claim}); err != nil && ctx.Err() == nil {
+			if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: offered{claim, p}}); err != nil && ctx.Err() == nil {
 				failed <- err
 			}
 		})

@@ -18,8 +18,12 @@ func plan(n int, members []string, current map[int]string) map[int]string {
 		return nil
 	}
 	kept := held(n, members, current)
-	room := quotas(n, members, kept)
-	assigned := make(map[int]string, n)
+	return assign(n, members, kept, quotas(n, members, kept), make(map[int]string, n))
+}
+
+// assign gives partitions to members: those that a member has kept, up to its room, and then
+// the others. What is assigned already stays so.
+func assign(n int, members []string, kept map[string][]int, room map[string]int, assigned map[int]string) map[int]string {
 	for _, m := range members {
 		mine := kept[m]
 		slices.SortFunc(mine, func(a, b int) int { return prefer(m, b, a) })
@@ -36,6 +40,41 @@ func plan(n int, members []string, current map[int]string) map[int]string {
 		}
 	}
 	return assigned
+}
+
+// planWith is plan with partitions that a member has yielded, by who did so last. Such a
+// one stays with its owner if that is another member. Otherwise it goes to the member
+// that follows the one that yielded it, in an order of its own, so that all members have
+// their turn. It is nobody's share: where it goes moves no other.
+func planWith(n int, members []string, current, yielded map[int]string) map[int]string {
+	assigned := make(map[int]string, n)
+	for p, by := range yielded {
+		switch {
+		case p >= n || len(members) < 2 || !slices.Contains(members, by):
+		case current[p] != by && slices.Contains(members, current[p]):
+			assigned[p] = current[p]
+		default:
+			assigned[p] = following(p, by, members)
+		}
+	}
+	if len(assigned) == 0 {
+		return plan(n, members, current)
+	}
+	kept, room := held(n, members, current), make(map[string]int, len(members))
+	for _, m := range members {
+		kept[m] = slices.DeleteFunc(kept[m], func(p int) bool { return assigned[p] != "" })
+		room[m] = (n + len(members) - 1) / len(members)
+	}
+	return assign(n, members, kept, room, assigned)
+}
+
+// following is the member that comes after another in the order of a partition.
+func following(p int, by string, members []string) string {
+	order := slices.Clone(members)
+	slices.SortFunc(order, func(a, b string) int {
+		return cmp.Or(cmp.Compare(score(hash(a), uint64(p)), score(hash(b), uint64(p))), cmp.Compare(a, b))
+	})
+	return order[(slices.Index(order, by)+1)%len(order)]
 }
 
 // held lists what each member has now.

@@ -119,3 +119,28 @@ func fits(got, goal, now map[int]string) bool {
 	}
 	return true
 }
+
+// TestPlanWithYields: a partition that was yielded is not planned for who did so last if
+// there are others, stays with its owner otherwise, and the plan settles.
+func TestPlanWithYields(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		n, members := 1+random.IntN(20), []string{"a", "b", "c", "d"}[:1+random.IntN(4)]
+		now := plan(n, members, nil)
+		yielded := map[int]string{}
+		for range 3 {
+			i := random.IntN(n)
+			yielded[i] = []string{now[i], "gone"}[random.IntN(2)]
+		}
+		next := planWith(n, members, now, yielded)
+		for i, m := range next {
+			by := yielded[i]
+			if away := by == now[i] && len(members) > 1; away != (m != now[i]) || !slices.Contains(members, m) {
+				t.Fatalf("partition %d, yielded by %q, goes from %q to %q", i, by, now[i], m)
+			}
+		}
+		if again := planWith(n, members, next, yielded); len(next) != n || !maps.Equal(again, next) {
+			t.Fatalf("%v is followed by %v", next, again)
+		}
+	}
+}

@@ -13,7 +13,7 @@ func (c *Coordinator) room() int {
 func (s *server) take(id string) *Turn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.active[id] != nil {
+	if s.closed || s.yielding.Load() || s.active[id] != nil {
 		return nil
 	}
 	t := &Turn{server: s, id: id, wake: make(chan struct{}, 1)}
@@ -27,7 +27,7 @@ func (s *server) take(id string) *Turn {
 func (s *server) release(t *Turn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.outrun.Load() && !s.closed && s.ctx.Err() == nil {
+	if t.outrun.Load() && !s.closed && !s.yielding.Load() && s.ctx.Err() == nil {
 		return false
 	}
 	s.forget(t)
@@ -43,7 +43,9 @@ func (s *server) drop(t *Turn) {
 
 // forget is for who has the lock.
 func (s *server) forget(t *Turn) {
-	delete(s.active, t.id)
+	if delete(s.active, t.id); len(s.active) == 0 {
+		signal(s.idle)
+	}
 	s.coordinator.count(-1)
 }
 
@@ -58,7 +60,7 @@ func (c *Coordinator) count(n int) {
 // to it. It is false when the server ends.
 func (s *server) start(head driver.Head, due bool) bool {
 	if !s.coordinator.knows(head.Type) {
-		s.leave(head.Transaction, head.Type)
+		s.leave(head, due)
 		return s.ctx.Err() == nil
 	}
 	t := s.take(head.Transaction)

@@ -2,13 +2,15 @@ package coordinator
 
 import (
 	"errors"
+	"maps"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
 )
 
 // Transactions of types that this process does not know: they are left, unread and
-// unchanged but for their due time, to an owner of the shard that does.
+// unchanged but for their due time, to an owner of the shard that does; see offer.
 
 // ErrForeign is what a [Protocol] returns for a transaction of a type that it does not
 // know. That is no failure.
@@ -25,8 +27,11 @@ type Selective interface {
 
 // foreigner is a transaction that this process cannot drive.
 type foreigner struct {
-	kind string
-	seen time.Time
+	kind     string
+	shard    int
+	position int64
+	seen     time.Time
+	given    int // how often its shard was given away for it since it last moved on
 }
 
 // mostForeigners bounds how many are counted.
@@ -42,33 +47,55 @@ func (c *Coordinator) knows(kind string) bool {
 	return !selects || s.Drives(kind)
 }
 
-// leave counts a transaction that cannot be driven here, and reports it.
-func (s *server) leave(id, kind string) {
+// leave counts a transaction that cannot be driven here, and reports it. For one that is
+// due the shard is given away before long.
+func (s *server) leave(head driver.Head, due bool) {
 	c := s.coordinator
 	c.mu.Lock()
-	if _, known := c.foreigners[id]; known || len(c.foreigners) < mostForeigners {
-		c.foreigners[id] = foreigner{kind, c.options.Now()}
+	f, known := c.foreigners[head.Transaction]
+	switch {
+	case !known && len(c.foreigners) >= mostForeigners:
+		f.given = mostGiven
+	case head.Position > f.position:
+		f.given = 0
+	}
+	f = foreigner{head.Type, s.shard.Number(), head.Position, c.options.Now(), f.given}
+	if known || len(c.foreigners) < mostForeigners {
+		c.foreigners[head.Transaction] = f
+	}
+	if due {
+		s.offerAt(c.hold(f.given))
 	}
 	c.mu.Unlock()
-	if f := c.options.Hooks.Foreign; f != nil {
-		f(observe.CoordinatorForeign{Transaction: id, Type: kind, Shard: s.shard.Number()})
+	if h := c.options.Hooks.Foreign; h != nil {
+		h(observe.CoordinatorForeign{Transaction: head.Transaction, Type: head.Type, Shard: f.shard, Given: f.given})
 	}
 }
 
 // Foreign is how many unfinished transactions of each type were found lately, in the shards
 // that are served here, that this process does not know the type of: a gauge. Anything in
 // it for longer than a deployment takes needs a process that knows the type. It counts
-// 10,000 at most.
+// 10,000 at most. See Options.Yield for shards that processes of different types share.
 func (c *Coordinator) Foreign() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	counts, before := map[string]int{}, c.options.Now().Add(-3*c.options.Recheck)
-	for id, f := range c.foreigners {
-		if f.seen.Before(before) {
-			delete(c.foreigners, id)
-			continue
+	c.prune()
+	for _, f := range c.foreigners {
+		if !f.seen.Before(before) {
+			counts[f.kind]++
 		}
-		counts[f.kind]++
 	}
 	return counts
+}
+
+// prune forgets what was not seen for so long that another process has driven it, though
+// many others had their turn; a few where many are counted. It is for who has the lock.
+func (c *Coordinator) prune() {
+	turns := time.Duration(32)
+	if len(c.foreigners) > mostForeigners/2 {
+		turns = 4
+	}
+	before := c.options.Now().Add(-3 * c.options.Recheck)
+	maps.DeleteFunc(c.foreigners, func(_ string, f foreigner) bool { return f.seen.Before(before.Add(-turns * c.hold(f.given))) })
 }

@@ -37,6 +37,12 @@ type Options struct {
 	// if no call of it was answered in between: its owner seems to crash each time. 0 means
 	// 10, a number below zero never.
 	TakeOvers int
+	// Yield is how long a shard is kept in which transactions are due whose type this
+	// process does not know. It is then given to another process, if one takes part and the
+	// claim is a [Yielder], as that of a partition of claim/own is: calls that are under way
+	// return first. If no process moves those transactions on, it is kept for twice as long
+	// each time, up to 64 times. 0 means 10 seconds; below zero it is never given away.
+	Yield time.Duration
 	// Retention is what is removed in the background.
 	Retention Retention
 	// Hooks receive what happens; nil logs failures, see package observe.
@@ -71,6 +77,9 @@ func (o *Options) resolve() (Options, error) {
 		if *d.value <= 0 {
 			*d.value = d.byDefault
 		}
+	}
+	if r.Yield == 0 {
+		r.Yield = 10 * time.Second
 	}
 	var err error
 	if r.Retention, err = r.Retention.resolve(); err != nil {

@@ -64,10 +64,10 @@ func (t *Turn) rest() {
 		t.server.failed(t.id, err)
 		t.server.fail(err)
 	case errors.Is(err, ErrForeign):
-		t.server.leave(t.id, t.Head().Type)
+		t.server.leave(t.Head(), t.due)
 	case errors.Is(err, journal.ErrMoved):
 		t.outrun.Store(true) // read again, and decide anew
-	case err != nil && !errors.Is(err, errCrowded):
+	case err != nil && !errors.Is(err, errCrowded) && !errors.Is(err, errYielding):
 		t.server.failed(t.id, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -23,6 +24,10 @@ type server struct {
 	fail        context.CancelCauseFunc
 	let         func()        // lets go of the claim's context
 	ripe        chan struct{} // holds one: something is due
+	idle        chan struct{} // holds one: nothing is driven
+	yielding    atomic.Bool   // nothing is taken up, and what is driven comes to its rest
+	since       time.Time     // it serves, or could not give the shard away; the coordinator's mu guards it
+	offerDue    time.Time     // when to give it away; the coordinator's mu guards it
 
 	mu      sync.Mutex
 	active  map[string]*Turn // what is driven, or about to be
@@ -33,7 +38,7 @@ type server struct {
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
-	s := &server{coordinator: c, shard: shard, claim: claim, ripe: make(chan struct{}, 1), drained: make(chan struct{}), active: map[string]*Turn{}}
+	s := &server{coordinator: c, shard: shard, claim: claim, ripe: make(chan struct{}, 1), idle: make(chan struct{}, 1), since: c.options.Now(), drained: make(chan struct{}), active: map[string]*Turn{}}
 	ctx, s.let = join.Context(ctx, claim.Context())
 	s.ctx, s.fail = context.WithCancelCause(ctx)
 	return s
@@ -44,7 +49,9 @@ func (s *server) serve() error {
 	s.background()
 	err := s.takeOver()
 	for err == nil && s.ctx.Err() == nil {
-		err = s.watch()
+		if err = s.watch(); err == nil {
+			err = s.offer()
+		}
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
 		return cause

@@ -78,9 +78,10 @@ func (t *Turn) Now() time.Time { return t.server.coordinator.options.Now() }
 func (t *Turn) Random() float64 { return t.server.coordinator.options.Random() }
 
 // Holds says why nothing may be called any more: the shard is not ours, serving has
-// ended, somebody else has appended, a [journal.ErrMoved], or so many wait for one of its
-// targets that this one is left until it is due again; see Options.Held. It looks at the
-// clock of the claim on the spot.
+// ended, somebody else has appended, a [journal.ErrMoved], or the transaction is left until
+// it is due again: because so many wait for one of its targets, see Options.Held, or the
+// shard is about to be given to another process, see Options.Yield. It looks at the clock
+// of the claim on the spot.
 func (t *Turn) Holds() error {
 	if err := t.server.holds(); err != nil {
 		return err
@@ -90,6 +91,9 @@ func (t *Turn) Holds() error {
 	}
 	if t.crowded.Load() {
 		return errCrowded
+	}
+	if t.server.yielding.Load() {
+		return errYielding
 	}
 	return nil
 }
