@@ -33,8 +33,9 @@ type Journal struct {
 	prefix string
 	now    func() time.Time
 
-	mu             sync.Mutex
-	swept, sweptIn string // up to where Forget has looked at the due index, and at the heads
+	mu sync.Mutex
+	// up to where Forget has looked at the due index, at the heads and at the payloads
+	swept, sweptIn, sweptPayloads string
 }
 
 var _ driver.Journal = (*Journal)(nil)

@@ -10,8 +10,9 @@ import (
 )
 
 // Forget removes what ended long ago; see driver.JournalKeeper. It goes by the index of what
-// has ended, and looks at every payload there is. Each call also looks at fifty entries of
-// the due index, and at fifty transactions, for what versions before that index have left.
+// has ended. Each call also looks at 2,000 keys of payloads for those that belong to no
+// transaction, and at fifty entries of the due index and fifty transactions for what versions
+// before that index have left; the next call goes on from there.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	from, to := j.prefix+"ended/", j.endedAt(before)
 	for more := true; more && forgotten < limit; {
@@ -116,30 +117,96 @@ func (j *Journal) sweepDue(ctx context.Context) error {
 	return nil
 }
 
-// forgetPayloads removes old payloads whose transaction does not exist.
+// Forget looks at so many payloads at once, and at so many pages of them in a call.
+const (
+	payloadPage  = 100
+	payloadPages = 20
+)
+
+// forgetPayloads removes old payloads whose transaction does not exist. It looks at some
+// pages of keys, from where the last call has stopped, and reads only what belongs to no
+// transaction.
 func (j *Journal) forgetPayloads(ctx context.Context, before time.Time) error {
-	const op = "forget payloads"
-	all := j.prefix + "payload/"
-	from := all
-	for {
-		reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(all)), clientv3.WithLimit(1))}, nil)
+	j.mu.Lock()
+	from := j.sweptPayloads
+	j.mu.Unlock()
+	for range payloadPages {
+		orphans, next, err := j.orphans(ctx, from)
 		if err != nil {
 			return err
 		}
-		kvs := reply.Responses[0].GetResponseRange().Kvs
-		if len(kvs) == 0 {
-			return nil
-		}
-		key := string(kvs[0].Key)
-		id, _, _ := strings.Cut(strings.TrimPrefix(key, all), "\x00")
-		kept, _, _ := strings.Cut(string(kvs[0].Value), "\n")
-		if us, err := strconv.ParseInt(kept, 10, 64); err == nil && time.UnixMicro(us).Before(before) {
-			when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(id)), "=", 0),
-				clientv3.Compare(clientv3.ModRevision(key), "=", kvs[0].ModRevision)}
-			if _, err := j.do(ctx, op, id, when, []clientv3.Op{clientv3.OpDelete(key)}, nil); err != nil {
+		for _, o := range orphans {
+			if err := j.forgetPayload(ctx, o, before); err != nil {
 				return err
 			}
 		}
-		from = key + "\x00"
+		j.mu.Lock()
+		j.sweptPayloads = next
+		j.mu.Unlock()
+		if from = next; from == "" {
+			return nil
+		}
 	}
+	return nil
+}
+
+// orphan is the key of a payload whose transaction does not exist.
+type orphan struct{ key, id string }
+
+// orphans looks at a page of payloads from a key on, and says from where to go on; empty is
+// from the first one.
+func (j *Journal) orphans(ctx context.Context, from string) (list []orphan, next string, err error) {
+	const op = "forget payloads"
+	all := j.prefix + "payload/"
+	reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{clientv3.OpGet(max(from, all),
+		clientv3.WithRange(clientv3.GetPrefixRangeEnd(all)), clientv3.WithLimit(payloadPage), clientv3.WithKeysOnly())}, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	page := reply.Responses[0].GetResponseRange()
+	var found []orphan
+	var heads []clientv3.Op
+	for _, kv := range page.Kvs {
+		o := orphan{key: string(kv.Key)}
+		o.id, _, _ = strings.Cut(strings.TrimPrefix(o.key, all), "\x00")
+		found = append(found, o)
+		heads = append(heads, clientv3.OpGet(j.headKey(o.id), clientv3.WithCountOnly()))
+	}
+	if len(found) == 0 {
+		return nil, "", nil
+	}
+	if reply, err = j.do(ctx, op, "all", nil, heads, nil); err != nil {
+		return nil, "", err
+	}
+	for i, o := range found {
+		if reply.Responses[i].GetResponseRange().Count == 0 {
+			list = append(list, o)
+		}
+	}
+	if page.More {
+		next = found[len(found)-1].key + "\x00"
+	}
+	return list, next, nil
+}
+
+// forgetPayload removes one that was kept before a time, if its transaction does not exist
+// still.
+func (j *Journal) forgetPayload(ctx context.Context, o orphan, before time.Time) error {
+	const op = "forget payloads"
+	reply, err := j.do(ctx, op, o.id, nil, []clientv3.Op{clientv3.OpGet(o.key)}, nil)
+	if err != nil {
+		return err
+	}
+	for _, kv := range reply.Responses[0].GetResponseRange().Kvs {
+		kept, _, _ := strings.Cut(string(kv.Value), "\n")
+		if us, err := strconv.ParseInt(kept, 10, 64); err != nil || !time.UnixMicro(us).Before(before) {
+			continue
+		}
+		when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(o.id)), "=", 0),
+			clientv3.Compare(clientv3.ModRevision(o.key), "=", kv.ModRevision)}
+		if _, err := j.do(ctx, op, o.id, when, []clientv3.Op{clientv3.OpDelete(o.key)}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -230,3 +230,42 @@ func TestForgetLeavesNothing(t *testing.T) {
 		t.Errorf("%d keys are left", n)
 	}
 }
+
+// TestForgetLooksAtAPageOfPayloads: what it costs to look for payloads of no transaction
+// does not depend on how many payloads there are; the next call goes on.
+func TestForgetLooksAtAPageOfPayloads(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	client := dial(t, server.Addr())
+	var count counter
+	j := NewJournal(dial(t, server.Addr(), count.on), "payloads/")
+	due := time.Now().Truncate(time.Second)
+	if err := j.Append(bounded(t), []driver.Append{{Transaction: "t", Records: []driver.Record{{Kind: "x"}}, Due: due}})[0]; err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i <= payloadPages*payloadPage; {
+		var ops []clientv3.Op
+		for range 100 {
+			ops = append(ops, clientv3.OpPut(j.payloadKey("t", fmt.Append(nil, i)), "1\npayload"))
+			i++
+		}
+		if _, err := client.Txn(bounded(t)).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Keep(bounded(t), "z", []byte("sum"), []byte("payload")); err != nil {
+		t.Fatal(err)
+	}
+	for _, kept := range []bool{true, false} {
+		before := count.n.Load()
+		if _, err := j.Forget(bounded(t), time.Now().Add(time.Hour), 10); err != nil {
+			t.Fatal(err)
+		}
+		if n := count.n.Load() - before; n > 2*payloadPages+10 {
+			t.Errorf("%d requests", n)
+		}
+		if p, err := j.Payload(bounded(t), "z", []byte("sum")); err != nil || (p != nil) != kept {
+			t.Errorf("the payload of nothing is %q, %v; want it kept: %v", p, err, kept)
+		}
+	}
+}
