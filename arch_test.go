@@ -50,34 +50,36 @@ internal/rehearsal      -> . driver
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed
-internal/testbed/databases -> . driver driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
+internal/testbed/databases -> . driver driver/backend driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
 internal/testbed/crash  -> . driver internal/testbed | go.uber.org/goleak
 
 # Drivers know their own client, and neither each other nor what is built on them.
 # The clock of claims is public, because drivers in modules of their own need it.
 driver                  -> .
 driver/boottime         -> | golang.org/x/sys
-driver/memory           -> . driver driver/boottime internal/...
-driver/redis            -> . driver driver/boottime internal/... | github.com/redis/rueidis
+# URLs: drivers register their schemes, and what is built on drivers opens them by it.
+driver/backend          -> . driver
+driver/memory           -> . driver driver/backend driver/boottime internal/...
+driver/redis            -> . driver driver/backend driver/boottime internal/... | github.com/redis/rueidis
 driver/redis/goredis    -> . driver/redis | github.com/redis/go-redis/v9 github.com/redis/rueidis
-driver/postgres         -> . driver driver/boottime internal/... | github.com/jackc/pgx/v5
-driver/mysql            -> . driver driver/boottime internal/... | github.com/go-sql-driver/mysql
-driver/zookeeper        -> . driver driver/boottime internal/... | github.com/go-zookeeper/zk
-driver/kube             -> . driver driver/boottime | k8s.io/api k8s.io/apimachinery k8s.io/client-go
-driver/etcd             -> . driver driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc
+driver/postgres         -> . driver driver/backend driver/boottime internal/... | github.com/jackc/pgx/v5
+driver/mysql            -> . driver driver/backend driver/boottime internal/... | github.com/go-sql-driver/mysql
+driver/zookeeper        -> . driver driver/backend driver/boottime internal/... | github.com/go-zookeeper/zk
+driver/kube             -> . driver driver/backend driver/boottime | k8s.io/api k8s.io/apimachinery k8s.io/client-go
+driver/etcd             -> . driver driver/backend driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc go.uber.org/zap
 # The suite also tries drivers under the lock that users put on top of them.
 driver/drivertest       -> . driver driver/memory claim/lock claim/semaphore | go.uber.org/goleak
 
 # The rooms take drivers as parameters. Inside a room, only what stands below.
-claim/lock              -> . driver driver/boottime observe internal/...
+claim/lock              -> . driver driver/backend driver/boottime observe internal/...
 claim/rowlock           -> . driver driver/boottime observe internal/...
 claim/rowlock/rowlocktest -> claim/rowlock
-claim/shared            -> . driver driver/boottime observe internal/... claim/lock
-claim/semaphore         -> . driver driver/boottime observe internal/... claim/lock
-claim/elect             -> . driver driver/boottime observe internal/... claim/lock
+claim/shared            -> . driver driver/backend driver/boottime observe internal/... claim/lock
+claim/semaphore         -> . driver driver/backend driver/boottime observe internal/... claim/lock
+claim/elect             -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect/electtest   -> . driver claim/elect
 claim/elect/schedule    -> . driver driver/boottime observe internal/... claim/lock claim/elect
-claim/own               -> . driver driver/boottime observe internal/... claim/lock
+claim/own               -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/own/route         -> . driver driver/boottime observe internal/... claim/lock claim/own
 claim/own/owntest       -> . driver observe claim/own
 guard/fence             -> . driver observe internal/...
@@ -93,10 +95,10 @@ guard/rpc               -> . driver observe guard/fence guard/wire guard/idempot
 # What flows passes guards on its way.
 flow/keyed              -> . driver observe internal/...
 flow/sequence           -> . driver observe internal/...
-flow/outbox             -> . driver observe internal/... guard/fence
+flow/outbox             -> . driver driver/backend observe internal/... guard/fence claim/lock
 flow/outbox/webhook     -> . driver observe internal/...
 # Coordinators stand on one journal.
-txn/journal             -> . driver observe internal/... guard/fence
+txn/journal             -> . driver driver/backend observe internal/... guard/fence
 txn/branch              -> . internal/failure
 txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . internal/failure txn/branch
@@ -108,6 +110,7 @@ txn/tcc/tcctest         -> . driver/memory internal/rehearsal txn/journal txn/br
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/twopc/threepc       -> internal/...
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
+txn                     -> . driver driver/backend observe claim/lock claim/own txn/journal txn/coordinator
 txn/web                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc
 
 # What is built from all of it.

@@ -36,6 +36,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
@@ -141,7 +142,8 @@ type Election struct {
 	name    string // of the driver, for errors
 	fifo    bool
 	locks   *lock.Fenced
-	ctx     context.Context // ends at Close
+	backend *backend.Backend // nil if the driver is the caller's
+	ctx     context.Context  // ends at Close
 	cancel  context.CancelCauseFunc
 	watches sync.WaitGroup
 
@@ -149,6 +151,31 @@ type Election struct {
 	random      *rand.Rand
 	nominations map[string]nomination       // by election: the last one seen
 	led         map[string]boottime.Instant // by election: when our last term ended
+}
+
+// Open connects to the lock service that a URL names, as lock.Open does, and returns its
+// elections; see [New] and [Election.Close]. Without Options.Values, those of the backend are
+// used if it keeps values.
+func Open(ctx context.Context, url string, o *Options) (*Election, error) {
+	e, b, err := backend.Build(ctx, url, func(b *backend.Backend, d driver.Fenced) (*Election, error) {
+		var options Options
+		if o != nil {
+			options = *o
+		}
+		if options.Values == nil && b.KeepsValues() {
+			values, err := b.Values(ctx, "")
+			if err != nil {
+				return nil, err
+			}
+			options.Values = values
+		}
+		return New(d, &options)
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.backend = b
+	return e, nil
 }
 
 // New makes elections on d. It fails with an [*interlock.UnmetError] if d does
@@ -184,8 +211,14 @@ func (e *Election) Identity() string { return e.options.Identity }
 // Close makes candidates that wait and observers return interlock.ErrClosed, and
 // waits for them and for what they had in the backend, or until ctx ends. A
 // leader leads on until its function has returned. An observer's own function
-// must not call it.
+// must not call it. After [Open] it also disconnects: a leadership that still lasts is left to
+// expire.
 func (e *Election) Close(ctx context.Context) error {
+	err := e.close(ctx)
+	return errors.Join(err, e.backend.Close(ctx))
+}
+
+func (e *Election) close(ctx context.Context) error {
 	e.mu.Lock()
 	e.cancel(interlock.ErrClosed)
 	e.mu.Unlock()

@@ -26,12 +26,14 @@ package lock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -153,7 +155,41 @@ func (o Options) validate() error {
 }
 
 // Fenced is a lock whose claims carry tokens. It is safe for concurrent use.
-type Fenced struct{ l *locker }
+type Fenced struct {
+	l       *locker
+	backend *backend.Backend // nil if the driver is the caller's
+}
+
+// Open connects to the lock service that a URL names, as redis://127.0.0.1:6379, and returns
+// its locks. The driver of the URL's scheme has to be part of the program:
+//
+//	import _ "github.com/interlock-dev/interlock/driver/redis"
+//
+// The settings ttl and prefix of a URL are those of every driver: ?ttl=10s&prefix=app/.
+// Without Options.Values, those of the backend are used if it keeps values. Open blocks until
+// the backend has answered; ctx bounds that only. Errors are a *backend.URLError if the URL is
+// wrong, an [*interlock.UnmetError] as of [NewFenced], or those of the backend.
+func Open(ctx context.Context, url string, o *Options) (*Fenced, error) {
+	f, b, err := backend.Build(ctx, url, func(b *backend.Backend, d driver.Fenced) (*Fenced, error) {
+		var options Options
+		if o != nil {
+			options = *o
+		}
+		if options.Values == nil && b.KeepsValues() {
+			values, err := b.Values(ctx, "")
+			if err != nil {
+				return nil, err
+			}
+			options.Values = values
+		}
+		return NewFenced(d, &options)
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.backend = b
+	return f, nil
+}
 
 // NewFenced makes locks of d. It fails with an [*interlock.UnmetError] if d does
 // not promise what o.Require asks for. The lock does not own d: close the lock
@@ -164,7 +200,7 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 		return nil, err
 	}
 	l.batch, _ = d.(driver.Batch)
-	return &Fenced{l}, nil
+	return &Fenced{l: l}, nil
 }
 
 // Do waits for the lock on name, runs fn while it is held, and releases it when
@@ -219,8 +255,12 @@ func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
 
 // Close refuses further calls, makes those that wait return interlock.ErrClosed,
 // and waits until what they had in the backend is given up, or ctx ends. Claims
-// that are held stay held until they are released.
-func (f *Fenced) Close(ctx context.Context) error { return f.l.close(ctx) }
+// that are held stay held until they are released. After [Open] it also disconnects: claims
+// that are still held are left to expire.
+func (f *Fenced) Close(ctx context.Context) error {
+	err := f.l.close(ctx)
+	return errors.Join(err, f.backend.Close(ctx))
+}
 
 // Advisory is a lock that saves duplicate work. Its claims have no token and
 // protect nothing. It is safe for concurrent use.

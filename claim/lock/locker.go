@@ -20,9 +20,9 @@ import (
 // retries is how long to wait between requests that failed.
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
-// backend is what fenced and advisory drivers have in common here; the token of
+// granter is what fenced and advisory drivers have in common here; the token of
 // an advisory grant is 0.
-type backend interface {
+type granter interface {
 	acquire(ctx context.Context, r driver.Request) (driver.Grant, error)
 	release(ctx context.Context, name, owner string) error
 }
@@ -50,7 +50,7 @@ func (b advisoryBackend) release(ctx context.Context, name, owner string) error 
 
 // locker is what Fenced and Advisory share: the gates, and the I/O for them.
 type locker struct {
-	backend backend
+	backend granter
 	batch   driver.Batch // nil if the driver takes names one by one only
 	name    string       // of the driver, for errors
 	options Options
@@ -64,7 +64,7 @@ type locker struct {
 	idle    chan struct{} // closed when closed and running is 0; nil before close
 }
 
-func newLocker(b backend, g interlock.Guarantees, o *Options) (*locker, error) {
+func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
 	g, err := o.ownLease(g)
 	if err != nil {
 		return nil, err

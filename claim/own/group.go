@@ -2,6 +2,7 @@ package own
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -20,6 +22,7 @@ type Group struct {
 	view    *Map
 	self    Member
 	locks   *lock.Fenced
+	backend *backend.Backend // nil if the driver is the caller's
 	options Options
 
 	ctx     context.Context // ends when the member leaves
@@ -34,6 +37,33 @@ type Group struct {
 	finishing  bool               // a goroutine finishes a change of the layout
 }
 
+// Open is [Join] with the locks and the values of the backend that a URL names, as
+// redis://127.0.0.1:6379: see lock.Open. [Group.Leave] disconnects. MariaDB and Kubernetes
+// keep no values, and are refused as Definite.
+func Open(ctx context.Context, url, group string, l Layout, o *Options) (*Group, error) {
+	b, err := backend.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	g, err := openOn(ctx, b, group, l, o)
+	if err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}
+	return g, nil
+}
+
+func openOn(ctx context.Context, b *backend.Backend, group string, l Layout, o *Options) (*Group, error) {
+	values, err := b.Values(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	d, err := b.Fenced(ctx, backend.LockOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return joinOn(ctx, d, values, group, l, o, b)
+}
+
 // Join makes this process a member of a group, with a layout that all members
 // name alike; [Group.Resize] changes it later. It blocks until the member is
 // known to the others or ctx ends; partitions come afterwards, while it runs.
@@ -43,6 +73,10 @@ type Group struct {
 // [*interlock.UnmetError] if d cannot show and watch locks, and as the service
 // does.
 func Join(ctx context.Context, d driver.Fenced, values driver.Values, group string, l Layout, o *Options) (*Group, error) {
+	return joinOn(ctx, d, values, group, l, o, nil)
+}
+
+func joinOn(ctx context.Context, d driver.Fenced, values driver.Values, group string, l Layout, o *Options, b *backend.Backend) (*Group, error) {
 	options, err := o.resolve()
 	if err != nil {
 		return nil, err
@@ -54,7 +88,7 @@ func Join(ctx context.Context, d driver.Fenced, values driver.Values, group stri
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{self: Member{options.Identity, options.Address}, locks: locks, options: options,
+	g := &Group{self: Member{options.Identity, options.Address}, locks: locks, backend: b, options: options,
 		partitions: make(map[int]*partition), gone: make(chan struct{})}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	if g.view, err = follow(d, values, group, listener{g.reconcile, g.failed}); err != nil {
@@ -297,6 +331,7 @@ func (g *Group) leave() {
 		g.workers.Wait()
 		g.view.Close()
 		_ = g.locks.Close(context.Background()) // releases are bounded
+		_ = g.backend.Close(context.Background())
 		close(g.gone)
 	}()
 }

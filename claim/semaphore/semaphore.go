@@ -42,6 +42,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 // MaxPermits is the largest number of permits.
@@ -69,15 +70,27 @@ type Options struct {
 
 // Semaphore is one namespace of permits. It is safe for concurrent use.
 type Semaphore struct {
-	locks  *lock.Fenced
-	view   lock.View
-	driver string
-	values driver.Values // nil: size is that of every name
-	size   int
-	wait   time.Duration
+	locks   *lock.Fenced
+	backend *backend.Backend // nil if the driver is the caller's
+	view    lock.View
+	driver  string
+	values  driver.Values // nil: size is that of every name
+	size    int
+	wait    time.Duration
 
 	mu     sync.Mutex
 	random *rand.Rand
+}
+
+// Open connects to the lock service that a URL names, as lock.Open does, and returns its
+// semaphores with so many permits for each name; see [New] and [Semaphore.Close].
+func Open(ctx context.Context, url string, permits int, o *Options) (*Semaphore, error) {
+	s, b, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*Semaphore, error) { return New(d, permits, o) })
+	if err != nil {
+		return nil, err
+	}
+	s.backend = b
+	return s, nil
 }
 
 // New makes semaphores of d with so many permits for each name, 1 to
@@ -111,8 +124,12 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 
 // Close refuses further calls, makes those that wait return interlock.ErrClosed,
 // and waits until what they had in the backend is given up, or ctx ends. Permits
-// that are held stay held until they are released.
-func (s *Semaphore) Close(ctx context.Context) error { return s.locks.Close(ctx) }
+// that are held stay held until they are released. After [Open] it also disconnects: permits
+// that are still held are left to expire.
+func (s *Semaphore) Close(ctx context.Context) error {
+	err := s.locks.Close(ctx)
+	return errors.Join(err, s.backend.Close(ctx))
+}
 
 // names are those of the locks behind one name. No escaped name contains #, so
 // that what starts with slots belongs to this name and to no other.

@@ -37,6 +37,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 // Options of a [Lock]; nil and the zero value work.
@@ -59,11 +60,23 @@ type Options struct {
 // Lock is one namespace of shared and exclusive claims. It is safe for
 // concurrent use.
 type Lock struct {
-	locks  *lock.Fenced
-	view   lock.View
-	driver string
-	seal   func(context.Context, string, interlock.Claim) error
-	wait   time.Duration
+	locks   *lock.Fenced
+	backend *backend.Backend // nil if the driver is the caller's
+	view    lock.View
+	driver  string
+	seal    func(context.Context, string, interlock.Claim) error
+	wait    time.Duration
+}
+
+// Open connects to the lock service that a URL names, as lock.Open does, and returns its
+// shared and exclusive locks; see [New] and [Lock.Close].
+func Open(ctx context.Context, url string, o *Options) (*Lock, error) {
+	l, b, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*Lock, error) { return New(d, o) })
+	if err != nil {
+		return nil, err
+	}
+	l.backend = b
+	return l, nil
 }
 
 // New makes shared and exclusive locks of d, which must show its locks and tell
@@ -92,8 +105,12 @@ func New(d driver.Fenced, o *Options) (*Lock, error) {
 
 // Close refuses further calls, makes those that wait return interlock.ErrClosed,
 // and waits until what they had in the backend is given up, or ctx ends. Claims
-// that are held stay held until they are released.
-func (l *Lock) Close(ctx context.Context) error { return l.locks.Close(ctx) }
+// that are held stay held until they are released. After [Open] it also disconnects: claims
+// that are still held are left to expire.
+func (l *Lock) Close(ctx context.Context) error {
+	err := l.locks.Close(ctx)
+	return errors.Join(err, l.backend.Close(ctx))
+}
 
 // The names of the locks behind one name. No escaped name contains #, so that
 // what starts with prefix belongs to this name and to no other.

@@ -39,8 +39,8 @@ func harness() drivertest.Harness {
 	}
 }
 
-// backend is a server with a path of its own for each driver.
-type backend struct {
+// system is a server with a path of its own for each driver.
+type system struct {
 	*paths.Server[driver.Fenced]
 	operator *clientv3.Client // past every fault of the paths
 	watches  map[driver.Fenced]*deafWatcher
@@ -52,7 +52,7 @@ func start(t *testing.T, exclusive bool) drivertest.Backend {
 		extra = append(extra, "--unsafe-no-fsync")
 	}
 	server := testbed.Etcd(t, extra...)
-	return &backend{paths.New[driver.Fenced](server), dial(t, server.Addr()), map[driver.Fenced]*deafWatcher{}}
+	return &system{paths.New[driver.Fenced](server), dial(t, server.Addr()), map[driver.Fenced]*deafWatcher{}}
 }
 
 // dial connects a client for the time of the test.
@@ -90,7 +90,7 @@ func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 	return d
 }
 
-func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
+func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		client := dial(t, path.Addr())
 		watch := &deafWatcher{Watcher: client.Watcher}
@@ -104,11 +104,11 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	})
 }
 
-func (b *backend) Faults() drivertest.Faults { return b.Server }
+func (b *system) Faults() drivertest.Faults { return b.Server }
 
-func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.watches[d].deaf.Store(true) }
+func (b *system) DropPushes(_ *testing.T, d driver.Fenced) { b.watches[d].deaf.Store(true) }
 
-func (b *backend) Residue(t *testing.T, name string) []string {
+func (b *system) Residue(t *testing.T, name string) []string {
 	t.Helper()
 	line := layout{prefix: "suite/"}.line(name)
 	reply, err := b.operator.Get(context.Background(), line, clientv3.WithPrefix())
@@ -122,7 +122,7 @@ func (b *backend) Residue(t *testing.T, name string) []string {
 	return left
 }
 
-func (b *backend) Delete(t *testing.T, name string) {
+func (b *system) Delete(t *testing.T, name string) {
 	t.Helper()
 	line := layout{prefix: "suite/"}.line(name)
 	if _, err := b.operator.Delete(t.Context(), line, clientv3.WithPrefix()); err != nil {

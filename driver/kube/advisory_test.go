@@ -39,7 +39,7 @@ func TestAdvisory(t *testing.T) {
 }
 
 // withoutFaults is a backend whose server is not broken.
-type withoutFaults struct{ *backend }
+type withoutFaults struct{ *system }
 
 func (withoutFaults) Faults() drivertest.Faults { return nil }
 

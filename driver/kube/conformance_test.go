@@ -80,8 +80,8 @@ func (l lanes) take(t *testing.T) *testbed.Kube {
 	return k
 }
 
-// backend is a namespace on a server, with a path of its own for each driver.
-type backend struct {
+// system is a namespace on a server, with a path of its own for each driver.
+type system struct {
 	t *testing.T
 	*paths.Server[driver.Fenced]
 	kube      *testbed.Kube
@@ -93,9 +93,9 @@ type backend struct {
 
 var namespaces atomic.Int64
 
-func start(t *testing.T, k *testbed.Kube) *backend {
+func start(t *testing.T, k *testbed.Kube) *system {
 	t.Helper()
-	b := &backend{t: t, Server: paths.New[driver.Fenced](k.Server), kube: k, ears: map[driver.Fenced]*ear{},
+	b := &system{t: t, Server: paths.New[driver.Fenced](k.Server), kube: k, ears: map[driver.Fenced]*ear{},
 		namespace: fmt.Sprint("suite-", namespaces.Add(1)), operator: operate(t, k)}
 	b.makeNamespace()
 	return b
@@ -124,7 +124,7 @@ func operate(t testing.TB, k *testbed.Kube) kubernetes.Interface {
 	return client
 }
 
-func (b *backend) makeNamespace() {
+func (b *system) makeNamespace() {
 	b.t.Helper()
 	n := &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}
 	if _, err := b.operator.CoreV1().Namespaces().Create(context.Background(), n, metav1.CreateOptions{}); err != nil {
@@ -133,7 +133,7 @@ func (b *backend) makeNamespace() {
 }
 
 // wipe also makes the namespace anew, as whoever sets up the cluster would.
-func (b *backend) wipe() {
+func (b *system) wipe() {
 	b.Server.Wipe()
 	b.makeNamespace()
 }
@@ -146,7 +146,7 @@ func configFor(k *testbed.Kube, addr string) *rest.Config {
 		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
 }
 
-func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
+func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		config, e := configFor(b.kube, path.Addr()), &ear{}
 		config.Wrap(e.wrap)
@@ -159,7 +159,7 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	})
 }
 
-func (b *backend) openAt(t *testing.T, config *rest.Config) (driver.Fenced, error) {
+func (b *system) openAt(t *testing.T, config *rest.Config) (driver.Fenced, error) {
 	o := &Options{TTL: suiteTTL, Namespace: b.namespace, Prefix: "suite-"}
 	if !b.advisory {
 		return Open(t.Context(), config, o)
@@ -171,16 +171,16 @@ func (b *backend) openAt(t *testing.T, config *rest.Config) (driver.Fenced, erro
 // faults are those of the paths, but for a wipe.
 type faults struct {
 	*paths.Server[driver.Fenced]
-	b *backend
+	b *system
 }
 
 func (f faults) Wipe() { f.b.wipe() }
 
-func (b *backend) Faults() drivertest.Faults { return faults{b.Server, b} }
+func (b *system) Faults() drivertest.Faults { return faults{b.Server, b} }
 
-func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
+func (b *system) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
 
-func (b *backend) object(t *testing.T, name string) string {
+func (b *system) object(t *testing.T, name string) string {
 	t.Helper()
 	object, ok := layout{prefix: "suite-"}.object(name)
 	if !ok {
@@ -189,7 +189,7 @@ func (b *backend) object(t *testing.T, name string) string {
 	return object
 }
 
-func (b *backend) Residue(t *testing.T, name string) []string {
+func (b *system) Residue(t *testing.T, name string) []string {
 	t.Helper()
 	l, err := b.operator.CoordinationV1().Leases(b.namespace).Get(context.Background(), b.object(t, name), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -204,7 +204,7 @@ func (b *backend) Residue(t *testing.T, name string) []string {
 	return nil
 }
 
-func (b *backend) Delete(t *testing.T, name string) {
+func (b *system) Delete(t *testing.T, name string) {
 	t.Helper()
 	err := b.operator.CoordinationV1().Leases(b.namespace).Delete(context.Background(), b.object(t, name), metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -22,7 +22,7 @@ func testElection(s *scene) {
 		s.Errorf("the one that resigned: %v", err)
 	}
 	two := second.leads(s.T)
-	s.backend.Crash(s.T, second.driver)
+	s.system.Crash(s.T, second.driver)
 	third := s.candidate("third")
 	three := third.campaign(s.T)
 	if one >= two || two >= three {
@@ -53,7 +53,7 @@ type campaigner struct {
 
 func (s *scene) candidate(identity string) *campaigner {
 	s.Helper()
-	d, err := s.backend.Open(s.T)
+	d, err := s.system.Open(s.T)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestDriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t, shared)
-			test(&scene{T: t, backend: b, leases: &counted{}})
+			test(&scene{T: t, system: b, leases: &counted{}})
 		})
 	}
 }
@@ -74,7 +74,7 @@ func TestDriver(t *testing.T) {
 // scene is one namespace, and requests that are counted and can be held back.
 type scene struct {
 	*testing.T
-	*backend
+	*system
 	leases *counted
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -12,7 +14,31 @@ import (
 )
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: "postgres", Name: name, Kind: kind, Err: err}
+	return &interlock.Error{Op: op, Driver: "postgres", Name: name, Kind: kind, Err: onOneLine(err)}
+}
+
+// A connectError says in one line why there is no connection: pgx reports every attempt on a
+// line of its own, with TLS and without.
+type connectError struct {
+	error
+	all *pgconn.ConnectError
+}
+
+func (e *connectError) Error() string {
+	lines := strings.Split(e.all.Unwrap().Error(), "\n")
+	slices.Sort(lines)
+	return strings.ReplaceAll(e.error.Error(), e.all.Error(), strings.Join(slices.Compact(lines), "; "))
+}
+
+func (e *connectError) Unwrap() error { return e.error }
+
+func onOneLine(err error) error {
+	var c *pgconn.ConnectError
+	var done *connectError
+	if errors.As(err, &c) && !errors.As(err, &done) {
+		return &connectError{err, c}
+	}
+	return err
 }
 
 // ofAnswer says what may be concluded from an answer that is an error. What the

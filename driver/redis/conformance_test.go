@@ -27,7 +27,7 @@ func fenced(in sites) drivertest.Harness {
 	h := harness(in, openQueue)
 	start := h.Start
 	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
-		return pusher{start(t, exclusive).(*backend)}
+		return pusher{start(t, exclusive).(*system)}
 	}
 	return h
 }
@@ -104,7 +104,7 @@ func harness(in sites, open opener) drivertest.Harness {
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			at := in(t, exclusive)
-			return &backend{led[driver.Fenced](at), at, at.beside(t), open}
+			return &system{led[driver.Fenced](at), at, at.beside(t), open}
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
@@ -123,15 +123,15 @@ func dial(t testing.TB, addr string) rueidis.Client {
 	return client
 }
 
-// backend is a server with a path of its own for each driver.
-type backend struct {
+// system is a server with a path of its own for each driver.
+type system struct {
 	*paths.Server[driver.Fenced]
 	at       site
 	operator rueidis.Client // past every fault of the paths
 	open     opener
 }
 
-func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
+func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		client, err := b.at.through(t, path)
 		if err != nil {
@@ -141,19 +141,19 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	})
 }
 
-func (b *backend) Faults() drivertest.Faults { return b.Server }
+func (b *system) Faults() drivertest.Faults { return b.Server }
 
 // pusher is the backend of queue mode.
-type pusher struct{ *backend }
+type pusher struct{ *system }
 
 func (pusher) DropPushes(t *testing.T, d driver.Fenced) { d.(*Driver).pushes.stop(t.Context()) }
 
 // locks are the keys of the locks that may have the name.
-func (b *backend) locks(name string) []string {
+func (b *system) locks(name string) []string {
 	return []string{b.at.prefix + name, "plain:" + b.at.prefix + name}
 }
 
-func (b *backend) Residue(t *testing.T, name string) []string {
+func (b *system) Residue(t *testing.T, name string) []string {
 	var left []string
 	for _, lock := range b.locks(name) {
 		k := keysOf(lock)
@@ -165,7 +165,7 @@ func (b *backend) Residue(t *testing.T, name string) []string {
 }
 
 // members is a key with its content; nothing if it does not exist.
-func (b *backend) members(t *testing.T, key string) []string {
+func (b *system) members(t *testing.T, key string) []string {
 	t.Helper()
 	do := func(command ...string) rueidis.RedisResult {
 		return b.operator.Do(context.Background(), b.operator.B().Arbitrary(command...).Build())
@@ -196,7 +196,7 @@ func (b *backend) members(t *testing.T, key string) []string {
 	return content
 }
 
-func (b *backend) Delete(t *testing.T, name string) {
+func (b *system) Delete(t *testing.T, name string) {
 	for _, lock := range b.locks(name) {
 		// The connection may be one to the server before it was restarted.
 		testbed.Eventually(t, "the operator's deletion", bound, func() bool {

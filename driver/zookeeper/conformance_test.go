@@ -45,8 +45,8 @@ func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness(t)) }
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness(t)) }
 func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness(t)) }
 
-// backend is a server with a path of its own for each driver.
-type backend struct {
+// system is a server with a path of its own for each driver.
+type system struct {
 	*paths.Server[driver.Fenced]
 	root     string
 	operator *zk.Conn // past every fault of the paths
@@ -60,7 +60,7 @@ const fleeting = "-Dznode.container.checkIntervalMs=50"
 var namespaces atomic.Int64
 
 func start(t *testing.T, server *testbed.Server) drivertest.Backend {
-	return &backend{
+	return &system{
 		Server:   paths.New[driver.Fenced](server),
 		root:     fmt.Sprintf("/suite/%d", namespaces.Add(1)),
 		operator: dial(t, server.Addr()),
@@ -103,7 +103,7 @@ func closeAfter(t testing.TB, d *Driver) {
 	})
 }
 
-func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
+func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		ear := new(deafDialer)
 		d, err := Open(t.Context(), &Options{Servers: []string{path.Addr()}, Root: b.root, TTL: suiteTTL, Dial: ear.dial})
@@ -115,11 +115,11 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	})
 }
 
-func (b *backend) Faults() drivertest.Faults { return b.Server }
+func (b *system) Faults() drivertest.Faults { return b.Server }
 
-func (b *backend) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
+func (b *system) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
 
-func (b *backend) contenders(t *testing.T, name string) []string {
+func (b *system) contenders(t *testing.T, name string) []string {
 	t.Helper()
 	lock := layout{root: b.root}.lock(name)
 	var list []string
@@ -134,7 +134,7 @@ func (b *backend) contenders(t *testing.T, name string) []string {
 	return list
 }
 
-func (b *backend) Residue(t *testing.T, name string) []string {
+func (b *system) Residue(t *testing.T, name string) []string {
 	t.Helper()
 	var left []string
 	for _, path := range b.contenders(t, name) {
@@ -145,7 +145,7 @@ func (b *backend) Residue(t *testing.T, name string) []string {
 	return left
 }
 
-func (b *backend) Delete(t *testing.T, name string) {
+func (b *system) Delete(t *testing.T, name string) {
 	t.Helper()
 	for _, path := range b.contenders(t, name) {
 		if err := b.operator.Delete(path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {

@@ -24,6 +24,17 @@ func At[B any](name string, p driver.Preparer[B]) Resource[B] { return Resource[
 
 func (r Resource[B]) registered() (string, driver.Participant) { return r.name, r.preparer }
 
+// Finisher names a participant, as [At] does, whose branches this process finishes and lists
+// but does not open: for services and commands that drive what others began.
+func Finisher(name string, p driver.Participant) Registered { return finisher{name, p} }
+
+type finisher struct {
+	name        string
+	participant driver.Participant
+}
+
+func (f finisher) registered() (string, driver.Participant) { return f.name, f.participant }
+
 // Join opens the branch of a transaction in this resource, one at most. The work in it
 // becomes visible when the transaction is committed, and is lost otherwise. The branch
 // may be used until the function that Run was given returns.

@@ -28,6 +28,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // for sql.Open
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -145,7 +146,7 @@ func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driv
 		if err != nil {
 			return nil, nil, err
 		}
-		return lift(postgres.Pool(pool)), pool.Close, nil
+		return backend.Untyped(postgres.Pool(pool)), pool.Close, nil
 	case PgxStd:
 		return std("pgx", url, postgres.DB)
 	case Maria:
@@ -161,7 +162,7 @@ func std(library, url string, by func(*sql.DB) driver.BeginnerAt[*sql.Tx]) (driv
 	if err != nil {
 		return nil, nil, err
 	}
-	return lift(by(db)), func() { db.Close() }, nil
+	return backend.Untyped(by(db)), func() { db.Close() }, nil
 }
 
 // Do runs fn in a transaction, and commits it; an error of either ends the test.

@@ -7,7 +7,6 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 	"github.com/go-zookeeper/zk"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/redis/rueidis"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -75,24 +74,4 @@ func NoDatabase(err error) bool {
 	var postgres interface{ SQLState() string }
 	var mysql *client.MySQLError
 	return errors.As(err, &postgres) && postgres.SQLState() == "3D000" || errors.As(err, &mysql) && mysql.Number == 1049
-}
-
-// A connectError says in one line why there is no connection to a database,
-// whose client reports every attempt on a line of its own, with TLS and without.
-type connectError struct{ all *pgconn.ConnectError }
-
-func (e *connectError) Error() string {
-	lines := strings.Split(e.all.Unwrap().Error(), "\n")
-	slices.Sort(lines)
-	return strings.Join(slices.Compact(lines), "; ")
-}
-
-func (e *connectError) Unwrap() error { return e.all }
-
-func onOneLine(err error) error {
-	var c *pgconn.ConnectError
-	if errors.As(err, &c) {
-		return &connectError{c}
-	}
-	return err
 }

@@ -6,8 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/etcd"
-	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
@@ -18,14 +17,7 @@ type GuardOptions struct {
 }
 
 // Guard raises, shows and corrects the marks of resources.
-type Guard interface {
-	// Enter raises a mark and writes, in one step, or refuses a stale token.
-	Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error
-	// Mark shows a resource's mark; one that nothing entered has Token 0.
-	Mark(ctx context.Context, resource string) (driver.Mark, error)
-	// Rebase sets the mark, records why and by whom, and returns the old one.
-	Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error)
-}
+type Guard = driver.Fence
 
 // A Lister is a Guard that can list resources with a mark at the cost of what it returns.
 type Lister interface {
@@ -42,38 +34,21 @@ var (
 // Guard connects to the guard of a backend; disconnect ends that. The context
 // bounds the opening only.
 func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect func(), err error) {
-	switch t.kind {
-	case "etcd":
-		client, err := t.dialEtcd(ctx)
-		if err != nil {
-			return nil, nil, err
+	b, g, err := open(ctx, t, func(b *backend.Backend) (Guard, error) {
+		if f, ok := b.Fence(o.Prefix); ok {
+			return f, nil
 		}
-		return etcd.NewFence(client, o.Prefix), func() { _ = client.Close() }, nil
-	case "redis":
-		client, err := t.dialRedis()
-		if err != nil {
-			return nil, nil, err
+		if db, ok := b.SQL(); ok {
+			return &table{Database{db: db}, fence.Table{Name: o.Table}}, nil
 		}
-		return redis.NewFence(client), client.Close, nil
-	}
-	return t.guardTable(ctx, fence.Table{Name: o.Table})
-}
-
-func (t Target) guardTable(ctx context.Context, f fence.Table) (Guard, func(), error) {
-	db, err := t.Database(ctx)
-	var other *URLError
-	if errors.As(err, &other) {
-		return nil, nil, &URLError{t.kind + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return &table{db.In, f}, db.Close, nil
+		return nil, &URLError{Reason: t.Kind() + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
+	})
+	return g, closing(b), err
 }
 
 // table is a guard table in a database.
 type table struct {
-	in    func(context.Context, func(driver.SQL) error) error
+	db    Database
 	fence fence.Table
 }
 
@@ -84,11 +59,11 @@ func (t *table) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	}
 	marks := t.fence
 	marks.Strict = r.Strict
-	return t.in(ctx, func(tx driver.SQL) error { return marks.Enter(ctx, tx, r.Resource, r.Token, r.Source) })
+	return t.db.In(ctx, func(tx driver.SQL) error { return marks.Enter(ctx, tx, r.Resource, r.Token, r.Source) })
 }
 
 func (t *table) Mark(ctx context.Context, resource string) (m driver.Mark, err error) {
-	err = t.in(ctx, func(tx driver.SQL) error {
+	err = t.db.In(ctx, func(tx driver.SQL) error {
 		m, err = t.fence.Show(ctx, tx, resource)
 		return err
 	})
@@ -104,7 +79,7 @@ func (t *table) Resources(ctx context.Context, prefix string, limit int) (list [
 }
 
 func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (m driver.Mark, err error) {
-	err = t.in(ctx, func(tx driver.SQL) error {
+	err = t.db.In(ctx, func(tx driver.SQL) error {
 		m, err = t.fence.Rebase(ctx, tx, resource, to, reason, by)
 		return err
 	})

@@ -27,12 +27,21 @@ func TestParse(t *testing.T) {
 		{"mysql://u:s3cret@h/db?timeout=1s", "mysql", "mysql://h:3306/db", []string{"h:3306"}},
 		{"mariadb://u@h:1/db?mode=session", "mysql", "mariadb://h:1/db?mode=session", []string{"h:1"}},
 		{"zookeeper://u:s3cret@a,b:1/x/y?names=raw", "zookeeper", "zookeeper://a:2181,b:1/x/y?names=raw", []string{"a:2181", "b:1"}},
+		{"redis://h?ttl=5s&prefix=app/", "redis", "redis://h:6379?prefix=app%2F&ttl=5s", []string{"h:6379"}},
 		{"kube://", "kube", "kube://", nil},
 		{"kube://jobs?context=admin@c", "kube", "kube://jobs?context=admin%40c", []string{"jobs"}},
 	} {
 		got, err := Parse(c.give)
-		if err != nil || got.Kind() != c.kind || got.Public() != c.public || !slices.Equal(got.endpoints, c.endpoints) {
-			t.Errorf("%s: %s, %s, %v, %v", c.give, got.Kind(), got.Public(), got.endpoints, err)
+		if err != nil {
+			t.Errorf("%s: %v", c.give, err)
+			continue
+		}
+		hosts := got.Hosts()
+		if n := got.Namespace(); n != "" {
+			hosts = append(hosts, n)
+		}
+		if got.Kind() != c.kind || got.Public() != c.public || !slices.Equal(hosts, c.endpoints) {
+			t.Errorf("%s: %s, %s, %v", c.give, got.Kind(), got.Public(), hosts)
 		}
 		if text := fmt.Sprintf("%v %+v %#v %s", got, got, got, got); strings.Contains(text, "s3cret") {
 			t.Errorf("%s is printed with its password: %s", c.give, text)
@@ -44,6 +53,10 @@ func TestParseRefuses(t *testing.T) {
 	for give, want := range map[string]string{
 		"":                              "not a URL",
 		"localhost:2379":                "not a URL",
+		"etcd://0[0":                    "not of the form host:port",
+		"redis://h?ttl=5":               `the option "ttl" of the redis URL is a duration`,
+		"redis://h?ttl=1ms":             "redis grants leases of 100ms to 24h0m0s",
+		"memory://x":                    `no driver for memory:// is part of this program: import _ "github.com/interlock-dev/interlock/driver/memory"`,
 		"consul://h:1":                  `no backend is called "consul"; known are etcd://`,
 		"etcd://":                       "does not name a host",
 		"etcd://a,,b":                   "does not name a host",

@@ -238,7 +238,7 @@ func (p *place) open(ctx context.Context, a *app, ttl time.Duration, o elect.Opt
 	defer cancel()
 	o.Values, p.forget, err = target.Values(opening, a.prefix)
 	if err == nil {
-		p.elections, err = elect.New(d.Locker, &o)
+		p.elections, err = elect.New(d, &o)
 	}
 	if err != nil {
 		p.close()

@@ -182,7 +182,7 @@ type foreignLister interface {
 }
 
 func (v *viewed) lister(f listFlags) func(context.Context, string, int) ([]driver.LockState, bool, error) {
-	if l, ok := v.Viewer.(foreignLister); ok && f.foreign {
+	if l, ok := v.View.View.(foreignLister); ok && f.foreign {
 		return l.ForeignLocks
 	}
 	return v.Locks

@@ -66,7 +66,7 @@ func (l *ledger) on(ctx context.Context, open func(backend.Target, context.Conte
 // should be. Whoever finds nothing may have looked into another journal.
 func (l *ledger) refused(t backend.Target, err error) error {
 	switch {
-	case errors.Is(err, backend.ErrNoJournal):
+	case errors.Is(err, journal.ErrNoTables):
 		name := l.name
 		if name == "" {
 			name = "interlock_journal"

@@ -14,13 +14,11 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/web"
 )
 
@@ -52,9 +50,6 @@ type Access struct {
 // shortestToken is the least length of a token.
 const shortestToken = 16
 
-// group is the name under which services share shards.
-const group = "interlock.coordinators"
-
 // shutdown bounds how long requests that are under way may take when the service ends.
 const shutdown = 10 * time.Second
 
@@ -63,13 +58,12 @@ const longest = 10 * time.Minute
 
 // Service is one that runs.
 type Service struct {
-	config      Config
-	coordinator *coordinator.Coordinator
-	web         *web.Service
-	locks       *backend.Locks
-	tokens      *secretFile // nil if none is needed
-	serving     atomic.Bool // it owns its part, or stands by for it
-	closers     []func()
+	config  Config
+	runtime *txn.Runtime
+	web     *web.Service
+	tokens  *secretFile // nil if none is needed
+	serving atomic.Bool // it owns its part, or stands by for it
+	closers []func()
 }
 
 // Open connects to the backend. The context bounds the opening only.
@@ -91,34 +85,23 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 		}
 		s.closing(c.Web.Client.CloseIdleConnections)
 	}
-	store, disconnect, err := c.Backend.Journal(ctx, c.Journal)
+	b, err := c.Backend.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.closing(disconnect)
-	j, err := journal.New(store, &journal.Options{Shards: c.Shards})
+	s.closing(func() { _ = b.Close(context.Background()) }) // what is held expires
+	s.runtime, err = txn.On(ctx, b, &txn.Options{
+		Journal: c.Journal, Shards: c.Shards, Locks: backend.Options{TTL: c.TTL, Prefix: c.Prefix}, Failed: c.Tell,
+		Coordinator: &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
+			Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
+		}},
+	})
 	if err != nil {
 		return nil, err
 	}
-	s.closing(func() { _ = j.Close() })
-	if err := j.CheckShards(ctx); err != nil {
-		return nil, err
-	}
-	s.coordinator, err = coordinator.New(j, &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
-		Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
-	}})
-	if err != nil {
-		return nil, err
-	}
-	if s.web, err = web.New(s.coordinator, &c.Web); err != nil {
-		return nil, err
-	}
-	s.locks, err = c.Backend.Locks(ctx, backend.Options{TTL: c.TTL, Prefix: c.Prefix})
-	if err != nil {
-		return nil, err
-	}
-	s.closing(func() { _ = s.locks.Close(context.Background()) }) // what is held expires
-	return s, nil
+	s.closing(func() { _ = s.runtime.Close(context.Background()) })
+	s.web, err = web.New(s.runtime.Coordinator(), &c.Web)
+	return s, err
 }
 
 // sweeps send participants what they may forget.
@@ -150,20 +133,16 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	server := s.server(ctx)
-	var work sync.WaitGroup
-	joined := make(chan struct{})
-	work.Go(func() { stop(s.drive(ctx, joined)) })
-	select {
-	case <-joined:
-		ready()
-		s.serving.Store(true)
-		work.Go(func() { stop(s.web.Watch(ctx)) })
-		work.Go(func() {
-			stop(server.Serve(newCapped(l, orElse(s.config.Access.Total, 2048), orElse(s.config.Access.Each, 512))))
-		})
-	case <-ctx.Done():
-		_ = l.Close()
+	if err := s.runtime.Start(ctx); err != nil {
+		return errors.Join(err, l.Close(), s.runtime.Close(ctx))
 	}
+	var work sync.WaitGroup
+	ready()
+	s.serving.Store(true)
+	work.Go(func() { stop(s.web.Watch(ctx)) })
+	work.Go(func() {
+		stop(server.Serve(newCapped(l, orElse(s.config.Access.Total, 2048), orElse(s.config.Access.Each, 512))))
+	})
 	<-ctx.Done()
 	s.serving.Store(false)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
@@ -173,7 +152,7 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 	}
 	s.web.Close(bound)
 	work.Wait()
-	return context.Cause(ctx)
+	return errors.Join(context.Cause(ctx), s.runtime.Close(ctx))
 }
 
 // server is the HTTP server. A request has to come within its ReadTimeout until it is
@@ -202,42 +181,4 @@ func orElse[T comparable](value, otherwise T) T {
 		return otherwise
 	}
 	return value
-}
-
-// drive owns shards and drives what is in them. Services share them where the backend
-// keeps what a group needs; elsewhere one has all, and the others stand by.
-func (s *Service) drive(ctx context.Context, joined chan<- struct{}) error {
-	values, disconnect, err := s.config.Backend.Values(ctx, s.config.Prefix)
-	if err != nil {
-		return err
-	}
-	defer disconnect()
-	if values == nil {
-		close(joined)
-		return s.alone(ctx)
-	}
-	g, err := own.Join(ctx, s.locks, values, group, own.Layout{Partitions: s.config.Shards}, &own.Options{
-		Work:  func(ctx context.Context, p own.Partition) error { return s.coordinator.Serve(ctx, p.Claim, p.Index) },
-		Hooks: &observe.Own{Failed: func(e observe.OwnFailed) { s.config.Tell(e.Err) }},
-	})
-	if err != nil {
-		return err
-	}
-	close(joined)
-	<-ctx.Done()
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
-	defer cancel()
-	return errors.Join(context.Cause(ctx), g.Leave(bound))
-}
-
-// alone drives everything under one lock.
-func (s *Service) alone(ctx context.Context) error {
-	locks, err := lock.NewFenced(s.locks, &lock.Options{Hooks: &observe.Lock{
-		Restarting: func(e observe.LockRestarting) { s.config.Tell(e.Err) },
-	}})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = locks.Close(context.WithoutCancel(ctx)) }() // what is held expires
-	return locks.Keep(ctx, group, s.coordinator.Run)
 }

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 type etcdPatient struct {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 // zookeeperPatient is asked by four-letter words, which need no session, but for

@@ -10,7 +10,7 @@ import (
 )
 
 // below puts a prefix before every name, for drivers that know none.
-func below(prefix string, l Locker) Locker {
+func below(prefix string, l Locks) Locks {
 	if prefix == "" {
 		return l
 	}
@@ -33,21 +33,35 @@ func (p *prefixed) Release(ctx context.Context, name, owner string) error {
 	return renamed(p.Fenced.Release(ctx, p.prefix+name, owner), p.prefix+name, name)
 }
 
-// belowView is below for who only looks.
-func belowView(prefix string, v Viewer) Viewer {
+// belowView is below for a view.
+func belowView(prefix string, v View) View {
 	if prefix == "" {
 		return v
 	}
-	return &prefixedView{v, prefix}
+	return closedView{&prefixedView{v, prefix}, v.Close}
+}
+
+type closedView struct {
+	*prefixedView
+	close func(context.Context) error
+}
+
+func (v closedView) Close(ctx context.Context) error { return v.close(ctx) }
+
+// viewer is what locks and views have in common.
+type viewer interface {
+	driver.Inspector
+	driver.Watcher
+	driver.Breaker
 }
 
 type prefixedView struct {
-	Viewer
+	viewer
 	prefix string
 }
 
 func (p *prefixedView) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
-	locks, more, err := p.Viewer.Locks(ctx, p.prefix+prefix, limit)
+	locks, more, err := p.viewer.Locks(ctx, p.prefix+prefix, limit)
 	for i := range locks {
 		locks[i].Name = strings.TrimPrefix(locks[i].Name, p.prefix)
 	}
@@ -55,19 +69,19 @@ func (p *prefixedView) Locks(ctx context.Context, prefix string, limit int) ([]d
 }
 
 func (p *prefixedView) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	state, err := p.Viewer.Lock(ctx, p.prefix+name)
+	state, err := p.viewer.Lock(ctx, p.prefix+name)
 	state.Name = name
 	return state, renamed(err, p.prefix+name, name)
 }
 
 func (p *prefixedView) Watch(ctx context.Context, prefix string, changed func(string)) error {
-	return p.Viewer.Watch(ctx, p.prefix+prefix, func(name string) { changed(strings.TrimPrefix(name, p.prefix)) })
+	return p.viewer.Watch(ctx, p.prefix+prefix, func(name string) { changed(strings.TrimPrefix(name, p.prefix)) })
 }
 
 func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
 	name := b.Name
 	b.Name = p.prefix + name
-	record, ok, err := p.Viewer.Break(ctx, b)
+	record, ok, err := p.viewer.Break(ctx, b)
 	record.Name = name
 	return record, ok, renamed(err, b.Name, name)
 }
@@ -76,14 +90,14 @@ func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.Broken
 // so may show less than there is.
 func (p *prefixedView) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
 	if name == driver.BaseName { // all prefixes share it
-		return p.Viewer.Breaks(ctx, name, limit)
+		return p.viewer.Breaks(ctx, name, limit)
 	}
 	if name != "" {
-		records, err := p.Viewer.Breaks(ctx, p.prefix+name, limit)
+		records, err := p.viewer.Breaks(ctx, p.prefix+name, limit)
 		return p.own(records, limit), renamed(err, p.prefix+name, name)
 	}
 	const most = 10000
-	records, err := p.Viewer.Breaks(ctx, "", max(limit, most))
+	records, err := p.viewer.Breaks(ctx, "", max(limit, most))
 	return p.own(records, limit), err
 }
 

@@ -1,4 +1,4 @@
-package backend
+package backend_test
 
 import (
 	"errors"
@@ -7,16 +7,15 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/memory"
 )
 
 // Names below a prefix are those that the user knows, wherever they come back;
 // those beside it are neither shown nor touched.
 func TestPrefix(t *testing.T) {
-	all := memory.NewSpace().Open(nil)
-	defer all.Close(t.Context())
-	team := below("team/", all)
-	acquire := func(l Locker, name, owner string) error {
+	all, team := locksAt(t, "memory://prefix"), locksAt(t, "memory://prefix?prefix=team/")
+	acquire := func(l backend.Locks, name, owner string) error {
 		_, err := l.Acquire(t.Context(), driver.Request{Name: name, Owner: owner, NoWait: true})
 		return err
 	}
@@ -44,15 +43,23 @@ func TestPrefix(t *testing.T) {
 			t.Errorf("of %q: %+v, %v", name, records, err)
 		}
 	}
-	if below("", all) != Locker(all) {
-		t.Error("without a prefix there is nothing to change")
-	}
 }
 
-func forcedRelease(t *testing.T, l Locker, name, owner string) {
+func forcedRelease(t *testing.T, l backend.Locks, name, owner string) {
 	t.Helper()
 	record, ok, err := l.Break(t.Context(), driver.Break{Name: name, Owner: owner, Reason: "gone", By: "alice"})
 	if err != nil || !ok || record.Name != name || record.At.After(time.Now().Add(time.Hour)) {
 		t.Fatalf("%+v, %v, %v", record, ok, err)
 	}
+}
+
+// locksAt opens the locks of a URL for one test.
+func locksAt(t *testing.T, url string) backend.Locks {
+	t.Helper()
+	b := open(t, url)
+	l, err := b.Fenced(t.Context(), backend.LockOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

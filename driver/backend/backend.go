@@ -1,0 +1,282 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// LockOptions of the locks on a backend; the zero value works.
+type LockOptions struct {
+	// TTL is how long a claim lives without renewal; 0 means the setting ttl of the URL or,
+	// without one, the driver's default of 30 s.
+	TTL time.Duration
+	// Prefix is put before every key, or before every name where the driver has no keys of
+	// its own; empty means the setting prefix of the URL.
+	Prefix string
+	// Seed says where tokens start; Redis takes none.
+	Seed driver.Seed
+}
+
+// A Connection is what a driver makes of a URL. More than locks is found by assertion:
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Database], [Preparer].
+type Connection interface {
+	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
+	// bounds the opening only. The [Backend] closes what is opened before the Connection.
+	Fenced(ctx context.Context, o LockOptions) (Locks, error)
+	// Close disconnects.
+	Close() error
+}
+
+// Locks are those of a backend: with tokens, and they can be shown, watched and broken.
+type Locks interface {
+	driver.Fenced
+	driver.Inspector
+	driver.Watcher
+	driver.Breaker
+}
+
+// A Viewer shows locks that have no tokens, and so cannot be opened by Fenced.
+type Viewer interface {
+	// View opens the view. ok is false if Fenced has the locks.
+	View(ctx context.Context, o LockOptions) (v View, ok bool, err error)
+}
+
+// View shows locks, reports when they change, and takes them away.
+type View interface {
+	driver.Inspector
+	driver.Watcher
+	driver.Breaker
+	// Close ends the view, and waits until that is done or ctx ends.
+	Close(ctx context.Context) error
+}
+
+// A ValueKeeper keeps small values under tokens.
+type ValueKeeper interface {
+	// Values opens those whose names are below a prefix. ctx bounds the opening only.
+	Values(ctx context.Context, prefix string) (driver.Values, error)
+}
+
+// A JournalKeeper keeps the journal of transactions, without a table.
+type JournalKeeper interface {
+	// Journal opens the one of a name; empty is the default. ctx bounds the opening only.
+	Journal(ctx context.Context, name string) (driver.Journal, error)
+}
+
+// A Fencer has guards without a table.
+type Fencer interface {
+	// Fence is the one whose keys are below a prefix. It does not block.
+	Fence(prefix string) driver.Fence
+}
+
+// A Database keeps tables: of guards, journals and outboxes.
+type Database interface {
+	// SQL begins transactions on the connection's own pool. It does not block.
+	SQL() driver.BeginnerAt[driver.SQL]
+}
+
+// A Preparer takes part in two-phase commit.
+type Preparer interface {
+	// Participant opens the one of a namespace. ctx bounds the opening only.
+	Participant(ctx context.Context, namespace string) (driver.Participant, error)
+}
+
+// A Backend is an open connection to one system. It is safe for concurrent use.
+type Backend struct {
+	url  *URL
+	conn Connection
+
+	mu     sync.Mutex
+	opened []func(context.Context) error
+}
+
+// Open connects to the backend that a URL names. Some backends are asked for the first time
+// when something is opened on them. The context bounds the opening only. The error is a
+// [*URLError] if the URL is wrong.
+func Open(ctx context.Context, url string) (*Backend, error) {
+	u, err := Parse(url)
+	if err != nil {
+		return nil, err
+	}
+	return u.Open(ctx)
+}
+
+// Open connects; see the function [Open].
+func (u *URL) Open(ctx context.Context) (*Backend, error) {
+	conn, err := u.scheme.Connect(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	return &Backend{url: u, conn: conn}, nil
+}
+
+// URL is that of the backend.
+func (b *Backend) URL() *URL { return b.url }
+
+// Connection is what the driver made: for what only one driver has.
+func (b *Backend) Connection() Connection { return b.conn }
+
+// Close closes what was opened on the backend, then disconnects. Claims that are still held
+// are left to expire. It blocks until that is done or ctx ends. A nil Backend is closed.
+func (b *Backend) Close(ctx context.Context) error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	opened := b.opened
+	b.opened = nil
+	b.mu.Unlock()
+	var errs []error
+	for i := len(opened) - 1; i >= 0; i-- {
+		errs = append(errs, opened[i](ctx))
+	}
+	return errors.Join(append(errs, b.conn.Close())...)
+}
+
+func (b *Backend) closing(close func(context.Context) error) {
+	b.mu.Lock()
+	b.opened = append(b.opened, close)
+	b.mu.Unlock()
+}
+
+// resolve fills in what the URL says.
+func (b *Backend) resolve(o LockOptions) (LockOptions, error) {
+	if err := b.url.CheckTTL(o.TTL); err != nil {
+		return o, err
+	}
+	if o.TTL == 0 {
+		o.TTL, _ = b.url.ttl() // Parse has checked it
+	}
+	o.Prefix = cmp.Or(o.Prefix, b.url.Setting("prefix"))
+	return o, nil
+}
+
+// Fenced opens the locks with tokens. The backend closes them.
+func (b *Backend) Fenced(ctx context.Context, o LockOptions) (Locks, error) {
+	o, err := b.resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	prefix := b.beside(&o.Prefix)
+	d, err := b.conn.Fenced(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b.closing(d.Close)
+	return below(prefix, d), nil
+}
+
+// beside is the prefix that the driver does not know, and takes it away.
+func (b *Backend) beside(prefix *string) string {
+	if b.url.scheme.Prefixes {
+		return ""
+	}
+	taken := *prefix
+	*prefix = ""
+	return taken
+}
+
+// View opens a view of the locks, of which nothing is acquired. The backend closes it.
+func (b *Backend) View(ctx context.Context, o LockOptions) (View, error) {
+	o, err := b.resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	if c, ok := b.conn.(Viewer); ok {
+		if v, ok, err := c.View(ctx, o); ok || err != nil {
+			if err == nil {
+				b.closing(v.Close)
+			}
+			return v, err
+		}
+	}
+	return b.Fenced(ctx, o)
+}
+
+// Values opens the small values under a prefix; empty means the setting prefix of the URL.
+// A backend without values is refused as Definite.
+func (b *Backend) Values(ctx context.Context, prefix string) (driver.Values, error) {
+	c, ok := b.conn.(ValueKeeper)
+	if !ok {
+		return nil, b.lacks("keeps no values")
+	}
+	prefix = cmp.Or(prefix, b.url.Setting("prefix"))
+	rest := b.beside(&prefix)
+	v, err := c.Values(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	return belowValues(rest, v), nil
+}
+
+// KeepsValues reports whether [Backend.Values] is possible.
+func (b *Backend) KeepsValues() bool {
+	_, ok := b.conn.(ValueKeeper)
+	return ok
+}
+
+// Journal opens the journal of a name in a backend that needs no tables for it; ok is false
+// if it has none. A database keeps it in tables: see [Backend.SQL].
+func (b *Backend) Journal(ctx context.Context, name string) (j driver.Journal, ok bool, err error) {
+	c, ok := b.conn.(JournalKeeper)
+	if !ok {
+		return nil, false, nil
+	}
+	j, err = c.Journal(ctx, name)
+	return j, true, err
+}
+
+// Fence is the guard of a key-value store; ok is false if the backend is none.
+func (b *Backend) Fence(prefix string) (f driver.Fence, ok bool) {
+	c, ok := b.conn.(Fencer)
+	if !ok {
+		return nil, false
+	}
+	return c.Fence(prefix), true
+}
+
+// SQL runs transactions in a database; ok is false if the backend is none.
+func (b *Backend) SQL() (db driver.BeginnerAt[driver.SQL], ok bool) {
+	c, ok := b.conn.(Database)
+	if !ok {
+		return nil, false
+	}
+	return c.SQL(), true
+}
+
+// Participant opens the backend's part in two-phase commits. A backend that prepares nothing
+// is refused as Definite.
+func (b *Backend) Participant(ctx context.Context, namespace string) (driver.Participant, error) {
+	c, ok := b.conn.(Preparer)
+	if !ok {
+		return nil, b.lacks("prepares no transactions")
+	}
+	return c.Participant(ctx, namespace)
+}
+
+func (b *Backend) lacks(what string) error {
+	return &interlock.Error{Op: "open", Driver: b.url.Kind(), Kind: interlock.Definite, Err: fmt.Errorf("%s %s", b.url, what)}
+}
+
+// Build opens the locks of the backend that a URL names, and calls construct with them. If
+// that fails it closes the backend, else the caller closes it, after what was constructed.
+func Build[T any](ctx context.Context, url string, construct func(*Backend, driver.Fenced) (T, error)) (made T, b *Backend, err error) {
+	if b, err = Open(ctx, url); err != nil {
+		return made, nil, err
+	}
+	d, err := b.Fenced(ctx, LockOptions{})
+	if err == nil {
+		made, err = construct(b, d)
+	}
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // nothing is held; the first error says more
+		return made, nil, err
+	}
+	return made, b, nil
+}

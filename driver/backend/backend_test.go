@@ -1,0 +1,143 @@
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/mysql"
+	_ "github.com/interlock-dev/interlock/driver/postgres"
+	_ "github.com/interlock-dev/interlock/driver/redis"
+	_ "github.com/interlock-dev/interlock/driver/zookeeper"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open connects for one test.
+func open(t *testing.T, url string) *backend.Backend {
+	t.Helper()
+	b, err := backend.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// TestOpen: what a URL opens is what the driver's own constructors open, on each system.
+func TestOpen(t *testing.T) {
+	for name, url := range map[string]func() string{
+		"memory":    func() string { return "memory://open" },
+		"redis":     func() string { return testbed.Redis(t).URL() },
+		"postgres":  func() string { return testbed.Postgres(t).URL() },
+		"table":     func() string { return testbed.Postgres(t).URL() + "&mode=table&namespace=other" },
+		"mysql":     func() string { return "mysql://root@" + testbed.MariaDB(t).Addr() + "/test" },
+		"zookeeper": func() string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/a" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := url()
+			at += map[bool]string{true: "&", false: "?"}[strings.Contains(at, "?")] + "ttl=7s&prefix=app/"
+			b := open(t, at)
+			l, err := b.Fenced(t.Context(), backend.LockOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ttl := l.Guarantees().TTL; ttl != 7*time.Second {
+				t.Errorf("claims live for %v; want the ttl of the URL", ttl)
+			}
+			g, err := l.Acquire(t.Context(), driver.Request{Name: "job", Owner: "a", NoWait: true})
+			if err != nil || g.Token == 0 {
+				t.Fatalf("acquire: %+v, %v", g, err)
+			}
+			v, err := b.View(t.Context(), backend.LockOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state, err := v.Lock(t.Context(), "job"); err != nil || state.Holder == nil || state.Holder.Owner != "a" {
+				t.Errorf("the view shows %+v, %v", state, err)
+			}
+			if err := l.Release(t.Context(), "job", "a"); err != nil {
+				t.Error(err)
+			}
+			abilities(t, b, g.Token)
+		})
+	}
+}
+
+// abilities tries what the backend has beside locks.
+func abilities(t *testing.T, b *backend.Backend, token interlock.Token) {
+	t.Helper()
+	if b.KeepsValues() {
+		values, err := b.Values(t.Context(), "")
+		if err == nil {
+			err = values.Put(t.Context(), "v", driver.Value{Token: token, Data: []byte("x")})
+		}
+		if err != nil {
+			t.Errorf("values: %v", err)
+		}
+	} else if _, err := b.Values(t.Context(), ""); interlock.Kind(err) != interlock.Definite {
+		t.Errorf("values of a backend without: %v", err)
+	}
+	if f, ok := b.Fence("app/"); ok {
+		if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: token}); err != nil {
+			t.Errorf("fence: %v", err)
+		}
+	}
+	if db, ok := b.SQL(); ok {
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var one int
+		err = tx.Native().Query(t.Context(), "select 1", nil, func(scan func(...any) error) error { return scan(&one) })
+		if err != nil || one != 1 {
+			t.Errorf("sql: %d, %v", one, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNothingIsPrinted: a URL and its errors show no password and no option of the client.
+func TestNothingIsPrinted(t *testing.T) {
+	u, err := backend.Parse("redis://u:s3cret@127.0.0.1:1/0?client_name=s3cret&ttl=5s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprintf("%v %+v %#v %s", u, u, u, u); strings.Contains(text, "s3cret") || !strings.Contains(text, "ttl=5s") {
+		t.Errorf("it prints as %s", text)
+	}
+	for _, url := range []string{"redis://u:s3cret@127.0.0.1:1", "redis://u:s3cret/x@h", "postgres://u:s3cret@h/d?s3cret=1%zz", "kafka://u:s3cret@h"} {
+		if _, err := backend.Open(t.Context(), url); err == nil || strings.Contains(err.Error(), "s3cret@") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// TestUnknown: a scheme without a driver names the import, and an unknown one those there are.
+func TestUnknown(t *testing.T) {
+	for url, want := range map[string]string{
+		"etcd://h":    `import _ "github.com/interlock-dev/interlock/driver/etcd"`,
+		"consul://h":  `no backend is called "consul"; known are memory://name, mysql://`,
+		"localhost:1": "not a URL",
+	} {
+		var wrong *backend.URLError
+		if _, err := backend.Parse(url); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", url, err, want)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+func init() {
+	backend.Register(backend.Scheme{
+		Kind: "etcd", Form: "etcd://host:port[,host:port…]", Port: "2379", Several: true,
+		Options: backend.TLSOptions, Prefixes: true,
+		MinTTL: time.Second, MaxTTL: maxTTL, WholeSeconds: true,
+		Check: func(u *backend.URL) error {
+			if u.Path() != "" {
+				return &backend.URLError{Reason: "an etcd URL has no path after the addresses; use ?prefix= or --prefix for a part of the key space"}
+			}
+			return backend.CheckTLS(u)
+		},
+		Connect: connect,
+	})
+}
+
+// connect finds out first whether any server listens.
+func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
+	secure, err := u.TLS()
+	if err != nil {
+		return nil, err
+	}
+	if err := backend.Probe(ctx, u.Hosts(), secure); err != nil {
+		return nil, err
+	}
+	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx),
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 5 * time.Second}
+	if deadline, ok := ctx.Deadline(); ok {
+		cfg.DialTimeout = time.Until(deadline)
+	}
+	if user := u.User(); user != nil {
+		cfg.Username = user.Username()
+		cfg.Password, _ = user.Password()
+	}
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return connection{client}, nil
+}
+
+// connection is what a URL opens.
+type connection struct{ client *clientv3.Client }
+
+// Fenced opens a [Driver].
+func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
+	d, err := Open(ctx, c.client, &Options{Prefix: o.Prefix, TTL: o.TTL, Seed: o.Seed})
+	if err != nil {
+		return nil, err
+	}
+	if granted := d.Guarantees().TTL; o.TTL > 0 && granted > o.TTL {
+		_ = d.Close(ctx) // nothing is held
+		return nil, &backend.TTLError{Reason: fmt.Sprintf("this etcd grants no shorter lease than %v", granted)}
+	}
+	return d, nil
+}
+
+// Values are those of [NewValues].
+func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
+	return NewValues(c.client, prefix), nil
+}
+
+// Journal is that of [NewJournal].
+func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {
+	return NewJournal(c.client, name), nil
+}
+
+// Fence is that of [NewFence].
+func (c connection) Fence(prefix string) driver.Fence { return NewFence(c.client, prefix) }
+
+// Participant is that of [NewShard].
+func (c connection) Participant(_ context.Context, namespace string) (driver.Participant, error) {
+	return NewShard(c.client, namespace), nil
+}
+
+// Close ends the connections.
+func (c connection) Close() error { return c.client.Close() }

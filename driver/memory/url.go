@@ -1,0 +1,92 @@
+package memory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+func init() {
+	backend.Register(backend.Scheme{
+		Kind: "memory", Form: "memory://name",
+		MinTTL: time.Millisecond, MaxTTL: 24 * time.Hour,
+		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
+			return connect(u.Namespace()), nil
+		},
+	})
+}
+
+// spaces are those of URLs. A space lasts for as long as a connection to it is open.
+var (
+	spacesMu sync.Mutex
+	spaces   = map[string]*shared{}
+)
+
+// shared is what the connections of one name share.
+type shared struct {
+	space    *Space
+	users    int
+	journals map[string]*Journal
+}
+
+// connection is what memory://name opens: every connection of a process to one name shares
+// its locks, values, marks and journals.
+type connection struct {
+	name  string
+	to    *shared
+	close func()
+}
+
+func connect(name string) connection {
+	spacesMu.Lock()
+	defer spacesMu.Unlock()
+	s := spaces[name]
+	if s == nil {
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}}
+		spaces[name] = s
+	}
+	s.users++
+	return connection{name, s, sync.OnceFunc(func() { disconnect(name, s) })}
+}
+
+func disconnect(name string, s *shared) {
+	spacesMu.Lock()
+	defer spacesMu.Unlock()
+	if s.users--; s.users == 0 {
+		delete(spaces, name)
+	}
+}
+
+// Fenced opens a [Driver].
+func (c connection) Fenced(_ context.Context, o backend.LockOptions) (backend.Locks, error) {
+	return c.to.space.Open(&Options{TTL: o.TTL}), nil
+}
+
+// Values are those of the space.
+func (c connection) Values(context.Context, string) (driver.Values, error) {
+	return c.to.space.Values(), nil
+}
+
+// Fence is that of the space.
+func (c connection) Fence(string) driver.Fence { return c.to.space.Fence() }
+
+// Journal is the one of its name.
+func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {
+	spacesMu.Lock()
+	defer spacesMu.Unlock()
+	j := c.to.journals[name]
+	if j == nil {
+		j = NewJournal()
+		c.to.journals[name] = j
+	}
+	return j, nil
+}
+
+// Close forgets the space, unless another connection shares it.
+func (c connection) Close() error {
+	c.close()
+	return nil
+}

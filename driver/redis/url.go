@@ -1,0 +1,96 @@
+package redis
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+func init() {
+	backend.Register(backend.Scheme{
+		Kind: "redis", Also: []string{"rediss"}, Form: "redis://host:port[/number]", Port: "6379",
+		Options: []string{"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
+			"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
+		Settings: map[string][]string{"mode": {"fenced", "plain"}},
+		Prefixes: true,
+		Hint:     "; the number of a database is the path: redis://host:6379/1",
+		MinTTL:   MinTTL, MaxTTL: MaxTTL,
+		Check: checkURL,
+		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
+			client, err := Dial(u.Client())
+			if err != nil {
+				return nil, err
+			}
+			return connection{client, u.Setting("mode") == "plain"}, nil
+		},
+	})
+}
+
+func checkURL(u *backend.URL) error {
+	if n := strings.TrimPrefix(u.Path(), "/"); u.Path() != "" {
+		if _, err := strconv.ParseUint(n, 10, 31); err != nil { // how many there are is up to the server
+			return &backend.URLError{Reason: "a redis URL ends with the number of a database, 0 or more, as in redis://host:6379/1, or with nothing"}
+		}
+	}
+	if _, err := rueidis.ParseURL(u.Client()); err != nil { // it knows what the options may be
+		return &backend.URLError{Reason: "the redis URL has an " + strings.TrimPrefix(err.Error(), "redis: ")}
+	}
+	return nil
+}
+
+// connection is what a URL opens.
+type connection struct {
+	client rueidis.Client
+	plain  bool
+}
+
+// Fenced opens a [Driver].
+func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
+	switch {
+	case c.plain:
+		return nil, &backend.URLError{Reason: "locks of ?mode=plain have no token, so that no guard can refuse what a late holder writes: " +
+			"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
+	case o.Seed != (driver.Seed{}):
+		return nil, &backend.URLError{Reason: "the tokens of Redis start at the clock of its server, and cannot be moved or repaired"}
+	}
+	return locks(Open(ctx, c.client, &Options{Prefix: o.Prefix, TTL: o.TTL}))
+}
+
+// locks keeps a nil *Driver from becoming an interface that is not nil.
+func locks(d *Driver, err error) (backend.Locks, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// View opens a [Plain] for ?mode=plain.
+func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.View, bool, error) {
+	if !c.plain {
+		return nil, false, nil
+	}
+	p, err := OpenPlain(ctx, c.client, &Options{Prefix: o.Prefix})
+	if err != nil {
+		return nil, true, err
+	}
+	return p, true, nil
+}
+
+// Values are those of [NewValues].
+func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
+	return NewValues(c.client, prefix), nil
+}
+
+// Fence is that of [NewFence], whose keys have no prefix.
+func (c connection) Fence(string) driver.Fence { return NewFence(c.client) }
+
+// Close ends the connections.
+func (c connection) Close() error {
+	c.client.Close()
+	return nil
+}

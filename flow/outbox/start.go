@@ -1,0 +1,92 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+// Running is a relay that runs in this process, or stands by, until Close.
+type Running struct {
+	relay   *Relay
+	locks   *lock.Fenced
+	backend *backend.Backend
+	stop    context.CancelCauseFunc
+	ended   chan struct{}
+	err     error // why it ended, once it has
+}
+
+// Start runs a relay of the database that a URL names, as postgres://127.0.0.1/shop: in one
+// of the processes that call it, while the others stand by under a lock in the same database.
+// It creates the table unless it exists. A relay that fails, or loses its lock, starts again
+// with backoff, as lock.Fenced.Keep does. The driver of the URL's scheme has to be part of
+// the program (see lock.Open). Start blocks until the database has answered; ctx bounds that
+// only. [Running.Close] ends it.
+func Start(ctx context.Context, url string, table Table, sink driver.Sink, o *Options) (*Running, error) {
+	b, err := backend.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	r, err := startOn(ctx, b, table, sink, o)
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		return nil, err
+	}
+	return r, nil
+}
+
+func startOn(ctx context.Context, b *backend.Backend, table Table, sink driver.Sink, o *Options) (*Running, error) {
+	db, ok := b.SQL()
+	if !ok {
+		return nil, &interlock.Error{Op: "start relay", Driver: b.URL().Kind(), Kind: interlock.Definite,
+			Err: &backend.URLError{Reason: b.URL().Kind() + " keeps no outbox; use a postgres:// or mysql:// URL"}}
+	}
+	relay, err := NewRelay(db, table, sink, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := driver.Create(ctx, db, table); err != nil {
+		return nil, err
+	}
+	d, err := b.Fenced(ctx, backend.LockOptions{})
+	if err != nil {
+		return nil, err
+	}
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &Running{relay: relay, locks: locks, backend: b, ended: make(chan struct{})}
+	ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	go func() { // until Close
+		defer close(r.ended)
+		r.err = locks.Keep(ctx, "interlock.outbox/"+table.name(), relay.RunAll)
+	}()
+	return r, nil
+}
+
+// Relay is the one that runs: for [Relay.Wake].
+func (r *Running) Relay() *Relay { return r.relay }
+
+// Ended is closed when the relay runs no more: after Close, or after an error that starting
+// again cannot help. Close returns that error.
+func (r *Running) Ended() <-chan struct{} { return r.ended }
+
+// Close stops the relay, lets the sink finish what is under way within Options.Drain, gives
+// the lock to another process, and disconnects. It blocks until then or until ctx ends.
+func (r *Running) Close(ctx context.Context) error {
+	r.stop(interlock.ErrClosed)
+	var err error
+	select {
+	case <-r.ended:
+		if err = r.err; err == interlock.ErrClosed {
+			err = nil
+		}
+	case <-ctx.Done():
+	}
+	return errors.Join(err, r.locks.Close(ctx), r.backend.Close(ctx))
+}

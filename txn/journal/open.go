@@ -1,0 +1,63 @@
+package journal
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// ErrNoTables is in the error of [FindStore] if a database has no tables of the name.
+var ErrNoTables = errors.New("there is no such journal")
+
+// OpenStore opens the store of a journal on a backend, for [New]: keys below the prefix name
+// in etcd, the journal of that name in memory, and in a database tables whose names begin
+// with name ([NewTable]). It creates the tables unless they exist; a user without the right
+// to create tables can use those that an administrator has created. Empty is the default of
+// each. A backend without journals is refused as Definite. The backend closes what it opens.
+func OpenStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
+	return store(ctx, b, name, func(ctx context.Context, db driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
+		err := driver.Create(ctx, db, t)
+		if err != nil && t.exists(ctx) == nil {
+			return nil // an administrator has created them, for a user who may not
+		}
+		return err
+	})
+}
+
+// FindStore is [OpenStore] for a journal that exists already: it creates nothing, and its
+// error wraps [ErrNoTables] where a database has no such tables.
+func FindStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
+	return store(ctx, b, name, func(ctx context.Context, _ driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
+		return t.exists(ctx)
+	})
+}
+
+func store(ctx context.Context, b *backend.Backend, name string,
+	prepare func(context.Context, driver.BeginnerAt[driver.SQL], *Table[driver.SQL]) error) (driver.Journal, error) {
+	if j, ok, err := b.Journal(ctx, name); ok || err != nil {
+		return j, err
+	}
+	db, ok := b.SQL()
+	if !ok {
+		return nil, &interlock.Error{Op: "open journal", Driver: b.URL().Kind(), Kind: interlock.Definite,
+			Err: &backend.URLError{Reason: b.URL().Kind() + " keeps no journal; use an etcd://, postgres:// or mysql:// URL"}}
+	}
+	t := NewTable(db, name)
+	if err := prepare(ctx, db, t); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// exists reads something, and tells whether the tables are missing.
+func (t *Table[T]) exists(ctx context.Context) error {
+	_, err := t.Heads(ctx, "", 1)
+	if failure.MissingTable(err) {
+		return &interlock.Error{Op: "open journal", Kind: interlock.Definite, Err: ErrNoTables}
+	}
+	return err
+}

@@ -1,0 +1,225 @@
+// Package txn runs what sagas, TCC and two-phase commit need in a process: a journal, a
+// coordinator on it, this process's share of the journal's shards, retention and
+// reconciliation. It gives no isolation between transactions, and keeps no transaction from
+// being repeated: participants need a barrier (package txn/barrier).
+//
+//	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+//	...
+//	defer rt.Close(ctx)
+//	engine, err := saga.New(rt.Coordinator(), nil, book) // and tcc.New, twopc.New
+//	...
+//	err = rt.Start(ctx)
+//	...
+//	outcome, err := book.Do(ctx, engine, "booking/42", order)
+package txn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// DefaultGroup is the name under which processes share the shards of a journal.
+const DefaultGroup = "interlock.coordinators"
+
+// closeTimeout bounds how long Close waits for work that is under way.
+const closeTimeout = 10 * time.Second
+
+// Options of a runtime; nil and the zero value work.
+type Options struct {
+	// Journal is the name of the journal; empty means the store's default. [New] does not use
+	// it.
+	Journal string
+	// Shards is the number of shards of the journal; 0 means the journal's own, or 64 if it
+	// is new.
+	Shards int
+	// Group names the processes that share the shards; empty means [DefaultGroup]. They have
+	// the same journal.
+	Group string
+	// Locks are the options of the locks. [New] does not use them.
+	Locks backend.LockOptions
+	// Coordinator has the bounds, the retention and the hooks of the coordinator.
+	Coordinator *coordinator.Options
+	// Failed is called when the process cannot serve its shards for now. It tries again; nil
+	// logs a warning.
+	Failed func(error)
+}
+
+// A Runtime is a coordinator and this process's share of the journal's shards. It is safe
+// for concurrent use.
+type Runtime struct {
+	options     Options
+	coordinator *coordinator.Coordinator
+	journal     *journal.Journal
+	locks       driver.Fenced
+	values      driver.Values    // nil: one process has all shards, and the others stand by
+	backend     *backend.Backend // nil if the store and the locks are the caller's
+
+	mu    sync.Mutex
+	leave func(context.Context) error // nil until Start, and after Close
+}
+
+// Open connects to the backend that a URL names, which keeps the journal and the locks, and
+// creates the journal's tables unless they exist. The driver of the URL's scheme has to be
+// part of the program (see lock.Open). Nothing runs until [Runtime.Start]. ctx bounds the
+// opening only.
+func Open(ctx context.Context, url string, o *Options) (*Runtime, error) {
+	b, err := backend.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	r, err := On(ctx, b, o)
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		return nil, err
+	}
+	r.backend = b
+	return r, nil
+}
+
+// On is [Open] on a backend that the caller closes after the runtime.
+func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	store, err := journal.OpenStore(ctx, b, o.Journal)
+	if err != nil {
+		return nil, err
+	}
+	locks, err := b.Fenced(ctx, o.Locks)
+	if err != nil {
+		return nil, err
+	}
+	var values driver.Values
+	if b.KeepsValues() {
+		if values, err = b.Values(ctx, o.Locks.Prefix); err != nil {
+			return nil, err
+		}
+	}
+	return New(ctx, store, locks, values, o)
+}
+
+// New makes a runtime of a journal's store, locks and values that the caller opened, and
+// closes after the runtime. values are in the same service as the locks; without them (nil)
+// one process serves all shards and the others stand by.
+func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values driver.Values, o *Options) (*Runtime, error) {
+	r := &Runtime{locks: locks, values: values}
+	if o != nil {
+		r.options = *o
+	}
+	r.options.Group = cmp.Or(r.options.Group, DefaultGroup)
+	shards, err := r.options.Shards, error(nil)
+	if shards == 0 {
+		if shards, err = store.Shards(ctx, 0, 0); err != nil {
+			return nil, err
+		}
+	}
+	if r.journal, err = journal.New(store, &journal.Options{Shards: max(shards, 0)}); err != nil { // below 0 while it is changed
+		return nil, err
+	}
+	if err = r.journal.CheckShards(ctx); err == nil {
+		r.coordinator, err = coordinator.New(r.journal, r.options.Coordinator)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.journal.Close())
+	}
+	return r, nil
+}
+
+// Coordinator is what engines are made on, before [Runtime.Start].
+func (r *Runtime) Coordinator() *coordinator.Coordinator { return r.coordinator }
+
+// Start serves this process's share of the shards until [Runtime.Close]. It returns once the
+// process takes part; transactions of its shards are driven from then on, those that another
+// process left first. It fails if the processes of the group have another number of shards.
+// ctx bounds the start only.
+func (r *Runtime) Start(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leave != nil {
+		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: errors.New("it has been started")}
+	}
+	var err error
+	if r.values == nil {
+		r.leave, err = r.alone(context.WithoutCancel(ctx))
+	} else {
+		r.leave, err = r.join(ctx)
+	}
+	return err
+}
+
+// join shares the shards with the other processes.
+func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, err error) {
+	g, err := own.Join(ctx, r.locks, r.values, r.options.Group, own.Layout{Partitions: r.journal.Shards()}, &own.Options{
+		Work:  func(ctx context.Context, p own.Partition) error { return r.coordinator.Serve(ctx, p.Claim, p.Index) },
+		Hooks: r.ownHooks(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g.Leave, nil
+}
+
+func (r *Runtime) ownHooks() *observe.Own {
+	if r.options.Failed == nil {
+		return nil
+	}
+	return &observe.Own{Failed: func(e observe.OwnFailed) { r.options.Failed(e.Err) }}
+}
+
+// alone serves all shards under one lock, or stands by for it.
+func (r *Runtime) alone(ctx context.Context) (leave func(context.Context) error, err error) {
+	var hooks *observe.Lock
+	if failed := r.options.Failed; failed != nil {
+		hooks = &observe.Lock{Restarting: func(e observe.LockRestarting) { failed(e.Err) }}
+	}
+	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: hooks})
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() { // until leave
+		defer close(ended)
+		if err := locks.Keep(ctx, r.options.Group, r.coordinator.Run); err != interlock.ErrClosed && r.options.Failed != nil {
+			r.options.Failed(err)
+		}
+	}()
+	return func(ctx context.Context) error {
+		stop(interlock.ErrClosed)
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+		return locks.Close(ctx)
+	}, nil
+}
+
+// Close stops driving transactions, waits at most 10 s for calls that are under way, gives
+// the shards to other processes and, after [Open], disconnects. Calls that have not returned
+// by then are repeated by the next owner under the same key. It ignores the cancellation of
+// ctx.
+func (r *Runtime) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	r.mu.Lock()
+	leave := r.leave
+	r.leave = nil
+	r.mu.Unlock()
+	var err error
+	if leave != nil {
+		err = leave(ctx)
+	}
+	return errors.Join(err, r.journal.Close(), r.backend.Close(ctx))
+}

@@ -1,0 +1,141 @@
+package txn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/memory"
+	_ "github.com/interlock-dev/interlock/driver/mysql"
+	_ "github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// systems are the backends that keep a journal, and locks of each kind: with values and
+// without.
+func systems(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("memory", func(t *testing.T) { test(t, "memory://shop") })
+	t.Run("postgres", func(t *testing.T) { test(t, testbed.Postgres(t).URL()) })
+	t.Run("mariadb", func(t *testing.T) { test(t, "mysql://root@"+testbed.MariaDB(t).Addr()+"/test?mode=table") })
+}
+
+// shop is a process that takes orders.
+type shop struct {
+	*txn.Runtime
+	engine *saga.Engine
+	book   saga.Definition[string]
+
+	undone   atomic.Int64
+	slow     chan struct{} // receives when a step of the order "slow" has begun
+	passable chan struct{} // lets it go on
+}
+
+func open(t *testing.T, url string, o *txn.Options) *shop {
+	t.Helper()
+	s := &shop{slow: make(chan struct{}, 100), passable: make(chan struct{})}
+	var err error
+	if s.Runtime, err = txn.Open(t.Context(), url, o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	reserve := saga.Step("reserve", func(_ context.Context, item string) (string, error) { return item, nil }).
+		Undo("release", func(context.Context, string, *string) error { s.undone.Add(1); return nil })
+	pay := saga.Step("pay", func(ctx context.Context, item string) (string, error) {
+		switch item {
+		case "refused":
+			return "", saga.Fail(errors.New("no money"))
+		case "slow":
+			s.slow <- struct{}{}
+			select {
+			case <-s.passable:
+			case <-ctx.Done():
+				return "", context.Cause(ctx)
+			}
+		}
+		return "paid", nil
+	}).Pivot()
+	s.book = saga.Define("book", reserve, pay)
+	if s.engine, err = saga.New(s.Coordinator(), nil, s.book); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestProcessesShareTheWork: sagas that begin in any process end, and what one leaves behind
+// when it closes the other finishes.
+func TestProcessesShareTheWork(t *testing.T) {
+	systems(t, func(t *testing.T, url string) {
+		here, there := open(t, url, nil), open(t, url, nil)
+		var all sync.WaitGroup
+		for i := range 10 {
+			for name, s := range map[string]*shop{"here": here, "there": there} {
+				all.Go(func() {
+					if o, err := s.book.Do(t.Context(), s.engine, fmt.Sprint(name, i), "book"); err != nil || o.State != saga.Succeeded {
+						t.Errorf("%s %d: %v, %v", name, i, o.State, err)
+					}
+				})
+			}
+		}
+		all.Wait()
+		if _, err := here.book.Do(t.Context(), here.engine, "refused", "refused"); !errors.Is(err, saga.ErrCompensated) {
+			t.Errorf("a refused order: %v", err)
+		}
+		if n := here.undone.Load() + there.undone.Load(); n != 1 {
+			t.Errorf("%d undos; want 1", n)
+		}
+		// Whoever drives it is closed in the middle of its step.
+		if err := here.book.Start(t.Context(), here.engine, "left", "slow"); err != nil {
+			t.Fatal(err)
+		}
+		driver, other := here, there
+		select {
+		case <-here.slow:
+		case <-there.slow:
+			driver, other = there, here
+		}
+		close(other.passable)
+		if err := driver.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if o, err := other.engine.Wait(t.Context(), "left"); err != nil || o.State != saga.Succeeded {
+			t.Errorf("what a closed process left: %v, %v", o.State, err)
+		}
+	})
+}
+
+// TestMisuse: what cannot work is refused when the process starts.
+func TestMisuse(t *testing.T) {
+	first := open(t, "memory://misuse", &txn.Options{Shards: 8})
+	if err := first.Start(t.Context()); err == nil {
+		t.Error("it was started twice")
+	}
+	if _, err := txn.Open(t.Context(), "memory://misuse", &txn.Options{Shards: 16}); !errors.As(err, new(*journal.ShardsError)) {
+		t.Errorf("another number of shards: %v", err)
+	}
+	if same := open(t, "memory://misuse", nil); same.Coordinator().Journal().Shards() != 8 {
+		t.Error("without Shards the journal's own number counts")
+	}
+	for _, url := range []string{"", "memory:", "kafka://x"} {
+		if _, err := txn.Open(t.Context(), url, nil); !errors.As(err, new(*backend.URLError)) {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}
