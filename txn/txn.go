@@ -75,7 +75,14 @@ type Runtime struct {
 // part of the program (see lock.Open). Nothing runs until [Runtime.Start]. ctx bounds the
 // opening only.
 func Open(ctx context.Context, url string, o *Options) (*Runtime, error) {
-	b, err := backend.Open(ctx, url)
+	u, err := backend.Parse(url)
+	if err == nil {
+		err = journal.CheckURL(u)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b, err := u.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +109,7 @@ func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 		return nil, err
 	}
 	var values driver.Values
-	if b.KeepsValues() {
+	if b.URL().Has(backend.Values) {
 		if values, err = b.Values(ctx, o.Locks.Prefix); err != nil {
 			return nil, err
 		}

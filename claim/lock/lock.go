@@ -175,7 +175,7 @@ func Open(ctx context.Context, url string, o *Options) (*Fenced, error) {
 		if o != nil {
 			options = *o
 		}
-		if options.Values == nil && b.KeepsValues() {
+		if options.Values == nil && b.URL().Has(backend.Values) {
 			values, err := b.Values(ctx, "")
 			if err != nil {
 				return nil, err

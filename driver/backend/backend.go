@@ -159,6 +159,9 @@ func (b *Backend) resolve(o LockOptions) (LockOptions, error) {
 
 // Fenced opens the locks with tokens. The backend closes them.
 func (b *Backend) Fenced(ctx context.Context, o LockOptions) (Locks, error) {
+	if err := b.url.CheckFenced(); err != nil {
+		return nil, err
+	}
 	o, err := b.resolve(o)
 	if err != nil {
 		return nil, err
@@ -213,12 +216,6 @@ func (b *Backend) Values(ctx context.Context, prefix string) (driver.Values, err
 		return nil, err
 	}
 	return belowValues(rest, v), nil
-}
-
-// KeepsValues reports whether [Backend.Values] is possible.
-func (b *Backend) KeepsValues() bool {
-	_, ok := b.conn.(ValueKeeper)
-	return ok
 }
 
 // Journal opens the journal of a name in a backend that needs no tables for it; ok is false

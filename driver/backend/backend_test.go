@@ -80,7 +80,18 @@ func TestOpen(t *testing.T) {
 // abilities tries what the backend has beside locks.
 func abilities(t *testing.T, b *backend.Backend, token interlock.Token) {
 	t.Helper()
-	if b.KeepsValues() {
+	has := map[backend.Ability]bool{}
+	_, has[backend.Values] = b.Connection().(backend.ValueKeeper)
+	_, has[backend.Journals] = b.Connection().(backend.JournalKeeper)
+	_, has[backend.Guards] = b.Connection().(backend.Fencer)
+	_, has[backend.Tables] = b.Connection().(backend.Database)
+	_, has[backend.Participants] = b.Connection().(backend.Preparer)
+	for ability, ok := range has {
+		if b.URL().Has(ability) != ok {
+			t.Errorf("ability %b is registered: %v, implemented: %v", ability, !ok, ok)
+		}
+	}
+	if b.URL().Has(backend.Values) {
 		values, err := b.Values(t.Context(), "")
 		if err == nil {
 			err = values.Put(t.Context(), "v", driver.Value{Token: token, Data: []byte("x")})

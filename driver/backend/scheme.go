@@ -10,6 +10,18 @@ import (
 	"time"
 )
 
+// Ability is a set of what a backend can do beside locks.
+type Ability uint
+
+// The abilities, each with the interface that a [Connection] which has it implements.
+const (
+	Values       Ability = 1 << iota // [ValueKeeper]
+	Journals                         // [JournalKeeper]
+	Guards                           // [Fencer]
+	Tables                           // [Database]
+	Participants                     // [Preparer]
+)
+
 // A Scheme is how the URLs of one kind of backend are read and opened.
 type Scheme struct {
 	// Kind names the backend, and is the scheme of its URLs: "redis".
@@ -33,6 +45,8 @@ type Scheme struct {
 	// Prefixes tells that Connect's locks and values know prefixes. Otherwise a [Backend] puts
 	// them before the names.
 	Prefixes bool
+	// Abilities are those of every connection of this kind.
+	Abilities Ability
 	// Hint is appended to the error about an option that is not known.
 	Hint string
 	// MinTTL and MaxTTL bound [LockOptions.TTL], and WholeSeconds tells that it has no
@@ -42,6 +56,9 @@ type Scheme struct {
 	// Check refuses a URL by rules of the kind, with a [*URLError]. It reaches nothing; nil
 	// refuses nothing.
 	Check func(*URL) error
+	// CheckFenced refuses URLs of locks without tokens, with a [*URLError]. It reaches nothing;
+	// nil refuses nothing.
+	CheckFenced func(*URL) error
 	// Connect opens a URL that Check has accepted. The context bounds the opening only.
 	Connect func(ctx context.Context, u *URL) (Connection, error)
 }

@@ -106,6 +106,18 @@ func (s *Scheme) hosts(text string) (list []string, err error) {
 	return list, nil
 }
 
+// Has reports, without connecting, whether the backend has one of the abilities.
+func (u *URL) Has(any Ability) bool { return u.scheme.Abilities&any != 0 }
+
+// CheckFenced refuses, without connecting, a URL whose locks have no tokens: they can be
+// shown, and not acquired by [Backend.Fenced]. Errors are [*URLError].
+func (u *URL) CheckFenced() error {
+	if u.scheme.CheckFenced == nil {
+		return nil
+	}
+	return u.scheme.CheckFenced(u)
+}
+
 // Kind is the [Scheme.Kind].
 func (u *URL) Kind() string { return u.scheme.Kind }
 

@@ -16,7 +16,8 @@ func init() {
 	backend.Register(backend.Scheme{
 		Kind: "etcd", Form: "etcd://host:port[,host:port…]", Port: "2379", Several: true,
 		Options: backend.TLSOptions, Prefixes: true,
-		MinTTL: time.Second, MaxTTL: maxTTL, WholeSeconds: true,
+		Abilities: backend.Values | backend.Journals | backend.Guards | backend.Participants,
+		MinTTL:    time.Second, MaxTTL: maxTTL, WholeSeconds: true,
 		Check: func(u *backend.URL) error {
 			if u.Path() != "" {
 				return &backend.URLError{Reason: "an etcd URL has no path after the addresses; use ?prefix= or --prefix for a part of the key space"}

@@ -12,7 +12,8 @@ import (
 func init() {
 	backend.Register(backend.Scheme{
 		Kind: "memory", Form: "memory://name",
-		MinTTL: time.Millisecond, MaxTTL: 24 * time.Hour,
+		Abilities: backend.Values | backend.Journals | backend.Guards,
+		MinTTL:    time.Millisecond, MaxTTL: 24 * time.Hour,
 		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
 			return connect(u.Namespace()), nil
 		},

@@ -16,8 +16,9 @@ func init() {
 		Kind: "mysql", Also: []string{"mariadb"}, Form: "mysql://host:port/database", Port: "3306",
 		Options: []string{"allowCleartextPasswords", "allowNativePasswords", "charset", "collation", "connectionAttributes",
 			"maxAllowedPacket", "readTimeout", "serverPubKey", "timeout", "tls", "writeTimeout"},
-		Settings: map[string][]string{"mode": {"session", "table"}, "namespace": nil},
-		MinTTL:   MinTTL, MaxTTL: MaxTTL,
+		Settings:  map[string][]string{"mode": {"session", "table"}, "namespace": nil},
+		Abilities: backend.Tables | backend.Participants,
+		MinTTL:    MinTTL, MaxTTL: MaxTTL,
 		Check: func(u *backend.URL) error {
 			if strings.Count(u.Path(), "/") != 1 {
 				return &backend.URLError{Reason: "a mysql URL ends with the name of a database, as in mysql://user@host:3306/database"}

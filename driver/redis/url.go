@@ -16,11 +16,19 @@ func init() {
 		Kind: "redis", Also: []string{"rediss"}, Form: "redis://host:port[/number]", Port: "6379",
 		Options: []string{"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
 			"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
-		Settings: map[string][]string{"mode": {"fenced", "plain"}},
-		Prefixes: true,
-		Hint:     "; the number of a database is the path: redis://host:6379/1",
-		MinTTL:   MinTTL, MaxTTL: MaxTTL,
+		Settings:  map[string][]string{"mode": {"fenced", "plain"}},
+		Prefixes:  true,
+		Hint:      "; the number of a database is the path: redis://host:6379/1",
+		Abilities: backend.Values | backend.Guards,
+		MinTTL:    MinTTL, MaxTTL: MaxTTL,
 		Check: checkURL,
+		CheckFenced: func(u *backend.URL) error {
+			if u.Setting("mode") == "plain" {
+				return &backend.URLError{Reason: "locks of ?mode=plain have no token, so that no guard can refuse what a late holder writes: " +
+					"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
+			}
+			return nil
+		},
 		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
 			client, err := Dial(u.Client())
 			if err != nil {
@@ -51,11 +59,7 @@ type connection struct {
 
 // Fenced opens a [Driver].
 func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
-	switch {
-	case c.plain:
-		return nil, &backend.URLError{Reason: "locks of ?mode=plain have no token, so that no guard can refuse what a late holder writes: " +
-			"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
-	case o.Seed != (driver.Seed{}):
+	if o.Seed != (driver.Seed{}) {
 		return nil, &backend.URLError{Reason: "the tokens of Redis start at the clock of its server, and cannot be moved or repaired"}
 	}
 	return locks(Open(ctx, c.client, &Options{Prefix: o.Prefix, TTL: o.TTL}))

@@ -18,7 +18,8 @@ func init() {
 	backend.Register(backend.Scheme{
 		Kind: "zookeeper", Form: "zookeeper://host:port[,host:port…]/root", Port: "2181", Several: true,
 		Options: backend.TLSOptions, Settings: map[string][]string{"names": {"escaped", "raw"}},
-		MinTTL: minTTL, MaxTTL: maxTTL,
+		Abilities: backend.Values,
+		MinTTL:    minTTL, MaxTTL: maxTTL,
 		Check: backend.CheckTLS,
 		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
 			secure, err := u.TLS()

@@ -17,7 +17,7 @@ var ErrNoTables = errors.New("there is no such journal")
 // in etcd, the journal of that name in memory, and in a database tables whose names begin
 // with name ([NewTable]). It creates the tables unless they exist; a user without the right
 // to create tables can use those that an administrator has created. Empty is the default of
-// each. A backend without journals is refused as Definite. The backend closes what it opens.
+// each. A backend without journals is refused: see [CheckURL]. The backend closes what it opens.
 func OpenStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
 	return store(ctx, b, name, func(ctx context.Context, db driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
 		err := driver.Create(ctx, db, t)
@@ -36,16 +36,24 @@ func FindStore(ctx context.Context, b *backend.Backend, name string) (driver.Jou
 	})
 }
 
+// CheckURL refuses, without connecting, a backend that can keep no journal. Errors are
+// [*backend.URLError].
+func CheckURL(u *backend.URL) error {
+	if u.Has(backend.Journals | backend.Tables) {
+		return nil
+	}
+	return &backend.URLError{Reason: u.Kind() + " keeps no journal; use an etcd://, postgres:// or mysql:// URL"}
+}
+
 func store(ctx context.Context, b *backend.Backend, name string,
 	prepare func(context.Context, driver.BeginnerAt[driver.SQL], *Table[driver.SQL]) error) (driver.Journal, error) {
+	if err := CheckURL(b.URL()); err != nil {
+		return nil, err
+	}
 	if j, ok, err := b.Journal(ctx, name); ok || err != nil {
 		return j, err
 	}
-	db, ok := b.SQL()
-	if !ok {
-		return nil, &interlock.Error{Op: "open journal", Driver: b.URL().Kind(), Kind: interlock.Definite,
-			Err: &backend.URLError{Reason: b.URL().Kind() + " keeps no journal; use an etcd://, postgres:// or mysql:// URL"}}
-	}
+	db, _ := b.SQL()
 	t := NewTable(db, name)
 	if err := prepare(ctx, db, t); err != nil {
 		return nil, err

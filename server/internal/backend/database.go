@@ -18,15 +18,14 @@ type Database struct {
 // Database connects to a database; one of another kind is refused with a [*URLError].
 // The context bounds the opening only.
 func (t Target) Database(ctx context.Context) (*Database, error) {
-	b, db, err := open(ctx, t, func(b *backend.Backend) (driver.BeginnerAt[driver.SQL], error) {
-		if db, ok := b.SQL(); ok {
-			return db, nil
-		}
+	if !t.Has(backend.Tables) {
 		return nil, &URLError{Reason: t.Kind() + " is no database; use a postgres:// or mysql:// URL"}
-	})
+	}
+	b, err := t.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
+	db, _ := b.SQL()
 	return &Database{db, closing(b)}, nil
 }
 

@@ -34,16 +34,18 @@ var (
 // Guard connects to the guard of a backend; disconnect ends that. The context
 // bounds the opening only.
 func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect func(), err error) {
-	b, g, err := open(ctx, t, func(b *backend.Backend) (Guard, error) {
-		if f, ok := b.Fence(o.Prefix); ok {
-			return f, nil
-		}
-		if db, ok := b.SQL(); ok {
-			return &table{Database{db: db}, fence.Table{Name: o.Table}}, nil
-		}
-		return nil, &URLError{Reason: t.Kind() + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
-	})
-	return g, closing(b), err
+	if !t.Has(backend.Guards | backend.Tables) {
+		return nil, nil, &URLError{Reason: t.Kind() + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}
+	}
+	b, err := t.Open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f, ok := b.Fence(o.Prefix); ok {
+		return f, closing(b), nil
+	}
+	db, _ := b.SQL()
+	return &table{Database{db: db}, fence.Table{Name: o.Table}}, closing(b), nil
 }
 
 // table is a guard table in a database.

@@ -25,6 +25,9 @@ func (t Target) JournalThere(ctx context.Context, name string) (store driver.Jou
 
 func (t Target) journal(ctx context.Context, name string,
 	find func(context.Context, *backend.Backend, string) (driver.Journal, error)) (driver.Journal, func(), error) {
+	if err := journal.CheckURL(t.URL); err != nil {
+		return nil, nil, err
+	}
 	b, store, err := open(ctx, t, func(b *backend.Backend) (driver.Journal, error) { return find(ctx, b, name) })
 	return store, closing(b), err
 }

@@ -9,6 +9,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
@@ -50,6 +51,9 @@ func (l *Locks) Close(ctx context.Context) error { return l.backend.Close(ctx) }
 
 // Locks connects to a lock service. The context bounds the opening only.
 func (t Target) Locks(ctx context.Context, o Options) (*Locks, error) {
+	if err := errors.Join(t.CheckFenced(), t.CheckTTL(o.TTL)); err != nil {
+		return nil, err
+	}
 	b, l, err := open(ctx, t, func(b *backend.Backend) (backend.Locks, error) { return b.Fenced(ctx, o) })
 	if err != nil {
 		return nil, err
@@ -80,12 +84,10 @@ func (t Target) View(ctx context.Context, o Options) (*View, error) {
 // before their names; disconnect ends that. Where there are none, v is nil. The context
 // bounds the opening only.
 func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, disconnect func(), err error) {
-	b, v, err := open(ctx, t, func(b *backend.Backend) (driver.Values, error) {
-		if !b.KeepsValues() {
-			return nil, nil
-		}
-		return b.Values(ctx, prefix)
-	})
+	if !t.Has(backend.Values) {
+		return nil, func() {}, nil
+	}
+	b, v, err := open(ctx, t, func(b *backend.Backend) (driver.Values, error) { return b.Values(ctx, prefix) })
 	return v, closing(b), err
 }
 
@@ -94,12 +96,10 @@ func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, dis
 // [*URLError]. namespace is that of the coordinators' journal; of etcd it is the
 // shard's prefix. The context bounds the opening only.
 func (t Target) Participant(ctx context.Context, name, namespace string) (_ twopc.Registered, disconnect func(), err error) {
-	b, p, err := open(ctx, t, func(b *backend.Backend) (driver.Participant, error) {
-		if _, ok := b.Connection().(backend.Preparer); !ok {
-			return nil, &URLError{Reason: t.Kind() + " prepares no transactions; use a postgres://, mysql:// or etcd:// URL, or http:// of a participant"}
-		}
-		return b.Participant(ctx, namespace)
-	})
+	if !t.Has(backend.Participants) {
+		return nil, nil, &URLError{Reason: t.Kind() + " prepares no transactions; use a postgres://, mysql:// or etcd:// URL, or http:// of a participant"}
+	}
+	b, p, err := open(ctx, t, func(b *backend.Backend) (driver.Participant, error) { return b.Participant(ctx, namespace) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -128,4 +128,4 @@ func closing(b *backend.Backend) func() {
 }
 
 // KeepsValues reports, without connecting, whether there are [Target.Values].
-func (t Target) KeepsValues() bool { return t.Kind() != "mysql" && t.Kind() != "kube" }
+func (t Target) KeepsValues() bool { return t.Has(backend.Values) }

@@ -19,6 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/web"
 )
 
@@ -84,6 +85,9 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 			return nil, failure("calls of branches: %w", err)
 		}
 		s.closing(c.Web.Client.CloseIdleConnections)
+	}
+	if err := errors.Join(journal.CheckURL(c.Backend.URL), c.Backend.CheckTTL(c.TTL)); err != nil {
+		return nil, err
 	}
 	b, err := c.Backend.Open(ctx)
 	if err != nil {

@@ -313,7 +313,7 @@ func TestSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.coordinator.Retain(t.Context()); err != nil || got.Before.Before(began.Add(-25*time.Hour)) || len(got.Except) != 0 {
+	if err := s.runtime.Coordinator().Retain(t.Context()); err != nil || got.Before.Before(began.Add(-25*time.Hour)) || len(got.Except) != 0 {
 		t.Errorf("%v; %+v arrived", err, got)
 	}
 }
