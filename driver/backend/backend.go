@@ -192,12 +192,16 @@ func (b *Backend) View(ctx context.Context, o LockOptions) (View, error) {
 		return nil, err
 	}
 	if c, ok := b.conn.(Viewer); ok {
-		if v, ok, err := c.View(ctx, o); ok || err != nil {
-			if err == nil {
-				b.closing(v.Close)
-			}
-			return v, err
+		prefix := b.beside(&o.Prefix)
+		v, ok, err := c.View(ctx, o)
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
+			b.closing(v.Close)
+			return belowView(prefix, v), nil
 		}
+		o.Prefix += prefix // one of them is empty
 	}
 	return b.Fenced(ctx, o)
 }

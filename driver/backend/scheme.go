@@ -63,6 +63,12 @@ type Scheme struct {
 	Connect func(ctx context.Context, u *URL) (Connection, error)
 }
 
+// WithoutTokens is what a CheckFenced returns for the locks of a mode.
+func WithoutTokens(mode string) error {
+	return &URLError{"locks of ?mode=" + mode + " have no token, so that no guard can refuse what a late holder writes: " +
+		"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
+}
+
 var (
 	mu      sync.RWMutex
 	schemes = map[string]*Scheme{}

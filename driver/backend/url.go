@@ -93,9 +93,12 @@ func (s *Scheme) hosts(text string) (list []string, err error) {
 		}
 		host, port, err := net.SplitHostPort(h)
 		if err != nil {
-			host, port = strings.Trim(h, "[]"), s.Port
+			host, port = h, s.Port
+			if inner, ok := strings.CutPrefix(h, "["); ok && strings.HasSuffix(inner, "]") {
+				host = strings.TrimSuffix(inner, "]")
+			}
 		}
-		if host == "" || strings.ContainsAny(host, "[]") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		if !isHost(host) {
 			return nil, &URLError{"an address in the " + s.Kind + " URL is not of the form host:port"}
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
@@ -116,6 +119,13 @@ func (u *URL) CheckFenced() error {
 		return nil
 	}
 	return u.scheme.CheckFenced(u)
+}
+
+// isHost accepts IP addresses and what a DNS name consists of.
+func isHost(s string) bool {
+	return s != "" && (net.ParseIP(s) != nil || !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r == '-' || r == '.' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z')
+	}))
 }
 
 // Kind is the [Scheme.Kind].
@@ -155,10 +165,8 @@ func (u *URL) Setting(name string) string { return u.settings.Get(name) }
 // Public is the URL without user, password and options of the client: fit for logs, and
 // for a command that only has to know where the backend is.
 func (u *URL) Public() string {
-	path := u.path
-	if u.scheme.Port != "" {
-		path = strings.ReplaceAll(path, "@", "%40") // Parse takes another for part of a password
-	}
+	path := (&url.URL{Path: u.path}).EscapedPath()
+	path = strings.ReplaceAll(path, "@", "%40") // Parse takes another for part of a password
 	public := u.written + "://" + strings.Join(u.hosts, ",") + path
 	if len(u.settings) > 0 {
 		public += "?" + u.settings.Encode()

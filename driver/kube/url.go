@@ -14,7 +14,7 @@ import (
 func init() {
 	backend.Register(backend.Scheme{
 		Kind: "kube", Form: "kube://namespace",
-		Settings: map[string][]string{"context": nil, "kubeconfig": nil},
+		Settings: map[string][]string{"context": nil, "kubeconfig": nil, "mode": {"fenced", "advisory"}},
 		MinTTL:   minTTL, MaxTTL: maxTTL, WholeSeconds: true,
 		Check: func(u *backend.URL) error {
 			if u.Path() != "" || u.User() != nil {
@@ -25,12 +25,18 @@ func init() {
 			}
 			return nil
 		},
+		CheckFenced: func(u *backend.URL) error {
+			if u.Setting("mode") == "advisory" {
+				return backend.WithoutTokens("advisory")
+			}
+			return nil
+		},
 		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
 			config, namespace, err := find(u)
 			if err != nil {
 				return nil, err
 			}
-			return connection{config, namespace}, nil
+			return connection{config, namespace, u.Setting("mode") == "advisory"}, nil
 		},
 	})
 }
@@ -39,6 +45,7 @@ func init() {
 type connection struct {
 	config    *rest.Config
 	namespace string
+	advisory  bool
 }
 
 // Fenced opens a [Driver].
@@ -48,6 +55,18 @@ func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.
 		return nil, err
 	}
 	return d, nil
+}
+
+// View opens an [Advisory] for ?mode=advisory, on any version of Kubernetes.
+func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.View, bool, error) {
+	if !c.advisory {
+		return nil, false, nil
+	}
+	d, err := OpenAdvisory(ctx, c.config, &Options{Namespace: c.namespace, TTL: o.TTL})
+	if err != nil {
+		return nil, true, err
+	}
+	return d, true, nil
 }
 
 // Close does nothing.

@@ -14,7 +14,7 @@ import (
 func init() {
 	backend.Register(backend.Scheme{
 		Kind: "redis", Also: []string{"rediss"}, Form: "redis://host:port[/number]", Port: "6379",
-		Options: []string{"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "master_set", "max_retries",
+		Options: []string{"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "fsync", "master_set", "max_retries",
 			"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 		Settings:  map[string][]string{"mode": {"fenced", "plain"}},
 		Prefixes:  true,
@@ -24,8 +24,7 @@ func init() {
 		Check: checkURL,
 		CheckFenced: func(u *backend.URL) error {
 			if u.Setting("mode") == "plain" {
-				return &backend.URLError{Reason: "locks of ?mode=plain have no token, so that no guard can refuse what a late holder writes: " +
-					"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
+				return backend.WithoutTokens("plain")
 			}
 			return nil
 		},

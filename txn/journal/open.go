@@ -3,11 +3,11 @@ package journal
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
-	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // ErrNoTables is in the error of [FindStore] if a database has no tables of the name.
@@ -64,7 +64,8 @@ func store(ctx context.Context, b *backend.Backend, name string,
 // exists reads something, and tells whether the tables are missing.
 func (t *Table[T]) exists(ctx context.Context) error {
 	_, err := t.Heads(ctx, "", 1)
-	if failure.MissingTable(err) {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && slices.Contains([]string{"42P01", "42S02"}, state.SQLState()) { // PostgreSQL, MariaDB
 		return &interlock.Error{Op: "open journal", Kind: interlock.Definite, Err: ErrNoTables}
 	}
 	return err
