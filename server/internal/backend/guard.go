@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
@@ -73,7 +74,7 @@ func (t *table) Mark(ctx context.Context, resource string) (m driver.Mark, err e
 }
 
 func (t *table) Resources(ctx context.Context, prefix string, limit int) (list []string, err error) {
-	err = t.in(ctx, func(tx driver.SQL) error {
+	err = t.db.In(ctx, func(tx driver.SQL) error {
 		list, err = t.fence.Resources(ctx, tx, prefix, limit)
 		return err
 	})

@@ -71,7 +71,6 @@ func TestParseRefuses(t *testing.T) {
 		"redis://a:65536":               "the port in the redis URL is not a number",
 		"redis://a:-1":                  "from 1 to 65535",
 		"postgres://a:x/db":             "the port in the postgres URL",
-		"etcd://0[0":                    "not of the form host:port",
 		"etcd://a]":                     "not of the form host:port",
 		"etcd://[::1":                   "not of the form host:port",
 		"etcd://[a b]:1":                "not of the form host:port",
