@@ -76,6 +76,12 @@ func (r *Reaper) Pass(ctx context.Context) (report ReapReport, err error) {
 	return report, err
 }
 
+// Sweep is Pass for a coordinator.SweepBy, which calls it as often as its retention runs.
+func (r *Reaper) Sweep(ctx context.Context) (removed, overdue int, err error) {
+	report, err := r.Pass(ctx)
+	return report.Removed + report.Discarded, report.Unfinished, err
+}
+
 // remove removes a batch. What an attempt of unknown outcome removed is not counted.
 func (r *Reaper) remove(ctx context.Context) (n int, err error) {
 	err = r.store.persist(ctx, func(int) (bool, error) {

@@ -54,6 +54,18 @@ func SweepAt(name string, caller branch.Caller, url string) Sweep {
 	}}
 }
 
+// SweepBy is a [Sweep] of what needs no mark, such as the Sweep method of an
+// idempotency.Reaper.
+func SweepBy(name string, run func(ctx context.Context) (removed, overdue int, err error)) Sweep {
+	if run == nil {
+		return Sweep{Name: name} // which New refuses
+	}
+	return Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s Swept, err error) {
+		s.Removed, s.Overdue, err = run(ctx)
+		return s, err
+	}}
+}
+
 // SweepTimeout bounds each call of a [Sweep].
 const SweepTimeout = 5 * time.Minute
 

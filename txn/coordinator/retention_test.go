@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -186,4 +188,28 @@ func TestSweepAt(t *testing.T) {
 	if _, err := sweep.Run(t.Context(), journal.Mark{Time: at}); interlock.Kind(err) != interlock.Uncertain {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestSweepBy: retention removes the answers of guard/idempotency that are old enough.
+func TestSweepBy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		answers, err := idempotency.New(memory.NewIdempotency(), &idempotency.Options{Retention: time.Minute})
+		ok(t, err)
+		for i := range 3 {
+			call := idempotency.Call{Scope: "alice", Operation: "order", Key: fmt.Sprint(i), Fingerprint: idempotency.Fingerprint(nil)}
+			_, err := answers.Do(t.Context(), call, func(context.Context) (idempotency.Response, error) { return idempotency.Response{Status: 200}, nil })
+			ok(t, err)
+		}
+		time.Sleep(time.Hour)
+		var n noted
+		sweeps := []Sweep{SweepBy("answers", idempotency.NewReaper(answers, nil).Sweep)}
+		r := idle(t, nil, &Options{Hooks: n.hooks(), Retention: Retention{Sweeps: sweeps}}, nil)
+		ok(t, r.Retain(t.Context()))
+		if len(n.swept) != 1 || n.swept[0].Name != "answers" || n.swept[0].Removed != 3 || n.swept[0].Err != nil {
+			t.Errorf("%+v", n.swept)
+		}
+		if _, err := New(r.Journal(), &Options{Retention: Retention{Sweeps: []Sweep{SweepBy("nothing", nil)}}}); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("a sweep of nothing: %v", err)
+		}
+	})
 }
