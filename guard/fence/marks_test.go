@@ -262,7 +262,7 @@ func testNames(t *testing.T, w world) {
 		wantKind(t, err, interlock.Bug, interlock.ErrName)
 	}
 	err := w.enter(t, fence.Table{Name: "missing"}, "r", token(1))
-	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "Table.Create") {
+	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "with Create") {
 		t.Errorf("%v does not say what to do", err)
 	}
 }

@@ -228,7 +228,7 @@ func TestTableIsMade(t *testing.T) {
 		s, err := idempotency.New(idempotency.NewSQL(db, idempotency.Table{Name: "other"}), nil)
 		ok(t, err)
 		_, err = s.Do(t.Context(), order("k"), never)
-		if wantKind(t, err, interlock.Definite, nil); err != nil && !strings.Contains(err.Error(), "Table.Create") {
+		if wantKind(t, err, interlock.Definite, nil); err != nil && !strings.Contains(err.Error(), "with Create") {
 			t.Error(err)
 		}
 		made := make(chan error)

@@ -72,7 +72,7 @@ func testBadInput(t *testing.T, w world) {
 	missing := w.inbox
 	missing.Name = "nowhere"
 	_, err := once.Tx(t.Context(), w.DB, missing, message(1), run)
-	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), "Inbox.Create") {
+	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), "with Create") {
 		t.Errorf("%v does not say what to do", err)
 	}
 	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)

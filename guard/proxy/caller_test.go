@@ -369,7 +369,7 @@ func testBadCallsAreRefused(t *testing.T, db *databases.DB) {
 	missing, err := proxy.NewStrict(db, fence.Table{}, proxy.Calls{Name: "none"}, nil)
 	ok(t, err)
 	_, err = missing.Do(t.Context(), grant(1, bound), "api", "a", never)
-	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "Calls.Create") {
+	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "with Create") {
 		t.Errorf("%v does not say what to do", err)
 	}
 	far, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(48*time.Hour)), 0)

@@ -109,7 +109,7 @@ func testMissing(t *testing.T, w world) {
 	w.Table.Name = "nowhere"
 	err := w.hold("r", time.Hour, one("a"))
 	wantKind(t, err, interlock.Definite, nil)
-	if !strings.Contains(fmt.Sprint(err), "Table.Create") {
+	if !strings.Contains(fmt.Sprint(err), "with Create") {
 		t.Errorf("%v", err)
 	}
 }

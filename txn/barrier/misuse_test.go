@@ -136,7 +136,7 @@ func testBadInput(t *testing.T, w world) {
 	}
 	// A table that is not there, and names that are data.
 	_, err = owned.try(try, world{w.DB, barrier.Table{Name: "nowhere"}, w.DB}, "h1")
-	if err == nil || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "Table.Create") {
+	if err == nil || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "with Create") {
 		t.Errorf("%v", err)
 	}
 	odd := branch.With(t.Context(), branch.Call{Transaction: `t'"; drop table effect --`, Branch: "b?{rows}$1%s", Step: "Ä", Operation: branch.Do, Begun: begun})

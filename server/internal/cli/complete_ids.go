@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,14 +49,14 @@ func (l *ledger) ids(ctx context.Context, protocol, typed string) (ids []string)
 	return ids
 }
 
-// completeResource offers the resources that have a mark, where the guard can list them at
-// little cost, and else the locks that are held or awaited.
+// completeResource offers the locks that are held or awaited and, where the guard can list them
+// at little cost, the resources that have a mark.
 func (a *app) completeResource(table *string) cobra.CompletionFunc {
 	return a.completeFirst(func(ctx context.Context, typed string) (names []string) {
-		lists := true
+		names = a.heldOrAwaited(ctx, typed)
 		_ = a.guard(ctx, *table, func(ctx context.Context, g backend.Guard) error {
-			var lister backend.Lister
-			if lister, lists = g.(backend.Lister); !lists {
+			lister, ok := g.(backend.Lister)
+			if !ok {
 				return nil
 			}
 			all, err := lister.Resources(ctx, typed, completionNames)
@@ -66,10 +67,8 @@ func (a *app) completeResource(table *string) cobra.CompletionFunc {
 			}
 			return err
 		})
-		if !lists {
-			return a.heldOrAwaited(ctx, typed)
-		}
-		return names
+		slices.Sort(names)
+		return slices.Compact(names)
 	})
 }
 
