@@ -110,7 +110,7 @@ txn/tcc/tcctest         -> . driver/memory internal/rehearsal txn/journal txn/br
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/twopc/threepc       -> internal/...
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
-txn                     -> . driver driver/backend observe claim/lock claim/own txn/journal txn/coordinator
+txn                     -> . driver driver/backend observe internal/... claim/lock claim/own txn/journal txn/coordinator
 txn/web                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc
 
 # What is built from all of it.

@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/own"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -65,6 +67,10 @@ type Runtime struct {
 	locks       driver.Fenced
 	values      driver.Values    // nil: one process has all shards, and the others stand by
 	backend     *backend.Backend // nil if the store and the locks are the caller's
+
+	ctx    context.Context // ends with Close
+	stop   context.CancelCauseFunc
+	beside sync.WaitGroup
 
 	mu    sync.Mutex
 	leave func(context.Context) error // nil until Start, and after Close
@@ -122,6 +128,7 @@ func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 // one process serves all shards and the others stand by.
 func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values driver.Values, o *Options) (*Runtime, error) {
 	r := &Runtime{locks: locks, values: values}
+	r.ctx, r.stop = context.WithCancelCause(context.Background())
 	if o != nil {
 		r.options = *o
 	}
@@ -199,8 +206,8 @@ func (r *Runtime) alone(ctx context.Context) (leave func(context.Context) error,
 	ended := make(chan struct{})
 	go func() { // until leave
 		defer close(ended)
-		if err := locks.Keep(ctx, r.options.Group, r.coordinator.Run); err != interlock.ErrClosed && r.options.Failed != nil {
-			r.options.Failed(err)
+		if err := locks.Keep(ctx, r.options.Group, r.coordinator.Run); err != interlock.ErrClosed {
+			r.failed(err)
 		}
 	}()
 	return func(ctx context.Context) error {
@@ -211,6 +218,37 @@ func (r *Runtime) alone(ctx context.Context) (leave func(context.Context) error,
 		}
 		return locks.Close(ctx)
 	}, nil
+}
+
+// pauses is between a run of [Runtime.Go] that ended and the next one.
+var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
+
+// Go runs work in the background until [Runtime.Close]: twopc.Manager.Watch, and the like. If
+// it ends before, that is reported to Options.Failed, and it runs again after a pause of at
+// most 30 s.
+func (r *Runtime) Go(work func(ctx context.Context) error) {
+	r.beside.Go(func() {
+		for failed := 1; r.ctx.Err() == nil; failed++ {
+			err := work(r.ctx)
+			if r.ctx.Err() != nil {
+				return
+			}
+			r.failed(err)
+			select {
+			case <-time.After(pauses.Delay(failed, r.coordinator.Random())):
+			case <-r.ctx.Done():
+			}
+		}
+	})
+}
+
+// failed reports what keeps this process from its work for now.
+func (r *Runtime) failed(err error) {
+	if f := r.options.Failed; f != nil {
+		f(err)
+		return
+	}
+	slog.Default().Warn("transactions are not served here for now", "error", err)
 }
 
 // Close stops driving transactions, waits at most 10 s for calls that are under way, gives
@@ -224,9 +262,16 @@ func (r *Runtime) Close(ctx context.Context) error {
 	leave := r.leave
 	r.leave = nil
 	r.mu.Unlock()
+	r.stop(interlock.ErrClosed)
 	var err error
 	if leave != nil {
 		err = leave(ctx)
+	}
+	ended := make(chan struct{})
+	go func() { r.beside.Wait(); close(ended) }() // ends with the work of Go
+	select {
+	case <-ended:
+	case <-ctx.Done():
 	}
 	return errors.Join(err, r.journal.Close(), r.backend.Close(ctx))
 }

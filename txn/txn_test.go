@@ -139,3 +139,36 @@ func TestMisuse(t *testing.T) {
 		}
 	}
 }
+
+// TestGo: work beside the transactions runs again after a failure, which is reported, and
+// ends with the runtime.
+func TestGo(t *testing.T) {
+	failure := errors.New("no connection")
+	reported, ended := make(chan error, 1), make(chan error, 1)
+	rt, err := txn.Open(t.Context(), "memory://go", &txn.Options{Failed: func(err error) { reported <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	rt.Go(func(ctx context.Context) error {
+		if runs++; runs == 1 {
+			return failure
+		}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return nil
+	})
+	if err := <-reported; err != failure {
+		t.Errorf("reported %v", err)
+	}
+	if err := rt.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	default:
+		if runs > 1 {
+			t.Error("work runs after Close")
+		}
+	}
+}

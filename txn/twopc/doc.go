@@ -8,7 +8,7 @@
 // participant has committed or will; after an [ErrAborted] none has or will; whatever
 // crashes, and however often.
 //
-//	north := twopc.At("north", pg)     // pg: a driver.Preparer, say postgres.NewParticipant
+//	north := twopc.At("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
 //	south := twopc.At("south", maria)
 //	manager, err := twopc.New(c, nil, north, south) // c: a coordinator.Coordinator
 //	go manager.Watch(ctx)                           // finishes what others have left

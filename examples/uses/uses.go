@@ -1,0 +1,224 @@
+// Package uses has each use of Interlock in as few lines as it takes. docs/uses.md shows how
+// many, beside other libraries; a test counts the lines between "use" and "end". They are
+// compiled, and not run.
+package uses
+
+import (
+	"context"
+	"database/sql"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/rowlock"
+	"github.com/interlock-dev/interlock/claim/semaphore"
+	"github.com/interlock-dev/interlock/driver"
+	_ "github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	_ "github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/txn"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// What the uses have to do with: the work of an application.
+var (
+	work   func(ctx context.Context, c interlock.Claim) error
+	write  func(ctx context.Context, tx pgx.Tx) error
+	lead   func(ctx context.Context, term *elect.Term) error
+	export func(ctx context.Context, p *semaphore.Permit) error
+	send   func(ctx context.Context, m driver.Message) error
+	serve  http.Handler
+	tenant func(*http.Request) string
+	flight airline
+	ctx    = context.Background()
+)
+
+type airline struct{ tcc.Resource[string, string] }
+
+// Trip is what a saga books.
+type Trip struct{ Day string }
+
+func book(context.Context, Trip) (string, error)  { return "", nil }
+func cancel(context.Context, Trip, *string) error { return nil }
+func locked(context.Context, pgx.Tx, []int) error { return nil }
+func debit(context.Context, pgx.Tx) error         { return nil }
+func credit(context.Context, mysqlBranch) error   { return nil }
+
+type mysqlBranch = *sql.Conn
+
+func lockAThing() error {
+	// use: lock a thing
+	locks, err := lock.Open(ctx, "redis://127.0.0.1", nil)
+	if err != nil {
+		return err
+	}
+	defer locks.Close(ctx)
+	return locks.Do(ctx, "report", work)
+	// end
+}
+
+func electALeader() error {
+	// use: elect a leader
+	elections, err := elect.Open(ctx, "etcd://127.0.0.1", nil)
+	if err != nil {
+		return err
+	}
+	defer elections.Close(ctx)
+	return elections.Run(ctx, "billing", lead)
+	// end
+}
+
+func fencedWrite(locks *lock.Fenced, pool *pgxpool.Pool) error {
+	// use: fenced write
+	return locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+		return fence.Tx(ctx, postgres.Pool(pool), fence.Table{}, c, "account/42", write)
+	})
+	// end
+}
+
+func outboxAndRelay(pool *pgxpool.Pool, created driver.Message) error {
+	// use: outbox in a transaction, with its relay
+	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", outbox.Table{}, outbox.Func(send), nil)
+	if err != nil {
+		return err
+	}
+	defer relay.Close(ctx)
+	return outbox.Tx(ctx, postgres.Pool(pool), nil, func(ctx context.Context, tx pgx.Tx) error {
+		return outbox.Table{}.Add(ctx, postgres.Tx(tx), created) // beside the application's own statements
+	})
+	// end
+}
+
+func idempotentHandler(pool *pgxpool.Pool) (http.Handler, error) {
+	// use: idempotent HTTP handler
+	answers, err := idempotency.New(idempotency.NewSQL(postgres.Pool(pool), idempotency.Table{}), nil)
+	if err != nil {
+		return nil, err
+	}
+	return idempotency.Handler(answers, tenant, serve, nil), nil
+	// end
+}
+
+func inboxConsumer(pool *pgxpool.Pool, id string, body []byte) error {
+	// use: inbox consumer
+	_, err := once.Tx(ctx, postgres.Pool(pool), once.Inbox{Consumer: "billing"}, once.Message{ID: id, Payload: body}, write)
+	return err
+	// end
+}
+
+func sagaOfThreeSteps() error {
+	// use: saga of three steps, with undo and runtime
+	trip := saga.Define("trip",
+		saga.Step("flight", book).Undo("cancel flight", cancel),
+		saga.Step("hotel", book).Undo("cancel hotel", cancel),
+		saga.Step("car", book).Undo("cancel car", cancel))
+	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+	if err != nil {
+		return err
+	}
+	defer rt.Close(ctx)
+	engine, err := saga.New(rt.Coordinator(), nil, trip)
+	if err != nil {
+		return err
+	}
+	if err := rt.Start(ctx); err != nil {
+		return err
+	}
+	_, err = trip.Do(ctx, engine, "trip/42", Trip{"monday"})
+	return err
+	// end
+}
+
+func tryConfirmCancel(pool *pgxpool.Pool) error {
+	// use: TCC
+	rooms := tcc.Holds[pgx.Tx]{DB: postgres.Pool(pool)}
+	hotel, seats := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", flight.Resource)
+	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+	if err != nil {
+		return err
+	}
+	defer rt.Close(ctx)
+	bookings, err := tcc.New(rt.Coordinator(), nil, hotel, seats)
+	if err != nil {
+		return err
+	}
+	if err := rt.Start(ctx); err != nil {
+		return err
+	}
+	_, err = bookings.Run(ctx, "booking", "booking/42", hotel.Try(tcc.Want{Item: "room", N: 1}), seats.Try("LH 400"))
+	return err
+	// end
+}
+
+func twoPhaseCommit(pg *postgres.Participant[pgx.Tx], maria *mysql.Participant) error {
+	// use: two-phase commit
+	north, south := twopc.At("north", pg), twopc.At("south", maria)
+	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+	if err != nil {
+		return err
+	}
+	defer rt.Close(ctx)
+	manager, err := twopc.New(rt.Coordinator(), nil, north, south)
+	if err != nil {
+		return err
+	}
+	rt.Go(manager.Watch)
+	if err := rt.Start(ctx); err != nil {
+		return err
+	}
+	return manager.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
+		a, err := north.Join(ctx, t)
+		if err != nil {
+			return err
+		}
+		b, err := south.Join(ctx, t)
+		if err != nil {
+			return err
+		}
+		if err := debit(ctx, a); err != nil {
+			return err
+		}
+		return credit(ctx, b)
+	})
+	// end
+}
+
+func partitions() error {
+	// use: partitions
+	group, err := own.Open(ctx, "etcd://127.0.0.1", "orders", own.Layout{Partitions: 64}, nil)
+	if err != nil {
+		return err
+	}
+	defer group.Leave(ctx)
+	return group.Do(ctx, "order/42", work)
+	// end
+}
+
+func rowLock(pool *pgxpool.Pool) error {
+	// use: row lock
+	return rowlock.Tx(ctx, postgres.Pool(pool), rowlock.Rows{Table: "account", Key: "id"}, []int{42, 43}, nil, locked)
+	// end
+}
+
+func semaphores() error {
+	// use: semaphore
+	permits, err := semaphore.Open(ctx, "redis://127.0.0.1", 3, nil)
+	if err != nil {
+		return err
+	}
+	defer permits.Close(ctx)
+	return permits.Do(ctx, "exports", export)
+	// end
+}
