@@ -114,3 +114,18 @@ func TestParseRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestClient: a driver's client gets the URL with its secrets and options, and none of ours.
+func TestClient(t *testing.T) {
+	for raw, want := range map[string]string{
+		"redis://:p%40ss@h:1/2?mode=plain":              "redis://:p%40ss@h:1/2",
+		"postgres://u:s@h/d?mode=table&sslmode=disable": "postgres://u:s@h:5432/d?sslmode=disable",
+		"etcd://u:s@a:1,b":                              "etcd://u:s@a:1,b:2379",
+		"zookeeper://a,b:1/root?names=raw":              "zookeeper://a:2181,b:1/root",
+		"mysql://u@h/d?namespace=n&timeout=1s&ttl=5s":   "mysql://u@h:3306/d?timeout=1s",
+	} {
+		if got, err := Parse(raw); err != nil || got.Client() != want {
+			t.Errorf("%s: %s, %v; want %s", raw, got.Client(), err, want)
+		}
+	}
+}

@@ -8,12 +8,14 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	opener "github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
@@ -75,9 +77,21 @@ type patient interface {
 }
 
 // kinds connect to a backend.
-var kinds = map[string]func(context.Context, address, Options) (patient, error){
+var kinds = map[string]func(context.Context, *opener.URL, Options) (patient, error){
 	"redis": dialRedis, "etcd": dialEtcd, "postgres": dialPostgres, "mysql": dialMySQL, "zookeeper": dialZooKeeper, "kube": dialKube,
 }
+
+// account is the user and the password of a URL; empty if there is none.
+func account(u *opener.URL) (user, password string) {
+	if u.User() == nil {
+		return "", ""
+	}
+	password, _ = u.User().Password()
+	return u.User().Username(), password
+}
+
+// namespace begins the names of tables.
+func namespace(u *opener.URL) string { return cmp.Or(u.Setting("namespace"), "interlock") }
 
 // Examine connects to the backend of a URL and looks at it. It blocks for a few
 // requests, and for o.Watch. An error means that it could not be examined, such
@@ -98,11 +112,7 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 	if dial == nil {
 		return r, fmt.Errorf("there is nothing to look at on %s", target.Kind())
 	}
-	at := addressOf(target, url)
-	if at.tls, err = target.TLS(); err != nil {
-		return r, err
-	}
-	p, err := dial(ctx, at, o)
+	p, err := dial(ctx, target.URL, o)
 	if err != nil {
 		return r, err
 	}

@@ -23,12 +23,16 @@ type etcdPatient struct {
 	prefix string
 }
 
-func dialEtcd(ctx context.Context, a address, o Options) (patient, error) {
-	if err := backend.Probe(ctx, a.hosts, a.tls); err != nil {
+func dialEtcd(ctx context.Context, u *backend.URL, o Options) (patient, error) {
+	secure, err := u.TLS()
+	if err != nil {
+		return nil, err
+	}
+	if err := backend.Probe(ctx, u.Hosts(), secure); err != nil {
 		return nil, err // the client would go on trying
 	}
-	cfg := clientv3.Config{Endpoints: a.hosts, TLS: a.tls, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx)}
-	cfg.Username, cfg.Password = a.account()
+	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx)}
+	cfg.Username, cfg.Password = account(u)
 	if deadline, ok := ctx.Deadline(); ok {
 		cfg.DialTimeout = time.Until(deadline)
 	}

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,8 +12,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 // severityOf is what a report says of an id.
@@ -183,32 +180,4 @@ func TestEveryFindingHasItsTexts(t *testing.T) {
 			t.Errorf("%s: used %v, %+v", id, used[id], text)
 		}
 	}
-}
-
-func TestAddresses(t *testing.T) {
-	t.Parallel()
-	for raw, want := range map[string]string{
-		"redis://:p%40ss@h:1/2?mode=plain":              "redis://:p%40ss@h:1/2",
-		"postgres://u:s@h/d?mode=table&sslmode=disable": "postgres://u:s@h:5432/d?sslmode=disable",
-		"etcd://u:s@a:1,b":                              "etcd://u:s@a:1,b:2379",
-		"zookeeper://a,b:1/root?names=raw":              "zookeeper://a:2181,b:1/root",
-		"mysql://u@h/d?namespace=n&timeout=1s":          "mysql://u@h:3306/d?timeout=1s",
-	} {
-		target, err := backend.Parse(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, _ := url.QueryUnescape(addressOf(target, raw).client()); got != mustUnescape(t, want) {
-			t.Errorf("%s: %s, want %s", raw, got, want)
-		}
-	}
-}
-
-func mustUnescape(t *testing.T, s string) string {
-	t.Helper()
-	u, err := url.QueryUnescape(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 type kubePatient struct {
@@ -31,17 +32,17 @@ type kubePatient struct {
 	leases    coordinationclient.LeaseInterface
 }
 
-func dialKube(_ context.Context, a address, _ Options) (patient, error) {
+func dialKube(_ context.Context, u *backend.URL, _ Options) (patient, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath, rules.WarnIfAllMissing = a.own.Get("kubeconfig"), false
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.own.Get("context")})
+	rules.ExplicitPath, rules.WarnIfAllMissing = u.Setting("kubeconfig"), false
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Setting("context")})
 	config, err := loader.ClientConfig()
 	if err != nil {
 		return nil, err
 	}
 	namespace, _, err := loader.Namespace()
-	if len(a.hosts) == 1 {
-		namespace, err = a.hosts[0], nil
+	if u.Namespace() != "" {
+		namespace, err = u.Namespace(), nil
 	}
 	if err != nil {
 		return nil, err
@@ -50,7 +51,7 @@ func dialKube(_ context.Context, a address, _ Options) (patient, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.advisory = a.own.Get("mode") == "advisory"
+	p.advisory = u.Setting("mode") == "advisory"
 	return p, nil
 }
 

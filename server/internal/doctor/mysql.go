@@ -9,6 +9,8 @@ import (
 	"time"
 
 	client "github.com/go-sql-driver/mysql"
+
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 type mysqlPatient struct {
@@ -17,20 +19,20 @@ type mysqlPatient struct {
 	namespace string
 }
 
-func dialMySQL(_ context.Context, a address, _ Options) (patient, error) {
-	cfg, err := client.ParseDSN("tcp(" + a.hosts[0] + ")/?" + a.query.Encode())
+func dialMySQL(_ context.Context, u *backend.URL, _ Options) (patient, error) {
+	cfg, err := client.ParseDSN("tcp(" + u.Hosts()[0] + ")/?" + u.Query().Encode())
 	if err != nil {
 		return nil, errors.New("the mysql URL is not understood: check its options")
 	}
-	cfg.User, cfg.Passwd = a.account()
-	cfg.DBName, cfg.InterpolateParams, cfg.Logger = strings.TrimPrefix(a.path, "/"), true, &client.NopLogger{}
+	cfg.User, cfg.Passwd = account(u)
+	cfg.DBName, cfg.InterpolateParams, cfg.Logger = strings.TrimPrefix(u.Path(), "/"), true, &client.NopLogger{}
 	connector, err := client.NewConnector(cfg)
 	if err != nil {
 		return nil, errors.New("the mysql URL is not understood: check its options")
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1)
-	return &mysqlPatient{db, a.own.Get("mode") == "table", a.namespace()}, nil
+	return &mysqlPatient{db, u.Setting("mode") == "table", namespace(u)}, nil
 }
 
 func (p *mysqlPatient) close() { _ = p.db.Close() }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 type postgresPatient struct {
@@ -13,12 +15,12 @@ type postgresPatient struct {
 	namespace string
 }
 
-func dialPostgres(ctx context.Context, a address, _ Options) (patient, error) {
-	c, err := pgx.Connect(ctx, a.client())
+func dialPostgres(ctx context.Context, u *backend.URL, _ Options) (patient, error) {
+	c, err := pgx.Connect(ctx, u.Client())
 	if err != nil {
 		return nil, err
 	}
-	return &postgresPatient{c, a.own.Get("mode") == "table", a.namespace()}, nil
+	return &postgresPatient{c, u.Setting("mode") == "table", namespace(u)}, nil
 }
 
 func (p *postgresPatient) close() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	opener "github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
@@ -22,13 +23,13 @@ type redisPatient struct {
 	fsync   bool // the driver asks for WAITAOF
 }
 
-func dialRedis(_ context.Context, a address, o Options) (patient, error) {
-	c, err := redis.Dial(a.client())
+func dialRedis(_ context.Context, u *opener.URL, o Options) (patient, error) {
+	c, err := redis.Dial(u.Client())
 	if err != nil {
 		return nil, err
 	}
 	return &redisPatient{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix},
-		plain: a.own.Get("mode") == "plain", fsync: a.query.Get("fsync") == "true"}, nil
+		plain: u.Setting("mode") == "plain", fsync: u.Query().Get("fsync") == "true"}, nil
 }
 
 func (p *redisPatient) close() { p.client.Close() }

@@ -28,12 +28,16 @@ type zookeeperPatient struct {
 	auth  string // "user:password", empty if there is none
 }
 
-func dialZooKeeper(ctx context.Context, a address, o Options) (patient, error) {
-	p := &zookeeperPatient{hosts: a.hosts, dial: backend.Dialer(a.tls), ttl: o.TTL, root: cmp.Or(a.path, "/interlock")}
-	if user, password := a.account(); user != "" {
+func dialZooKeeper(ctx context.Context, u *backend.URL, o Options) (patient, error) {
+	secure, err := u.TLS()
+	if err != nil {
+		return nil, err
+	}
+	p := &zookeeperPatient{hosts: u.Hosts(), dial: backend.Dialer(secure), ttl: o.TTL, root: cmp.Or(u.Path(), "/interlock")}
+	if user, password := account(u); user != "" {
 		p.auth = user + ":" + password
 	}
-	return p, backend.Probe(ctx, a.hosts, a.tls)
+	return p, backend.Probe(ctx, p.hosts, secure)
 }
 
 func (p *zookeeperPatient) close() {}
