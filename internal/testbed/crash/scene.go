@@ -78,7 +78,8 @@ func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
 			for second, killed := 1, true; killed; second++ {
 				s := scene(t)
 				if _, dead := Run(t, role, first, s.Args...); !dead {
-					t.Fatalf("it passed fewer than %d points this time", first)
+					shorter(t, s, first)
+					return
 				}
 				_, killed = Run(t, role, second, s.Args...)
 				if killed {
@@ -139,7 +140,8 @@ func pair(t *testing.T, role string, first, number, left int, scene func(testing
 	for left > 0 {
 		s := scene(t)
 		if _, dead := Run(t, role, first, s.Args...); !dead {
-			t.Fatalf("it passed fewer than %d points this time", first)
+			shorter(t, s, first)
+			return
 		}
 		second := 1 + number%left
 		passed, dead := Run(t, role, second, s.Args...)
@@ -167,9 +169,18 @@ func whole(t *testing.T, role string, scene func(testing.TB) Scene) int {
 func play(t *testing.T, role string, s Scene, point int) {
 	t.Helper()
 	if _, killed := Run(t, role, point, s.Args...); !killed {
-		t.Fatalf("it passed fewer than %d points this time", point)
+		shorter(t, s, point)
+		return
 	}
 	finish(t, role, s)
+}
+
+// shorter judges a run that came to its end with fewer points than the one that was counted:
+// what a slow machine makes a role repeat are points too.
+func shorter(t *testing.T, s Scene, point int) {
+	t.Helper()
+	t.Logf("it passed fewer than %d points this time", point)
+	s.Want(t)
 }
 
 func finish(t *testing.T, role string, s Scene) {
