@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -81,7 +82,7 @@ func (n tables) parameter(i int) string {
 	if n.dialect == driver.MariaDB {
 		return "?"
 	}
-	return "$" + string(rune('0'+i))
+	return "$" + strconv.Itoa(i)
 }
 
 // Due lists what is unfinished; see driver.JournalReader.
