@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
-# leaves out what needs a server, and the race detector; -lint runs lint.sh beside them,
-# and each fuzz target for a second.
+# leaves out what needs a server, and the race detector; -lint runs lint.sh beside them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -124,10 +123,7 @@ for module in "${modules[@]}"; do
 		beside single go test "${flags[@]:1}" $(go list ./... | grep -E "$single")
 	fi
 done
-if [ -n "$lint" ]; then
-	beside lint scripts/lint.sh -race
-	beside fuzz env FUZZTIME=1s FUZZPART=100 scripts/fuzz.sh
-fi
+[ -z "$lint" ] || beside lint scripts/lint.sh -race
 echo "== test ${modules[*]}"
 read -r before all <<<"$(idle)"
 run "${dirs[@]}" || failed+=(tests)
