@@ -114,8 +114,8 @@ func parseVersioned(asked request, f []string) (v driver.Versioned, err error) {
 		return v, nil
 	}
 	v = driver.Versioned{Stamp: driver.Stamp{Tie: f[1]}, Deleted: f[2] == "1", Terminal: f[3] == "1", Data: []byte(f[4])}
-	// With other than 19 digits it would be compared wrongly.
-	if v.Stamp.Version, err = parseInt(f[0]); err != nil || v.Stamp.Version < 1 || len(f[0]) != len(digits(0)) {
+	// Other than as 19 digits it would be compared wrongly.
+	if v.Stamp.Version, err = parseInt(f[0]); err != nil || v.Stamp.Version < 1 || f[0] != digits(v.Stamp.Version) {
 		return driver.Versioned{}, problem(asked, interlock.Definite, fmt.Errorf("the state is damaged: version %q", f[0]))
 	}
 	return v, nil

@@ -222,3 +222,7 @@ func semaphores() error {
 	return permits.Do(ctx, "exports", export)
 	// end
 }
+
+// The functions are there to be compiled and read.
+var _ = []any{lockAThing, electALeader, fencedWrite, outboxAndRelay, idempotentHandler, inboxConsumer, sagaOfThreeSteps,
+	tryConfirmCancel, twoPhaseCommit, partitions, rowLock, semaphores}
