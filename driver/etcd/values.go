@@ -71,7 +71,7 @@ func readValue(kv *mvccpb.KeyValue) (driver.Value, error) {
 		return driver.Value{}, fmt.Errorf("key %q is not a value with a token", kv.Key)
 	}
 	token, err := strconv.ParseInt(string(head[:digits]), 10, 64)
-	if err != nil || !interlock.Token(token).Valid() {
+	if err != nil || !interlock.Token(token).Valid() || head[0] == '+' {
 		return driver.Value{}, fmt.Errorf("key %q is not a value with a token: it begins with %.40q", kv.Key, head)
 	}
 	var h heading

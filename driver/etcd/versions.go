@@ -71,7 +71,7 @@ func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
 		return v, fmt.Errorf("key %q is not a state with a version", kv.Key)
 	}
 	v.Stamp.Version, err = strconv.ParseInt(string(head[1:1+digits]), 10, 64)
-	if state := string(head[:1]); err != nil || v.Stamp.Version < 1 || state != stillOpen && state != terminal {
+	if state := string(head[:1]); err != nil || v.Stamp.Version < 1 || padded(v.Stamp.Version) != string(head[1:1+digits]) || state != stillOpen && state != terminal {
 		return driver.Versioned{}, fmt.Errorf("key %q is not a state with a version: it begins with %.40q", kv.Key, head)
 	}
 	v.Stamp.Tie, v.Terminal = string(head[1+digits:]), string(head[:1]) == terminal
