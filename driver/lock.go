@@ -29,7 +29,7 @@ type Request struct {
 	TTL time.Duration
 	// Renew is how often the driver renews the lease; 0 means every third of the
 	// TTL, and negative means never: the lease ends after the TTL, unless a repeated
-	// Acquire with this Owner, which sends the TTL anew, finds its grant before.
+	// Acquire with this Owner, which sends the TTL again, finds its grant before.
 	// It is not 0 only where TTL may be set.
 	Renew time.Duration
 	// Events tells the caller what happens meanwhile. Its functions may be nil.

@@ -114,11 +114,9 @@ func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	var values driver.Values
-	if b.URL().Has(backend.Values) {
-		if values, err = b.Values(ctx, o.Locks.Prefix); err != nil {
-			return nil, err
-		}
+	values, err := b.ValuesIfAny(ctx, o.Locks.Prefix)
+	if err != nil {
+		return nil, err
 	}
 	return New(ctx, store, locks, values, o)
 }

@@ -101,7 +101,7 @@ func TestProcessesShareTheWork(t *testing.T) {
 		if n := here.undone.Load() + there.undone.Load(); n != 1 {
 			t.Errorf("%d undos; want 1", n)
 		}
-		// Whoever drives it is closed in the middle of its step.
+		// The process that drives it is closed in the middle of its step.
 		if err := here.book.Start(t.Context(), here.engine, "left", "slow"); err != nil {
 			t.Fatal(err)
 		}

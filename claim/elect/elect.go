@@ -162,12 +162,11 @@ func Open(ctx context.Context, url string, o *Options) (*Election, error) {
 		if o != nil {
 			options = *o
 		}
-		if options.Values == nil && b.URL().Has(backend.Values) {
-			values, err := b.Values(ctx, "")
-			if err != nil {
+		if options.Values == nil {
+			var err error
+			if options.Values, err = b.ValuesIfAny(ctx, ""); err != nil {
 				return nil, err
 			}
-			options.Values = values
 		}
 		return New(d, &options)
 	})

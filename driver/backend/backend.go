@@ -222,6 +222,14 @@ func (b *Backend) Values(ctx context.Context, prefix string) (driver.Values, err
 	return belowValues(rest, v), nil
 }
 
+// ValuesIfAny is [Backend.Values], and nil for a backend without values.
+func (b *Backend) ValuesIfAny(ctx context.Context, prefix string) (driver.Values, error) {
+	if !b.url.Has(Values) {
+		return nil, nil
+	}
+	return b.Values(ctx, prefix)
+}
+
 // Journal opens the journal of a name in a backend that needs no tables for it; ok is false
 // if it has none. A database keeps it in tables: see [Backend.SQL].
 func (b *Backend) Journal(ctx context.Context, name string) (j driver.Journal, ok bool, err error) {

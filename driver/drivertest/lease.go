@@ -56,7 +56,7 @@ func testLeaseOfItsOwn(s *scene) {
 	next.release()
 	short.release()
 	if len(short.lost) > 0 {
-		s.Fatalf("the end of a lease was told as a loss: %v", <-short.lost)
+		s.Fatalf("the end of a lease was reported as a loss: %v", <-short.lost)
 	}
 	s.mustBeEmpty(lockName)
 }
