@@ -74,14 +74,14 @@ driver/drivertest       -> . driver driver/memory claim/lock claim/semaphore | g
 claim/lock              -> . driver driver/backend driver/boottime observe internal/...
 claim/rowlock           -> . driver driver/boottime observe internal/...
 claim/rowlock/rowlocktest -> claim/rowlock
-claim/shared            -> . driver driver/backend driver/boottime observe internal/... claim/lock
+claim/rwlock            -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/semaphore         -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect             -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect/electtest   -> . driver claim/elect
 claim/elect/schedule    -> . driver driver/boottime observe internal/... claim/lock claim/elect
-claim/own               -> . driver driver/backend driver/boottime observe internal/... claim/lock
-claim/own/route         -> . driver driver/boottime observe internal/... claim/lock claim/own
-claim/own/owntest       -> . driver observe claim/own
+claim/partition               -> . driver driver/backend driver/boottime observe internal/... claim/lock
+claim/partition/route         -> . driver driver/boottime observe internal/... claim/lock claim/partition
+claim/partition/partitiontest       -> . driver observe claim/partition
 guard/fence             -> . driver observe internal/...
 guard/value             -> . driver observe internal/...
 guard/version           -> . driver observe internal/...
@@ -110,8 +110,8 @@ txn/tcc/tcctest         -> . driver/memory internal/rehearsal txn/journal txn/br
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/twopc/threepc       -> internal/...
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
-txn                     -> . driver driver/backend observe internal/... claim/lock claim/own txn/journal txn/coordinator
-txn/web                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc
+txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator
+txn/httpapi                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc
 
 # What is built from all of it.
 server/...              -> * | *
@@ -122,7 +122,7 @@ tools/...               ->
 
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
-	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/own/owntest",
+	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest",
 	"txn/saga/sagatest", "txn/tcc/tcctest"}
 

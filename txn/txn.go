@@ -23,7 +23,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/backoff"
@@ -173,8 +173,10 @@ func (r *Runtime) Start(ctx context.Context) error {
 
 // join shares the shards with the other processes.
 func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, err error) {
-	g, err := own.Join(ctx, r.locks, r.values, r.options.Group, own.Layout{Partitions: r.journal.Shards()}, &own.Options{
-		Work:  func(ctx context.Context, p own.Partition) error { return r.coordinator.Serve(ctx, p.Claim, p.Index) },
+	g, err := partition.Join(ctx, r.locks, r.values, r.options.Group, partition.Layout{Partitions: r.journal.Shards()}, &partition.Options{
+		Work: func(ctx context.Context, p partition.Partition) error {
+			return r.coordinator.Serve(ctx, p.Claim, p.Index)
+		},
 		Hooks: r.ownHooks(),
 	})
 	if err != nil {

@@ -12,7 +12,7 @@
 //
 // Several names at once are taken by [Fenced.DoAll], in an order in which callers
 // never wait for each other in a circle. Locks that readers share are in package
-// claim/shared, at most so many at once in claim/semaphore.
+// claim/rwlock, at most so many at once in claim/semaphore.
 //
 // A lock that only saves duplicate work is made by [NewAdvisory]. Its claims
 // have no token, so that they cannot be handed to a guard.

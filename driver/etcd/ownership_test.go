@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/own/owntest"
+	"github.com/interlock-dev/interlock/claim/partition/partitiontest"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
@@ -19,11 +19,11 @@ import (
 // TestOwnership: keys have one owner at a time by way of etcd.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
-	owntest.Run(t, nil, func(t *testing.T) owntest.World {
+	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
 		server := testbed.Etcd(t, "--unsafe-no-fsync")
 		p := paths.New[driver.Fenced](server)
 		fence := NewFence(dial(t, server.Addr()), "fence/")
-		return owntest.World{
+		return partitiontest.World{
 			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
 				var client *clientv3.Client
 				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
@@ -56,7 +56,7 @@ func TestMoveTimes(t *testing.T) {
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
 	for partitions, rounds := range map[int]int{2: 100, 64: 10} {
 		t.Run(fmt.Sprint(partitions/2, " at once"), func(t *testing.T) {
-			owntest.MoveTimes(t, func(t *testing.T) (driver.Fenced, driver.Values, func()) {
+			partitiontest.MoveTimes(t, func(t *testing.T) (driver.Fenced, driver.Values, func()) {
 				client := dial(t, server.Addr())
 				d, err := Open(t.Context(), client, &Options{TTL: suiteTTL})
 				if err != nil {

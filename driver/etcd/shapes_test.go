@@ -10,8 +10,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
-	"github.com/interlock-dev/interlock/claim/shared"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
@@ -20,7 +20,7 @@ import (
 // shapes is one process with a path of its own, and what is made of its locks.
 type shapes struct {
 	d       driver.Fenced
-	shared  *shared.Lock
+	shared  *rwlock.Lock
 	permits *semaphore.Semaphore
 	locks   *lock.Fenced
 }
@@ -39,7 +39,7 @@ func newShapes(t *testing.T, p *paths.Server[driver.Fenced], fence *Fence) *shap
 		return fence.Enter(ctx, driver.Raise{Resource: name, Token: door.Token()})
 	}
 	var failed [3]error
-	s.shared, failed[0] = shared.New(d, &shared.Options{Seal: seal})
+	s.shared, failed[0] = rwlock.New(d, &rwlock.Options{Seal: seal})
 	s.permits, failed[1] = semaphore.New(d, 2, nil)
 	s.locks, failed[2] = lock.NewFenced(d, nil)
 	if err := errors.Join(failed[:]...); err != nil {
@@ -83,7 +83,7 @@ func TestShapesUnderLoad(t *testing.T) {
 			random := rand.New(rand.NewPCG(i, j))
 			turns := []func() error{
 				func() error {
-					return s.shared.Read(ctx, "book", func(context.Context, *shared.ReadClaim) error {
+					return s.shared.Read(ctx, "book", func(context.Context, *rwlock.ReadClaim) error {
 						within(6, "readers", "writers", random)
 						return nil
 					})
@@ -144,7 +144,7 @@ func TestShapesOutliveTheirHolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Crash(t, dying.d)
-	err = living.shared.Read(ctx, "book", func(ctx context.Context, r *shared.ReadClaim) error {
+	err = living.shared.Read(ctx, "book", func(ctx context.Context, r *rwlock.ReadClaim) error {
 		late := fence.Enter(ctx, driver.Raise{Resource: "book", Token: w.Token()})
 		if !errors.Is(late, interlock.ErrStaleToken) || w.Valid() || !r.Valid() {
 			t.Errorf("the late write: %v; writer valid %v, reader valid %v", late, w.Valid(), r.Valid())
@@ -174,7 +174,7 @@ func TestCostOfShapes(t *testing.T) {
 	var count counter
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
 	d := open(t, dial(t, server.Addr(), count.on), &Options{TTL: time.Minute})
-	readers, err := shared.New(d, nil)
+	readers, err := rwlock.New(d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

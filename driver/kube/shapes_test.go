@@ -11,8 +11,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
-	"github.com/interlock-dev/interlock/claim/shared"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -32,9 +32,9 @@ func (s *scene) giveBack(c releaser, err error) {
 // testReadersAndAWriter in two processes: readers hold at once, and a writer only
 // alone.
 func testReadersAndAWriter(s *scene) {
-	var locks []*shared.Lock
+	var locks []*rwlock.Lock
 	for range 2 {
-		l, err := shared.New(s.open(Options{}), nil)
+		l, err := rwlock.New(s.open(Options{}), nil)
 		if err != nil {
 			s.Fatal(err)
 		}

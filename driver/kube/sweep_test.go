@@ -9,7 +9,7 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/interlock-dev/interlock/claim/shared"
+	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -44,14 +44,14 @@ func (s *scene) sweptTo(d *Driver, most, want int) []string {
 // process.
 func testReadsLeaveNothing(s *scene) {
 	d := s.open(Options{})
-	locks, err := shared.New(d, nil)
+	locks, err := rwlock.New(d, nil)
 	if err != nil {
 		s.Fatal(err)
 	}
 	defer locks.Close(context.Background())
 	const reads = 30
 	for range reads {
-		if err := locks.Read(s.Context(), "prices", func(context.Context, *shared.ReadClaim) error { return nil }); err != nil {
+		if err := locks.Read(s.Context(), "prices", func(context.Context, *rwlock.ReadClaim) error { return nil }); err != nil {
 			s.Fatal(err)
 		}
 	}

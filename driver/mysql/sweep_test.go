@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock/claim/shared"
+	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -50,12 +50,12 @@ func TestReadsLeaveNothing(t *testing.T) {
 			}
 			held := request("held")
 			acquire(t, d, held)
-			readers, err := shared.New(d, nil)
+			readers, err := rwlock.New(d, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 20 {
-				if err := readers.Read(t.Context(), "x", func(context.Context, *shared.ReadClaim) error { return nil }); err != nil {
+				if err := readers.Read(t.Context(), "x", func(context.Context, *rwlock.ReadClaim) error { return nil }); err != nil {
 					t.Fatal(err)
 				}
 			}

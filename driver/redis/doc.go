@@ -164,5 +164,5 @@
 // came meanwhile; without hold, the holder stays and is shown as foreign, and if
 // its owner acquires again it gets a new, higher token; without the counter,
 // tokens go on at the server's clock. Do not delete the index: what is held is not
-// listed any more, so that a writer of claim/shared does not see its readers.
+// listed any more, so that a writer of claim/rwlock does not see its readers.
 package redis

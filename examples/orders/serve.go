@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/outbox"
@@ -62,8 +62,8 @@ func (s *shop) start(ctx context.Context) (leave func(), err error) {
 		return nil, err
 	}
 	ends = append(ends, func() { within(goodbye, d.Close) })
-	group, err := own.Join(ctx, d, postgres.NewValues(s.pool, "shop_member"), "shop", own.Layout{Partitions: shards}, &own.Options{
-		Work: func(ctx context.Context, p own.Partition) error { return work(ctx, p, c, relay) },
+	group, err := partition.Join(ctx, d, postgres.NewValues(s.pool, "shop_member"), "shop", partition.Layout{Partitions: shards}, &partition.Options{
+		Work: func(ctx context.Context, p partition.Partition) error { return work(ctx, p, c, relay) },
 	})
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (s *shop) start(ctx context.Context) (leave func(), err error) {
 
 // work is what the owner of a partition does: it drives a shard and empties a slice.
 // The first of the two that ends ends the other.
-func work(ctx context.Context, p own.Partition, c *coordinator.Coordinator, relay *outbox.Relay) error {
+func work(ctx context.Context, p partition.Partition, c *coordinator.Coordinator, relay *outbox.Relay) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var both sync.WaitGroup
 	both.Go(func() { end(c.Serve(ctx, p.Claim, p.Index)) })

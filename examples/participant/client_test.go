@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
-	"github.com/interlock-dev/interlock/txn/web"
 )
 
 // ends is what the client prints: each transaction comes to its end, and has sold at
@@ -118,7 +118,7 @@ func coordinate(t *testing.T, participants map[string]string) string {
 	ok(err)
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 20 * time.Millisecond})
 	ok(err)
-	service, err := web.New(c, &web.Options{Client: client(t), Participants: participants})
+	service, err := httpapi.New(c, &httpapi.Options{Client: client(t), Participants: participants})
 	ok(err)
 	d := memory.NewSpace().Open(nil)
 	locks, err := lock.NewFenced(d, nil)

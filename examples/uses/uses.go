@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
@@ -197,7 +197,7 @@ func twoPhaseCommit(pg *postgres.Participant[pgx.Tx], maria *mysql.Participant) 
 
 func partitions() error {
 	// use: partitions
-	group, err := own.Open(ctx, "etcd://127.0.0.1", "orders", own.Layout{Partitions: 64}, nil)
+	group, err := partition.Open(ctx, "etcd://127.0.0.1", "orders", partition.Layout{Partitions: 64}, nil)
 	if err != nil {
 		return err
 	}

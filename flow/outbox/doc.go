@@ -10,7 +10,7 @@
 //	})
 //	...
 //	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Bell: bell})
-//	err = locks.Keep(ctx, "outbox", relay.RunAll) // or a slice for each partition of claim/own: relay.RunOf
+//	err = locks.Keep(ctx, "outbox", relay.RunAll) // or a slice for each partition of claim/partition: relay.RunOf
 //
 // # Order
 //

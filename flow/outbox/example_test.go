@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -74,8 +74,8 @@ func ExampleRelay_RunOf() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	g, err := own.Join(ctx, locks, values, "outbox", own.Layout{Partitions: box.Slices}, &own.Options{
-		Work: func(ctx context.Context, p own.Partition) error {
+	g, err := partition.Join(ctx, locks, values, "outbox", partition.Layout{Partitions: box.Slices}, &partition.Options{
+		Work: func(ctx context.Context, p partition.Partition) error {
 			return relay.RunOf(ctx, p.Claim, p.Index, p.Layout.Count())
 		},
 	})

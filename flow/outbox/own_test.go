@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -51,13 +51,13 @@ func TestRelaysShareSlices(t *testing.T) {
 
 func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.Fenced, driver.Values)) {
 	var sink memory.Sink
-	layout := own.Layout{Partitions: box.Slices}
-	var group *own.Group
+	layout := partition.Layout{Partitions: box.Slices}
+	var group *partition.Group
 	join := func(name string) (leave func()) {
 		d, values := locks(t)
 		r := anyRelay(t, db, &sink, outbox.Options{Batch: 4})
-		g, err := own.Join(t.Context(), d, values, "outbox", layout, &own.Options{Identity: name,
-			Work: func(ctx context.Context, p own.Partition) error {
+		g, err := partition.Join(t.Context(), d, values, "outbox", layout, &partition.Options{Identity: name,
+			Work: func(ctx context.Context, p partition.Partition) error {
 				return r.RunOf(ctx, p.Claim, p.Index, p.Layout.Count())
 			}})
 		ok(t, err)

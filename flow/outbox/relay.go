@@ -44,7 +44,7 @@ func NewRelay[T any](db driver.Beginner[T], table Table, sink driver.Sink, o *Op
 }
 
 // Slices is how many slices the table has, which is how many partitions a group of
-// claim/own needs to serve all of them; [Relay.RunOf] checks it. While the number is
+// claim/partition needs to serve all of them; [Relay.RunOf] checks it. While the number is
 // being changed the error is Retryable.
 func (r *Relay) Slices(ctx context.Context) (int, error) {
 	l, err := r.layout(ctx)
@@ -96,7 +96,7 @@ func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 	return r.run(ctx, c, slice, 0)
 }
 
-// RunOf is [Relay.Run] of one of so many slices, and fits what claim/own runs for a
+// RunOf is [Relay.Run] of one of so many slices, and fits what claim/partition runs for a
 // partition, under the partition's claim: if the layout of the group has another
 // number of partitions than the table has slices, more or fewer, nothing is delivered
 // and each of them returns a [*LayoutError]. With Run, slices without a partition

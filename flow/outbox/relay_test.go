@@ -316,7 +316,7 @@ func testLayouts(t *testing.T, db *databases.DB) {
 		"add":     add(other),
 		"create":  db.Try(t.Context(), other.Create),
 		"a slice": relay(t, db, &memory.Sink{}, outbox.Options{}).Run(t.Context(), grant(1), 2),
-		// Groups of claim/own with fewer partitions, and with more.
+		// Groups of claim/partition with fewer partitions, and with more.
 		"too few":  relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(ctx, grant(1), 0, 1),
 		"too many": relay(t, db, &memory.Sink{}, outbox.Options{}).RunOf(ctx, grant(1), 1, 3),
 	} {

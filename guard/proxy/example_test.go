@@ -16,8 +16,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
-	"github.com/interlock-dev/interlock/claim/own/route"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/claim/partition/route"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -124,7 +124,7 @@ func Example_queue() {
 	space := memory.NewSpace()
 	d := space.Open(nil)
 	defer d.Close(ctx)
-	g, err := own.Join(ctx, d, space.Values(), "payouts", own.Layout{Partitions: 4}, &own.Options{Identity: "worker-1"})
+	g, err := partition.Join(ctx, d, space.Values(), "payouts", partition.Layout{Partitions: 4}, &partition.Options{Identity: "worker-1"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,7 +10,7 @@
 //	sagas, err := saga.New(c, nil, book, ship)  // a protocol and what it has to know
 //	err = c.Run(ctx, claim)                     // claim: that of a fenced lock; or Serve, for each shard
 //
-// To spread the shards over processes, join a group of package claim/own with as many
+// To spread the shards over processes, join a group of package claim/partition with as many
 // partitions, whose Work is Serve: see the example of [Coordinator.Serve].
 //
 // # Targets
@@ -150,7 +150,7 @@ func (c *Coordinator) Nudge(id string) {
 	}
 }
 
-// Serve owns a shard of the journal under a claim, of claim/own or any fenced lock,
+// Serve owns a shard of the journal under a claim, of claim/partition or any fenced lock,
 // and drives its transactions until ctx or the claim ends, with what a former owner
 // left first. It returns the cause, once no call is under way any more: their contexts
 // end, and what they have achieved is still written if the claim lasts. A coordinator

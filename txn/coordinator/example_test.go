@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -37,8 +37,8 @@ func ExampleCoordinator_Serve() {
 	space := memory.NewSpace() // in a real process: etcd, Postgres, Redis or ZooKeeper
 	d := space.Open(nil)
 	defer d.Close(ctx)
-	group, err := own.Join(ctx, d, space.Values(), "sagas", own.Layout{Partitions: j.Shards()}, &own.Options{
-		Work: func(ctx context.Context, p own.Partition) error { return c.Serve(ctx, p.Claim, p.Index) },
+	group, err := partition.Join(ctx, d, space.Values(), "sagas", partition.Layout{Partitions: j.Shards()}, &partition.Options{
+		Work: func(ctx context.Context, p partition.Partition) error { return c.Serve(ctx, p.Claim, p.Index) },
 	})
 	if err != nil {
 		log.Fatal(err)

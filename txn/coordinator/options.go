@@ -39,7 +39,7 @@ type Options struct {
 	TakeOvers int
 	// Yield is how long a shard is kept in which transactions are due whose type this
 	// process does not know. It is then given to another process, if one takes part and the
-	// claim is a [Yielder], as that of a partition of claim/own is: calls that are under way
+	// claim is a [Yielder], as that of a partition of claim/partition is: calls that are under way
 	// return first. If no process moves those transactions on, it is kept for twice as long
 	// each time, up to 64 times. 0 means 10 seconds; below zero it is never given away.
 	Yield time.Duration

@@ -11,7 +11,7 @@ import (
 )
 
 // A Yielder is a claim that can be given to another process: that of a partition of
-// claim/own.
+// claim/partition.
 type Yielder interface {
 	interlock.Claim
 	// Contended reports whether another process takes part. It does not block.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -31,9 +31,9 @@ func (f *fleet) process(t *testing.T, name, protocol string, do func(ctx context
 	ok(t, err)
 	ok(t, c.Handle(protocol, &calls{do: do, drives: map[string]int{}}))
 	d := f.space.Open(nil)
-	g, err := own.Join(t.Context(), d, f.space.Values(), "fleet", own.Layout{Partitions: 4}, &own.Options{
+	g, err := partition.Join(t.Context(), d, f.space.Values(), "fleet", partition.Layout{Partitions: 4}, &partition.Options{
 		Identity: name,
-		Work: func(ctx context.Context, p own.Partition) error {
+		Work: func(ctx context.Context, p partition.Partition) error {
 			f.serves.Add(1)
 			return c.Serve(ctx, p.Claim, p.Index)
 		},

@@ -53,7 +53,7 @@ func ExampleJournal_Own() {
 	if _, err := j.Begin(ctx, "order/42", "order", now, journal.Entry{Kind: "begin"}); err != nil {
 		panic(err)
 	}
-	shard, err := j.Own(ctx, grant(1), 0) // the claim of a lock, or of claim/own
+	shard, err := j.Own(ctx, grant(1), 0) // the claim of a lock, or of claim/partition
 	if err != nil {
 		panic(err)
 	}

@@ -10,7 +10,7 @@
 //		log, entries, err := j.Open(ctx, "order/42")  // the first one's
 //	}
 //
-//	// The owner of a shard, under a claim of claim/own or of any fenced lock:
+//	// The owner of a shard, under a claim of claim/partition or of any fenced lock:
 //	shard, err := j.Own(ctx, claim, n)
 //	for log, err := range shard.Unfinished(ctx) { … }  // at take-over
 //	logs, err := shard.Claim(ctx, now, now.Add(time.Minute), 100)

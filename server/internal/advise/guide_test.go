@@ -175,7 +175,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -204,7 +204,7 @@ var (
 	n       int64  // a version
 
 	_ = elect.New
-	_ = own.Join
+	_ = partition.Join
 	_ = time.Second
 	_ = rowlock.Lock[string]
 	_ = interlock.FIFO
@@ -246,7 +246,7 @@ func TestCodeCompiles(t *testing.T) {
 				t.Errorf("%s %d: gofmt would have it otherwise (%v):\n%s", guide.ID, i+1, err, formatted)
 			}
 			fmt.Fprintf(&b, "\nfunc _(ctx context.Context, d driver.Fenced, plain driver.Advisory, locks *lock.Fenced, client rueidis.Client,\n"+
-				"\tclients []rueidis.Client, pool *pgxpool.Pool, values driver.Values, store *fence.Store, g *own.Group, data []byte) (err error) {\n"+
+				"\tclients []rueidis.Client, pool *pgxpool.Pool, values driver.Values, store *fence.Store, g *partition.Group, data []byte) (err error) {\n"+
 				"//line %s:%d\n{\n%s\n%s}\nreturn err\n}\n", guide.ID, i+1, code, uses(code))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/coordinate"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/web"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
 // journalFlags say which journal of a backend is meant.
@@ -145,7 +145,7 @@ func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
 }
 
 // options are those of package web.
-func (f coordinateFlags) options() (o web.Options, err error) {
+func (f coordinateFlags) options() (o httpapi.Options, err error) {
 	o.Participants = map[string]string{}
 	for _, text := range f.participants {
 		name, address, ok := strings.Cut(text, "=")
@@ -162,7 +162,7 @@ func (f coordinateFlags) options() (o web.Options, err error) {
 	if len(f.allow) == 0 {
 		return o, nil
 	}
-	if o.Allow, err = web.Within(f.allow...); err != nil {
+	if o.Allow, err = httpapi.Within(f.allow...); err != nil {
 		return o, usage("--allow: %w", err)
 	}
 	for _, text := range f.sweeps {

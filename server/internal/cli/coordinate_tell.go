@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/saga"
 	"github.com/interlock-dev/interlock/txn/tcc"
 	"github.com/interlock-dev/interlock/txn/twopc"
-	"github.com/interlock-dev/interlock/txn/web"
 )
 
 // tell has a coordinator say what waits for a person, with the command that shows it;
 // and every call that fails, if that is wanted.
-func (a *app) tell(o *web.Options, calls bool) {
+func (a *app) tell(o *httpapi.Options, calls bool) {
 	sagas := &observe.Saga{
 		Dead: func(e observe.SagaDead) {
 			a.say("saga %s waits for you: the undo of %s was given up; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))

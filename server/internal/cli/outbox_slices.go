@@ -20,7 +20,7 @@ func (m *mailbox) slicesCommand() *cobra.Command {
 
 --set changes it while services run. It waits for transactions that have added
 messages, moves what is undelivered, and relays wait meanwhile. Relays of all slices
-(RunAll) go on by themselves; those of a group of claim/own need its Resize to the
+(RunAll) go on by themselves; those of a group of claim/partition need its Resize to the
 new number; services that name the former number are refused. If the command fails or
 is interrupted, relays may wait until it is repeated. On PostgreSQL it needs the rights
 of the tables' owner.`,

@@ -11,9 +11,9 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
-	"github.com/interlock-dev/interlock/txn/web"
 )
 
 // momentView is the JSON form of a saga right after one of its records.
@@ -78,7 +78,7 @@ func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, e
 	_ = json.Unmarshal(entries[0].Data, &begun) // Replay says what is wrong with it
 	c.input, c.head.Type = begun.Input, typeOf(definition, begun.Input)
 	if definition == overHTTP || definition == overHTTP+"_reported" {
-		c.input = web.RedactOrder(begun.Input)
+		c.input = httpapi.RedactOrder(begun.Input)
 	}
 	c.moments, err = saga.Replay(entries)
 	return c, err

@@ -1,6 +1,6 @@
 // Package coordinate runs a coordinator of transactions as a service: it owns its part
 // of the shards of a journal, beside others of its kind, and takes requests over HTTP.
-// It decides nothing: package txn/web and what stands below it do.
+// It decides nothing: package txn/httpapi and what stands below it do.
 package coordinate
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
-	"github.com/interlock-dev/interlock/txn/web"
 )
 
 // Config is what a service is.
@@ -31,7 +31,7 @@ type Config struct {
 	TTL     time.Duration  // of the claims
 	Prefix  string         // of their names
 	Keep    time.Duration  // how long what has ended is kept; below zero for ever
-	Web     web.Options
+	Web     httpapi.Options
 	Calls   Calls         // how branches are called
 	Sweeps  []string      // addresses of participants that are sent what they may forget
 	Access  Access        // who may call
@@ -61,7 +61,7 @@ const longest = 10 * time.Minute
 type Service struct {
 	config  Config
 	runtime *txn.Runtime
-	web     *web.Service
+	web     *httpapi.Service
 	tokens  *secretFile // nil if none is needed
 	serving atomic.Bool // it owns its part, or stands by for it
 	closers []func()
@@ -104,7 +104,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 		return nil, err
 	}
 	s.closing(func() { _ = s.runtime.Close(context.Background()) })
-	s.web, err = web.New(s.runtime.Coordinator(), &c.Web)
+	s.web, err = httpapi.New(s.runtime.Coordinator(), &c.Web)
 	return s, err
 }
 

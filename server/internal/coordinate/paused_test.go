@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
-	"github.com/interlock-dev/interlock/txn/web"
 )
 
 // TestCopiesOnAPausedStore: while the journal's store does not answer, no copy of a
@@ -40,7 +40,7 @@ func TestCopiesOnAPausedStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, err := web.New(c, nil)
+	service, err := httpapi.New(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

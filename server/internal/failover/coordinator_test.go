@@ -9,7 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/own"
+	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -116,8 +116,10 @@ func coordinate(ctx context.Context, _ *crash.Points, args []string) error {
 	if values == nil {
 		return e.underOneLock(ctx, locks)
 	}
-	_, err = own.Join(ctx, locks, values, "sagas", own.Layout{Partitions: shards}, &own.Options{
-		Work: func(ctx context.Context, p own.Partition) error { return e.coordinator.Serve(ctx, p.Claim, p.Index) },
+	_, err = partition.Join(ctx, locks, values, "sagas", partition.Layout{Partitions: shards}, &partition.Options{
+		Work: func(ctx context.Context, p partition.Partition) error {
+			return e.coordinator.Serve(ctx, p.Claim, p.Index)
+		},
 	})
 	if err != nil {
 		return err

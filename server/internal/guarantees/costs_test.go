@@ -305,11 +305,11 @@ by the drivers' own tests against the same counters.
 	return b.String()
 }
 
-// moveTimes is what TestMoveTimes of claim/own and driver/etcd logged.
+// moveTimes is what TestMoveTimes of claim/partition and driver/etcd logged.
 const moveTimes = `
 ## How long a planned move of a partition takes
 
-From the end of the work's context in one member of ` + "`" + `claim/own` + "`" + ` to the begin of the work in the next one. The target is 50 ms.
+From the end of the work's context in one member of ` + "`" + `claim/partition` + "`" + ` to the begin of the work in the next one. The target is 50 ms.
 Measured on 22 November 2026 on 2 processors that were busy with other tests (load 7 to 40), one run each; runs before it
 differed by up to a factor of four, so these figures are hints. 200 moves one by one, and 640 of which 32 at once. The table
 mode of Postgres looks for changes every 250 ms, which is most of its time.
@@ -322,7 +322,7 @@ mode of Postgres looks for changes every 250 ms, which is most of its time.
 | ZooKeeper | 22ms | 132ms | 51ms | 202ms |
 | Postgres table | 173ms | 591ms | 77ms | 259ms |
 
-To measure again: ` + "`" + `INTERLOCK_BENCH=full go test ./claim/own -run TestMoveTimes -v` + "`" + `, and the same in ` + "`" + `driver/etcd` + "`" + `.
+To measure again: ` + "`" + `INTERLOCK_BENCH=full go test ./claim/partition -run TestMoveTimes -v` + "`" + `, and the same in ` + "`" + `driver/etcd` + "`" + `.
 `
 
 // asserted are the tests that fail when a lock asks more than it should.

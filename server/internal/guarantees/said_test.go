@@ -16,8 +16,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
-	"github.com/interlock-dev/interlock/claim/shared"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/redis"
@@ -160,7 +160,7 @@ func showsWaiters(t *testing.T, d driver.Fenced, i driver.Inspector) bool {
 }
 
 func shares(t *testing.T, d driver.Fenced) bool {
-	l, err := shared.New(d, nil)
+	l, err := rwlock.New(d, nil)
 	return made(t, err, func(ctx context.Context) error { return l.Close(ctx) })
 }
 

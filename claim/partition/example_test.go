@@ -1,0 +1,35 @@
+package partition_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+func Example() {
+	ctx := context.Background()
+	space := memory.NewSpace()
+	d := space.Open(nil)
+	defer d.Close(ctx)
+	orders := fence.NewStore(space.Fence())
+
+	g, err := partition.Join(ctx, d, space.Values(), "orders", partition.Layout{Partitions: 8}, &partition.Options{Identity: "shop-1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer g.Leave(ctx)
+	if _, err := g.Map().Await(ctx, "order/42", 0); err != nil { // partitions come after the join
+		log.Fatal(err)
+	}
+	err = g.Do(ctx, "order/42", func(ctx context.Context, c interlock.Claim) error {
+		return orders.Enter(ctx, c, "order/42", driver.Write{Key: "order/42", Value: []byte("shipped")})
+	})
+	fmt.Println(err, g.Map().Locate("order/42").Identity)
+	// Output: <nil> shop-1
+}

@@ -1,0 +1,521 @@
+package partition_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// town is a space with members, in virtual time.
+type town struct {
+	*testing.T
+	space *memory.Space
+}
+
+func inTown(t *testing.T, test func(*town)) {
+	inBubble(t, func(t *testing.T) { test(&town{t, memory.NewSpace()}) })
+}
+
+// driver is one that lives as long as the test.
+func (t *town) driver() *memory.Driver {
+	d := t.space.Open(nil)
+	t.Cleanup(func() { _ = d.Close(context.Background()) })
+	return d
+}
+
+// join joins with four partitions, over parts that may misbehave.
+func (t *town) join(name string, d driver.Fenced, values driver.Values, hooks *observe.Own) *partition.Group {
+	t.Helper()
+	g, err := partition.Join(t.Context(), d, values, "g", partition.Layout{Partitions: 4}, &partition.Options{Identity: name, Hooks: hooks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Leave(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Wait()
+	time.Sleep(time.Second)
+	return g
+}
+
+// unwatched is a store of values that cannot be watched.
+type unwatched struct{ *memory.Values }
+
+func (unwatched) Watch(context.Context, string, func(driver.Value)) error {
+	return &interlock.Error{Op: "watch", Kind: interlock.Retryable, Err: errors.New("not today")}
+}
+
+// TestAWatchThatFailsTakesNoHints: while values cannot be watched, what the locks
+// tell is seen at once all the same, and somebody is told of the trouble.
+func TestAWatchThatFailsTakesNoHints(t *testing.T) {
+	inTown(t, func(t *town) {
+		var failed atomic.Int64
+		a := t.join("a", t.driver(), unwatched{t.space.Values()}, &observe.Own{Failed: func(e observe.OwnFailed) {
+			if e.Partition == -1 {
+				failed.Add(1)
+			}
+		}})
+		d := t.driver()
+		for i := range 20 { // one change at a time
+			name, owner := "{g}/member/b/", fmt.Sprint("b/", i)
+			if _, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: owner}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if n := len(a.Map().Members()); n != 2 {
+				t.Fatalf("%d members are seen after one joined for the %dth time", n, i)
+			}
+			if err := d.Release(t.Context(), name, owner); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if n := len(a.Map().Members()); n != 1 {
+				t.Fatalf("%d members are seen after one left for the %dth time", n, i)
+			}
+		}
+		if failed.Load() == 0 {
+			t.Error("nobody was told")
+		}
+	})
+}
+
+func TestAMapThatWasClosedIsNotWaitedFor(t *testing.T) {
+	inTown(t, func(t *town) {
+		t.join("a", t.driver(), t.space.Values(), nil)
+		m, err := partition.Follow(t.Context(), t.driver(), t.space.Values(), "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := m.Await(t.Context(), "key", 1<<62)
+			done <- err
+		}()
+		synctest.Wait()
+		m.Close()
+		select {
+		case err := <-done:
+			if !errors.Is(err, interlock.ErrClosed) {
+				t.Error(err)
+			}
+		case <-time.After(time.Hour):
+			t.Error("it waits for ever")
+		}
+	})
+}
+
+// TestNobodyIsFoundWhileTheLayoutChanges: whoever changes it has the partitions'
+// locks, and owns nothing.
+func TestNobodyIsFoundWhileTheLayoutChanges(t *testing.T) {
+	inTown(t, func(t *town) {
+		a := t.join("a", t.driver(), t.space.Values(), nil)
+		inside, goOn, resized := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		var last string // a key of the last partition, which is taken last
+		for i := 0; a.Map().Layout().Of(last) != 3; i++ {
+			last = fmt.Sprint(i)
+		}
+		go a.Do(t.Context(), last, func(context.Context, interlock.Claim) error { close(inside); <-goOn; return nil })
+		<-inside
+		go func() { resized <- a.Resize(t.Context(), partition.Layout{Partitions: 2}) }()
+		time.Sleep(time.Second)
+		for i := range 20 {
+			if at := a.Map().Locate(fmt.Sprint(i)); at.Epoch != 0 {
+				t.Errorf("%d is found at %+v", i, at)
+			}
+		}
+		close(goOn)
+		if err := <-resized; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// counted counts the watches that are under way and the looks at everything.
+type counted struct {
+	*memory.Driver
+	watches, looks atomic.Int64
+}
+
+func (c *counted) Watch(ctx context.Context, prefix string, changed func(string)) error {
+	c.watches.Add(1)
+	defer c.watches.Add(-1)
+	return c.Driver.Watch(ctx, prefix, changed)
+}
+
+func (c *counted) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	c.looks.Add(1)
+	return c.Driver.Locks(ctx, prefix, limit)
+}
+
+// TestAJoinThatFailedLeavesNothing: its context ends while it waits.
+func TestAJoinThatFailedLeavesNothing(t *testing.T) {
+	inTown(t, func(t *town) {
+		d, first := &counted{Driver: t.driver()}, t.driver()
+		if _, err := first.Acquire(t.Context(), driver.Request{Name: "{g}/layout", Owner: "somebody/1"}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := partition.Join(ctx, d, t.space.Values(), "g", partition.Layout{Partitions: 4}, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("joined: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if n := d.watches.Load(); n != 0 {
+			t.Errorf("%d watches are left", n)
+			t.FailNow()
+		}
+	})
+}
+
+// TestALossIsToldToWhoeverWorked: work that went on after its claim was lost does
+// not look as if it had counted.
+func TestALossIsToldToWhoeverWorked(t *testing.T) {
+	inTown(t, func(t *town) {
+		d := t.driver()
+		a := t.join("a", d, t.space.Values(), nil)
+		err := a.Do(t.Context(), "key", func(ctx context.Context, c interlock.Claim) error {
+			_, _, err := d.Break(ctx, driver.Break{Name: c.Name(), Owner: c.Owner(), Reason: "test", By: "test"})
+			if err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return nil
+		})
+		if interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, interlock.ErrLost) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestHintsAreTakenTogether: a group with many partitions that move does not make
+// everybody look at everything all the time.
+func TestHintsAreTakenTogether(t *testing.T) {
+	inTown(t, func(t *town) {
+		const n = 256
+		join := func(name string, d driver.Fenced) *partition.Group {
+			g, err := partition.Join(t.Context(), d, t.space.Values(), "big", partition.Layout{Partitions: n}, &partition.Options{Identity: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = g.Leave(context.Background()) })
+			return g
+		}
+		a, c := join("a", t.driver()), &counted{Driver: t.driver()}
+		time.Sleep(time.Second)
+		b := join("b", c)
+		time.Sleep(time.Second)
+		if len(a.Owned()) != n/2 || len(b.Owned()) != n/2 {
+			t.Errorf("%d and %d are owned", len(a.Owned()), len(b.Owned()))
+		}
+		before := c.looks.Load()
+		if before > 20 {
+			t.Errorf("b looked %d times at everything", before)
+		}
+		// One partition after the other changes hands for a moment.
+		for i := range a.Owned() {
+			name := fmt.Sprintf("{big}/partition/1/%d", a.Owned()[i%len(a.Owned())])
+			l, err := c.Lock(t.Context(), name)
+			if err != nil || l.Holder == nil {
+				t.Fatal(l, err)
+			}
+			if _, _, err := c.Break(t.Context(), driver.Break{Name: name, Owner: l.Holder.Owner, Reason: "test", By: "test"}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if looks := c.looks.Load() - before; looks > 5 {
+			t.Errorf("b looked %d times at everything while single partitions changed", looks)
+		}
+		time.Sleep(30 * time.Second)
+		for i := range 500 {
+			if at := b.Map().Locate(fmt.Sprint(i)); at.Epoch == 0 || at != a.Map().Locate(fmt.Sprint(i)) {
+				t.Fatalf("%d is seen at %+v and at %+v", i, at, a.Map().Locate(fmt.Sprint(i)))
+			}
+		}
+	})
+}
+
+// slow is a store whose writes, from a member that does not hear of losses, arrive
+// when they are let.
+type slow struct {
+	*memory.Values
+	slow  atomic.Bool        // each write of a record waits for its turn
+	gate  chan chan struct{} // and says so
+	story *story
+}
+
+// story is the records that were accepted, in their order.
+type story struct {
+	mu      sync.Mutex
+	records []string
+}
+
+func (t *town) slow(s *story, at bool) *slow {
+	v := &slow{Values: t.space.Values(), gate: make(chan chan struct{}), story: s}
+	v.slow.Store(at)
+	return v
+}
+
+func (s *slow) Put(ctx context.Context, name string, v driver.Value) error {
+	record := strings.Contains(string(v.Data), "generation")
+	if record && s.slow.Load() {
+		turn := make(chan struct{})
+		s.gate <- turn
+		<-turn
+	}
+	s.story.mu.Lock()
+	defer s.story.mu.Unlock()
+	err := s.Values.Put(context.WithoutCancel(ctx), name, v)
+	if err == nil && record {
+		s.story.records = append(s.story.records, string(v.Data))
+	}
+	return err
+}
+
+// deaf is a driver that tells its member nothing of losses.
+type deaf struct{ *memory.Driver }
+
+type forever struct{}
+
+func (forever) Remaining() time.Duration { return time.Hour }
+
+func (d deaf) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	r.Events.Lost = nil
+	grant, err := d.Driver.Acquire(ctx, r)
+	grant.Lease = forever{}
+	return grant, err
+}
+
+// TestAFormerChangerChangesNothing: a member that has lost the lock on the layout,
+// and has not heard of it, goes on after its successor has read the layout and
+// before that has written anything.
+func TestAFormerChangerChangesNothing(t *testing.T) {
+	inTown(t, func(t *town) {
+		var story story
+		d, former, next := t.driver(), t.slow(&story, false), t.slow(&story, false)
+		a, b := t.join("a", deaf{d}, former, nil), t.join("b", t.driver(), next, nil)
+		former.slow.Store(true)
+		next.slow.Store(true)
+		done := make(chan error, 2)
+		go func() { done <- a.Resize(t.Context(), partition.Layout{Partitions: 2}) }()
+		late := <-former.gate // a has read the layout, and is about to announce
+		l, err := d.Lock(t.Context(), "{g}/layout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.Break(t.Context(), driver.Break{Name: "{g}/layout", Owner: l.Holder.Owner, Reason: "test", By: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- b.Resize(t.Context(), partition.Layout{Partitions: 3}) }()
+		writing := <-next.gate // so has b
+		free := func(gate chan chan struct{}) {
+			for turn := range gate {
+				close(turn)
+			}
+		}
+		go free(former.gate)
+		close(late)
+		time.Sleep(5 * time.Second) // a carries out what it can
+		go free(next.gate)
+		close(writing)
+		<-done
+		<-done
+		time.Sleep(time.Minute)
+		former.slow.Store(false)
+		next.slow.Store(false)
+		synctest.Wait()
+		close(former.gate)
+		close(next.gate)
+		judge(t, story.records)
+	})
+}
+
+// TestAFormerFounderSettlesNothing: the same for the first layout, and members that
+// name different ones.
+func TestAFormerFounderSettlesNothing(t *testing.T) {
+	inTown(t, func(t *town) {
+		var story story
+		d, former, next := t.driver(), t.slow(&story, true), t.slow(&story, true)
+		found := func(name string, d driver.Fenced, values driver.Values, n int, done chan<- error) {
+			g, err := partition.Join(t.Context(), d, values, "g", partition.Layout{Partitions: n}, &partition.Options{Identity: name})
+			done <- err
+			if err == nil {
+				_ = g.Leave(t.Context())
+			}
+		}
+		a, b := make(chan error), make(chan error)
+		go found("a", deaf{d}, former, 4, a)
+		late := <-former.gate
+		l, err := d.Lock(t.Context(), "{g}/layout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.Break(t.Context(), driver.Break{Name: "{g}/layout", Owner: l.Holder.Owner, Reason: "test", By: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		go found("b", t.driver(), next, 6, b)
+		writing := <-next.gate
+		close(late)
+		if err := <-a; !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("the former founder: %v", err)
+		}
+		close(writing)
+		close(<-next.gate)
+		if err := <-b; err != nil {
+			t.Errorf("the founder: %v", err)
+		}
+		time.Sleep(time.Second)
+		judge(t, story.records)
+	})
+}
+
+// judge: generations do not fall, and each has one layout.
+func judge(t *town, story []string) {
+	type record struct {
+		Generation int64
+		Layout     partition.Layout
+		Next       *partition.Layout
+	}
+	layouts, last := map[int64]partition.Layout{}, int64(0)
+	for _, text := range story {
+		var r record
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Fatal(err)
+		}
+		if was, ok := layouts[r.Generation]; ok && !reflect.DeepEqual(was, r.Layout) {
+			t.Errorf("generation %d was %v and is %v", r.Generation, was, r.Layout)
+		}
+		if r.Generation < last {
+			t.Errorf("generation %d after %d", r.Generation, last)
+		}
+		layouts[r.Generation], last = r.Layout, r.Generation
+	}
+	if t.Failed() {
+		t.Log(strings.Join(story, "\n"))
+	}
+}
+
+// TestAStuckDrainIsTold: work that does not return keeps a partition, and the
+// operator is told where.
+func TestAStuckDrainIsTold(t *testing.T) {
+	inTown(t, func(t *town) {
+		told := make(chan observe.OwnDraining, 100)
+		d := t.driver()
+		a := t.join("a", d, t.space.Values(), &observe.Own{Draining: func(e observe.OwnDraining) { told <- e }})
+		goOn, inside := make(chan struct{}), make(chan struct{})
+		go a.Do(t.Context(), "key", func(context.Context, interlock.Claim) error { close(inside); <-goOn; return nil })
+		<-inside
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+		defer cancel()
+		err := a.Leave(ctx)
+		stuck := a.Map().Layout().Of("key")
+		if interlock.Kind(err) != interlock.Retryable || !strings.Contains(err.Error(), fmt.Sprintf("partitions [%d]", stuck)) {
+			t.Errorf("leaving: %v", err)
+		}
+		if n := len(told); n != 3 {
+			t.Fatalf("told %d times in three TTLs", n)
+		}
+		if e := <-told; e.Partition != stuck || e.Inside != 1 || e.Epoch == 0 || e.For != 30*time.Second {
+			t.Errorf("told of %+v", e)
+		}
+		close(goOn)
+		if err := a.Leave(t.Context()); err != nil {
+			t.Error(err)
+		}
+		l, err := d.Lock(t.Context(), fmt.Sprintf("{g}/partition/1/%d", stuck))
+		if err != nil || l.Holder != nil {
+			t.Errorf("it is still held: %+v, %v", l.Holder, err)
+		}
+	})
+}
+
+// TestDrainingIsMeasured: what a partition waited for is the work, Options.Work
+// included, and not the release.
+func TestDrainingIsMeasured(t *testing.T) {
+	inTown(t, func(t *town) {
+		released := make(chan observe.OwnReleased, 10)
+		g, err := partition.Join(t.Context(), t.driver(), t.space.Values(), "g", partition.Layout{Partitions: 1}, &partition.Options{
+			Work: func(ctx context.Context, _ partition.Partition) error {
+				<-ctx.Done()
+				time.Sleep(7 * time.Second)
+				return nil
+			},
+			Hooks: &observe.Own{Released: func(e observe.OwnReleased) { released <- e }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := g.Leave(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if e := <-released; e.Drained != 7*time.Second {
+			t.Errorf("drained for %v", e.Drained)
+		}
+	})
+}
+
+// mute is a store of values that does not answer while it is hushed.
+type mute struct {
+	*memory.Values
+	hushed atomic.Bool
+}
+
+func (m *mute) Get(ctx context.Context, name string) (driver.Value, error) {
+	if m.hushed.Load() {
+		<-ctx.Done()
+		return driver.Value{}, context.Cause(ctx)
+	}
+	return m.Values.Get(ctx, name)
+}
+
+// TestSilentValuesAreTold: a member that has locks and cannot read the layout owns
+// nothing, does not wait for the answer for ever, and says so.
+func TestSilentValuesAreTold(t *testing.T) {
+	inTown(t, func(t *town) {
+		a := t.join("a", t.driver(), t.space.Values(), nil)
+		goOn, failed := make(chan struct{}), make(chan int, 1000)
+		var work sync.WaitGroup
+		for i := range 20 {
+			work.Go(func() {
+				_ = a.Do(t.Context(), fmt.Sprint(i), func(context.Context, interlock.Claim) error { <-goOn; return nil })
+			})
+		}
+		values := &mute{Values: t.space.Values()}
+		b := t.join("b", t.driver(), values, &observe.Own{Failed: func(e observe.OwnFailed) { failed <- e.Partition }})
+		values.hushed.Store(true) // it stands in line for its half
+		close(goOn)
+		work.Wait()
+		time.Sleep(2 * time.Minute)
+		if owned := b.Owned(); len(owned) > 0 {
+			t.Errorf("it owns %v", owned)
+		}
+		told := map[int]bool{}
+		for range len(failed) {
+			told[<-failed] = true
+		}
+		if len(told) != 3 || !told[-1] {
+			t.Errorf("told of %v", told)
+		}
+		values.hushed.Store(false)
+		time.Sleep(2 * time.Minute)
+		if n := len(b.Owned()); n != 2 {
+			t.Errorf("it owns %d when it is over", n)
+		}
+	})
+}

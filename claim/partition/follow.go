@@ -1,0 +1,371 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// retries is how long to wait before the next attempt when the service failed.
+var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
+
+// maxLocks is how many locks of a group are looked at: partitions of two
+// generations, and members.
+const maxLocks = 4 * MaxPartitions
+
+// few is how many partitions are looked at one by one when they are hinted at. If
+// there are more, everything is looked at at once.
+const few = 16
+
+// pace is between two looks, so that hints that come in numbers are taken together.
+const pace = 5 * time.Millisecond
+
+// A picture is a group as the service showed it at one time.
+type picture struct {
+	record  record
+	stored  bool // the group has a layout
+	members []Member
+	owners  map[int]Location // of the record's generation; empty while it changes
+	yields  map[int]Location // who yielded a partition last, of the record's generation
+	due     boottime.Instant // when to look at everything again, whatever is told
+}
+
+// locate is where a key is, by this picture.
+func (p picture) locate(key string) Location {
+	i := p.record.Layout.Of(key)
+	if at, ok := p.owners[i]; ok {
+		return at
+	}
+	return Location{Partition: i}
+}
+
+// A Map is a picture of a group that is kept up to date: what a router needs
+// that owns nothing itself. It is safe for concurrent use.
+type Map struct {
+	d      service
+	values driver.Values
+	names  names
+	tell   listener
+
+	ctx    context.Context // ends at Close
+	cancel context.CancelCauseFunc
+	done   sync.WaitGroup
+	poke   chan struct{} // capacity 1: look at what hints name
+
+	mu      sync.Mutex
+	now     picture
+	changed chan struct{}   // closed when now is replaced
+	hints   map[string]bool // names that may have changed; "" is any
+	failed  error           // why the last look failed
+}
+
+// listener is who is told what a Map sees, by its goroutines.
+type listener struct {
+	fresh  func(picture) // of each picture, by one goroutine
+	failed func(error)   // of what cannot be seen
+}
+
+// Follow keeps a map of a group until it is closed. It blocks until it has seen
+// the group once or ctx ends; a group that nobody has joined yet is waited for.
+func Follow(ctx context.Context, d driver.Fenced, values driver.Values, group string) (*Map, error) {
+	m, err := follow(d, values, group, listener{func(picture) {}, func(error) {}})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.until(ctx, func(p picture) bool { return p.stored }); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func follow(d driver.Fenced, values driver.Values, group string, tell listener) (*Map, error) {
+	s, err := needs(d)
+	if err != nil {
+		return nil, err
+	}
+	n, err := newNames(group)
+	if err != nil {
+		return nil, err
+	}
+	m := &Map{d: s, values: values, names: n, tell: tell,
+		poke: make(chan struct{}, 1), changed: make(chan struct{}), hints: map[string]bool{}}
+	m.ctx, m.cancel = context.WithCancelCause(context.Background())
+	m.done.Go(m.run)
+	m.done.Go(func() {
+		m.keep(func() error { return s.Watch(m.ctx, n.all(), m.hint) })
+	})
+	m.done.Go(func() {
+		m.keep(func() error { return values.Watch(m.ctx, n.layout(), func(driver.Value) { m.look() }) })
+	})
+	return m, nil
+}
+
+// Locate says where a key is, as far as is known here. It does not block.
+func (m *Map) Locate(key string) Location {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now.locate(key)
+}
+
+// Layout is the group's layout, as far as is known here.
+func (m *Map) Layout() Layout {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now.record.Layout
+}
+
+// Members are those that take part, by identity.
+func (m *Map) Members() []Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.now.members)
+}
+
+// Await blocks until key's partition is owned under an epoch after `after`, or
+// ctx ends, or m was closed. After 0 any owner will do. An owner that is found
+// may refuse for a moment: it has the lock, and lets callers in a round trip later.
+func (m *Map) Await(ctx context.Context, key string, after interlock.Token) (Location, error) {
+	var at Location
+	err := m.until(ctx, func(p picture) bool {
+		at = p.locate(key)
+		return at.Epoch > after
+	})
+	return at, err
+}
+
+// Close ends it and waits for its goroutines.
+func (m *Map) Close() {
+	m.cancel(interlock.ErrClosed)
+	m.done.Wait()
+}
+
+// until waits for a picture.
+func (m *Map) until(ctx context.Context, is func(picture) bool) error {
+	for {
+		m.mu.Lock()
+		now, changed, failed := m.now, m.changed, m.failed
+		m.mu.Unlock()
+		if is(now) {
+			return nil
+		}
+		var err error
+		select {
+		case <-changed:
+			continue
+		case <-ctx.Done():
+			if err = failed; err == nil {
+				err = context.Cause(ctx)
+			}
+		case <-m.ctx.Done():
+			err = context.Cause(m.ctx)
+		}
+		return &interlock.Error{Op: "look at group", Driver: m.d.Guarantees().Driver, Name: m.names.group,
+			Kind: interlock.Retryable, Err: err}
+	}
+}
+
+// look makes run look at everything; it does not block.
+func (m *Map) look() { m.hint("") }
+
+// hint makes run look at a name; it does not block.
+func (m *Map) hint(name string) {
+	m.mu.Lock()
+	if len(m.hints) <= few { // more of them make no difference
+		m.hints[name] = true
+	}
+	m.mu.Unlock()
+	select {
+	case m.poke <- struct{}{}:
+	default: // it is going to
+	}
+}
+
+// hinted takes the names that were hinted at.
+func (m *Map) hinted() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := m.hints
+	m.hints = map[string]bool{}
+	return names
+}
+
+// run looks at what it is told of, and at everything when something may have
+// expired, and at least every third of the TTL.
+func (m *Map) run() {
+	var p picture
+	for failures := 0; m.ctx.Err() == nil; {
+		var err error
+		if p, err = m.draw(p); err == nil {
+			failures = 0
+			m.publish(p)
+		} else {
+			failures++
+			m.fail(err)
+			p = picture{due: boottime.Now().Add(retries.Delay(failures, rand.Float64()))}
+		}
+		m.wait(pace, nil)
+		m.wait(p.due.Sub(boottime.Now()), m.poke)
+	}
+}
+
+// wait waits for that long at most.
+func (m *Map) wait(longest time.Duration, told <-chan struct{}) {
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	select {
+	case <-told:
+	case <-timer.C:
+	case <-m.ctx.Done():
+	}
+}
+
+func (m *Map) publish(p picture) {
+	m.mu.Lock()
+	m.now, m.failed = p, nil
+	close(m.changed)
+	m.changed = make(chan struct{})
+	m.mu.Unlock()
+	m.tell.fresh(p)
+}
+
+func (m *Map) fail(err error) {
+	m.mu.Lock()
+	m.failed = err
+	m.mu.Unlock()
+	if m.ctx.Err() == nil {
+		m.tell.failed(err)
+	}
+}
+
+// keep repeats a watch that ended, until m is closed.
+func (m *Map) keep(watch func() error) {
+	for failures := 1; m.ctx.Err() == nil; failures++ {
+		if err := watch(); err != nil && m.ctx.Err() == nil {
+			m.tell.failed(err) // looking by the clock goes on meanwhile
+		}
+		m.wait(retries.Delay(failures, rand.Float64()), nil)
+	}
+}
+
+// draw draws the picture that follows last: a few partitions that are hinted at
+// are drawn anew, anything else takes a look at everything.
+func (m *Map) draw(last picture) (picture, error) {
+	ctx, cancel := context.WithTimeout(m.ctx, patience(m.d.Guarantees()))
+	defer cancel()
+	names := m.hinted()
+	if !last.stored || len(names) > few || last.due.Sub(boottime.Now()) <= 0 {
+		return m.ask(ctx)
+	}
+	p := last
+	p.owners = maps.Clone(last.owners)
+	for name := range names {
+		_, _, one := m.names.isPartition(name)
+		switch {
+		case name == m.names.layout(): // that lock is nobody's concern here; its value is
+			continue
+		case !one:
+			return m.ask(ctx)
+		}
+		l, err := m.d.Lock(ctx, name)
+		if err != nil {
+			return p, err
+		}
+		m.erase(&p, name)
+		m.place(&p, l)
+	}
+	return p, nil
+}
+
+// ask draws a picture of everything. The layout is read first: owners that are
+// found by a newer one are left out, and the next look has both.
+func (m *Map) ask(ctx context.Context) (p picture, err error) {
+	if p.record, p.stored, err = m.read(ctx); err != nil {
+		return p, err
+	}
+	locks, more, err := m.d.Locks(ctx, m.names.all(), maxLocks)
+	if err == nil && more {
+		err = fmt.Errorf("the group has more than %d locks", maxLocks)
+	}
+	if err != nil {
+		return p, err
+	}
+	p.owners, p.yields = make(map[int]Location), make(map[int]Location)
+	soon := look(m.d.Guarantees())
+	for _, l := range locks {
+		if member, ok := m.names.isMember(l.Name); ok && l.Holder != nil {
+			p.members = append(p.members, member)
+		}
+		if l.Holder != nil && l.Holder.Expires > 0 {
+			soon = min(soon, l.Holder.Expires+time.Millisecond)
+		}
+	}
+	p.due = boottime.Now().Add(soon)
+	slices.SortFunc(p.members, func(a, b Member) int { return strings.Compare(a.Identity, b.Identity) })
+	for _, l := range locks {
+		m.place(&p, l)
+		m.placeYield(&p, l)
+	}
+	return p, nil
+}
+
+// place puts the owner of a partition into the picture. While the layout changes
+// nobody owns one: whoever has the lock is the one who changes it, or about to go.
+func (m *Map) place(p *picture, l driver.LockState) {
+	generation, i, ok := m.names.isPartition(l.Name)
+	if !ok || l.Holder == nil || generation != p.record.Generation || p.record.Next != nil {
+		return
+	}
+	identity := identityOf(l.Holder.Owner)
+	p.owners[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{identity, p.address(identity)}}
+}
+
+// placeYield puts a yield into the picture, unless there is a later one.
+func (m *Map) placeYield(p *picture, l driver.LockState) {
+	generation, i, identity, ok := m.names.isYield(l.Name)
+	if ok && l.Holder != nil && generation == p.record.Generation && l.Holder.Token > p.yields[i].Epoch {
+		p.yields[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{Identity: identity}}
+	}
+}
+
+// erase takes the owner of a partition out of the picture.
+func (m *Map) erase(p *picture, name string) {
+	if generation, i, ok := m.names.isPartition(name); ok && generation == p.record.Generation {
+		delete(p.owners, i)
+	}
+}
+
+func (p picture) address(identity string) string {
+	for _, m := range p.members {
+		if m.Identity == identity {
+			return m.Address
+		}
+	}
+	return ""
+}
+
+// read reads the group's record; stored if it has a layout.
+func (m *Map) read(ctx context.Context) (r record, stored bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience(m.d.Guarantees()))
+	defer cancel()
+	v, err := m.values.Get(ctx, m.names.layout())
+	if err != nil || v.Token == 0 {
+		return r, false, err
+	}
+	r, err = decode(v.Data)
+	if err != nil {
+		return r, false, failure.Bug("read layout", m.names.group, "it is not one of ours: %w", err)
+	}
+	return r, r.Generation > 0, nil
+}

@@ -1,0 +1,125 @@
+package partition
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sort"
+
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// MaxPartitions is how many partitions a layout has at most.
+const MaxPartitions = 4096
+
+// A Layout maps keys to partitions: by rendezvous hashing over a number of
+// partitions, or by ranges. Exactly one of its fields is set.
+type Layout struct {
+	// Partitions is how many there are, 1 to [MaxPartitions]. A key belongs to
+	// the partition that scores highest for it (Thaler and Ravishankar,
+	// "A Name-Based Mapping Scheme for Rendezvous", 1996), so that growing from
+	// n to m partitions moves the share (m-n)/m of the keys, and no more.
+	Partitions int `json:"partitions,omitempty"`
+	// Splits cut the keys, ordered by their bytes, into len(Splits)+1 ranges:
+	// partition i has the keys from Splits[i-1] on, up to and without Splits[i].
+	// They rise strictly.
+	Splits []string `json:"splits,omitempty"`
+}
+
+// Validate says what is wrong with a layout, as an error of kind Bug.
+func (l Layout) Validate() error {
+	switch {
+	case l.Partitions != 0 && len(l.Splits) > 0:
+		return failure.Bug("use layout", "", "a layout has Partitions or Splits, not both")
+	case l.Count() < 1 || l.Count() > MaxPartitions:
+		return failure.Bug("use layout", "", "a layout has 1 to %d partitions, not %d", MaxPartitions, l.Count())
+	}
+	for i := 1; i < len(l.Splits); i++ {
+		if l.Splits[i-1] >= l.Splits[i] {
+			return failure.Bug("use layout", "", "Splits must rise, and %q is followed by %q", l.Splits[i-1], l.Splits[i])
+		}
+	}
+	return nil
+}
+
+// Count is the number of partitions.
+func (l Layout) Count() int {
+	if len(l.Splits) > 0 {
+		return len(l.Splits) + 1
+	}
+	return l.Partitions
+}
+
+// Of is the partition of a key, from 0.
+func (l Layout) Of(key string) int {
+	if len(l.Splits) > 0 {
+		return sort.Search(len(l.Splits), func(i int) bool { return key < l.Splits[i] })
+	}
+	best, h := 0, hash(key)
+	for i := 1; i < l.Partitions; i++ {
+		if score(h, uint64(i)) > score(h, uint64(best)) {
+			best = i
+		}
+	}
+	return best
+}
+
+// Equal reports whether both map every key alike.
+func (l Layout) Equal(other Layout) bool {
+	return l.Partitions == other.Partitions && slices.Equal(l.Splits, other.Splits)
+}
+
+// String says what it is, for people.
+func (l Layout) String() string {
+	if len(l.Splits) > 0 {
+		return fmt.Sprintf("%d ranges split at %q", l.Count(), l.Splits)
+	}
+	return fmt.Sprintf("%d hashed partitions", l.Partitions)
+}
+
+// hash is FNV-1a. It is part of the layout: a change of it moves keys.
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
+
+// score mixes two hashes: the finalizer of SplitMix64 (Steele, Lea and Flood,
+// "Fast Splittable Pseudorandom Number Generators", 2014). It is part of the
+// layout.
+func score(a, b uint64) uint64 {
+	z := a + (b+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// record is what is kept of a group: its layout, and the one to come while it
+// changes.
+type record struct {
+	Generation int64   `json:"generation"` // counts the layouts; 0 before the first one
+	Layout     Layout  `json:"layout"`
+	Next       *Layout `json:"next,omitempty"`
+}
+
+func (r record) encode() []byte {
+	data, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return data
+}
+
+func decode(data []byte) (r record, err error) {
+	if err = json.Unmarshal(data, &r); err == nil && r.Generation > 0 {
+		err = r.Layout.Validate()
+	}
+	if err == nil && r.Next != nil {
+		err = r.Next.Validate()
+	}
+	if err == nil && (r.Generation < 0 || r.Generation == 0 && r.Next == nil) {
+		err = failure.Bug("use layout", "", "generation %d has no layout", r.Generation)
+	}
+	return r, err
+}

@@ -1,0 +1,107 @@
+package partition
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// TestHashedKeysStay: these are where keys are in running groups. If this fails,
+// an upgrade would give keys two owners while old and new members coexist.
+func TestHashedKeysStay(t *testing.T) {
+	l := Layout{Partitions: 64}
+	for key, want := range map[string]int{"": 61, "order/1": 34, "order/2": 35, "account/alice": 63, "\xff\x00": 1} {
+		if got := l.Of(key); got != want {
+			t.Errorf("%q is in %d, was in %d", key, got, want)
+		}
+	}
+}
+
+func TestRangesAreHalfOpen(t *testing.T) {
+	l := Layout{Splits: []string{"g", "p"}}
+	for key, want := range map[string]int{"": 0, "a": 0, "fzz": 0, "g": 1, "o": 1, "p": 2, "z": 2} {
+		if got := l.Of(key); got != want {
+			t.Errorf("%q is in %d, want %d", key, got, want)
+		}
+	}
+	if l.Count() != 3 {
+		t.Errorf("%d ranges", l.Count())
+	}
+}
+
+// TestGrowingMovesNoMore: of n keys the share (b-a)/b moves, and only to the new
+// partitions.
+func TestGrowingMovesNoMore(t *testing.T) {
+	const keys, a, b = 20000, 16, 24
+	moved, load := 0, make([]int, b)
+	for i := range keys {
+		key := fmt.Sprint("key/", i)
+		from, to := Layout{Partitions: a}.Of(key), Layout{Partitions: b}.Of(key)
+		load[to]++
+		if from != to {
+			moved++
+			if to < a {
+				t.Fatalf("%s moved from %d to %d, which was there before", key, from, to)
+			}
+		}
+	}
+	if want := float64(keys) * (b - a) / b; math.Abs(float64(moved)-want) > want/10 {
+		t.Errorf("%d keys moved, about %.0f have to", moved, want)
+	}
+	if low, high := slices.Min(load), slices.Max(load); low < keys/b*8/10 || high > keys/b*12/10 {
+		t.Errorf("partitions have %d to %d keys, %d on average", low, high, keys/b)
+	}
+}
+
+func TestLayoutsAreChecked(t *testing.T) {
+	for _, l := range []Layout{
+		{}, {Partitions: -1}, {Partitions: MaxPartitions + 1}, {Partitions: 2, Splits: []string{"a"}},
+		{Splits: []string{"b", "a"}}, {Splits: []string{"a", "a"}},
+	} {
+		if err := l.Validate(); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%+v: %v", l, err)
+		}
+	}
+	for _, l := range []Layout{{Partitions: 1}, {Splits: []string{""}}, {Splits: []string{"a", "b"}}} {
+		if err := l.Validate(); err != nil {
+			t.Error(err)
+		}
+		r := record{Generation: 7, Layout: l, Next: &l}
+		got, err := decode(r.encode())
+		if err != nil || got.Generation != 7 || !got.Layout.Equal(l) || got.Next == nil || !got.Next.Equal(l) {
+			t.Errorf("%v came back as %+v, %v", l, got, err)
+		}
+	}
+	for _, bad := range []string{"", "{}", `{"generation":1,"layout":{"partitions":2},"next":{}}`} {
+		if _, err := decode([]byte(bad)); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+func TestNamesAreRead(t *testing.T) {
+	n, err := newNames("orders/eu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Member{Identity: "host/1 {a}", Address: "10.0.0.1:80/%"}
+	if got, ok := n.isMember(n.member(m)); !ok || got != m {
+		t.Errorf("read %+v", got)
+	}
+	if g, i, ok := n.isPartition(n.partition(3, 12)); !ok || g != 3 || i != 12 {
+		t.Errorf("read %d/%d, %v", g, i, ok)
+	}
+	for _, name := range []string{n.layout(), n.partition(1, 2) + "/x", n.partition(1, 2) + "3x", "{orders/eu}/partition/1", "{orders/eu}/partition/01/2"} {
+		if _, _, ok := n.isPartition(name); ok {
+			t.Errorf("%q was read as a partition", name)
+		}
+	}
+	for _, group := range []string{"", "a{b", "a}b"} {
+		if _, err := newNames(group); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%q: %v", group, err)
+		}
+	}
+}

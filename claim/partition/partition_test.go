@@ -1,0 +1,122 @@
+package partition_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/claim/partition/partitiontest"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func inBubble(t *testing.T, test func(*testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // virtual time begins before counters do
+		test(t)
+	})
+}
+
+// TestMemory runs the suite in virtual time.
+func TestMemory(t *testing.T) {
+	partitiontest.Run(t, inBubble, func(t *testing.T) partitiontest.World {
+		space := memory.NewSpace()
+		fence := space.Fence()
+		return partitiontest.World{
+			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
+				d := space.Open(&memory.Options{TTL: 6 * time.Second})
+				t.Cleanup(func() { _ = d.Close(context.Background()) })
+				return d, space.Values()
+			},
+			Crash: func(t *testing.T, d driver.Fenced) {
+				if err := d.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			},
+			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
+				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
+			},
+			TTL:  6 * time.Second,
+			Move: 50 * time.Millisecond,
+		}
+	})
+}
+
+// frozen is a driver whose member sees nothing new for a while.
+type frozen struct {
+	*memory.Driver
+	thaw chan struct{} // nil until it is frozen, closed when that ends
+}
+
+func (f *frozen) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	if f.thaw != nil {
+		<-f.thaw
+	}
+	return f.Driver.Locks(ctx, prefix, limit)
+}
+
+// TestALaggardOwnsNothingByAnOldLayout: a member that has not heard of a change
+// stands in line for a partition of the old layout, and is granted it while the
+// change is under way.
+func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		space, old := memory.NewSpace(), partition.Layout{Partitions: 4}
+		join := func(d driver.Fenced, name string) *partition.Group {
+			g, err := partition.Join(t.Context(), d, space.Values(), "g", old, &partition.Options{Identity: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return g
+		}
+		d, slow := space.Open(nil), &frozen{Driver: space.Open(nil)}
+		defer d.Close(context.Background())
+		defer slow.Close(context.Background())
+		a := join(d, "a")
+		defer a.Leave(context.Background())
+		goOn := make(chan struct{})
+		for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
+			go a.Do(t.Context(), k, func(context.Context, interlock.Claim) error { <-goOn; return nil })
+		}
+		synctest.Wait()
+		b := join(slow, "b") // it waits for its half
+		defer b.Leave(context.Background())
+		slow.thaw = make(chan struct{})
+		resized := make(chan error, 1)
+		go func() { resized <- a.Resize(t.Context(), partition.Layout{Partitions: 2}) }()
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		if owned := b.Owned(); len(owned) > 0 {
+			t.Errorf("it owns %v by the old layout", owned)
+		}
+		select {
+		case err := <-resized:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("the change waits for a member that sees nothing")
+		}
+		close(slow.thaw)
+	})
+}
+
+// blind is a driver that shows nothing.
+type blind struct{ driver.Fenced }
+
+func TestADriverThatShowsNothingIsRefused(t *testing.T) {
+	d := memory.NewSpace().Open(nil)
+	defer d.Close(t.Context())
+	_, err := partition.Join(t.Context(), blind{d}, memory.NewSpace().Values(), "g", partition.Layout{Partitions: 1}, nil)
+	if unmet, ok := err.(*interlock.UnmetError); !ok || len(unmet.Unmet) != 2 {
+		t.Errorf("got %v", err)
+	}
+}

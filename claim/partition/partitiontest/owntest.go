@@ -1,0 +1,224 @@
+// Package partitiontest is the suite that a lock system passes which carries groups of
+// package own. It finds out whether keys have one owner at a time and whether a
+// guard refuses former ones; it says nothing about a system's locks themselves,
+// which package drivertest judges.
+package partitiontest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// World is one backend for one test.
+type World struct {
+	// Open opens the lock driver and the values as a further process would. Both
+	// are closed by t.Cleanup.
+	Open func(t *testing.T) (driver.Fenced, driver.Values)
+	// Crash cuts d off for good and without a goodbye.
+	Crash func(t *testing.T, d driver.Fenced)
+	// Enter raises a resource's mark in a guard of the backend.
+	Enter func(ctx context.Context, resource string, token interlock.Token, source string) error
+	// TTL is that of the drivers.
+	TTL time.Duration
+	// Move is the longest that a key may have no owner while its partition
+	// moves as planned; 0 leaves it unmeasured.
+	Move time.Duration
+}
+
+// Run runs the suite. bubble runs one test, normally test itself if it is nil.
+func Run(t *testing.T, bubble func(t *testing.T, test func(*testing.T)), start func(t *testing.T) World) {
+	for name, test := range map[string]func(*scene){
+		"EachKeyHasOneOwner":      testOneOwner,
+		"PlannedMoves":            testPlannedMoves,
+		"CrashedOwner":            testCrashedOwner,
+		"FormerOwnerIsRefused":    testFormerOwner,
+		"ResizeKeepsOrder":        testResize,
+		"ResizeIsFinishedByThose": testAbandonedResize,
+		"DrainWaits":              testDrainWaits,
+		"LayoutsDiffer":           testLayoutsDiffer,
+		"Work":                    testWork,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if bubble == nil {
+				t.Parallel()
+				test(newScene(t, start(t)))
+				return
+			}
+			bubble(t, func(t *testing.T) { test(newScene(t, start(t))) })
+		})
+	}
+}
+
+// patience bounds what should happen soon on a slow machine.
+const patience = 40 * time.Second
+
+const (
+	group      = "orders"
+	partitions = 12
+	keys       = 60
+)
+
+func key(i int) string { return fmt.Sprint("order/", i) }
+
+type scene struct {
+	*testing.T
+	World
+	ledger *ledger
+}
+
+func newScene(t *testing.T, w World) *scene {
+	return &scene{T: t, World: w, ledger: newLedger()}
+}
+
+// member is one process.
+type member struct {
+	*partition.Group
+	d driver.Fenced
+}
+
+func (s *scene) join(name string, o partition.Options) *member {
+	s.Helper()
+	d, values := s.Open(s.T)
+	o.Identity, o.Address = name, name+":80"
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	g, err := partition.Join(ctx, d, values, group, partition.Layout{Partitions: partitions}, &o)
+	if err != nil {
+		s.Fatalf("%s joins: %v", name, err)
+	}
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := g.Leave(ctx); err != nil {
+			s.Errorf("%s leaves: %v", name, err)
+		}
+	})
+	return &member{g, d}
+}
+
+// eventually waits for a condition.
+func (s *scene) eventually(what string, is func() bool) {
+	s.Helper()
+	deadline := time.Now().Add(patience)
+	for !is() {
+		if time.Now().After(deadline) {
+			s.Fatalf("not within %v: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// settled waits until members own everything, with loads that differ by at most
+// one.
+func (s *scene) settled(members ...*member) {
+	s.Helper()
+	s.eventually("every partition is owned, and as many by each", func() bool {
+		sum, low, high := 0, partitions, 0
+		for _, m := range members {
+			n := len(m.Owned())
+			sum, low, high = sum+n, min(low, n), max(high, n)
+		}
+		return sum == members[0].Map().Layout().Count() && high-low <= 1
+	})
+}
+
+// ledger knows what was done to each key.
+type ledger struct {
+	mu   sync.Mutex
+	last map[string]interlock.Token
+	busy map[string]bool
+	done map[string]int
+	bad  []string
+}
+
+func newLedger() *ledger {
+	return &ledger{last: map[string]interlock.Token{}, busy: map[string]bool{}, done: map[string]int{}}
+}
+
+// begin notes that a key is worked on under a token.
+func (l *ledger) begin(key string, token interlock.Token) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy[key] {
+		l.bad = append(l.bad, key+" is worked on twice at once")
+	}
+	if token < l.last[key] {
+		l.bad = append(l.bad, fmt.Sprintf("%s under %d after %d", key, token, l.last[key]))
+	}
+	l.busy[key], l.last[key] = true, token
+}
+
+func (l *ledger) end(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy[key] = false
+	l.done[key]++
+}
+
+func (l *ledger) count(key string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.done[key]
+}
+
+func (l *ledger) judge(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.bad {
+		t.Error(b)
+	}
+}
+
+// touch works on a key at a member, under the guard; false if it is not the owner.
+func (s *scene) touch(m *member, key string) bool {
+	err := m.Do(s.Context(), key, func(ctx context.Context, c interlock.Claim) error {
+		if err := s.Enter(ctx, key, c.Token(), c.Owner()); err != nil {
+			return err
+		}
+		s.ledger.begin(key, c.Token())
+		defer s.ledger.end(key)
+		return nil
+	})
+	var elsewhere *partition.NotOwnerError
+	if err != nil && !errors.As(err, &elsewhere) {
+		s.Errorf("%s at %s: %v", key, m.Self().Identity, err)
+	}
+	return err == nil
+}
+
+// load works on all keys, wherever they are, until stop is called.
+func (s *scene) load(members func() []*member) (stop func()) {
+	ctx, cancel := context.WithCancel(s.Context())
+	var workers sync.WaitGroup
+	for w := range 4 {
+		workers.Go(func() {
+			for i := w; ctx.Err() == nil; i += 4 {
+				for _, m := range members() {
+					s.touch(m, key(i%keys))
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	return func() { cancel(); workers.Wait() }
+}
+
+// drained is told when partitions move.
+func drained(released chan<- observe.OwnReleased) *observe.Own {
+	return &observe.Own{Released: func(e observe.OwnReleased) {
+		select {
+		case released <- e:
+		default:
+		}
+	}}
+}

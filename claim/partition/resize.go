@@ -1,0 +1,145 @@
+package partition
+
+import (
+	"context"
+	"errors"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// changer is a member whose turn it is to change the layout.
+type changer struct {
+	*Group
+	claim interlock.Claim // on the layout's lock
+}
+
+// turn runs do under the lock on the layout.
+func (g *Group) turn(ctx context.Context, do func(context.Context, changer) error) error {
+	return g.locks.Do(ctx, g.view.names.layout(), func(ctx context.Context, claim interlock.Claim) error {
+		c := changer{g, claim}
+		if err := c.enter(ctx); err != nil {
+			return err
+		}
+		return do(ctx, c)
+	})
+}
+
+// enter raises the mark, which is done before the record is read: whoever had the
+// turn before cannot enter after that.
+func (c changer) enter(ctx context.Context) error {
+	return c.put(ctx, c.view.names.turn(), []byte("{}"))
+}
+
+func (c changer) put(ctx context.Context, name string, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, patience(c.view.d.Guarantees()))
+	defer cancel()
+	return c.view.values.Put(ctx, name, driver.Value{Data: data, Token: c.claim.Token(), Source: c.claim.Owner()})
+}
+
+// settle stores the layout if the group has none, and refuses if it has another.
+func (g *Group) settle(ctx context.Context, want Layout) error {
+	r, stored, err := g.view.read(ctx)
+	if err == nil && !stored {
+		err = g.turn(ctx, func(ctx context.Context, c changer) error {
+			if r, err = c.change(ctx); err == nil && r.Generation == 0 {
+				r, err = c.to(ctx, r, want)
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if !r.Layout.Equal(want) && (r.Next == nil || !r.Next.Equal(want)) {
+		return &LayoutError{Group: g.view.names.group, Stored: r.Layout, Want: want}
+	}
+	return nil
+}
+
+// Resize changes the group's layout, and blocks until the change is in force or
+// ctx ends. For as long as it takes to drain every partition nobody owns a key:
+// that is how no key has two owners and its order is kept. If it returns early,
+// for whatever reason, after the change was announced, the members finish it.
+// Members that join from then on have to name the new layout.
+func (g *Group) Resize(ctx context.Context, to Layout) error {
+	if err := to.Validate(); err != nil {
+		return err
+	}
+	return g.turn(ctx, func(ctx context.Context, c changer) error {
+		r, err := c.change(ctx) // one that somebody did not finish comes first
+		if err == nil && !r.Layout.Equal(to) {
+			_, err = c.to(ctx, r, to)
+		}
+		return err
+	})
+}
+
+// to changes from r to a layout. That nobody has entered after the change was
+// announced shows that every later turn finds it announced.
+func (c changer) to(ctx context.Context, r record, next Layout) (record, error) {
+	r.Next = &next
+	err := c.put(ctx, c.view.names.layout(), r.encode())
+	if err == nil {
+		err = c.enter(ctx)
+	}
+	if err != nil {
+		return r, err
+	}
+	return c.change(ctx)
+}
+
+// change carries out the change that the record announces, if it does. It owns
+// every partition of the old layout at once before it writes that the new one is
+// in force: from then on nobody can own one of the old, because a new owner reads
+// the record after it has its lock.
+func (c changer) change(ctx context.Context) (record, error) {
+	r, _, err := c.view.read(ctx)
+	if err != nil || r.Next == nil {
+		return r, err
+	}
+	var taken []*lock.Claim
+	defer func() {
+		for _, claim := range taken {
+			_ = claim.Release(ctx) // it expires otherwise
+		}
+	}()
+	for i := range r.Layout.Count() {
+		claim, err := c.locks.Acquire(ctx, c.view.names.partition(r.Generation, i))
+		if err != nil {
+			return r, err
+		}
+		taken = append(taken, claim)
+	}
+	for _, claim := range taken {
+		if !claim.Valid() {
+			return r, &interlock.Error{Op: "change layout", Name: c.view.names.group, Kind: interlock.Retryable,
+				Err: errors.Join(errors.New("a partition was lost meanwhile"), context.Cause(claim.Context()))}
+		}
+	}
+	r = record{Generation: r.Generation + 1, Layout: *r.Next}
+	return r, c.put(ctx, c.view.names.layout(), r.encode())
+}
+
+// finish carries out an announced change that nobody may be carrying out: it
+// waits in line behind whoever is.
+func (g *Group) finish() {
+	for failures := 0; ; {
+		err := g.turn(g.ctx, func(ctx context.Context, c changer) error {
+			_, err := c.change(ctx)
+			return err
+		})
+		if err == nil {
+			break
+		}
+		g.failed(err)
+		if failures++; !g.pause(failures) {
+			break
+		}
+	}
+	g.mu.Lock()
+	g.finishing = false
+	g.mu.Unlock()
+	g.view.look()
+}

@@ -1,0 +1,154 @@
+package route
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// MessageKeyHeader carries the key by which a message is routed, escaped as a
+// segment of a path.
+const MessageKeyHeader = "Interlock-Message-Key"
+
+// atOnce is how many keys' messages one Publish sends at a time.
+const atOnce = 16
+
+// Messages is a [driver.Sink] that brings each message to the owner of its key, by a
+// request to path at that member, where [Receive] takes it. A message without a key
+// is routed by its id. Those of one topic and key are sent one after the other.
+//
+// An error is Retryable if no member took the message, or its handler said so;
+// Definite if the handler did; and Uncertain if the answer was lost: then the message
+// may have been handled, and is to be sent again. So a handler sees a message at
+// least once; package guard/once tells repetitions.
+func Messages(m *partition.Map, path string, o *Options) driver.Sink {
+	return &messages{forwarder{m, o.resolve()}, path}
+}
+
+// Receive handles the messages that [Messages] brings to this member, under the
+// claim of the partition of their key; see [Owner]. The kind of an error of handle
+// decides whether the message is sent again.
+func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Claim, m driver.Message) error, o *Options) http.Handler {
+	options := o.resolve()
+	return Owner(g, messageKey, func(w http.ResponseWriter, r *http.Request) {
+		c, _ := Claim(r.Context())
+		var m driver.Message
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, options.MaxBody)).Decode(&m); err != nil {
+			http.Error(w, "the message cannot be read", codeOf(err))
+			return
+		}
+		if err := handle(r.Context(), c, m); err != nil {
+			options.Failed(r, err)
+			http.Error(w, "the message was not handled", statusOf[interlock.Kind(err)])
+		}
+	})
+}
+
+// statusOf is how an error of a handler is answered.
+var statusOf = map[interlock.ErrorKind]int{
+	interlock.Definite:  http.StatusUnprocessableEntity,
+	interlock.Bug:       http.StatusUnprocessableEntity,
+	interlock.Retryable: http.StatusServiceUnavailable,
+	interlock.Uncertain: http.StatusInternalServerError,
+}
+
+func messageKey(r *http.Request) (string, error) {
+	key, err := url.PathUnescape(r.Header.Get(MessageKeyHeader))
+	if err != nil || key == "" {
+		return "", fmt.Errorf("it needs the field %s", MessageKeyHeader)
+	}
+	return key, nil
+}
+
+type messages struct {
+	forwarder
+	path string
+}
+
+// lane is where messages are in order.
+type lane struct{ topic, key string }
+
+// Publish implements driver.Sink.
+func (s *messages) Publish(ctx context.Context, all []driver.Message) []error {
+	results := make([]error, len(all))
+	lanes := map[lane][]int{}
+	for i, m := range all {
+		at := lane{m.Topic, m.Key}
+		if m.Key == "" {
+			at.key = m.ID
+		}
+		lanes[at] = append(lanes[at], i)
+	}
+	var sending sync.WaitGroup
+	places := make(chan struct{}, atOnce)
+	for _, indexes := range lanes {
+		places <- struct{}{}
+		sending.Go(func() {
+			defer func() { <-places }()
+			s.inOrder(ctx, all, indexes, results)
+		})
+	}
+	sending.Wait()
+	return results
+}
+
+func (s *messages) inOrder(ctx context.Context, all []driver.Message, indexes []int, results []error) {
+	var failed error
+	for _, i := range indexes {
+		if failed != nil {
+			results[i] = driver.ErrNotSent
+			continue
+		}
+		failed = s.send(ctx, all[i])
+		results[i] = failed
+	}
+}
+
+// send brings one message to the owner of its key.
+func (s *messages) send(ctx context.Context, m driver.Message) error {
+	key := cmp.Or(m.Key, m.ID)
+	fail := func(kind interlock.ErrorKind, err error) error {
+		return &interlock.Error{Op: "route message", Name: m.ID, Kind: kind, Err: err}
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fail(interlock.Definite, err)
+	}
+	ctx = context.WithValue(context.WithValue(ctx, routedKey{}, key), bodyKey{}, body{read: text, whole: true})
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.o.Scheme+"://member"+s.path, bytes.NewReader(text))
+	if err != nil {
+		return fail(interlock.Bug, err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set(MessageKeyHeader, url.PathEscape(key))
+	resp, err := s.RoundTrip(r)
+	switch {
+	case errors.Is(err, errNoOwner), errors.Is(err, errGaveUp), errors.Is(err, errNoWhere):
+		return fail(interlock.Retryable, err)
+	case err != nil:
+		return fail(interlock.Uncertain, err)
+	}
+	defer resp.Body.Close()
+	why, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	switch code := resp.StatusCode; {
+	case code >= 200 && code < 300:
+		return nil
+	case code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests:
+		return fail(interlock.Retryable, fmt.Errorf("the owner answered with %s", resp.Status))
+	case code >= 400 && code < 500:
+		return fail(interlock.Definite, fmt.Errorf("the owner answered with %s: %.200q", resp.Status, why))
+	default:
+		return fail(interlock.Uncertain, errors.Join(fmt.Errorf("the owner answered with %s", resp.Status), err))
+	}
+}

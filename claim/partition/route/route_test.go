@@ -1,0 +1,277 @@
+package route_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/claim/partition/route"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shop is a group of members that count the orders of each key.
+type shop struct {
+	t     *testing.T
+	space *memory.Space
+	http  *http.Client
+	mu    sync.Mutex
+	seen  map[string][]interlock.Token
+}
+
+type member struct {
+	*partition.Group
+	url string
+}
+
+func open(t *testing.T) *shop {
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &shop{t: t, space: memory.NewSpace(), http: &http.Client{Transport: transport}, seen: map[string][]interlock.Token{}}
+}
+
+func keyOf(r *http.Request) (string, error) {
+	key := strings.TrimPrefix(r.URL.Path, "/orders/")
+	if key == "" {
+		return "", fmt.Errorf("no order is named")
+	}
+	return key, nil
+}
+
+// order appends to a key's list, under the guard.
+func (s *shop) order(w http.ResponseWriter, r *http.Request) {
+	key, _ := keyOf(r)
+	c, ok := route.Claim(r.Context())
+	if !ok {
+		http.Error(w, "no claim", http.StatusInternalServerError)
+		return
+	}
+	if err := s.space.Fence().Enter(r.Context(), driver.Raise{Resource: key, Token: c.Token()}); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil || string(body) != "one please" {
+		http.Error(w, fmt.Sprintf("the body is %q, %v", body, err), http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	s.seen[key] = append(s.seen[key], c.Token())
+	s.mu.Unlock()
+	fmt.Fprint(w, c.Owner())
+}
+
+// join starts a member with a server of its own.
+func (s *shop) join(name string) *member {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	d := s.space.Open(&memory.Options{TTL: 2 * time.Second})
+	s.t.Cleanup(func() { _ = d.Close(context.Background()) })
+	g, err := partition.Join(s.t.Context(), d, s.space.Values(), "shop", partition.Layout{Partitions: 8},
+		&partition.Options{Identity: name, Address: l.Addr().String()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: route.Handler(g, keyOf, s.order, &route.Options{Transport: s.http.Transport})}}
+	server.Start()
+	s.t.Cleanup(server.Close)
+	s.t.Cleanup(func() {
+		if err := g.Leave(context.Background()); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return &member{g, server.URL}
+}
+
+func (s *shop) settled(members ...*member) {
+	s.t.Helper()
+	testbed.Eventually(s.t, "every partition is owned, and as many by each", 20*time.Second, func() bool {
+		sum := 0
+		for _, m := range members {
+			n := len(m.Owned())
+			if sum += n; n < 8/len(members) {
+				return false
+			}
+		}
+		return sum == 8
+	})
+}
+
+// post orders at a member and returns who served it.
+func (s *shop) post(url, key, epoch string) (code int, answer string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url+"/orders/"+key, strings.NewReader("one please"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if epoch != "" {
+		r.Header.Set(route.EpochHeader, epoch)
+	}
+	resp, err := s.http.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestEveryMemberBringsAKeyToItsOwner(t *testing.T) {
+	s := open(t)
+	a, b := s.join("a"), s.join("b")
+	s.settled(a, b)
+	served := map[string]bool{}
+	for i := range 40 {
+		key := fmt.Sprint(i)
+		_, first := s.post(a.url, key, "")
+		code, second := s.post(b.url, key, "")
+		if code != http.StatusOK || first != second {
+			t.Errorf("%s: by way of a %q, by way of b %d %q", key, first, code, second)
+		}
+		served[first[:1]] = true
+	}
+	if len(served) != 2 {
+		t.Errorf("only %v served anything", served)
+	}
+	if code, _ := s.post(a.url, "", ""); code != http.StatusBadRequest {
+		t.Errorf("a request without a key: %d", code)
+	}
+}
+
+// TestOrdersGoOnWhileMembersComeAndGo: no request fails while partitions move as
+// planned, and no key's epoch falls.
+func TestOrdersGoOnWhileMembersComeAndGo(t *testing.T) {
+	s := open(t)
+	a, b := s.join("a"), s.join("b")
+	s.settled(a, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for w := range 3 {
+		clients.Go(func() {
+			for i := w; ctx.Err() == nil; i += 3 {
+				if code, text := s.post(a.url, fmt.Sprint(i%30), ""); code != http.StatusOK {
+					t.Errorf("%d %s", code, text)
+				}
+			}
+		})
+	}
+	c := s.join("c")
+	testbed.Eventually(t, "the third has its share", 20*time.Second, func() bool { return len(c.Owned()) >= 2 })
+	if err := b.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.settled(a, c)
+	cancel()
+	clients.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, tokens := range s.seen {
+		for i := 1; i < len(tokens); i++ {
+			if tokens[i] < tokens[i-1] {
+				t.Errorf("order %s: epoch %d after %d", key, tokens[i], tokens[i-1])
+			}
+		}
+	}
+}
+
+func TestAStaleRouteIsRefusedByItsEpoch(t *testing.T) {
+	s := open(t)
+	a, b := s.join("a"), s.join("b")
+	s.settled(a, b)
+	owner, other := a, b
+	if _, ok := a.Claim("7"); !ok {
+		owner, other = b, a
+	}
+	c, _ := owner.Claim("7")
+	now := c.Token()
+	for _, x := range []struct {
+		at    *member
+		epoch string
+		want  int
+	}{
+		{owner, now.String(), http.StatusOK},
+		{owner, (now - 1).String(), http.StatusMisdirectedRequest},
+		{owner, (now + 1).String(), http.StatusMisdirectedRequest},
+		{other, now.String(), http.StatusMisdirectedRequest}, // and not forwarded once more
+		{owner, "no number", http.StatusBadRequest},
+	} {
+		if code, text := s.post(x.at.url, "7", x.epoch); code != x.want {
+			t.Errorf("epoch %s at %s: %d %s, want %d", x.epoch, x.at.Self().Identity, code, text, x.want)
+		}
+	}
+}
+
+// TestAnOwnerThatCannotBeReached: the request waits for the next owner, since
+// nothing was sent; and is told after a while that there is none.
+func TestAnOwnerThatCannotBeReached(t *testing.T) {
+	s := open(t)
+	d := s.space.Open(&memory.Options{TTL: time.Second})
+	defer d.Close(context.Background())
+	gone, err := partition.Join(t.Context(), d, s.space.Values(), "shop", partition.Layout{Partitions: 8},
+		&partition.Options{Identity: "gone", Address: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Leave(context.Background())
+	testbed.Eventually(t, "it owns everything", 20*time.Second, func() bool { return len(gone.Owned()) == 8 })
+	short := httptest.NewServer(route.Router(gone.Map(), keyOf, &route.Options{Transport: s.http.Transport, Wait: 50 * time.Millisecond}))
+	defer short.Close()
+	if code, text := s.post(short.URL, "7", ""); code != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", code, text)
+	}
+	a := s.join("a")
+	patient := httptest.NewServer(route.Router(a.Map(), keyOf, &route.Options{Transport: s.http.Transport, Wait: 20 * time.Second}))
+	defer patient.Close()
+	done := make(chan int, 1)
+	go func() {
+		code, _ := s.post(patient.URL, "7", "")
+		done <- code
+	}()
+	if err := gone.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if code := <-done; code != http.StatusOK {
+		t.Errorf("after the next owner came: %d", code)
+	}
+}
+
+// TestALongBodyIsSentOnce: what is not kept cannot be sent again.
+func TestALongBodyIsSentOnce(t *testing.T) {
+	s := open(t)
+	a, b := s.join("a"), s.join("b")
+	s.settled(a, b)
+	router := httptest.NewServer(route.Router(a.Map(), keyOf, &route.Options{Transport: s.http.Transport, MaxBody: 4}))
+	defer router.Close()
+	testbed.Eventually(t, "the route is not stale", 20*time.Second, func() bool {
+		at := a.Map().Locate("7")
+		for _, m := range []*member{a, b} {
+			if c, ok := m.Claim("7"); ok && c.Token() == at.Epoch {
+				return true
+			}
+		}
+		return false
+	})
+	if code, text := s.post(router.URL, "7", ""); code != http.StatusOK {
+		t.Errorf("to its owner: %d %s", code, text)
+	}
+}

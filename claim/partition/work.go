@@ -1,0 +1,233 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Work is what runs while a partition is owned; see Options.Work.
+type Work func(ctx context.Context, p Partition) error
+
+// A Partition is one that this member owns.
+type Partition struct {
+	Index  int
+	Layout Layout
+	// Claim is the proof: its token is the partition's epoch. It has two methods more, by
+	// which the Work gives the partition to another member, and which package
+	// txn/coordinator calls (its Yielder): Contended reports whether another member takes
+	// part. Yield(ctx) returns once the others can see that the partition is to move; the
+	// context of the Work then ends with [ErrDraining]. Members have a yielded partition in
+	// turn, and each keeps it until it yields it, or for ten minutes. A partition that
+	// nobody takes comes back.
+	Claim interlock.Claim
+}
+
+// partition is one that this member should own, from the time the plan says so
+// until it was given up. Its states follow each other:
+//
+//	waiting   for its lock
+//	owned     callers are let in
+//	draining  no more are let in; those inside are waited for
+type partition struct {
+	group      *Group
+	generation int64
+	index      int
+	wanted     context.Context // ends when the plan takes it away
+	unwant     context.CancelCauseFunc
+
+	// Guarded by group.mu.
+	layout  Layout
+	claim   *lock.Claim // set while it is owned or draining
+	closed  bool        // nobody is let in any more
+	inside  int
+	drained chan struct{} // closed when closed and nobody is inside
+}
+
+func newPartition(g *Group, generation int64, i int) *partition {
+	p := &partition{group: g, generation: generation, index: i}
+	p.wanted, p.unwant = context.WithCancelCause(g.ctx)
+	return p
+}
+
+// stop makes it come to its end; it does not block.
+func (p *partition) stop() { p.unwant(ErrDraining) }
+
+// tend owns the partition for as long as the plan wants that.
+func (p *partition) tend() {
+	defer p.unwant(nil)
+	for failures := 0; p.wanted.Err() == nil; {
+		err := p.own()
+		if err == nil {
+			failures = 0
+			continue
+		}
+		failures++
+		if f := p.group.options.Hooks.Failed; f != nil && p.wanted.Err() == nil {
+			f(observe.OwnFailed{Partition: p.index, Err: err})
+		}
+		if p.wanted.Err() == nil && !p.pause(failures) {
+			return
+		}
+	}
+}
+
+func (p *partition) pause(failures int) bool { return p.group.pause(failures) }
+
+// own holds the partition once: from waiting for its lock to the release.
+func (p *partition) own() error {
+	g := p.group
+	claim, err := g.locks.Acquire(p.wanted, g.view.names.partition(p.generation, p.index))
+	if err != nil {
+		return err
+	}
+	layout, err := p.confirm()
+	if err != nil {
+		return errors.Join(err, claim.Release(context.WithoutCancel(g.ctx)))
+	}
+	since := boottime.Now()
+	err = p.open(claim, layout)
+	ending := boottime.Now()
+	p.drain(ending)
+	over := boottime.Now()
+	release := claim.Release(context.WithoutCancel(g.ctx))
+	if f := g.options.Hooks.Released; f != nil {
+		f(observe.OwnReleased{Partition: p.index, Epoch: claim.Token(), Owned: over.Sub(since),
+			Drained: over.Sub(ending), Cause: context.Cause(p.wanted), Err: release})
+	}
+	return err
+}
+
+// confirm reads the layout after the lock was granted. A change of the layout
+// writes that it comes before it takes the locks of the old one, so that an
+// owner either is waited for by the change or sees it here.
+func (p *partition) confirm() (Layout, error) {
+	r, stored, err := p.group.view.read(p.wanted)
+	switch {
+	case err != nil:
+		return Layout{}, err
+	case !stored || r.Generation != p.generation || r.Next != nil:
+		p.stop()
+		p.group.view.look()
+		return Layout{}, ErrDraining
+	}
+	return r.Layout, nil
+}
+
+// open lets callers in and runs the user's work until the partition is to be given
+// up: it is not wanted here any more, its claim ended, or the work failed.
+func (p *partition) open(claim *lock.Claim, layout Layout) error {
+	ctx, cancel := context.WithCancelCause(claim.Context())
+	stop := context.AfterFunc(p.wanted, func() { cancel(ErrDraining) })
+	defer stop()
+	defer cancel(ErrDraining) // the work has been told, or failed
+	p.opened(claim, layout)
+	failed := make(chan error, 1)
+	if f := p.group.options.Work; f != nil {
+		p.group.workers.Go(func() {
+			defer p.leave()
+			if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: offered{claim, p}}); err != nil && ctx.Err() == nil {
+				failed <- err
+			}
+		})
+	}
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// opened lets callers in, of whom the user's work is one.
+func (p *partition) opened(claim *lock.Claim, layout Layout) {
+	g := p.group
+	g.mu.Lock()
+	p.claim, p.layout = claim, layout
+	p.closed, p.drained = false, make(chan struct{})
+	if g.options.Work != nil {
+		p.inside++
+	}
+	g.mu.Unlock()
+	g.view.hint(claim.Name()) // the others' pictures are told by the service; ours at once
+	if f := g.options.Hooks.Acquired; f != nil {
+		f(observe.OwnAcquired{Partition: p.index, Epoch: claim.Token()})
+	}
+}
+
+// drain waits until nobody is inside, and tells every TTL who makes it wait.
+func (p *partition) drain(since boottime.Instant) {
+	drained, g := p.shut(), p.group
+	ticker := time.NewTicker(patience(g.view.d.Guarantees()))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-drained:
+			return
+		case <-ticker.C:
+		}
+		if f := g.options.Hooks.Draining; f != nil {
+			g.mu.Lock()
+			inside := p.inside
+			g.mu.Unlock()
+			f(observe.OwnDraining{Partition: p.index, Epoch: p.claim.Token(), Inside: inside, For: boottime.Now().Sub(since)})
+		}
+	}
+}
+
+// shut lets nobody in any more; what it returns is closed when all are out.
+func (p *partition) shut() <-chan struct{} {
+	p.group.mu.Lock()
+	defer p.group.mu.Unlock()
+	p.closed = true
+	if p.inside == 0 {
+		close(p.drained)
+	}
+	return p.drained
+}
+
+// isOpen reports whether callers are let in, with group.mu held.
+func (p *partition) isOpen() bool {
+	return p.claim != nil && !p.closed && p.wanted.Err() == nil && p.claim.Valid()
+}
+
+// let counts a caller in if it is open, with group.mu held.
+func (p *partition) let() bool {
+	if !p.isOpen() {
+		return false
+	}
+	p.inside++
+	return true
+}
+
+// out counts a caller out, with group.mu held.
+func (p *partition) out() {
+	p.inside--
+	if p.closed && p.inside == 0 {
+		close(p.drained)
+	}
+}
+
+func (p *partition) leave() {
+	p.group.mu.Lock()
+	defer p.group.mu.Unlock()
+	p.out()
+}
+
+// orLost adds to err, of work that has returned, that the claim did not last.
+func (p *partition) orLost(err error) error {
+	if p.claim.Valid() {
+		return err
+	}
+	cause := context.Cause(p.claim.Context())
+	if cause == nil {
+		cause = interlock.ErrExpired // nobody has looked yet
+	}
+	return errors.Join(err, &interlock.Error{Op: "own partition until the work was done", Name: p.claim.Name(),
+		Kind: interlock.Uncertain, Err: cause})
+}

@@ -1,0 +1,76 @@
+package partition
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/join"
+)
+
+// A member yields a partition by a lock that bears its name and the partition's: the
+// plan of all members then leaves the partition to the others. Of several such locks the
+// latest counts.
+
+// longestYield is how long a member stays away from a partition that it has yielded.
+const longestYield = 10 * time.Minute
+
+// offered is the claim of a partition that can be given to another member.
+type offered struct {
+	*lock.Claim
+	partition *partition
+}
+
+// Contended reports whether another member takes part.
+func (o offered) Contended() bool {
+	g := o.partition.group
+	for _, m := range g.view.Members() {
+		if m.Identity != g.self.Identity {
+			return true
+		}
+	}
+	return false
+}
+
+// Yield asks that another member own the partition; see Partition.
+func (o offered) Yield(ctx context.Context) error {
+	p, g := o.partition, o.partition.group
+	name := g.view.names.yield(p.generation, p.index, g.self.Identity)
+	claim, err := g.locks.Acquire(ctx, name)
+	if err != nil {
+		return err
+	}
+	g.workers.Go(func() {
+		p.stayAway(claim)
+		_ = claim.Release(context.WithoutCancel(g.ctx)) // it expires otherwise
+		g.view.hint(name)
+	})
+	g.view.hint(name)
+	return nil
+}
+
+// stayAway returns when the yield is to end: nobody has taken the partition, another
+// member has yielded it since, it is owned here again, or it was long enough.
+func (p *partition) stayAway(claim *lock.Claim) {
+	g := p.group
+	ctx, stop := join.Context(g.ctx, claim.Context())
+	defer stop()
+	taken := func(now picture) bool {
+		at, owned := now.owners[p.index]
+		return owned && at.Identity != g.self.Identity
+	}
+	over := func(now picture) bool {
+		return now.record.Generation != p.generation || now.record.Next != nil ||
+			now.yields[p.index].Identity != g.self.Identity || now.owners[p.index].Identity == g.self.Identity
+	}
+	if g.view.within(ctx, 2*patience(g.view.d.Guarantees()), taken) {
+		g.view.within(ctx, longestYield, over)
+	}
+}
+
+// within reports whether there is such a picture before the time is up.
+func (m *Map) within(ctx context.Context, longest time.Duration, is func(picture) bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	return m.until(ctx, is) == nil
+}

@@ -1,0 +1,53 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/rwlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+func ExampleLock() {
+	ctx := context.Background()
+	space := memory.NewSpace()
+	d := space.Open(nil) // or redis.Open, etcd.Open
+	defer d.Close(ctx)
+	store := fence.NewStore(space.Fence())
+	locks, err := rwlock.New(d, &rwlock.Options{
+		// Writers from before, who do not know that their time is over, are kept
+		// out while somebody reads.
+		Seal: func(ctx context.Context, name string, door interlock.Claim) error {
+			return store.Enter(ctx, door, name)
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close(ctx)
+
+	err = locks.Write(ctx, "prices", func(ctx context.Context, c interlock.Claim) error {
+		return store.Enter(ctx, c, "prices", driver.Write{Key: "tea", Value: []byte("3")})
+	})
+	fmt.Println("written:", err)
+
+	err = locks.Read(ctx, "prices", func(ctx context.Context, r *rwlock.ReadClaim) error {
+		_, err := locks.TryWrite(context.Background(), "prices") // as somebody else
+		fmt.Println(err != nil)
+		tea, _ := space.Fence().Get("tea")
+		if !r.Valid() { // after the last read
+			return interlock.ErrExpired
+		}
+		fmt.Println("tea costs", string(tea))
+		return nil
+	})
+	fmt.Println("read:", err)
+	// Output:
+	// written: <nil>
+	// true
+	// tea costs 3
+	// read: <nil>
+}

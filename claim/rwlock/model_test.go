@@ -1,0 +1,242 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/rwlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/fence"
+)
+
+// world is a guarded store and the processes that read and write it, some of
+// which stop at the worst moment and go on when their time is over.
+type world struct {
+	*bench
+	store  *fence.Store
+	sealed bool
+
+	mu      sync.Mutex
+	writers int // whose claims are valid
+	written int
+	late    int // writes of those whose claim had ended, which the guard let in
+	reads   int // that count
+}
+
+func newWorld(b *bench, sealed bool) *world {
+	return &world{bench: b, store: fence.NewStore(b.space.Fence()), sealed: sealed}
+}
+
+// process opens one; dies stops its renewals.
+func (w *world) process() (l *rwlock.Lock, dies func(), end func()) {
+	d := w.open()
+	o := &rwlock.Options{}
+	if w.sealed {
+		o.Seal = func(ctx context.Context, name string, door interlock.Claim) error {
+			return w.store.Enter(ctx, door, name)
+		}
+	}
+	l, err := rwlock.New(d, o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	dies = func() { _ = d.Close(context.Background()) }
+	return l, dies, func() { _ = l.Close(context.Background()); dies() }
+}
+
+func (w *world) value() string {
+	v, _ := w.space.Fence().Get("x")
+	return string(v)
+}
+
+// write is one guarded write of a value that was never written before. Like the
+// last request of a holder that was stopped, it does not look at the claim.
+func (w *world) write(ctx context.Context, c interlock.Claim) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.space.Fence().Enter(ctx, driver.Raise{Resource: name, Token: c.Token(), Source: c.Owner()},
+		driver.Write{Key: "x", Value: fmt.Append(nil, w.written)})
+	if err == nil {
+		w.written++
+	}
+	if err == nil && !c.Valid() {
+		w.late++
+	}
+	return err
+}
+
+// readOnce reads twice with time in between. What it read counts if its claim is
+// valid after the last read.
+func (w *world) readOnce(l *rwlock.Lock, random *rand.Rand, dies func()) {
+	r, err := l.AcquireRead(w.Context(), name)
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	first := w.value()
+	if dies != nil {
+		dies()
+	}
+	time.Sleep(time.Duration(random.Int64N(int64(2 * ttl))))
+	second := w.value()
+	w.mu.Lock()
+	if r.Valid() {
+		w.reads++
+		if first != second || w.writers != 0 {
+			w.Errorf("a reader saw %s, then %s; %d write", first, second, w.writers)
+		}
+	}
+	w.mu.Unlock()
+	_ = r.Release(w.Context())
+}
+
+func (w *world) writeOnce(l *rwlock.Lock, random *rand.Rand, dies func()) {
+	c, err := l.AcquireWrite(w.Context(), name)
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	w.count(1)
+	stop := context.AfterFunc(c.Context(), func() { w.count(-1) })
+	_ = w.write(w.Context(), c)
+	if dies != nil {
+		dies()
+		time.Sleep(time.Duration(random.Int64N(int64(3 * ttl))))
+	}
+	err = w.write(w.Context(), c)
+	if err != nil && (c.Valid() || !errors.Is(err, interlock.ErrStaleToken)) {
+		w.Errorf("valid %v: %v", c.Valid(), err)
+	}
+	if stop() {
+		w.count(-1)
+	}
+	_ = c.Release(w.Context())
+}
+
+func (w *world) count(by int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writers += by
+	if w.writers > 1 {
+		w.Errorf("%d write", w.writers)
+	}
+}
+
+// TestReadersNeverOverlapAGuardedWrite tries random schedules, in which one turn
+// in four stops renewing in the middle.
+func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
+	for seed := range uint64(15) {
+		inBubble(t, func(b *bench) {
+			w := newWorld(b, true)
+			var all sync.WaitGroup
+			for process := range uint64(6) {
+				random := rand.New(rand.NewPCG(seed, process))
+				all.Go(func() {
+					for range 12 {
+						w.turn(random)
+					}
+				})
+			}
+			all.Wait()
+			if w.reads < 10 || w.written < 10 {
+				b.Errorf("only %d reads and %d writes", w.reads, w.written)
+			}
+			time.Sleep(2 * ttl) // what stopped processes left
+			if left := b.residue(); len(left) != 0 {
+				b.Errorf("left: %+v", left)
+			}
+		})
+	}
+}
+
+func (w *world) turn(random *rand.Rand) {
+	l, dies, end := w.process()
+	defer end()
+	if random.IntN(4) != 0 {
+		dies = nil
+	}
+	for range 1 + random.IntN(2) {
+		time.Sleep(time.Duration(random.Int64N(int64(ttl))))
+		if random.IntN(3) == 0 {
+			w.writeOnce(l, random, dies)
+		} else {
+			w.readOnce(l, random, dies)
+		}
+		if dies != nil {
+			return
+		}
+	}
+}
+
+// stoppedWriter is a writer whose time is over, and a reader after it.
+func stoppedWriter(w *world) (first, second string, late error) {
+	l, dies, end := w.process()
+	defer end()
+	c, err := l.AcquireWrite(w.Context(), name)
+	if err != nil {
+		w.Fatal(err)
+	}
+	_ = w.write(w.Context(), c)
+	dies()
+	reader, _, endReader := w.process()
+	defer endReader()
+	err = reader.Read(w.Context(), name, func(ctx context.Context, r *rwlock.ReadClaim) error {
+		first = w.value()
+		late = w.write(w.Context(), c)
+		second = w.value()
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return first, second, late
+}
+
+func TestSealKeepsAStoppedWriterOut(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		first, second, late := stoppedWriter(newWorld(b, true))
+		if !errors.Is(late, interlock.ErrStaleToken) || first != second {
+			b.Fatalf("the late write: %v; the reader saw %s, then %s", late, first, second)
+		}
+	})
+}
+
+// What is not promised without it.
+func TestWithoutSealAStoppedWriterWritesWhileOthersRead(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		first, second, late := stoppedWriter(newWorld(b, false))
+		if late != nil || first == second {
+			b.Fatalf("the late write: %v; the reader saw %s, then %s: promise more", late, first, second)
+		}
+	})
+}
+
+func TestAFailingSealReadsNothing(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		boom := errors.New("boom")
+		panics := false
+		l, _ := b.process(&rwlock.Options{Seal: func(context.Context, string, interlock.Claim) error {
+			if panics {
+				panic(boom)
+			}
+			return boom
+		}})
+		_, err := l.AcquireRead(b.Context(), name)
+		if !errors.Is(err, boom) || len(b.residue()) != 0 {
+			b.Fatalf("got %v, left %+v", err, b.residue())
+		}
+		panics = true
+		defer func() {
+			if recover() != boom || len(b.residue()) != 0 {
+				b.Fatalf("after a panic %+v are left", b.residue())
+			}
+		}()
+		_, _ = l.AcquireRead(b.Context(), name)
+	})
+}

@@ -1,0 +1,185 @@
+// Package rwlock lets many read under a name, or one write. It does not promise
+// that reading and writing never overlap: a reader or a writer can be stopped
+// after it was told that it may go on, and go on after it was taken away. What
+// holds is this: what a reader has read while its claim was valid was not
+// changed meanwhile by a writer who wrote through a guard, if readers seal the
+// guard ([Options].Seal); a reader that finds its claim invalid discards what it
+// read. A writer's claim has a token for the guard, a reader's has none.
+//
+//	locks, err := rwlock.New(d, nil) // d from driver/redis, driver/etcd, …
+//	...
+//	err = locks.Read(ctx, "prices", func(ctx context.Context, r *rwlock.ReadClaim) error {
+//		return show(ctx)
+//	})
+//	err = locks.Write(ctx, "prices", func(ctx context.Context, c interlock.Claim) error {
+//		return store.Enter(ctx, c, "prices", changes...)
+//	})
+//
+// Everybody passes one door, a fenced lock with the queue of its driver: a
+// reader takes a lock of its own while it stands in the door, and leaves it; a
+// writer stays in the door, until the last reader has gone and while it writes.
+// So readers wait behind a writer that waits, and a writer waits only for the
+// readers before it. The order at the door is that of the driver.
+//
+// A read costs four requests: two locks taken and given up. A write costs two
+// and one look at the readers, whose price is that of driver.Inspector.Locks: a
+// request on most. A reader that died holds up a writer until its lease has run out. DESIGN.md beside this file says why it holds.
+package rwlock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+// Options of a [Lock]; nil and the zero value work.
+type Options struct {
+	// Lock is for the locks of which this one is made, nil for the defaults.
+	// Wait bounds the whole of a call. MaxHold counts for a writer from when it
+	// stands in the door, because from then on it keeps others out. Hooks tell of
+	// the locks by their own names: NAME#rw is the door, NAME#r#… a reader.
+	Lock *lock.Options
+	// Seal is called by a reader that stands in the door, with the door's claim,
+	// before it reads. It raises the mark of the guard to that claim's token, so
+	// that a writer from before, who was stopped and does not know that its time
+	// is over, can no longer write while others read: fence.Store.Enter without
+	// writes does that. nil means that such a writer is only refused once
+	// another one has entered. It must respect ctx, which ends with the door's
+	// claim.
+	Seal func(ctx context.Context, name string, door interlock.Claim) error
+}
+
+// Lock is one namespace of shared and exclusive claims. It is safe for
+// concurrent use.
+type Lock struct {
+	locks   *lock.Fenced
+	backend *backend.Backend // nil if the driver is the caller's
+	view    lock.View
+	driver  string
+	seal    func(context.Context, string, interlock.Claim) error
+	wait    time.Duration
+}
+
+// Open connects to the lock service that a URL names, as lock.Open does, and returns its
+// shared and exclusive locks; see [New] and [Lock.Close].
+func Open(ctx context.Context, url string, o *Options) (*Lock, error) {
+	l, b, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*Lock, error) { return New(d, o) })
+	if err != nil {
+		return nil, err
+	}
+	l.backend = b
+	return l, nil
+}
+
+// New makes shared and exclusive locks of d, which must show its locks and tell
+// of changes (driver.Inspector, driver.Watcher): otherwise the error is an
+// [*interlock.UnmetError]. Close the lock first, then d.
+func New(d driver.Fenced, o *Options) (*Lock, error) {
+	var options Options
+	if o != nil {
+		options = *o
+	}
+	var inner lock.Options
+	if options.Lock != nil {
+		inner = *options.Lock
+	}
+	view, err := lock.ViewOf(d)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{view: view, driver: d.Guarantees().Driver, seal: options.Seal, wait: inner.Wait}
+	if l.wait > 0 {
+		inner.Wait = 0
+	}
+	l.locks, err = lock.NewFenced(d, &inner)
+	return l, err
+}
+
+// Close refuses further calls, makes those that wait return interlock.ErrClosed,
+// and waits until what they had in the backend is given up, or ctx ends. Claims
+// that are held stay held until they are released. After [Open] it also disconnects: claims
+// that are still held are left to expire.
+func (l *Lock) Close(ctx context.Context) error {
+	err := l.locks.Close(ctx)
+	return errors.Join(err, l.backend.Close(ctx))
+}
+
+// The names of the locks behind one name. No escaped name contains #, so that
+// what starts with prefix belongs to this name and to no other.
+type names struct{ door, prefix string }
+
+const idLength = 26
+
+func (l *Lock) names(name string) (names, error) {
+	escaped := strings.NewReplacer("%", "%25", "#", "%23").Replace(name)
+	n := names{door: escaped + "#rw", prefix: escaped + "#r#"}
+	if most := driver.MaxName - len("#r#") - idLength; name == "" || len(escaped) > most {
+		return n, fmt.Errorf("%w: it has %d bytes (escaped), 1 to %d are allowed", interlock.ErrName, len(escaped), most)
+	}
+	return n, nil
+}
+
+// reader is the name of a lock for one reader.
+func (n names) reader() string { return n.prefix + rand.Text()[:idLength] }
+
+// heldKey finds what a context holds under a name, so that nobody waits for
+// itself.
+type heldKey struct {
+	lock *Lock
+	name string
+}
+
+// holding is ctx with the mark that c is held on name in it.
+func (l *Lock) holding(ctx context.Context, name string, c *lock.Claim) context.Context {
+	return context.WithValue(ctx, heldKey{l, name}, c)
+}
+
+// enter checks a call and bounds it by Options.Lock.Wait.
+func (l *Lock) enter(ctx context.Context, name string) (names, context.Context, context.CancelFunc, error) {
+	n, err := l.names(name)
+	if c, _ := ctx.Value(heldKey{l, name}).(*lock.Claim); c != nil && c.Valid() {
+		err = interlock.ErrReentered
+	}
+	if err != nil {
+		return n, nil, nil, l.fail(ctx, name, err)
+	}
+	if l.wait == 0 {
+		return n, ctx, func() {}, nil
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, l.wait, &interlock.HeldError{Name: name})
+	return n, bounded, cancel, nil
+}
+
+// fail says what was tried; who holds the name is told as it is.
+func (l *Lock) fail(ctx context.Context, name string, err error) error {
+	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
+		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}
+	}
+	kind := interlock.Kind(err)
+	if ctx.Err() != nil && kind == interlock.Uncertain {
+		kind = interlock.Definite // the caller's own cause: nothing was acquired
+	}
+	return &interlock.Error{Op: "acquire", Driver: l.driver, Name: name, Kind: kind, Err: err}
+}
+
+// again repeats what failed because the turn in the door ran out.
+func again(ctx context.Context, attempt func() (*lock.Claim, error)) (c *lock.Claim, err error) {
+	for {
+		c, err = attempt()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, errTurnOver) {
+			return c, err
+		}
+	}
+}
+
+// errTurnOver: the claim on the door ended before all was done there.
+var errTurnOver = &interlock.Error{Op: "stand in the door", Kind: interlock.Retryable,
+	Err: errors.New("the claim on it ended before the work there was done")}

@@ -1,0 +1,409 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/rwlock"
+	"github.com/interlock-dev/interlock/claim/semaphore"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// patience bounds what should happen soon on a slow machine.
+const patience = 40 * time.Second
+
+// backend is a real lock system.
+type backend struct {
+	open  func(t *testing.T) driver.Fenced
+	crash func(t *testing.T, d driver.Fenced) // cuts d off for good
+	cut   func(d driver.Fenced) (heal func())
+	// slow: what was cut off takes long to close, and one such test is enough.
+	slow bool
+}
+
+// runShapes tries shared locks, permits and several names on a real system.
+func runShapes(t *testing.T, b backend) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, backend)
+		more bool // crashes of the same kind as in another test
+	}{
+		{"StoppedWriter", testStoppedWriter, false},
+		{"ReadersAndWriters", testReadersAndWriters, false},
+		{"DeadReader", testDeadReader, true},
+		{"ReaderThatComesBack", testReaderThatComesBack, true},
+		{"Permits", testPermits, false},
+		{"DeadPermit", testDeadPermit, true},
+		{"AllNames", testAllNames, false},
+		{"Downgrade", testDowngrade, false},
+		{"WeightedPermits", testWeightedPermits, false},
+	} {
+		if b.slow && c.more {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, b)
+		})
+	}
+}
+
+// process is all shapes on one driver.
+type process struct {
+	d       driver.Fenced
+	shared  *rwlock.Lock
+	permits *semaphore.Semaphore
+	locks   *lock.Fenced
+	guard   *memory.Fence
+}
+
+const realPermits = 2
+
+func newProcess(t *testing.T, d driver.Fenced) *process { return newGuarded(t, d, nil) }
+
+// newGuarded is a process whose readers seal guard, unless that is nil.
+func newGuarded(t *testing.T, d driver.Fenced, guard *memory.Fence) *process {
+	t.Helper()
+	p := &process{d: d, guard: guard}
+	o := &rwlock.Options{}
+	if guard != nil {
+		o.Seal = func(ctx context.Context, name string, door interlock.Claim) error {
+			return guard.Enter(ctx, driver.Raise{Resource: name, Token: door.Token()})
+		}
+	}
+	var err error
+	p.shared, err = rwlock.New(d, o)
+	check(t, err)
+	p.permits, err = semaphore.New(d, realPermits, nil)
+	check(t, err)
+	p.locks, err = lock.NewFenced(d, nil)
+	check(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		for _, close := range []func(context.Context) error{p.shared.Close, p.permits.Close, p.locks.Close} {
+			if err := close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return p
+}
+
+func (p *process) write(ctx context.Context, c interlock.Claim, value string) error {
+	return p.guard.Enter(ctx, driver.Raise{Resource: c.Name(), Token: c.Token()}, driver.Write{Key: "x", Value: []byte(value)})
+}
+
+func (p *process) value() string {
+	v, _ := p.guard.Get("x")
+	return string(v)
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must is a result that has to be there.
+func must[V any](v V, err error) func(t *testing.T) V {
+	return func(t *testing.T) V {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func release(t *testing.T, c releaser) {
+	t.Helper()
+	check(t, c.Release(t.Context()))
+}
+
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// at random is how long work takes.
+func atRandom(random *rand.Rand) time.Duration {
+	return time.Duration(random.IntN(15)) * time.Millisecond
+}
+
+func testReadersAndWriters(t *testing.T, b backend) {
+	guard, ctx := memory.NewSpace().Fence(), bounded(t)
+	var mu sync.Mutex
+	var last interlock.Token
+	reads, writing := 0, false
+	write := func(p *process, random *rand.Rand, value string) error {
+		return p.shared.Write(ctx, name, func(ctx context.Context, c interlock.Claim) error {
+			mu.Lock()
+			if writing || c.Token() <= last {
+				t.Errorf("token %d after %d, somebody writes: %v", c.Token(), last, writing)
+			}
+			writing, last = true, c.Token()
+			mu.Unlock()
+			err := p.write(ctx, c, value)
+			time.Sleep(atRandom(random))
+			mu.Lock()
+			writing = false
+			mu.Unlock()
+			return errors.Join(err, p.write(ctx, c, value+"!"))
+		})
+	}
+	read := func(p *process, random *rand.Rand) error {
+		return p.shared.Read(ctx, name, func(ctx context.Context, r *rwlock.ReadClaim) error {
+			first := p.value()
+			time.Sleep(atRandom(random))
+			second := p.value()
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Valid() && (first != second || writing) {
+				t.Errorf("a reader saw %q, then %q; somebody writes: %v", first, second, writing)
+			}
+			reads++
+			return nil
+		})
+	}
+	var all sync.WaitGroup
+	for i := range uint64(3) {
+		p := newGuarded(t, b.open(t), guard)
+		for j := range uint64(2) {
+			random := rand.New(rand.NewPCG(i, j))
+			all.Go(func() {
+				for n := range 8 {
+					err := error(nil)
+					if random.IntN(3) == 0 {
+						err = write(p, random, fmt.Sprint(i, j, n))
+					} else {
+						err = read(p, random)
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if reads == 0 || last == 0 {
+		t.Errorf("%d reads, last token %d", reads, last)
+	}
+}
+
+// testStoppedWriter: a writer that hears nothing any more and does not stop is
+// kept out by the readers that come after it.
+func testStoppedWriter(t *testing.T, b backend) {
+	guard, ctx := memory.NewSpace().Fence(), bounded(t)
+	stopped, reader := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
+	w := must(stopped.shared.AcquireWrite(ctx, "stopped writer"))(t)
+	check(t, stopped.write(ctx, w, "first"))
+	b.crash(t, stopped.d)
+	err := reader.shared.Read(ctx, "stopped writer", func(ctx context.Context, r *rwlock.ReadClaim) error {
+		if w.Valid() {
+			t.Error("the writer still believes")
+		}
+		if err := stopped.write(ctx, w, "late"); !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("the late write: %v", err)
+		}
+		if got := reader.value(); got != "first" || !r.Valid() {
+			t.Errorf("it reads %q, valid %v", got, r.Valid())
+		}
+		return nil
+	})
+	check(t, err)
+}
+
+func testDeadReader(t *testing.T, b backend) {
+	ctx := bounded(t)
+	dying, writer := newProcess(t, b.open(t)), newProcess(t, b.open(t))
+	r := must(dying.shared.AcquireRead(ctx, "dead reader"))(t)
+	b.crash(t, dying.d)
+	began := time.Now()
+	w := must(writer.shared.AcquireWrite(ctx, "dead reader"))(t)
+	if r.Valid() {
+		t.Error("the reader believes beside a writer")
+	}
+	if took := time.Since(began); took > 2*realTTL {
+		t.Errorf("the writer waited %v for a lease of %v", took, realTTL)
+	}
+	release(t, w)
+}
+
+// testReaderThatComesBack: a reader whose process hears nothing for longer than
+// its lease, and goes on as if nothing had been.
+func testReaderThatComesBack(t *testing.T, b backend) {
+	ctx := bounded(t)
+	guard := memory.NewSpace().Fence()
+	absent, writer := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
+	r := must(absent.shared.AcquireRead(ctx, "comes back"))(t)
+	first := absent.value()
+	heal := b.cut(absent.d)
+	w := must(writer.shared.AcquireWrite(ctx, "comes back"))(t)
+	check(t, writer.write(ctx, w, "meanwhile"))
+	heal()
+	if second := absent.value(); r.Valid() || second == first {
+		t.Errorf("it read %q, then %q, and believes in that: %v", first, second, r.Valid())
+	}
+	release(t, r)
+	if !errors.Is(context.Cause(r.Context()), interlock.ErrExpired) && !errors.Is(context.Cause(r.Context()), interlock.ErrSessionEnded) {
+		t.Errorf("cause %v", context.Cause(r.Context()))
+	}
+	if !w.Valid() {
+		t.Error("the late release took the writer's claim")
+	}
+	release(t, w)
+	release(t, must(absent.shared.AcquireRead(ctx, "comes back"))(t))
+}
+
+func testPermits(t *testing.T, b backend) {
+	ctx := bounded(t)
+	var mu sync.Mutex
+	out := map[int]interlock.Token{} // by slot, who has one
+	last := map[int]interlock.Token{}
+	var all sync.WaitGroup
+	for i := range uint64(3) {
+		p := newProcess(t, b.open(t))
+		for j := range uint64(2) {
+			random := rand.New(rand.NewPCG(i, j))
+			all.Go(func() {
+				for range 6 {
+					err := p.permits.Do(ctx, "permits", func(ctx context.Context, permit *semaphore.Permit) error {
+						slot, token := permit.Slot(), permit.Claim().Token()
+						mu.Lock()
+						if out[slot] != 0 || token <= last[slot] || slot >= realPermits {
+							t.Errorf("token %d of slot %d after %d, held by %d", token, slot, last[slot], out[slot])
+						}
+						out[slot], last[slot] = token, token
+						mu.Unlock()
+						time.Sleep(atRandom(random))
+						mu.Lock()
+						defer mu.Unlock()
+						delete(out, slot)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if len(last) != realPermits {
+		t.Errorf("%d slots were used", len(last))
+	}
+}
+
+func testDeadPermit(t *testing.T, b backend) {
+	ctx := bounded(t)
+	dying, living := newProcess(t, b.open(t)), newProcess(t, b.open(t))
+	dead := must(dying.permits.Acquire(ctx, "dead permit"))(t)
+	kept := must(living.permits.Acquire(ctx, "dead permit"))(t)
+	b.crash(t, dying.d)
+	began := time.Now()
+	next := must(living.permits.Acquire(ctx, "dead permit"))(t)
+	if dead.Valid() || next.Slot() != dead.Slot() || next.Claim().Token() <= dead.Claim().Token() {
+		t.Errorf("slot %d with token %d after slot %d with %d, which is valid: %v", next.Slot(), next.Claim().Token(),
+			dead.Slot(), dead.Claim().Token(), dead.Valid())
+	}
+	if took := time.Since(began); took > 2*realTTL {
+		t.Errorf("it waited %v for a lease of %v", took, realTTL)
+	}
+	release(t, next)
+	release(t, kept)
+}
+
+func testAllNames(t *testing.T, b backend) {
+	ctx := bounded(t)
+	names := []string{"all/a", "all/b", "all/c"}
+	var mu sync.Mutex
+	inside := map[string]bool{}
+	var all sync.WaitGroup
+	for i := range uint64(3) {
+		p, random := newProcess(t, b.open(t)), rand.New(rand.NewPCG(i, i))
+		all.Go(func() {
+			for range 6 {
+				mine := slices.Clone(names)
+				random.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+				err := p.locks.DoAll(ctx, mine[:2], func(ctx context.Context, claims lock.Claims) error {
+					mark := func(as bool) {
+						mu.Lock()
+						defer mu.Unlock()
+						for _, c := range claims {
+							if inside[c.Name()] == as {
+								t.Errorf("%q has two holders", c.Name())
+							}
+							inside[c.Name()] = as
+						}
+					}
+					mark(true)
+					time.Sleep(atRandom(random))
+					mark(false)
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// countOf reads the calls of one command from what Redis counts.
+func countOf(stats, command string) int {
+	_, rest, _ := strings.Cut(stats, command+":calls=")
+	digits, _, _ := strings.Cut(rest, ",")
+	n, _ := strconv.Atoi(digits)
+	return n
+}
+
+// testDowngrade: others may read then, and nobody writes.
+func testDowngrade(t *testing.T, b backend) {
+	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
+	ctx := bounded(t)
+	w := must(here.shared.AcquireWrite(ctx, "downgrade"))(t)
+	r := must(w.Downgrade(ctx))(t)
+	if w.Valid() || !r.Valid() {
+		t.Errorf("the write claim is valid: %v, the read claim: %v", w.Valid(), r.Valid())
+	}
+	if _, err := there.shared.TryWrite(ctx, "downgrade"); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("another wants to write: %v", err)
+	}
+	release(t, must(there.shared.AcquireRead(ctx, "downgrade"))(t))
+	release(t, r)
+	release(t, must(there.shared.AcquireWrite(ctx, "downgrade"))(t))
+}
+
+// testWeightedPermits: all of them at once, or none.
+func testWeightedPermits(t *testing.T, b backend) {
+	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
+	ctx := bounded(t)
+	all := must(here.permits.AcquireN(ctx, "weighted", realPermits))(t)
+	if _, err := there.permits.TryAcquireN(ctx, "weighted", 1); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("one beyond all: %v", err)
+	}
+	release(t, all)
+	one := must(here.permits.AcquireN(ctx, "weighted", 1))(t)
+	if _, err := there.permits.TryAcquireN(ctx, "weighted", realPermits); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("all beside one: %v", err)
+	}
+	release(t, must(there.permits.AcquireN(ctx, "weighted", realPermits-1))(t)) // what was refused took none
+	release(t, one)
+}

@@ -1,0 +1,149 @@
+package rwlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
+)
+
+// WriteClaim is a name held alone, with a token that orders its writers. It is
+// an [interlock.Claim] and safe for concurrent use.
+type WriteClaim struct {
+	*lock.Claim
+	lock  *Lock
+	names names
+	name  string
+	ctx   context.Context
+}
+
+var _ interlock.Claim = (*WriteClaim)(nil)
+
+// Downgrade makes the claim one to read: nobody writes in between, and others may
+// read once it returns. The write claim has ended then, also if there is an error:
+// then nothing is held. What was written through a guard under this claim stays what
+// readers see. It waits for the backend's answers, as long as ctx lasts.
+func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
+	bounded, stop := join.Context(ctx, w.Claim.Context())
+	defer stop()
+	// A later writer looks for readers once the door is free, and finds this one.
+	own, err := w.lock.locks.Acquire(bounded, w.names.reader())
+	if err == nil && !w.Valid() {
+		_ = own.Release(ctx) // Hooks.ReleaseFailed tells
+		err = errTurnOver
+	}
+	_ = w.Claim.Release(ctx) // Hooks.ReleaseFailed tells
+	if err != nil {
+		return nil, w.lock.fail(ctx, w.name, err)
+	}
+	return &ReadClaim{w.name, own, w.lock.holding(own.Context(), w.name, own)}, nil
+}
+
+// Name is what is written, as the user wrote it.
+func (w *WriteClaim) Name() string { return w.name }
+
+// Context ends, with its cause, when the claim does.
+func (w *WriteClaim) Context() context.Context { return w.ctx }
+
+// Write waits until name may be written, runs fn, and gives the claim up when fn
+// has returned or panicked; as [lock.Fenced.Do] does. Errors are those of
+// [Lock.Read].
+func (l *Lock) Write(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) (err error) {
+	w, err := l.AcquireWrite(ctx, name)
+	if err != nil {
+		return err
+	}
+	working, stop := join.Context(l.holding(ctx, name, w.Claim), w.Context())
+	defer func() {
+		stop()
+		err = l.finish(ctx, name, w.Claim, err)
+	}()
+	return fn(working, w)
+}
+
+// AcquireWrite waits until name may be written, or ctx ends. The claim does not
+// end with ctx; it must be released. Errors are those of [Lock.Read].
+func (l *Lock) AcquireWrite(ctx context.Context, name string) (*WriteClaim, error) {
+	return l.write(ctx, name, l.locks.Acquire, l.awaitReaders)
+}
+
+// TryWrite takes the name if nobody reads or writes, and returns an
+// [*interlock.HeldError] otherwise. It blocks only for the backend's answers.
+func (l *Lock) TryWrite(ctx context.Context, name string) (*WriteClaim, error) {
+	return l.write(ctx, name, l.locks.TryAcquire, l.refuseReaders)
+}
+
+func (l *Lock) write(ctx context.Context, name string, take take, clear clear) (*WriteClaim, error) {
+	n, bounded, cancel, err := l.enter(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	door, err := again(bounded, func() (*lock.Claim, error) { return alone(bounded, n, take, clear) })
+	if err != nil {
+		return nil, l.fail(ctx, name, err)
+	}
+	return &WriteClaim{door, l, n, name, l.holding(door.Context(), name, door)}, nil
+}
+
+// clear returns when there are no readers, or with an error.
+type clear func(ctx context.Context, prefix string) error
+
+// alone stays in the door once the last reader has gone.
+func alone(ctx context.Context, n names, take take, clear clear) (*lock.Claim, error) {
+	door, err := take(ctx, n.door)
+	if err != nil {
+		return nil, err
+	}
+	waiting, stop := join.Context(ctx, door.Context())
+	err = clear(waiting, n.prefix)
+	stop()
+	if !door.Valid() && ctx.Err() == nil {
+		err = errTurnOver
+	}
+	if err != nil {
+		_ = door.Release(ctx) // Hooks.ReleaseFailed tells
+		return nil, err
+	}
+	return door, nil
+}
+
+func (l *Lock) awaitReaders(ctx context.Context, prefix string) error {
+	return l.locks.Await(ctx, l.view, prefix, func(ctx context.Context, _ []string) (bool, time.Duration, error) {
+		readers, err := l.readers(ctx, prefix)
+		return len(readers) == 0, nextExpiry(readers), err
+	})
+}
+
+func (l *Lock) refuseReaders(ctx context.Context, prefix string) error {
+	readers, err := l.readers(ctx, prefix)
+	if err != nil || len(readers) == 0 {
+		return err
+	}
+	held := &interlock.HeldError{Name: readers[0].Name}
+	if h := readers[0].Holder; h != nil {
+		held.Owner, held.Since = h.Owner, h.Since
+	}
+	return held
+}
+
+// readers are some of those that are there, all of them if they are few. One
+// that has not been granted its lock yet counts too: it may be any moment.
+func (l *Lock) readers(ctx context.Context, prefix string) ([]driver.LockState, error) {
+	const enough = 64 // to see the next one expire
+	readers, _, err := l.view.Locks(ctx, prefix, enough)
+	return readers, err
+}
+
+// nextExpiry is when the first of those that expire does; 0 if none does.
+func nextExpiry(locks []driver.LockState) (next time.Duration) {
+	for _, l := range locks {
+		if h := l.Holder; h != nil && h.Expires > 0 && (next == 0 || h.Expires < next) {
+			next = h.Expires
+		}
+	}
+	return next
+}

@@ -1,0 +1,219 @@
+// Package httpapi has sagas, TCC and two-phase commit started and looked at as JSON over
+// HTTP, by services in any language, whose branches are HTTP endpoints too. It does not
+// say who may: put authentication, and TLS, in front of it. Whoever may start a
+// transaction here has this process send requests to the addresses that the request
+// names: see [Options.Allow].
+//
+//	c, err := coordinator.New(j, nil) // j: a journal.Journal
+//	service, err := web.New(c, &httpapi.Options{Participants: map[string]string{"north": "http://10.0.0.7/branch"}})
+//	go locks.Keep(ctx, "orders", c.Run) // locks: a lock.Fenced
+//	go service.Watch(ctx)
+//	defer service.Close(ctx)
+//	err = http.ListenAndServe("127.0.0.1:7461", service)
+//
+//	$ curl -d '{"type":"order","input":{"item":"book"},"steps":[
+//	    {"name":"reserve","do":"http://10.0.0.8/reserve","undo":"http://10.0.0.8/release"},
+//	    {"name":"pay","do":"http://10.0.0.9/pay","pivot":true}]}' \
+//	  'http://127.0.0.1:7461/v1/sagas/order-42?wait=10s'
+//	{"id":"order-42","type":"order","state":"SUCCEEDED","outputs":{"pay":{"receipt":7},"reserve":{}}}
+//
+// Branches are called as package txn/branch has it: a POST whose headers say which
+// transaction, branch and operation it is, answered by 2xx, by 409 for a refusal that
+// is final, by 425 while the participant is at work, or by anything else, which leaves
+// open what has happened. docs/http.md has all requests and answers.
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// Options of a service; nil and the zero value work.
+type Options struct {
+	// Client calls the branches; nil means http.DefaultTransport's.
+	Client *http.Client
+	// Allow says whether branches at an address may be called: nil, or why not. It is
+	// asked before anything is begun, and again before each call, since another process
+	// may have begun it. It sees the address as it is written: names that resolve to
+	// what must not be reached, and dots in paths, are its own to mind. A nil Allow
+	// permits every address: enough where only those can reach the service who can
+	// reach the addresses. [Within] makes one.
+	Allow func(*url.URL) error
+	// Steps is the most steps of a saga; 0 means 1000.
+	Steps int
+	// Pause is the least first and longest pause between two attempts that a saga may
+	// ask for; 0 means 100 milliseconds.
+	Pause time.Duration
+	// Participants are those of two-phase commit: their addresses by their names, which
+	// are the same in every process on the journal.
+	Participants map[string]string
+	// Sagas are those of protocols' own options; nil is their defaults.
+	Sagas *saga.Options
+	TCC   *tcc.Options   // see Sagas
+	TwoPC *twopc.Options // see Sagas
+}
+
+// A Service is the http.Handler of a coordinator, and drives what it has begun. It is
+// safe for concurrent use. Requests that a browser sends for a page of another origin
+// are refused with 403; those that do not come within 30 seconds are not waited for.
+type Service struct {
+	handler      http.Handler
+	options      Options
+	caller       branch.Caller
+	journal      *journal.Journal
+	nudge        func(id string) // it was appended to
+	sagas        *saga.Engine
+	tcc          *tcc.Manager
+	twopc        *twopc.Manager
+	participants map[string]twopc.Resource[*twopc.Remote]
+	ready        readiness
+	patience     time.Duration // with a request that does not come
+}
+
+// New makes the service of a coordinator that does not serve yet and has no protocols.
+// It sends nothing.
+func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
+	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Resource[*twopc.Remote]{}, patience: 30 * time.Second}
+	if o != nil {
+		s.options = *o
+	}
+	if s.options.Steps <= 0 {
+		s.options.Steps = 1000
+	}
+	if s.options.Pause <= 0 {
+		s.options.Pause = 100 * time.Millisecond
+	}
+	s.caller = branch.Caller{Client: s.options.Client}
+	registered := []twopc.Registered{theWitness}
+	for name, address := range s.options.Participants {
+		if err := s.permitted(address); err != nil {
+			return nil, failure.Bug("make service", name, "%v", err)
+		}
+		s.participants[name] = twopc.At(name, twopc.HTTP{URL: address, Caller: s.caller})
+		registered = append(registered, s.participants[name])
+	}
+	var err error
+	if s.sagas, err = saga.New(c, s.options.Sagas, s.defineOrder(kind), s.defineOrder(kindReported).OnEnd(s.reportEnd)); err != nil {
+		return nil, err
+	}
+	if s.tcc, err = tcc.New(c, s.options.TCC, s.remoteResource()); err != nil {
+		return nil, err
+	}
+	if s.twopc, err = twopc.New(c, s.options.TwoPC, registered...); err != nil {
+		return nil, err
+	}
+	s.handler = s.routes()
+	return s, nil
+}
+
+// Watch finishes what participants of two-phase commit have in doubt, until ctx ends;
+// see [twopc.Manager.Watch].
+func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
+
+// Close waits for TCC transactions whose branches are being tried. When ctx ends it has
+// the rest cancelled, and waits until that is decided. Requests that begin others are
+// refused from then on.
+func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
+
+// ServeHTTP answers a request; docs/http.md has all of them.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// checkID refuses what is not the id of a transaction; requests for lists have none. One that
+// is too long is left to the protocol, which answers 422.
+func checkID(id string) error {
+	if len(id) > driver.MaxTransaction {
+		return nil
+	}
+	if err := driver.CheckText("the id", id, 0, driver.MaxTransaction); err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
+func (s *Service) routes() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, answer := range map[string]func(*http.Request) (any, error){
+		"GET /v1/sagas":                      s.listSagas,
+		"GET /v1/tcc":                        s.listTCC,
+		"GET /v1/2pc":                        s.listTwoPC,
+		"POST /v1/sagas/{id}":                s.startSaga,
+		"GET /v1/sagas/{id}":                 s.showSaga,
+		"POST /v1/sagas/{id}/settle":         s.settleSaga,
+		"POST /v1/sagas/{id}/signals/{name}": s.signalSaga,
+		"POST /v1/sagas/{id}/{act}":          s.helpSaga,
+		"POST /v1/tcc/{id}":                  s.runTCC,
+		"GET /v1/tcc/{id}":                   s.showTCC,
+		"POST /v1/tcc/{id}/decision":         s.decideTCC,
+		"POST /v1/tcc/{id}/help/{act}":       s.helpTCC,
+		"POST /v1/2pc/{id}":                  s.runTwoPC,
+		"GET /v1/2pc/{id}":                   s.showTwoPC,
+		"POST /v1/2pc/{id}/decision":         s.decideTwoPC,
+		"POST /v1/2pc/{id}/acknowledge":      s.acknowledgeTwoPC,
+		"POST /v1/2pc/{id}/retry":            s.retryTwoPC,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			var data any
+			err := s.receive(w, r)
+			if err == nil {
+				err = checkID(r.PathValue("id"))
+			}
+			if err == nil {
+				data, err = answer(r)
+			}
+			reply(w, data, unbegun(r.Context(), err))
+		})
+	}
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, health{"ok"}, nil) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, health{"ok"}, s.ready.check(r.Context(), s.journal))
+	})
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, http.StatusForbidden) }))
+	return guard.Handler(answering(mux))
+}
+
+// permitted reports why branches at an address are not called.
+func (s *Service) permitted(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
+		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", failure.RedactURL(address))
+	}
+	if u.User != nil {
+		return badRequest("the address %s has a user or a password: take them out, and have calls signed instead", failure.RedactURL(address))
+	}
+	if s.options.Allow != nil {
+		if err := s.options.Allow(u); err != nil {
+			return badRequest("branches at %s are not called: %v", failure.RedactURL(address), err)
+		}
+	}
+	return nil
+}
+
+// post calls the branch at an address.
+func (s *Service) post(ctx context.Context, address string, c branch.Call, input []byte) ([]byte, error) {
+	if err := s.permitted(address); err != nil {
+		return nil, branch.Retry(err) // nothing was sent, and it may be permitted again
+	}
+	return s.caller.Post(ctx, address, c, input)
+}
+
+// host is what is busy or broken together.
+func host(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	return u.Host
+}

@@ -1,0 +1,277 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/httpapi"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+var escaped = url.PathEscape(wild)
+
+// steps is an order at a shop, whose last step is the pivot.
+func steps(s *shop) string {
+	return fmt.Sprintf(`{"type":"order","input":{"item":"book"},"steps":[
+		{"name":"reserve","do":"%[1]s","undo":"%[1]s","input":{"n":1}},
+		{"parallel":[{"name":"gift","do":"%[1]s","undo":"%[1]s"},{"name":"look","do":"%[1]s","uncompensable":true}]},
+		{"name":"pause","sleep":"30ms"},
+		{"name":"pay","do":"%[1]s","pivot":true,"timeout":"5s","retry":{"first":"1ms","max":"10ms"}}]}`, s.url)
+}
+
+// TestSaga: it runs to its end, with inputs and outputs; a repeated request has the
+// first one's result, and another order under its id is refused.
+func TestSaga(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	got := s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200)
+	same(t, "state", got["state"], "SUCCEEDED")
+	same(t, "id", got["id"], wild)
+	same(t, "type", got["type"], "order")
+	same(t, "output", got["outputs"].(map[string]any)["pay"], map[string]any{"branch": "pay"})
+	same(t, "own input", shop.bodies["reserve do"], `{"n":1}`)
+	same(t, "what others get", shop.bodies["gift do"], `{"input":{"item":"book"},"outputs":{"reserve":{"branch":"reserve"}}}`)
+	calls := len(shop.history)
+	same(t, "repeated", s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200), got)
+	same(t, "looked at", s.do("GET", "/v1/sagas/"+escaped, "", 200), got)
+	if len(shop.history) != calls {
+		t.Error("a repeated start calls again")
+	}
+	s.do("POST", "/v1/sagas/"+escaped, strings.Replace(steps(shop), "book", "pen", 1), http.StatusConflict)
+}
+
+// TestSagaUndone: a refusal undoes what was done, and says so.
+func TestSagaUndone(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	shop.refuse = "pay"
+	s := serve(t, memory.NewJournal(), nil)
+	got := s.do("POST", "/v1/sagas/1?wait=10s", steps(shop), 200)
+	same(t, "state", got["state"], "COMPENSATED")
+	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "pay") || !strings.Contains(reason, "409") {
+		t.Error(reason)
+	}
+	same(t, "reserve", shop.state("1 reserve"), "back")
+	same(t, "gift", shop.state("1 gift"), "back")
+	same(t, "undo's body", shop.bodies["gift undo"],
+		`{"input":{"item":"book"},"outputs":{"reserve":{"branch":"reserve"}},"output":{"branch":"gift"}}`)
+}
+
+// TestSagaHelped: a saga that could not be undone is a dead letter, which a person has
+// tried again, by name and for a reason.
+func TestSagaHelped(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	shop.refuse = "b"
+	s := serve(t, memory.NewJournal(), nil)
+	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s/gone","retry":{"first":"1ms","max":"1ms","undos":2}},
+		{"name":"b","do":"%[1]s","pivot":true}]}`, shop.url)
+	shop.set(func() { shop.broken = "/gone" })
+	got := s.do("POST", "/v1/sagas/1?wait=10s", body, 200)
+	same(t, "state", got["state"], "DEAD_LETTER")
+	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["step"], "a")
+	s.do("POST", "/v1/sagas/1/skip", `{"actor":"me","reason":"mended","branch":"a"}`, http.StatusBadRequest)
+	s.do("POST", "/v1/sagas/1/retry", `{"actor":"me"}`, http.StatusUnprocessableEntity)
+	s.do("POST", "/v1/sagas/1/pray", `{"actor":"me","reason":"mended"}`, http.StatusBadRequest)
+	s.do("POST", "/v1/sagas/1/abort", `{"actor":"me","reason":"mended"}`, http.StatusConflict)
+	s.do("POST", "/v1/sagas/1/now", `{"actor":"me","reason":"mended"}`, http.StatusConflict)
+	shop.set(func() { shop.broken = "" })
+	got = s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"mended"}`, 200)
+	same(t, "state", got["state"], "COMPENSATED")
+	same(t, "a", shop.state("1 a"), "back")
+}
+
+// TestSagaSettled: what has become of a pivot that nothing answers for is said by a
+// person, with the output or with nothing.
+func TestSagaSettled(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	for id, c := range map[string]struct{ found, state string }{
+		"1": {`"done":true,"output":{"receipt":7}`, "SUCCEEDED"},
+		"2": {`"done":false`, "COMPENSATED"},
+	} {
+		body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},{"name":"p","do":"http://127.0.0.1:1/","pivot":true,"retry":{"first":"1h","max":"1h"}}]}`, shop.url)
+		s.do("POST", "/v1/sagas/"+id+"?wait=100ms", body, 200)
+		by := `{"actor":"me","reason":"the bank was asked","step":"p",`
+		for _, wrong := range []string{`"done":null`, `"done":false,"output":1`, `"output":1`, `"done":true,"input":1`} {
+			s.do("POST", "/v1/sagas/"+id+"/settle", by+wrong+"}", http.StatusBadRequest)
+		}
+		s.do("POST", "/v1/sagas/"+id+"/settle", `{"actor":"me","reason":"x","step":"a","done":true}`, http.StatusConflict)
+		s.do("POST", "/v1/sagas/"+id+"/settle", by+c.found+"}", 200)
+		got := s.do("GET", "/v1/sagas/"+id+"?wait=10s", "", 200)
+		same(t, "state", got["state"], c.state)
+		if c.state == "SUCCEEDED" {
+			same(t, "output", got["outputs"].(map[string]any)["p"].(map[string]any)["receipt"], float64(7))
+		}
+	}
+}
+
+// TestSagaGoesOn: a service that is gone leaves its sagas to the next one, which knows
+// of them only what the journal says.
+func TestSagaGoesOn(t *testing.T) {
+	t.Parallel()
+	shop, store := newShop(t), memory.NewJournal()
+	shop.down = true
+	s := serve(t, store, nil)
+	got := s.do("POST", "/v1/sagas/1?wait=50ms", steps(shop), 200)
+	same(t, "state", got["state"], "RUNNING")
+	s.do("POST", "/v1/sagas/2", steps(shop), 200)
+	same(t, "aborted", s.do("POST", "/v1/sagas/2/abort?wait=10s", `{"actor":"me","reason":"a slip"}`, 200)["state"], "UNDOING")
+	s.stop()
+	shop.set(func() { shop.down = false })
+	next := serve(t, store, nil)
+	same(t, "state", next.do("GET", "/v1/sagas/1?wait=10s", "", 200)["state"], "SUCCEEDED")
+}
+
+// TestTCC: all branches are confirmed if each holds, else all are cancelled; the try
+// says how long to hold.
+func TestTCC(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	body := fmt.Sprintf(`{"type":"booking","branches":[{"name":"hotel","url":"%[1]s","input":{"rooms":1}},{"name":"flight","url":"%[1]s"}]}`, shop.url)
+	got := s.do("POST", "/v1/tcc/"+escaped+"?wait=10s", body, 200)
+	same(t, "decision", got["decision"], "confirm")
+	same(t, "state", got["state"], "CONFIRMED")
+	same(t, "hold", got["holds"].(map[string]any)["hotel"], map[string]any{"branch": "hotel"})
+	same(t, "hotel", shop.state(wild+" hotel"), "final")
+	if shop.untils[wild+" hotel"].IsZero() {
+		t.Error("it is not said how long to hold")
+	}
+	same(t, "looked at", s.do("GET", "/v1/tcc/"+escaped, "", 200)["state"], "CONFIRMED")
+	calls := func() (n int) {
+		shop.set(func() { n = len(shop.history) })
+		return n
+	}
+	before := calls()
+	same(t, "the same again", s.do("POST", "/v1/tcc/"+escaped, body, 200)["holds"], got["holds"])
+	same(t, "calls", calls(), before)
+	same(t, "asked", s.do("POST", "/v1/tcc/"+escaped+"/decision", `{"branch":"hotel"}`, 200)["decision"], "confirm")
+
+	shop.set(func() { shop.refuse = "flight" })
+	got = s.do("POST", "/v1/tcc/2?wait=10s", body, 200)
+	same(t, "decision", got["decision"], "cancel")
+	same(t, "state", got["state"], "CANCELLED")
+	if state := shop.state("2 hotel"); state != "back" && state != "" { // the flight can be refused before the hotel is asked
+		t.Errorf("hotel: %s", state)
+	}
+	same(t, "asked first", s.do("POST", "/v1/tcc/3/decision", `{"branch":"hotel"}`, 200)["decision"], "cancel")
+	shop.set(func() { shop.refuse = "" })
+	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=10s", body, 200)["decision"], "cancel")
+	s.do("POST", "/v1/tcc/"+escaped+"/help/retry", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
+	s.do("POST", "/v1/tcc/"+escaped+"/help/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
+}
+
+// TestTCCHelped: a branch that refuses to confirm is a dead letter, named as what it is
+// where it is told and where it is helped.
+func TestTCCHelped(t *testing.T) {
+	t.Parallel()
+	store, confirmed := memory.NewJournal(), atomic.Bool{}
+	s := serve(t, store, &httpapi.Options{TCC: &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Refusals: 1}},
+		Client: everywhere(t, branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+			if branch.From(ctx).Operation == branch.Confirm && !confirmed.Load() {
+				return nil, branch.Fail(errNo)
+			}
+			return []byte(`{"seat":"12A"}`), nil
+		}))})
+	got := s.do("POST", "/v1/tcc/1?wait=10s", `{"type":"x","branches":[{"name":"flight","url":"http://air/"}]}`, 200)
+	same(t, "state", got["state"], "DEAD_LETTER")
+	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["branch"], "flight")
+	for _, other := range []string{`"step":"flight"`, `"branch":"flight","input":1`} { // an input cannot be another one
+		s.do("POST", "/v1/tcc/1/help/retry", `{"actor":"me","reason":"mended",`+other+`}`, http.StatusBadRequest)
+	}
+	confirmed.Store(true)
+	got = s.do("POST", "/v1/tcc/1/help/retry?wait=10s", `{"actor":"me","reason":"mended","branch":"flight"}`, 200)
+	same(t, "state", got["state"], "CONFIRMED")
+}
+
+// TestTwoPC: all participants commit, or none.
+func TestTwoPC(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url}})
+	body := `{"branches":{"north":{"add":-1},"south":{"add":1}}}`
+	got := s.do("POST", "/v1/2pc/1?wait=10s", body, 200)
+	same(t, "decision", got["decision"], "commit")
+	same(t, "state", got["state"], "COMMITTED")
+	same(t, "output", got["outputs"].(map[string]any)["north"], map[string]any{"branch": "north"})
+	same(t, "body", shop.bodies["south prepare"], `{"add":1}`)
+	has(t, shop.history, "north commit", "south commit")
+	same(t, "looked at", s.do("GET", "/v1/2pc/1", "", 200)["decision"], "commit")
+
+	shop.set(func() { shop.refuse = "south" })
+	same(t, "decision", s.do("POST", "/v1/2pc/2", body, 200)["decision"], "abort")
+	has(t, shop.history, "north rollback")
+	for key, state := range shop.states { // participants know a run by a name of its own
+		name, _, _ := strings.Cut(key, " ")
+		want := map[string]string{"final": "commit", "back": "abort"}[state]
+		same(t, "asked", s.do("POST", "/v1/2pc/"+url.PathEscape(name)+"/decision", "", 200)["decision"], want)
+	}
+	s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
+}
+
+// TestBadRequests: each says what is wrong, and nothing is begun.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	local := func(u *url.URL) error {
+		if u.Hostname() != "127.0.0.1" {
+			return errors.New("it is not on this machine")
+		}
+		return nil
+	}
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Allow: local, Participants: map[string]string{"north": shop.url}})
+	for _, c := range []struct {
+		path, body, says string
+		status           int
+	}{
+		{"/v1/sagas/1", `{`, "not as it should be", 400},
+		{"/v1/sagas/1", `{"type":"x"} {}`, "more than one", 400},
+		{"/v1/sagas/1", `{"type":"x","stepz":[]}`, "stepz", 400},
+		{"/v1/sagas/1?wait=long", `{}`, "wait", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"ftp://x"}]}`, "address", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"http://example.com"}]}`, "not on this machine", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a"}]}`, "neither", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","sleep":"-1s"}]}`, "below zero", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[]}`, "no s", 422},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"` + shop.url + `"}]}`, "undone", 422},
+		{"/v1/sagas/" + strings.Repeat("x", 201), steps(shop), "200", 422},
+		{"/v1/tcc/1", `{"type":"x","branches":[{"name":"a","url":"http://example.com"}]}`, "not on this machine", 400},
+		{"/v1/tcc/1", `{"type":"x","branches":[]}`, "branch", 422},
+		{"/v1/2pc/1", `{"branches":{}}`, "no branches", 400},
+		{"/v1/2pc/1", `{"branches":{"west":{}}}`, "west", 400},
+	} {
+		got := s.do("POST", c.path, c.body, c.status)
+		if !strings.Contains(fmt.Sprint(got["error"]), c.says) || got["kind"] == "" {
+			t.Errorf("%s %s: %v, want %q", c.path, c.body, got, c.says)
+		}
+	}
+	for _, path := range []string{"/v1/sagas/1", "/v1/tcc/1", "/v1/2pc/1"} {
+		s.do("GET", path, "", http.StatusNotFound)
+	}
+	if len(shop.history) > 0 {
+		t.Error(shop.history)
+	}
+	j, err := journal.New(memory.NewJournal(), nil)
+	ok(t, err)
+	defer j.Close()
+	c, err := coordinator.New(j, nil)
+	ok(t, err)
+	if _, err := httpapi.New(c, &httpapi.Options{Participants: map[string]string{"north": "nowhere"}}); interlock.Kind(err) != interlock.Bug {
+		t.Error(err)
+	}
+}

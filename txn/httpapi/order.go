@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// order is a saga as it is asked for; the journal keeps it as the saga's input, so that
+// any process can go on with it.
+type order struct {
+	Type    string          `json:"type"`
+	Input   json.RawMessage `json:"input,omitempty"`
+	Timeout duration        `json:"timeout,omitempty"`
+	StartAt string          `json:"startAt,omitempty"` // RFC 3339
+	OnEnd   string          `json:"onEnd,omitempty"`   // an address
+	Steps   []orderStep     `json:"steps"`
+}
+
+// orderStep is a step, a group of them, or a wait.
+type orderStep struct {
+	Name          string          `json:"name,omitempty"`
+	Do            string          `json:"do,omitempty"`
+	Undo          string          `json:"undo,omitempty"`
+	Pivot         bool            `json:"pivot,omitempty"`
+	Uncompensable bool            `json:"uncompensable,omitempty"`
+	Input         json.RawMessage `json:"input,omitempty"`
+	Timeout       duration        `json:"timeout,omitempty"`
+	Retry         *retry          `json:"retry,omitempty"`
+	Parallel      []orderStep     `json:"parallel,omitempty"`
+	Sleep         duration        `json:"sleep,omitempty"`
+	Signal        bool            `json:"signal,omitempty"`
+	Within        duration        `json:"within,omitempty"`
+	Else          json.RawMessage `json:"else,omitempty"`
+}
+
+// retry is a [saga.Policy].
+type retry struct {
+	First    duration `json:"first,omitempty"`
+	Max      duration `json:"max,omitempty"`
+	Attempts int      `json:"attempts,omitempty"`
+	Undos    int      `json:"undos,omitempty"`
+}
+
+// kind is the definition's name in the journal: what each order calls itself stands in
+// its input. One whose end is reported has another, because that costs one more record.
+const (
+	kind         = "http"
+	kindReported = "http_reported"
+)
+
+// ours reports whether a definition is that of sagas over HTTP.
+func ours(definition string) bool { return definition == kind || definition == kindReported }
+
+// defineOrder is the definition of all sagas that come over HTTP: a list that their
+// input says.
+func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
+	step := saga.Step(kind, func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
+		return s.send(ctx, input, nil)
+	})
+	undone := step.Undo(kind, func(ctx context.Context, input json.RawMessage, out *json.RawMessage) error {
+		_, err := s.send(ctx, input, out)
+		return err
+	})
+	return saga.DefineList(name, func(text json.RawMessage) ([]stage, error) {
+		var o order
+		if err := json.Unmarshal(text, &o); err != nil {
+			return nil, err
+		}
+		return stages(step, undone, o.Steps, false)
+	}, undone).TimeoutOf(func(text json.RawMessage) time.Duration {
+		var o order
+		_ = json.Unmarshal(text, &o) // the stages have been read from it
+		return time.Duration(o.Timeout)
+	})
+}
+
+// action is the type of all steps; their input is the order, or an operator's.
+type action = saga.Action[json.RawMessage, json.RawMessage]
+
+type stage = saga.StepOf[json.RawMessage]
+
+// stages are those of a list of steps.
+func stages(plain, undone action, steps []orderStep, grouped bool) (all []stage, err error) {
+	for _, of := range steps {
+		switch {
+		case len(of.Parallel) > 0 && !grouped:
+			group, err := stages(plain, undone, of.Parallel, true)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, saga.Parallel(group...))
+		case len(of.Parallel) > 0:
+			return nil, fmt.Errorf("a parallel group stands in another one")
+		case of.Signal:
+			wait := saga.Signal[json.RawMessage, json.RawMessage](of.Name).Within(time.Duration(of.Within))
+			if of.Else != nil {
+				wait = wait.Else(of.Else)
+			}
+			all = append(all, wait)
+		case of.Sleep > 0:
+			all = append(all, saga.Sleep[json.RawMessage](of.Name, time.Duration(of.Sleep)))
+		default:
+			all = append(all, of.action(plain, undone))
+		}
+	}
+	return all, nil
+}
+
+func (of orderStep) action(plain, undone action) action {
+	a := plain
+	if of.Undo != "" {
+		a = undone
+	}
+	a = a.Named(of.Name).Timeout(time.Duration(of.Timeout)).Target(host(of.Do))
+	if of.Pivot {
+		a = a.Pivot()
+	}
+	if of.Uncompensable {
+		a = a.Uncompensable()
+	}
+	if r := of.Retry; r != nil {
+		a = a.Retry(saga.Policy{First: time.Duration(r.First), Max: time.Duration(r.Max), Attempts: r.Attempts, Undos: r.Undos})
+	}
+	return a
+}
+
+func (s *Service) permittedSteps(steps []orderStep) error {
+	for _, of := range steps {
+		for _, address := range []string{of.Do, of.Undo} {
+			if address == "" {
+				continue
+			}
+			if err := s.permitted(address); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(of.check(), s.paced(of)); err != nil {
+			return err
+		}
+		if err := s.permittedSteps(of.Parallel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// count is how many steps there are, with those of groups.
+func count(steps []orderStep) int {
+	n := len(steps)
+	for _, of := range steps {
+		n += len(of.Parallel)
+	}
+	return n
+}
+
+// paced refuses a step that asks to be repeated too fast.
+func (s *Service) paced(of orderStep) error {
+	if of.Retry == nil {
+		return nil
+	}
+	for name, d := range map[string]duration{"first": of.Retry.First, "max": of.Retry.Max} {
+		if d > 0 && time.Duration(d) < s.options.Pause {
+			return badRequest("step %q has %q of %v in its retry: it is at least %v", of.Name, name, time.Duration(d), s.options.Pause)
+		}
+	}
+	return nil
+}
+
+// check refuses a step of which a part would be left out.
+func (of orderStep) check() error {
+	ways := 0
+	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0, of.Signal} {
+		if is {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep, nor a signal to wait for", of.Name)
+	case ways > 1:
+		return badRequest("step %q has more than one of an address to do it, steps that are parallel, a time to sleep, and a signal to wait for", of.Name)
+	case !of.Signal && (of.Within > 0 || of.Else != nil):
+		return badRequest("step %q waits for no signal, and says for how long or what else", of.Name)
+	case of.Do == "" && (of.Undo != "" || of.Pivot || of.Uncompensable || of.Input != nil || of.Timeout > 0 || of.Retry != nil):
+		return badRequest("step %q has no address to do it, and says what only a step can that has one", of.Name)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// A requestError is a request that makes no sense: nothing was begun.
+type requestError struct {
+	status int
+	kind   interlock.ErrorKind
+	why    string
+}
+
+func (e *requestError) Error() string                  { return e.why }
+func (e *requestError) ErrorKind() interlock.ErrorKind { return e.kind }
+
+func badRequest(format string, args ...any) error {
+	return &requestError{http.StatusBadRequest, interlock.Definite, fmt.Sprintf(format, args...)}
+}
+
+func tooLong(what string) error {
+	return &requestError{http.StatusRequestEntityTooLarge, interlock.Definite, fmt.Sprintf("%s is longer than %d bytes", what, maxRequest)}
+}
+
+// status is the HTTP status of an error. 4xx says that nothing happened by this
+// request, and nothing will by repeating it; 503 that it may be repeated, and 504 that
+// it should be, because what became of it is not known.
+func status(err error) int {
+	var request *requestError
+	switch kind := interlock.Kind(err); {
+	case errors.As(err, &request):
+		return request.status
+	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
+		return http.StatusNotFound
+	case errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch), errors.Is(err, twopc.ErrOther), errors.Is(err, twopc.ErrDecided):
+		return http.StatusConflict
+	case kind == interlock.Retryable:
+		return http.StatusServiceUnavailable
+	case kind == interlock.Uncertain:
+		return http.StatusGatewayTimeout
+	case kind == interlock.Bug:
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusConflict
+}
+
+// done is what is shown of a transaction once a request has done its part. If it cannot
+// be shown, that says nothing about the part, which an error of another kind would deny.
+func done(view any, err error) (any, error) {
+	if err != nil {
+		err = &interlock.Error{Op: "look at what was done", Kind: interlock.Uncertain, Err: err}
+	}
+	return view, err
+}
+
+// unbegun makes a request that ended before anything was begun Retryable: that is no
+// refusal of what it asked for.
+func unbegun(ctx context.Context, err error) error {
+	if ctx.Err() == nil || interlock.Kind(err) != interlock.Definite || !errors.Is(err, context.Cause(ctx)) {
+		return err
+	}
+	return &interlock.Error{Op: "serve request", Kind: interlock.Retryable, Err: err}
+}
+
+// reply writes an answer, or an error as {"error":…,"kind":…}.
+func reply(w http.ResponseWriter, data any, err error) {
+	code := http.StatusOK
+	if err != nil {
+		code = status(err)
+		data = struct {
+			Error string `json:"error"`
+			Kind  string `json:"kind"`
+		}{err.Error(), interlock.Kind(err).String()}
+	}
+	text, err := json.Marshal(data)
+	if err != nil { // only what was stored as JSON, and our own types, come here
+		code, text = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be written","kind":"bug"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(text, '\n')) // who has gone does not read it
+}

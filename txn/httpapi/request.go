@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// receive reads a request whole, for no longer than the service has patience: what it
+// waits for afterwards is another matter.
+func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(s.patience)) // who serves it otherwise sees to that
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return tooLong("the request")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &requestError{http.StatusRequestTimeout, interlock.Retryable, fmt.Sprintf("the request has not come within %v", s.patience)}
+	case err != nil:
+		return badRequest("the request cannot be read: %v", err)
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	r.Body = io.NopCloser(bytes.NewReader(text))
+	return nil
+}
+
+// maxRequest is the longest request, in bytes.
+const maxRequest = 1 << 20
+
+// read takes a request's JSON, strictly: a field that is misspelled is an error, and so
+// is one that comes twice.
+func read[T any](r *http.Request) (v T, err error) {
+	text, err := io.ReadAll(r.Body) // received before
+	if err != nil {
+		return v, badRequest("the request cannot be read: %v", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
+		return v, badRequest("the request is not as it should be: %v", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return v, badRequest("the request has more than one JSON value")
+	}
+	return v, exact(json.NewDecoder(bytes.NewReader(text)), reflect.TypeFor[T]())
+}
+
+// waiting is how long the request wants to wait for the end; 0 is not at all.
+func waiting(r *http.Request) (time.Duration, error) {
+	query, err := parameters(r, "wait")
+	if err != nil || query.Get("wait") == "" {
+		return 0, err
+	}
+	text := query.Get("wait")
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d > 10*time.Minute {
+		return 0, badRequest("wait is %q: it is a duration such as 10s, at most 10m", text)
+	}
+	return d, nil
+}
+
+// parameters are the values of a request's query, which may have those of these names,
+// each once.
+func parameters(r *http.Request, names ...string) (url.Values, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query cannot be read: %v", err)
+	}
+	for other, values := range query {
+		if !slices.Contains(names, other) || len(values) > 1 {
+			return nil, badRequest("the query has %q: it can have %s, each once", other, strings.Join(names, ", "))
+		}
+	}
+	return query, nil
+}
+
+// duration is one of JSON: "30s".
+type duration time.Duration
+
+// UnmarshalText reads what time.ParseDuration does, from zero on.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err == nil && v < 0 {
+		err = fmt.Errorf("%q is below zero", text)
+	}
+	*d = duration(v)
+	return err
+}
+
+// MarshalText is its inverse.
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// by is who does something by hand, and why.
+type by struct {
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
+}
+
+// ended reports whether ctx came to its end while something was waited for, which is no
+// failure of it.
+func ended(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && interlock.Kind(err) == interlock.Uncertain && errors.Is(err, context.Cause(ctx))
+}

@@ -1,0 +1,122 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// sagaView is a saga as it is shown.
+type sagaView struct {
+	ID      string                     `json:"id"`
+	Type    string                     `json:"type"`
+	State   string                     `json:"state"`
+	Reason  string                     `json:"reason,omitempty"`
+	Outputs map[string]json.RawMessage `json:"outputs"`
+	Skipped []string                   `json:"skipped,omitempty"`
+	Dead    []deadStep                 `json:"dead,omitempty"`
+	Failing []failing                  `json:"failing,omitempty"`
+	Crossed []deadStep                 `json:"crossed,omitempty"`
+}
+
+// longestOrder leaves room in the payload of a journal for what stands around it.
+const longestOrder = driver.MaxPayload - 1<<10
+
+func (s *Service) startSaga(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	o, err := read[order](r)
+	if err != nil {
+		return nil, err
+	}
+	if n := count(o.Steps); n > s.options.Steps {
+		return nil, badRequest("the saga has %d steps, and may have %d: split it into several sagas", n, s.options.Steps)
+	}
+	if err := s.permittedSteps(o.Steps); err != nil {
+		return nil, err
+	}
+	at, err := s.outset(o)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, badRequest("the request cannot be kept: %v", err)
+	}
+	if len(text) > longestOrder {
+		return nil, tooLong("what is kept of the request")
+	}
+	id := r.PathValue("id")
+	definition := kind
+	if o.OnEnd != "" {
+		definition = kindReported
+	}
+	if err := s.sagas.StartAt(r.Context(), definition, id, text, at); err != nil {
+		return nil, err
+	}
+	return done(s.sagaAfter(r.Context(), id, wait))
+}
+
+func (s *Service) showSaga(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.sagaAfter(r.Context(), r.PathValue("id"), wait)
+}
+
+// sagaAfter is a saga once it has ended, or where it stands after a time.
+func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) (any, error) {
+	if wait > 0 {
+		waited, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		o, err := s.sagas.Wait(waited, id)
+		if err == nil || o.State.Final() {
+			return viewSaga(o), nil // how it has ended stands in it
+		}
+		if !ended(waited, err) {
+			return nil, err
+		}
+	}
+	o, err := s.sagas.Look(ctx, id)
+	return viewSaga(o), err
+}
+
+// deadStep is a step whose undo was given up, or that was done with the input before an
+// edit.
+type deadStep struct {
+	Step  string `json:"step"`
+	Error string `json:"error"`
+}
+
+// failing is a step or a branch whose calls fail and are repeated.
+type failing struct {
+	Step     string `json:"step,omitempty"`
+	Branch   string `json:"branch,omitempty"`
+	Error    string `json:"error"` // of the last call that the journal has
+	Attempts int    `json:"attempts"`
+}
+
+func viewSaga(o saga.Outcome) sagaView {
+	var as order // what it calls itself
+	if !ours(o.Type) || json.Unmarshal(o.Input, &as) != nil {
+		as.Type = o.Type
+	}
+	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}
+	for _, d := range o.Dead {
+		v.Dead = append(v.Dead, deadStep{d.Step, d.Err})
+	}
+	for _, c := range o.Crossed {
+		v.Crossed = append(v.Crossed, deadStep{c.Step, c.Err})
+	}
+	for _, f := range o.Failing {
+		v.Failing = append(v.Failing, failing{Step: f.Step, Error: f.Err, Attempts: f.Attempts})
+	}
+	return v
+}

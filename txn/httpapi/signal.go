@@ -1,0 +1,96 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// outset checks what is asked for around the steps of a saga, and says when it starts;
+// zero is now.
+func (s *Service) outset(o order) (at time.Time, err error) {
+	if o.OnEnd != "" {
+		if err := s.permitted(o.OnEnd); err != nil {
+			return at, err
+		}
+	}
+	if o.StartAt == "" {
+		return at, nil
+	}
+	if at, err = time.Parse(time.RFC3339, o.StartAt); err != nil {
+		return at, badRequest("startAt is %q: it is a time as in 2026-01-02T15:04:05Z", o.StartAt)
+	}
+	return at, nil
+}
+
+// signalSaga sends a signal to a saga that waits for it, or will.
+func (s *Service) signalSaga(r *http.Request) (any, error) {
+	if _, err := waiting(r); err != nil {
+		return nil, err
+	}
+	sent, err := read[struct {
+		Value json.RawMessage `json:"value,omitempty"`
+	}](r)
+	if err != nil {
+		return nil, err
+	}
+	if sent.Value == nil {
+		sent.Value = json.RawMessage("null")
+	}
+	if err := s.sagas.Signal(r.Context(), r.PathValue("id"), r.PathValue("name"), sent.Value); err != nil {
+		return nil, err
+	}
+	return done(s.showSaga(r))
+}
+
+// reportEnd posts how a saga has ended to the address that it was started with.
+func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
+	var o order
+	if err := json.Unmarshal(outcome.Input, &o); err != nil {
+		return err
+	}
+	if err := s.permitted(o.OnEnd); err != nil {
+		return err
+	}
+	text, err := json.Marshal(viewSaga(outcome))
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, o.OnEnd, bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("report the end to %s: it is no address", failure.RedactURL(o.OnEnd))
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set(branch.HeaderTransaction, url.PathEscape(outcome.ID))
+	r.Header.Set(branch.HeaderOperation, "ended")
+	client := http.Client{}
+	if s.options.Client != nil {
+		client = *s.options.Client
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	answer, err := client.Do(r)
+	if err != nil {
+		return fmt.Errorf("report the end to %s: %w", failure.RedactURL(o.OnEnd), cause(err))
+	}
+	_ = answer.Body.Close() // nothing in it matters
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		return fmt.Errorf("report the end to %s: answered %d", failure.RedactURL(o.OnEnd), answer.StatusCode)
+	}
+	return nil
+}
+
+// cause is a client's error without the address, whose query may be secret.
+func cause(err error) error {
+	if of, ok := err.(*url.Error); ok {
+		return of.Err
+	}
+	return err
+}

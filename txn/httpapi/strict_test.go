@@ -1,0 +1,143 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/httpapi"
+)
+
+// TestErrorsHaveOneShape: also those that are told before anything is read. The helper
+// looks at the shape of each.
+func TestErrorsHaveOneShape(t *testing.T) {
+	t.Parallel()
+	s := serve(t, memory.NewJournal(), nil)
+	for _, c := range []struct {
+		method, path string
+		status       int
+	}{
+		{"GET", "/", 404}, {"GET", "/v1/saga/1", 404}, {"POST", "/v1/sagas/", 404}, {"POST", "/v1/sagas/1/", 404},
+		{"DELETE", "/v1/sagas/1", 405}, {"PUT", "/v1/tcc/1", 405}, {"GET", "/v1/2pc/1/decision", 405}, {"OPTIONS", "/v1/2pc/1", 405},
+		// A redirect would make a GET of a POST: of another transaction's, perhaps.
+		{"POST", "/v1/sagas//1", 404}, {"POST", "/v1/sagas/../sagas/1", 404}, {"POST", "//v1/sagas/1", 404}, {"POST", "/v1/./sagas/1", 404},
+	} {
+		s.do(c.method, c.path, "", c.status)
+	}
+	s.do("POST", "/v1/sagas/%2e%2e", `{"type":"x"}`, http.StatusUnprocessableEntity) // is an id like any other
+}
+
+// TestAllowedMethodsAreTold with what is refused because of its method.
+func TestAllowedMethodsAreTold(t *testing.T) {
+	t.Parallel()
+	s := serve(t, memory.NewJournal(), nil)
+	r, err := http.NewRequestWithContext(t.Context(), "DELETE", s.url+"/v1/sagas/1", nil)
+	ok(t, err)
+	defer http.DefaultClient.CloseIdleConnections()
+	answer, err := http.DefaultClient.Do(r)
+	ok(t, err)
+	answer.Body.Close()
+	if allow := answer.Header.Get("Allow"); !strings.Contains(allow, "GET") || !strings.Contains(allow, "POST") {
+		t.Errorf("%q", allow)
+	}
+}
+
+// TestAmbiguousRequestsAreRefused: what one reader takes so and another otherwise. What
+// is the user's own is not looked into.
+func TestAmbiguousRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url}})
+	step := fmt.Sprintf(`"do":"%s","pivot":true`, shop.url)
+	for _, c := range [][3]string{
+		{"sagas", `{"type":"x","steps":[{"name":"a",` + step + `}],"type":"y"}`, `"type" twice`},
+		{"sagas", `{"type":"x","steps":[{"name":"a","undo":"http://elsewhere/"}],"steps":[{"name":"a",` + step + `}]}`, `"steps" twice`},
+		{"sagas", `{"type":"x","steps":[{"name":"a",` + step + `,"name":"b"}]}`, `"name" twice`},
+		{"sagas", `{"type":"x","steps":[{"name":"a",` + step + `,"retry":{"attempts":1,"attempts":2}}]}`, `"attempts" twice`},
+		{"sagas", `{"type":"x","steps":[{"parallel":[{"name":"a","name":"b"}]}]}`, `"name" twice`},
+		{"sagas", `{"TYPE":"x","steps":[{"name":"a",` + step + `}]}`, `"TYPE"`},
+		{"sagas", `{"type":"x","steps":[{"Name":"a",` + step + `}]}`, `"Name"`},
+		{"sagas", `{"type":"x","steps":[{"name":"a",` + step + `,"undoo":""}]}`, `"undoo"`},
+		{"tcc", `{"type":"x","branches":[{"name":"a","url":"http://x/","url":"http://y/"}]}`, `"url" twice`},
+		{"tcc", `{"type":"x","branches":[{"name":"a","url":"http://x/","URL":"http://y/"}]}`, `"URL"`},
+		{"2pc", `{"branches":{"north":{"add":1},"north":{"add":2}}}`, `"north" twice`},
+		{"2pc", `{"branches":{"north":1},"branches":{"south":1}}`, `"branches" twice`},
+	} {
+		got := s.do("POST", "/v1/"+c[0]+"/1", c[1], http.StatusBadRequest)
+		if !strings.Contains(fmt.Sprint(got["error"]), c[2]) {
+			t.Errorf("%s: %v, want %s", c[1], got, c[2])
+		}
+	}
+	for _, path := range []string{"/v1/sagas/1", "/v1/tcc/1", "/v1/2pc/1"} {
+		s.do("GET", path, "", http.StatusNotFound)
+	}
+	own := `{"a":1,"A":2,"a":12345678901234567890123,"steps":[{"name":1,"name":2}]}`
+	s.do("POST", "/v1/sagas/2?wait=10s", `{"type":"x","input":`+own+`,"steps":[{"name":"a","input":`+own+`,`+step+`}]}`, 200)
+	same(t, "own input", shop.bodies["a do"], own)
+	s.do("POST", "/v1/2pc/3?wait=10s", `{"branches":{"north":`+own+`,"south":null}}`, 200)
+	same(t, "own input", shop.bodies["north prepare"], own)
+}
+
+// TestQueryIsRead whole: who has misspelled what he waits for is told so.
+func TestQueryIsRead(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	for _, query := range []string{"wiat=10s", "wait=1s&wait=2s", "wait=1s&x=", "wait=-1s", "wait=10m1s", "wait=1", "wait=%zz", "wait=1s;x=1", "Wait=1s"} {
+		s.do("POST", "/v1/sagas/1?"+query, steps(shop), http.StatusBadRequest)
+	}
+	s.do("GET", "/v1/sagas/1", "", http.StatusNotFound)
+	s.do("POST", "/v1/sagas/1?wait=", steps(shop), 200)
+}
+
+// TestNamesAreRefusedOrKept: never changed on their way.
+func TestNamesAreRefusedOrKept(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), nil)
+	saga := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%s","pivot":true}]}`, shop.url)
+	tcc := fmt.Sprintf(`{"type":"x","branches":[{"name":"a","url":"%s"}]}`, shop.url)
+	for _, id := range []string{"%00", "a%00b", "%ff", "%c3%28", "%ed%a0%80"} {
+		s.do("POST", "/v1/sagas/"+id, saga, http.StatusBadRequest)
+		s.do("POST", "/v1/tcc/"+id, tcc, http.StatusBadRequest)
+		s.do("POST", "/v1/2pc/"+id+"/decision", "", http.StatusBadRequest)
+	}
+	long := strings.Repeat("%c3%a9", 101)
+	s.do("POST", "/v1/sagas/"+long, saga, http.StatusUnprocessableEntity)
+	s.do("POST", "/v1/tcc/"+long, tcc, http.StatusUnprocessableEntity)
+	for _, name := range []string{`a\u0000`, ``, strings.Repeat("é", 128)} {
+		s.do("POST", "/v1/sagas/1", strings.Replace(saga, `"a"`, `"`+name+`"`, 1), http.StatusUnprocessableEntity)
+		s.do("POST", "/v1/tcc/1", strings.Replace(tcc, `"a"`, `"`+name+`"`, 1), http.StatusUnprocessableEntity)
+	}
+	if len(shop.history) > 0 {
+		t.Error(shop.history)
+	}
+	for path, id := range map[string]string{"%0a%0d%1b%5b2J": "\n\r\x1b[2J", "%e2%80%ae%F0%9F%9C%81": "\u202e🜁", "%2e": ".", "%252f": "%2f", "a+b": "a+b", "a;b": "a;b"} {
+		got := s.do("POST", "/v1/sagas/"+path+"?wait=10s", saga, 200)
+		same(t, "id", got["id"], id)
+		same(t, "state", got["state"], "SUCCEEDED")
+		if shop.state(id+" a") != "held" {
+			t.Errorf("%q has another name where it is done", id)
+		}
+	}
+}
+
+// TestTooLong: a request is refused whole, and as what it is.
+func TestTooLong(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := servePolling(t, memory.NewJournal(), nil, time.Second)
+	step := fmt.Sprintf(`,"steps":[{"name":"a","do":"%s","input":1,"pivot":true}]}`, shop.url)
+	long := func(text string, n int) string {
+		return `{"type":"x","input":"` + strings.Repeat(text, n/len(text)) + `"` + step
+	}
+	s.do("POST", "/v1/sagas/1", long("x", 1<<20), http.StatusRequestEntityTooLarge)
+	s.do("POST", "/v1/sagas/1", long("<", 1<<19), http.StatusRequestEntityTooLarge) // is kept as \u003c
+	s.do("POST", "/v1/sagas/1", strings.Repeat("[", 1<<19), http.StatusBadRequest)
+	s.do("POST", "/v1/sagas/1", `{"steps":[`+strings.Repeat(`{"parallel":[`, 4<<10)+strings.Repeat(`]}`, 4<<10)+`]}`, http.StatusBadRequest)
+	s.do("GET", "/v1/sagas/1", "", http.StatusNotFound)
+	same(t, "state", s.do("POST", "/v1/sagas/1?wait=10s", long("x", 1<<20-1<<12), 200)["state"], "SUCCEEDED")
+}

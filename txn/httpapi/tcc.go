@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/tcc"
+)
+
+// booking is a TCC transaction as it is asked for.
+type booking struct {
+	Type     string          `json:"type"`
+	Branches []bookingBranch `json:"branches"`
+}
+
+type bookingBranch struct {
+	Name  string          `json:"name"`
+	URL   string          `json:"url"`
+	Input json.RawMessage `json:"input,omitempty"`
+}
+
+// bookingView is one as it is shown.
+type bookingView struct {
+	ID       string                     `json:"id"`
+	Type     string                     `json:"type"`
+	Decision string                     `json:"decision,omitempty"` // empty while branches are tried
+	State    string                     `json:"state"`
+	Reason   string                     `json:"reason,omitempty"`
+	Holds    map[string]json.RawMessage `json:"holds,omitempty"`
+	Skipped  []string                   `json:"skipped,omitempty"`
+	Dead     []deadBranch               `json:"dead,omitempty"`
+	Failing  []failing                  `json:"failing,omitempty"`
+	Halted   string                     `json:"halted,omitempty"`
+}
+
+// deadBranch is a branch that has refused what was decided.
+type deadBranch struct {
+	Branch string `json:"branch"`
+	Error  string `json:"error"`
+}
+
+// ask is what a branch at an address is asked: the journal keeps it.
+type ask struct {
+	URL   string          `json:"url"`
+	Input json.RawMessage `json:"input,omitempty"`
+}
+
+// remote is the resource of all branches over HTTP.
+type remote struct{ service *Service }
+
+func (s *Service) remoteResource() tcc.Definition[ask, json.RawMessage] {
+	return tcc.Define("http", tcc.Resource[ask, json.RawMessage](remote{s})).Target(func(q ask) string { return host(q.URL) })
+}
+
+// Try is [tcc.Resource]'s.
+func (r remote) Try(ctx context.Context, q ask, _ time.Time) (json.RawMessage, error) {
+	return output(r.service.post(ctx, q.URL, branch.From(ctx), q.Input)) // the call says until when
+}
+
+// Confirm is [tcc.Resource]'s.
+func (r remote) Confirm(ctx context.Context, q ask, _ json.RawMessage) error {
+	_, err := r.service.post(ctx, q.URL, branch.From(ctx), q.Input)
+	return err
+}
+
+// Cancel is [tcc.Resource]'s.
+func (r remote) Cancel(ctx context.Context, q ask, _ *json.RawMessage) error {
+	_, err := r.service.post(ctx, q.URL, branch.From(ctx), q.Input)
+	return err
+}
+
+// output is JSON, if nothing was answered too.
+func output(text []byte, err error) (json.RawMessage, error) {
+	if len(text) == 0 {
+		text = []byte("null")
+	}
+	return text, err
+}
+
+func (s *Service) runTCC(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	b, err := read[booking](r)
+	if err != nil {
+		return nil, err
+	}
+	resource := s.remoteResource()
+	var branches []tcc.Branch
+	tries := map[string]tcc.Try[ask, json.RawMessage]{}
+	for _, of := range b.Branches {
+		if err := s.permitted(of.URL); err != nil {
+			return nil, err
+		}
+		tries[of.Name] = resource.Try(ask{of.URL, of.Input}).As(of.Name)
+		branches = append(branches, tries[of.Name])
+	}
+	o, err := s.tcc.Submit(r.Context(), b.Type, r.PathValue("id"), branches...)
+	if o.Decision == "" {
+		return nil, err
+	}
+	if settled, err := s.settledTCC(r.Context(), o, wait); err == nil { // what is decided stands otherwise too
+		o = settled
+	}
+	v := viewBooking(o)
+	for name, try := range tries {
+		if hold, err := try.Hold(o); err == nil {
+			v.Holds[name] = hold
+		}
+	}
+	return v, nil
+}
+
+// settledTCC waits for the end of what is decided.
+func (s *Service) settledTCC(ctx context.Context, o tcc.Outcome, wait time.Duration) (tcc.Outcome, error) {
+	if wait == 0 {
+		return o, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	settled, err := s.tcc.Wait(ctx, o.ID)
+	if settled.State != "" {
+		return settled, nil // how it has ended stands in it
+	}
+	if ended(ctx, err) {
+		return o, nil
+	}
+	return o, err
+}
+
+func (s *Service) showTCC(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.tcc.Look(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	o, err = s.settledTCC(r.Context(), o, wait)
+	return viewBooking(o), err
+}
+
+// decideTCC answers a participant whose hold is past its time.
+func (s *Service) decideTCC(r *http.Request) (any, error) {
+	q, err := read[struct {
+		Branch string `json:"branch"`
+	}](r)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.tcc.Decide(r.Context(), r.PathValue("id"), q.Branch)
+	return decisionView{string(d)}, err
+}
+
+// decisionView is a decision.
+type decisionView struct {
+	Decision string `json:"decision"`
+}
+
+// bookingHelp is who helps a transaction, why, and with which branch.
+type bookingHelp struct {
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
+	Branch string `json:"branch,omitempty"`
+}
+
+// helpTCC is retry, skip and resolve.
+func (s *Service) helpTCC(r *http.Request) (any, error) {
+	if _, err := waiting(r); err != nil {
+		return nil, err
+	}
+	who, err := read[bookingHelp](r)
+	if err != nil {
+		return nil, err
+	}
+	id, operator, by := r.PathValue("id"), tcc.NewOperator(s.journal), tcc.By{Actor: who.Actor, Reason: who.Reason}
+	switch act := r.PathValue("act"); act {
+	case "retry":
+		err = operator.Retry(r.Context(), id, who.Branch, by)
+	case "skip":
+		err = operator.Skip(r.Context(), id, who.Branch, by)
+	case "resolve":
+		err = operator.Resolve(r.Context(), id, by)
+	default:
+		return nil, badRequest("there is no %q: it is retry, skip or resolve", act)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return done(s.showTCC(r))
+}
+
+func viewBooking(o tcc.Outcome) bookingView {
+	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason,
+		Holds: map[string]json.RawMessage{}, Skipped: o.Skipped, Halted: o.Halted}
+	for _, d := range o.Dead {
+		v.Dead = append(v.Dead, deadBranch{d.Branch, d.Err})
+	}
+	for _, f := range o.Failing {
+		v.Failing = append(v.Failing, failing{Branch: f.Branch, Error: f.Err, Attempts: f.Attempts})
+	}
+	return v
+}

@@ -1,0 +1,160 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// commit is a two-phase commit as it is asked for: what each participant is sent.
+type commit struct {
+	Branches map[string]json.RawMessage `json:"branches"`
+}
+
+// commitView is one as it is shown.
+type commitView struct {
+	ID       string                     `json:"id"`
+	Decision string                     `json:"decision"`
+	State    string                     `json:"state,omitempty"` // empty if nothing is in the journal, or it does not answer
+	Reason   string                     `json:"reason,omitempty"`
+	Halted   string                     `json:"halted,omitempty"` // why no participant is called until a retry
+	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
+	Branches []branchView               `json:"branches,omitempty"`
+}
+
+type branchView struct {
+	Participant string `json:"participant"`
+	Done        bool   `json:"done"`
+	Heuristic   string `json:"heuristic,omitempty"`
+	Error       string `json:"error,omitempty"`    // of the last commit that failed
+	Attempts    int    `json:"attempts,omitempty"` // that failed
+}
+
+func (s *Service) runTwoPC(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := read[commit](r)
+	if err != nil {
+		return nil, err
+	}
+	if len(asked.Branches) == 0 {
+		return nil, badRequest("it has no branches")
+	}
+	for name := range asked.Branches {
+		if _, there := s.participants[name]; !there {
+			return nil, badRequest("there is no participant %q: the service is started with their names and addresses", name)
+		}
+	}
+	id, run, branches := r.PathValue("id"), "", map[string]*twopc.Remote{}
+	err = s.twopc.Run(r.Context(), id, func(ctx context.Context, t *twopc.T) error {
+		run = t.XID("").Transaction
+		if _, err := theWitness.Join(ctx, t); err != nil {
+			return err
+		}
+		for name, input := range asked.Branches {
+			b, err := s.participants[name].Join(ctx, t)
+			if err != nil {
+				return err
+			}
+			b.Send(input)
+			branches[name] = b
+		}
+		return nil
+	})
+	var aborted *twopc.AbortedError
+	switch {
+	case errors.As(err, &aborted):
+		return s.abortedTwoPC(r, run, aborted)
+	case err != nil:
+		return nil, err
+	}
+	v := commitView{ID: id, Decision: string(twopc.Commit), Outputs: map[string]json.RawMessage{}}
+	for name, b := range branches {
+		if text := b.Output(); len(text) > 0 {
+			v.Outputs[name] = text
+		}
+	}
+	_ = s.settledTwoPC(r.Context(), &v, wait) // what is decided stands, wherever it does
+	return v, nil
+}
+
+// abortedTwoPC answers a request whose run has had no effect. Another one of the same id
+// may yet be about to commit, so the abort stands in the journal before it is told: then
+// that one cannot any more, or it has come first and is what is told.
+func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedError) (any, error) {
+	if !why.Recorded {
+		if err := s.twopc.Resolve(r.Context(), run, twopc.Abort, "its own request", why.Reason.Error()); err != nil {
+			return nil, err
+		}
+	}
+	return done(s.showTwoPC(r))
+}
+
+// settledTwoPC waits until nothing is left to do, and says where it stands.
+func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Duration) error {
+	if wait > 0 {
+		waited, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		_ = s.twopc.Settle(waited, v.ID) // where it stands is read below
+	}
+	o, err := s.twopc.Look(ctx, v.ID)
+	switch {
+	case errors.Is(err, twopc.ErrNone): // one participant, or nothing was changed
+		return nil
+	case err != nil:
+		return err
+	}
+	v.State, v.Reason, v.Halted = string(o.State), o.Reason, o.Halted
+	for _, b := range o.Branches {
+		v.Branches = append(v.Branches, branchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
+	}
+	return nil
+}
+
+func (s *Service) showTwoPC(r *http.Request) (any, error) {
+	wait, err := waiting(r)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.twopc.Look(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	v := commitView{ID: r.PathValue("id"), Decision: string(o.Decision)}
+	return v, s.settledTwoPC(r.Context(), &v, wait)
+}
+
+// decideTwoPC answers a participant that has voted yes and hears nothing. The id is the
+// transaction that the participant was told.
+func (s *Service) decideTwoPC(r *http.Request) (any, error) {
+	d, err := s.twopc.Decide(r.Context(), r.PathValue("id"))
+	return decisionView{string(d)}, err
+}
+
+// acknowledgeTwoPC ends a heuristic transaction.
+func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
+	return s.helpTwoPC(r, s.twopc.Acknowledge)
+}
+
+// retryTwoPC resumes a halted transaction.
+func (s *Service) retryTwoPC(r *http.Request) (any, error) { return s.helpTwoPC(r, s.twopc.Retry) }
+
+func (s *Service) helpTwoPC(r *http.Request, help func(ctx context.Context, id, actor, reason string) error) (any, error) {
+	if _, err := waiting(r); err != nil {
+		return nil, err
+	}
+	who, err := read[by](r)
+	if err != nil {
+		return nil, err
+	}
+	if err := help(r.Context(), r.PathValue("id"), who.Actor, who.Reason); err != nil {
+		return nil, err
+	}
+	return done(s.showTwoPC(r))
+}

@@ -1,0 +1,25 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// A witness takes part in every two-phase commit, and changes nothing. A participant
+// alone would commit without a record, and once more when its request comes again.
+type witness struct{}
+
+// theWitness has a name that is no other participant's.
+var theWitness = twopc.At("_http", driver.Preparer[witness](witness{}))
+
+func (w witness) Begin(context.Context, driver.XID) (witness, driver.Preparing, error) {
+	return w, w, nil
+}
+func (witness) Prepare(context.Context) (driver.Vote, error)    { return driver.VoteReadOnly, nil }
+func (witness) CommitOne(context.Context) error                 { return nil }
+func (witness) Abandon(context.Context) error                   { return nil }
+func (witness) Commit(context.Context, driver.XID) error        { return nil }
+func (witness) Rollback(context.Context, driver.XID) error      { return nil }
+func (witness) InDoubt(context.Context) ([]driver.Doubt, error) { return nil, nil }
