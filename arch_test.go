@@ -108,7 +108,6 @@ txn/saga/sagatest       -> . driver driver/memory internal/rehearsal txn/journal
 txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/tcc/tcctest         -> . driver/memory internal/rehearsal txn/journal txn/branch txn/coordinator txn/tcc
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
-txn/twopc/threepc       -> internal/...
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
 txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator
 txn/httpapi                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc

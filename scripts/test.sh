@@ -20,7 +20,7 @@ first=(internal/cli driver/mysql driver/postgres driver/redis txn/saga internal/
 	flow/outbox)
 # What has one goroutine only: the race detector finds nothing there, in ten times as long.
 # These packages are tested without it; and these tests of those, which do less with it.
-single='/twopc/threepc$'
+single='/lab/threepc$'
 models=(-run 'Model|Exhaustively|CrashPoints|StoppedAnywhere|EveryHistory' ./driver/redis ./flow/sequence ./flow/outbox ./txn/saga ./txn/tcc)
 
 lint=
@@ -120,7 +120,9 @@ for module in "${modules[@]}"; do
 	dirs+=("$dir/...")
 	if [ "$module" = root ] && [ "${flags[0]}" = -race ]; then
 		beside models go test "${flags[@]:1}" "${models[@]}"
-		beside single go test "${flags[@]:1}" $(go list ./... | grep -E "$single")
+	fi
+	if [ "$module" = server ] && [ "${flags[0]}" = -race ]; then
+		beside single go test "${flags[@]:1}" $(go list "$dir/..." | grep -E "$single")
 	fi
 done
 [ -z "$lint" ] || beside lint scripts/lint.sh -race

@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/interlock-dev/interlock/txn/twopc/threepc"
+	"github.com/interlock-dev/interlock/server/internal/lab/threepc"
 )
 
 func (a *app) labCommand() *cobra.Command {

@@ -21,7 +21,7 @@ func TestReport(t *testing.T) {
 	}
 	page := filepath.Join("..", "..", "..", "docs", "three-phase.md")
 	title, rest, _ := strings.Cut(r.String(), "\n")
-	text := title + "\n\n<!-- Written by: go test ./txn/twopc/threepc -run TestReport -update -->\n" + rest
+	text := title + "\n\n<!-- Written by: go test ./server/internal/lab/threepc -run TestReport -update -->\n" + rest
 	if *update {
 		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -32,7 +32,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != text {
-		t.Errorf("%s is out of date: go test ./txn/twopc/threepc -run TestReport -update", page)
+		t.Errorf("%s is out of date: go test ./server/internal/lab/threepc -run TestReport -update", page)
 	}
 }
 

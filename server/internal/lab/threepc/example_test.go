@@ -3,7 +3,7 @@ package threepc_test
 import (
 	"fmt"
 
-	"github.com/interlock-dev/interlock/txn/twopc/threepc"
+	"github.com/interlock-dev/interlock/server/internal/lab/threepc"
 )
 
 // Every schedule in which the network may fall apart once, and what the shortest one
