@@ -120,11 +120,11 @@ type JournalWriter interface {
 	// that are due at `by`, at most limit, to `until`, and returns them as they are
 	// then. It is refused as an Append is. The step is atomic for each of them.
 	Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]Head, error)
-	// Keep stores the payload of a transaction under its sum, 1 to 32 bytes. It may
+	// PutPayload stores the payload of a transaction under its sum, 1 to 32 bytes. It may
 	// come before the transaction's first record. Repeating it refreshes the time at
 	// which it was kept. A payload whose transaction never comes to be is removed by
 	// Forget, by that time.
-	Keep(ctx context.Context, transaction string, sum, payload []byte) error
+	PutPayload(ctx context.Context, transaction string, sum, payload []byte) error
 }
 
 // JournalReader shows a journal as it is at some instant during the call.
@@ -138,12 +138,12 @@ type JournalReader interface {
 	// times, then ids, from behind the given head (the zero Head: from the first),
 	// at most limit.
 	Due(ctx context.Context, shard int, behind Head, limit int) ([]Head, error)
-	// Ripe lists those of the given shards in which an unfinished transaction is due at
+	// DueShards lists those of the given shards in which an unfinished transaction is due at
 	// `by`, in rising order, each once: one request, however many transactions are due,
 	// for a hundred shards or more. It leaves none out. It may name one whose
 	// transactions were due then and have ended, or are due later, until a Claim by that
 	// time has found no more of them.
-	Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error)
+	DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error)
 	// Heads lists transactions of all shards, finished ones too, in the order of
 	// their ids from behind the given one, at most limit.
 	Heads(ctx context.Context, behind string, limit int) ([]Head, error)

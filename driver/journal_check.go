@@ -32,9 +32,9 @@ func CheckTransaction(op, id string) error {
 	return CheckName(op, "a transaction's id", id, MaxTransaction)
 }
 
-// CheckBehind refuses what is not the id of a transaction behind which a list goes on,
+// CheckAfter refuses what is not the id of a transaction behind which a list goes on,
 // or empty, as a Bug.
-func CheckBehind(behind string) error {
+func CheckAfter(behind string) error {
 	if behind == "" {
 		return nil
 	}

@@ -118,14 +118,14 @@ func testClaimsCompete(s *journalScene) {
 func testForgetTakesWhatEnded(s *journalScene) {
 	for _, name := range []string{"open", "ended 1", "ended 2", "ended 3"} {
 		s.mustAppend(s.begin(name, s.at(-time.Hour)))
-		if err := s.journal.Keep(s.Context(), name, []byte("sum"), []byte("payload")); err != nil {
+		if err := s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte("payload")); err != nil {
 			s.Fatal(err)
 		}
 		if name != "open" {
 			s.mustAppend(driver.Append{Transaction: name, After: 1, Records: records("end")})
 		}
 	}
-	if err := s.journal.Keep(s.Context(), "never begun", []byte("sum"), []byte("payload")); err != nil {
+	if err := s.journal.PutPayload(s.Context(), "never begun", []byte("sum"), []byte("payload")); err != nil {
 		s.Fatal(err)
 	}
 	forget := func(before time.Time, limit, want int) {
@@ -156,7 +156,7 @@ func testForgetTakesWhatEnded(s *journalScene) {
 func testKeepRefreshes(s *journalScene) {
 	keep := func() {
 		s.Helper()
-		if err := s.journal.Keep(s.Context(), "t", []byte("sum"), []byte("payload")); err != nil {
+		if err := s.journal.PutPayload(s.Context(), "t", []byte("sum"), []byte("payload")); err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -109,7 +109,7 @@ var transactionNames = []string{"a", "A", "a ", "a/b", "a/b/c", "a:b", `it's "\`
 func testTransactionsAreData(s *journalScene) {
 	for i, name := range transactionNames {
 		s.mustAppend(s.begin(name, s.at(time.Duration(i)*time.Second)))
-		if err := s.journal.Keep(s.Context(), name, []byte("sum"), []byte(name)); err != nil {
+		if err := s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte(name)); err != nil {
 			s.Fatalf("keep for %q: %v", name, err)
 		}
 	}
@@ -172,7 +172,7 @@ func testJournalLimits(s *journalScene) {
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
 		_, err = s.journal.Heads(s.Context(), id, 1)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		s.mustFail(s.journal.Keep(s.Context(), id, []byte("sum"), nil), interlock.Bug, interlock.ErrName)
+		s.mustFail(s.journal.PutPayload(s.Context(), id, []byte("sum"), nil), interlock.Bug, interlock.ErrName)
 	}
 	if head, _ := s.read("bad"); head.Transaction != "" {
 		s.Errorf("something of what was refused is there: %+v", head)
@@ -184,7 +184,7 @@ func testPayloads(s *journalScene) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), driver.MaxPayload/16)
 	for _, p := range []struct{ transaction, sum, data string }{{"t", "1", string(large)}, {"t", "2", ""}, {"u", "1", "of u"}} {
 		for range 2 {
-			if err := s.journal.Keep(s.Context(), p.transaction, []byte(p.sum), []byte(p.data)); err != nil {
+			if err := s.journal.PutPayload(s.Context(), p.transaction, []byte(p.sum), []byte(p.data)); err != nil {
 				s.Fatalf("keep %d bytes: %v", len(p.data), err)
 			}
 		}
@@ -193,9 +193,9 @@ func testPayloads(s *journalScene) {
 			s.Errorf("%d bytes, want %d: %v", len(got), len(p.data), err)
 		}
 	}
-	s.mustFail(s.journal.Keep(s.Context(), "t", []byte("3"), append(large, 0)), interlock.Definite, nil)
-	s.mustFail(s.journal.Keep(s.Context(), "", []byte("3"), nil), interlock.Bug, interlock.ErrName)
-	s.mustFail(s.journal.Keep(s.Context(), "t", nil, nil), interlock.Bug, nil)
+	s.mustFail(s.journal.PutPayload(s.Context(), "t", []byte("3"), append(large, 0)), interlock.Definite, nil)
+	s.mustFail(s.journal.PutPayload(s.Context(), "", []byte("3"), nil), interlock.Bug, interlock.ErrName)
+	s.mustFail(s.journal.PutPayload(s.Context(), "t", nil, nil), interlock.Bug, nil)
 }
 
 // testHeadsInPages: every transaction is listed once, in the order of ids.
@@ -240,12 +240,12 @@ func testJournalContextAlreadyEnded(s *journalScene) {
 	a.After = 1
 	s.mustFail(s.journal.Append(ctx, []driver.Append{a})[0], interlock.Definite, cause)
 	s.mustFail(s.journal.Enter(ctx, 0, s.token(2, 0)), interlock.Definite, cause)
-	s.mustFail(s.journal.Keep(ctx, "t", []byte("sum"), []byte("x")), interlock.Definite, cause)
+	s.mustFail(s.journal.PutPayload(ctx, "t", []byte("sum"), []byte("x")), interlock.Definite, cause)
 	_, err := s.journal.Claim(ctx, 0, epoch, s.at(0), s.at(time.Hour), 1)
 	s.mustFail(err, interlock.Definite, cause)
 	_, _, err = s.journal.Read(ctx, "t", 0)
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.journal.Ripe(ctx, []int{0}, s.at(0))
+	_, err = s.journal.DueShards(ctx, []int{0}, s.at(0))
 	s.mustFail(err, interlock.Definite, cause)
 	_, err = s.journal.Forget(ctx, s.at(time.Hour), 1)
 	s.mustFail(err, interlock.Definite, cause)

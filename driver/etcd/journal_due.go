@@ -86,27 +86,27 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 // maxOps is how many operations one request has by etcd's default.
 const maxOps = 128
 
-// Ripe lists shards in which something is due; see driver.JournalReader. It takes one
+// DueShards lists shards in which something is due; see driver.JournalReader. It takes one
 // request for each 128 shards. Of a shard it looks at the earliest entry of the index,
 // and not at its transaction, which may have left it: Claim removes such.
-func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) (ripe []int, err error) {
+func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) (due []int, err error) {
 	all := slices.Compact(slices.Sorted(slices.Values(shards)))
 	for some := range slices.Chunk(all, maxOps) {
 		ops := make([]clientv3.Op, len(some))
 		for i, shard := range some {
 			ops[i] = clientv3.OpGet(j.shardOfIndex(shard), clientv3.WithRange(j.dueAfter(shard, by)), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 		}
-		reply, err := j.do(ctx, "list ripe shards", "due index", nil, ops, nil)
+		reply, err := j.do(ctx, "list due shards", "due index", nil, ops, nil)
 		if err != nil {
 			return nil, err
 		}
 		for i, shard := range some {
 			if len(reply.Responses[i].GetResponseRange().Kvs) > 0 {
-				ripe = append(ripe, shard)
+				due = append(due, shard)
 			}
 		}
 	}
-	return ripe, nil
+	return due, nil
 }
 
 // dueAfter is where the index goes on behind what is due in a shard at a time.

@@ -40,8 +40,8 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 	return p.Head, records, nil
 }
 
-// Keep stores a payload; see driver.JournalWriter.
-func (j *Journal) Keep(ctx context.Context, id string, sum, payload []byte) error {
+// PutPayload stores a payload; see driver.JournalWriter.
+func (j *Journal) PutPayload(ctx context.Context, id string, sum, payload []byte) error {
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, e
 // Heads lists transactions by their ids; see driver.JournalReader. It takes one
 // request for each fifty.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
-	if err := driver.CheckBehind(behind); err != nil {
+	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
 	}
 	for more := true; more && len(heads) < limit; {

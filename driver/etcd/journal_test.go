@@ -67,9 +67,9 @@ func TestAppendCostsOneRequest(t *testing.T) {
 	}
 }
 
-// TestRipeCostsOneRequest for as many shards as a journal has by default, and one more for
+// TestDueShardsCostsOneRequest for as many shards as a journal has by default, and one more for
 // each 128 beyond.
-func TestRipeCostsOneRequest(t *testing.T) {
+func TestDueShardsCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	var count counter
 	j := NewJournal(dial(t, serverFor(t).Addr(), count.on), "")
@@ -79,9 +79,9 @@ func TestRipeCostsOneRequest(t *testing.T) {
 			all[i] = i
 		}
 		before := count.n.Load()
-		ripe, err := j.Ripe(bounded(t), all, time.Now())
-		if got := count.n.Load() - before; got != want || err != nil || len(ripe) > 0 {
-			t.Errorf("%d requests for %d shards: %v, %v", got, shards, ripe, err)
+		due, err := j.DueShards(bounded(t), all, time.Now())
+		if got := count.n.Load() - before; got != want || err != nil || len(due) > 0 {
+			t.Errorf("%d requests for %d shards: %v, %v", got, shards, due, err)
 		}
 	}
 }
@@ -253,7 +253,7 @@ func TestForgetLooksAtAPageOfPayloads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := j.Keep(bounded(t), "z", []byte("sum"), []byte("payload")); err != nil {
+	if err := j.PutPayload(bounded(t), "z", []byte("sum"), []byte("payload")); err != nil {
 		t.Fatal(err)
 	}
 	for _, kept := range []bool{true, false} {

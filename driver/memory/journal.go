@@ -169,8 +169,8 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 	return claimed, nil
 }
 
-// Keep stores a payload; see driver.JournalWriter.
-func (j *Journal) Keep(ctx context.Context, name string, sum, data []byte) error {
+// PutPayload stores a payload; see driver.JournalWriter.
+func (j *Journal) PutPayload(ctx context.Context, name string, sum, data []byte) error {
 	if err := driver.CheckPayload(name, sum, data); err != nil {
 		return err
 	}
@@ -240,9 +240,9 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	return heads, nil
 }
 
-// Ripe lists shards in which something is due; see driver.JournalReader.
-func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
-	if err := asking(ctx, "list ripe shards", "due index"); err != nil {
+// DueShards lists shards in which something is due; see driver.JournalReader.
+func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+	if err := asking(ctx, "list due shards", "due index"); err != nil {
 		return nil, err
 	}
 	j.mu.Lock()
@@ -256,7 +256,7 @@ func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, 
 
 // Heads lists transactions by their ids; see driver.JournalReader.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
-	if err := driver.CheckBehind(behind); err != nil {
+	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
 	}
 	if err := asking(ctx, "list transactions", "all"); err != nil {

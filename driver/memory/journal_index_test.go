@@ -27,8 +27,8 @@ func TestJournalCosts(t *testing.T) {
 		if heads, err := j.Due(t.Context(), 0, driver.Head{}, 10); len(heads) != 10 || err != nil {
 			t.Fatalf("%d heads, %v", len(heads), err)
 		}
-		if ripe, err := j.Ripe(t.Context(), []int{0}, now); len(ripe) > 0 || err != nil {
-			t.Fatalf("%v are due, %v", ripe, err)
+		if due, err := j.DueShards(t.Context(), []int{0}, now); len(due) > 0 || err != nil {
+			t.Fatalf("%v are due, %v", due, err)
 		}
 		if n, err := j.Forget(t.Context(), now.Add(-time.Hour), 10); n > 0 || err != nil {
 			t.Fatalf("%d are forgotten, %v", n, err)

@@ -24,7 +24,7 @@
 // order.
 //
 // A message that cannot be delivered makes its key wait, and nothing else. If it
-// becomes a dead letter, [Options].Followers says whether its key goes on.
+// becomes a dead letter, [Options].AfterDeadLetter says whether its key goes on.
 //
 // # Slices
 //

@@ -70,7 +70,7 @@ type judgement struct {
 	deadLetters bool
 	attempts    int // of a refused message
 	giveUp      int // of any message; 0 is never
-	follow      Followers
+	follow      AfterDeadLetter
 	retry       backoff.Policy
 	random      func() float64
 }

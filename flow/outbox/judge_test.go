@@ -115,7 +115,7 @@ func TestPlanFits(t *testing.T) {
 }
 
 func TestImpossibleOptions(t *testing.T) {
-	for _, o := range []Options{{Batch: -1}, {Batch: 1001}, {Attempts: -1}, {GiveUp: -1}, {Poison: 7}, {Followers: -1},
+	for _, o := range []Options{{Batch: -1}, {Batch: 1001}, {Attempts: -1}, {GiveUp: -1}, {Poison: 7}, {AfterDeadLetter: -1},
 		{MinPause: -1}, {MinPause: 2, MaxPause: 1}, {MaxPoll: -1}, {MinPoll: 2, MaxPoll: 1}, {Publish: -1}, {Drain: -1}} {
 		if err := o.Validate(); interlock.Kind(err) != interlock.Bug || err == nil {
 			t.Errorf("%+v: %v", o, err)

@@ -190,7 +190,7 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 func testParkedBehindADeadLetter(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/2", "gone/1")
-	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, Followers: outbox.Park, Batch: 5}), grant(1))
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, AfterDeadLetter: outbox.Park, Batch: 5}), grant(1))
 	add(t, db, slices.Concat(keyed("k", 1, 130), keyed("gone", 1, 2), keyed("free", 1, 20))...)
 	inOrder(t, "free", delivered(t, &sink, 21), 20)
 	waiting(t, db, 2, func(w outbox.Waiting) bool {

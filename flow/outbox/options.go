@@ -24,12 +24,12 @@ const (
 	DeadLetter
 )
 
-// Followers says what becomes of the messages of a key behind a dead letter.
-type Followers int
+// AfterDeadLetter says what becomes of the messages of a key behind a dead letter.
+type AfterDeadLetter int
 
 const (
-	// GoOn delivers them. If the letter is replayed later, it comes after them.
-	GoOn Followers = iota
+	// Continue delivers them. If the letter is replayed later, it comes after them.
+	Continue AfterDeadLetter = iota
 	// Park keeps them until no message of their key is a dead letter any more:
 	// until those are replayed or discarded.
 	Park
@@ -61,8 +61,8 @@ type Options struct {
 	// being refused; 0 means never: a receiver that is away is not the message's
 	// fault. Block does not count.
 	GiveUp int
-	// Followers is what becomes of messages behind a dead letter.
-	Followers Followers
+	// AfterDeadLetter is what becomes of messages behind a dead letter.
+	AfterDeadLetter AfterDeadLetter
 	// MinPause and MaxPause bound the pause before a message is tried again, which
 	// doubles each time and is jittered; 0 means [DefaultMinPause], [DefaultMaxPause].
 	MinPause, MaxPause time.Duration
@@ -115,8 +115,8 @@ func (o *Options) orDefault() (Options, error) {
 		return d, impossible("batch of %d: 1 to 1000", d.Batch)
 	case d.Attempts < 1 || d.GiveUp < 0:
 		return d, impossible("%d attempts, or giving up after %d", d.Attempts, d.GiveUp)
-	case d.Poison < Block || d.Poison > DeadLetter || d.Followers < GoOn || d.Followers > Park:
-		return d, impossible("policy %d, %d", d.Poison, d.Followers)
+	case d.Poison < Block || d.Poison > DeadLetter || d.AfterDeadLetter < Continue || d.AfterDeadLetter > Park:
+		return d, impossible("policy %d, %d", d.Poison, d.AfterDeadLetter)
 	case d.MaxPause < d.MinPause || d.MaxPoll < d.MinPoll:
 		return d, impossible("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
 	}
@@ -136,6 +136,6 @@ func impossible(format string, args ...any) error {
 }
 
 func (o Options) judgement() judgement {
-	return judgement{deadLetters: o.Poison == DeadLetter, attempts: o.Attempts, giveUp: o.GiveUp, follow: o.Followers,
+	return judgement{deadLetters: o.Poison == DeadLetter, attempts: o.Attempts, giveUp: o.GiveUp, follow: o.AfterDeadLetter,
 		retry: backoff.Policy{First: o.MinPause, Max: o.MaxPause}, random: o.random}
 }

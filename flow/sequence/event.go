@@ -109,9 +109,9 @@ func (e *HaltedError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *HaltedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// ErrMoved is a [Store]'s answer: the key is not at the position given. Somebody
+// ErrConflict is a [Store]'s answer: the key is not at the position given. Somebody
 // else has moved it; nothing was done.
-var ErrMoved = errors.New("the key has been moved by somebody else")
+var ErrConflict = errors.New("the key has been moved by somebody else")
 
 // ErrNoHole is a [Store]'s answer: the event is in no open hole. Nothing was done.
 var ErrNoHole = errors.New("there is no open hole at the position")

@@ -272,7 +272,7 @@ func (mo *model) store(w *world, op effect) input {
 	switch op.kind {
 	case deliver:
 		if w.at != w.m.last {
-			in.err = ErrMoved
+			in.err = ErrConflict
 			return in
 		}
 		for _, e := range op.events {
@@ -291,7 +291,7 @@ func (mo *model) store(w *world, op effect) input {
 		w.resumed = false
 	case open:
 		if w.at != w.m.last {
-			in.err = ErrMoved
+			in.err = ErrConflict
 			return in
 		}
 		mo.open(w, op.hole)

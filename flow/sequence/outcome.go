@@ -15,7 +15,7 @@ func (m *machine) ended(now time.Time, in input) {
 	case op.kind == fill && !in.began && errors.Is(in.err, ErrNoHole):
 		m.holes = in.state.Holes
 		m.drop(op.events[0], op.offered)
-	case !in.began && errors.Is(in.err, ErrMoved):
+	case !in.began && errors.Is(in.err, ErrConflict):
 		m.loaded = false
 		if m.moves++; m.moves > 3 {
 			m.failed(now, op, in.err)

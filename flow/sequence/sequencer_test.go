@@ -322,7 +322,7 @@ func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
 // return what a store answers. Its event is not taken for one that is done.
 func TestErrorsOfTheStoreFromTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, own := range []error{sequence.ErrNoHole, sequence.ErrMoved} {
+		for _, own := range []error{sequence.ErrNoHole, sequence.ErrConflict} {
 			var fail error
 			runs := 0
 			s := over(t, &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error { runs++; return fail }, &journal{}, sequence.Options{})

@@ -235,7 +235,7 @@ func testBegin(t *testing.T, db *databases.DB) {
 		return sequence.Table{}.Begin(ctx, tx, "test", "a", at)
 	}
 	db.Do(t, begin)
-	if err := db.Try(t.Context(), begin); !errors.Is(err, sequence.ErrMoved) {
+	if err := db.Try(t.Context(), begin); !errors.Is(err, sequence.ErrConflict) {
 		t.Errorf("begun again: %v", err)
 	}
 	var j journal

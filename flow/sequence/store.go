@@ -31,7 +31,7 @@ type Store[T any] interface {
 	Load(ctx context.Context, stream, key string) (State, error)
 	// Advance makes a move in one atomic step with what fn does with T: all of it,
 	// or nothing if there is an error, unless that is Uncertain. It fails with
-	// [ErrMoved], and does not run fn, if the key is not at m.From. It keeps
+	// [ErrConflict], and does not run fn, if the key is not at m.From. It keeps
 	// others from moving the key until it returns.
 	Advance(ctx context.Context, m Move, fn func(ctx context.Context, in T) error) error
 	// Fill takes one position out of the open hole that it is in, in one atomic
@@ -56,9 +56,9 @@ func both(op, stream, key string) error {
 	return named(op, "key", key, driver.MaxName)
 }
 
-// moved is ErrMoved of a key.
+// moved is ErrConflict of a key.
 func moved(key string, from Position) error {
-	return &interlock.Error{Op: "advance", Name: key, Kind: interlock.Retryable, Err: fmt.Errorf("it is not at %v: %w", from, ErrMoved)}
+	return &interlock.Error{Op: "advance", Name: key, Kind: interlock.Retryable, Err: fmt.Errorf("it is not at %v: %w", from, ErrConflict)}
 }
 
 // noHole is ErrNoHole of a key.

@@ -107,7 +107,7 @@ func (t Table) Position(ctx context.Context, db driver.SQL, stream, key string) 
 
 // Begin sets where a key begins, for a consumer that comes in the middle, with a
 // snapshot perhaps: events up to at are duplicates from then on. It fails with
-// [ErrMoved] if something is known of the key already.
+// [ErrConflict] if something is known of the key already.
 func (t Table) Begin(ctx context.Context, db driver.SQL, stream, key string, at Position) error {
 	const op = "begin key"
 	if err := both(op, stream, key); err != nil {

@@ -48,7 +48,7 @@ import (
 type Protocol interface {
 	// Drive takes a transaction as far as it comes. It returns nil once the
 	// transaction rests: it has ended, or is due later; otherwise it is due again
-	// after Options.Recheck. After a [journal.ErrMoved] it is called again with what
+	// after Options.Recheck. After a [journal.ErrConflict] it is called again with what
 	// is there then. It may keep nothing of t, and calls it from one goroutine.
 	Drive(t *Turn) error
 }

@@ -65,7 +65,7 @@ func (t *Turn) rest() {
 		t.server.fail(err)
 	case errors.Is(err, ErrForeign):
 		t.server.leave(t.Head(), t.due)
-	case errors.Is(err, journal.ErrMoved):
+	case errors.Is(err, journal.ErrConflict):
 		t.outrun.Store(true) // read again, and decide anew
 	case err != nil && !errors.Is(err, errCrowded) && !errors.Is(err, errYielding):
 		t.server.failed(t.id, err)

@@ -20,15 +20,15 @@ func (s *server) scout() error {
 	if shards == nil {
 		return nil
 	}
-	ripe, err := c.journal.Ripe(s.ctx, shards, now)
+	due, err := c.journal.DueShards(s.ctx, shards, now)
 	if err != nil {
 		return s.lasting(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, number := range ripe {
+	for _, number := range due {
 		if other := c.servers[number]; other != nil {
-			signal(other.ripe)
+			signal(other.due)
 		}
 	}
 	return nil

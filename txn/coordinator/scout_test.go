@@ -20,7 +20,7 @@ import (
 type counted struct {
 	driver.Journal
 	memory       *memory.Journal
-	ripe, claims atomic.Int64
+	due, claims atomic.Int64
 	broken       atomic.Pointer[error]
 }
 
@@ -40,12 +40,12 @@ func (c *counted) fail(kind interlock.ErrorKind) {
 	c.broken.Store(&err)
 }
 
-func (c *counted) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
-	c.ripe.Add(1)
+func (c *counted) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+	c.due.Add(1)
 	if err := c.broken.Load(); err != nil {
 		return nil, *err
 	}
-	return c.Journal.Ripe(ctx, shards, by)
+	return c.Journal.DueShards(ctx, shards, by)
 }
 
 func (c *counted) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
@@ -86,8 +86,8 @@ func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, store, p, _ := scouts(t, nil)
 		time.Sleep(time.Minute)
-		if ripe, claims := store.ripe.Load(), store.claims.Load(); ripe < 55 || ripe > 61 || claims != 0 {
-			t.Errorf("an idle minute costs %d and %d requests", ripe, claims)
+		if due, claims := store.due.Load(), store.claims.Load(); due < 55 || due > 61 || claims != 0 {
+			t.Errorf("an idle minute costs %d and %d requests", due, claims)
 		}
 		other, err := New(c.Journal(), nil)
 		ok(t, err)

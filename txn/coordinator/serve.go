@@ -23,7 +23,7 @@ type server struct {
 	ctx         context.Context // ends with that of Serve, with the claim, or by fail
 	fail        context.CancelCauseFunc
 	let         func()        // lets go of the claim's context
-	ripe        chan struct{} // holds one: something is due
+	due        chan struct{} // holds one: something is due
 	idle        chan struct{} // holds one: nothing is driven
 	yielding    atomic.Bool   // nothing is taken up, and what is driven comes to its rest
 	since       time.Time     // it serves, or could not give the shard away; the coordinator's mu guards it
@@ -38,7 +38,7 @@ type server struct {
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
-	s := &server{coordinator: c, shard: shard, claim: claim, ripe: make(chan struct{}, 1), idle: make(chan struct{}, 1), since: c.options.Now(), drained: make(chan struct{}), active: map[string]*Turn{}}
+	s := &server{coordinator: c, shard: shard, claim: claim, due: make(chan struct{}, 1), idle: make(chan struct{}, 1), since: c.options.Now(), drained: make(chan struct{}), active: map[string]*Turn{}}
 	ctx, s.let = join.Context(ctx, claim.Context())
 	s.ctx, s.fail = context.WithCancelCause(ctx)
 	return s
@@ -64,7 +64,7 @@ func (s *server) watch() error {
 	timer := time.NewTimer(s.coordinator.options.Poll)
 	defer timer.Stop()
 	select {
-	case <-s.ripe:
+	case <-s.due:
 		return s.patrol()
 	case <-timer.C:
 		return s.scout()

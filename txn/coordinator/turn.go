@@ -78,7 +78,7 @@ func (t *Turn) Now() time.Time { return t.server.coordinator.options.Now() }
 func (t *Turn) Random() float64 { return t.server.coordinator.options.Random() }
 
 // Holds says why nothing may be called any more: the shard is not ours, serving has
-// ended, somebody else has appended, a [journal.ErrMoved], or the transaction is left until
+// ended, somebody else has appended, a [journal.ErrConflict], or the transaction is left until
 // it is due again: because so many wait for one of its targets, see Options.Held, or the
 // shard is about to be given to another process, see Options.Yield. It looks at the clock
 // of the claim on the spot.
@@ -87,7 +87,7 @@ func (t *Turn) Holds() error {
 		return err
 	}
 	if t.outrun.Load() {
-		return fmt.Errorf("drive %q: %w", t.id, journal.ErrMoved)
+		return fmt.Errorf("drive %q: %w", t.id, journal.ErrConflict)
 	}
 	if t.crowded.Load() {
 		return errCrowded

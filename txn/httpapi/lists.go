@@ -97,7 +97,7 @@ func (s *Service) listSagas(r *http.Request) (any, error) {
 		return slices.Contains(names(saga.Succeeded, saga.Compensated, saga.Resolved), state)
 	}
 	unfinished := len(f.states) > 0 && !slices.ContainsFunc(f.states, ended)
-	for o, err := range saga.List(r.Context(), s.journal, saga.Filter{Behind: f.after, Unfinished: unfinished}) {
+	for o, err := range saga.List(r.Context(), s.journal, saga.Filter{After: f.after, Unfinished: unfinished}) {
 		if err != nil && o.ID == "" {
 			return nil, err
 		}

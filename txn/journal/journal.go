@@ -43,11 +43,11 @@ import (
 // to begin it; the error is a [*driver.PositionError].
 var ErrExists = errors.New("the transaction exists already")
 
-// ErrMoved is the refusal of an append to a transaction that somebody else has
+// ErrConflict is the refusal of an append to a transaction that somebody else has
 // appended to meanwhile. It is Definite, unless an answer was lost of what was
 // appended before; the error is a [*driver.PositionError]. Open the transaction again,
 // and decide anew.
-var ErrMoved = errors.New("somebody else has appended to the transaction")
+var ErrConflict = errors.New("somebody else has appended to the transaction")
 
 // Options of a journal; nil and the zero value work.
 type Options struct {
@@ -185,14 +185,14 @@ func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []En
 	return &Log{journal: j, head: head, owner: owner}, entries, nil
 }
 
-// Ripe lists those of the given shards in which a transaction is due at a time, in
+// DueShards lists those of the given shards in which a transaction is due at a time, in
 // rising order, each once: it is for an owner of many shards, who need not try
 // [Shard.Claim] on each. It leaves none out; where it names one in vain, Claim by that
 // time finds nothing, after which it is not named. It is one request, even if nothing is
 // due: one statement in a transaction on Postgres and MariaDB, there for each hundred
 // shards, and on etcd for each 128.
-func (j *Journal) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
-	return j.store.Ripe(ctx, shards, by)
+func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+	return j.store.DueShards(ctx, shards, by)
 }
 
 // Heads lists all transactions, finished ones too, by their ids from behind the

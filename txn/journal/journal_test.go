@@ -44,9 +44,9 @@ func TestAppendBehindAnother(t *testing.T) {
 	other, _, err := j.Open(t.Context(), "t")
 	ok(t, err)
 	ok(t, other.Append(t.Context(), due.Add(time.Second), says("decide")...))
-	wantKind(t, mine.Append(t.Context(), due, says("sent")...), interlock.Definite, journal.ErrMoved)
+	wantKind(t, mine.Append(t.Context(), due, says("sent")...), interlock.Definite, journal.ErrConflict)
 	ok(t, other.End(t.Context(), says("end")...))
-	wantKind(t, other.Append(t.Context(), due, says("late")...), interlock.Definite, journal.ErrMoved)
+	wantKind(t, other.Append(t.Context(), due, says("late")...), interlock.Definite, journal.ErrConflict)
 	_, entries, err := j.Open(t.Context(), "t")
 	if got := kinds(entries); err != nil || !slices.Equal(got, []string{"begin", "decide", "end"}) {
 		t.Errorf("%v, %v", got, err)
@@ -89,7 +89,7 @@ func TestSameWordsAreNotMine(t *testing.T) {
 		ok(t, err)
 		ok(t, theirs.Append(t.Context(), due, says("decide")...))
 		store.refuse = 1
-		wantKind(t, mine.Append(t.Context(), due, says("decide")...), interlock.Definite, journal.ErrMoved)
+		wantKind(t, mine.Append(t.Context(), due, says("decide")...), interlock.Definite, journal.ErrConflict)
 	})
 }
 
@@ -428,6 +428,6 @@ func TestLostAnswerThenOutrun(t *testing.T) {
 		other, _, err := j.Open(t.Context(), "t")
 		ok(t, err)
 		ok(t, other.Append(t.Context(), due, says("helped")...))
-		wantKind(t, <-lost, interlock.Uncertain, journal.ErrMoved)
+		wantKind(t, <-lost, interlock.Uncertain, journal.ErrConflict)
 	})
 }

@@ -41,7 +41,7 @@ func (l *Log) Head() driver.Head { return l.head }
 // when the transaction has to be looked at next. It tries for Options.Patience, as
 // long as ctx and the claim of the shard's owner last. Its errors:
 //
-//   - [ErrMoved]: somebody else has appended. Nothing was written, unless the error is
+//   - [ErrConflict]: somebody else has appended. Nothing was written, unless the error is
 //     Uncertain: then that may stand behind what was;
 //   - an [interlock.StaleTokenError], or the cause with which the claim ended: the
 //     shard has another owner;
@@ -64,7 +64,7 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 	ctx, cancel := context.WithTimeoutCause(ctx, l.journal.options.Patience, errPatience)
 	defer cancel()
 	a, err := l.request(due, entries, func(sum, payload []byte) error {
-		return l.journal.try(ctx, func() error { return l.journal.store.Keep(ctx, l.head.Transaction, sum, payload) })
+		return l.journal.try(ctx, func() error { return l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
 	})
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func ours(a driver.Append, e *driver.PositionError) error {
 	if e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
 		return nil
 	}
-	refused := fmt.Errorf("%w: %w", ErrMoved, e)
+	refused := fmt.Errorf("%w: %w", ErrConflict, e)
 	if a.After == 0 {
 		refused = fmt.Errorf("%w: %w", ErrExists, e)
 	}

@@ -18,7 +18,7 @@ func TestForgetLooksOnce(t *testing.T) {
 		db.Do(t, table.Create)
 		ok(t, table.Append(t.Context(), groupOfNobody("t"))[0])
 		for _, id := range []string{"t", "nothing"} {
-			ok(t, table.Keep(t.Context(), id, []byte("sum"), []byte("data")))
+			ok(t, table.PutPayload(t.Context(), id, []byte("sum"), []byte("data")))
 		}
 		later := time.Now().Add(time.Hour)
 		if n, err := table.Forget(t.Context(), later, 10); n != 0 || err != nil {

@@ -70,7 +70,7 @@ func TestHeldIDsHurtNobody(t *testing.T) {
 		}
 		for range held {
 			err := <-begun
-			if !errors.Is(err, journal.ErrExists) && !errors.Is(err, journal.ErrMoved) {
+			if !errors.Is(err, journal.ErrExists) && !errors.Is(err, journal.ErrConflict) {
 				t.Errorf("after the user's transactions: %v", err)
 			}
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Keep stores a payload; see driver.JournalWriter. It waits for no lock: what another
+// PutPayload stores a payload; see driver.JournalWriter. It waits for no lock: what another
 // transaction is keeping is an [interlock.ErrHeld].
-func (t *Table[T]) Keep(ctx context.Context, id string, sum, payload []byte) error {
+func (t *Table[T]) PutPayload(ctx context.Context, id string, sum, payload []byte) error {
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit
 
 // Heads lists transactions by their ids; see driver.JournalReader.
 func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
-	if err := driver.CheckBehind(behind); err != nil {
+	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
 	}
 	err = t.read(ctx, "list transactions", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {

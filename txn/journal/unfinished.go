@@ -33,7 +33,7 @@ func (j *Journal) Unfinished(ctx context.Context, after string) iter.Seq2[driver
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, error) {
-	if err := driver.CheckBehind(after); err != nil {
+	if err := driver.CheckAfter(after); err != nil {
 		return nil, err
 	}
 	stored, err := j.store.Shards(ctx, 0, 0)
@@ -47,7 +47,7 @@ func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, 
 	for i := range shards {
 		shards[i] = i
 	}
-	if shards, err = j.store.Ripe(ctx, shards, never); err != nil {
+	if shards, err = j.store.DueShards(ctx, shards, never); err != nil {
 		return nil, err
 	}
 	found := map[string]driver.Head{}

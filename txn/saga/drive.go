@@ -100,7 +100,7 @@ func (d *drive) leave(err error) error {
 	if err == nil {
 		return nil
 	}
-	if len(d.pending) > 0 && !errors.Is(err, journal.ErrMoved) {
+	if len(d.pending) > 0 && !errors.Is(err, journal.ErrConflict) {
 		err = errors.Join(err, d.write(time.Time{}))
 	}
 	if len(d.late) > 0 {
@@ -174,7 +174,7 @@ func (d *drive) round(calls []*call) error {
 	errs := d.Round(tasks...)
 	gone := d.Holds()
 	for i, each := range calls {
-		if each.local() && (errors.Is(errs[i], journal.ErrMoved) || errors.Is(errs[i], interlock.ErrStaleToken)) {
+		if each.local() && (errors.Is(errs[i], journal.ErrConflict) || errors.Is(errs[i], interlock.ErrStaleToken)) {
 			return errs[i]
 		}
 		class, _ := branch.ClassOf(errs[i])

@@ -16,7 +16,7 @@ type Filter struct {
 	Type       string  // of this definition; empty is of any
 	States     []State // in one of these states; none is any
 	Unfinished bool    // without those that have ended; dead letters have not
-	Behind     string  // whose ids come behind this one, in the order of bytes
+	After     string  // whose ids come behind this one, in the order of bytes
 }
 
 // List goes through the sagas of a journal in the order of their ids, and says where
@@ -26,9 +26,9 @@ type Filter struct {
 // without an id ends the list.
 func List(ctx context.Context, j *journal.Journal, f Filter) iter.Seq2[Outcome, error] {
 	return func(yield func(Outcome, error) bool) {
-		heads := headsOf(ctx, j, f.Behind)
+		heads := headsOf(ctx, j, f.After)
 		if f.Unfinished {
-			heads = j.Unfinished(ctx, f.Behind)
+			heads = j.Unfinished(ctx, f.After)
 		}
 		for h, err := range heads {
 			if err != nil {

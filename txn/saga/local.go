@@ -72,11 +72,11 @@ func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, act
 }
 
 // movedBy makes an error after which the journal has to be read again a
-// [journal.ErrMoved]: it is elsewhere, or the commit was not answered.
+// [journal.ErrConflict]: it is elsewhere, or the commit was not answered.
 func movedBy(err error, written bool) error {
 	var elsewhere *driver.PositionError
 	if errors.As(err, &elsewhere) || written && interlock.Kind(err) == interlock.Uncertain {
-		return fmt.Errorf("%w: %w", journal.ErrMoved, err)
+		return fmt.Errorf("%w: %w", journal.ErrConflict, err)
 	}
 	return err
 }

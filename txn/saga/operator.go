@@ -163,7 +163,7 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 func (o *Operator) append(ctx context.Context, op, id, step string, follows func(*machine) ([]journal.Entry, error)) (err error) {
 	for range tries {
 		// In doubt it may be what this one has done that somebody has appended behind.
-		if err = o.once(ctx, op, id, step, follows); !errors.Is(err, journal.ErrMoved) || interlock.Kind(err) == interlock.Uncertain {
+		if err = o.once(ctx, op, id, step, follows); !errors.Is(err, journal.ErrConflict) || interlock.Kind(err) == interlock.Uncertain {
 			return err
 		}
 	}

@@ -367,7 +367,7 @@ func TestListAndReplay(t *testing.T) {
 		ok(t, err)
 		for want, f := range map[string]Filter{
 			"1:DEAD_LETTER 2:SUCCEEDED 3:SUCCEEDED 4:error": {}, "2:SUCCEEDED 3:SUCCEEDED": {Type: "good"}, "1:DEAD_LETTER 4:error": {Unfinished: true},
-			"1:DEAD_LETTER": {Type: "order", States: []State{DeadLetter}}, "3:SUCCEEDED 4:error": {Behind: "2"}, "": {Type: "none"},
+			"1:DEAD_LETTER": {Type: "order", States: []State{DeadLetter}}, "3:SUCCEEDED 4:error": {After: "2"}, "": {Type: "none"},
 		} {
 			var found []string
 			for o, err := range List(ctx, j, f) {
@@ -467,7 +467,7 @@ func TestOperatorOvertaken(t *testing.T) {
 		ok(t, err)
 		defer func() { ok(t, j.Close()) }()
 		err = NewOperator(j).Now(t.Context(), "1", ann)
-		if wantKind(t, err, interlock.Retryable, journal.ErrMoved); store.tries != tries || !strings.HasPrefix(fmt.Sprint(err), `hurry "1": `) {
+		if wantKind(t, err, interlock.Retryable, journal.ErrConflict); store.tries != tries || !strings.HasPrefix(fmt.Sprint(err), `hurry "1": `) {
 			t.Errorf("%v after %d tries", err, store.tries)
 		}
 	})

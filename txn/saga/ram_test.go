@@ -53,7 +53,7 @@ func (r *ram) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) erro
 // KeepIn keeps a payload when the transaction of db commits.
 func (r *ram) KeepIn(_ context.Context, db driver.SQL, id string, sum, payload []byte) error {
 	tx := db.(*ramTx)
-	tx.keeps = append(tx.keeps, func(ctx context.Context) error { return r.store.Keep(ctx, id, sum, payload) })
+	tx.keeps = append(tx.keeps, func(ctx context.Context) error { return r.store.PutPayload(ctx, id, sum, payload) })
 	return nil
 }
 

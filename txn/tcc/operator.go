@@ -75,7 +75,7 @@ func (o *Operator) write(ctx context.Context, id, branch, kind string, by By) er
 	const tries = 5 // its owner may be writing, too
 	var err error
 	for range tries {
-		if err = o.once(ctx, op, id, record(kind, branch, order(by))); !errors.Is(err, journal.ErrMoved) {
+		if err = o.once(ctx, op, id, record(kind, branch, order(by))); !errors.Is(err, journal.ErrConflict) {
 			break
 		}
 	}

@@ -157,7 +157,7 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	case err == nil:
 		m.decided(r.id, r.kind, d, reason)
 		return r.outcome(entries, cause)
-	case errors.Is(err, journal.ErrExists), errors.Is(err, journal.ErrMoved):
+	case errors.Is(err, journal.ErrExists), errors.Is(err, journal.ErrConflict):
 		return r.follow(ctx)
 	case d == Confirm:
 		return r.decide(ctx, Cancel, err)

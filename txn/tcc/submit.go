@@ -117,7 +117,7 @@ func (m *Manager) expire(ctx context.Context, op, id, reason string) error {
 		return nil
 	}
 	err = log.Append(ctx, m.coordinator.Now(), record(recordDecide, string(Cancel), deciding{Reason: reason}))
-	if errors.Is(err, journal.ErrMoved) { // only a decision can have come first
+	if errors.Is(err, journal.ErrConflict) { // only a decision can have come first
 		return nil
 	}
 	if err == nil {

@@ -38,13 +38,13 @@ func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head,
 	return s.watched.Read(ctx, id, after)
 }
 
-func (s *silent) Ripe(ctx context.Context, shards []int, by time.Time) ([]int, error) {
+func (s *silent) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fails != nil || s.heads != nil {
 		return shards[:1], s.fails
 	}
-	return s.watched.Ripe(ctx, shards, by)
+	return s.watched.DueShards(ctx, shards, by)
 }
 
 func (s *silent) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {

@@ -79,7 +79,7 @@ func TestStoredMessagesAreNotPrintedRaw(t *testing.T) {
 			driver.Message{ID: hostileID, Topic: hostile, Key: hostile, Payload: []byte(hostile), Headers: map[string]string{hostile: hostile}},
 			driver.Message{ID: "behind" + hostileID, Topic: hostile, Key: hostile})
 	})
-	deliver(t, db, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, Followers: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
+	deliver(t, db, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, AfterDeadLetter: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
 		hostile, func(s outbox.Status) bool { return s.Dead == 1 })
 	saysNothingRaw(t, shopURL(db), []string{"outbox", "status"}, []string{"dlq", "ls"}, []string{"dlq", "show", hostileID},
 		[]string{"dlq", "discard", hostile + "x", "--reason", hostile}, []string{"outbox", "retry", "behind" + hostileID},

@@ -42,7 +42,7 @@ func (l *ledger) sagasCommand() *cobra.Command {
 	c.Flags().StringSliceVar(&wanted, "state", nil, "only those in one of these states: "+strings.Join(states, ", "))
 	c.Flags().StringVar(&f.Type, "type", "", "only those of this type")
 	c.Flags().BoolVar(&f.Unfinished, "unfinished", false, "without those that have ended; dead letters have not")
-	c.Flags().StringVar(&f.Behind, "after", "", "only those whose ids come behind this `id`")
+	c.Flags().StringVar(&f.After, "after", "", "only those whose ids come behind this `id`")
 	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
 	completes(c, "state", states...)
 	return c

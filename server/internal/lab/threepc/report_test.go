@@ -19,7 +19,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := filepath.Join("..", "..", "..", "docs", "three-phase.md")
+	page := filepath.Join("..", "..", "..", "..", "docs", "three-phase.md")
 	title, rest, _ := strings.Cut(r.String(), "\n")
 	text := title + "\n\n<!-- Written by: go test ./server/internal/lab/threepc -run TestReport -update -->\n" + rest
 	if *update {

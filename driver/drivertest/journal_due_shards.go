@@ -11,25 +11,25 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// ripe is those of the shards that have something due at a time.
-func (s *journalScene) ripe(by time.Time, shards ...int) []int {
+// dueShards is those of the shards that have something due at a time.
+func (s *journalScene) dueShards(by time.Time, shards ...int) []int {
 	s.Helper()
-	ripe, err := s.journal.Ripe(s.Context(), shards, by)
+	due, err := s.journal.DueShards(s.Context(), shards, by)
 	if err != nil {
-		s.Fatalf("ripe: %v", err)
+		s.Fatalf("due: %v", err)
 	}
-	return ripe
+	return due
 }
 
-func (s *journalScene) mustBeRipe(by time.Time, shards []int, want ...int) {
+func (s *journalScene) mustHaveDue(by time.Time, shards []int, want ...int) {
 	s.Helper()
-	if got := s.ripe(by, shards...); !slices.Equal(got, want) {
-		s.Fatalf("of %v those are ripe: %v, want %v", shards, got, want)
+	if got := s.dueShards(by, shards...); !slices.Equal(got, want) {
+		s.Fatalf("of %v those are due: %v, want %v", shards, got, want)
 	}
 }
 
-// testRipe: a shard is named if, and as long as, something of it is due.
-func testRipe(s *journalScene) {
+// testDueShards: a shard is named if, and as long as, something of it is due.
+func testDueShards(s *journalScene) {
 	in := func(shard int, name string, due time.Duration) driver.Append {
 		a := s.begin(name, s.at(due))
 		a.Shard = shard
@@ -62,27 +62,27 @@ func testRipe(s *journalScene) {
 	list := []int{5, 3, 0, 2, 1, 6, 70, 5, 1 << 40, 0, 4, -1}
 	given := slices.Clone(list)
 	for _, shard := range []int{2, 6} { // may be named until a claim has found nothing
-		if ripe := s.ripe(s.at(0), list...); !slices.Equal(slices.DeleteFunc(ripe, func(n int) bool { return n == 2 || n == 6 }), []int{0, 5}) {
-			s.Fatalf("ripe, beside 2 and 6: %v", ripe)
+		if due := s.dueShards(s.at(0), list...); !slices.Equal(slices.DeleteFunc(due, func(n int) bool { return n == 2 || n == 6 }), []int{0, 5}) {
+			s.Fatalf("due, beside 2 and 6: %v", due)
 		}
 		claim(shard, 0)
 	}
-	s.mustBeRipe(s.at(0), list, 0, 5)
+	s.mustHaveDue(s.at(0), list, 0, 5)
 	if !slices.Equal(list, given) {
 		s.Errorf("the list that was given is now %v", list)
 	}
-	s.mustBeRipe(s.at(0).Add(-time.Microsecond), list, 5)
-	s.mustBeRipe(s.at(time.Minute), list, 0, 1, 5, 6)
-	s.mustBeRipe(s.at(time.Hour), list, 0, 1, 3, 5, 6)
-	s.mustBeRipe(s.at(time.Hour), []int{2, 4, 70})
-	s.mustBeRipe(s.at(0), []int{9, 9}, 9)
-	s.mustBeRipe(s.at(time.Hour), nil)
+	s.mustHaveDue(s.at(0).Add(-time.Microsecond), list, 5)
+	s.mustHaveDue(s.at(time.Minute), list, 0, 1, 5, 6)
+	s.mustHaveDue(s.at(time.Hour), list, 0, 1, 3, 5, 6)
+	s.mustHaveDue(s.at(time.Hour), []int{2, 4, 70})
+	s.mustHaveDue(s.at(0), []int{9, 9}, 9)
+	s.mustHaveDue(s.at(time.Hour), nil)
 	claim(0, 1)
-	s.mustBeRipe(s.at(0), list, 5)
+	s.mustHaveDue(s.at(0), list, 5)
 }
 
-// testRipeOfMany: a list is as long as a journal has shards.
-func testRipeOfMany(s *journalScene) {
+// testDueShardsOfMany: a list is as long as a journal has shards.
+func testDueShardsOfMany(s *journalScene) {
 	var all []int
 	for i := range 1000 {
 		all = append(all, 999-i)
@@ -93,13 +93,13 @@ func testRipeOfMany(s *journalScene) {
 		a.Shard = shard
 		s.mustAppend(a)
 	}
-	s.mustBeRipe(s.at(0), all, due...)
-	s.mustBeRipe(s.at(-time.Millisecond), all)
+	s.mustHaveDue(s.at(0), all, due...)
+	s.mustHaveDue(s.at(-time.Millisecond), all)
 }
 
-// testRipeLeavesNoneOut: what is due all the time is seen all the time, however often it
+// testDueShardsLeavesNoneOut: what is due all the time is seen all the time, however often it
 // is appended to and claimed meanwhile.
-func testRipeLeavesNoneOut(s *journalScene) {
+func testDueShardsLeavesNoneOut(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
 	var ended atomic.Bool
@@ -108,9 +108,9 @@ func testRipeLeavesNoneOut(s *journalScene) {
 	reader := s.open()
 	wg.Go(func() {
 		for !ended.Load() {
-			ripe, err := reader.Ripe(s.Context(), []int{0, 1}, s.at(0))
-			if err != nil || !slices.Equal(ripe, []int{0}) {
-				s.Errorf("ripe: %v, %v", ripe, err)
+			due, err := reader.DueShards(s.Context(), []int{0, 1}, s.at(0))
+			if err != nil || !slices.Equal(due, []int{0}) {
+				s.Errorf("due: %v, %v", due, err)
 				return
 			}
 			looks.Add(1)

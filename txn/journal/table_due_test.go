@@ -72,9 +72,9 @@ func (t watchedTx) explain(ctx context.Context, query string, args []any) error 
 	})
 }
 
-// TestRipeProbes: what is due, or has ended, costs nothing: each shard is one look at the
+// TestDueShardsProbes: what is due, or has ended, costs nothing: each shard is one look at the
 // index, and all of them are one statement.
-func TestRipeProbes(t *testing.T) {
+func TestDueShardsProbes(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		watch := &watched{BeginnerAt: db}
@@ -101,7 +101,7 @@ func TestRipeProbes(t *testing.T) {
 		ok(t, errors.Join(append(table.Append(t.Context(), begins), table.Append(t.Context(), moved)...)...))
 		for _, by := range []time.Time{due.Add(-time.Second), due, due.Add(time.Hour)} {
 			*watch = watched{BeginnerAt: db}
-			ripe, err := table.Ripe(t.Context(), all, by)
+			got, err := table.DueShards(t.Context(), all, by)
 			ok(t, err)
 			var want []int
 			for i := range shards {
@@ -109,8 +109,8 @@ func TestRipeProbes(t *testing.T) {
 					want = append(want, i)
 				}
 			}
-			if !slices.Equal(ripe, want) {
-				t.Errorf("ripe: %v, want %v", ripe, want)
+			if !slices.Equal(got, want) {
+				t.Errorf("due shards: %v, want %v", got, want)
 			}
 			if watch.statements != 1 || watch.entries > 2*shards || strings.Contains(watch.plan, "Seq Scan") {
 				t.Errorf("%d statements looked at %d entries, by %v\n%s", watch.statements, watch.entries, by, watch.plan)

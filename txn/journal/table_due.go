@@ -10,24 +10,24 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Ripe lists shards in which something is due; see driver.JournalReader. It looks at one
+// DueShards lists shards in which something is due; see driver.JournalReader. It looks at one
 // entry of the index for each of them, in one statement; on MariaDB one for each hundred.
-func (t *Table[T]) Ripe(ctx context.Context, shards []int, by time.Time) (ripe []int, err error) {
+func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (due []int, err error) {
 	all := slices.Compact(slices.Sorted(slices.Values(shards)))
 	if len(all) == 0 {
 		return nil, nil
 	}
-	err = t.read(ctx, "list ripe shards", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	err = t.read(ctx, "list due shards", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
 		at := len(all)
 		if n.dialect == driver.MariaDB {
 			at = maxBranches
 		}
 		for some := range slices.Chunk(all, at) {
-			query, args := n.ripe(some, by.UnixMilli())
+			query, args := n.due(some, by.UnixMilli())
 			err := db.Query(ctx, query, args, func(scan func(...any) error) error {
 				var shard int64
 				err := scan(&shard)
-				ripe = append(ripe, int(shard))
+				due = append(due, int(shard))
 				return err
 			})
 			if err != nil {
@@ -39,17 +39,17 @@ func (t *Table[T]) Ripe(ctx context.Context, shards []int, by time.Time) (ripe [
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(ripe)
-	return ripe, nil
+	slices.Sort(due)
+	return due, nil
 }
 
 // maxBranches is how many queries one UNION has: each opens the table once more.
 const maxBranches = 100
 
-// ripe asks for the earliest due time of each shard. It must not become a join, for
+// due asks for the earliest due time of each shard. It must not become a join, for
 // which a database might read all that is due, or, on MariaDB, all that has ended as well:
 // there null comes first in the index, and only a constant shard makes a range of it.
-func (n tables) ripe(shards []int, by int64) (query string, args []any) {
+func (n tables) due(shards []int, by int64) (query string, args []any) {
 	if n.dialect != driver.MariaDB {
 		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(shards), " ", ","), "[]")
 		return `select s.shard from unnest(string_to_array($1::text, ',')::bigint[]) as s (shard)
