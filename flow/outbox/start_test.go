@@ -15,12 +15,12 @@ import (
 // TestStart: relays of two processes, opened by URL, deliver a message in one of them; when
 // that one closes the other goes on. On MariaDB the lock is one without values, in a table.
 func TestStart(t *testing.T) {
-	for name, url := range map[string]func() string{
-		"postgres": func() string { return testbed.Postgres(t).URL() },
-		"mariadb":  func() string { return "mysql://root@" + testbed.MariaDB(t).Addr() + "/test?mode=table" },
+	for name, url := range map[string]func(t *testing.T) string{
+		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
+		"mariadb":  func(t *testing.T) string { return "mysql://root@" + testbed.MariaDB(t).Addr() + "/test?mode=table" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := url()
+			at := url(t)
 			delivered := map[string]chan string{"here": make(chan string, 100), "there": make(chan string, 100)}
 			start := func(process string) *outbox.Running {
 				sink := outbox.Func(func(_ context.Context, m driver.Message) error {
