@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestMoveTimes measures planned moves, for docs/performance.md: it reports only.
+// TestMoveTimes measures planned moves, for docs/reference/performance.md: it reports only.
 // etcd's is in its driver.
 func TestMoveTimes(t *testing.T) {
 	if os.Getenv("INTERLOCK_BENCH") != "full" {

@@ -47,7 +47,7 @@ func TestOwnership(t *testing.T) {
 	})
 }
 
-// TestMoveTimes measures planned moves, for docs/performance.md: it reports only.
+// TestMoveTimes measures planned moves, for docs/reference/performance.md: it reports only.
 func TestMoveTimes(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("INTERLOCK_BENCH") != "full" {

@@ -7,7 +7,7 @@
         --participant north=http://127.0.0.1:8081/ --participant south=http://127.0.0.1:8082/ &
     python3 client.py http://127.0.0.1:7461 http://127.0.0.1:8081/ http://127.0.0.1:8082/
 
-It needs nothing but Python's standard library. What is asked and answered is in docs/http.md.
+It needs nothing but Python's standard library. What is asked and answered is in docs/reference/http.md.
 
 The rule to take home: the client chooses the transaction's id, and whatever happens to a
 request, it sends the same one again. Where there is a transaction of that id it is not

@@ -4,7 +4,7 @@
     python3 participant.py seats.db 8080
 
 It needs nothing but Python's standard library. What it answers to which message is in
-docs/conformance.md; the conformance kit plays all of it to this file.
+docs/reference/conformance.md; the conformance kit plays all of it to this file.
 
 The rule to take home: the row about the branch and the business are written in one local
 transaction, and the row is looked at first. Everything else is bookkeeping.

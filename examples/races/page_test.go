@@ -33,14 +33,14 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-var update = flag.Bool("update", false, "put the code into docs/remedies.md")
+var update = flag.Bool("update", false, "put the code into docs/how-to/remedies.md")
 
-const page = "../../docs/remedies.md"
+const page = "../../docs/how-to/remedies.md"
 
 // block is one block of code of the page, under the name of a function here.
 var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
 
-// TestPage: each block of code of docs/remedies.md is a function here, as it is,
+// TestPage: each block of code of docs/how-to/remedies.md is a function here, as it is,
 // and each function stands on the page; and so do each race and its symptom.
 func TestPage(t *testing.T) {
 	t.Parallel()

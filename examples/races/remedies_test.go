@@ -32,7 +32,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// The bodies of these functions are the code of docs/remedies.md, word for word,
+// The bodies of these functions are the code of docs/how-to/remedies.md, word for word,
 // and are run on real servers: see page_test.go.
 
 var errLastDoctor, errTaken = errors.New("nobody else is on call"), errors.New("it is taken")

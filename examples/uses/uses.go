@@ -1,4 +1,4 @@
-// Package uses has each use of Interlock in as few lines as it takes. docs/uses.md shows how
+// Package uses has each use of Interlock in as few lines as it takes. docs/reference/uses.md shows how
 // many, beside other libraries; a test counts the lines between "use" and "end". They are
 // compiled, and not run.
 package uses

@@ -37,13 +37,13 @@ func count(text string) (lines, objects int) {
 	return lines, objects
 }
 
-// TestUses: docs/uses.md says how many lines each use has, and none exceeds its goal.
+// TestUses: docs/reference/uses.md says how many lines each use has, and none exceeds its goal.
 func TestUses(t *testing.T) {
 	source, err := os.ReadFile("uses.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../docs/uses.md")
+	page, err := os.ReadFile("../../docs/reference/uses.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestUses(t *testing.T) {
 			t.Errorf("%s: %d lines, the goal is %d", u[1], lines, goal)
 		}
 		if row := fmt.Sprintf("| %s | %d | %d |", u[1], lines, objects); !strings.Contains(string(page), row) {
-			t.Errorf("docs/uses.md has no %q", row)
+			t.Errorf("docs/reference/uses.md has no %q", row)
 		}
 	}
 }

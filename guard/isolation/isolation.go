@@ -28,7 +28,7 @@
 //
 // # Levels
 //
-// docs/isolation.md shows which anomaly each level of each database lets happen,
+// docs/reference/isolation.md shows which anomaly each level of each database lets happen,
 // and how it prevents the others; a test keeps it true. PostgreSQL fails where
 // transactions could not have run one after the other; MariaDB lets them wait for
 // each other's reads, until some of them are a deadlock.

@@ -11,9 +11,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-var update = flag.Bool("update", false, "write docs/isolation.md from what the databases do")
+var update = flag.Bool("update", false, "write docs/reference/isolation.md from what the databases do")
 
-const page = "../../docs/isolation.md"
+const page = "../../docs/reference/isolation.md"
 
 // An anomaly is a schedule, and how to tell that it happened. Transaction 0 is the
 // first, accounts 1 and 2 have 10 each.
@@ -77,7 +77,7 @@ var anomalies = []anomaly{
 
 var levels = []driver.Isolation{driver.ReadUncommitted, driver.ReadCommitted, driver.RepeatableRead, driver.Serializable}
 
-// TestMatrix plays each anomaly at each level, and compares with docs/isolation.md.
+// TestMatrix plays each anomaly at each level, and compares with docs/reference/isolation.md.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	cells := map[string]string{} // by dialect, anomaly and level
@@ -98,7 +98,7 @@ func TestMatrix(t *testing.T) {
 		ok(t, os.WriteFile(page, []byte(want), 0o644))
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/isolation.md is out of date (%v): go test ./guard/isolation -run TestMatrix -update\n%s", err, want)
+		t.Errorf("docs/reference/isolation.md is out of date (%v): go test ./guard/isolation -run TestMatrix -update\n%s", err, want)
 	}
 }
 

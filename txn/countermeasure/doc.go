@@ -38,7 +38,7 @@
 //     after its own cancellation.
 //   - [ByValue]: what is worth much goes by two-phase commit or TCC, the rest by saga.
 //
-// docs/countermeasures.md has the lines of each, what they cost, and when not to take them.
+// docs/explanation/countermeasures.md has the lines of each, what they cost, and when not to take them.
 //
 // # MariaDB
 //

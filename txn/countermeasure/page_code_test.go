@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// The bodies of these functions are the code of docs/countermeasures.md, word for word,
+// The bodies of these functions are the code of docs/explanation/countermeasures.md, word for word,
 // and are run on a real server: see page_test.go.
 
 func beginCancelling(ctx context.Context, pool *pgxpool.Pool, ended func(context.Context, string) (bool, error)) error {

@@ -22,14 +22,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-var update = flag.Bool("update", false, "put the code into docs/countermeasures.md")
+var update = flag.Bool("update", false, "put the code into docs/explanation/countermeasures.md")
 
-const page = "../../docs/countermeasures.md"
+const page = "../../docs/explanation/countermeasures.md"
 
 // block is one block of code of the page, under the name of a function here.
 var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
 
-// TestPage: each block of code of docs/countermeasures.md is a function here, as it is,
+// TestPage: each block of code of docs/explanation/countermeasures.md is a function here, as it is,
 // and each function stands on the page.
 func TestPage(t *testing.T) {
 	source, err := os.ReadFile("page_code_test.go")

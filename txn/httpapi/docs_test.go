@@ -20,11 +20,11 @@ import (
 // said is what the page has its branches answer.
 var said = map[string]string{"pay": `{"receipt":7}`, "hotel": `{"room":7}`, "north": `{"balance":90}`}
 
-// TestPage: the requests of docs/http.md have the answers that stand there, but for the
+// TestPage: the requests of docs/reference/http.md have the answers that stand there, but for the
 // day that one waits.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/http.md")
+	text, err := os.ReadFile("../../docs/reference/http.md")
 	ok(t, err)
 	blocks := regexp.MustCompile("(?ms)^```json\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 6 {
@@ -45,9 +45,9 @@ func TestPage(t *testing.T) {
 // TestPageNamesRoutes: whatever can be asked is on the page.
 func TestPageNamesRoutes(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("web.go")
+	source, err := os.ReadFile("httpapi.go")
 	ok(t, err)
-	text, err := os.ReadFile("../../docs/http.md")
+	text, err := os.ReadFile("../../docs/reference/http.md")
 	ok(t, err)
 	page := strings.ReplaceAll(string(text), "{transaction}", "{id}")
 	routes := regexp.MustCompile(`"((?:GET|POST) /v1/\S+)":`).FindAllStringSubmatch(string(source), -1)

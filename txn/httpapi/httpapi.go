@@ -20,7 +20,7 @@
 // Branches are called as package txn/branch has it: a POST whose headers say which
 // transaction, branch and operation it is, answered by 2xx, by 409 for a refusal that
 // is final, by 425 while the participant is at work, or by anything else, which leaves
-// open what has happened. docs/http.md has all requests and answers.
+// open what has happened. docs/reference/http.md has all requests and answers.
 package httpapi
 
 import (
@@ -127,7 +127,7 @@ func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
 // refused from then on.
 func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
 
-// ServeHTTP answers a request; docs/http.md has all of them.
+// ServeHTTP answers a request; docs/reference/http.md has all of them.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // checkID refuses what is not the id of a transaction; requests for lists have none. One that

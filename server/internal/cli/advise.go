@@ -21,7 +21,7 @@ func (a *app) adviseCommand() *cobra.Command {
 		Use: "advise [GUIDE]", Short: "Choose a lock, a backend or a remedy by a few questions",
 		Long: `Asks questions and answers with one piece of advice: what to choose, why, what
 the risk is, when to avoid it, what to check, and a few lines of code. Without a
-terminal, answer by --answer. docs/choosing.md shows the same tables.`,
+terminal, answer by --answer. docs/explanation/choosing.md shows the same tables.`,
 		Example: `  interlock advise                               asks; begins with what must never happen
   interlock advise --list                        the guides, and what each asks
   interlock advise race --answer race=late-writer

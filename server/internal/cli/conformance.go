@@ -18,7 +18,7 @@ func (a *app) conformanceCommand() *cobra.Command {
 		Use: "conformance URL", Short: "Judge a participant of sagas, TCC or two-phase commit over HTTP",
 		Args: oneArg("URL"),
 		Long: `Plays the messages of a coordinator to a participant, in every order, twice, late and
-two at once, and judges its answers and its effects. docs/conformance.md says what is
+two at once, and judges its answers and its effects. docs/reference/conformance.md says what is
 expected, and what a participant has to offer for it. It writes: accounts and
 transactions whose names it makes up, which the participant keeps.`,
 		Example: `  interlock conformance http://127.0.0.1:7470
@@ -42,7 +42,7 @@ transactions whose names it makes up, which the participant keeps.`,
 	return c
 }
 
-// conformView is the JSON form of a report; docs/cli.md promises it.
+// conformView is the JSON form of a report; docs/reference/cli.md promises it.
 type conformView struct {
 	Plays    int               `json:"plays"`
 	Messages int               `json:"messages"`
@@ -89,7 +89,7 @@ func (a *app) conform(ctx context.Context, o conformance.Options) error {
 		return fail(codeOf(err), "not all was played: %w", err)
 	}
 	if len(v.Failures) > 0 {
-		return fail(exitFailed, "the participant does not conform: see docs/conformance.md")
+		return fail(exitFailed, "the participant does not conform: see docs/reference/conformance.md")
 	}
 	return nil
 }

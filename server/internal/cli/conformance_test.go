@@ -34,7 +34,7 @@ func TestConformanceConvicts(t *testing.T) {
 	if v.Plays < 10 || len(v.Failures) < 10 || v.Failures[0].Protocol != "tcc" || v.Failures[0].Expected == v.Failures[0].Got {
 		t.Errorf("%+v", v)
 	}
-	if !strings.Contains(said, "docs/conformance.md") {
+	if !strings.Contains(said, "docs/reference/conformance.md") {
 		t.Error(said)
 	}
 	run(t, 64, "conformance", yes.URL, "--protocol", "paxos")

@@ -58,7 +58,7 @@ func (a *app) coordinateCommand() *cobra.Command {
   interlock coordinate --participant north=http://10.0.0.7/branch --participant south=http://10.0.0.8/branch`,
 		Long: `Takes transactions as JSON over HTTP, keeps what is decided in the journal of the
 backend, and calls their branches, which are HTTP endpoints, until each transaction
-has come to its end. docs/http.md has the requests. Start as many as you like on one
+has come to its end. docs/reference/http.md has the requests. Start as many as you like on one
 backend: they share the work, and take over from one that dies. On MariaDB one works
 and the others stand by.
 

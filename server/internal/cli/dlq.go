@@ -121,7 +121,7 @@ func (m *mailbox) decideCommand(verb, short, done string,
 	return c
 }
 
-// letterView is the JSON form of a dead letter; docs/cli.md promises it.
+// letterView is the JSON form of a dead letter; docs/reference/cli.md promises it.
 type letterView struct {
 	ID        string            `json:"id"`
 	Topic     string            `json:"topic"`

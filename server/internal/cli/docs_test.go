@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// example is one command of docs/cli.md and what it is said to print.
+// example is one command of docs/reference/cli.md and what it is said to print.
 type example struct {
 	command string
 	prints  []string
@@ -52,7 +52,7 @@ func printed(lines, promised []string) bool {
 	})
 }
 
-// Every command has an example in docs/cli.md, and every example there does what it
+// Every command has an example in docs/reference/cli.md, and every example there does what it
 // says.
 func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	env := []string{"PATH=" + path, "XDG_STATE_HOME=" + t.TempDir(), "INTERLOCK_BACKEND=" + url, "SHOP=" + shopURL(db),
 		"PARTICIPANT=" + participant(t), "PREPARED=" + testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL()}
 	deadOrders(t, url)
-	list := examples(t, "../../../docs/cli.md")
+	list := examples(t, "../../../docs/reference/cli.md")
 	for _, e := range list {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
 			p := testbed.Start(t, testbed.Program{Path: "sh", Args: []string{"-c", "exec " + command}, Env: env})
@@ -81,7 +81,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	}
 	for _, command := range commands(t) {
 		if !slices.ContainsFunc(list, func(e example) bool { return strings.Contains(e.command, command) }) {
-			t.Errorf("docs/cli.md has no example of %s", command)
+			t.Errorf("docs/reference/cli.md has no example of %s", command)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func ofName(name string) string {
 	return " of " + name
 }
 
-// brokenView is the JSON form of a forced release; docs/cli.md promises it.
+// brokenView is the JSON form of a forced release; docs/reference/cli.md promises it.
 type brokenView struct {
 	Name   string          `json:"name"`
 	Owner  string          `json:"owner"` // from whom it was taken

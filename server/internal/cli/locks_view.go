@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// lockView and contenderView are the JSON forms; docs/cli.md promises them.
+// lockView and contenderView are the JSON forms; docs/reference/cli.md promises them.
 type lockView struct {
 	Name    string          `json:"name"`
 	Holder  *contenderView  `json:"holder"` // null if nobody holds it

@@ -182,7 +182,7 @@ func (m *mailbox) done(what string, ids []string) error {
 	}{what, append([]string{}, ids...)}, t)
 }
 
-// statusView is the JSON form of an outbox's status; docs/cli.md promises it.
+// statusView is the JSON form of an outbox's status; docs/reference/cli.md promises it.
 type statusView struct {
 	Oldest  float64       `json:"oldest_seconds"`
 	Dead    int64         `json:"dead_letters"`

@@ -46,7 +46,7 @@ of the tables' owner.`,
 	return c
 }
 
-// slicesView is the JSON form of an outbox's number of slices; docs/cli.md promises it.
+// slicesView is the JSON form of an outbox's number of slices; docs/reference/cli.md promises it.
 type slicesView struct {
 	Slices   int   `json:"slices"`
 	Changing bool  `json:"changing"`

@@ -1,6 +1,6 @@
 // Package cli is the command line of interlock: what is typed, what is printed,
 // and how it ends. It decides nothing about locks; claim/lock and the drivers
-// do. docs/cli.md describes it for users.
+// do. docs/reference/cli.md describes it for users.
 //
 //	os.Exit(cli.Run(os.Args))
 package cli

@@ -127,7 +127,7 @@ func (l *ledger) sagaShowCommand() *cobra.Command {
 	return c
 }
 
-// sagaShown is the JSON form of a saga with its history; docs/cli.md promises it.
+// sagaShown is the JSON form of a saga with its history; docs/reference/cli.md promises it.
 type sagaShown struct {
 	ID      string          `json:"id"`
 	Type    string          `json:"type"`

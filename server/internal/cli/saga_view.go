@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sagaView is the JSON form of a saga; docs/cli.md promises it.
+// sagaView is the JSON form of a saga; docs/reference/cli.md promises it.
 type sagaView struct {
 	ID      string                     `json:"id"`
 	Type    string                     `json:"type"`

@@ -75,7 +75,7 @@ Parts: ` + strings.Join(names, ", ") + `.`,
 
 var roleName = regexp.MustCompile(`^[A-Za-z0-9_]*$`)
 
-// partView is the JSON form of a part's tables; docs/cli.md promises it.
+// partView is the JSON form of a part's tables; docs/reference/cli.md promises it.
 type partView struct {
 	Part       string   `json:"part"`
 	Statements []string `json:"statements"`

@@ -35,7 +35,7 @@ func (a *app) tccCommand() *cobra.Command {
 	return c
 }
 
-// bookingView is the JSON form of a TCC transaction; docs/cli.md promises it.
+// bookingView is the JSON form of a TCC transaction; docs/reference/cli.md promises it.
 type bookingView struct {
 	ID       string           `json:"id"`
 	Type     string           `json:"type"`

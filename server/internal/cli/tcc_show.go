@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// bookingShown is the JSON form of a TCC transaction with its records; docs/cli.md
+// bookingShown is the JSON form of a TCC transaction with its records; docs/reference/cli.md
 // promises it.
 type bookingShown struct {
 	bookingView

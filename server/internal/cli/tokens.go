@@ -55,7 +55,7 @@ Tokens fall by this. For each guard that accepted one of the high tokens, run
 	return c
 }
 
-// repaired is the JSON form; docs/cli.md promises it.
+// repaired is the JSON form; docs/reference/cli.md promises it.
 type repaired struct {
 	Repaired bool   `json:"repaired"`
 	Before   int64  `json:"before,omitempty"` // counters

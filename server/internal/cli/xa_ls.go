@@ -42,7 +42,7 @@ func (x *xa) lsCommand() *cobra.Command {
 	}
 }
 
-// xaList is the JSON form of all that is to be seen; docs/cli.md promises it.
+// xaList is the JSON form of all that is to be seen; docs/reference/cli.md promises it.
 type xaList struct {
 	InDoubt    []doubtView `json:"in_doubt"`
 	Unfinished []xaView    `json:"unfinished"`

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// xaView is the JSON form of a transaction in the journal; docs/cli.md promises it.
+// xaView is the JSON form of a transaction in the journal; docs/reference/cli.md promises it.
 type xaView struct {
 	ID          string         `json:"id"`
 	State       string         `json:"state"`

@@ -22,7 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-var costs = flag.Bool("costs", false, "measure what locks cost, and write docs/performance.md; takes minutes")
+var costs = flag.Bool("costs", false, "measure what locks cost, and write docs/reference/performance.md; takes minutes")
 
 // A priced system tells how much it was asked.
 type priced struct {
@@ -70,7 +70,7 @@ func TestCosts(t *testing.T) {
 	k := testbed.KubeAPIServer(t)
 	all = append(all, priced{title: "Kubernetes", unit: "requests", from: "`apiserver_request_total` for Leases, without watches", system: onKube(k),
 		held: 100, count: func(t *testing.T, addr string) float64 { return kubeRequests(t, k) }}.measure(t, k.Addr()))
-	if err := os.WriteFile(top+"docs/performance.md", []byte(costPage(all)), 0o644); err != nil {
+	if err := os.WriteFile(top+"docs/reference/performance.md", []byte(costPage(all)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -341,8 +341,8 @@ func TestCostsAreAsserted(t *testing.T) {
 			t.Errorf("%s: %s", name, why)
 		}
 	}
-	if text, err := os.ReadFile(top + "docs/performance.md"); err != nil || !strings.HasSuffix(string(text), assertedBy()) {
-		t.Errorf("docs/performance.md does not end with the tests that assert it (%v): %s", err, assertedBy())
+	if text, err := os.ReadFile(top + "docs/reference/performance.md"); err != nil || !strings.HasSuffix(string(text), assertedBy()) {
+		t.Errorf("docs/reference/performance.md does not end with the tests that assert it (%v): %s", err, assertedBy())
 	}
 }
 

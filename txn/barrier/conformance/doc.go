@@ -2,7 +2,7 @@
 // in every order, twice, late and two at once, and judges its answers and its effects.
 // It does not show that a participant keeps what it has promised over a crash, nor
 // that its own business is right: it judges the barrier in front of the business. The
-// answers that it expects are published in docs/conformance.md, which is made from the
+// answers that it expects are published in docs/reference/conformance.md, which is made from the
 // table that it judges by.
 //
 //	report, err := conformance.Run(ctx, conformance.Options{URL: "http://127.0.0.1:8080/stock"})

@@ -10,9 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-var update = flag.Bool("update", false, "write docs/conformance.md")
+var update = flag.Bool("update", false, "write docs/reference/conformance.md")
 
-const page = "../../../docs/conformance.md"
+const page = "../../../docs/reference/conformance.md"
 
 // TestPageIsWhatTheKitExpects: nothing is published that is not judged by.
 func TestPageIsWhatTheKitExpects(t *testing.T) {
@@ -123,7 +123,7 @@ const preface = `# What a participant answers
 A coordinator delivers each message at least once, and perhaps late: behind a later one, or after whoever sent it has
 died. A participant that acts on what it hears will sooner or later do a thing twice, or after it was undone. This page is
 what it has to do instead, for participants in any language; package ` + "`txn/barrier/conformance`" + ` plays all of it over HTTP and
-judges both answers and effects. [ADR 30](adr/030-http-branches.md) says why it is so.
+judges both answers and effects. [ADR 30](../adr/030-http-branches.md) says why it is so.
 
 ## The wire
 

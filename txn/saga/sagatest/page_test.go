@@ -13,10 +13,10 @@ import (
 
 var block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```\n")
 
-// TestPage: the code of docs/testing-sagas.md is that of example_test.go, what it says
+// TestPage: the code of docs/how-to/testing-sagas.md is that of example_test.go, what it says
 // Explore prints is what it prints, and it tells of each kind of finding.
 func TestPage(t *testing.T) {
-	page, source := read(t, "../../../docs/testing-sagas.md"), read(t, "example_test.go")
+	page, source := read(t, "../../../docs/how-to/testing-sagas.md"), read(t, "example_test.go")
 	page, _, both := strings.Cut(page, "\n## A TCC\n") // what is below is looked at by tcctest
 	shown := map[string]int{}
 	for _, b := range block.FindAllStringSubmatch(page, -1) {

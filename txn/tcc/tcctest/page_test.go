@@ -13,10 +13,10 @@ import (
 
 var block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```\n")
 
-// TestPage: the code on TCC in docs/testing-sagas.md is that of example_test.go, what it
+// TestPage: the code on TCC in docs/how-to/testing-sagas.md is that of example_test.go, what it
 // says Explore prints is what it prints, and it tells of each kind of finding.
 func TestPage(t *testing.T) {
-	_, page, _ := strings.Cut(read(t, "../../../docs/testing-sagas.md"), "\n## A TCC\n")
+	_, page, _ := strings.Cut(read(t, "../../../docs/how-to/testing-sagas.md"), "\n## A TCC\n")
 	source, shown := read(t, "example_test.go"), map[string]int{}
 	for _, b := range block.FindAllStringSubmatch(page, -1) {
 		shown[b[1]]++

@@ -54,7 +54,7 @@ func ExampleSimulate() {
 	// 2PC + register: waiting [], P1 is aborted
 }
 
-// The whole comparison, as docs/three-phase.md shows it.
+// The whole comparison, as docs/explanation/three-phase.md shows it.
 func ExampleCompare() {
 	report, err := threepc.Compare(&threepc.Options{Runs: 10})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write docs/three-phase.md from what the simulation does")
+var update = flag.Bool("update", false, "write docs/explanation/three-phase.md from what the simulation does")
 
 // TestReport: the page in docs is what the simulation says.
 func TestReport(t *testing.T) {
@@ -19,7 +19,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := filepath.Join("..", "..", "..", "..", "docs", "three-phase.md")
+	page := filepath.Join("..", "..", "..", "..", "docs", "explanation", "three-phase.md")
 	title, rest, _ := strings.Cut(r.String(), "\n")
 	text := title + "\n\n<!-- Written by: go test ./server/internal/lab/threepc -run TestReport -update -->\n" + rest
 	if *update {
