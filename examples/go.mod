@@ -34,8 +34,3 @@ require (
 	google.golang.org/grpc v1.83.2 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )
-
-replace (
-	github.com/interlock-dev/interlock => ../
-	github.com/interlock-dev/interlock/driver/etcd => ../driver/etcd
-)

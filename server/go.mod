@@ -110,9 +110,3 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
-
-replace (
-	github.com/interlock-dev/interlock => ../
-	github.com/interlock-dev/interlock/driver/etcd => ../driver/etcd
-	github.com/interlock-dev/interlock/driver/kube => ../driver/kube
-)

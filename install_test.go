@@ -1,0 +1,140 @@
+package interlock_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const released = "v0.0.0-ci"
+
+// consumer is what a user of the Redis lock writes.
+const consumer = `package main
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	_ "github.com/interlock-dev/interlock/driver/redis"
+	_ "github.com/interlock-dev/interlock/guard/fence"
+)
+
+func main() {
+	if _, err := lock.Open(context.Background(), "redis://127.0.0.1:6379", nil); err != nil {
+		panic(err)
+	}
+}
+`
+
+// heavy are dependencies that a user of the Redis lock must not get.
+var heavy = []string{"google.golang.org/grpc", "k8s.io/", "go.etcd.io/", "go.opentelemetry.io/"}
+
+// TestInstall releases the working tree in a clone, and uses the release as others do:
+// outside of the workspace, by its tags, without the network as far as Go's module cache has
+// what we require.
+func TestInstall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the command")
+	}
+	release(t)
+	t.Run("command", func(t *testing.T) {
+		dir := t.TempDir()
+		t.Setenv("GOBIN", dir)
+		command(t, dir, "go", "install", "-ldflags=-s -w", "-gcflags="+modulePath+"/...=-N -l", modulePath+"/server/cmd/interlock@"+released)
+		if out := command(t, dir, filepath.Join(dir, "interlock"), "version"); !strings.Contains(out, released) {
+			t.Errorf("it says %q", out)
+		}
+	})
+	t.Run("Redis lock", func(t *testing.T) {
+		dir := newModule(t, consumer, "")
+		for _, list := range [][]string{{"list", "-deps", "."}, {"list", "-m", "all"}} {
+			out := command(t, dir, "go", list...)
+			if !strings.Contains(out, "rueidis") {
+				t.Errorf("go %v does not name the Redis client:\n%s", list, out)
+			}
+			for _, name := range heavy {
+				if strings.Contains(out, name) {
+					t.Errorf("go %v names %s", list, name)
+				}
+			}
+		}
+	})
+	t.Run("README", func(t *testing.T) {
+		text, err := os.ReadFile("README.md")
+		program := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindSubmatch(text)
+		if err != nil || program == nil {
+			t.Fatalf("README.md has no program: %v", err)
+		}
+		newModule(t, string(program[1]), "")
+	})
+	t.Run("modules", func(t *testing.T) {
+		for dir := range strings.FieldsSeq(command(t, ".", "scripts/modules.sh", "published")) {
+			if pkg := filepath.Join(modulePath, dir); strings.Contains(dir, "/driver") || strings.Contains(dir, "/guard") {
+				newModule(t, "package main\n\nimport _ \""+pkg+"\"\n\nfunc main() {}\n", pkg)
+			}
+		}
+	})
+}
+
+// release makes go see the working tree at the version released, and nothing of the workspace.
+func release(t *testing.T) {
+	t.Helper()
+	if _, err := exec.Command("git", "rev-parse", "HEAD").Output(); err != nil {
+		t.Skip("not a git checkout")
+	}
+	dir := t.TempDir()
+	clone := filepath.Join(dir, "clone")
+	command(t, ".", "scripts/release.sh", "-working-tree", released, clone)
+	flags := "-mod=mod -modcacherw -trimpath"
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		flags += " -race" // as everything beside it is compiled
+	}
+	for name, value := range map[string]string{
+		"GOWORK": "off", "GOFLAGS": flags, "GOSUMDB": "off", "GOPRIVATE": modulePath,
+		"GOMODCACHE": filepath.Join(dir, "modules"),
+		"GOPROXY":    "file://" + strings.Join(strings.Fields(command(t, ".", "go", "env", "GOMODCACHE", "GOPROXY")), "/cache/download,"),
+
+		"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "url.file://" + clone + ".insteadOf", "GIT_CONFIG_VALUE_0": "https://" + modulePath,
+	} {
+		t.Setenv(name, value)
+	}
+}
+
+// newModule builds a program in a module of its own, which requires the root module and a
+// nested one, or "", and returns its directory.
+func newModule(t *testing.T, program, nested string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, dir, "go", "mod", "init", "example.org/consumer")
+	if nested != "" {
+		command(t, dir, "go", "get", nested+"@"+released)
+		command(t, dir, "go", "list", "-deps", ".")
+		return dir
+	}
+	command(t, dir, "go", "get", modulePath+"@"+released)
+	command(t, dir, "go", "mod", "tidy")
+	command(t, dir, "go", "build", "-o", os.DevNull, ".")
+	return dir
+}
+
+// command runs a program at a low priority and returns its standard output.
+func command(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "nice", append([]string{"-n", "19", name}, args...)...)
+	cmd.Dir = dir
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, &complaints)
+	}
+	return string(out)
+}
