@@ -223,7 +223,7 @@ func (r *Runtime) alone(ctx context.Context) (leave func(context.Context) error,
 // pauses is between a run of [Runtime.Go] that ended and the next one.
 var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
-// Go runs work in the background until [Runtime.Close]: twopc.Manager.Watch, and the like. If
+// Go runs work in the background until [Runtime.Close]: twopc.Engine.Watch, and the like. If
 // it ends before, that is reported to Options.Failed, and it runs again after a pause of at
 // most 30 s.
 func (r *Runtime) Go(work func(ctx context.Context) error) {

@@ -20,9 +20,9 @@ import (
 // station is a process that runs transfers over two shards and finishes what others
 // have left, with all that it needs of etcd at the end of a path.
 type station struct {
-	manager *twopc.Manager
-	banks   []twopc.Resource[*ShardBranch]
-	path    *testbed.Proxy
+	engine *twopc.Engine
+	banks  []twopc.Resource[*ShardBranch]
+	path   *testbed.Proxy
 }
 
 func newStation(t *testing.T, server *testbed.Server) *station {
@@ -42,7 +42,7 @@ func newStation(t *testing.T, server *testbed.Server) *station {
 	for _, name := range []string{"a", "b"} {
 		s.banks = append(s.banks, twopc.At(name, NewShard(client, "bank/"+name+"/")))
 	}
-	s.manager, err = twopc.New(c, &twopc.Options{Prepare: time.Second, Finish: time.Second, Patience: 2 * time.Second, Scan: 200 * time.Millisecond}, s.banks[0], s.banks[1])
+	s.engine, err = twopc.New(c, &twopc.Options{Prepare: time.Second, Finish: time.Second, Patience: 2 * time.Second, Scan: 200 * time.Millisecond}, s.banks[0], s.banks[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func newStation(t *testing.T, server *testbed.Server) *station {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var owned sync.WaitGroup
-	owned.Go(func() { _ = s.manager.Watch(ctx) })
+	owned.Go(func() { _ = s.engine.Watch(ctx) })
 	owned.Go(func() {
 		for ctx.Err() == nil {
 			_ = locks.Do(ctx, "coordinator", func(ctx context.Context, claim interlock.Claim) error { return c.Run(ctx, claim) })
@@ -63,7 +63,7 @@ func newStation(t *testing.T, server *testbed.Server) *station {
 }
 
 func (s *station) transfer(ctx context.Context, id string, from int, account string, amount int64) error {
-	return s.manager.Run(ctx, id, func(ctx context.Context, t *twopc.T) error {
+	return s.engine.Run(ctx, id, func(ctx context.Context, t *twopc.T) error {
 		for bank, n := range map[int]int64{from: -amount, 1 - from: amount} {
 			b, err := s.banks[bank].Join(ctx, t)
 			if err == nil {
@@ -140,7 +140,7 @@ func TestAnyInstanceFinishes(t *testing.T) {
 	})
 	uncertain := 0
 	for id, err := range told {
-		outcome, looked := other.manager.Look(bounded(t), id)
+		outcome, looked := other.engine.Look(bounded(t), id)
 		committed := looked == nil && outcome.Decision == twopc.Commit
 		switch {
 		case looked != nil && !errors.Is(looked, twopc.ErrNone):

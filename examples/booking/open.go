@@ -33,7 +33,7 @@ type agency struct {
 	rooms          *seller[pgx.Tx]
 	seats          *seller[*sql.Tx]
 	hotel, airline tcc.Definition[tcc.Want, tcc.Want]
-	bookings       *tcc.Manager
+	bookings       *tcc.Engine
 	ends           []func()
 }
 

@@ -28,7 +28,7 @@ const hold = 5 * time.Second
 
 // held moves money by TCC.
 type held struct {
-	manager    *tcc.Manager
+	engine     *tcc.Engine
 	inNorth    tcc.Holds[pgx.Tx]
 	inSouth    tcc.Holds[*sql.Tx]
 	take, give map[side]tcc.Definition[tcc.Want, tcc.Want]
@@ -42,7 +42,7 @@ func newHeld(c *coordinator.Coordinator, pool *pgxpool.Pool, db *sql.DB) (h *hel
 	h.give = map[side]tcc.Definition[tcc.Want, tcc.Want]{
 		north: tcc.Define("give in the north", h.inNorth.Give()), south: tcc.Define("give in the south", h.inSouth.Give()),
 	}
-	h.manager, err = tcc.New(c, &tcc.Options{Hold: hold}, h.take[north], h.take[south], h.give[north], h.give[south])
+	h.engine, err = tcc.New(c, &tcc.Options{Hold: hold}, h.take[north], h.take[south], h.give[north], h.give[south])
 	return h, err
 }
 
@@ -55,7 +55,7 @@ func (h *held) move(ctx context.Context, t Transfer) error {
 		take = h.take[south].Try(tcc.Want{Item: t.South, N: -t.Cents})
 		give = h.give[north].Try(tcc.Want{Item: t.North, N: -t.Cents})
 	}
-	_, err := h.manager.Run(ctx, "transfer", t.ID, take, give)
+	_, err := h.engine.Run(ctx, "transfer", t.ID, take, give)
 	if errors.Is(err, tcc.ErrCancelled) {
 		return errors.Join(errRefused, err) // or it was not decided in time
 	}
@@ -63,7 +63,7 @@ func (h *held) move(ctx context.Context, t Transfer) error {
 }
 
 func (h *held) settle(ctx context.Context, id string) error {
-	_, err := h.manager.Wait(ctx, id)
+	_, err := h.engine.Wait(ctx, id)
 	return err
 }
 
@@ -98,7 +98,7 @@ func (h *held) tend(ctx context.Context) {
 	for _, sweep := range []func(context.Context, tcc.Ask, int) (tcc.Swept, error){h.inNorth.Sweep, h.inSouth.Sweep} {
 		both.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = sweep(ctx, h.manager.Decide, 100)
+				_, _ = sweep(ctx, h.engine.Decide, 100)
 				pause(ctx, time.Second)
 			}
 		})

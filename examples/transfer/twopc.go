@@ -32,7 +32,7 @@ var quick = &twopc.Options{Prepare: 2 * time.Second, Patience: 3 * time.Second, 
 
 // prepared moves money by two-phase commit.
 type prepared struct {
-	manager *twopc.Manager
+	engine  *twopc.Engine
 	pool    *pgxpool.Pool
 	db      *sql.DB
 	inNorth twopc.Resource[pgx.Tx]
@@ -53,7 +53,7 @@ func newPrepared(ctx context.Context, c *coordinator.Coordinator, pool *pgxpool.
 	}
 	later(maria.Close)
 	p := &prepared{pool: pool, db: db, places: make(chan struct{}, connections/2), inNorth: twopc.At[pgx.Tx]("north", pg), inSouth: twopc.At[*sql.Conn]("south", maria)}
-	p.manager, err = twopc.New(c, quick, p.inNorth, p.inSouth)
+	p.engine, err = twopc.New(c, quick, p.inNorth, p.inSouth)
 	return p, err
 }
 
@@ -71,7 +71,7 @@ func (p *prepared) move(ctx context.Context, t Transfer) (err error) {
 	const tries = 10
 	attempt := 1
 	for range tries {
-		err = p.manager.Run(ctx, fmt.Sprintf("%s/%d", t.ID, attempt), func(ctx context.Context, x *twopc.T) error {
+		err = p.engine.Run(ctx, fmt.Sprintf("%s/%d", t.ID, attempt), func(ctx context.Context, x *twopc.T) error {
 			return p.work(ctx, x, t)
 		})
 		switch {
@@ -121,7 +121,7 @@ func add(ctx context.Context, db driver.SQL, account string, cents int64) error 
 // settle finds the attempt that was made, and waits until both sides have committed.
 func (p *prepared) settle(ctx context.Context, id string) error {
 	for attempt := 1; ; attempt++ {
-		err := p.manager.Settle(ctx, fmt.Sprintf("%s/%d", id, attempt))
+		err := p.engine.Settle(ctx, fmt.Sprintf("%s/%d", id, attempt))
 		if !errors.Is(err, twopc.ErrAborted) && !errors.Is(err, twopc.ErrNone) || attempt == 10 {
 			return err
 		}
@@ -161,4 +161,4 @@ func (p *prepared) balance(ctx context.Context, on side, account string) (cents 
 }
 
 // tend finishes what others have left in doubt.
-func (p *prepared) tend(ctx context.Context) { _ = p.manager.Watch(ctx) }
+func (p *prepared) tend(ctx context.Context) { _ = p.engine.Watch(ctx) }

@@ -170,15 +170,15 @@ func twoPhaseCommit(pg *postgres.Participant[pgx.Tx], maria *mysql.Participant) 
 		return err
 	}
 	defer rt.Close(ctx)
-	manager, err := twopc.New(rt.Coordinator(), nil, north, south)
+	engine, err := twopc.New(rt.Coordinator(), nil, north, south)
 	if err != nil {
 		return err
 	}
-	rt.Go(manager.Watch)
+	rt.Go(engine.Watch)
 	if err := rt.Start(ctx); err != nil {
 		return err
 	}
-	return manager.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
+	return engine.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
 		a, err := north.Join(ctx, t)
 		if err != nil {
 			return err

@@ -19,9 +19,9 @@ import (
 // counted counts the requests by which owners look for what is due, and can fail them.
 type counted struct {
 	driver.Journal
-	memory       *memory.Journal
+	memory      *memory.Journal
 	due, claims atomic.Int64
-	broken       atomic.Pointer[error]
+	broken      atomic.Pointer[error]
 }
 
 func away(t *testing.T) *counted {

@@ -23,7 +23,7 @@ type server struct {
 	ctx         context.Context // ends with that of Serve, with the claim, or by fail
 	fail        context.CancelCauseFunc
 	let         func()        // lets go of the claim's context
-	due        chan struct{} // holds one: something is due
+	due         chan struct{} // holds one: something is due
 	idle        chan struct{} // holds one: nothing is driven
 	yielding    atomic.Bool   // nothing is taken up, and what is driven comes to its rest
 	since       time.Time     // it serves, or could not give the shard away; the coordinator's mu guards it

@@ -75,8 +75,8 @@ type Service struct {
 	journal      *journal.Journal
 	nudge        func(id string) // it was appended to
 	sagas        *saga.Engine
-	tcc          *tcc.Manager
-	twopc        *twopc.Manager
+	tcc          *tcc.Engine
+	twopc        *twopc.Engine
 	participants map[string]twopc.Resource[*twopc.Remote]
 	ready        readiness
 	patience     time.Duration // with a request that does not come
@@ -119,7 +119,7 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 }
 
 // Watch finishes what participants of two-phase commit have in doubt, until ctx ends;
-// see [twopc.Manager.Watch].
+// see [twopc.Engine.Watch].
 func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
 
 // Close waits for TCC transactions whose branches are being tried. When ctx ends it has

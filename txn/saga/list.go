@@ -16,7 +16,7 @@ type Filter struct {
 	Type       string  // of this definition; empty is of any
 	States     []State // in one of these states; none is any
 	Unfinished bool    // without those that have ended; dead letters have not
-	After     string  // whose ids come behind this one, in the order of bytes
+	After      string  // whose ids come behind this one, in the order of bytes
 }
 
 // List goes through the sagas of a journal in the order of their ids, and says where

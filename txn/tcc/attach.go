@@ -17,7 +17,7 @@ import (
 // for that of a transaction that was submitted.
 func (r *run) attach(ctx context.Context) (Outcome, error) {
 	const op = "run transaction"
-	m := r.manager
+	m := r.engine
 	head, is, err := m.read(ctx, op, r.id)
 	if err == nil && is.state() == Trying && r.differs(head, is) == "" {
 		err = m.coordinator.Await(ctx, r.id, func(ctx context.Context) (bool, error) {
@@ -82,10 +82,10 @@ func (r *run) follow(ctx context.Context) (Outcome, error) {
 // found reads what was decided, and asks again for a while if the journal does not
 // answer.
 func (r *run) found(ctx context.Context) (head driver.Head, is machine, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.manager.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, r.engine.options.Timeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		head, is, err = r.manager.read(ctx, "run transaction", r.id)
+		head, is, err = r.engine.read(ctx, "run transaction", r.id)
 		kind := interlock.Kind(err)
 		if err == nil || kind == interlock.Definite || kind == interlock.Bug || !sleep(ctx, r.wait(err, attempt)) {
 			return head, is, err
@@ -97,7 +97,7 @@ func (r *run) found(ctx context.Context) (head driver.Head, is machine, err erro
 // nobody else would. It tries for a while; what it leaves is there until somebody asks
 // for the decision on it.
 func (r *run) release(ctx context.Context, is *machine) {
-	ctx, cancel := context.WithTimeout(ctx, r.manager.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, r.engine.options.Timeout)
 	defer cancel()
 	var work sync.WaitGroup
 	for _, t := range r.tries {
@@ -105,7 +105,7 @@ func (r *run) release(ctx context.Context, is *machine) {
 			continue // nothing is held, or it is the coordinator's
 		}
 		work.Go(func() {
-			for attempt := 1; attempt <= r.manager.options.Retry.Tries; attempt++ {
+			for attempt := 1; attempt <= r.engine.options.Retry.Tries; attempt++ {
 				err := r.cancel(ctx, t, attempt)
 				if err == nil || !sleep(ctx, r.wait(err, attempt)) {
 					return
@@ -117,7 +117,7 @@ func (r *run) release(ctx context.Context, is *machine) {
 }
 
 func (r *run) cancel(ctx context.Context, t try, attempt int) error {
-	h := r.manager.handles[t.resource]
+	h := r.engine.handles[t.resource]
 	_, err := r.call(ctx, t, branch.Cancel, attempt, func(ctx context.Context) ([]byte, error) {
 		return nil, h.cancel(ctx, t.request, t.hold)
 	})
@@ -127,7 +127,7 @@ func (r *run) cancel(ctx context.Context, t try, attempt int) error {
 // wait is the pause after a call that failed.
 func (r *run) wait(err error, attempts int) time.Duration {
 	class, ongoing := branch.ClassOf(err)
-	return r.manager.options.Retry.delay(class, ongoing, attempts, r.manager.coordinator.Random())
+	return r.engine.options.Retry.delay(class, ongoing, attempts, r.engine.coordinator.Random())
 }
 
 // sleep is false if ctx ends before.

@@ -67,9 +67,9 @@ const (
 	aged      = "aged"      // the same, and the others find it past its time at once
 )
 
-// managerRole is a process that runs the transfer and brings it to its end, as the mode
+// engineRole is a process that runs the transfer and brings it to its end, as the mode
 // says.
-func managerRole(ctx context.Context, at *crash.Points, args []string) error {
+func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func (x transfer) unmarked(ctx context.Context, query, statement string) (n int6
 
 // clear sweeps until nothing is held. It sweeps only if something is due, so that the
 // points are those of what is done.
-func (x transfer) clear(ctx context.Context, m *Manager, mode string) error {
+func (x transfer) clear(ctx context.Context, m *Engine, mode string) error {
 	const held = `select count(*) from interlock_tcc_hold where state = 'held'`
 	past := ""
 	if mode == aged { // by a clock that is ahead
@@ -187,7 +187,7 @@ func TestKilled(t *testing.T) {
 				if mode == repeated {
 					part, of = 0, 1
 				}
-				points := crash.Share(t, "manager", part, of, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
+				points := crash.Share(t, "engine", part, of, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
 				if points != 16 { // around two tries, the decision, two confirmations and the end
 					t.Errorf("%d points", points)
 				}
@@ -204,7 +204,7 @@ func TestKilledTwice(t *testing.T) {
 		for _, mode := range []string{aged, repeated} {
 			t.Run(mode, func(t *testing.T) {
 				t.Parallel()
-				crash.Pairs(t, "manager", 2, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
+				crash.Pairs(t, "engine", 2, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
 			})
 		}
 	}, databases.Pgx, databases.Maria)
@@ -215,7 +215,7 @@ func TestKilledTwice(t *testing.T) {
 func TestAsleep(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		crash.Asleep(t, "manager", "manager", 4, func(tb testing.TB) crash.Sleeper {
+		crash.Asleep(t, "engine", "engine", 4, func(tb testing.TB) crash.Sleeper {
 			db := open(tb)
 			db.Exec(tb, crash.EndIdle)
 			return crash.Sleeper{Scene: killing(tb, db, repeated), Left: func(tb testing.TB) string {

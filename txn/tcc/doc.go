@@ -33,17 +33,17 @@
 // An append that was not answered is no failure. Run then tries to decide to cancel,
 // and finds out so which of the two came first.
 //
-// Copies of a Run try the branches once each. Use [Manager.Submit] for requests that can
+// Copies of a Run try the branches once each. Use [Engine.Submit] for requests that can
 // arrive more than once: it writes a record before the tries, and so runs an id once.
 //
 // # Expiry
 //
 // Holds have a time, and nothing is freed because it has passed: whoever holds asks
-// [Manager.Decide], which decides to cancel if nothing was decided, and then it can
+// [Engine.Decide], which decides to cancel if nothing was decided, and then it can
 // not be confirmed any more. So a clock that is wrong makes a transaction fail, or a
 // hold last, and breaks nothing. A Run decides to confirm only until Options.Margin
 // before the time of its holds, by the clock that only goes on and by the wall clock,
-// whichever says so first. What a manager that has died leaves is free after the time
+// whichever says so first. What an engine that has died leaves is free after the time
 // of the holds, the pause between two sweeps, and one question to the journal.
 //
 // Forget transactions from the journal, and holds from their tables, only after longer

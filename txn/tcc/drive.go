@@ -15,9 +15,9 @@ import (
 // drive is one decided transaction on its way through this coordinator.
 type drive struct {
 	*coordinator.Turn
-	manager *Manager
-	m       machine
-	calls   map[string]*calls
+	engine *Engine
+	m      machine
+	calls  map[string]*calls
 }
 
 // calls are those of one branch.
@@ -29,12 +29,12 @@ type calls struct {
 }
 
 // Drive carries a decision out, as far as it comes; see [coordinator.Protocol].
-func (m *Manager) Drive(t *coordinator.Turn) error {
+func (m *Engine) Drive(t *coordinator.Turn) error {
 	is, err := replay(t.Entries())
 	if err != nil {
 		return bug("drive transaction", t.ID(), err)
 	}
-	d := &drive{Turn: t, manager: m, m: is, calls: map[string]*calls{}}
+	d := &drive{Turn: t, engine: m, m: is, calls: map[string]*calls{}}
 	if is.state() == Trying {
 		if decided, err := d.expire(); !decided || err != nil {
 			return err
@@ -68,7 +68,7 @@ func (m *Manager) Drive(t *coordinator.Turn) error {
 func (d *drive) round() error {
 	var members []member
 	for _, b := range d.m.members {
-		if _, ok := d.manager.handles[b.resource]; ok && b.fate == pending {
+		if _, ok := d.engine.handles[b.resource]; ok && b.fate == pending {
 			members = append(members, b)
 		}
 	}
@@ -98,7 +98,7 @@ func (d *drive) of(b member) *calls {
 func (d *drive) wait(wait time.Duration, members []member) {
 	var targets []string
 	for _, b := range members {
-		targets = append(targets, d.manager.handles[b.resource].serves(b.request))
+		targets = append(targets, d.engine.handles[b.resource].serves(b.request))
 	}
 	due := d.Now().Add(wait)
 	d.Pause(wait, targets...)
@@ -117,11 +117,11 @@ func (h handle) serves(request []byte) string {
 	return h.target(request)
 }
 
-// unknown: what is left is of resources that this manager was made without.
+// unknown: what is left is of resources that this engine was made without.
 func (d *drive) unknown() error {
 	for _, b := range d.m.members {
 		if b.fate == pending {
-			return &MismatchError{ID: d.ID(), Problem: fmt.Sprintf("branch %q is of the resource %q, and the manager was made without it: add it", b.name, b.resource)}
+			return &MismatchError{ID: d.ID(), Problem: fmt.Sprintf("branch %q is of the resource %q, and the engine was made without it: add it", b.name, b.resource)}
 		}
 	}
 	return nil
@@ -155,12 +155,12 @@ func (d *drive) settle(members []member) error {
 
 // task is what was decided, for one branch.
 func (d *drive) task(b member) coordinator.Task {
-	h, op := d.manager.handles[b.resource], branch.Confirm
+	h, op := d.engine.handles[b.resource], branch.Confirm
 	do := h.confirm
 	if d.m.decision == Cancel {
 		op, do = branch.Cancel, h.cancel
 	}
-	return coordinator.Task{Target: h.serves(b.request), Timeout: d.manager.options.Timeout,
+	return coordinator.Task{Target: h.serves(b.request), Timeout: d.engine.options.Timeout,
 		Call: branch.Call{Transaction: d.ID(), Branch: b.name, Operation: op, Attempt: d.of(b).made},
 		Do:   func(ctx context.Context) error { return do(ctx, b.request, b.hold) }}
 }
@@ -177,7 +177,7 @@ func (d *drive) became(b member, err error) []journal.Entry {
 	if d.Holds() != nil { // it was not called, or told that it must end
 		return nil
 	}
-	policy, c := d.manager.options.Retry, d.of(b)
+	policy, c := d.engine.options.Retry, d.of(b)
 	class, ongoing := branch.ClassOf(err)
 	v := c.judge(policy, class)
 	wait := policy.delay(class, ongoing, c.attempts, d.Random())
@@ -186,7 +186,7 @@ func (d *drive) became(b member, err error) []journal.Entry {
 	if v == bury {
 		e.Again = 0
 	}
-	d.manager.tried(d.ID(), d.Head().Type, e)
+	d.engine.tried(d.ID(), d.Head().Type, e)
 	if v == bury {
 		return []journal.Entry{record(recordDead, b.name, why{Error: said(err), Attempts: c.attempts})}
 	}
@@ -202,7 +202,7 @@ func (d *drive) append(entries []journal.Entry) error {
 	case m.ended:
 		err = d.End(entries...)
 	case m.state() == DeadLetter:
-		err = d.Append(d.Now().Add(d.manager.options.Remind), entries...)
+		err = d.Append(d.Now().Add(d.engine.options.Remind), entries...)
 	default:
 		err = d.Append(time.Time{}, entries...)
 	}
@@ -216,7 +216,7 @@ func (d *drive) append(entries []journal.Entry) error {
 
 // announce tells the hooks of an end, and again of a dead letter.
 func (d *drive) announce() {
-	hooks, o := d.manager.options.Hooks, d.m.outcome(d.Head())
+	hooks, o := d.engine.options.Hooks, d.m.outcome(d.Head())
 	if o.State == DeadLetter && hooks.Dead != nil {
 		e := observe.TCCDead{Transaction: o.ID, Type: o.Type, Decision: string(o.Decision), Halted: o.Halted}
 		for _, b := range o.Dead {

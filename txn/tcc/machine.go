@@ -19,11 +19,11 @@ const (
 	Cancel  Decision = "cancel"
 )
 
-// State is where a transaction stands. One of [Manager.Run] is in no journal before it is
+// State is where a transaction stands. One of [Engine.Run] is in no journal before it is
 // decided, and has no state.
 type State string
 
-// The states. TRYING, of a transaction of [Manager.Submit], goes on to CONFIRMING or
+// The states. TRYING, of a transaction of [Engine.Submit], goes on to CONFIRMING or
 // CANCELLING. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
 // perhaps by way of DEAD_LETTER; a person can end that as RESOLVED.
 const (

@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestManagers: what is wrong is told when the manager is made, all of it.
-func TestManagers(t *testing.T) {
+// TestEngines: what is wrong is told when the engine is made, all of it.
+func TestEngines(t *testing.T) {
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(t, err)
 	defer j.Close()
@@ -42,7 +42,7 @@ func TestManagers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, again := New(c2, nil); c.want == "" && interlock.Kind(again) != interlock.Bug {
-			t.Errorf("%s: a coordinator has two managers: %v", name, again)
+			t.Errorf("%s: a coordinator has two engines: %v", name, again)
 		}
 	}
 }

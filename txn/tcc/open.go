@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A transaction of [Manager.Submit] stands in the journal from its beginning: an open
+// A transaction of [Engine.Submit] stands in the journal from its beginning: an open
 // record, and a tried record with the request of each branch. The append that decides
 // it has a held record for each branch.
 

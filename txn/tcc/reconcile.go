@@ -32,7 +32,7 @@ type Finding struct {
 // refused, or cannot be found out, is a Finding. An error without an ID ends it. What a
 // person has resolved or skipped is not asked about. Keep since within the time for which
 // resources remember: a day is short enough for the defaults of coordinator.Retention.
-func (m *Manager) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
+func (m *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return func(yield func(Finding, error) bool) {
 		const page = 500
 		for behind := ""; ; {
@@ -58,7 +58,7 @@ func (m *Manager) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Find
 }
 
 // recheck asks the branches of a transaction; it is false when nobody listens any more.
-func (m *Manager) recheck(ctx context.Context, h driver.Head, yield func(Finding, error) bool) bool {
+func (m *Engine) recheck(ctx context.Context, h driver.Head, yield func(Finding, error) bool) bool {
 	_, entries, err := m.coordinator.Journal().Open(ctx, h.Transaction)
 	if err == nil && len(entries) == 0 { // it was forgotten meanwhile
 		return true
@@ -92,10 +92,10 @@ func (m *Manager) recheck(ctx context.Context, h driver.Head, yield func(Finding
 }
 
 // repeat makes the last call of a branch again.
-func (m *Manager) repeat(ctx context.Context, id string, begun time.Time, d Decision, b member) (err error) {
+func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decision, b member) (err error) {
 	h, ok := m.handles[b.resource]
 	if !ok {
-		return fmt.Errorf("the manager was made without the resource %q: add it", b.resource)
+		return fmt.Errorf("the engine was made without the resource %q: add it", b.resource)
 	}
 	do, op := h.confirm, branch.Confirm
 	if d == Cancel {
@@ -114,7 +114,7 @@ func (m *Manager) repeat(ctx context.Context, id string, begun time.Time, d Deci
 }
 
 // reconcileAll is Reconcile whose findings go to the hooks.
-func (m *Manager) reconcileAll(ctx context.Context, since time.Time) (r coordinator.Reconciliation, err error) {
+func (m *Engine) reconcileAll(ctx context.Context, since time.Time) (r coordinator.Reconciliation, err error) {
 	began, hooks := m.coordinator.Now(), m.options.Hooks
 	for f, problem := range m.Reconcile(ctx, since) {
 		if problem != nil && f.ID == "" {

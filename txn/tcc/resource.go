@@ -25,7 +25,7 @@ import (
 type Resource[Q, H any] interface {
 	// Try holds what q asks for until a time. It refuses with branch.Fail. The hold
 	// does not end by itself at that time: from then on the resource asks
-	// [Manager.Decide] what has become of it.
+	// [Engine.Decide] what has become of it.
 	Try(ctx context.Context, q Q, until time.Time) (H, error)
 	// Confirm makes the hold final. It must not refuse.
 	Confirm(ctx context.Context, q Q, h H) error
@@ -49,7 +49,7 @@ type handle struct {
 	cancel  func(ctx context.Context, request, hold json.RawMessage) error
 }
 
-// Define names a resource, uniquely in its manager, with 1 to 255 bytes. Do not rename
+// Define names a resource, uniquely in its engine, with 1 to 255 bytes. Do not rename
 // it while transactions that have tried it may be unfinished.
 func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
 	d := Definition[Q, H]{handle{name: name}}

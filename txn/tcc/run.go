@@ -19,7 +19,7 @@ const MaxBranches = driver.MaxRecords - 1
 
 // Run tries all branches at once, and decides: to confirm if each holds what it was
 // asked for, to cancel otherwise. It returns as soon as the decision is durable, which
-// is then carried out by the owner of the transaction's shard; see [Manager.Wait].
+// is then carried out by the owner of the transaction's shard; see [Engine.Wait].
 // kind says what sort of transaction it is, for people, in 1 to 250 bytes; id is 1 to
 // driver.MaxTransaction bytes.
 //
@@ -37,8 +37,8 @@ const MaxBranches = driver.MaxRecords - 1
 //
 // A transaction of that id that is decided already is not tried again: Run returns its
 // decision, and that of one that was submitted once it is decided. Several Runs of one id at once come to one decision.
-func (m *Manager) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
-	r := &run{manager: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
+func (m *Engine) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
+	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
 	if err := r.plan(kind, branches); err != nil {
 		return Outcome{}, err
 	}
@@ -59,7 +59,7 @@ func (r *run) conclude(ctx context.Context) (Outcome, error) {
 
 // run is one Run, up to the decision.
 type run struct {
-	manager  *Manager
+	engine   *Engine
 	id, kind string
 	began    time.Time
 	tries    []try
@@ -91,8 +91,8 @@ func (r *run) plan(kind string, branches []Branch) error {
 		if seen[t.branch] {
 			return failure.Bug(op, r.id, "there are two branches named %q; give one of them another name with As", t.branch)
 		}
-		if _, ok := r.manager.handles[t.resource]; !ok {
-			return failure.Bug(op, r.id, "the manager was made without the resource %q of branch %q", t.resource, t.branch)
+		if _, ok := r.engine.handles[t.resource]; !ok {
+			return failure.Bug(op, r.id, "the engine was made without the resource %q of branch %q", t.resource, t.branch)
 		}
 		seen[t.branch] = true
 		r.tries = append(r.tries, t)
@@ -101,10 +101,10 @@ func (r *run) plan(kind string, branches []Branch) error {
 }
 
 // until is when holds are to be asked about.
-func (r *run) until() time.Time { return r.began.Add(r.manager.options.Hold).Round(0) }
+func (r *run) until() time.Time { return r.began.Add(r.engine.options.Hold).Round(0) }
 
 // limit is how long branches may be tried, from the beginning.
-func (r *run) limit() time.Duration { return r.manager.options.Hold - r.manager.options.Margin }
+func (r *run) limit() time.Duration { return r.engine.options.Hold - r.engine.options.Margin }
 
 // tryAll tries all branches, until each holds or one does not. It returns why one does
 // not, or why it may not be confirmed any more.
@@ -131,8 +131,8 @@ func (r *run) tryAll(ctx context.Context) error {
 // late says whether the time to confirm is over, by whatever clock says so first: the
 // one that only goes on, and the one that participants compare with theirs.
 func (r *run) late() error {
-	now := r.manager.coordinator.Now()
-	if now.Sub(r.began) >= r.limit() || !now.Round(0).Before(r.until().Add(-r.manager.options.Margin)) {
+	now := r.engine.coordinator.Now()
+	if now.Sub(r.began) >= r.limit() || !now.Round(0).Before(r.until().Add(-r.engine.options.Margin)) {
 		return errLate
 	}
 	return nil
@@ -142,7 +142,7 @@ func (r *run) late() error {
 // has failed may stand there all the same, or may yet come: what is so is settled by
 // deciding otherwise, for one decision only can be the first.
 func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, error) {
-	m, reason := r.manager, ""
+	m, reason := r.engine, ""
 	if cause != nil {
 		reason = said(cause)
 	}
@@ -167,7 +167,7 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 
 // append writes a decision, and returns all records of the transaction.
 func (r *run) append(ctx context.Context, d Decision, reason string) ([]journal.Entry, error) {
-	c := r.manager.coordinator
+	c := r.engine.coordinator
 	if r.log == nil {
 		entries := decided(d, reason, r.tries)
 		return entries, c.Begin(ctx, r.id, r.kind, entries...)

@@ -10,17 +10,17 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Submit is [Manager.Run] for requests that can arrive more than once. There is one run
+// Submit is [Engine.Run] for requests that can arrive more than once. There is one run
 // of an id, whatever process it is submitted to: the first Submit records the requests
 // in the journal and tries the branches, and every other Submit waits for its decision.
 // The run does not depend on ctx. If ctx ends, Submit returns an Uncertain error, and
 // the run goes on; the same Submit again returns its decision.
 //
 // If the process of the run dies, the owner of the shard cancels the transaction after
-// Options.Hold. Submit costs one forced write more than Run. Call [Manager.Close] before
+// Options.Hold. Submit costs one forced write more than Run. Call [Engine.Close] before
 // the journal is closed.
-func (m *Manager) Submit(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
-	r := &run{manager: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
+func (m *Engine) Submit(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
+	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
 	if err := r.plan(kind, branches); err != nil {
 		return Outcome{}, err
 	}
@@ -51,10 +51,10 @@ type conclusion struct {
 	err     error
 }
 
-// launch opens the transaction and runs it under the manager's context. The conclusion
+// launch opens the transaction and runs it under the engine's context. The conclusion
 // arrives on the channel.
 func (r *run) launch(ctx context.Context) (<-chan conclusion, error) {
-	m := r.manager
+	m := r.engine
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -79,17 +79,17 @@ func (r *run) launch(ctx context.Context) (<-chan conclusion, error) {
 	return done, nil
 }
 
-// detached has the values of ctx, and ends when the manager is closed.
-func (m *Manager) detached(ctx context.Context) (context.Context, func()) {
+// detached has the values of ctx, and ends when the engine is closed.
+func (m *Engine) detached(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(m.life, func() { cancel(context.Cause(m.life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Close refuses further calls of [Manager.Submit] and waits for runs that are under
+// Close refuses further calls of [Engine.Submit] and waits for runs that are under
 // way. When ctx ends, it has the rest cancelled, and waits until that is decided. A
-// manager whose Submit was never called needs no Close.
-func (m *Manager) Close(ctx context.Context) {
+// engine whose Submit was never called needs no Close.
+func (m *Engine) Close(ctx context.Context) {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
@@ -101,7 +101,7 @@ func (m *Manager) Close(ctx context.Context) {
 
 // expire decides to cancel a transaction that was opened and is not decided. Nil means
 // that it is decided now.
-func (m *Manager) expire(ctx context.Context, op, id, reason string) error {
+func (m *Engine) expire(ctx context.Context, op, id, reason string) error {
 	log, entries, err := m.coordinator.Journal().Open(ctx, id)
 	if err != nil {
 		return err
@@ -137,6 +137,6 @@ func (d *drive) expire() (decided bool, err error) {
 	if err := d.append([]journal.Entry{record(recordDecide, string(Cancel), deciding{Reason: reason})}); err != nil {
 		return false, err
 	}
-	d.manager.decided(d.ID(), d.Head().Type, Cancel, reason)
+	d.engine.decided(d.ID(), d.Head().Type, Cancel, reason)
 	return true, nil
 }

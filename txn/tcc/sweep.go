@@ -11,7 +11,7 @@ import (
 )
 
 // Ask is a question to the coordinator: what becomes of a branch? It is
-// [Manager.Decide], or a way there.
+// [Engine.Decide], or a way there.
 type Ask func(ctx context.Context, transaction, branch string) (Decision, error)
 
 // ref is the key of a hold.

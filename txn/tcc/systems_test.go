@@ -41,7 +41,7 @@ var began = time.Now()
 // first.
 type banks struct {
 	north, south inn
-	manager      *tcc.Manager
+	engine       *tcc.Engine
 	take, give   map[bool]tcc.Definition[tcc.Want, tcc.Want] // true is in the north
 }
 
@@ -66,7 +66,7 @@ func openBanks(t *testing.T, o *tcc.Options) *banks {
 		b.take[north], b.give[north] = tcc.Define(fmt.Sprint("take ", north), holds.Take()), tcc.Define(fmt.Sprint("give ", north), holds.Give())
 		all = append(all, b.take[north], b.give[north])
 	}
-	b.manager, err = tcc.New(c, o, all...)
+	b.engine, err = tcc.New(c, o, all...)
 	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -84,16 +84,16 @@ func TestReconcile(t *testing.T) {
 	b.south.set(t, "seat", 1)
 	from := time.Now().Add(-time.Minute)
 	for id, n := range map[string]int64{"good": 1, "too many": 2} {
-		_, err := b.manager.Run(t.Context(), "booking", id, b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: n}))
+		_, err := b.engine.Run(t.Context(), "booking", id, b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: n}))
 		if err != nil && !errors.Is(err, tcc.ErrCancelled) {
 			t.Fatal(err)
 		}
-		_, _ = b.manager.Wait(t.Context(), id) // a cancelled one is an error
+		_, _ = b.engine.Wait(t.Context(), id) // a cancelled one is an error
 	}
 	rooms, seats := b.north.level(t, "room"), b.south.level(t, "seat")
 	found := func(since time.Time) (all []tcc.Finding) {
 		t.Helper()
-		for f, err := range b.manager.Reconcile(t.Context(), since) {
+		for f, err := range b.engine.Reconcile(t.Context(), since) {
 			ok(t, err)
 			all = append(all, f)
 		}
@@ -128,7 +128,7 @@ func TestBooking(t *testing.T) {
 	for i := range 8 {
 		for range 2 { // each is run twice at once
 			work.Go(func() {
-				o, err := b.manager.Run(t.Context(), "booking", fmt.Sprint("booking/", i), b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: 1}))
+				o, err := b.engine.Run(t.Context(), "booking", fmt.Sprint("booking/", i), b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: 1}))
 				mu.Lock()
 				defer mu.Unlock()
 				var why *tcc.RefusedError
@@ -147,7 +147,7 @@ func TestBooking(t *testing.T) {
 	}
 	work.Wait()
 	for i := range 8 {
-		_, err := b.manager.Wait(t.Context(), fmt.Sprint("booking/", i))
+		_, err := b.engine.Wait(t.Context(), fmt.Sprint("booking/", i))
 		if err != nil && !errors.Is(err, tcc.ErrCancelled) {
 			t.Errorf("%v", err)
 		}
@@ -164,7 +164,7 @@ func TestBooking(t *testing.T) {
 }
 
 // TestTransfers: money goes between accounts of two systems, by many at once, over
-// managers that die in between (those that leave what they have tried): the sum is what
+// engines that die in between (those that leave what they have tried): the sum is what
 // it was, no account is overdrawn, and in the end nothing is held.
 func TestTransfers(t *testing.T) {
 	t.Parallel()
@@ -184,16 +184,16 @@ func TestTransfers(t *testing.T) {
 				id, north := fmt.Sprint(seed, "/", i), dice.IntN(2) == 0
 				debit := tcc.Want{Item: fmt.Sprint(dice.IntN(accounts)), N: 1 + dice.Int64N(15)}
 				credit := tcc.Want{Item: fmt.Sprint(dice.IntN(accounts)), N: debit.N}
-				if i%3 == 2 { // its manager tries, and dies
+				if i%3 == 2 { // its engine tries, and dies
 					holds := map[bool]inn{true: b.north, false: b.south}[north].holds()
 					_, _ = holds.Take().Try(call(t.Context(), id, fmt.Sprint("take ", north), branch.Try), debit, time.Now().Add(time.Second))
 					continue
 				}
-				o, err := b.manager.Run(t.Context(), "transfer", id, b.take[north].Try(debit), b.give[!north].Try(credit))
+				o, err := b.engine.Run(t.Context(), "transfer", id, b.take[north].Try(debit), b.give[!north].Try(credit))
 				if err != nil && !errors.Is(err, tcc.ErrCancelled) {
 					t.Errorf("%s: %v", id, err)
 				}
-				_, _ = b.manager.Wait(t.Context(), id)
+				_, _ = b.engine.Wait(t.Context(), id)
 				mu.Lock()
 				ends[o.Decision]++
 				mu.Unlock()
@@ -204,7 +204,7 @@ func TestTransfers(t *testing.T) {
 	testbed.Eventually(t, "nothing is held", time.Minute, func() bool {
 		held := int64(0)
 		for _, in := range []inn{b.north, b.south} {
-			_, err := in.holds().Sweep(t.Context(), b.manager.Decide, 100)
+			_, err := in.holds().Sweep(t.Context(), b.engine.Decide, 100)
 			ok(t, err)
 			for i := range accounts {
 				l := in.level(t, fmt.Sprint(i))

@@ -154,7 +154,7 @@ func TestSweeperAgainstDecider(t *testing.T) {
 	}
 }
 
-// TestStaleTryGoes: what a manager has tried that died then is free after its time, as
+// TestStaleTryGoes: what an engine has tried that died then is free after its time, as
 // soon as somebody sweeps, and not before.
 func TestStaleTryGoes(t *testing.T) {
 	bubble(t, func(t *testing.T) {

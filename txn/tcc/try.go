@@ -12,7 +12,7 @@ import (
 
 // try tries a branch until it holds, or is given up. What it has come to stands in t.
 func (r *run) try(ctx context.Context, t *try) {
-	h, policy := r.manager.handles[t.resource], r.manager.options.Retry
+	h, policy := r.engine.handles[t.resource], r.engine.options.Retry
 	var so trial
 	for attempt := 1; ; attempt++ {
 		if ctx.Err() != nil {
@@ -34,7 +34,7 @@ func (r *run) try(ctx context.Context, t *try) {
 		if v != again {
 			t.refused, t.cause, wait = v == notHeld, err, 0
 		}
-		r.manager.tried(r.id, r.kind, observe.TCCTried{Branch: t.branch, Operation: string(branch.Try), Attempt: attempt, Err: err, Again: wait})
+		r.engine.tried(r.id, r.kind, observe.TCCTried{Branch: t.branch, Operation: string(branch.Try), Attempt: attempt, Err: err, Again: wait})
 		if v != again {
 			return
 		}
@@ -44,8 +44,8 @@ func (r *run) try(ctx context.Context, t *try) {
 
 // call makes one call of this Run, bounded in time. A panic is an Unknown error.
 func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int, do func(ctx context.Context) ([]byte, error)) (hold []byte, err error) {
-	timeout := r.manager.options.Timeout
-	now := r.manager.coordinator.Now()
+	timeout := r.engine.options.Timeout
+	now := r.engine.coordinator.Now()
 	c := branch.Call{Transaction: r.id, Branch: t.branch, Operation: op, Attempt: attempt,
 		Begun: r.began.Truncate(time.Millisecond), Deadline: now.Add(timeout)}
 	if op == branch.Try { // nobody waits for it beyond
@@ -65,7 +65,7 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 }
 
 // tried tells of a call that did not succeed.
-func (m *Manager) tried(id, kind string, e observe.TCCTried) {
+func (m *Engine) tried(id, kind string, e observe.TCCTried) {
 	if f := m.options.Hooks.Tried; f != nil {
 		e.Transaction, e.Type = id, name(kind)
 		f(e)

@@ -83,7 +83,7 @@ func (f *failures) all() error {
 	return errors.Join(f.errs...)
 }
 
-// quiet is a manager over a journal that can be silent; it serves nothing.
+// quiet is an engine over a journal that can be silent; it serves nothing.
 func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures) {
 	t.Helper()
 	store, failed := &silent{watched: &watched{Journal: memory.NewJournal()}}, &failures{}
@@ -98,7 +98,7 @@ func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures
 	}
 	m, err := New(c, o, defs...)
 	ok(t, err)
-	return &rig{Manager: m, store: store.watched, stop: func() {}}, store, failed
+	return &rig{Engine: m, store: store.watched, stop: func() {}}, store, failed
 }
 
 // TestUnreadJournal: who cannot read what was decided tries nothing, and takes it for

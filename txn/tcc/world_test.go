@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
-	crash.Main(m, map[string]crash.Role{"manager": managerRole})
+	crash.Main(m, map[string]crash.Role{"engine": engineRole})
 }
 
 func ok(t testing.TB, err error) {
@@ -261,7 +261,7 @@ func (p *post) count(key string) (n int) {
 }
 
 // venue is a participant in memory that keeps to what Resource asks for: capacity is
-// never exceeded, and one row a branch is its barrier. It serves all managers.
+// never exceeded, and one row a branch is its barrier. It serves all engines.
 type venue struct {
 	name   string
 	of     *venue                                    // the one that this is a way to; nil if it is none
@@ -435,16 +435,16 @@ func (v *venue) rules(t testing.TB) {
 	}
 }
 
-// rig is a manager over a journal of one shard.
+// rig is an engine over a journal of one shard.
 type rig struct {
-	*Manager
+	*Engine
 	store  *watched
 	claim  *claim
 	stop   context.CancelFunc
 	served chan error
 }
 
-// idle makes a manager whose coordinator serves nothing, on a store of its own if none
+// idle makes an engine whose coordinator serves nothing, on a store of its own if none
 // is given.
 func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues ...*venue) *rig {
 	t.Helper()
@@ -462,7 +462,7 @@ func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues
 	}
 	m, err := New(c, o, defs...)
 	ok(t, err)
-	return &rig{Manager: m, store: store, stop: func() {}}
+	return &rig{Engine: m, store: store, stop: func() {}}
 }
 
 // serve is idle, and serves the shard under the n-th claim until the test ends.

@@ -13,7 +13,7 @@ import (
 
 // read is the transaction of an id or a key as the journal knows it; nil if it does
 // not.
-func (m *Manager) read(ctx context.Context, id string) (*machine, error) {
+func (m *Engine) read(ctx context.Context, id string) (*machine, error) {
 	log, entries, err := m.coordinator.Journal().Open(ctx, Key(id))
 	if err != nil || log == nil {
 		return nil, err
@@ -38,7 +38,7 @@ func understood(id string, log *journal.Log, entries []journal.Entry) (*machine,
 
 // presume is the transaction as the journal knows it; if it does not, the decision to
 // abort is put there first, so that nobody commits any more.
-func (m *Manager) presume(ctx context.Context, r run, abort decided) (*machine, error) {
+func (m *Engine) presume(ctx context.Context, r run, abort decided) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err != nil || there != nil {
 		return there, err
@@ -47,7 +47,7 @@ func (m *Manager) presume(ctx context.Context, r run, abort decided) (*machine, 
 }
 
 // put is the transaction with this decision, or with one that came before it.
-func (m *Manager) put(ctx context.Context, r run, decision journal.Entry) (*machine, error) {
+func (m *Engine) put(ctx context.Context, r run, decision journal.Entry) (*machine, error) {
 	err := m.coordinator.Begin(ctx, r.key, m.kind(), decision)
 	switch {
 	case errors.Is(err, journal.ErrExists):
@@ -63,7 +63,7 @@ func (m *Manager) put(ctx context.Context, r run, decision journal.Entry) (*mach
 }
 
 // first is the transaction whose decision came before ours.
-func (m *Manager) first(ctx context.Context, r run) (*machine, error) {
+func (m *Engine) first(ctx context.Context, r run) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err == nil && there == nil {
 		err = &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
@@ -79,7 +79,7 @@ func (m *Manager) first(ctx context.Context, r run) (*machine, error) {
 // Retryable. For one that began before Options.Retention and is not in the journal the
 // error is an [ErrNone]: it may have been forgotten, and a person has to know. After
 // any other error ask again.
-func (m *Manager) Decide(ctx context.Context, transaction string) (Decision, error) {
+func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, error) {
 	const op = "decide transaction"
 	r, err := parse(transaction)
 	if err != nil {
@@ -102,19 +102,19 @@ func (m *Manager) Decide(ctx context.Context, transaction string) (Decision, err
 }
 
 // runs reports whether a run is under way in this process.
-func (m *Manager) runs(r run) bool {
+func (m *Engine) runs(r run) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.running[r.String()] > 0
 }
 
-func (m *Manager) decided(r run, d Decision, reason string) {
+func (m *Engine) decided(r run, d Decision, reason string) {
 	if f := m.options.Hooks.Decided; f != nil {
 		f(observe.TwoPCDecided{Transaction: r.String(), Commit: d == Commit, Reason: reason})
 	}
 }
 
-func (m *Manager) tried(e observe.TwoPCTried) {
+func (m *Engine) tried(e observe.TwoPCTried) {
 	if f := m.options.Hooks.Tried; f != nil {
 		f(e)
 	}
@@ -123,7 +123,7 @@ func (m *Manager) tried(e observe.TwoPCTried) {
 // found makes a heuristic outcome of an abort durable, as far as that is possible: if
 // the abort has ended in the journal, nothing stands behind it, and only the hook is
 // told. Who drives it has nothing to do but to remind, so it is due no earlier.
-func (m *Manager) found(ctx context.Context, r run, name string, why error) {
+func (m *Engine) found(ctx context.Context, r run, name string, why error) {
 	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Remind),
 		decide(Abort, decided{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
 	if errors.Is(err, journal.ErrExists) {
@@ -132,7 +132,7 @@ func (m *Manager) found(ctx context.Context, r run, name string, why error) {
 	m.heuristic(observe.TwoPCHeuristic{Transaction: r.String(), Participants: []string{name}, Err: errors.Join(why, err)})
 }
 
-func (m *Manager) heuristic(e observe.TwoPCHeuristic) {
+func (m *Engine) heuristic(e observe.TwoPCHeuristic) {
 	if f := m.options.Hooks.Heuristic; f != nil {
 		f(e)
 	}

@@ -10,10 +10,10 @@
 //
 //	north := twopc.At("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
 //	south := twopc.At("south", maria)
-//	manager, err := twopc.New(c, nil, north, south) // c: a coordinator.Coordinator
-//	go manager.Watch(ctx)                           // finishes what others have left
+//	engine, err := twopc.New(c, nil, north, south) // c: a coordinator.Coordinator
+//	go engine.Watch(ctx)                           // finishes what others have left
 //
-//	err = manager.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
+//	err = engine.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
 //		a, err := north.Join(ctx, t) // a pgx.Tx
 //		…
 //		b, err := south.Join(ctx, t) // a *sql.Conn
@@ -46,7 +46,7 @@
 //
 // # In doubt
 //
-// A branch that has voted yes waits for its decision, with its locks. [Manager.Watch]
+// A branch that has voted yes waits for its decision, with its locks. [Engine.Watch]
 // asks every participant for those of its namespace, and finishes each by what the
 // journal says. With the journal on etcd or on a replicated database, a decision
 // outlasts the machine of whoever took it, and is taken while a majority lives. While
@@ -55,11 +55,11 @@
 //
 // A branch that a person, or a system, has finished otherwise than decided makes the
 // transaction HEURISTIC: it stays in the journal, unfinished, and is told of until
-// somebody has seen to it ([Manager.Acknowledge]).
+// somebody has seen to it ([Engine.Acknowledge]).
 //
 // A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's
 // Options) while participants are told to commit, and none answers, seems to crash its
-// process: it is halted, with its branches prepared, until [Manager.Retry].
+// process: it is halted, with its branches prepared, until [Engine.Retry].
 //
 // # Limits
 //

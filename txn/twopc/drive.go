@@ -17,7 +17,7 @@ import (
 var pause = backoff.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
 
 // driving is the second phase, as coordinators drive it.
-type driving struct{ manager *Manager }
+type driving struct{ engine *Engine }
 
 // Drive commits what is decided to be, and ends what is done. A commit is never given
 // up.
@@ -70,7 +70,7 @@ func (d driving) finish(t *coordinator.Turn, m machine) error {
 		}
 		wait := pause.Delay(attempt, t.Random())
 		for i, name := range left {
-			d.manager.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
+			d.engine.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
 		}
 		t.Pause(wait, left...) // where nothing may be called any more, the next round calls nothing
 	}
@@ -88,10 +88,10 @@ func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
 	for i, name := range names {
 		x := r.xid(name)
 		tasks[i] = coordinator.Task{
-			Target: name, Timeout: d.manager.options.Finish,
+			Target: name, Timeout: d.engine.options.Finish,
 			Call: branch.Call{Transaction: x.Transaction, Branch: name, Operation: branch.Commit, Attempt: attempt},
 			Do: func(ctx context.Context) error {
-				p, err := d.manager.participant(name)
+				p, err := d.engine.participant(name)
 				if err != nil {
 					return err
 				}
@@ -115,7 +115,7 @@ func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry)
 	case next.ended:
 		err = t.End(entries...)
 	case next.settled(), next.halted != "":
-		err = t.Append(t.Now().Add(d.manager.options.Remind), entries...)
+		err = t.Append(t.Now().Add(d.engine.options.Remind), entries...)
 	default:
 		err = t.Append(time.Time{}, entries...)
 	}
@@ -129,12 +129,12 @@ func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry)
 func (d driving) announce(key string, m machine) {
 	switch {
 	case m.halted != "":
-		d.manager.halt(observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
+		d.engine.halt(observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
 	case m.state == Heuristic:
-		d.manager.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.named(otherwise),
+		d.engine.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.named(otherwise),
 			Commit: m.decision == Commit, Err: errors.New(m.complaint())})
-	case m.ended && d.manager.options.Hooks.Ended != nil:
-		d.manager.options.Hooks.Ended(observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})
+	case m.ended && d.engine.options.Hooks.Ended != nil:
+		d.engine.options.Hooks.Ended(observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})
 	}
 }
 

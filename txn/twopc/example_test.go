@@ -39,17 +39,17 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	manager, err := twopc.New(c, nil, atNorth, atSouth)
+	engine, err := twopc.New(c, nil, atNorth, atSouth)
 	if err != nil {
 		log.Fatal(err)
 	}
 	claim, release := claimed(ctx)
 	ended := make(chan error, 2)
 	go func() { ended <- c.Run(ctx, claim) }()
-	go func() { ended <- manager.Watch(ctx) }()
+	go func() { ended <- engine.Watch(ctx) }()
 
 	move := func(id string, amount int64) error {
-		return manager.Run(ctx, id, func(ctx context.Context, t *twopc.T) error {
+		return engine.Run(ctx, id, func(ctx context.Context, t *twopc.T) error {
 			from, err := atNorth.Join(ctx, t)
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ func Example() {
 		})
 	}
 	err = move("transfer/1", 10)
-	fmt.Println(err, manager.Settle(ctx, "transfer/1"), north.Get("alice"), south.Get("bob"))
+	fmt.Println(err, engine.Settle(ctx, "transfer/1"), north.Get("alice"), south.Get("bob"))
 	err = move("transfer/2", 100)
 	fmt.Println(errors.Is(err, twopc.ErrAborted), errors.Is(err, errPoor), north.Get("alice"), south.Get("bob"))
 
@@ -98,7 +98,7 @@ func claimed(ctx context.Context) (interlock.Claim, func()) {
 // A transfer from Postgres to MariaDB happens once, however often its message is
 // delivered: the record of that is committed with it. The id is that of the attempt,
 // because one whose abort was recorded is used up.
-func ExampleManager_Run() {
+func ExampleEngine_Run() {
 	var (
 		pool  *pgxpool.Pool            // of the one database
 		db    *sql.DB                  // of the other
@@ -115,11 +115,11 @@ func ExampleManager_Run() {
 			return err
 		}
 		north, south := twopc.At[pgx.Tx]("north", pg), twopc.At[*sql.Conn]("south", maria)
-		manager, err := twopc.New(c, nil, north, south)
+		engine, err := twopc.New(c, nil, north, south)
 		if err != nil {
 			return err
 		}
-		return manager.Run(ctx, fmt.Sprintf("transfer/42/%d", delivery), func(ctx context.Context, t *twopc.T) error {
+		return engine.Run(ctx, fmt.Sprintf("transfer/42/%d", delivery), func(ctx context.Context, t *twopc.T) error {
 			from, err := north.Join(ctx, t)
 			if err != nil {
 				return err

@@ -26,7 +26,7 @@ import (
 //     driver.ErrHeuristic.
 //   - GET with the query in-doubt, if it can: the branches that are prepared, as
 //     [{"transaction":…,"branch":…,"since":milliseconds since 1970}]. What does not
-//     list them is never scanned, and asks [Manager.Decide] itself, by a way of its own.
+//     list them is never scanned, and asks [Engine.Decide] itself, by a way of its own.
 type HTTP struct {
 	URL    string
 	Caller branch.Caller
@@ -149,7 +149,7 @@ func (h HTTP) finish(ctx context.Context, x driver.XID, op branch.Operation) err
 	return err
 }
 
-// call completes what the manager or the coordinator has said about the call.
+// call completes what the engine or the coordinator has said about the call.
 func (h HTTP) call(ctx context.Context, x driver.XID, op branch.Operation, input []byte) ([]byte, error) {
 	c := branch.From(ctx)
 	c.Transaction, c.Branch, c.Operation, c.Attempt = x.Transaction, x.Branch, op, max(c.Attempt, 1)

@@ -136,9 +136,9 @@ func (s *service) called() []branch.Call {
 	return slices.Clone(s.calls)
 }
 
-// remote is a manager of a bank in memory, north, and a service behind HTTP, shop.
+// remote is an engine of a bank in memory, north, and a service behind HTTP, shop.
 type remote struct {
-	*Manager
+	*Engine
 	north   Resource[*memory.Branch]
 	shop    Resource[*Remote]
 	bank    *memory.Participant
@@ -161,7 +161,7 @@ func online(t *testing.T) *remote {
 	t.Cleanup(func() { ok(t, j.Close()) })
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 10 * time.Millisecond})
 	ok(t, err)
-	r.Manager, err = New(c, &Options{Patience: 50 * time.Millisecond, Scan: 20 * time.Millisecond, Finish: 2 * time.Second}, r.north, r.shop)
+	r.Engine, err = New(c, &Options{Patience: 50 * time.Millisecond, Scan: 20 * time.Millisecond, Finish: 2 * time.Second}, r.north, r.shop)
 	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup

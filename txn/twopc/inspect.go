@@ -14,13 +14,13 @@ import (
 // An InDoubt is a branch that has voted yes and waits, as a scan finds it.
 type InDoubt struct {
 	XID driver.XID
-	// Age is since it was prepared, by the participant's clock, or since this manager
+	// Age is since it was prepared, by the participant's clock, or since this engine
 	// found it, whichever is longer.
 	Age time.Duration
 	// Verdict is what the journal says is to be done with it: "commit", "roll back",
 	// "decide to abort", or "leave" while somebody may be at work on it; "blocked" while
 	// the journal does not answer; "too old" and "foreign" are for a person, see
-	// [Manager.Resolve].
+	// [Engine.Resolve].
 	Verdict    string
 	BlockedFor time.Duration // since the journal was first found not to answer for it; 0 if it does
 	Err        error         // of the journal, if it is blocked or foreign
@@ -45,7 +45,7 @@ func newScan() scan { return scan{seen: map[place]time.Time{}, blocked: map[plac
 // InDoubt lists the branches in doubt at all participants, in the order of their
 // names, with what a scan would do. It changes nothing. The error joins those of
 // participants that could not be asked; the others' branches are there.
-func (m *Manager) InDoubt(ctx context.Context) ([]InDoubt, error) {
+func (m *Engine) InDoubt(ctx context.Context) ([]InDoubt, error) {
 	var all []InDoubt
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(m.participants)) {
@@ -56,7 +56,7 @@ func (m *Manager) InDoubt(ctx context.Context) ([]InDoubt, error) {
 }
 
 // inspect asks one participant, and judges what it has in doubt.
-func (m *Manager) inspect(ctx context.Context, name string) ([]InDoubt, error) {
+func (m *Engine) inspect(ctx context.Context, name string) ([]InDoubt, error) {
 	listing, cancel := context.WithTimeout(ctx, m.options.Finish)
 	defer cancel()
 	doubts, err := m.participants[name].InDoubt(listing)
@@ -77,7 +77,7 @@ func (m *Manager) inspect(ctx context.Context, name string) ([]InDoubt, error) {
 
 // reader reads transactions, each in a bounded time, until the journal has once not
 // answered: nobody waits for that again and again.
-func (m *Manager) reader(ctx context.Context) func(key string) (*machine, error) {
+func (m *Engine) reader(ctx context.Context) func(key string) (*machine, error) {
 	var gone error
 	return func(key string) (*machine, error) {
 		if gone != nil {
@@ -94,7 +94,7 @@ func (m *Manager) reader(ctx context.Context) func(key string) (*machine, error)
 }
 
 // look judges one branch by what the journal says.
-func (m *Manager) look(read func(key string) (*machine, error), name string, d driver.Doubt) InDoubt {
+func (m *Engine) look(read func(key string) (*machine, error), name string, d driver.Doubt) InDoubt {
 	now, at := m.coordinator.Now(), place{name, d.XID}
 	found := InDoubt{XID: d.XID, Age: now.Sub(m.noted(m.scan.seen, at, now))}
 	if !d.Since.IsZero() {
@@ -122,14 +122,14 @@ func (m *Manager) look(read func(key string) (*machine, error), name string, d d
 }
 
 // judge is what is to be done with a branch that was found.
-func (m *Manager) judge(found InDoubt, there *machine) verdict {
+func (m *Engine) judge(found InDoubt, there *machine) verdict {
 	r := found.run
 	d := doubt{run: r, branch: found.XID.Branch, age: found.Age, life: m.coordinator.Now().Sub(r.began), running: m.runs(r)}
 	return d.judge(there, limits{m.options.Patience, m.options.Retention})
 }
 
 // noted is when a branch was first noted.
-func (m *Manager) noted(notes map[place]time.Time, p place, now time.Time) time.Time {
+func (m *Engine) noted(notes map[place]time.Time, p place, now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, before := notes[p]
@@ -140,7 +140,7 @@ func (m *Manager) noted(notes map[place]time.Time, p place, now time.Time) time.
 	return at
 }
 
-func (m *Manager) unblock(p place) {
+func (m *Engine) unblock(p place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.scan.blocked, p)
@@ -148,7 +148,7 @@ func (m *Manager) unblock(p place) {
 
 // forget drops what was noted of a participant's branches that are not in doubt any
 // more.
-func (m *Manager) forget(name string, found []InDoubt) {
+func (m *Engine) forget(name string, found []InDoubt) {
 	there := map[place]bool{}
 	for _, d := range found {
 		there[place{name, d.XID}] = true

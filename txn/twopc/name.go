@@ -65,7 +65,7 @@ func (r run) xid(participant string) driver.XID {
 	return driver.XID{Transaction: r.String(), Branch: participant}
 }
 
-// parse is the run of a name that participants know. What no manager of this package
+// parse is the run of a name that participants know. What no engine of this package
 // can have named is an error.
 func parse(name string) (run, error) {
 	dot := len(name) - runLength - 1

@@ -46,7 +46,7 @@ type Branch struct {
 // Look reads what was decided of an id. The error is an [ErrNone] if nothing was: the
 // run goes on, was aborted by itself, had one participant, or is so long ago that it was
 // forgotten.
-func (m *Manager) Look(ctx context.Context, id string) (Outcome, error) {
+func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	log, entries, err := m.coordinator.Journal().Open(ctx, Key(id))
 	if err != nil {
 		return Outcome{}, err
@@ -83,9 +83,9 @@ func (m *machine) outcome(key string, at time.Time) Outcome {
 // Settle waits until nothing of a decided transaction is left to do: all participants
 // have committed, so that everybody can see it. The error is an [*AbortedError] if it
 // was aborted, a driver.ErrHeuristic if a person has to look, an [ErrHalted], which is
-// Uncertain, if it waits for [Manager.Retry], and an [ErrNone] as that of [Manager.Look].
+// Uncertain, if it waits for [Engine.Retry], and an [ErrNone] as that of [Engine.Look].
 // When ctx ends it is Uncertain.
-func (m *Manager) Settle(ctx context.Context, id string) error {
+func (m *Engine) Settle(ctx context.Context, id string) error {
 	const op = "settle transaction"
 	var halted error
 	err := m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
@@ -114,12 +114,12 @@ func (m *Manager) Settle(ctx context.Context, id string) error {
 // Unfinished goes through the transactions that are decided and not ended, in the
 // order of their keys: what some participant has not committed yet, and what waits for
 // a person. Those that have ended cost nothing.
-func (m *Manager) Unfinished(ctx context.Context) iter.Seq2[Outcome, error] {
+func (m *Engine) Unfinished(ctx context.Context) iter.Seq2[Outcome, error] {
 	return m.UnfinishedAfter(ctx, "")
 }
 
 // UnfinishedAfter is Unfinished from after a key, for lists in parts.
-func (m *Manager) UnfinishedAfter(ctx context.Context, key string) iter.Seq2[Outcome, error] {
+func (m *Engine) UnfinishedAfter(ctx context.Context, key string) iter.Seq2[Outcome, error] {
 	return func(yield func(Outcome, error) bool) {
 		for h, err := range m.coordinator.Journal().Unfinished(ctx, key) {
 			if err == nil && !strings.HasPrefix(h.Type, protocol+":") {
@@ -146,7 +146,7 @@ func (m *Manager) UnfinishedAfter(ctx context.Context, key string) iter.Seq2[Out
 // of it may be going on anywhere: whoever decides so has made sure that no branch is
 // missing. One that turns up later is committed all the same. actor and reason, both
 // required, stand in the journal. The branches follow with the next scans.
-func (m *Manager) Resolve(ctx context.Context, transaction string, d Decision, actor, reason string) error {
+func (m *Engine) Resolve(ctx context.Context, transaction string, d Decision, actor, reason string) error {
 	const op = "resolve transaction"
 	r, err := parse(transaction)
 	switch {
@@ -170,7 +170,7 @@ func (m *Manager) Resolve(ctx context.Context, transaction string, d Decision, a
 }
 
 // impose is the transaction with a person's decision, or with one that came before it.
-func (m *Manager) impose(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
+func (m *Engine) impose(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
 	if d == Commit {
 		if what.Branches, err = m.waiting(ctx, r); err != nil {
 			return nil, err
@@ -180,7 +180,7 @@ func (m *Manager) impose(ctx context.Context, r run, d Decision, what decided) (
 }
 
 // waiting are the participants that have a branch of the run in doubt.
-func (m *Manager) waiting(ctx context.Context, r run) ([]string, error) {
+func (m *Engine) waiting(ctx context.Context, r run) ([]string, error) {
 	found, err := m.InDoubt(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("not all participants could be asked: %w", err)
@@ -200,7 +200,7 @@ func (m *Manager) waiting(ctx context.Context, r run) ([]string, error) {
 // Acknowledge ends a HEURISTIC transaction: a person, actor, has put right what the
 // participants did otherwise than decided, or lives with it, and says why. It is
 // refused as Definite while it is not HEURISTIC, or branches are still to be committed.
-func (m *Manager) Acknowledge(ctx context.Context, id, actor, reason string) error {
+func (m *Engine) Acknowledge(ctx context.Context, id, actor, reason string) error {
 	const op = "acknowledge transaction"
 	if actor == "" || reason == "" {
 		return failure.Bug(op, id, "it takes an actor and a reason")

@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Options of a manager; nil and the zero value work.
+// Options of an engine; nil and the zero value work.
 type Options struct {
 	// Name is the second part of the transactions' type in the journal, at most 200
 	// bytes; empty means "transaction".
@@ -48,20 +48,20 @@ func (o *Options) resolve() (Options, error) {
 	}{{&r.Prepare, 10 * time.Second, "Prepare"}, {&r.Finish, 10 * time.Second, "Finish"}, {&r.Patience, time.Minute, "Patience"},
 		{&r.Scan, 10 * time.Second, "Scan"}, {&r.Retention, 7 * 24 * time.Hour, "Retention"}, {&r.Remind, 24 * time.Hour, "Remind"}} {
 		if *d.value < 0 {
-			return r, failure.Bug("make manager", "", "%s is %v, below zero", d.name, *d.value)
+			return r, failure.Bug("make engine", "", "%s is %v, below zero", d.name, *d.value)
 		}
 		if *d.value == 0 {
 			*d.value = d.byDefault
 		}
 	}
 	if r.Patience >= r.Retention {
-		return r, failure.Bug("make manager", "", "Patience, %v, is not below Retention, %v: nothing would ever be presumed", r.Patience, r.Retention)
+		return r, failure.Bug("make engine", "", "Patience, %v, is not below Retention, %v: nothing would ever be presumed", r.Patience, r.Retention)
 	}
 	if r.Name == "" {
 		r.Name = "transaction"
 	}
 	if len(r.Name) > 200 {
-		return r, failure.Bug("make manager", r.Name, "its name has %d bytes; give it 1 to 200", len(r.Name))
+		return r, failure.Bug("make engine", r.Name, "its name has %d bytes; give it 1 to 200", len(r.Name))
 	}
 	r.Hooks = r.Hooks.WithDefaults()
 	return r, nil

@@ -13,7 +13,7 @@ import (
 
 // prepare asks all participants for their votes, at once. A branch that gave none is
 // abandoned.
-func (m *Manager) prepare(ctx context.Context, r run, branches []*working) []ballot {
+func (m *Engine) prepare(ctx context.Context, r run, branches []*working) []ballot {
 	ctx, cancel := context.WithTimeout(ctx, m.options.Prepare)
 	defer cancel()
 	ballots := make([]ballot, len(branches))
@@ -44,7 +44,7 @@ func calling(ctx context.Context, c branch.Call, r run, name string, op branch.O
 
 // commit takes the decision. Only what stands in the journal counts: if it is not
 // known what does, an abort is put there first.
-func (m *Manager) commit(ctx context.Context, id string, r run, yes []string) error {
+func (m *Engine) commit(ctx context.Context, id string, r run, yes []string) error {
 	ctx = context.WithoutCancel(ctx) // the journal has its own bound
 	err := m.coordinator.Begin(ctx, r.key, m.kind(), decide(Commit, decided{ID: id, Run: r.sign, Branches: yes}))
 	if err == nil {
@@ -67,7 +67,7 @@ func (m *Manager) commit(ctx context.Context, id string, r run, yes []string) er
 
 // rollBack tells branches that they are aborted, for a time: those that do not hear
 // are found in doubt later.
-func (m *Manager) rollBack(ctx context.Context, r run, names []string) {
+func (m *Engine) rollBack(ctx context.Context, r run, names []string) {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
 	var all sync.WaitGroup
@@ -77,7 +77,7 @@ func (m *Manager) rollBack(ctx context.Context, r run, names []string) {
 	all.Wait()
 }
 
-func (m *Manager) rollBackOne(ctx context.Context, r run, name string) {
+func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 	var c branch.Call
 	for attempt := 1; ; attempt++ {
 		c.Attempt = attempt

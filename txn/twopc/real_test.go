@@ -47,7 +47,7 @@ func (b branches) namespace() string { return b.south.URL[strings.LastIndexByte(
 
 // teller is a process that moves money from Postgres to MariaDB.
 type teller struct {
-	*Manager
+	*Engine
 	north Resource[pgx.Tx]
 	south Resource[*sql.Conn]
 }
@@ -94,7 +94,7 @@ func hire(ctx context.Context, on way, epoch interlock.Token, o *Options, north,
 		return nil, stop, err
 	}
 	t := &teller{north: At("north", crash.Preparer(driver.Preparer[pgx.Tx](pg), on.at, on.turns)), south: At("south", crash.Preparer(driver.Preparer[*sql.Conn](maria), on.at, on.turns))}
-	if t.Manager, err = New(c, o, t.north, t.south); err != nil {
+	if t.Engine, err = New(c, o, t.north, t.south); err != nil {
 		return nil, stop, err
 	}
 	if epoch != 0 {

@@ -36,7 +36,7 @@ type decided struct {
 	Run      string   `json:"run"`          // the run that is decided; every other one is to be rolled back
 	Branches []string `json:"branches,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
-	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if it was a manager
+	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if it was an engine
 }
 
 // why is the data of heuristic, failing, halted, retry and resolved records.

@@ -18,7 +18,7 @@ type Resource[B any] struct {
 }
 
 // At names a participant: 1 to driver.MaxXIDBranch bytes of letters, digits, - and _,
-// its own in the manager and the same wherever and whenever it is registered. The
+// its own in the engine and the same wherever and whenever it is registered. The
 // branches in doubt bear the name.
 func At[B any](name string, p driver.Preparer[B]) Resource[B] { return Resource[B]{name, p} }
 
@@ -40,7 +40,7 @@ func (f finisher) registered() (string, driver.Participant) { return f.name, f.p
 // may be used until the function that Run was given returns.
 func (r Resource[B]) Join(ctx context.Context, t *T) (B, error) {
 	var none B
-	if _, err := t.manager.participant(r.name); err != nil {
+	if _, err := t.engine.participant(r.name); err != nil {
 		return none, err
 	}
 	if err := t.reserve(r.name); err != nil {
@@ -55,8 +55,8 @@ func (r Resource[B]) Join(ctx context.Context, t *T) (B, error) {
 
 // T is a transaction while its function runs. It is safe for concurrent use.
 type T struct {
-	manager *Manager
-	run     run
+	engine *Engine
+	run    run
 
 	mu       sync.Mutex
 	closed   bool
@@ -102,7 +102,7 @@ func (t *T) open(ctx context.Context, name string, p driver.Preparing, err error
 	if err != nil {
 		return failure.About("join", name, err)
 	}
-	clean, cancel := t.manager.clean(ctx)
+	clean, cancel := t.engine.clean(ctx)
 	defer cancel()
 	return failure.Bug("join", name, "the transaction's function has returned meanwhile%s", trailing(p.Abandon(clean)))
 }

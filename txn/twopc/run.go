@@ -15,18 +15,18 @@ import (
 // none. id is 1 to driver.MaxTransaction bytes and good for one commit: if the journal
 // knows it as committed, Run returns nil at once, without running work. Two runs of one
 // id at once are rolled back but for one. Run blocks until the decision is taken; see
-// [Manager.Settle] for when all can see it.
+// [Engine.Settle] for when all can see it.
 //
 // The error is nil if the transaction was committed, by this run or by another one, or
 // changed nothing. It is an [*AbortedError] if this run has had no effect, which is
 // Retryable after a deadlock and the like; Run does not run work again. It is Uncertain
 // if the journal did not answer when it was to decide, or a single participant when it
-// was to commit: of the former [Manager.Look] tells, once the journal answers again. It
+// was to commit: of the former [Engine.Look] tells, once the journal answers again. It
 // is Retryable, too, if the journal did not answer before any work was done. A panic of
 // work aborts, and goes on to the caller.
 //
 // When ctx ends before the decision is on its way, the transaction is aborted.
-func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Context, t *T) error) error {
+func (m *Engine) Run(ctx context.Context, id string, work func(ctx context.Context, t *T) error) error {
 	const op = "run transaction"
 	if err := checkID(op, id); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Cont
 	if there, err := m.read(ctx, id); err != nil || there != nil {
 		return m.earlier(id, there, unread(op, id, err))
 	}
-	t := &T{manager: m, run: begin(id, m.coordinator.Now(), m.chance())}
+	t := &T{engine: m, run: begin(id, m.coordinator.Now(), m.chance())}
 	defer m.enlist(t.run)()
 	if err := m.worked(ctx, t, work); err != nil {
 		return m.aborted(id, t.run, err)
@@ -50,13 +50,13 @@ func (m *Manager) Run(ctx context.Context, id string, work func(ctx context.Cont
 }
 
 // aborted is the outcome of a run that has decided so by itself, without a record.
-func (m *Manager) aborted(id string, r run, why error) error {
+func (m *Engine) aborted(id string, r run, why error) error {
 	m.decided(r, Abort, why.Error())
 	return &AbortedError{ID: id, Reason: why}
 }
 
 // earlier is what another run has come to.
-func (m *Manager) earlier(id string, there *machine, err error) error {
+func (m *Engine) earlier(id string, there *machine, err error) error {
 	if err != nil || there.decision == Commit {
 		return err
 	}
@@ -73,7 +73,7 @@ func unread(op, id string, err error) error {
 }
 
 // worked runs the function. If it fails or panics, nothing is left of its branches.
-func (m *Manager) worked(ctx context.Context, t *T, work func(context.Context, *T) error) (err error) {
+func (m *Engine) worked(ctx context.Context, t *T, work func(context.Context, *T) error) (err error) {
 	kept := false
 	defer func() {
 		if !kept {
@@ -89,7 +89,7 @@ func (m *Manager) worked(ctx context.Context, t *T, work func(context.Context, *
 
 // abandon frees what branches that are not prepared have here. What a participant
 // says to it changes nothing: the session's end does the same.
-func (m *Manager) abandon(ctx context.Context, branches []*working) {
+func (m *Engine) abandon(ctx context.Context, branches []*working) {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
 	var all sync.WaitGroup
@@ -100,7 +100,7 @@ func (m *Manager) abandon(ctx context.Context, branches []*working) {
 }
 
 // commitOne is the whole of a transaction with one participant.
-func (m *Manager) commitOne(ctx context.Context, id string, r run, b *working) error {
+func (m *Engine) commitOne(ctx context.Context, id string, r run, b *working) error {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
 	err := b.preparing.CommitOne(ctx)
@@ -115,7 +115,7 @@ func (m *Manager) commitOne(ctx context.Context, id string, r run, b *working) e
 }
 
 // commitAll is the first phase, and the decision.
-func (m *Manager) commitAll(ctx context.Context, id string, r run, branches []*working) error {
+func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*working) error {
 	t := count(m.prepare(ctx, r, branches))
 	if t.against == nil {
 		t.against = context.Cause(ctx)

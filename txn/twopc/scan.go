@@ -14,7 +14,7 @@ import (
 // Watch scans at once and then every Options.Scan, until ctx ends, and returns the
 // cause. Have it run in every process that has registered participants: they do not
 // disturb each other.
-func (m *Manager) Watch(ctx context.Context) error {
+func (m *Engine) Watch(ctx context.Context) error {
 	for {
 		m.Scan(ctx)
 		jitter := 0.9 + 0.2*m.coordinator.Random()
@@ -27,7 +27,7 @@ func (m *Manager) Watch(ctx context.Context) error {
 // Scan looks once for what each participant has in doubt, and finishes what is
 // decided. What is decided by nobody, for longer than Options.Patience, is aborted: in
 // the journal first. Its errors are told to the hooks, and left to the next scan.
-func (m *Manager) Scan(ctx context.Context) {
+func (m *Engine) Scan(ctx context.Context) {
 	var all sync.WaitGroup
 	for name := range m.participants {
 		all.Go(func() {
@@ -44,7 +44,7 @@ func (m *Manager) Scan(ctx context.Context) {
 }
 
 // finish does what the verdict says.
-func (m *Manager) finish(ctx context.Context, name string, found InDoubt) {
+func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 	v := verdict(found.Verdict)
 	err := found.Err
 	if v == presume {
@@ -63,7 +63,7 @@ func (m *Manager) finish(ctx context.Context, name string, found InDoubt) {
 
 // presumed is what is to be done once an abort stands in the journal, or what came
 // before it.
-func (m *Manager) presumed(ctx context.Context, found InDoubt) (verdict, error) {
+func (m *Engine) presumed(ctx context.Context, found InDoubt) (verdict, error) {
 	there, err := m.presume(ctx, found.run, decided{Run: found.run.sign,
 		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and nobody had decided"})
 	if err != nil {
@@ -73,7 +73,7 @@ func (m *Manager) presumed(ctx context.Context, found InDoubt) (verdict, error) 
 }
 
 // carryOut finishes a branch.
-func (m *Manager) carryOut(ctx context.Context, name string, found InDoubt, v verdict) error {
+func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v verdict) error {
 	if v != commit && v != rollBack {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (m *Manager) carryOut(ctx context.Context, name string, found InDoubt, v ve
 }
 
 // gauge tells how a participant stands.
-func (m *Manager) gauge(name string, found []InDoubt, err error) {
+func (m *Engine) gauge(name string, found []InDoubt, err error) {
 	f := m.options.Hooks.Scanned
 	if f == nil {
 		return

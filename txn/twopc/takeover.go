@@ -21,7 +21,7 @@ import (
 // prepared, and a person has it go on.
 
 // ErrHalted: owners of the transaction crashed, one after the other, and it waits for
-// [Manager.Retry].
+// [Engine.Retry].
 var ErrHalted = errors.New("the transaction is halted")
 
 // suffer takes how it goes with the commit.
@@ -79,7 +79,7 @@ func (f *failures) of(m machine, a answered, attempt int, now time.Time) (entrie
 }
 
 // halt reports a transaction that waits for a person.
-func (m *Manager) halt(e observe.TwoPCHalted) {
+func (m *Engine) halt(e observe.TwoPCHalted) {
 	if f := m.options.Hooks.Halted; f != nil {
 		f(e)
 	}
@@ -87,7 +87,7 @@ func (m *Manager) halt(e observe.TwoPCHalted) {
 
 // Retry has a halted transaction go on: a person, actor, says why it will not crash its
 // process again. It is refused as Definite while the transaction is not halted.
-func (m *Manager) Retry(ctx context.Context, id, actor, reason string) error {
+func (m *Engine) Retry(ctx context.Context, id, actor, reason string) error {
 	const op = "retry transaction"
 	if actor == "" || reason == "" {
 		return failure.Bug(op, id, "it takes an actor and a reason")

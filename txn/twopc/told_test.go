@@ -323,7 +323,7 @@ func (forgetful) Read(context.Context, string, int64) (driver.Head, []driver.Rec
 	return driver.Head{}, nil, nil
 }
 
-// on is a manager over a store, and what its coordinator fails with.
+// on is an engine over a store, and what its coordinator fails with.
 func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 	t.Helper()
 	var mu sync.Mutex
@@ -339,7 +339,7 @@ func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 	ok(t, err)
 	m, err := New(c, nil, At("north", memory.NewParticipant()), At("south", memory.NewParticipant()))
 	ok(t, err)
-	return &process{Manager: m, network: newNetwork(nil)}, func() error {
+	return &process{Engine: m, network: newNetwork(nil)}, func() error {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()

@@ -301,15 +301,15 @@ func newWorld() *world {
 	return w
 }
 
-// process is a manager with its coordinator, over the world.
+// process is an engine with its coordinator, over the world.
 type process struct {
-	*Manager
+	*Engine
 	world   *world
 	network *network
 	at      map[string]Resource[*memory.Branch]
 }
 
-// patience is that of the tests' managers, and settled for how long after a fault
+// patience is that of the tests' engines, and settled for how long after a fault
 // all is at rest again: a scan after that, and a recheck.
 const patience = 30 * time.Second
 
@@ -338,7 +338,7 @@ func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *pro
 		p.at[name] = At(name, wire{w.banks[name], name, p.network})
 		all = append(all, p.at[name])
 	}
-	p.Manager, err = New(c, o, all...)
+	p.Engine, err = New(c, o, all...)
 	ok(t, err)
 	p.chance = func() uint32 { return w.runs.Add(1) }
 	return p

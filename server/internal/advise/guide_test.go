@@ -195,7 +195,7 @@ import (
 
 var (
 	c       *coordinator.Coordinator
-	manager *twopc.Manager
+	engine *twopc.Engine
 	north   twopc.Resource[pgx.Tx]
 	south   twopc.Resource[*sql.Conn]
 	rooms   tcc.Holds[pgx.Tx]

@@ -34,7 +34,7 @@ type orders struct {
 	well   atomic.Bool
 	said   string // at the end of what participants say
 
-	bookings *tcc.Manager
+	bookings *tcc.Engine
 	flight   tcc.Definition[string, string]
 }
 

@@ -44,8 +44,8 @@ participants only the journal is looked at.`,
 	return c
 }
 
-// manage runs something with a manager that serves nothing, within --timeout.
-func (x *xa) manage(ctx context.Context, use func(context.Context, *twopc.Manager) error) error {
+// manage runs something with an engine that serves nothing, within --timeout.
+func (x *xa) manage(ctx context.Context, use func(context.Context, *twopc.Engine) error) error {
 	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		var participants []twopc.Registered
 		for _, text := range x.participants {
@@ -68,7 +68,7 @@ func (x *xa) manage(ctx context.Context, use func(context.Context, *twopc.Manage
 	})
 }
 
-// refusedXA gives what a manager refuses the exit code of a failure.
+// refusedXA gives what an engine refuses the exit code of a failure.
 func refusedXA(err error) error {
 	if errors.Is(err, twopc.ErrNone) || errors.Is(err, twopc.ErrDecided) || errors.Is(err, twopc.ErrOther) {
 		return fail(exitFailed, "%w", err)

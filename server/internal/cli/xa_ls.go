@@ -52,7 +52,7 @@ type xaList struct {
 }
 
 // find fills the list. What some participants have is there if others cannot be asked.
-func (v *xaList) find(ctx context.Context, m *twopc.Manager) error {
+func (v *xaList) find(ctx context.Context, m *twopc.Engine) error {
 	var found []twopc.InDoubt
 	found, v.unasked = m.InDoubt(ctx)
 	if v.unasked != nil {

@@ -25,7 +25,7 @@ func (x *xa) retryCommand() *cobra.Command {
 			if err := checkReason(x.reason); err != nil {
 				return err
 			}
-			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) error {
+			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Engine) error {
 				return refusedDecision(m.Retry(ctx, args[0], x.by, x.reason))
 			}); err != nil {
 				return err
@@ -59,7 +59,7 @@ participants, and make sure that none is missing.`,
 			if decision != "" && !runName.MatchString(args[0]) {
 				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", args[0])
 			}
-			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) error {
+			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Engine) error {
 				decide := m.Acknowledge
 				if decision != "" {
 					decide = func(ctx context.Context, id, actor, reason string) error {

@@ -76,7 +76,7 @@ func (x *xa) showCommand() *cobra.Command {
   interlock xa show transfer/42 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var o twopc.Outcome
-			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Manager) (err error) {
+			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Engine) (err error) {
 				o, err = look(ctx, m, args[0])
 				return err
 			}); err != nil {
@@ -94,7 +94,7 @@ func (x *xa) showCommand() *cobra.Command {
 }
 
 // look finds a transaction by its id, or by the name that participants show.
-func look(ctx context.Context, m *twopc.Manager, name string) (twopc.Outcome, error) {
+func look(ctx context.Context, m *twopc.Engine, name string) (twopc.Outcome, error) {
 	o, err := m.Look(ctx, name)
 	if parts := runName.FindStringSubmatch(name); parts != nil && errors.Is(err, twopc.ErrNone) {
 		o, err = m.Look(ctx, parts[1])

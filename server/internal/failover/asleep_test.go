@@ -133,7 +133,7 @@ func branchesOf(ctx context.Context, n *node, args []string) (work, func(), erro
 }
 
 // moved runs the transfer until it is decided, and has ended.
-func moved(ctx context.Context, m *twopc.Manager, at [2]twopc.Resource[pgx.Tx]) error {
+func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Resource[pgx.Tx]) error {
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
 	go func() { watched <- m.Watch(watching) }()
@@ -153,7 +153,7 @@ func moved(ctx context.Context, m *twopc.Manager, at [2]twopc.Resource[pgx.Tx]) 
 }
 
 // unfinished counts what is in doubt, and what is decided and has not ended.
-func unfinished(ctx context.Context, m *twopc.Manager) (n int, err error) {
+func unfinished(ctx context.Context, m *twopc.Engine) (n int, err error) {
 	doubts, err := m.InDoubt(ctx)
 	for _, unread := range m.Unfinished(ctx) {
 		n, err = n+1, errors.Join(err, unread)

@@ -300,12 +300,12 @@ var unsound = map[string]struct {
 	}, []string{"never reached:c"}, "no branch of the transaction is one of this resource"},
 	"tells a success whatever comes": {func(_ *room, s *Scene) {
 		run := s.Run
-		s.Run = func(ctx context.Context, m *tcc.Manager, id string) error { _ = run(ctx, m, id); return nil }
+		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error { _ = run(ctx, m, id); return nil }
 	}, []string{"outcome differs:"}, "Run has told of a decision to confirm, and it was decided to cancel"},
 	"for ever at work": {func(r *room, _ *Scene) {
 		r.confirm = func(context.Context, string, int) error { return branch.Ongoing(time.Minute) }
 	}, []string{"never ends:b"}, "the transaction is CONFIRMING"},
-	"confirm once for each manager": { // only a crash shows it
+	"confirm once for each engine": { // only a crash shows it
 		func(r *room, _ *Scene) {
 			seen := map[string]bool{}
 			r.confirm = func(ctx context.Context, id string, n int) error {
@@ -316,7 +316,7 @@ var unsound = map[string]struct {
 				}
 				return r.sells(ctx, id, n)
 			}
-		}, []string{"confirm not idempotent:b"}, "all goes well, and the manager crashed before it heard the answer of the confirm of b, and another one went on"},
+		}, []string{"confirm not idempotent:b"}, "all goes well, and the engine crashed before it heard the answer of the confirm of b, and another one went on"},
 	"try once for each Run": { // the same
 		func(r *room, _ *Scene) {
 			var begun time.Time
@@ -329,8 +329,8 @@ var unsound = map[string]struct {
 				}
 				return r.takes(ctx, id, n)
 			}
-		}, []string{"try not idempotent:b"}, "the manager crashed before it heard the answer of the try of b"},
-	"cancel once for each manager": { // the same
+		}, []string{"try not idempotent:b"}, "the engine crashed before it heard the answer of the try of b"},
+	"cancel once for each engine": { // the same
 		func(r *room, _ *Scene) {
 			seen, was := map[string]bool{}, false
 			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
@@ -342,7 +342,7 @@ var unsound = map[string]struct {
 				}
 				return r.frees(ctx, id, n, h)
 			}
-		}, []string{"cancel not idempotent:b"}, "the manager crashed before it heard the answer of the cancel of b"},
+		}, []string{"cancel not idempotent:b"}, "the engine crashed before it heard the answer of the cancel of b"},
 	"cancel to an old value": { // only two that are cancelled at the same time show it
 		func(r *room, s *Scene) {
 			restoring := func(wait time.Duration) tcc.Resource[int, string] {
@@ -370,7 +370,7 @@ var unsound = map[string]struct {
 			x, y := Define(s, "x", restoring(time.Second)), Define(s, "y", restoring(2*time.Second))
 			z := Define(s, "z", functions{})
 			s.stage.names, s.stage.defined = s.stage.names[2:], s.stage.defined[2:]
-			s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+			s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 				_, err := m.Run(ctx, "order", id, x.Try(1), y.Try(1), z.Try(1))
 				return err
 			}
@@ -430,7 +430,7 @@ func TestRunThatDoesNotEnd(t *testing.T) {
 	found, _ := explored(t, func() Scene {
 		s := alone(newRoom(9))
 		run := s.Run
-		s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 			return run(context.WithoutCancel(ctx), m, id)
 		}
 		return s

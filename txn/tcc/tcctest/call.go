@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// does is a call as a manager makes it.
+// does is a call as an engine makes it.
 type does = func(ctx context.Context) (any, error)
 
 // call lets the mishaps of a run befall a call.

@@ -10,7 +10,7 @@
 //			w.Set("rooms", "1")
 //			s := tcctest.Scene{Snapshot: w.Snapshot}
 //			rooms := tcctest.Define(&s, "hotel", hotel{w}) // in place of tcc.Define
-//			s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+//			s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 //				_, err := m.Run(ctx, "booking", id, rooms.Try(night))
 //				return err
 //			}
@@ -32,7 +32,7 @@
 // tries and the confirmations. If the scene has a Sweep, the time of the holds is over
 // before they are confirmed, and swept while nobody can be asked. At last, if nothing
 // was found until then, each branch is refused when all others are tried, and the
-// manager crashes before and after each call and each append to its journal: then the
+// engine crashes before and after each call and each append to its journal: then the
 // transaction is run again, or nobody does and what is past its time is swept.
 //
 // # Time

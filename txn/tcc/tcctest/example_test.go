@@ -19,7 +19,7 @@ type trip struct {
 }
 
 // book is the program's: it tells its caller what was decided.
-func (t trip) book(ctx context.Context, m *tcc.Manager, id, guest string) error {
+func (t trip) book(ctx context.Context, m *tcc.Engine, id, guest string) error {
 	_, err := m.Run(ctx, "trip", id, t.hotel.Try(guest), t.airline.Try(guest))
 	return err
 }
@@ -66,7 +66,7 @@ func tripScene() tcctest.Scene {
 	rooms, seats := places{w, "rooms"}, places{w, "seats"}
 	s := tcctest.Scene{Snapshot: w.Snapshot}
 	t := trip{tcctest.Define(&s, "hotel", rooms), tcctest.Define(&s, "airline", seats)}
-	s.Run = func(ctx context.Context, m *tcc.Manager, id string) error { return t.book(ctx, m, id, "ada") }
+	s.Run = func(ctx context.Context, m *tcc.Engine, id string) error { return t.book(ctx, m, id, "ada") }
 	s.Sweep = func(ctx context.Context, ask tcc.Ask) error {
 		return w.Sweep(ctx, ask, func(ctx context.Context) error {
 			if branch.From(ctx).Branch == "hotel" {

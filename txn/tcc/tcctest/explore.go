@@ -146,7 +146,7 @@ func (e *explorer) first(plots ...plot) error {
 	return nil
 }
 
-// crashes plays a plot with a manager that crashes at each point.
+// crashes plays a plot with an engine that crashes at each point.
 func (e *explorer) crashes(p plot) error {
 	for p.crash = 1; len(e.found) == 0; p.crash++ {
 		r := e.play(p)

@@ -98,19 +98,19 @@ func TestNothingToExplore(t *testing.T) {
 		"no resources":  {func(s *Scene) { s.stage = nil }, nil, "the scene has no resources"},
 		"nil resource":  {func(s *Scene) { Define[int, string](s, "b", nil) }, nil, `"b": the resource is nil`},
 		"two of a name": {func(s *Scene) { Define(s, "a", functions{}) }, nil, "there are two resources of that name"},
-		"no manager":    {func(s *Scene) { s.Options = &tcc.Options{Hold: time.Second, Margin: time.Minute} }, nil, "nothing could ever be confirmed"},
+		"no engine":     {func(s *Scene) { s.Options = &tcc.Options{Hold: time.Second, Margin: time.Minute} }, nil, "nothing could ever be confirmed"},
 		"refused": {func(s *Scene) {
 			*s = alone(trying(func(context.Context) (string, error) { return "", branch.Fail(noSeat) }))
 		}, tcc.ErrCancelled, `undisturbed, the transaction has to be confirmed, and is "CANCELLED"`},
 		"not run": {func(s *Scene) {
-			s.Run = func(context.Context, *tcc.Manager, string) error { return noSeat }
+			s.Run = func(context.Context, *tcc.Engine, string) error { return noSeat }
 		}, nil, `not decided, and Run has told: no seat`},
 		"panics": {func(s *Scene) {
-			s.Run = func(context.Context, *tcc.Manager, string) error { panic("oh") }
+			s.Run = func(context.Context, *tcc.Engine, string) error { panic("oh") }
 		}, nil, `not decided, and Run has told: panic: oh`},
 		"tells nothing": {func(s *Scene) {
 			run := s.Run
-			s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+			s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 				return errors.Join(run(ctx, m, id), noSeat)
 			}
 		}, noSeat, "the transaction is confirmed, and Run has told"},

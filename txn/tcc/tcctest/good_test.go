@@ -67,7 +67,7 @@ func each(s *Scene, resources map[string]tcc.Resource[int, string]) {
 	for name, r := range resources {
 		all = append(all, Define(s, name, r).Try(wanted))
 	}
-	s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+	s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 		_, err := m.Run(ctx, "order", id, all...)
 		return err
 	}
@@ -102,7 +102,7 @@ var sound = map[string]struct {
 	}, 80},
 	"two branches of a resource": {func(w *World, s *Scene) {
 		d := Define(s, "shelf", shelf{w, "a"})
-		s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 			_, err := m.Run(ctx, "order", id, d.Try(1).As("x"), d.Try(3).As("y"))
 			return err
 		}

@@ -121,11 +121,11 @@ func (r *run) untrue(f *Finding, told tcc.Decision) *Finding {
 	return f
 }
 
-// blame gives the finding of a run in which the manager has crashed to the call that it
+// blame gives the finding of a run in which the engine has crashed to the call that it
 // was at work on.
 func (r *run) blame(f *Finding) {
 	at := r.crashedAt
-	f.Scenario = fmt.Sprintf("%s, and the manager crashed %s, and another one went on", r.words, at.Words)
+	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.words, at.Words)
 	f.Branch = at.Name
 	if kind, is := repeated[branch.Operation(at.Operation)]; is {
 		f.Kind = kind

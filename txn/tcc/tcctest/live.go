@@ -21,7 +21,7 @@ const (
 
 var errUp = errors.New("the time of the run is up")
 
-// live is one manager from its start to its crash, to the end of the transaction, or
+// live is one engine from its start to its crash, to the end of the transaction, or
 // until the time of the run is up.
 func (r *run) live(store *memory.Journal, n int64) error {
 	ctx, stop := context.WithTimeoutCause(context.Background(), r.limit(), errUp)
@@ -29,7 +29,7 @@ func (r *run) live(store *memory.Journal, n int64) error {
 	ctx, r.life.End = context.WithCancelCause(ctx)
 	defer r.life.End(nil)
 	ready := make(chan struct{})
-	m, c, closed, err := r.manager(rehearsal.Journal{Journal: store, Life: r.life, Serving: sync.OnceFunc(func() { close(ready) })})
+	m, c, closed, err := r.engine(rehearsal.Journal{Journal: store, Life: r.life, Serving: sync.OnceFunc(func() { close(ready) })})
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (r *run) live(store *memory.Journal, n int64) error {
 }
 
 // drive has the transaction run, or only swept, and waits for its end.
-func (r *run) drive(ctx context.Context, m *tcc.Manager, n int64) {
+func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
 	if r.abandon && n > 1 {
 		r.sweeps(ctx, m)
 	} else {
@@ -79,7 +79,7 @@ func (r *run) drive(ctx context.Context, m *tcc.Manager, n int64) {
 }
 
 // begins runs the transaction, and notes what is told.
-func (r *run) begins(ctx context.Context, m *tcc.Manager) {
+func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 	within, quit := context.WithCancelCause(ctx)
 	defer quit(nil)
 	r.quit = func() { quit(errQuit) }
@@ -110,8 +110,8 @@ func (r *run) begins(ctx context.Context, m *tcc.Manager) {
 	}
 }
 
-// manager makes the manager of a journal, which serves nothing yet.
-func (r *run) manager(store rehearsal.Journal) (*tcc.Manager, *coordinator.Coordinator, func(), error) {
+// engine makes the engine of a journal, which serves nothing yet.
+func (r *run) engine(store rehearsal.Journal) (*tcc.Engine, *coordinator.Coordinator, func(), error) {
 	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: rehearsal.Patience})
 	if err != nil {
 		return nil, nil, nil, err
@@ -123,7 +123,7 @@ func (r *run) manager(store rehearsal.Journal) (*tcc.Manager, *coordinator.Coord
 	}
 	c, err := coordinator.New(j, &o)
 	if err == nil {
-		var m *tcc.Manager
+		var m *tcc.Engine
 		if m, err = tcc.New(c, r.Options, r.stage.defined...); err == nil {
 			return m, c, closed, nil
 		}
@@ -134,7 +134,7 @@ func (r *run) manager(store rehearsal.Journal) (*tcc.Manager, *coordinator.Coord
 
 // read is how the transaction stands by its journal.
 func (r *run) read(store *memory.Journal) error {
-	m, _, closed, err := r.manager(rehearsal.Journal{Journal: store, Life: &rehearsal.Life{}})
+	m, _, closed, err := r.engine(rehearsal.Journal{Journal: store, Life: &rehearsal.Life{}})
 	if err != nil {
 		return err
 	}
@@ -146,6 +146,6 @@ func (r *run) read(store *memory.Journal) error {
 	return err
 }
 
-// limit is how long a manager may take, with what passes while holds expire, twice at
+// limit is how long an engine may take, with what passes while holds expire, twice at
 // most.
 func (r *run) limit() time.Duration { return r.Limit + 3*r.Options.Hold }

@@ -61,7 +61,7 @@ func forgetful(t *testing.T) string {
 		w.Set("free seats", "1")
 		s := tcctest.Scene{Snapshot: w.Snapshot}
 		b := trip{tcctest.Define(&s, "hotel", byNumber{places{w, "rooms"}}), tcctest.Define(&s, "airline", places{w, "seats"})}
-		s.Run = func(ctx context.Context, m *tcc.Manager, id string) error { return b.book(ctx, m, id, "ada") }
+		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error { return b.book(ctx, m, id, "ada") }
 		return s
 	})
 	if err != nil || len(found) == 0 {

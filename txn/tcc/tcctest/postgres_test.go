@@ -182,7 +182,7 @@ func expiry(t *testing.T, server *testbed.Server) {
 				db.Do(t, func(ctx context.Context, tx driver.SQL) error { return h.Table.Set(ctx, tx, "room", 2) })
 				s := Scene{Sweep: c.sweep(h), RealTime: true, Limit: time.Minute, Options: &tcc.Options{Hold: 3 * time.Second, Retry: tcc.Policy{Max: time.Second}}}
 				rooms := Define(&s, "rooms", h.Take())
-				s.Run = func(ctx context.Context, m *tcc.Manager, id string) error {
+				s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 					_, err := m.Run(ctx, "stay", id, rooms.Try(tcc.Want{Item: "room", N: 1}))
 					return err
 				}

@@ -17,7 +17,7 @@ type plot struct {
 	alone   bool                        // the branch alone is tried: the world is looked at around it
 	fate    func(r *run, d deed) mishap // of each call; nil is none
 	tardy   bool                        // the time of the holds is over, and swept, before they are confirmed
-	crash   int                         // at which point the first manager does; 0 is at none
+	crash   int                         // at which point the first engine does; 0 is at none
 	abandon bool                        // nobody runs it again then, but what is past its time is swept
 }
 
@@ -36,7 +36,7 @@ type mishap struct {
 	twice  bool     // it arrives once more
 	late   bool     // behind it the first try of the branch arrives
 	quits  bool     // behind it, whoever runs the transaction gives up
-	answer error    // what the manager hears in place of the answer
+	answer error    // what the engine hears in place of the answer
 }
 
 // A run is a transaction played by a plot.
@@ -100,7 +100,7 @@ func (e *explorer) play(p plot) *run {
 	return r
 }
 
-// play has managers go on with the transaction until one does not crash.
+// play has engines go on with the transaction until one does not crash.
 func (r *run) play(s Scene) {
 	r.rivalled, r.turns = make(chan struct{}), make(chan struct{}, 1) // of the bubble
 	if r.Scene, r.err = made(s); r.err != nil {

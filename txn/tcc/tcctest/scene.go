@@ -13,12 +13,12 @@ import (
 // A Scene is a transaction that is about to begin in a world of its own. Its resources
 // are those that [Define] has named in it.
 type Scene struct {
-	// Run runs the transaction of that id as the program does, by Manager.Run, and
+	// Run runs the transaction of that id as the program does, by Engine.Run, and
 	// returns what the program tells: nil if it is booked, an error that is
 	// tcc.ErrCancelled if it is not, any other if that is not known. It is called again
-	// with the same id when a manager has crashed, and once with another id for somebody
+	// with the same id when an engine has crashed, and once with another id for somebody
 	// who wants the same at the same time.
-	Run func(ctx context.Context, m *tcc.Manager, id string) error
+	Run func(ctx context.Context, m *tcc.Engine, id string) error
 	// Snapshot shows the world: a string, or what is then written as JSON. It shows what
 	// is there, not how it came to be, and is the same for worlds that are. It is not
 	// called while a method of a resource is at work.
@@ -34,7 +34,7 @@ type Scene struct {
 	// decision on each, and cancels those that will not be confirmed. An error is one of
 	// asking. With nil, expiry is not played.
 	Sweep func(ctx context.Context, ask tcc.Ask) error
-	// Options are those of the manager. Times are virtual.
+	// Options are those of the engine. Times are virtual.
 	Options *tcc.Options
 	// Ignore says which lines of a snapshot do not count, such as those of logs; nil is
 	// none.
@@ -58,7 +58,7 @@ type stage struct {
 	run     *run // nil: they are called as they are
 }
 
-// Define is [tcc.Define] for a scene: the resource is one of its manager, and its calls
+// Define is [tcc.Define] for a scene: the resource is one of its engine, and its calls
 // are those that are lost, doubled and late.
 func Define[Q, H any](s *Scene, name string, r tcc.Resource[Q, H]) tcc.Definition[Q, H] {
 	if s.stage == nil {

@@ -13,7 +13,7 @@ var errSilent = errors.New("tcctest: the coordinator cannot be asked")
 
 // sweeps lets the time of the holds pass, and has them swept: at first nobody can be
 // asked what was decided.
-func (r *run) sweeps(ctx context.Context, m *tcc.Manager) {
+func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 	hold := r.Options.Hold
 	if !pause(ctx, hold+hold/10) {
 		return

@@ -20,10 +20,10 @@ type Registered interface {
 	registered() (string, driver.Participant)
 }
 
-// A Manager runs transactions over its participants, and finishes those that others
+// An Engine runs transactions over its participants, and finishes those that others
 // began. A coordinator has one. It has no goroutines but those of its calls. It is safe
 // for concurrent use.
-type Manager struct {
+type Engine struct {
 	coordinator  *coordinator.Coordinator
 	options      Options
 	participants map[string]driver.Participant
@@ -34,15 +34,15 @@ type Manager struct {
 	scan    scan
 }
 
-// New makes a manager of these participants, and has c drive its transactions: call it
+// New makes an engine of these participants, and has c drive its transactions: call it
 // before c serves. A participant keeps its name for as long as anything may be in doubt
 // there, and is registered with every process that shares the journal.
-func New(c *coordinator.Coordinator, o *Options, participants ...Registered) (*Manager, error) {
+func New(c *coordinator.Coordinator, o *Options, participants ...Registered) (*Engine, error) {
 	options, err := o.resolve()
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{coordinator: c, options: options, participants: map[string]driver.Participant{},
+	m := &Engine{coordinator: c, options: options, participants: map[string]driver.Participant{},
 		chance: rand.Uint32, running: map[string]int{}, scan: newScan()}
 	var problems []error
 	for _, r := range participants {
@@ -54,7 +54,7 @@ func New(c *coordinator.Coordinator, o *Options, participants ...Registered) (*M
 	return m, c.Handle(protocol, driving{m})
 }
 
-func (m *Manager) register(r Registered) error {
+func (m *Engine) register(r Registered) error {
 	if r == nil {
 		return failure.Bug("register participant", "", "it is nil")
 	}
@@ -73,18 +73,18 @@ func (m *Manager) register(r Registered) error {
 }
 
 // participant is that of a name.
-func (m *Manager) participant(name string) (driver.Participant, error) {
+func (m *Engine) participant(name string) (driver.Participant, error) {
 	if p := m.participants[name]; p != nil {
 		return p, nil
 	}
-	return nil, bug("call participant", name, fmt.Errorf("the manager was built without it: register it under this name"))
+	return nil, bug("call participant", name, fmt.Errorf("the engine was built without it: register it under this name"))
 }
 
 // kind is the type of its transactions in the journal.
-func (m *Manager) kind() string { return protocol + ":" + m.options.Name }
+func (m *Engine) kind() string { return protocol + ":" + m.options.Name }
 
 // enlist marks a run as under way here until it is told otherwise.
-func (m *Manager) enlist(r run) (ended func()) {
+func (m *Engine) enlist(r run) (ended func()) {
 	name := r.String()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,6 +100,6 @@ func (m *Manager) enlist(r run) (ended func()) {
 
 // clean is a context for what has to be done though the caller's has ended. It has its
 // own bound.
-func (m *Manager) clean(ctx context.Context) (context.Context, context.CancelFunc) {
+func (m *Engine) clean(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), m.options.Finish)
 }

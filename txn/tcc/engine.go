@@ -25,7 +25,7 @@ const unknown = protocol + "unknown"
 // name is the user's part of a type.
 func name(kind string) string { return strings.TrimPrefix(kind, protocol) }
 
-// Options of a manager; nil and the zero value work.
+// Options of an engine; nil and the zero value work.
 type Options struct {
 	// Hold is how long branches are held for a transaction that is not decided; 0 means
 	// a minute.
@@ -41,7 +41,7 @@ type Options struct {
 	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
 	Remind time.Duration
 	// Reconcile is how often the transactions that have ended are checked in the
-	// background, see [Manager.Reconcile]; 0 means never, since it calls each branch once
+	// background, see [Engine.Reconcile]; 0 means never, since it calls each branch once
 	// more. One process does it for all.
 	Reconcile time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
@@ -65,18 +65,18 @@ func (o *Options) resolve() (Options, error) {
 		}
 	}
 	if r.Margin >= r.Hold {
-		return r, failure.Bug("make manager", "", "Margin is %v, and Hold %v: nothing could ever be confirmed", r.Margin, r.Hold)
+		return r, failure.Bug("make engine", "", "Margin is %v, and Hold %v: nothing could ever be confirmed", r.Margin, r.Hold)
 	}
 	r.Retry = r.Retry.resolve()
 	r.Hooks = r.Hooks.WithDefaults()
 	return r, nil
 }
 
-// A Manager runs transactions over its resources. What it has decided is carried out
-// by the coordinators of its journal, in any process whose manager knows the resources.
-// It has no goroutines but those of [Manager.Run] and [Manager.Submit]. It is safe for
+// An Engine runs transactions over its resources. What it has decided is carried out
+// by the coordinators of its journal, in any process whose engine knows the resources.
+// It has no goroutines but those of [Engine.Run] and [Engine.Submit]. It is safe for
 // concurrent use.
-type Manager struct {
+type Engine struct {
 	coordinator *coordinator.Coordinator
 	options     Options
 	handles     map[string]handle
@@ -89,27 +89,27 @@ type Manager struct {
 	closed bool
 }
 
-// New makes the manager of a coordinator that does not serve yet; it has one at most.
+// New makes the engine of a coordinator that does not serve yet; it has one at most.
 // What is wrong with a resource is a Bug; all of them are told.
-func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager, error) {
+func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine, error) {
 	options, err := o.resolve()
 	problems := []error{err}
 	if c == nil {
-		problems = append(problems, failure.Bug("make manager", "", "there is no coordinator"))
+		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))
 	}
-	m := &Manager{coordinator: c, options: options, handles: map[string]handle{}}
+	m := &Engine{coordinator: c, options: options, handles: map[string]handle{}}
 	m.life, m.end = context.WithCancelCause(context.Background())
 	for _, r := range resources {
 		var h handle
 		if r != nil {
 			h = r.handle()
 		}
-		problems = append(problems, driver.CheckName("make manager", "a resource", h.name, maxBranch))
+		problems = append(problems, driver.CheckName("make engine", "a resource", h.name, maxBranch))
 		switch _, twice := m.handles[h.name]; {
 		case h.try == nil:
-			problems = append(problems, failure.Bug("make manager", h.name, "the resource is nil"))
+			problems = append(problems, failure.Bug("make engine", h.name, "the resource is nil"))
 		case twice:
-			problems = append(problems, failure.Bug("make manager", h.name, "there are two resources of that name; give each its own"))
+			problems = append(problems, failure.Bug("make engine", h.name, "there are two resources of that name; give each its own"))
 		}
 		m.handles[h.name] = h
 	}
@@ -123,7 +123,7 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Manager
 }
 
 // read is a transaction as it stands in the journal.
-func (m *Manager) read(ctx context.Context, op, id string) (driver.Head, machine, error) {
+func (m *Engine) read(ctx context.Context, op, id string) (driver.Head, machine, error) {
 	return read(ctx, m.coordinator.Journal(), op, id)
 }
 
@@ -146,9 +146,9 @@ func read(ctx context.Context, j *journal.Journal, op, id string) (head driver.H
 }
 
 // Look reads where a transaction stands, whoever drives it. The error is an [ErrNone]
-// if it is a [Manager.Run] that is not decided, or ended so long ago that it was
-// forgotten. One of [Manager.Submit] that is not decided has the state TRYING.
-func (m *Manager) Look(ctx context.Context, id string) (Outcome, error) {
+// if it is a [Engine.Run] that is not decided, or ended so long ago that it was
+// forgotten. One of [Engine.Submit] that is not decided has the state TRYING.
+func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	head, is, err := m.read(ctx, "look at transaction", id)
 	if err != nil {
 		return Outcome{}, err
@@ -159,7 +159,7 @@ func (m *Manager) Look(ctx context.Context, id string) (Outcome, error) {
 // Wait blocks until a decided transaction has come to its end, or is a dead letter,
 // whoever drives it; the error is that of [Outcome.Err]. When ctx ends the transaction
 // goes on, and the error is Uncertain.
-func (m *Manager) Wait(ctx context.Context, id string) (o Outcome, err error) {
+func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	err = m.coordinator.Await(ctx, id, func(ctx context.Context) (bool, error) {
 		o, err = m.Look(ctx, id)
 		return o.State.Final() || o.State == DeadLetter, err
@@ -175,7 +175,7 @@ func (m *Manager) Wait(ctx context.Context, id string) (o Outcome, err error) {
 // to be cancelled, durably, before it says so; from then on it cannot be confirmed. It
 // blocks for as long as the journal's Options.Patience. An error says nothing about the
 // decision: ask again.
-func (m *Manager) Decide(ctx context.Context, id, branch string) (Decision, error) {
+func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error) {
 	const op = "decide"
 	if err := driver.CheckName(op, "a transaction", id, driver.MaxTransaction); err != nil {
 		return "", err
@@ -206,7 +206,7 @@ func (m *Manager) Decide(ctx context.Context, id, branch string) (Decision, erro
 	}
 }
 
-func (m *Manager) decided(id, kind string, d Decision, reason string) {
+func (m *Engine) decided(id, kind string, d Decision, reason string) {
 	if f := m.options.Hooks.Decided; f != nil {
 		f(observe.TCCDecided{Transaction: id, Type: name(kind), Decision: string(d), Reason: reason})
 	}
