@@ -91,6 +91,11 @@ func TestNamesAreRead(t *testing.T) {
 	if got, ok := n.isMember(n.member(m)); !ok || got != m {
 		t.Errorf("read %+v", got)
 	}
+	for _, name := range []string{"{orders/eu}/member/%61/b", "{orders/eu}/member/a/b c", "{orders/eu}/member/a"} {
+		if got, ok := n.isMember(name); ok {
+			t.Errorf("%q was read as member %+v", name, got)
+		}
+	}
 	if g, i, ok := n.isPartition(n.partition(3, 12)); !ok || g != 3 || i != 12 {
 		t.Errorf("read %d/%d, %v", g, i, ok)
 	}

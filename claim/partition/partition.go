@@ -190,7 +190,7 @@ func (n names) isMember(name string) (m Member, ok bool) {
 	var errs [2]error
 	m.Identity, errs[0] = url.QueryUnescape(identity)
 	m.Address, errs[1] = url.QueryUnescape(address)
-	return m, ok && errs == [2]error{}
+	return m, ok && errs == [2]error{} && n.member(m) == name
 }
 
 // isPartition reads a partition's lock name.

@@ -150,7 +150,7 @@ func (n names) slot(i int) string { return n.slots + strconv.Itoa(i) }
 func (n names) index(lock string) (int, bool) {
 	text, ok := strings.CutPrefix(lock, n.slots)
 	i, err := strconv.Atoi(text)
-	return i, ok && err == nil
+	return i, ok && err == nil && n.slot(i) == lock
 }
 
 // fail says what was tried; who holds the name is told as it is.

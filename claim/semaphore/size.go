@@ -75,10 +75,10 @@ func (s *Semaphore) sizeOf(ctx context.Context, n names) (int, error) {
 	if err != nil || v.Token == 0 {
 		return s.size, err
 	}
-	size, err := strconv.Atoi(string(v.Data))
+	size, err := driver.ParseInt(string(v.Data))
 	if err != nil || size < 1 || size > MaxPermits {
 		return 0, &interlock.Error{Op: "read size of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
 			Err: fmt.Errorf("%.40q is no number of permits", v.Data)}
 	}
-	return size, nil
+	return int(size), nil
 }

@@ -186,12 +186,15 @@ func (l layout) breaks() string { return l.prefix + reserved + "break:" }
 
 func (l layout) breaksOf(name string) string { return l.breaks() + escaper.Replace(name) + ":" }
 
-func (l layout) broken(name string, created int64) string { return l.breaksOf(name) + padded(created) }
+func (l layout) broken(name string, created int64) string {
+	return l.breaksOf(name) + driver.FormatPadded(created)
+}
 
 func (l layout) readBroken(kv *mvccpb.KeyValue) (driver.Broken, error) {
 	rest := strings.TrimPrefix(string(kv.Key), l.breaks())
-	at := len(rest) - digits - 1
-	if at < 1 {
+	at := max(0, len(rest)-driver.PaddedLength-1)
+	name, created := unescaper.Replace(rest[:at]), strings.TrimPrefix(rest[at:], ":")
+	if n, err := driver.ParsePadded(created); err != nil || name == "" || l.broken(name, n) != string(kv.Key) {
 		return driver.Broken{}, fmt.Errorf("key %q: %w", kv.Key, errNoRecord)
 	}
 	var b breaking
@@ -199,7 +202,7 @@ func (l layout) readBroken(kv *mvccpb.KeyValue) (driver.Broken, error) {
 		return driver.Broken{}, fmt.Errorf("key %q: %w (%w)", kv.Key, errNoRecord, err)
 	}
 	return driver.Broken{
-		Break: driver.Break{Name: unescaper.Replace(rest[:at]), Owner: b.Owner, Reason: b.Reason, By: b.By},
+		Break: driver.Break{Name: name, Owner: b.Owner, Reason: b.Reason, By: b.By},
 		Token: b.Token,
 		At:    b.At,
 	}, nil

@@ -22,7 +22,7 @@ type base struct {
 }
 
 func readBase(kv *mvccpb.KeyValue) (base, error) {
-	value, err := strconv.ParseInt(string(kv.Value), 10, 64)
+	value, err := driver.ParseInt(string(kv.Value))
 	if err != nil || value < 0 || value > interlock.MaxCounter {
 		return base{}, fmt.Errorf("%q is not a base of tokens: it holds %q", kv.Key, kv.Value)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,13 +58,8 @@ func (f *Fence) key(resource string) string {
 // audit is where a rebase is recorded that read the mark at rev. The mark's own
 // revision would not do: it is 0 each time that somebody deleted the mark.
 func (f *Fence) audit(resource string, rev int64) string {
-	return fmt.Sprintf("%sinterlock.rebase:%s:%019d", f.prefix, escaper.Replace(resource), rev)
+	return f.prefix + "interlock.rebase:" + escaper.Replace(resource) + ":" + driver.FormatPadded(rev)
 }
-
-// digits is how wide a token is written: as wide as the largest int64.
-const digits = 19
-
-func padded(n int64) string { return fmt.Sprintf("%0*d", digits, n) }
 
 // note is what follows the token in a mark's value.
 type note struct {
@@ -78,20 +72,18 @@ func markValue(t interlock.Token, source string, now time.Time) string {
 	if err != nil {
 		panic("etcd: mark: " + err.Error()) // a string and a recent time always marshal
 	}
-	return padded(int64(t)) + " " + string(b)
+	return driver.FormatPadded(int64(t)) + " " + string(b)
 }
 
 func readMark(kv *mvccpb.KeyValue) (driver.Mark, error) {
-	if len(kv.Value) < digits {
-		return driver.Mark{}, fmt.Errorf("key %q is not a mark: it holds %q", kv.Key, kv.Value)
-	}
-	n, err := strconv.ParseInt(string(kv.Value[:digits]), 10, 64)
+	head := kv.Value[:min(driver.PaddedLength, len(kv.Value))]
+	n, err := driver.ParsePadded(string(head))
 	if err != nil || n < 0 {
 		return driver.Mark{}, fmt.Errorf("key %q is not a mark: it holds %q", kv.Key, kv.Value)
 	}
 	var also note
 	// only people read the rest: a mark without it still guards
-	_ = json.Unmarshal(kv.Value[digits:], &also)
+	_ = json.Unmarshal(kv.Value[len(head):], &also)
 	return driver.Mark{Token: interlock.Token(n), Source: also.Source, Raised: also.Raised}, nil
 }
 
@@ -143,7 +135,7 @@ func (f *Fence) enter(ctx context.Context, r driver.Raise, write []clientv3.Op) 
 	return f.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(write...).
 		Else(clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", padded(below))},
+			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(below))},
 			write,
 			[]clientv3.Op{clientv3.OpGet(key)})).
 		Commit()

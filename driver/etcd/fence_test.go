@@ -76,7 +76,7 @@ func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased
 		t.Fatal(err)
 	}
 	for _, kv := range reply.Kvs {
-		if len(kv.Key) != len(prefix)+digits {
+		if len(kv.Key) != len(prefix)+driver.PaddedLength {
 			continue
 		}
 		var r rebasing

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -57,7 +56,7 @@ func (j *Journal) headKey(id string) string { return j.prefix + "head/" + id }
 func (j *Journal) aboutKey(id string) string { return j.prefix + "about/" + id }
 
 func (j *Journal) recordKey(id string, position int64) string {
-	return j.prefix + "record/" + id + "\x00" + padded(position)
+	return j.prefix + "record/" + id + "\x00" + driver.FormatPadded(position)
 }
 
 func (j *Journal) payloadKey(id string, sum []byte) string {
@@ -68,14 +67,14 @@ func (j *Journal) dueKey(h driver.Head) string { return j.dueAt(h.Shard, h.Due) 
 
 // dueAt is the prefix of all that is due in a shard at a time.
 func (j *Journal) dueAt(shard int, at time.Time) string {
-	return fmt.Sprintf("%sdue/%09d/%s/", j.prefix, shard, padded(at.UnixMilli()+dueZero))
+	return fmt.Sprintf("%sdue/%09d/%s/", j.prefix, shard, driver.FormatPadded(at.UnixMilli()+dueZero))
 }
 
 // endedKey is the entry of an ended transaction in the index of those.
 func (j *Journal) endedKey(h driver.Head) string { return j.endedAt(h.Ended) + h.Transaction }
 
 func (j *Journal) endedAt(at time.Time) string {
-	return j.prefix + "ended/" + padded(at.UnixMicro()) + "/"
+	return j.prefix + "ended/" + driver.FormatPadded(at.UnixMicro()) + "/"
 }
 
 // dueZero lets times before 1970 stand in front of those after it.
@@ -105,13 +104,13 @@ type headNote struct {
 
 func headText(h driver.Head) string {
 	if h.Ended.IsZero() {
-		return padded(h.Position) + goesOn + jsonText(headNote{Sum: h.Sum, Claimed: h.Claimed, Due: h.Due.UnixMilli()})
+		return driver.FormatPadded(h.Position) + goesOn + jsonText(headNote{Sum: h.Sum, Claimed: h.Claimed, Due: h.Due.UnixMilli()})
 	}
-	return padded(h.Position) + hasEnded + jsonText(headNote{Sum: h.Sum, Ended: h.Ended.UnixMicro()})
+	return driver.FormatPadded(h.Position) + hasEnded + jsonText(headNote{Sum: h.Sum, Ended: h.Ended.UnixMicro()})
 }
 
 func aboutText(shard int, began time.Time, kind string) string {
-	return padded(int64(shard)) + padded(began.UnixMicro()) + kind
+	return driver.FormatPadded(int64(shard)) + driver.FormatPadded(began.UnixMicro()) + kind
 }
 
 // readPlaced reads the two keys of a transaction; none is the zero value.
@@ -119,19 +118,20 @@ func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p locat
 	if len(head) == 0 && len(about) == 0 {
 		return p, nil
 	}
+	const width = driver.PaddedLength
 	var s headNote
-	if len(head) != 1 || len(about) != 1 || len(head[0].Value) <= digits || len(about[0].Value) < 2*digits ||
-		json.Unmarshal(head[0].Value[digits+1:], &s) != nil {
+	if len(head) != 1 || len(about) != 1 || len(head[0].Value) <= width || len(about[0].Value) < 2*width ||
+		json.Unmarshal(head[0].Value[width+1:], &s) != nil {
 		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
 	}
-	position, err := strconv.ParseInt(string(head[0].Value[:digits]), 10, 64)
-	shard, err2 := strconv.ParseInt(string(about[0].Value[:digits]), 10, 64)
-	began, err3 := strconv.ParseInt(string(about[0].Value[digits:2*digits]), 10, 64)
+	position, err := driver.ParsePadded(string(head[0].Value[:width]))
+	shard, err2 := driver.ParsePadded(string(about[0].Value[:width]))
+	began, err3 := driver.ParsePadded(string(about[0].Value[width : 2*width]))
 	if err != nil || err2 != nil || err3 != nil {
 		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
 	}
 	p.revision = head[0].ModRevision
-	p.Head = driver.Head{Transaction: id, Shard: int(shard), Type: string(about[0].Value[2*digits:]),
+	p.Head = driver.Head{Transaction: id, Shard: int(shard), Type: string(about[0].Value[2*width:]),
 		Began: time.UnixMicro(began).UTC(), Position: position, Sum: s.Sum, Claimed: s.Claimed}
 	if s.Ended != 0 {
 		p.Ended = time.UnixMicro(s.Ended).UTC()
@@ -157,7 +157,7 @@ func recordText(r driver.Record, epoch interlock.Token, now time.Time) string {
 func readLogged(kv *mvccpb.KeyValue) (r driver.Record, err error) {
 	head, data, ok := bytes.Cut(kv.Value, []byte("\n"))
 	var h recordHeading
-	r.Position, err = strconv.ParseInt(string(kv.Key[max(0, len(kv.Key)-digits):]), 10, 64)
+	r.Position, err = driver.ParsePadded(string(kv.Key[max(0, len(kv.Key)-driver.PaddedLength):]))
 	if !ok || err != nil || json.Unmarshal(head, &h) != nil {
 		return r, fmt.Errorf("key %q is not a record", kv.Key)
 	}

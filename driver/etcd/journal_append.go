@@ -27,9 +27,9 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	for {
 		// A key that is not there is compared as one of no value.
 		reply, err := j.do(ctx, op, name, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-			[]clientv3.Op{clientv3.OpPut(key, padded(int64(epoch)))},
-			[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", padded(int64(epoch)+1))},
-				[]clientv3.Op{clientv3.OpPut(key, padded(int64(epoch)))}, []clientv3.Op{clientv3.OpGet(key)})})
+			[]clientv3.Op{clientv3.OpPut(key, driver.FormatPadded(int64(epoch)))},
+			[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(int64(epoch)+1))},
+				[]clientv3.Op{clientv3.OpPut(key, driver.FormatPadded(int64(epoch)))}, []clientv3.Op{clientv3.OpGet(key)})})
 		if err != nil || reply.Succeeded || reply.Responses[0].GetResponseTxn().Succeeded {
 			return err
 		}
@@ -120,7 +120,7 @@ func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, grou
 func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
 	head, about, now := j.headKey(a.Transaction), j.aboutKey(a.Transaction), j.now()
 	if a.Epoch != 0 {
-		when = append(when, clientv3.Compare(clientv3.Value(j.shardKey(a.Shard)), "=", padded(int64(a.Epoch))))
+		when = append(when, clientv3.Compare(clientv3.Value(j.shardKey(a.Shard)), "=", driver.FormatPadded(int64(a.Epoch))))
 	}
 	if a.After == 0 {
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(head), "=", 0))
@@ -130,10 +130,10 @@ func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []client
 		}
 	} else {
 		when = append(when,
-			clientv3.Compare(clientv3.Value(head), ">", padded(a.After)+goesOn),
-			clientv3.Compare(clientv3.Value(head), "<", padded(a.After)+hasEnded),
-			clientv3.Compare(clientv3.Value(about), ">", before(padded(int64(a.Shard)))),
-			clientv3.Compare(clientv3.Value(about), "<", padded(int64(a.Shard)+1)))
+			clientv3.Compare(clientv3.Value(head), ">", driver.FormatPadded(a.After)+goesOn),
+			clientv3.Compare(clientv3.Value(head), "<", driver.FormatPadded(a.After)+hasEnded),
+			clientv3.Compare(clientv3.Value(about), ">", before(driver.FormatPadded(int64(a.Shard)))),
+			clientv3.Compare(clientv3.Value(about), "<", driver.FormatPadded(int64(a.Shard)+1)))
 	}
 	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Sum: a.Records[len(a.Records)-1].Sum, Due: a.Due}
 	if a.Due.IsZero() {

@@ -124,7 +124,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 		return nil, journalError(op, driver.ShardName(shard), interlock.Bug, errors.New("until when is not said"))
 	}
 	from, to := j.shardOfIndex(shard), j.dueAfter(shard, by)
-	owned := clientv3.Compare(clientv3.Value(j.shardKey(shard)), "=", padded(int64(epoch)))
+	owned := clientv3.Compare(clientv3.Value(j.shardKey(shard)), "=", driver.FormatPadded(int64(epoch)))
 	for more := true; more && len(heads) < limit; {
 		var list []entry
 		if list, more, err = j.entries(ctx, op, from, to); err != nil {

@@ -19,7 +19,7 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 	if err := driver.CheckTransaction(op, id); err != nil {
 		return driver.Head{}, nil, err
 	}
-	last := clientv3.GetPrefixRangeEnd(j.recordKey(id, 0)[:len(j.recordKey(id, 0))-digits])
+	last := clientv3.GetPrefixRangeEnd(j.recordKey(id, 0)[:len(j.recordKey(id, 0))-driver.PaddedLength])
 	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.headKey(id)), clientv3.OpGet(j.aboutKey(id)),
 		clientv3.OpGet(j.recordKey(id, max(0, after)+1), clientv3.WithRange(last))}, nil)
 	if err != nil {

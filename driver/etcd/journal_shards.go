@@ -39,11 +39,11 @@ func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error)
 	if len(kvs) == 0 {
 		return 0, nil
 	}
-	n, err := strconv.Atoi(string(kvs[0].Value))
-	if err != nil {
+	n, err := driver.ParseInt(string(kvs[0].Value))
+	if err != nil || n == 0 {
 		return 0, journalError(op, "all", interlock.Definite, fmt.Errorf("key %q holds no number but %.40q", j.shardsKey(), kvs[0].Value))
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.

@@ -3,7 +3,6 @@ package etcd
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -79,7 +78,7 @@ func readAmount(text []byte) (int64, error) {
 	if len(text) == 0 {
 		return 0, nil
 	}
-	n, err := strconv.ParseInt(string(text), 10, 64)
+	n, err := driver.ParseInt(string(text))
 	if err != nil || n < 0 {
 		return 0, fmt.Errorf("its key holds no balance but %.40q", text)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -58,7 +57,7 @@ func valueText(v driver.Value, now time.Time) string {
 	if err != nil {
 		panic("etcd: value: " + err.Error()) // a string and a recent time always marshal
 	}
-	return padded(int64(v.Token)) + " " + string(h) + "\n" + string(v.Data)
+	return driver.FormatPadded(int64(v.Token)) + " " + string(h) + "\n" + string(v.Data)
 }
 
 // readValue reads what valueText wrote; nil is no value.
@@ -67,16 +66,14 @@ func readValue(kv *mvccpb.KeyValue) (driver.Value, error) {
 		return driver.Value{}, nil
 	}
 	head, data, ok := bytes.Cut(kv.Value, []byte("\n"))
-	if !ok || len(head) < digits {
-		return driver.Value{}, fmt.Errorf("key %q is not a value with a token", kv.Key)
-	}
-	token, err := strconv.ParseInt(string(head[:digits]), 10, 64)
-	if err != nil || !interlock.Token(token).Valid() || head[0] == '+' {
+	number := head[:min(driver.PaddedLength, len(head))]
+	token, err := driver.ParsePadded(string(number))
+	if !ok || err != nil || !interlock.Token(token).Valid() {
 		return driver.Value{}, fmt.Errorf("key %q is not a value with a token: it begins with %.40q", kv.Key, head)
 	}
 	var h heading
 	// only people read the heading: a value without it is one
-	_ = json.Unmarshal(head[digits:], &h)
+	_ = json.Unmarshal(head[len(number):], &h)
 	return driver.Value{Data: data, Token: interlock.Token(token), Source: h.Source, Written: h.Written}, nil
 }
 
@@ -95,7 +92,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(put).
 		Else(clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", padded(int64(value.Token)+1))},
+			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(int64(value.Token)+1))},
 			[]clientv3.Op{put},
 			[]clientv3.Op{clientv3.OpGet(key)})).
 		Commit()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -59,7 +58,7 @@ func stateText(v driver.Versioned) string {
 
 // stampText ends with a NUL, which no tie contains: no stamp's text begins with
 // that of another, and they are ordered as the stamps are.
-func stampText(s driver.Stamp) string { return padded(s.Version) + s.Tie + "\x00" }
+func stampText(s driver.Stamp) string { return driver.FormatPadded(s.Version) + s.Tie + "\x00" }
 
 // readState reads what stateText wrote; nil is no state.
 func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
@@ -67,14 +66,15 @@ func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
 		return v, nil
 	}
 	head, rest, ok := bytes.Cut(kv.Value, []byte{0})
-	if !ok || len(head) < 1+digits || len(rest) < 1 {
+	const tie = 1 + driver.PaddedLength // where it begins
+	if !ok || len(head) < tie || len(rest) < 1 || rest[0] != '+' && rest[0] != '-' {
 		return v, fmt.Errorf("key %q is not a state with a version", kv.Key)
 	}
-	v.Stamp.Version, err = strconv.ParseInt(string(head[1:1+digits]), 10, 64)
-	if state := string(head[:1]); err != nil || v.Stamp.Version < 1 || padded(v.Stamp.Version) != string(head[1:1+digits]) || state != stillOpen && state != terminal {
+	v.Stamp.Version, err = driver.ParsePadded(string(head[1:tie]))
+	if state := string(head[:1]); err != nil || v.Stamp.Version < 1 || state != stillOpen && state != terminal {
 		return driver.Versioned{}, fmt.Errorf("key %q is not a state with a version: it begins with %.40q", kv.Key, head)
 	}
-	v.Stamp.Tie, v.Terminal = string(head[1+digits:]), string(head[:1]) == terminal
+	v.Stamp.Tie, v.Terminal = string(head[tie:]), string(head[:1]) == terminal
 	v.Deleted, v.Data = rest[0] == '-', rest[1:]
 	return v, nil
 }

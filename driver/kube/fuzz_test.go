@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"strconv"
 	"testing"
 
 	"k8s.io/api/coordination/v1"
@@ -31,8 +32,11 @@ func FuzzLease(f *testing.F) {
 			t.Fatalf("%d, %v", token, ok)
 		}
 		o, err := newObject(l)
-		if err == nil && o.duration(1) <= 0 {
-			t.Fatalf("it is held for %v", o.duration(1))
+		if err == nil && (o.duration(1) <= 0 || strconv.FormatInt(o.rev, 10) != revision) {
+			t.Fatalf("%q is the revision %d, held for %v", revision, o.rev, o.duration(1))
+		}
+		if n, err := o.base(); err == nil && base != "" && strconv.FormatInt(n, 10) != base {
+			t.Fatalf("%q is the base %d", base, n)
 		}
 	})
 }

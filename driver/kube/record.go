@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // Annotations of ours. Other clients carry them along.
@@ -42,8 +43,8 @@ func newObject(l *coordination.Lease) (object, error) {
 }
 
 func parseRevision(version string) (int64, error) {
-	rev, err := strconv.ParseInt(version, 10, 64)
-	if err != nil || rev <= 0 || version[0] == '0' || version[0] == '+' {
+	rev, err := driver.ParseInt(version)
+	if err != nil || rev <= 0 {
 		return 0, fmt.Errorf("the resource version %q is not a number above zero", version)
 	}
 	return rev, nil
@@ -79,7 +80,7 @@ func (o object) base() (int64, error) {
 		return 0, nil
 	}
 	text := o.lease.Annotations[baseKey]
-	base, err := strconv.ParseInt(text, 10, 64)
+	base, err := driver.ParseInt(text)
 	if err != nil || base < 0 || base > interlock.MaxCounter {
 		return 0, fmt.Errorf("the annotation %s is %q, which is no base of a counter: remove it, and it is set anew from the clock", baseKey, text)
 	}

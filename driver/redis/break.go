@@ -183,12 +183,12 @@ func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]dr
 
 func parseBroken(b driver.Break, counter, at string) (driver.Broken, error) {
 	record := driver.Broken{Break: b}
-	ms, err := parseInt(at)
+	ms, err := driver.ParseInt(at)
 	if err != nil {
 		return record, err
 	}
 	record.At = serverTime(ms)
-	n, err := parseInt(counter)
+	n, err := driver.ParseInt(counter)
 	if err == nil && n > 0 {
 		record.Token, err = interlock.NewToken(n, 0)
 	}

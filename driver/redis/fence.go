@@ -214,11 +214,11 @@ func fenceKey(kind, resource string) string {
 }
 
 func parseMark(asked request, token, source, raised string) (driver.Mark, error) {
-	t, err := parseInt(token)
-	if err != nil {
+	t, err := driver.ParseInt(token)
+	if err != nil || t < 0 {
 		return driver.Mark{}, problem(asked, interlock.Definite, fmt.Errorf("the mark is damaged: token %q", token))
 	}
-	at, err := parseInt(raised)
+	at, err := driver.ParseInt(raised)
 	if err != nil {
 		return driver.Mark{}, problem(asked, interlock.Definite, fmt.Errorf("the mark is damaged: raised %q", raised))
 	}

@@ -67,7 +67,7 @@ func nameHash(fields map[string]string) (text, raw string, known bool) {
 		if field == "mode" {
 			continue
 		}
-		if _, err := parseInt(count); err != nil || !redissonID.MatchString(strings.TrimSuffix(field, ":write")) {
+		if _, err := driver.ParseInt(count); err != nil || !redissonID.MatchString(strings.TrimSuffix(field, ":write")) {
 			return "", "", false
 		}
 		holders = append(holders, field)

@@ -65,6 +65,7 @@ func counted(name string) string { return strconv.Itoa(len(name)) + ":" + name +
 
 // parseMember is the inverse of member.
 func parseMember(m string) (id driver.IdempotencyID, err error) {
+	whole := m
 	for _, into := range []*string{&id.Operation, &id.Scope, &id.Key} {
 		length, rest, _ := strings.Cut(m, ":")
 		n, err := strconv.Atoi(length)
@@ -72,6 +73,9 @@ func parseMember(m string) (id driver.IdempotencyID, err error) {
 			return id, fmt.Errorf("the set of requests is damaged: %q", m)
 		}
 		*into, m = rest[:n], rest[n+1:]
+	}
+	if member(id) != whole {
+		return id, fmt.Errorf("the set of requests is damaged: %q", whole)
 	}
 	return id, nil
 }
@@ -113,7 +117,7 @@ func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (dri
 func parseRecord(owner, attempt, until, created, now string) (r driver.IdempotencyRecord, err error) {
 	var numbers [4]int64
 	for i, s := range []string{attempt, until, created, now} {
-		if numbers[i], err = parseInt(s); err != nil {
+		if numbers[i], err = driver.ParseInt(s); err != nil {
 			return r, err
 		}
 	}

@@ -285,7 +285,7 @@ func parseRedissonWaiter(item rueidis.RedisMessage) (driver.Contender, error) {
 	if err != nil || len(fields) != 2 {
 		return driver.Contender{}, errReply
 	}
-	alive, err := parseInt(fields[1])
+	alive, err := driver.ParseInt(fields[1])
 	return driver.Contender{Owner: "Redisson " + fields[0], Expires: time.Duration(alive) * time.Millisecond, Foreign: true}, err
 }
 
@@ -294,11 +294,11 @@ func parseWaiter(item rueidis.RedisMessage) (driver.Contender, error) {
 	if err != nil || len(fields) != 3 {
 		return driver.Contender{}, errReply
 	}
-	since, err := parseInt(fields[1])
+	since, err := driver.ParseInt(fields[1])
 	if err != nil {
 		return driver.Contender{}, errReply
 	}
-	alive, err := parseInt(fields[2])
+	alive, err := driver.ParseInt(fields[2])
 	return driver.Contender{Owner: fields[0], Since: serverTime(since), Expires: time.Duration(alive) * time.Millisecond}, err
 }
 

@@ -3,7 +3,6 @@ package redis
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -110,5 +109,3 @@ func (r reply) heldError(name string) error {
 func (r reply) failure(asked request) error {
 	return problem(asked, kindOf(r.why), Answer(r.why))
 }
-
-func parseInt(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // facts are what the server tells about itself. Unknown is "".
@@ -107,8 +108,8 @@ func parseInfo(text string) facts {
 	field := infoFields(text)
 	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
 		policy: field["maxmemory_policy"], durable: field["aof_enabled"] == "1", id: field["run_id"]}
-	f.replicas, _ = parseInt(field["connected_slaves"])
-	if seconds, err := parseInt(field["uptime_in_seconds"]); err == nil {
+	f.replicas, _ = driver.ParseInt(field["connected_slaves"])
+	if seconds, err := driver.ParseInt(field["uptime_in_seconds"]); err == nil {
 		f.up = time.Duration(seconds) * time.Second
 	}
 	return f

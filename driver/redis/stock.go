@@ -202,7 +202,7 @@ func stockAnswer(words []string) (a driver.StockAnswer, ok bool) {
 // numbers reads all words but the first.
 func numbers(words []string) (n []int64, err error) {
 	for _, w := range words[1:] {
-		parsed, err := parseInt(w)
+		parsed, err := driver.ParseInt(w)
 		if err != nil {
 			return nil, err
 		}

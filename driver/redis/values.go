@@ -106,7 +106,7 @@ func (v *Values) get(ctx context.Context, name string) (driver.Value, int64, err
 	if err != nil {
 		return driver.Value{}, 0, err
 	}
-	version, err := parseInt(fields["version"])
+	version, err := driver.ParseInt(fields["version"])
 	if err != nil {
 		return driver.Value{}, 0, problem(asked, interlock.Definite, fmt.Errorf("the value is damaged: version %q", fields["version"]))
 	}

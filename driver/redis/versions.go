@@ -50,7 +50,7 @@ func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v
 	if v.Stamp.Compare(old) <= 0 {
 		return 0, driver.Versioned{}, problem(asked, interlock.Bug, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
 	}
-	return s.write(ctx, asked, v, "replace", digits(old.Version), old.Tie)
+	return s.write(ctx, asked, v, "replace", driver.FormatPadded(old.Version), old.Tie)
 }
 
 func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned, how string, more ...string) (driver.VersionOutcome, driver.Versioned, error) {
@@ -62,7 +62,7 @@ func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned,
 	}
 	m, err := s.conn.eval(ctx, asked, versionScript, batch{
 		keys: []string{s.key(asked.name)},
-		args: append([]string{how, digits(v.Stamp.Version), v.Stamp.Tie, flag(v.Deleted), flag(v.Terminal), string(v.Data)}, more...),
+		args: append([]string{how, driver.FormatPadded(v.Stamp.Version), v.Stamp.Tie, flag(v.Deleted), flag(v.Terminal), string(v.Data)}, more...),
 	})
 	if err != nil {
 		return 0, driver.Versioned{}, err
@@ -115,14 +115,11 @@ func parseVersioned(asked request, f []string) (v driver.Versioned, err error) {
 	}
 	v = driver.Versioned{Stamp: driver.Stamp{Tie: f[1]}, Deleted: f[2] == "1", Terminal: f[3] == "1", Data: []byte(f[4])}
 	// Other than as 19 digits it would be compared wrongly.
-	if v.Stamp.Version, err = parseInt(f[0]); err != nil || v.Stamp.Version < 1 || f[0] != digits(v.Stamp.Version) {
+	if v.Stamp.Version, err = driver.ParsePadded(f[0]); err != nil || v.Stamp.Version < 1 {
 		return driver.Versioned{}, problem(asked, interlock.Definite, fmt.Errorf("the state is damaged: version %q", f[0]))
 	}
 	return v, nil
 }
-
-// digits are those of the largest int64, so that texts are ordered as numbers are.
-func digits(n int64) string { return fmt.Sprintf("%019d", n) }
 
 func flag(set bool) string {
 	if set {

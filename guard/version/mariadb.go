@@ -77,14 +77,14 @@ func (mariadb) apply(ctx context.Context, db driver.SQL, table string, c Change)
 }
 
 func stampText(c Change) string {
-	return strconv.Itoa(asInt(c.Terminal)) + fmt.Sprintf("%019d", c.Stamp.Version) + c.Stamp.Tie
+	return strconv.Itoa(asInt(c.Terminal)) + driver.FormatPadded(c.Stamp.Version) + c.Stamp.Tie
 }
 
 func parseStamp(text string) (v driver.Versioned, err error) {
 	if len(text) < 20 {
 		return v, fmt.Errorf("%q is not a stamp", text)
 	}
-	v.Stamp.Version, err = strconv.ParseInt(text[1:20], 10, 64)
+	v.Stamp.Version, err = driver.ParsePadded(text[1:20])
 	v.Stamp.Tie, v.Terminal = text[20:], strings.HasPrefix(text, "1")
 	if err == nil && stampText(Change{Stamp: v.Stamp, Terminal: v.Terminal}) != text {
 		err = fmt.Errorf("%q is not a stamp", text)

@@ -9,7 +9,7 @@ import (
 // information, query and fragment, which can contain secrets.
 func RedactURL(address string) string {
 	u, err := url.Parse(address)
-	if err != nil {
+	if err != nil || u.Opaque != "" { // such as http:user:password@host
 		return "an address that cannot be read"
 	}
 	hidden := u.RawQuery != "" || u.ForceQuery

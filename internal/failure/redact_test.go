@@ -16,6 +16,7 @@ func TestAddressesAreShownWithoutSecrets(t *testing.T) {
 		"http://x/y?":                           "http://x/y?…",
 		"http://x/y":                            "http://x/y",
 		"http://u:s3cret/@x":                    "an address that cannot be read",
+		"http:u:s3cret@x":                       "an address that cannot be read",
 	} {
 		if got := failure.RedactURL(address); got != want {
 			t.Errorf("RedactURL(%q) = %q, not %q", address, got, want)

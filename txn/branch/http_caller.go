@@ -120,7 +120,7 @@ func newPost(address string, body []byte) (*http.Request, error) {
 	if err != nil {
 		return nil, failure.RedactError(err)
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, fmt.Errorf("%q is not the address of a participant", failure.RedactURL(address))
 	}
 	if u.User != nil {

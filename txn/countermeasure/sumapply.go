@@ -40,7 +40,7 @@ func (s Sum) Apply(ctx context.Context, db driver.SQL, file VersionFile, c branc
 		if err != nil || verdict != Reverse {
 			return verdict, err
 		}
-		logged, err := strconv.ParseInt(string(data), 10, 64)
+		logged, err := driver.ParseInt(string(data))
 		if err != nil {
 			return 0, failure.Bug("subtract", key, "the version file has %q for a difference", data)
 		}

@@ -20,7 +20,7 @@ func Within(addresses ...string) (func(*url.URL) error, error) {
 	var all []*url.URL
 	for _, address := range addresses {
 		u, err := url.Parse(address)
-		if err != nil || u.Host == "" || u.Path == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		if err != nil || u.Hostname() == "" || u.Path == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 			return nil, failure.Bug("allow", failure.RedactURL(address), "it is not a scheme, a host and a path, as in http://10.0.0.7/")
 		}
 		if err := canonical(u); err != nil {

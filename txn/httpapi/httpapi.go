@@ -187,7 +187,7 @@ func (s *Service) routes() http.Handler {
 // permitted reports why branches at an address are not called.
 func (s *Service) permitted(address string) error {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
+	if err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
 		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", failure.RedactURL(address))
 	}
 	if u.User != nil {

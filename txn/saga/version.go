@@ -43,7 +43,7 @@ func (p plan) key() string {
 // base is the name of a definition, without a version.
 func base(key string) string {
 	if name, number, is := strings.Cut(key, versionMark); is {
-		if n, err := strconv.Atoi(number); err == nil && n > 0 {
+		if n, err := strconv.Atoi(number); err == nil && n > 0 && strconv.Itoa(n) == number {
 			return name
 		}
 	}

@@ -135,7 +135,7 @@ func (v Verifier) Verify(h http.Header, body []byte) error {
 	refuse := func(why string) error {
 		return problem(id, interlock.Definite, fmt.Errorf("%w: %s", ErrSignature, why))
 	}
-	at, err := strconv.ParseInt(h.Get(HeaderTimestamp), 10, 64)
+	at, err := driver.ParseInt(h.Get(HeaderTimestamp))
 	if err != nil || driver.CheckMessageID(id) != nil {
 		return refuse("there is no id or timestamp")
 	}
@@ -152,7 +152,7 @@ func (v Verifier) Verify(h http.Header, body []byte) error {
 	content := signed(id, at, body)
 	for _, one := range strings.Fields(h.Get(HeaderSignature)) {
 		version, encoded, _ := strings.Cut(one, ",")
-		signature, err := base64.StdEncoding.DecodeString(encoded)
+		signature, err := base64.StdEncoding.Strict().DecodeString(encoded)
 		if err == nil && v.fits(version, signature, content) {
 			return nil
 		}

@@ -121,7 +121,7 @@ func parse(address string) (*url.URL, error) {
 	switch {
 	case err != nil:
 		return nil, failure.RedactError(err)
-	case u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+	case u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("%q is no address of http or https", failure.RedactURL(address))
 	case u.User != nil:
 		return nil, fmt.Errorf("the address %s has a user or a password: remove them; the receiver verifies the signature instead", failure.RedactURL(address))

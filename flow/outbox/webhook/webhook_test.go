@@ -249,14 +249,15 @@ func TestForgedRequestsAreRefused(t *testing.T) {
 	old := signer.Sign([]byte("id.1699999000.body"))
 	empty, _ := webhook.NewSecret(make([]byte, 32))
 	for what, h := range map[string]http.Header{
-		"another id":        header("di", "1700000000", right),
-		"another time":      header("id", "1700000001", right),
-		"an old one":        header("id", "1699999000", old),
-		"a shifted id":      header("id.1", "1700000000", signer.Sign([]byte("id.1.1700000000.body"))),
-		"no signature":      header("id", "1700000000", ""),
-		"another secret's":  header("id", "1700000000", empty.Sign([]byte("id.1700000000.body"))),
-		"no time":           header("id", "", right),
-		"another algorithm": header("id", "1700000000", strings.Replace(right, "v1,", "v1a,", 1)),
+		"another id":                 header("di", "1700000000", right),
+		"another time":               header("id", "1700000001", right),
+		"an old one":                 header("id", "1699999000", old),
+		"a shifted id":               header("id.1", "1700000000", signer.Sign([]byte("id.1.1700000000.body"))),
+		"no signature":               header("id", "1700000000", ""),
+		"another secret's":           header("id", "1700000000", empty.Sign([]byte("id.1700000000.body"))),
+		"no time":                    header("id", "", right),
+		"another algorithm":          header("id", "1700000000", strings.Replace(right, "v1,", "v1a,", 1)),
+		"a time in another spelling": header("id", "+1700000000", right),
 	} {
 		if err := v.Verify(h, []byte("body")); !errors.Is(err, webhook.ErrSignature) || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%s: %v", what, err)

@@ -155,7 +155,7 @@ func (f coordinateFlags) options() (o httpapi.Options, err error) {
 		o.Participants[name] = address
 	}
 	for _, text := range f.sweeps {
-		if u, err := url.Parse(text); err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+		if u, err := url.Parse(text); err != nil || u.Hostname() == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
 			return o, usage("--sweep %s is no address of a participant, as in http://10.0.0.7/forget", branch.Redact(text))
 		}
 	}

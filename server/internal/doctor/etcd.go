@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -94,7 +93,7 @@ func (p *etcdPatient) tokens(ctx context.Context, r *Report) error {
 	if err != nil || len(reply.Kvs) == 0 {
 		return err
 	}
-	base, err := strconv.ParseInt(string(reply.Kvs[0].Value), 10, 64)
+	base, err := driver.ParseInt(string(reply.Kvs[0].Value))
 	if err != nil {
 		err = &baseError{err}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	authorization "k8s.io/api/authorization/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
@@ -156,8 +156,8 @@ func (p *kubePatient) tokens(ctx context.Context, r *Report, now time.Time) erro
 			return err
 		}
 		for _, l := range all.Items {
-			base, err := strconv.ParseInt(l.Annotations["interlock-dev.github.io/base"], 10, 64)
-			revision, _ := strconv.ParseInt(l.ResourceVersion, 10, 64)
+			base, err := driver.ParseInt(l.Annotations["interlock-dev.github.io/base"])
+			revision, _ := driver.ParseInt(l.ResourceVersion)
 			if err == nil && base <= interlock.MaxCounter {
 				top = max(top, base+min(revision, interlock.MaxCounter))
 			}

@@ -58,7 +58,7 @@ func (o Options) resolve() (Options, error) {
 	}
 	for _, address := range []string{o.URL, o.Inspect} {
 		u, err := url.Parse(address)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 			return o, bug(fmt.Errorf("%q is not the address of a participant", failure.RedactURL(address)))
 		}
 		if u.User != nil {
