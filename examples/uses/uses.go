@@ -27,6 +27,9 @@ import (
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/txn"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 	"github.com/interlock-dev/interlock/txn/tcc"
 	"github.com/interlock-dev/interlock/txn/twopc"
@@ -223,6 +226,18 @@ func semaphores() error {
 	// end
 }
 
+// sweeps is what docs/explanation/transactions.md shows of retention.
+func sweeps(db driver.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Table, answers *idempotency.Store) coordinator.Options {
+	return coordinator.Options{Retention: coordinator.Retention{Sweeps: []coordinator.Sweep{
+		{Name: "stock", Run: func(ctx context.Context, m journal.Mark) (coordinator.Swept, error) {
+			n, err := barrier.ForgetExcept(ctx, db, table, m.Time, m.Except, 0)
+			return coordinator.Swept{Removed: n}, err
+		}},
+		tcc.Sweep("seats", db, seats, 0),                                          // Forget and Overdue of a tcc.Table
+		coordinator.SweepBy("answers", idempotency.NewReaper(answers, nil).Sweep), // of guard/idempotency
+	}}}
+}
+
 // The functions are there to be compiled and read.
 var _ = []any{lockAThing, electALeader, fencedWrite, outboxAndRelay, idempotentHandler, inboxConsumer, sagaOfThreeSteps,
-	tryConfirmCancel, twoPhaseCommit, partitions, rowLock, semaphores}
+	tryConfirmCancel, twoPhaseCommit, partitions, rowLock, semaphores, sweeps}
