@@ -45,6 +45,7 @@ internal/backoff        ->
 internal/join           ->
 internal/sqltext        -> . driver
 internal/failure        -> .
+internal/sqltable       -> . driver internal/failure internal/sqltext
 internal/transact       -> . driver internal/failure
 internal/rehearsal      -> . driver
 internal/testbed        ->

@@ -54,7 +54,7 @@ var ways = map[string]way{
 	},
 	"give": {
 		name:    "give",
-		try:     `update {items} set announced = announced + ? where item = ? and capacity + announced + ? <= ` + fmt.Sprint(int64(driver.MaxQuantity)),
+		try:     `update {items} set announced = announced + ? where item = ? and capacity + announced + ? <= ` + quantity,
 		confirm: `update {items} set announced = announced - ?, capacity = capacity + ? where item = ?`,
 		cancel:  `update {items} set announced = announced - ? where item = ?`,
 	},
@@ -96,7 +96,7 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	if w.N < 1 || w.N > driver.MaxQuantity {
 		return failure.Bug(op, w.Item, "%d units: it can be 1 to %d", w.N, int64(driver.MaxQuantity))
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, w.Item, db)
 	if err != nil {
 		return err
 	}
@@ -108,28 +108,28 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 		err = l.prolong(ctx, c, is, until.UnixMilli(), t.longest().Milliseconds())
 	}
 	if err != nil {
-		return about(op, w.Item, err)
+		return err
 	}
 	return is.answer(c, as, w)
 }
 
 // record makes the row of a hold, or finds the one that there is, and locks it.
-func (l *ledger) record(ctx context.Context, c branch.Call, as way, w Want, until int64) (is row, err error) {
-	_, err = l.row(ctx, `insert {into holds} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
-		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {now})
+func (l ledger) record(ctx context.Context, c branch.Call, as way, w Want, until int64) (is row, err error) {
+	_, err = l.Row(ctx, `insert into {holds} {as present} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
+		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {millis now})
 		{or transaction_id, branch} calls = {old calls} + 1
-		returning calls, state, way, item, n, until_ms, {now}`,
+		returning calls, state, way, item, n, until_ms, {millis now}`,
 		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until},
 		&is.calls, &is.state, &is.way, &is.item, &is.n, &is.until, &is.now)
 	return is, err
 }
 
 // prolong gives what is held already a later time, but not beyond the longest.
-func (l *ledger) prolong(ctx context.Context, c branch.Call, is row, until, longest int64) error {
+func (l ledger) prolong(ctx context.Context, c branch.Call, is row, until, longest int64) error {
 	if until <= is.until || until > is.now+longest {
 		return nil
 	}
-	_, err := l.exec(ctx, `update {holds} set until_ms = ?, ask_ms = ? where transaction_id = ? and branch = ?`,
+	_, err := l.Exec(ctx, `update {holds} set until_ms = ?, ask_ms = ? where transaction_id = ? and branch = ?`,
 		until, until, c.Transaction, c.Branch)
 	return err
 }
@@ -149,14 +149,14 @@ func (t Table) judge(is row) string {
 }
 
 // hold takes the units of a new hold, or remembers why not.
-func (l *ledger) hold(ctx context.Context, c branch.Call, as way, w Want, judged string) (state string, err error) {
+func (l ledger) hold(ctx context.Context, c branch.Call, as way, w Want, judged string) (state string, err error) {
 	if judged == stateHeld {
-		done, err := l.exec(ctx, as.try, w.N, w.Item, w.N)
+		done, err := l.Exec(ctx, as.try, w.N, w.Item, w.N)
 		if err != nil || done == 1 {
 			return stateHeld, err
 		}
 		var capacity int64
-		known, err := l.row(ctx, `select capacity from {items} where item = ?`, []any{w.Item}, &capacity)
+		known, err := l.Row(ctx, `select capacity from {items} where item = ?`, []any{w.Item}, &capacity)
 		if err != nil {
 			return "", err
 		}
@@ -164,7 +164,7 @@ func (l *ledger) hold(ctx context.Context, c branch.Call, as way, w Want, judged
 			judged = stateUnknown
 		}
 	}
-	_, err = l.exec(ctx, `update {holds} set state = ?, ask_ms = null where transaction_id = ? and branch = ?`,
+	_, err = l.Exec(ctx, `update {holds} set state = ?, ask_ms = null where transaction_id = ? and branch = ?`,
 		judged, c.Transaction, c.Branch)
 	return judged, err
 }

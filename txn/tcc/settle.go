@@ -17,19 +17,19 @@ func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, 
 	if err != nil {
 		return w, false, err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, c.Transaction, db)
 	if err != nil {
 		return w, false, err
 	}
-	changed, err := l.exec(ctx, `update {holds} set state = 'confirmed', ask_ms = null, changed_ms = {now}
+	changed, err := l.Exec(ctx, `update {holds} set state = 'confirmed', ask_ms = null, changed_ms = {millis now}
 		where transaction_id = ? and branch = ? and state = 'held'`, c.Transaction, c.Branch)
 	if err != nil {
-		return w, false, about(op, c.Transaction, err)
+		return w, false, err
 	}
 	is, err := l.read(ctx, c)
 	switch {
 	case err != nil:
-		return w, false, about(op, c.Transaction, err)
+		return w, false, err
 	case is.state != stateConfirmed:
 		return w, false, violation(c, op, is.state)
 	}
@@ -41,19 +41,19 @@ func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, 
 }
 
 // read is the hold of a call, locked; its state is empty if there is none.
-func (l *ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
-	_, err = l.row(ctx, `select state, way, item, n from {holds} where transaction_id = ? and branch = ? for update`,
+func (l ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
+	_, err = l.Row(ctx, `select state, way, item, n from {holds} where transaction_id = ? and branch = ? for update`,
 		[]any{c.Transaction, c.Branch}, &is.state, &is.way, &is.item, &is.n)
 	return is, err
 }
 
 // settle changes the item of a hold.
-func (l *ledger) settle(ctx context.Context, op, query string, w Want, args ...any) error {
-	done, err := l.exec(ctx, query, args...)
+func (l ledger) settle(ctx context.Context, op, query string, w Want, args ...any) error {
+	done, err := l.Exec(ctx, query, args...)
 	if err == nil && done != 1 {
 		err = &interlock.Error{Op: op, Name: w.Item, Kind: interlock.Definite, Err: errGone}
 	}
-	return about(op, w.Item, err)
+	return err
 }
 
 // Cancel takes the hold of the branch of [branch.From] back; fresh is false if there
@@ -66,20 +66,20 @@ func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, e
 	if err != nil {
 		return w, false, err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, c.Transaction, db)
 	if err != nil {
 		return w, false, err
 	}
 	var is row
-	_, err = l.row(ctx, `insert {into holds} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
-		values (?, ?, 'none', 'none', 0, 'blocked', 'none', 0, 0, null, {now})
+	_, err = l.Row(ctx, `insert into {holds} {as present} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
+		values (?, ?, 'none', 'none', 0, 'blocked', 'none', 0, 0, null, {millis now})
 		{or transaction_id, branch} calls = {old calls} + 1, was = {old state}, ask_ms = null,
 			changed_ms = case when {old state} = 'held' then {new changed_ms} else {old changed_ms} end,
 			state = case when {old state} = 'held' then 'cancelled' else {old state} end
 		returning calls, was, way, item, n`, []any{c.Transaction, c.Branch}, &is.calls, &is.state, &is.way, &is.item, &is.n)
 	switch {
 	case err != nil:
-		return w, false, about(op, c.Transaction, err)
+		return w, false, err
 	case is.state == stateConfirmed:
 		return w, false, violation(c, op, is.state)
 	case is.calls == 0 || is.state != stateHeld:

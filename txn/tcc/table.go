@@ -3,6 +3,7 @@ package tcc
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -44,48 +45,41 @@ func (t Table) longest() time.Duration {
 // exist. Several processes may do it at once. It takes effect when the transaction
 // commits, on MariaDB at once: there it commits what was done in the transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	const op = "create tables of holds"
-	l, err := t.open(op, db)
+	l, err := t.open("create tables of holds", "", db)
 	if err != nil {
 		return err
 	}
-	// CREATE … IF NOT EXISTS fails on PostgreSQL if another session creates it just then.
-	queries := []string{`select pg_advisory_xact_lock(hashtextextended('interlock tcc: create', 0))`}
-	text, engine := func(most int) string { return fmt.Sprintf(`varchar(%d) collate "C"`, most) }, ``
-	if l.maria {
-		queries = nil
-		text, engine = func(most int) string { return fmt.Sprintf(`varbinary(%d)`, most) }, ` engine = InnoDB`
-	}
-	queries = append(queries, `create table if not exists {items} (
-			item `+text(driver.MaxName)+` not null primary key,
+	return l.Tables.Create(ctx, "tcc",
+		`create table if not exists {items} (
+			item {id `+itemBytes+`} not null primary key,
 			capacity bigint not null,
 			held bigint not null,
 			sold bigint not null,
 			announced bigint not null,
 			check (held >= 0 and sold >= 0 and announced >= 0),
 			check (held + sold <= capacity),
-			check (capacity + announced <= `+fmt.Sprint(int64(driver.MaxQuantity))+`))`+engine,
+			check (capacity + announced <= `+quantity+`)){maria  engine = InnoDB}`,
 		`create table if not exists {holds} (
-			transaction_id `+text(driver.MaxTransaction)+` not null,
-			branch `+text(maxBranch)+` not null,
-			way `+text(8)+` not null,
-			item `+text(driver.MaxName)+` not null,
+			transaction_id {id `+strconv.Itoa(driver.MaxTransaction)+`} not null,
+			branch {id `+strconv.Itoa(maxBranch)+`} not null,
+			way {id 8} not null,
+			item {id `+itemBytes+`} not null,
 			n bigint not null,
-			state `+text(12)+` not null,
-			was `+text(12)+` not null,
+			state {id 12} not null,
+			was {id 12} not null,
 			calls bigint not null,
 			until_ms bigint not null,
 			ask_ms bigint,
 			changed_ms bigint not null,
-			primary key (transaction_id, branch))`+engine,
-		`create index if not exists `+l.index+` on {holds} (ask_ms)`)
-	for _, query := range queries {
-		if _, err := l.exec(ctx, query); err != nil {
-			return about(op, l.items, err)
-		}
-	}
-	return nil
+			primary key (transaction_id, branch)){maria  engine = InnoDB}`,
+		`create index if not exists {ask} on {holds} (ask_ms)`)
 }
+
+// Limits of the driver in SQL.
+var (
+	itemBytes = strconv.Itoa(driver.MaxName)
+	quantity  = strconv.FormatInt(driver.MaxQuantity, 10)
+)
 
 // Level is an item at some instant.
 type Level struct {
@@ -111,19 +105,19 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
 		return err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, item, db)
 	if err != nil {
 		return err
 	}
 	var is int64
-	_, err = l.row(ctx, `insert {into items} (item, capacity, held, sold, announced) values (?, ?, 0, 0, 0)
+	_, err = l.Row(ctx, `insert into {items} {as present} (item, capacity, held, sold, announced) values (?, ?, 0, 0, 0)
 		{or item} capacity = case when {old held} + {old sold} <= {new capacity} and {new capacity} + {old announced} <= `+
-		fmt.Sprint(int64(driver.MaxQuantity))+` then {new capacity} else {old capacity} end
+		quantity+` then {new capacity} else {old capacity} end
 		returning capacity`, []any{item, n}, &is)
 	if err == nil && is != n {
 		return &RefusedError{Item: item, N: n, Why: "more is held and sold, or announced"}
 	}
-	return about(op, item, err)
+	return err
 }
 
 // Show tells how many units of an item there are, as the transaction sees it and
@@ -133,13 +127,13 @@ func (t Table) Show(ctx context.Context, db driver.SQL, item string) (is Level, 
 	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
 		return is, err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, item, db)
 	if err != nil {
 		return is, err
 	}
-	_, err = l.row(ctx, `select capacity, held, sold, announced from {items} where item = ?`, []any{item},
+	_, err = l.Row(ctx, `select capacity, held, sold, announced from {items} where item = ?`, []any{item},
 		&is.Capacity, &is.Held, &is.Sold, &is.Announced)
-	return is, about(op, item, err)
+	return is, err
 }
 
 // A RefusedError is a refusal for a reason of the business. It is Definite, and

@@ -1,0 +1,204 @@
+// Package sqltable runs statements on tables of Interlock, in the SQL of PostgreSQL or
+// of MariaDB. It builds no statements: each is written out where it is used, as a
+// template; see [Tables.Text]. It begins no transactions and retries nothing.
+//
+//	var layout = sqltable.Layout{Part: "box", Default: "interlock_box", Tables: map[string]string{"boxes": ""}}
+//
+//	t, err := layout.Open("put box", id, db, name)
+//	_, err = t.Exec(ctx, `update {boxes} set content = {?}, put_at = {now} where id = ?`, content, id)
+package sqltable
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// A Layout is the tables of one feature.
+type Layout struct {
+	Part    string            // what "interlock schema --only" calls them
+	Default string            // the name of tables that have none
+	Tables  map[string]string // suffixes to the name, by the word that a statement uses
+	Indexes map[string]string // the same for indexes, whose names have no schema
+}
+
+// Open returns the tables of a name, or schema.name, for one operation in the
+// transaction db. op and about are what errors say. A name that cannot be used, an
+// unknown dialect, and a db that is nil are Bugs.
+func (l Layout) Open(op, about string, db driver.SQL, name string) (Tables, error) {
+	t := Tables{db: db, op: op, about: about, part: l.Part, words: map[string]string{}}
+	if db == nil {
+		return t, t.Bug("there is no transaction")
+	}
+	name = cmp.Or(name, l.Default)
+	for _, word := range slices.Sorted(maps.Keys(l.Tables)) {
+		if err := t.name(word, name, l.Tables[word]); err != nil {
+			return t, err
+		}
+	}
+	for _, word := range slices.Sorted(maps.Keys(l.Indexes)) {
+		if err := t.name(word, Unqualified(name), l.Indexes[word]); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// Unqualified is the name of a table without its schema.
+func Unqualified(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
+
+// OpenUsers returns tables and columns of the user's, as [Layout.Open] does. names are
+// pairs of a word and the name that it stands for.
+func OpenUsers(op, about string, db driver.SQL, names ...string) (Tables, error) {
+	t := Tables{db: db, op: op, about: about, words: map[string]string{}}
+	if db == nil {
+		return t, t.Bug("there is no transaction")
+	}
+	for i := 1; i < len(names); i += 2 {
+		if err := t.name(names[i-1], names[i], ""); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// Tables are tables in one transaction, for one operation. Errors of the database say
+// the operation and what it is about, and keep their kind. If a table is missing, or
+// of another version, they name the command that creates it.
+type Tables struct {
+	db              driver.SQL
+	op, about, part string
+	words           map[string]string // the quoted names
+}
+
+func (t Tables) name(word, name, suffix string) (err error) {
+	t.words[word], err = sqltext.Identifier(t.db.Dialect(), name, suffix)
+	return err
+}
+
+// SQL is the transaction.
+func (t Tables) SQL() driver.SQL { return t.db }
+
+// Maria reports whether the database is MariaDB, and not PostgreSQL.
+func (t Tables) Maria() bool { return t.db.Dialect() == driver.MariaDB }
+
+// Quoted is the name that a word stands for.
+func (t Tables) Quoted(word string) string { return t.words[word] }
+
+// Define lets a word stand for a text that is no template.
+func (t Tables) Define(word, text string) { t.words[word] = text }
+
+// Exec runs a statement and returns the number of affected rows.
+func (t Tables) Exec(ctx context.Context, query string, args ...any) (affected int64, err error) {
+	affected, err = t.db.Exec(ctx, t.Text(query), args...)
+	return affected, t.Failed(err)
+}
+
+// Each calls fn for every row of a query.
+func (t Tables) Each(ctx context.Context, query string, args []any, fn func(scan func(...any) error) error) error {
+	return t.Failed(t.db.Query(ctx, t.Text(query), args, fn))
+}
+
+// Row scans the last row of a query. It reports whether there was one.
+func (t Tables) Row(ctx context.Context, query string, args []any, dest ...any) (found bool, err error) {
+	err = t.Each(ctx, query, args, func(scan func(...any) error) error {
+		found = true
+		return scan(dest...)
+	})
+	return found, err
+}
+
+// List scans every row of a query into the fields of an R.
+func List[R any](ctx context.Context, t Tables, query string, args []any, fields func(*R) []any) (all []R, err error) {
+	err = t.Each(ctx, query, args, func(scan func(...any) error) error {
+		var r R
+		err := scan(fields(&r)...)
+		all = append(all, r)
+		return err
+	})
+	return all, err
+}
+
+// Column lists the only column of a query.
+func Column[V any](ctx context.Context, t Tables, query string, args ...any) ([]V, error) {
+	return List(ctx, t, query, args, func(v *V) []any { return []any{v} })
+}
+
+// Create runs the statements that create the tables, unless they are empty in the
+// database's SQL. On PostgreSQL it keeps other sessions from creating the same
+// part, because CREATE … IF NOT EXISTS fails if another session creates it just then.
+func (t Tables) Create(ctx context.Context, part string, statements ...string) error {
+	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + part + `: create', 0))}`
+	for _, query := range append([]string{lock}, statements...) {
+		if text := t.Text(query); text != "" {
+			if _, err := t.db.Exec(ctx, text); err != nil {
+				return t.Failed(err)
+			}
+		}
+	}
+	return nil
+}
+
+// A Deletion says which rows to delete, and in which order.
+type Deletion struct {
+	Table string // its word
+	Key   string // the columns of its primary key
+	Where string // a template
+	Args  []any  // of Where
+	Order string // columns; empty is any order
+	Limit int    // how many rows at most
+}
+
+// deletedAtOnce is how many rows one statement of MariaDB deletes.
+const deletedAtOnce = 200
+
+// Delete deletes rows and returns how many. It waits for no rows on PostgreSQL, where it
+// is one statement: an array is computed once, while a plan may run a subquery, and its
+// limit, for each row. On MariaDB it looks without locks and deletes by key, because
+// deleting by age would lock the gaps into which new rows go. Rows that no longer meet
+// the condition stay.
+func (t Tables) Delete(ctx context.Context, d Deletion) (deleted int64, err error) {
+	order := ``
+	if d.Order != "" {
+		order = ` order by ` + d.Order
+	}
+	if !t.Maria() {
+		return t.Exec(ctx, `delete from {`+d.Table+`} where ctid = any(array(
+	select ctid from {`+d.Table+`} where `+d.Where+order+` limit ?::bigint for update skip locked))`, append(slices.Clone(d.Args), int64(d.Limit))...)
+	}
+	key := strings.Split(d.Key, ", ")
+	old, err := List(ctx, t, `select `+d.Key+` from {`+d.Table+`} where `+d.Where+order+` limit ?`, append(slices.Clone(d.Args), d.Limit),
+		func(row *[]any) (dest []any) {
+			*row = make([]any, len(key))
+			for i := range *row {
+				dest = append(dest, &(*row)[i])
+			}
+			return dest
+		})
+	these := `(` + strings.Join(key, ` = ? and `) + ` = ?)`
+	for some := range slices.Chunk(old, deletedAtOnce) {
+		if err != nil {
+			break
+		}
+		var n int64
+		n, err = t.Exec(ctx, `delete r from {`+d.Table+`} as r force index (primary) where (`+
+			these+strings.Repeat(` or `+these, len(some)-1)+`) and `+d.Where, append(slices.Concat(some...), d.Args...)...)
+		deleted += n
+	}
+	return deleted, err
+}
+
+// Failed makes a database's error one of the operation. Any other error comes back as
+// it is.
+func (t Tables) Failed(err error) error { return failure.Table(t.op, t.about, t.part, err) }
+
+// Bug is a broken rule: nothing was done.
+func (t Tables) Bug(format string, args ...any) error {
+	return failure.Bug(t.op, t.about, format, args...)
+}

@@ -1,0 +1,110 @@
+package sqltable_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var layout = sqltable.Layout{Part: "box", Default: "interlock_box",
+	Tables: map[string]string{"boxes": "", "lids": "_lid"}, Indexes: map[string]string{"due": "_due"}}
+
+// spoken is a database of a dialect in which nothing can be done.
+type spoken struct {
+	driver.SQL
+	dialect driver.Dialect
+}
+
+func (s spoken) Dialect() driver.Dialect { return s.dialect }
+
+func TestText(t *testing.T) {
+	for _, c := range []struct{ template, postgres, maria string }{
+		{`? and ?`, `$1 and $2`, `? and ?`},
+		{strings.Repeat(`?,`, 10) + `?`, `$1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11`, strings.Repeat(`?,`, 10) + `?`},
+		{`'?' "?" {boxes} '{boxes}' ?`, `'?' "?" "a?"."b{now}" '{boxes}' $1`, "'?' \"?\" `a?`.`b{now}` '{boxes}' ?"},
+		{`{lids} {due}`, `"a?"."b{now}_lid" "b{now}_due"`, "`a?`.`b{now}_lid` `b{now}_due`"},
+		{`? {now} - {span} ?`, `$1 clock_timestamp() - $2::bigint * interval '1 microsecond' $3`, `? utc_timestamp(6) - interval ? microsecond ?`},
+		{`{micros now} {micros put_at}`, `(extract(epoch from clock_timestamp()) * 1000000)::bigint (extract(epoch from put_at) * 1000000)::bigint`,
+			`timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) timestampdiff(microsecond, '1970-01-01', put_at)`},
+		{`{pg a ? {now}}{maria b}`, `a $1 clock_timestamp()`, `b`},
+		{`{or id, n} n = {old n} + {new n}, x = {?}`, `on conflict (id, n) do update set n = present.n + excluded.n, x = $1`,
+			`on duplicate key update n = n + values(n), x = coalesce(?, x'')`},
+		{`{what} is not known`, `{what} is not known`, `{what} is not known`},
+		{`it's`, `it's`, `it's`},
+	} {
+		for d, want := range map[driver.Dialect]string{driver.Postgres: c.postgres, driver.MariaDB: c.maria} {
+			s, err := layout.Open("put", "box", spoken{dialect: d}, "a?.b{now}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.Text(c.template); got != want {
+				t.Errorf("%s: %q is\n%s\nnot\n%s", d, c.template, got, want)
+			}
+		}
+	}
+}
+
+func TestWhatCannotBeOpened(t *testing.T) {
+	for name, db := range map[string]driver.SQL{"box": nil, "a.b.c": spoken{dialect: driver.Postgres}, "": spoken{dialect: "oracle"}} {
+		if _, err := layout.Open("put", "box", db, name); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestDelete: the first rows go, up to the limit, and of several columns in the key only
+// those that meet the condition; what another transaction has locked does not keep
+// PostgreSQL from the others.
+func TestDelete(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		begin := func() (driver.Tx[driver.SQL], sqltable.Tables) {
+			tx := db.Begun(t, driver.SessionIsolation)
+			s, err := layout.Open("sweep", "box", tx, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tx, s
+		}
+		commit := func(tx driver.Tx[driver.SQL], err error) {
+			t.Helper()
+			if err = errors.Join(err, tx.Commit(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx, s := begin()
+		_, err := s.Row(t.Context(), `select n from {boxes}`, nil, new(int))
+		if err == nil || !strings.Contains(err.Error(), "--only box") {
+			t.Errorf("a missing table: %v", err)
+		}
+		_ = tx.Rollback(context.Background())
+		tx, s = begin()
+		err = s.Create(t.Context(), "box", `create table if not exists {boxes} (id {name 20} not null, n bigint not null, age bigint not null, primary key (id, n)){engine}`)
+		for _, id := range []string{"a", "b"} {
+			for n := range 300 {
+				if err == nil {
+					_, err = s.Exec(t.Context(), `insert into {boxes} (id, n, age) values (?, ?, ?)`, id, n, n)
+				}
+			}
+		}
+		commit(tx, err)
+		tx, s = begin()
+		deleted, err := s.Delete(t.Context(), sqltable.Deletion{Table: "boxes", Key: "id, n", Where: `id = ? and age < ?`, Args: []any{"a", 290}, Order: "age", Limit: 250})
+		left, failed := sqltable.Column[int64](t.Context(), s, `select n from {boxes} where id = ? order by n`, "a")
+		commit(tx, errors.Join(err, failed))
+		if deleted != 250 || len(left) != 50 || !slices.Contains(left, 250) {
+			t.Errorf("%d rows were deleted, %v are left", deleted, left)
+		}
+	})
+}

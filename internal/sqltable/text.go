@@ -1,0 +1,175 @@
+package sqltable
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Text is a template in the database's SQL. A ? is a parameter. A word in braces is the
+// name of a table or an index, or one of these:
+//
+//	{pg TEXT} {maria TEXT}   TEXT, a template, in one database and nothing in the other
+//	{now} {start}            the time now, and when the statement began
+//	{span}                   a parameter, as an interval of so many microseconds
+//	{micros TIME}            microseconds from 1970 to a column, now or start
+//	{millis TIME}            milliseconds
+//	{?} {empty}              a parameter that may be an empty text, and an empty text: MariaDB
+//	                         has a sql_mode that makes others NULL
+//	{share}                  the end of a query that locks rows against writers alone
+//	{as present}             the alias of a table in an insert, for the following
+//	{or KEY}                 what the insert sets if there is a row of that key
+//	{old COLUMN}             the column of the row that is there
+//	{new COLUMN}             the column of the row that was to be inserted
+//	{name N} {id N}          types of columns: a text of N bytes compared by its bytes,
+//	                         of which PostgreSQL bounds the second one
+//	{bytes} {text}           any bytes, and a text
+//	{time} {engine}          the type of times, and the end of a table
+//
+// Nothing is replaced within quotes.
+func (t Tables) Text(template string) string {
+	w := writer{tables: t, maria: t.Maria()}
+	w.write(template)
+	return w.text.String()
+}
+
+// writer writes one statement.
+type writer struct {
+	tables     Tables
+	maria      bool
+	text       strings.Builder
+	parameters int
+}
+
+func (w *writer) write(template string) {
+	for template != "" {
+		i := strings.IndexAny(template, "?{'\"`")
+		if i < 0 {
+			w.text.WriteString(template)
+			return
+		}
+		w.text.WriteString(template[:i])
+		length := 1
+		switch c := template[i]; c {
+		case '?':
+			w.parameter()
+		case '{':
+			length = braced(template[i:])
+			w.word(template[i : i+length])
+		default:
+			if end := strings.IndexByte(template[i+1:], c); end >= 0 {
+				length = end + 2
+			}
+			w.text.WriteString(template[i : i+length])
+		}
+		template = template[i+length:]
+	}
+}
+
+func (w *writer) parameter() {
+	w.parameters++
+	if w.maria {
+		w.text.WriteByte('?')
+		return
+	}
+	w.text.WriteString("$" + strconv.Itoa(w.parameters))
+}
+
+// braced is the length of the text in braces that s begins with.
+func braced(s string) int {
+	depth := 0
+	for i, c := range s {
+		switch c {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(s)
+}
+
+// word writes what a text in braces stands for. One that is not known stays as it is,
+// which the database refuses.
+func (w *writer) word(braced string) {
+	word := strings.Trim(braced, "{}")
+	if name, ok := w.tables.words[word]; ok {
+		w.text.WriteString(name)
+		return
+	}
+	verb, what, _ := strings.Cut(braced[1:len(braced)-1], " ")
+	postgres, maria, ok := dialects(verb, what)
+	switch {
+	case !ok:
+		w.text.WriteString(braced)
+	case w.maria:
+		w.write(maria)
+	default:
+		w.write(postgres)
+	}
+}
+
+// dialects is a word in both databases.
+func dialects(verb, what string) (postgres, maria string, ok bool) {
+	switch verb {
+	case "pg":
+		return what, ``, true
+	case "maria":
+		return ``, what, true
+	case "now":
+		return `clock_timestamp()`, `utc_timestamp(6)`, true
+	case "start":
+		return `statement_timestamp()`, `utc_timestamp(6)`, true
+	case "span":
+		return `?::bigint * interval '1 microsecond'`, `interval ? microsecond`, true
+	case "micros":
+		what = moment(what)
+		return `(extract(epoch from ` + what + `) * 1000000)::bigint`, `timestampdiff(microsecond, '1970-01-01', ` + what + `)`, true
+	case "millis":
+		what = moment(what)
+		return `(extract(epoch from ` + what + `) * 1000)::bigint`, `(timestampdiff(microsecond, '1970-01-01', ` + what + `) div 1000)`, true
+	case "?":
+		return `?`, `coalesce(?, x'')`, true
+	case "empty":
+		return `''`, `x''`, true
+	case "share":
+		return `for share`, `lock in share mode`, true
+	case "as":
+		return `as ` + what, ``, true
+	case "or":
+		return `on conflict (` + what + `) do update set`, `on duplicate key update`, true
+	case "old":
+		return `present.` + what, what, true
+	case "new":
+		return `excluded.` + what, `values(` + what + `)`, true
+	}
+	return types(verb, what)
+}
+
+// moment is a column, or the word for now or start.
+func moment(what string) string {
+	if what == "now" || what == "start" {
+		return "{" + what + "}"
+	}
+	return what
+}
+
+// types are the types of columns in both databases.
+func types(verb, what string) (postgres, maria string, ok bool) {
+	switch verb {
+	case "name":
+		return `text collate "C"`, `varbinary(` + what + `)`, true
+	case "id":
+		return `varchar(` + what + `) collate "C"`, `varbinary(` + what + `)`, true
+	case "bytes":
+		return `bytea`, `longblob`, true
+	case "text":
+		return `text`, `longtext`, true
+	case "time":
+		return `timestamptz`, `datetime(6)`, true
+	case "engine":
+		return ``, ` engine = InnoDB default charset = utf8mb4`, true
+	}
+	return ``, ``, false
+}
