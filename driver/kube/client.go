@@ -13,10 +13,11 @@ import (
 
 	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -47,11 +48,29 @@ func newClient(config *rest.Config, namespace string, ping time.Duration) (*clie
 		return nil, err
 	}
 	clock := &serverClock{}
-	leases, err := coordinationclient.NewForConfigAndClient(c, &http.Client{Transport: datedTransport{wrapped, clock}})
+	c.APIPath, c.GroupVersion = "/apis", &coordination.SchemeGroupVersion
+	c.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(types, serializer.NewCodecFactory(types)).WithoutConversion()
+	if c.UserAgent == "" {
+		c.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
+	leases, err := rest.RESTClientForConfigAndClient(c, &http.Client{Transport: datedTransport{wrapped, clock}})
 	if err != nil {
 		return nil, err
 	}
-	return &client{rest: leases.RESTClient(), namespace: namespace, idle: idle, clock: clock}, nil
+	return &client{rest: leases, namespace: namespace, idle: idle, clock: clock}, nil
+}
+
+// types are the API types in use. The scheme of client-go, which its typed clients need,
+// knows every type of Kubernetes and makes up a quarter of what a program compiles.
+var types = leaseTypes()
+
+func leaseTypes() *runtime.Scheme {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	if err := coordination.AddToScheme(s); err != nil {
+		panic(err) // two types with one name
+	}
+	return s
 }
 
 // transportOf is the user's own transport, or one with a connection that nobody
@@ -163,14 +182,14 @@ func (c *client) revision(ctx context.Context) (int64, error) {
 func (c *client) page(ctx context.Context, limit int64, next string) (*coordination.LeaseList, error) {
 	var l coordination.LeaseList
 	o := metav1.ListOptions{Limit: limit, Continue: next}
-	err := c.leases(http.MethodGet).VersionedParams(&o, scheme.ParameterCodec).Do(ctx).Into(&l)
+	err := c.leases(http.MethodGet).VersionedParams(&o, runtime.NewParameterCodec(types)).Do(ctx).Into(&l)
 	return &l, err
 }
 
 // watch tells all that happens after a revision, until ctx ends.
 func (c *client) watch(ctx context.Context, version string) (watch.Interface, error) {
 	o := metav1.ListOptions{Watch: true, ResourceVersion: version, AllowWatchBookmarks: true}
-	return c.leases(http.MethodGet).VersionedParams(&o, scheme.ParameterCodec).Watch(ctx)
+	return c.leases(http.MethodGet).VersionedParams(&o, runtime.NewParameterCodec(types)).Watch(ctx)
 }
 
 // orders refuses a server whose resource versions are not documented to be
