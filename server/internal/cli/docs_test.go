@@ -52,8 +52,8 @@ func printed(lines, promised []string) bool {
 	})
 }
 
-// Every command has an example in docs/reference/cli.md, and every example there does what it
-// says.
+// TestTheExamplesOfTheDocs: every command has an example in docs/reference/cli.md, and every
+// example there and in the tutorials prints what the page says.
 func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Parallel()
 	path := filepath.Dir(plainProgram(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
@@ -65,7 +65,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 		"PARTICIPANT=" + participant(t), "PREPARED=" + testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL()}
 	deadOrders(t, url)
 	list := examples(t, "../../../docs/reference/cli.md")
-	for _, e := range list {
+	for _, e := range slices.Concat(list, examples(t, "../../../docs/tutorials/cron.md"), examples(t, "../../../docs/tutorials/participant.md")) {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
 			p := testbed.Start(t, testbed.Program{Path: "sh", Args: []string{"-c", "exec " + command}, Env: env})
 			for _, promise := range e.prints {
