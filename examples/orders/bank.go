@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // Charge is what the bank is asked for, Receipt what it answers.
@@ -43,5 +44,5 @@ func newBank(db driver.BeginnerAt[pgx.Tx]) http.Handler {
 			return r, err
 		},
 	}
-	return branch.Handler(accounts.Call)
+	return branchhttp.Handler(accounts.Call)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -42,7 +43,7 @@ type shop struct {
 	pool   *pgxpool.Pool
 	db     driver.BeginnerAt[pgx.Tx]
 	bank   string // its address
-	caller branch.Caller
+	caller branchhttp.Caller
 	told   io.Writer // what the steps have done
 
 	orders saga.Definition[Order]

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -61,7 +62,7 @@ func TestClient(t *testing.T) {
 func TestPythonListsWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "north")
-	caller, call := branch.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Attempt: 1, Begun: time.Now()}
+	caller, call := branchhttp.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Attempt: 1, Begun: time.Now()}
 	list := func() string {
 		t.Helper()
 		return string(get(t, s.address+"?in-doubt"))
@@ -162,7 +163,7 @@ func loses(h http.Handler, n int64) http.Handler {
 func TestPythonTellsOfAnotherInput(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "north")
-	caller, call := branch.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
+	caller, call := branchhttp.Caller{Client: client(t)}, branch.Call{Transaction: "t", Branch: "b", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
 	for _, c := range []struct {
 		input string
 		err   error
@@ -179,7 +180,7 @@ func TestPythonForgets(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "north")
 	began := time.Now().Add(-48 * time.Hour)
-	caller := branch.Caller{Client: client(t)}
+	caller := branchhttp.Caller{Client: client(t)}
 	do := func(transaction string, begun time.Time) error {
 		call := branch.Call{Transaction: transaction, Branch: "b", Operation: branch.Do, Attempt: 1, Begun: begun}
 		_, err := caller.Post(t.Context(), s.address, call, []byte(`{"account":"a","amount":1,"capacity":9}`))
@@ -198,7 +199,7 @@ db.commit()`, s.database).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, want := range []int{1, 0} {
-		n, err := caller.Forget(t.Context(), s.address, branch.Mark{Before: began.Add(24 * time.Hour), Except: []string{"dead"}})
+		n, err := caller.Forget(t.Context(), s.address, branchhttp.Mark{Before: began.Add(24 * time.Hour), Except: []string{"dead"}})
 		if err != nil || n != want {
 			t.Errorf("%d forgotten, %v, want %d", n, err, want)
 		}
@@ -214,7 +215,7 @@ db.commit()`, s.database).CombinedOutput(); err != nil {
 	if got := string(get(t, s.address+"?account=a")); got != `{"held": 0, "confirmed": 3}` {
 		t.Errorf("the account has %s", got)
 	}
-	if _, err := caller.Forget(t.Context(), s.address, branch.Mark{Before: time.Now().Add(time.Hour)}); err == nil {
+	if _, err := caller.Forget(t.Context(), s.address, branchhttp.Mark{Before: time.Now().Add(time.Hour)}); err == nil {
 		t.Error("a mark ahead of the clock was taken")
 	}
 }

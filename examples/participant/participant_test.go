@@ -19,6 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -110,7 +111,7 @@ func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caller := branch.Caller{Client: client(t)}
+	caller := branchhttp.Caller{Client: client(t)}
 	ended := make(chan error, transactions)
 	for i := range transactions {
 		go func() { ended <- transact(t.Context(), caller, address, i) }()
@@ -136,7 +137,7 @@ func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
 }
 
 // transact tries, and then confirms or cancels, as often as it takes.
-func transact(ctx context.Context, caller branch.Caller, address string, i int) error {
+func transact(ctx context.Context, caller branchhttp.Caller, address string, i int) error {
 	last := branch.Confirm
 	if i%2 == 1 {
 		last = branch.Cancel
@@ -158,7 +159,7 @@ func transact(ctx context.Context, caller branch.Caller, address string, i int) 
 }
 
 // persist calls until there is an answer, or a refusal.
-func persist(ctx context.Context, caller branch.Caller, address string, c branch.Call, input []byte) ([]byte, error) {
+func persist(ctx context.Context, caller branchhttp.Caller, address string, c branch.Call, input []byte) ([]byte, error) {
 	for c.Attempt = 1; ; c.Attempt++ {
 		calling, cancel := context.WithTimeout(ctx, 10*time.Second)
 		output, err := caller.Post(calling, address, c, input)

@@ -19,12 +19,12 @@
 //	}
 //
 // Which call it is stands in the context: [branch.From]. A coordinator in the same
-// process has put it there, or branch.Handler; elsewhere [branch.With] does it.
+// process has put it there, or branchhttp.Handler; elsewhere [branch.With] does it.
 //
 // # Forms
 //
 // [Do], [Confirm] and [Undo] own the transaction and are the forms to use; a
-// [Participant] is the three of them behind one function, for branch.Handler.
+// [Participant] is the three of them behind one function, for branchhttp.Handler.
 // [DoIn], [ConfirmIn] and [UndoIn] work in a transaction that the caller began.
 // [DoOutside], [ConfirmOutside] and [UndoOutside] are for effects that are not in the
 // database: they commit that a call is about to be made before they make it, so that

@@ -45,7 +45,7 @@ func Example() {
 	_, _, _ = hold, sell, free // functions of a coordinator's, or of handlers
 }
 
-// One function answers try, confirm and cancel: hand it to branch.Handler.
+// One function answers try, confirm and cancel: hand it to branchhttp.Handler.
 func ExampleParticipant() {
 	var pool *pgxpool.Pool
 	p := &barrier.Participant[pgx.Tx, string, int64]{

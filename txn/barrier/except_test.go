@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // odd begins the names of transactions here: names are data.
@@ -158,12 +159,12 @@ func testForgetOverHTTP(t *testing.T, w world) {
 		_, err := owned.try(of(t.Context(), name, branch.Try, 0), w, "h1")
 		ok(t, err)
 	}
-	server := httptest.NewServer(branch.ForgetHandler(func(ctx context.Context, m branch.Mark) (int, error) {
+	server := httptest.NewServer(branchhttp.ForgetHandler(func(ctx context.Context, m branchhttp.Mark) (int, error) {
 		return barrier.ForgetExcept(ctx, w.DB, w.table, m.Before, m.Except, 0)
 	}))
 	defer server.Close()
-	caller := branch.Caller{Client: server.Client()}
-	n, err := caller.Forget(t.Context(), server.URL, branch.Mark{Before: after(3), Except: []string{odd + "dead"}})
+	caller := branchhttp.Caller{Client: server.Client()}
+	n, err := caller.Forget(t.Context(), server.URL, branchhttp.Mark{Before: after(3), Except: []string{odd + "dead"}})
 	if err != nil || n != 1 || w.rows(t) != 1 {
 		t.Errorf("%d forgotten, %v; %d rows are left", n, err, w.rows(t))
 	}

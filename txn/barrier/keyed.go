@@ -32,7 +32,7 @@ var phases = map[event]driver.BarrierPhase{
 
 // Call answers the call that ctx bears, with the errors of [Do], [Confirm] and [Undo].
 // The output is what the business of a do, try or prepare returned, JSON if it is for
-// branch.Handler, which is made with this function. A business that failed half way is
+// branchhttp.Handler, which is made with this function. A business that failed half way is
 // an Uncertain error: what it did before stays, see driver.Barrier.
 func (k Keyed[B]) Call(ctx context.Context, input []byte) (output []byte, err error) {
 	c, err := asked(ctx, operations[branch.From(ctx).Operation])

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // nobody is a database that is not asked.
@@ -92,13 +93,13 @@ func overHTTP(t *testing.T, w world, ctx context.Context) {
 		t.Error("run")
 		return Hold{}, nil
 	}}
-	server := httptest.NewServer(branch.Handler(p.Call))
+	server := httptest.NewServer(branchhttp.Handler(p.Call))
 	defer server.Close()
 	call := branch.From(ctx)
 	call.Attempt = 1
-	_, err := branch.Caller{Client: server.Client()}.Post(t.Context(), server.URL, call, []byte(`{"Row":13}`))
+	_, err := branchhttp.Caller{Client: server.Client()}.Post(t.Context(), server.URL, call, []byte(`{"Row":13}`))
 	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, branch.ErrOtherInput)
-	if out, err := (branch.Caller{Client: server.Client()}).Post(t.Context(), server.URL, call, []byte(`{"Row":12}`)); err != nil || string(out) != `{"ID":"h1"}` {
+	if out, err := (branchhttp.Caller{Client: server.Client()}).Post(t.Context(), server.URL, call, []byte(`{"Row":12}`)); err != nil || string(out) != `{"ID":"h1"}` {
 		t.Errorf("%s, %v", out, err)
 	}
 }

@@ -23,7 +23,7 @@ type Participant[T, I, O any] struct {
 	Undo func(ctx context.Context, tx T, done *O) error
 }
 
-// Call answers the call that ctx bears. It is what branch.Handler is made with.
+// Call answers the call that ctx bears. It is what branchhttp.Handler is made with.
 func (p *Participant[T, I, O]) Call(ctx context.Context, input []byte) (output []byte, err error) {
 	c := branch.From(ctx)
 	switch e, ok := operations[c.Operation]; {

@@ -30,10 +30,10 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-// ErrOtherInput reports that the participant has had a do, try or prepare of this branch
-// with another input. The outcome of that call counts, and nothing is run with this one.
-// Its class is Unknown: a coordinator that has changed the input asks again with the one
-// before. Over HTTP it is the header [HeaderInput].
+// ErrOtherInput reports that the participant already had a do, try or prepare of this
+// branch with another input. The outcome of that call counts, and this input is not used.
+// Its class is Unknown: a coordinator that has changed the input repeats the call with the
+// previous one.
 var ErrOtherInput = errors.New("the participant has had this call with another input, which counts")
 
 // classified is an error with a class.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -46,10 +46,10 @@ type Sweep struct {
 }
 
 // SweepAt sends the mark to a participant over HTTP, which has to serve it: in Go by
-// [branch.ForgetHandler], at an address of its own, or where it serves calls.
-func SweepAt(name string, caller branch.Caller, url string) Sweep {
+// [branchhttp.ForgetHandler], at an address of its own, or where it serves calls.
+func SweepAt(name string, caller branchhttp.Caller, url string) Sweep {
 	return Sweep{Name: name, Run: func(ctx context.Context, m journal.Mark) (Swept, error) {
-		removed, err := caller.Forget(ctx, url, branch.Mark{Before: m.Time, Except: m.Except})
+		removed, err := caller.Forget(ctx, url, branchhttp.Mark{Before: m.Time, Except: m.Except})
 		return Swept{Removed: removed}, err
 	}}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/observe"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -175,11 +175,11 @@ func errOf(_ *Coordinator, err error) error { return err }
 
 // TestSweepAt: a participant over HTTP is sent the mark, with what has not ended.
 func TestSweepAt(t *testing.T) {
-	var got branch.Mark
-	server := httptest.NewServer(branch.ForgetHandler(func(_ context.Context, m branch.Mark) (int, error) { got = m; return 3, nil }))
+	var got branchhttp.Mark
+	server := httptest.NewServer(branchhttp.ForgetHandler(func(_ context.Context, m branchhttp.Mark) (int, error) { got = m; return 3, nil }))
 	defer server.Close()
 	at := time.Now().Truncate(time.Millisecond)
-	sweep := SweepAt("stock", branch.Caller{Client: server.Client()}, server.URL)
+	sweep := SweepAt("stock", branchhttp.Caller{Client: server.Client()}, server.URL)
 	swept, err := sweep.Run(t.Context(), journal.Mark{Time: at, Except: []string{"dead"}})
 	if err != nil || swept != (Swept{Removed: 3}) || !got.Before.Equal(at) || !slices.Equal(got.Except, []string{"dead"}) {
 		t.Errorf("%+v, %v; %+v arrived", swept, err, got)

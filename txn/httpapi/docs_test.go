@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
@@ -31,7 +32,7 @@ func TestPage(t *testing.T) {
 		t.Fatalf("%d examples, want three requests with their answers", len(blocks))
 	}
 	s := serve(t, memory.NewJournal(), &httpapi.Options{
-		Client:       everywhere(t, branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) { return []byte(said[branch.From(ctx).Branch]), nil })),
+		Client:       everywhere(t, branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) { return []byte(said[branch.From(ctx).Branch]), nil })),
 		Participants: map[string]string{"north": "http://north/", "south": "http://south/"}})
 	for i, path := range []string{"sagas", "tcc", "2pc"} {
 		var want map[string]any

@@ -33,6 +33,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -71,7 +72,7 @@ type Options struct {
 type Service struct {
 	handler      http.Handler
 	options      Options
-	caller       branch.Caller
+	caller       branchhttp.Caller
 	journal      *journal.Journal
 	nudge        func(id string) // it was appended to
 	sagas        *saga.Engine
@@ -95,7 +96,7 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 	if s.options.Pause <= 0 {
 		s.options.Pause = 100 * time.Millisecond
 	}
-	s.caller = branch.Caller{Client: s.options.Client}
+	s.caller = branchhttp.Caller{Client: s.options.Client}
 	registered := []twopc.Registered{theWitness}
 	for name, address := range s.options.Participants {
 		if err := s.permitted(address); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -182,7 +183,7 @@ func TestTCCHelped(t *testing.T) {
 	t.Parallel()
 	store, confirmed := memory.NewJournal(), atomic.Bool{}
 	s := serve(t, store, &httpapi.Options{TCC: &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Refusals: 1}},
-		Client: everywhere(t, branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+		Client: everywhere(t, branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 			if branch.From(ctx).Operation == branch.Confirm && !confirmed.Load() {
 				return nil, branch.Fail(errNo)
 			}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -58,7 +59,7 @@ func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.Raw
 	if err != nil {
 		return nil, saga.Unknown(err)
 	}
-	if c.Operation == branch.Undo && len(body) > branch.MaxInput { // an undo has to be possible
+	if c.Operation == branch.Undo && len(body) > branchhttp.MaxInput { // an undo has to be possible
 		m.Outputs = nil
 		if body, err = of.body(m); err != nil {
 			return nil, saga.Unknown(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
@@ -115,7 +116,7 @@ func TestOneParticipantCommitsOnce(t *testing.T) {
 func TestHeuristicIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
-	liar := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+	liar := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		if branch.From(ctx).Operation == branch.Commit {
 			return nil, branch.Fail(errNo)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -103,7 +104,7 @@ func TestEditComesTooLate(t *testing.T) {
 		return func([]byte, bool) ([]byte, error) { return json.Marshal(string(input)) }, nil
 	}}
 	var lost atomic.Bool
-	participant := httptest.NewServer(branch.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
+	participant := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
 		out, err := p.Call(ctx, input)
 		if branch.From(ctx).Branch == "mail" && !lost.Swap(true) {
 			return nil, errNo

@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // ledger is a participant that does each branch once, answers a repeated call as the
@@ -32,7 +33,7 @@ type ledger struct {
 func newLedger(t *testing.T) *ledger {
 	l := &ledger{inputs: map[string]string{}, undone: map[string]bool{}, lose: map[string]int{},
 		output: func(name string) []byte { return fmt.Appendf(nil, "%q", name) }}
-	server := httptest.NewServer(branch.Handler(l.answer))
+	server := httptest.NewServer(branchhttp.Handler(l.answer))
 	t.Cleanup(server.Close)
 	l.url = server.URL
 	return l
@@ -80,7 +81,7 @@ func TestRepeatedStepIsSentTheSame(t *testing.T) {
 func TestLongOutputsAreKept(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	long := `"` + strings.Repeat("<", branch.MaxBody-2) + `"`
+	long := `"` + strings.Repeat("<", branchhttp.MaxBody-2) + `"`
 	l.output = func(string) []byte { return []byte(long) }
 	s := servePolling(t, memory.NewJournal(), nil, time.Second)
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"},{"name":"b","do":"%[1]s","pivot":true}]}`, l.url)
@@ -101,7 +102,7 @@ func TestLongOutputsAreKept(t *testing.T) {
 func TestLongOutputsCanBeUndone(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	long := `"` + strings.Repeat("x", branch.MaxBody-2) + `"`
+	long := `"` + strings.Repeat("x", branchhttp.MaxBody-2) + `"`
 	l.output = func(string) []byte { return []byte(long) }
 	s := servePolling(t, memory.NewJournal(), nil, time.Second)
 	var steps []string

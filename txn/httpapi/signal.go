@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -69,8 +69,8 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 		return fmt.Errorf("report the end to %s: it is no address", failure.RedactURL(o.OnEnd))
 	}
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set(branch.HeaderTransaction, url.PathEscape(outcome.ID))
-	r.Header.Set(branch.HeaderOperation, "ended")
+	r.Header.Set(branchhttp.HeaderTransaction, url.PathEscape(outcome.ID))
+	r.Header.Set(branchhttp.HeaderOperation, "ended")
 	client := http.Client{}
 	if s.options.Client != nil {
 		client = *s.options.Client

@@ -21,6 +21,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -59,7 +60,7 @@ type shop struct {
 
 func newShop(t *testing.T) *shop {
 	s := &shop{states: map[string]string{}, bodies: map[string]string{}, untils: map[string]time.Time{}, asked: make(chan struct{}, 9)}
-	handler := branch.Handler(s.answer)
+	handler := branchhttp.Handler(s.answer)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		failing, broken := s.failing, s.broken != "" && strings.HasPrefix(r.URL.Path, s.broken)

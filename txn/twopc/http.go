@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // HTTP is a participant behind a URL, in any language. All of its calls are POSTs with
@@ -29,7 +30,7 @@ import (
 //     list them is never scanned, and asks [Engine.Decide] itself, by a way of its own.
 type HTTP struct {
 	URL    string
-	Caller branch.Caller
+	Caller branchhttp.Caller
 }
 
 var _ driver.Preparer[*Remote] = HTTP{}
@@ -44,7 +45,7 @@ type Remote struct {
 	output []byte
 }
 
-// Send sets what is sent with prepare, JSON of at most branch.MaxBody bytes.
+// Send sets what is sent with prepare, JSON of at most branchhttp.MaxBody bytes.
 func (r *Remote) Send(input []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +143,7 @@ func (h HTTP) Rollback(ctx context.Context, x driver.XID) error {
 
 func (h HTTP) finish(ctx context.Context, x driver.XID, op branch.Operation) error {
 	_, err := h.call(ctx, x, op, nil)
-	var answer *branch.AnswerError
+	var answer *branchhttp.AnswerError
 	if errors.As(err, &answer) && answer.Status == http.StatusConflict {
 		return definite(string(op)+" branch", x.Transaction, fmt.Errorf("%w: %w", driver.ErrHeuristic, err))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // listed is a branch as a participant lists it.
@@ -77,9 +77,9 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	default:
 		return nil, h.unlisted(fmt.Errorf("it answered %d", answer.StatusCode))
 	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, branch.MaxBody+1))
-	if err == nil && len(body) > branch.MaxBody {
-		err = fmt.Errorf("its list has more than %d bytes", branch.MaxBody)
+	body, err := io.ReadAll(io.LimitReader(answer.Body, branchhttp.MaxBody+1))
+	if err == nil && len(body) > branchhttp.MaxBody {
+		err = fmt.Errorf("its list has more than %d bytes", branchhttp.MaxBody)
 	}
 	if err != nil {
 		return nil, h.unlisted(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -39,7 +40,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.list(w, r)
 		return
 	}
-	c, err := branch.FromRequest(r)
+	c, err := branchhttp.FromRequest(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -155,7 +156,7 @@ func online(t *testing.T) *remote {
 	t.Cleanup(client.CloseIdleConnections)
 	r := &remote{bank: memory.NewParticipant(), service: s, store: memory.NewJournal()}
 	r.north = At("north", r.bank)
-	r.shop = At("shop", HTTP{URL: server.URL + "/pay?shop=7", Caller: branch.Caller{Client: client}})
+	r.shop = At("shop", HTTP{URL: server.URL + "/pay?shop=7", Caller: branchhttp.Caller{Client: client}})
 	j, err := journal.New(r.store, &journal.Options{Shards: 1})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
@@ -331,7 +332,7 @@ func TestHTTPList(t *testing.T) {
 	}))
 	defer server.Close()
 	defer server.Client().CloseIdleConnections()
-	h := HTTP{URL: server.URL, Caller: branch.Caller{Client: server.Client()}}
+	h := HTTP{URL: server.URL, Caller: branchhttp.Caller{Client: server.Client()}}
 	for _, status = range []int{404, 405, 501} {
 		if doubts, err := h.InDoubt(t.Context()); len(doubts) != 0 || err != nil {
 			t.Errorf("%d: %v, %v", status, doubts, err)
@@ -348,7 +349,7 @@ func TestHTTPList(t *testing.T) {
 	defer moved.Close()
 	_, err := HTTP{URL: moved.URL, Caller: h.Caller}.InDoubt(t.Context())
 	wantKind(t, err, interlock.Retryable, nil)
-	status, body = 200, "["+strings.Repeat(" ", branch.MaxBody)+"]"
+	status, body = 200, "["+strings.Repeat(" ", branchhttp.MaxBody)+"]"
 	_, err = h.InDoubt(t.Context())
 	wantKind(t, err, interlock.Retryable, nil)
 	status, body = 200, `[{"transaction":"a","branch":"b"}]`

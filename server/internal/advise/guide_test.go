@@ -186,6 +186,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 	"github.com/interlock-dev/interlock/txn/saga"

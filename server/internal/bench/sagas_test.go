@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -110,14 +111,14 @@ func newWorkload(t *testing.T, s store) *workload {
 		return "done", nil
 	}
 	w.local = w.define("local", func(ctx context.Context, _ string) (string, error) { return act(ctx, branch.From(ctx).Key()) })
-	participant := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+	participant := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		text, err := act(ctx, branch.From(ctx).Key())
 		return fmt.Appendf(nil, "%q", text), err
 	}))
 	t.Cleanup(participant.Close)
 	transport := &http.Transport{MaxIdleConnsPerHost: 256}
 	t.Cleanup(transport.CloseIdleConnections)
-	caller := branch.Caller{Client: &http.Client{Transport: transport}}
+	caller := branchhttp.Caller{Client: &http.Client{Transport: transport}}
 	w.remote = w.define("remote", func(ctx context.Context, input string) (string, error) {
 		answer, err := caller.Post(ctx, participant.URL, branch.From(ctx), fmt.Appendf(nil, "%q", input))
 		return string(answer), err

@@ -15,7 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/coordinate"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
@@ -156,7 +156,7 @@ func (f coordinateFlags) options() (o httpapi.Options, err error) {
 	}
 	for _, text := range f.sweeps {
 		if u, err := url.Parse(text); err != nil || u.Hostname() == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
-			return o, usage("--sweep %s is no address of a participant, as in http://10.0.0.7/forget", branch.Redact(text))
+			return o, usage("--sweep %s is no address of a participant, as in http://10.0.0.7/forget", branchhttp.Redact(text))
 		}
 	}
 	if len(f.allow) == 0 {
@@ -167,7 +167,7 @@ func (f coordinateFlags) options() (o httpapi.Options, err error) {
 	}
 	for _, text := range f.sweeps {
 		if u, err := url.Parse(text); err != nil || o.Allow(u) != nil {
-			return o, usage("--sweep %s is not below an address of --allow", branch.Redact(text))
+			return o, usage("--sweep %s is not below an address of --allow", branchhttp.Redact(text))
 		}
 	}
 	return o, nil

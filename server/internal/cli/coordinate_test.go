@@ -18,6 +18,7 @@ import (
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // coordinating starts a coordinator, and gives its address.
@@ -61,7 +62,7 @@ func TestACoordinatorTakesOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var well atomic.Bool
 			var done atomic.Int64
-			participant := httptest.NewServer(branch.Handler(func(context.Context, []byte) ([]byte, error) {
+			participant := httptest.NewServer(branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 				if !well.Load() {
 					return nil, branch.Ongoing(100 * time.Millisecond)
 				}
@@ -118,7 +119,7 @@ func TestACoordinatorTakesOver(t *testing.T) {
 func TestACoordinatorTells(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
-	participant := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+	participant := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		switch c := branch.From(ctx); {
 		case c.Branch == "pay":
 			return nil, branch.Fail(errors.New("the card was refused"))

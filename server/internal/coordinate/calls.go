@@ -20,7 +20,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/outbox/webhook"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // Calls is how branches are called.
@@ -182,8 +182,8 @@ func (s *signing) CloseIdleConnections() {
 // without dots, which separate what is signed. A request that is no call has an id of its
 // address.
 func messageID(r *http.Request) string {
-	c, err := branch.FromRequest(r)
-	if ended := r.Header.Get(branch.HeaderTransaction); err != nil && ended != "" {
+	c, err := branchhttp.FromRequest(r)
+	if ended := r.Header.Get(branchhttp.HeaderTransaction); err != nil && ended != "" {
 		return strings.ReplaceAll(ended, ".", "%2E") + "/ended"
 	}
 	if err != nil {

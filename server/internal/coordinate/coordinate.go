@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -111,7 +111,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 // sweeps send participants what they may forget.
 func (c Config) sweeps() (all []coordinator.Sweep) {
 	for _, address := range c.Sweeps {
-		all = append(all, coordinator.SweepAt(branch.Redact(address), branch.Caller{Client: c.Web.Client}, address))
+		all = append(all, coordinator.SweepAt(branchhttp.Redact(address), branchhttp.Caller{Client: c.Web.Client}, address))
 	}
 	return all
 }

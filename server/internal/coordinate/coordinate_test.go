@@ -20,7 +20,7 @@ import (
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/internal/backend"
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -106,7 +106,7 @@ func (r *running) must(method, path, body string, want int, headers ...string) m
 func busy(t *testing.T) (order string, at *atomic.Int64, well *atomic.Bool) {
 	t.Helper()
 	at, well = new(atomic.Int64), new(atomic.Bool)
-	server := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+	server := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		if well.Load() {
 			return nil, nil
 		}
@@ -304,8 +304,8 @@ func TestSweeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got branch.Mark
-	participant := httptest.NewServer(branch.ForgetHandler(func(_ context.Context, m branch.Mark) (int, error) { got = m; return 0, nil }))
+	var got branchhttp.Mark
+	participant := httptest.NewServer(branchhttp.ForgetHandler(func(_ context.Context, m branchhttp.Mark) (int, error) { got = m; return 0, nil }))
 	defer participant.Close()
 	began := time.Now()
 	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Calls: Calls{Local: true}, Sweeps: []string{participant.URL}, Tell: func(err error) { t.Error(err) }})

@@ -20,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/flow/outbox/webhook"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // TestSlowBodies: who does not send a request whole is not waited for, before it is known
@@ -119,7 +120,7 @@ func TestAddressesThatAreCalled(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	call := branch.Call{Transaction: "1", Branch: "a", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
-	_, err = branch.Caller{Client: client}.Post(t.Context(), "http://localhost:"+port, call, nil)
+	_, err = branchhttp.Caller{Client: client}.Post(t.Context(), "http://localhost:"+port, call, nil)
 	if class, _ := branch.ClassOf(err); class != branch.ClassRetry || !strings.Contains(err.Error(), "--allow-network") {
 		t.Errorf("a name that means this machine: %v", err)
 	}
@@ -133,7 +134,7 @@ func TestCallsAreSigned(t *testing.T) {
 	secret, next := strings.Repeat("a", 32), strings.Repeat("b", 32)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		c, err := branch.FromRequest(r)
+		c, err := branchhttp.FromRequest(r)
 		mu.Lock()
 		defer mu.Unlock()
 		for _, s := range []string{secret, next} {
@@ -152,7 +153,7 @@ func TestCallsAreSigned(t *testing.T) {
 	}
 	defer client.CloseIdleConnections()
 	call := branch.Call{Transaction: "order/1.2", Branch: "a.b", Operation: branch.Undo, Attempt: 1, Begun: time.Now()}
-	if _, err := (branch.Caller{Client: client}).Post(t.Context(), server.URL, call, []byte("7")); err != nil || len(wrong) > 0 {
+	if _, err := (branchhttp.Caller{Client: client}).Post(t.Context(), server.URL, call, []byte("7")); err != nil || len(wrong) > 0 {
 		t.Error(err, wrong)
 	}
 	for _, bad := range []string{"short", "whsec_?????????????????????????"} {
@@ -191,7 +192,7 @@ func TestCallsShowACertificate(t *testing.T) {
 	}
 	defer client.CloseIdleConnections()
 	call := branch.Call{Transaction: "1", Branch: "a", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
-	if got, err := (branch.Caller{Client: client}).Post(t.Context(), server.URL, call, nil); err != nil || string(got) != `"testbed"` {
+	if got, err := (branchhttp.Caller{Client: client}).Post(t.Context(), server.URL, call, nil); err != nil || string(got) != `"testbed"` {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := os.Chmod(c.Key, 0o644); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 var errRefused = errors.New("no")
@@ -47,7 +48,7 @@ func newBank(t testing.TB, accounts ...string) *bank {
 	for _, a := range accounts {
 		b.accounts[a] = 1000
 	}
-	server := httptest.NewServer(branch.Handler(b.answer))
+	server := httptest.NewServer(branchhttp.Handler(b.answer))
 	t.Cleanup(server.Close)
 	b.url = server.URL
 	return b

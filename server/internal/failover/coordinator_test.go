@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -79,7 +80,7 @@ func (n *node) engine(bank string) (e *engine, err error) {
 		}
 		n.at.Pass()
 		defer n.at.Pass()
-		_, err = branch.Caller{}.Post(ctx, bank, branch.From(ctx), text)
+		_, err = branchhttp.Caller{}.Post(ctx, bank, branch.From(ctx), text)
 		return struct{}{}, err
 	}
 	undo := func(ctx context.Context, of transfer, _ *struct{}) error { _, err := call(ctx, of); return err }

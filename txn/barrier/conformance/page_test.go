@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/conformance.md")
@@ -132,15 +132,15 @@ milliseconds since 1970.
 
 | header | |
 |---|---|
-| ` + "`" + branch.HeaderTransaction + "`" + ` | its id, 1 to 200 bytes |
-| ` + "`" + branch.HeaderBranch + "`" + ` | its branch, 1 to 255 bytes |
-| ` + "`" + branch.HeaderStep + "`" + ` | of the branch, at most 255 bytes; only if there is one |
-| ` + "`" + branch.HeaderOperation + "`" + ` | do, undo; try, confirm, cancel; prepare, commit, rollback |
-| ` + "`" + branch.HeaderAttempt + "`" + ` | from 1; what is sent again has the next number, and is the same message |
-| ` + "`" + branch.HeaderEpoch + "`" + ` | the coordinator's fencing token, for resources that know one; only if there is one |
-| ` + "`" + branch.HeaderBegun + "`" + ` | when the transaction began |
-| ` + "`" + branch.HeaderDeadline + "`" + ` | after that nobody waits for the answer; only if there is one |
-| ` + "`" + branch.HeaderUntil + "`" + ` | how long a try has to hold what it holds; only with a try |
+| ` + "`" + branchhttp.HeaderTransaction + "`" + ` | its id, 1 to 200 bytes |
+| ` + "`" + branchhttp.HeaderBranch + "`" + ` | its branch, 1 to 255 bytes |
+| ` + "`" + branchhttp.HeaderStep + "`" + ` | of the branch, at most 255 bytes; only if there is one |
+| ` + "`" + branchhttp.HeaderOperation + "`" + ` | do, undo; try, confirm, cancel; prepare, commit, rollback |
+| ` + "`" + branchhttp.HeaderAttempt + "`" + ` | from 1; what is sent again has the next number, and is the same message |
+| ` + "`" + branchhttp.HeaderEpoch + "`" + ` | the coordinator's fencing token, for resources that know one; only if there is one |
+| ` + "`" + branchhttp.HeaderBegun + "`" + ` | when the transaction began |
+| ` + "`" + branchhttp.HeaderDeadline + "`" + ` | after that nobody waits for the answer; only if there is one |
+| ` + "`" + branchhttp.HeaderUntil + "`" + ` | how long a try has to hold what it holds; only with a try |
 
 Transaction, branch and step name the row that the participant keeps, written in the same local transaction as its business.
 The body is the input, at most 1 MiB.

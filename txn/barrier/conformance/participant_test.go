@@ -15,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func handler(work func(context.Context, []byte) ([]byte, error),
 	effects func(context.Context, string) (conformance.Effects, error)) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST /", branch.Handler(work))
+	mux.Handle("POST /", branchhttp.Handler(work))
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		e, err := effects(r.Context(), r.URL.Query().Get("account"))
 		if err != nil {
@@ -198,9 +199,9 @@ func (p *simple) spoil(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case p.flaw == unhurried:
-			r.Header.Del(branch.HeaderDeadline)
-		case p.flaw == careless && r.Header.Get(branch.HeaderBranch) == "":
-			r.Header.Set(branch.HeaderBranch, "some")
+			r.Header.Del(branchhttp.HeaderDeadline)
+		case p.flaw == careless && r.Header.Get(branchhttp.HeaderBranch) == "":
+			r.Header.Set(branchhttp.HeaderBranch, "some")
 		}
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, r)

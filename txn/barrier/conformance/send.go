@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // Input is the body of every message.
@@ -98,12 +99,12 @@ func (s *stage) post(ctx context.Context, m message, attempt int) (reply, error)
 	if err != nil {
 		return reply{}, bug(err)
 	}
-	if err := s.call(m, attempt).SetHeaders(request.Header); err != nil {
+	if err := branchhttp.SetHeaders(request.Header, s.call(m, attempt)); err != nil {
 		return reply{}, bug(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if m.as == headless {
-		request.Header.Del(branch.HeaderBranch)
+		request.Header.Del(branchhttp.HeaderBranch)
 	}
 	s.sent.Add(1)
 	status, text, err := s.exchange(request)
@@ -168,7 +169,7 @@ func (s *stage) exchange(request *http.Request) (status int, body []byte, err er
 		status = response.StatusCode
 	}
 	if err == nil && status != http.StatusSwitchingProtocols { // whose body is the connection, and heeds no deadline
-		body, err = io.ReadAll(io.LimitReader(response.Body, branch.MaxBody))
+		body, err = io.ReadAll(io.LimitReader(response.Body, branchhttp.MaxBody))
 	}
 	if err != nil {
 		err = &interlock.Error{Op: "reach participant", Name: request.URL.Host, Kind: interlock.Uncertain, Err: failure.RedactError(err)}

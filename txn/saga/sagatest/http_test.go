@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -20,7 +21,7 @@ import (
 func overHTTP(t *testing.T, act func(ctx context.Context, w *World, undo bool) error) func() Scene[int] {
 	t.Helper()
 	var world atomic.Pointer[World]
-	server := httptest.NewServer(branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+	server := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		return nil, act(ctx, world.Load(), branch.From(ctx).Operation == branch.Undo)
 	}))
 	client := &http.Client{Transport: &http.Transport{}}
@@ -31,7 +32,7 @@ func overHTTP(t *testing.T, act func(ctx context.Context, w *World, undo bool) e
 	post := func(ctx context.Context, n int) error {
 		input, err := json.Marshal(n)
 		if err == nil {
-			_, err = branch.Caller{Client: client}.Post(ctx, server.URL, branch.From(ctx), input)
+			_, err = branchhttp.Caller{Client: client}.Post(ctx, server.URL, branch.From(ctx), input)
 		}
 		return err
 	}

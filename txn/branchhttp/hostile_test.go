@@ -1,4 +1,4 @@
-package branch_test
+package branchhttp_test
 
 import (
 	"bufio"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // A talker answers requests on a connection as it likes, until it returns.
@@ -172,7 +173,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 				return
 			}
 			mu.Lock()
-			came[r.Header.Get(branch.HeaderAttempt)]++
+			came[r.Header.Get(branchhttp.HeaderAttempt)]++
 			leave, pause := random.IntN(4), time.Duration(random.IntN(300))*time.Microsecond
 			mu.Unlock()
 			if leave == 0 {
@@ -217,10 +218,10 @@ func TestLateAnswerIsNobodys(t *testing.T) {
 	given := make(chan struct{})
 	url := talks(t, func(conn net.Conn, next func() (*http.Request, bool)) {
 		for r, ok := next(); ok; r, ok = next() {
-			if r.Header.Get(branch.HeaderBranch) == "slow" {
+			if r.Header.Get(branchhttp.HeaderBranch) == "slow" {
 				<-given
 			}
-			name := fmt.Sprintf("%q", r.Header.Get(branch.HeaderBranch))
+			name := fmt.Sprintf("%q", r.Header.Get(branchhttp.HeaderBranch))
 			_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(name), name)
 		}
 	})

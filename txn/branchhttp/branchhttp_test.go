@@ -1,4 +1,4 @@
-package branch_test
+package branchhttp_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,16 +38,16 @@ func participant(t *testing.T, h http.Handler) string {
 }
 
 // caller has connections of its own, which end with the test.
-func caller(t *testing.T) branch.Caller {
+func caller(t *testing.T) branchhttp.Caller {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return branch.Caller{Client: &http.Client{Transport: transport}}
+	return branchhttp.Caller{Client: &http.Client{Transport: transport}}
 }
 
 // TestCallArrivesAsItWas: whatever names it has.
 func TestCallArrivesAsItWas(t *testing.T) {
 	var got branch.Call
-	url := participant(t, branch.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
+	url := participant(t, branchhttp.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
 		got = branch.From(ctx)
 		return input, nil
 	}))
@@ -108,9 +109,9 @@ func TestAnswersAreClasses(t *testing.T) {
 		{branch.Unknown(branch.Fail(no)), ``, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 		{no, ``, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 		{nil, `<html>`, 500, branch.ClassUnknown, interlock.Uncertain, 0},
-		{nil, `"` + strings.Repeat("x", branch.MaxBody) + `"`, 500, branch.ClassUnknown, interlock.Uncertain, 0},
+		{nil, `"` + strings.Repeat("x", branchhttp.MaxBody) + `"`, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 	} {
-		url := participant(t, branch.Handler(func(context.Context, []byte) ([]byte, error) { return []byte(c.output), c.err }))
+		url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return []byte(c.output), c.err }))
 		output, err := caller(t).Post(t.Context(), url, a(branch.Do), nil)
 		if c.status < 300 {
 			if err != nil || string(output) != c.output {
@@ -131,7 +132,7 @@ func TestAnswersAreClasses(t *testing.T) {
 // mustBe requires a class, what Interlock says of it, and the status; 0 is no answer.
 func mustBe(t *testing.T, err error, class branch.Class, kind interlock.ErrorKind, status int) {
 	t.Helper()
-	var said *branch.AnswerError
+	var said *branchhttp.AnswerError
 	if got, _ := branch.ClassOf(err); err == nil || got != class || interlock.Kind(err) != kind {
 		t.Errorf("%v: %v and %v, want %v and %v", err, got, interlock.Kind(err), class, kind)
 	}
@@ -163,7 +164,7 @@ func TestForeignAnswers(t *testing.T) {
 		"ongoing":     {status(425, ""), branch.ClassOngoing, interlock.Retryable, 425},
 		"ongoing bad": {status(425, "soon"), branch.ClassOngoing, interlock.Retryable, 425},
 		"long output": {func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, `"`+strings.Repeat("x", branch.MaxBody)+`"`)
+			_, _ = io.WriteString(w, `"`+strings.Repeat("x", branchhttp.MaxBody)+`"`)
 		}, branch.ClassUnknown, interlock.Uncertain, 0},
 		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
@@ -201,9 +202,9 @@ func status(code int, retryAfter string) http.HandlerFunc {
 // TestRefusalIsKept, and no more of it than is bounded.
 func TestRefusalIsKept(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	url := participant(t, branch.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.Fail(errors.New(long)) }))
+	url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.Fail(errors.New(long)) }))
 	_, err := caller(t).Post(t.Context(), url, a(branch.Do), nil)
-	var said *branch.AnswerError
+	var said *branchhttp.AnswerError
 	if !errors.As(err, &said) || said.Body != long[:4<<10] {
 		t.Errorf("%.200v", err)
 	}
@@ -254,8 +255,8 @@ func (a again) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // TestSomethingMayHaveBeenSent: whatever else happened.
 func TestSomethingMayHaveBeenSent(t *testing.T) {
-	by := func(transport http.RoundTripper) branch.Caller {
-		return branch.Caller{Client: &http.Client{Transport: transport}}
+	by := func(transport http.RoundTripper) branchhttp.Caller {
+		return branchhttp.Caller{Client: &http.Client{Transport: transport}}
 	}
 	_, err := by(strange{errors.New("who knows")}).Post(t.Context(), "http://127.0.0.1:1", a(branch.Do), nil)
 	mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, 0)
@@ -274,7 +275,7 @@ func TestSomethingMayHaveBeenSent(t *testing.T) {
 func TestNobodyWaitsAfterTheDeadline(t *testing.T) {
 	told := make(chan time.Time, 1)
 	ended := make(chan error, 1)
-	url := participant(t, branch.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+	url := participant(t, branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		told <- branch.From(ctx).Deadline
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
@@ -311,9 +312,9 @@ func TestDeadlineInThePastIsNotWorkedOn(t *testing.T) {
 	_, err := caller(t).Post(t.Context(), "http://127.0.0.1:1", c, nil)
 	mustBe(t, err, branch.ClassRetry, interlock.Retryable, 0)
 
-	r := raw(c.Transaction, map[string]string{branch.HeaderDeadline: fmt.Sprint(c.Deadline.UnixMilli())})
+	r := raw(c.Transaction, map[string]string{branchhttp.HeaderDeadline: fmt.Sprint(c.Deadline.UnixMilli())})
 	w := httptest.NewRecorder()
-	branch.Handler(func(context.Context, []byte) ([]byte, error) {
+	branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 		t.Error("it was worked on")
 		return nil, nil
 	}).ServeHTTP(w, r)
@@ -325,8 +326,8 @@ func TestDeadlineInThePastIsNotWorkedOn(t *testing.T) {
 // raw is a request with other headers than it should have; an empty one is left out.
 func raw(transaction string, headers map[string]string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
-	for name, value := range map[string]string{branch.HeaderTransaction: transaction, branch.HeaderBranch: "b",
-		branch.HeaderOperation: "do", branch.HeaderAttempt: "1", branch.HeaderBegun: "1"} {
+	for name, value := range map[string]string{branchhttp.HeaderTransaction: transaction, branchhttp.HeaderBranch: "b",
+		branchhttp.HeaderOperation: "do", branchhttp.HeaderAttempt: "1", branchhttp.HeaderBegun: "1"} {
 		r.Header.Set(name, value)
 	}
 	for name, value := range headers {
@@ -340,20 +341,20 @@ func raw(transaction string, headers map[string]string) *http.Request {
 // TestBadCallIsRefused: what cannot be read, could be read in two ways or means
 // nothing is not worked on, and cannot be sent either.
 func TestBadCallIsRefused(t *testing.T) {
-	if _, err := branch.FromRequest(raw("t", nil)); err != nil {
+	if _, err := branchhttp.FromRequest(raw("t", nil)); err != nil {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("x", 256)
 	for header, values := range map[string][]string{
-		branch.HeaderTransaction: {"", "%zz", "%", "%00", "%ff", long[:201]},
-		branch.HeaderBranch:      {"", "%2", "%00", "%c3%28", long},
-		branch.HeaderStep:        {"%zz", "%00", long},
-		branch.HeaderOperation:   {"", "DO", "redo", "do ", long},
-		branch.HeaderAttempt:     {"", "0", "-1", "+1", "01", "1.0", "x", "2147483648", "99999999999999999999"},
-		branch.HeaderEpoch:       {"0", "-1", "x", "0x10", "9223372036854775808"},
-		branch.HeaderBegun:       {"", "0", "-5", "yesterday", "253402300800000"},
-		branch.HeaderDeadline:    {"0", "-5", "1e3", "253402300800000"},
-		branch.HeaderUntil:       {"0", "-5", "1e3", "253402300800000"},
+		branchhttp.HeaderTransaction: {"", "%zz", "%", "%00", "%ff", long[:201]},
+		branchhttp.HeaderBranch:      {"", "%2", "%00", "%c3%28", long},
+		branchhttp.HeaderStep:        {"%zz", "%00", long},
+		branchhttp.HeaderOperation:   {"", "DO", "redo", "do ", long},
+		branchhttp.HeaderAttempt:     {"", "0", "-1", "+1", "01", "1.0", "x", "2147483648", "99999999999999999999"},
+		branchhttp.HeaderEpoch:       {"0", "-1", "x", "0x10", "9223372036854775808"},
+		branchhttp.HeaderBegun:       {"", "0", "-5", "yesterday", "253402300800000"},
+		branchhttp.HeaderDeadline:    {"0", "-5", "1e3", "253402300800000"},
+		branchhttp.HeaderUntil:       {"0", "-5", "1e3", "253402300800000"},
 	} {
 		for _, value := range values {
 			mustRefuse(t, raw("t", map[string]string{header: value}), header)
@@ -369,13 +370,13 @@ func TestBadCallIsRefused(t *testing.T) {
 
 func mustRefuse(t *testing.T, r *http.Request, header string) {
 	t.Helper()
-	_, err := branch.FromRequest(r)
-	var bad *branch.HeaderError
+	_, err := branchhttp.FromRequest(r)
+	var bad *branchhttp.HeaderError
 	if !errors.As(err, &bad) || bad.Header != header || interlock.Kind(err) != interlock.Bug {
 		t.Errorf("%s: %.100q gave %v", header, r.Header[header], err)
 	}
 	w := httptest.NewRecorder()
-	branch.Handler(func(context.Context, []byte) ([]byte, error) {
+	branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 		t.Errorf("%s: %.100q was worked on", header, r.Header[header])
 		return nil, nil
 	}).ServeHTTP(w, r)
@@ -411,7 +412,7 @@ func TestBadCallIsNotSent(t *testing.T) {
 		_, err := caller(t).Post(t.Context(), address, a(branch.Do), nil)
 		mustBe(t, err, branch.ClassFail, interlock.Bug, 0)
 	}
-	_, err := caller(t).Post(t.Context(), url, a(branch.Do), make([]byte, branch.MaxInput+1))
+	_, err := caller(t).Post(t.Context(), url, a(branch.Do), make([]byte, branchhttp.MaxInput+1))
 	mustBe(t, err, branch.ClassFail, interlock.Bug, 0)
 }
 
@@ -419,7 +420,7 @@ func TestBadCallIsNotSent(t *testing.T) {
 // repeated nor undone, and what is wrong is reported with what to do. Only a try and a
 // prepare, which can be taken back, are in doubt.
 func TestUnusableOutput(t *testing.T) {
-	for output, fix := range map[string]string{"OK": "answer JSON", `"` + strings.Repeat("x", branch.MaxBody) + `"`: "answer less"} {
+	for output, fix := range map[string]string{"OK": "answer JSON", `"` + strings.Repeat("x", branchhttp.MaxBody) + `"`: "answer less"} {
 		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, output) }))
 		for _, op := range []branch.Operation{branch.Do, branch.Undo, branch.Confirm, branch.Cancel, branch.Commit, branch.Rollback, branch.Try, branch.Prepare} {
 			var reported error
@@ -441,13 +442,13 @@ func TestUnusableOutput(t *testing.T) {
 
 // TestRequestThatIsNoCall is told so.
 func TestRequestThatIsNoCall(t *testing.T) {
-	h := branch.Handler(func(context.Context, []byte) ([]byte, error) {
+	h := branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 		t.Error("it was worked on")
 		return nil, nil
 	})
 	get, long := raw("t", nil), raw("t", nil)
 	get.Method = http.MethodGet
-	long.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", branch.MaxInput+1)))
+	long.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", branchhttp.MaxInput+1)))
 	cut := raw("t", nil)
 	cut.Body = io.NopCloser(io.MultiReader(strings.NewReader("{"), broken{}))
 	for r, status := range map[*http.Request]int{get: 405, long: 413, cut: 400} {
@@ -463,7 +464,7 @@ type broken struct{}
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func ExampleHandler() {
-	charge := branch.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
+	charge := branchhttp.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
 		c := branch.From(ctx) // a barrier comes first: see txn/barrier
 		if string(input) != `{"total":10}` {
 			return nil, branch.Fail(errors.New("no money"))
@@ -475,7 +476,7 @@ func ExampleHandler() {
 
 	call := branch.Call{Transaction: "order/42", Branch: "charge", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
 	for _, input := range []string{`{"total":10}`, `{"total":1000}`} {
-		output, err := branch.Caller{}.Post(context.Background(), bank.URL, call, []byte(input))
+		output, err := branchhttp.Caller{}.Post(context.Background(), bank.URL, call, []byte(input))
 		class, _ := branch.ClassOf(err)
 		fmt.Printf("%s %v\n", output, err != nil && class == branch.ClassFail)
 	}

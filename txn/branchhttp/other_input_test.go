@@ -1,4 +1,4 @@
-package branch_test
+package branchhttp_test
 
 import (
 	"context"
@@ -8,15 +8,16 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // TestOtherInput: the answer that a participant has had another input arrives as such; a
 // status alone, or another value, does not mean it, nor does the header change what is
 // known otherwise.
 func TestOtherInput(t *testing.T) {
-	url := participant(t, branch.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.ErrOtherInput }))
+	url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.ErrOtherInput }))
 	_, err := caller(t).Post(t.Context(), url, a(branch.Do), []byte(`1`))
-	var answer *branch.AnswerError
+	var answer *branchhttp.AnswerError
 	if class, _ := branch.ClassOf(err); !errors.Is(err, branch.ErrOtherInput) || class != branch.ClassUnknown || interlock.Kind(err) != interlock.Uncertain ||
 		!errors.As(err, &answer) || answer.Status != http.StatusUnprocessableEntity {
 		t.Errorf("%v", err)
@@ -27,7 +28,7 @@ func TestOtherInput(t *testing.T) {
 		class  branch.Class
 	}{{422, "", branch.ClassUnknown}, {422, "42", branch.ClassUnknown}, {409, "other", branch.ClassFail}, {425, "other", branch.ClassOngoing}} {
 		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set(branch.HeaderInput, c.header)
+			w.Header().Set(branchhttp.HeaderInput, c.header)
 			w.WriteHeader(c.status)
 		}))
 		_, err := caller(t).Post(t.Context(), url, a(branch.Do), []byte(`1`))

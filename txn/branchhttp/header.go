@@ -1,4 +1,4 @@
-package branch
+package branchhttp
 
 import (
 	"errors"
@@ -6,11 +6,12 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // The headers of a call over HTTP. Names are percent-encoded, as [url.PathEscape]
@@ -27,21 +28,21 @@ const (
 	HeaderUntil       = "Interlock-Until"    // only with a try
 )
 
-// HeaderInput of an answer that is neither 2xx, 409 nor 425 is [ErrOtherInput] if it has the
-// value "other". A participant need not send it.
+// HeaderInput with the value "other", in an answer that is neither 2xx, 409 nor 425, means
+// [branch.ErrOtherInput]. A participant need not send it.
 const HeaderInput = "Interlock-Input"
 
 const otherInput = "other"
 
-// The longest bodies of calls over HTTP, in bytes. An input can have several outputs of
-// earlier calls in it.
+// The longest bodies of calls over HTTP, in bytes. An input can contain several outputs
+// of earlier calls.
 const (
 	MaxInput = 4 << 20
 	MaxBody  = 1 << 20 // an output
 )
 
-// A HeaderError says what is wrong with a call that came by HTTP. It is a Bug of the
-// caller's: the answer to it is 400, and nothing was done.
+// A HeaderError reports an invalid header of a call. It is a Bug of the caller: the answer
+// is 400, and nothing was done.
 type HeaderError struct {
 	Header string // the header's name
 	Why    string
@@ -53,34 +54,34 @@ func (e *HeaderError) Error() string { return "header " + e.Header + " " + e.Why
 // ErrorKind is Bug.
 func (e *HeaderError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
-// FromRequest is the call that r's headers tell of. It is strict, because a call that
-// was taken for another would be done twice or refused: each header comes once and means
-// something, and numbers are written in one way. An error is a [*HeaderError].
-func FromRequest(r *http.Request) (Call, error) {
+// FromRequest returns the call in r's headers. It is strict, because a call that was
+// mistaken for another would be done twice or refused: each header comes once and is not
+// empty, and each number has one form. An error is a [*HeaderError].
+func FromRequest(r *http.Request) (branch.Call, error) {
 	h := headers{from: r.Header}
-	c := Call{
-		Transaction: h.name(HeaderTransaction, maxTransaction, true),
+	c := branch.Call{
+		Transaction: h.name(HeaderTransaction, driver.MaxTransaction, true),
 		Branch:      h.name(HeaderBranch, maxName, true),
 		Step:        h.name(HeaderStep, maxName, false),
-		Operation:   Operation(h.name(HeaderOperation, maxName, true)),
+		Operation:   branch.Operation(h.name(HeaderOperation, maxName, true)),
 		Attempt:     int(h.number(HeaderAttempt, true)),
 		Epoch:       interlock.Token(h.number(HeaderEpoch, false)),
 		Begun:       h.time(HeaderBegun, true),
 		Deadline:    h.time(HeaderDeadline, false),
 		Until:       h.time(HeaderUntil, false),
 	}
-	if h.err == nil && !c.Operation.known() {
-		h.refuse(HeaderOperation, fmt.Sprintf("is %.40q, which no participant knows", c.Operation))
+	if h.err == nil && !known(c.Operation) {
+		h.refuse(HeaderOperation, fmt.Sprintf("is %.40q, which is not an operation", c.Operation))
 	}
 	if h.err != nil {
-		return Call{}, h.err
+		return branch.Call{}, h.err
 	}
 	return c, nil
 }
 
-// SetHeaders is the inverse of [FromRequest], for who sends by other means than a
-// [Caller]. A call that FromRequest would refuse is a [*HeaderError] here.
-func (c Call) SetHeaders(to http.Header) error {
+// SetHeaders writes c into a request's headers: the inverse of [FromRequest], for senders
+// that do not use a [Caller]. If FromRequest would refuse c, the error is a [*HeaderError].
+func SetHeaders(to http.Header, c branch.Call) error {
 	set := func(name, value string) { to[name] = []string{value} }
 	set(HeaderTransaction, url.PathEscape(c.Transaction))
 	set(HeaderBranch, url.PathEscape(c.Branch))
@@ -103,24 +104,21 @@ func (c Call) SetHeaders(to http.Header) error {
 	return err
 }
 
-// Limits of names, in bytes, before they are encoded.
-const (
-	maxTransaction = 200 // driver.MaxTransaction
-	maxName        = 255
-)
+// maxName limits names other than the transaction's, in bytes before they are encoded.
+const maxName = 255
 
-// latest is the last time that a header can tell: year 9999.
+// latest is the last time that a header can express: the end of year 9999.
 const latest = 253402300799999
 
-func (o Operation) known() bool {
+func known(o branch.Operation) bool {
 	switch o {
-	case Do, Undo, Try, Confirm, Cancel, Prepare, Commit, Rollback:
+	case branch.Do, branch.Undo, branch.Try, branch.Confirm, branch.Cancel, branch.Prepare, branch.Commit, branch.Rollback:
 		return true
 	}
 	return false
 }
 
-// headers reads headers, and remembers the first thing that is wrong with them.
+// headers reads headers, and keeps the first error.
 type headers struct {
 	from http.Header
 	err  error
@@ -132,8 +130,8 @@ func (h *headers) refuse(header, why string) {
 	}
 }
 
-// text is a header's value; empty if it is not there.
-func (h *headers) text(header string, needed bool) string {
+// text returns a header's value; empty if there is none.
+func (h *headers) text(header string, required bool) string {
 	switch values := h.from.Values(header); {
 	case len(values) > 1:
 		h.refuse(header, "comes more than once")
@@ -141,48 +139,52 @@ func (h *headers) text(header string, needed bool) string {
 		h.refuse(header, "is empty")
 	case len(values) == 1:
 		return values[0]
-	case needed:
+	case required:
 		h.refuse(header, "is missing")
 	}
 	return ""
 }
 
-func (h *headers) name(header string, longest int, needed bool) string {
-	text := h.text(header, needed)
+func (h *headers) name(header string, longest int, required bool) string {
+	text := h.text(header, required)
 	name, err := url.PathUnescape(text)
 	switch {
 	case err != nil:
 		h.refuse(header, fmt.Sprintf("is not percent-encoded: %v", err))
 	case len(name) > longest:
 		h.refuse(header, fmt.Sprintf("has %d bytes, at most %d are allowed", len(name), longest))
-	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+	case driver.CheckText("", name, 0, longest) != nil:
 		h.refuse(header, "is not UTF-8 without NUL")
 	}
 	return name
 }
 
-// number is one above 0, written as people do; 0 if it is not there.
-func (h *headers) number(header string, needed bool) int64 {
-	text := h.text(header, needed)
+// number returns a number above 0 in its shortest form; 0 if there is none.
+func (h *headers) number(header string, required bool) int64 {
+	text := h.text(header, required)
 	if text == "" {
 		return 0
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 || strconv.FormatInt(n, 10) != text || header == HeaderAttempt && n != int64(int32(n)) {
-		h.refuse(header, fmt.Sprintf("is %.40q, and not a number above 0", text))
+		h.refuse(header, fmt.Sprintf("is %.40q, not a number above 0", text))
 	}
 	return n
 }
 
-func (h *headers) time(header string, needed bool) time.Time {
-	ms := h.number(header, needed)
+func (h *headers) time(header string, required bool) time.Time {
+	ms := h.number(header, required)
 	if ms > latest {
-		h.refuse(header, "lies after the year 9999")
+		h.refuse(header, "is after the year 9999")
 	}
 	if ms == 0 {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms)
 }
+
+// Redact returns an address as errors, logs and lists may show it: without its user
+// information, query and fragment, which can contain secrets.
+func Redact(address string) string { return failure.RedactURL(address) }
 
 var errNotJSON = errors.New("the output is not JSON: answer JSON, or 2xx without a body")

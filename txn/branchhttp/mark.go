@@ -1,4 +1,4 @@
-package branch
+package branchhttp
 
 import (
 	"bytes"
@@ -7,28 +7,28 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Mark is what a participant may forget, as a coordinator sends it: every transaction
-// that began before Before has ended, but for those in Except. Each transaction in Except
-// is in all later marks too, until it ends. A lower mark than the last says nothing new.
+// A Mark is the low-water mark that a coordinator sends, below which a participant may
+// forget: every transaction that began before Before has ended, except those in Except.
+// Each transaction in Except stays in all later marks until it ends. A mark below the last
+// one has no effect.
 type Mark struct {
 	Before time.Time // in whole milliseconds
 	Except []string  // ids; a coordinator sends at most 256
 }
 
-// MarkOperation is the operation in the header of a request that brings a [Mark], so that
-// one address can serve it and calls. Its body is
+// MarkOperation is the operation in the header of a request with a [Mark], so that one
+// address can serve marks and calls. The body is
 // {"before": milliseconds since 1970, "except": [ids]}.
 const MarkOperation = "forget"
 
-// MaxMark is the longest body of a request that brings a [Mark], in bytes.
+// MaxMark is the longest body of a request with a [Mark], in bytes.
 const MaxMark = 512 << 10
 
 type markBody struct {
@@ -40,12 +40,12 @@ type markAnswer struct {
 	Removed int `json:"removed"`
 }
 
-// Forget sends a mark to a participant, and returns how many rows that says it removed; 0
-// if it does not say. It retries nothing: the next mark does. An error is an
+// Forget sends a mark to a participant, and returns how many rows it removed; 0 if it does
+// not report that. It does not retry: the next mark has the same effect. An error is an
 // [*AnswerError] (Uncertain) if the answer is not 2xx, Uncertain if there is none, or a Bug
-// if the mark cannot be sent. It blocks until the participant has answered, or ctx ends.
+// if the mark cannot be sent. It blocks until the participant answers or ctx ends.
 func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed int, err error) {
-	wrong := func(kind interlock.ErrorKind, err error) (int, error) {
+	fail := func(kind interlock.ErrorKind, err error) (int, error) {
 		return 0, &interlock.Error{Op: "send mark", Driver: "http", Name: failure.RedactURL(url), Kind: kind, Err: failure.RedactError(err)}
 	}
 	body, err := json.Marshal(markBody{m.Before.UnixMilli(), append([]string{}, m.Except...)})
@@ -57,62 +57,61 @@ func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed in
 		request, err = newPost(url, body)
 	}
 	if err != nil {
-		return wrong(interlock.Bug, err)
+		return fail(interlock.Bug, err)
 	}
 	request.Header.Set(HeaderOperation, MarkOperation)
 	answer, err := caller.client().Do(request.WithContext(ctx))
 	if err != nil {
-		return wrong(interlock.Uncertain, err)
+		return fail(interlock.Uncertain, err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
-		return wrong(interlock.Uncertain, answerError(answer))
+		return fail(interlock.Uncertain, answerError(answer))
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxReason))
 	if err != nil {
-		return wrong(interlock.Uncertain, err)
+		return fail(interlock.Uncertain, err)
 	}
-	var said markAnswer
-	_ = json.Unmarshal(text, &said) // it need not say
-	return max(0, said.Removed), nil
+	var reported markAnswer
+	_ = json.Unmarshal(text, &reported) // optional
+	return max(0, reported.Removed), nil
 }
 
 // ForgetHandler serves the marks of one coordinator, or of several on one journal: forget
-// has the participant forget, as barrier.ForgetExcept does, and returns how many rows it
-// removed. A participant that is called for several journals must not use it: a
-// transaction that one journal does not know has not ended for that. Let only those reach
-// it who may call the branches.
+// deletes what a participant may forget, as barrier.ForgetExcept does, and returns how many
+// rows it removed. A participant of several journals must not use it: a mark covers
+// the transactions of one journal only. Restrict it to those who may call the branches.
 //
-// The answer is 200, or 500 with the error's text; a request that is no mark is answered
+// The answer is 200, or 500 with the error's text; a request that is not a mark is answered
 // 400, 405 or 413.
 func ForgetHandler(forget func(ctx context.Context, m Mark) (removed int, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", http.MethodPost)
-			say(w, http.StatusMethodNotAllowed, "a mark is a POST")
+			writeText(w, http.StatusMethodNotAllowed, "a mark is a POST")
 			return
 		}
 		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMark))
 		if err != nil {
-			say(w, unread(err), err.Error())
+			writeText(w, bodyStatus(err), err.Error())
 			return
 		}
 		m, err := readMark(text)
 		if err != nil {
-			say(w, http.StatusBadRequest, err.Error())
+			writeText(w, http.StatusBadRequest, err.Error())
 			return
 		}
 		removed, err := forget(r.Context(), m)
 		if err != nil {
-			say(w, http.StatusInternalServerError, err.Error())
+			writeText(w, http.StatusInternalServerError, err.Error())
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(markAnswer{removed}) // the next mark says it again
+		_ = json.NewEncoder(w).Encode(markAnswer{removed}) // the count is optional
 	})
 }
 
-// readMark is strict: what is taken for less than it is would be forgotten too early.
+// readMark is strict: a misread exception would be forgotten too early.
 func readMark(text []byte) (Mark, error) {
 	var b markBody
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -121,13 +120,13 @@ func readMark(text []byte) (Mark, error) {
 		return Mark{}, fmt.Errorf("the mark is not JSON with before and except: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return Mark{}, fmt.Errorf("there is something after the mark")
+		return Mark{}, fmt.Errorf("the body goes on after the mark")
 	}
 	if b.Before <= 0 || b.Before > latest || b.Except == nil {
 		return Mark{}, fmt.Errorf("the mark needs before, in milliseconds since 1970, and except, a list")
 	}
 	for _, id := range b.Except {
-		if len(id) < 1 || len(id) > maxTransaction || !utf8.ValidString(id) || strings.ContainsRune(id, 0) {
+		if driver.CheckText("", id, 1, driver.MaxTransaction) != nil {
 			return Mark{}, fmt.Errorf("%.40q is not the id of a transaction", id)
 		}
 	}

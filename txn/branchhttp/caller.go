@@ -1,4 +1,4 @@
-package branch
+package branchhttp
 
 import (
 	"bytes"
@@ -20,17 +20,18 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/branch"
 )
 
 // maxReason is how much of an answer that is not 2xx an [AnswerError] keeps, in bytes.
 const maxReason = 4 << 10
 
-// longestPause bounds the Retry-After of a participant.
-const longestPause = 24 * time.Hour
+// maxPause bounds the Retry-After of a participant.
+const maxPause = 24 * time.Hour
 
 // An AnswerError is a participant's answer that is not 2xx. Its class is Fail for 409,
-// Ongoing for 425 and Unknown for every other status, whoever gave it: a proxy that
-// answers 503 does not know what became of the request.
+// Ongoing for 425 and Unknown for every other status: a proxy that answers 503
+// does not know the outcome of the request.
 type AnswerError struct {
 	Status int
 	Body   string // the first 4 KiB of it
@@ -43,32 +44,32 @@ func (e *AnswerError) Error() string {
 
 // A Caller calls branches over HTTP. The zero value works, and so do copies.
 type Caller struct {
-	// Client sends the requests; nil means http.DefaultTransport. What it says of
-	// redirects does not count: a participant that has moved is not followed.
+	// Client sends the requests; nil means http.DefaultTransport. Redirects are never
+	// followed, and its CheckRedirect is ignored.
 	Client *http.Client
 	// Unusable receives each 2xx whose output is not JSON or above [MaxBody], where the
 	// call counts as done without an output; nil logs it with slog.Default.
-	Unusable func(c Call, err error)
+	Unusable func(c branch.Call, err error)
 }
 
-// Post calls a participant once, and retries nothing: a Client whose transport does
-// hides calls from the coordinator. c.Deadline, or ctx's own deadline if that is
-// earlier, is what the participant is told, and ends the call. Input is sent as
-// application/json, whatever it is; output is empty or JSON.
+// Post calls a participant once and does not retry. The Client's transport must not retry
+// either: the coordinator counts attempts. The earlier of c.Deadline and ctx's deadline is
+// sent to the participant and ends the call. Input is sent as application/json and not
+// checked; output is empty or JSON.
 //
 // An error has a class, and an [*interlock.Error] in its chain:
 //
-//   - Fail: the participant has refused (409, an [*AnswerError]), or what was to be
-//     sent cannot be: a bad url or call, an input above [MaxInput] (Bug).
+//   - Fail: the participant refused (409, an [*AnswerError]), or the call cannot be sent:
+//     an invalid url or call, an input above [MaxInput] (Bug).
 //   - Retry: no connection was made, so nothing was sent.
-//   - Ongoing: it works on it (425), to be asked again after its Retry-After, which is
-//     given in seconds; 0 if it does not say.
-//   - Unknown: everything else, also an [ErrOtherInput], a 2xx whose output was cut off, and one to a try
-//     or a prepare whose output is above [MaxBody] or not JSON.
+//   - Ongoing: the participant is at work (425); call again after its Retry-After, whole
+//     seconds, 0 if there is none.
+//   - Unknown: everything else, also a [branch.ErrOtherInput], a 2xx whose output was cut off,
+//     and a 2xx to a try or a prepare whose output is above [MaxBody] or not JSON.
 //
-// Every other call is done once it is answered 2xx, because to repeat it or to undo it
-// would not be right. If its output cannot be used, it has none: see Unusable.
-func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte) (output []byte, err error) {
+// Every other call is done once it is answered 2xx: repeating or undoing it would be
+// wrong. If its output is unusable, the call has no output: see Unusable.
+func (caller Caller) Post(ctx context.Context, url string, c branch.Call, input []byte) (output []byte, err error) {
 	if at, ok := ctx.Deadline(); ok && (c.Deadline.IsZero() || at.Before(c.Deadline)) {
 		c.Deadline = at
 	}
@@ -79,21 +80,21 @@ func (caller Caller) Post(ctx context.Context, url string, c Call, input []byte)
 	}
 	request, err := newRequest(c, url, input)
 	if err != nil {
-		return nil, Fail(problem(c, interlock.Bug, err))
+		return nil, branch.Fail(problem(c, interlock.Bug, err))
 	}
 	if ctx.Err() != nil {
-		return nil, Retry(problem(c, interlock.Retryable, context.Cause(ctx)))
+		return nil, branch.Retry(problem(c, interlock.Retryable, context.Cause(ctx)))
 	}
-	way := new(passage)
-	answer, err := caller.client().Do(request.WithContext(way.traced(ctx)))
+	trace := new(connection)
+	answer, err := caller.client().Do(request.WithContext(trace.context(ctx)))
 	if err != nil {
-		return nil, way.unanswered(c, failure.RedactError(err))
+		return nil, trace.classify(c, failure.RedactError(err))
 	}
 	defer answer.Body.Close()
 	return caller.read(c, answer)
 }
 
-// client is the caller's own, but for redirects.
+// client returns the caller's client, without redirects.
 func (caller Caller) client() *http.Client {
 	client := http.Client{}
 	if caller.Client != nil {
@@ -103,7 +104,7 @@ func (caller Caller) client() *http.Client {
 	return &client
 }
 
-func newRequest(c Call, address string, input []byte) (*http.Request, error) {
+func newRequest(c branch.Call, address string, input []byte) (*http.Request, error) {
 	if len(input) > MaxInput {
 		return nil, fmt.Errorf("the input has %d bytes, at most %d are allowed: send less, or give the step an input of its own", len(input), MaxInput)
 	}
@@ -111,10 +112,10 @@ func newRequest(c Call, address string, input []byte) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r, c.SetHeaders(r.Header)
+	return r, SetHeaders(r.Header, c)
 }
 
-// newPost is a request with JSON to an address without a user.
+// newPost returns a request with JSON. It refuses addresses with a user.
 func newPost(address string, body []byte) (*http.Request, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -134,31 +135,31 @@ func newPost(address string, body []byte) (*http.Request, error) {
 	return r, nil
 }
 
-// A passage is what is known of a request's way. Transports that do not tell have
-// asked for no connection.
-type passage struct{ asked, connected atomic.Bool }
+// A connection records how far a request came. A transport without httptrace never sets
+// requested.
+type connection struct{ requested, connected atomic.Bool }
 
-func (p *passage) traced(ctx context.Context) context.Context {
+func (t *connection) context(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { p.asked.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) { p.connected.Store(true) },
+		GetConn: func(string) { t.requested.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { t.connected.Store(true) },
 	})
 }
 
-// unanswered classifies a request that has no answer. Nothing was sent if no
-// connection was ever had: a second one may have failed after the first had sent.
-func (p *passage) unanswered(c Call, err error) error {
+// classify returns the error of a request without an answer. Nothing was sent only if
+// there never was a connection: a second one may fail after the first has sent.
+func (t *connection) classify(c branch.Call, err error) error {
 	var dial *net.OpError
 	var certificate *tls.CertificateVerificationError
 	refused := errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &certificate)
-	if !p.connected.Load() && (p.asked.Load() || refused) {
-		return Retry(problem(c, interlock.Retryable, err))
+	if !t.connected.Load() && (t.requested.Load() || refused) {
+		return branch.Retry(problem(c, interlock.Retryable, err))
 	}
-	return Unknown(problem(c, interlock.Uncertain, err))
+	return branch.Unknown(problem(c, interlock.Uncertain, err))
 }
 
-// read is what an answer says.
-func (caller Caller) read(c Call, answer *http.Response) ([]byte, error) {
+// read returns the output of an answer, or its error.
+func (caller Caller) read(c branch.Call, answer *http.Response) ([]byte, error) {
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return nil, refusal(c, answer)
 	}
@@ -174,8 +175,8 @@ func (caller Caller) read(c Call, answer *http.Response) ([]byte, error) {
 		return body, nil
 	}
 	err = problem(c, interlock.Uncertain, fmt.Errorf("answered %d: %w", answer.StatusCode, err))
-	if !whole || c.Operation == Try || c.Operation == Prepare {
-		return nil, Unknown(err)
+	if !whole || c.Operation == branch.Try || c.Operation == branch.Prepare {
+		return nil, branch.Unknown(err)
 	}
 	if caller.Unusable != nil {
 		caller.Unusable(c, err)
@@ -185,38 +186,38 @@ func (caller Caller) read(c Call, answer *http.Response) ([]byte, error) {
 	return nil, nil
 }
 
-// answerError is an answer that is not 2xx.
+// answerError returns an answer that is not 2xx as an error.
 func answerError(answer *http.Response) *AnswerError {
 	var body []byte
-	if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection, and heeds no deadline
-		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // what was read is enough, also if the rest is lost
+	if answer.StatusCode != http.StatusSwitchingProtocols { // its body is the connection, which ignores the deadline
+		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // a part is enough
 	}
 	return &AnswerError{answer.StatusCode, string(body)}
 }
 
-func refusal(c Call, answer *http.Response) error {
+func refusal(c branch.Call, answer *http.Response) error {
 	err := answerError(answer)
 	switch answer.StatusCode {
 	case http.StatusConflict:
-		return Fail(problem(c, interlock.Definite, err))
+		return branch.Fail(problem(c, interlock.Definite, err))
 	case http.StatusTooEarly:
-		return classify(ClassOngoing, pause(answer.Header.Get("Retry-After")), problem(c, interlock.Retryable, err))
+		return fmt.Errorf("%w: %w", branch.Ongoing(pause(answer.Header.Get("Retry-After"))), problem(c, interlock.Retryable, err))
 	}
 	if answer.Header.Get(HeaderInput) == otherInput {
-		return Unknown(problem(c, interlock.Uncertain, fmt.Errorf("%w: %w", ErrOtherInput, err)))
+		return branch.Unknown(problem(c, interlock.Uncertain, fmt.Errorf("%w: %w", branch.ErrOtherInput, err)))
 	}
-	return Unknown(problem(c, interlock.Uncertain, err))
+	return branch.Unknown(problem(c, interlock.Uncertain, err))
 }
 
-// pause reads whole seconds; anything else is 0.
+// pause parses whole seconds; anything else is 0.
 func pause(retryAfter string) time.Duration {
 	seconds, err := strconv.ParseUint(retryAfter, 10, 31)
 	if err != nil {
 		return 0
 	}
-	return min(time.Duration(seconds)*time.Second, longestPause)
+	return min(time.Duration(seconds)*time.Second, maxPause)
 }
 
-func problem(c Call, kind interlock.ErrorKind, err error) error {
+func problem(c branch.Call, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: "call branch", Driver: "http", Name: c.Key(), Kind: kind, Err: err}
 }

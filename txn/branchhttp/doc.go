@@ -1,0 +1,18 @@
+// Package branchhttp carries the calls of package branch over HTTP. It does not retry a
+// call, and it does not make a call take effect once: a coordinator retries, and the
+// participant's barrier absorbs repeated and late calls (see txn/barrier).
+//
+// A participant needs only [Handler], around a function that asks its barrier:
+//
+//	http.Handle("POST /charge", branchhttp.Handler(participant.Call)) // a barrier.Participant
+//
+// A step of a coordinator calls it by a [Caller]:
+//
+//	func charge(ctx context.Context, input []byte) ([]byte, error) {
+//		return branchhttp.Caller{}.Post(ctx, "http://bank/charge", branch.From(ctx), input)
+//	}
+//
+// The headers, the meaning of each status and the orders in which calls arrive are in
+// docs/adr/030-http-branches.md; docs/reference/conformance.md tells how to test a participant in
+// any language.
+package branchhttp
