@@ -52,14 +52,14 @@ func Parse(raw string) (*URL, error) {
 	if err != nil || account == "" && s.Port != "" && strings.Contains(tail, "@") {
 		return nil, &URLError{"the " + s.Kind + " URL has a user name, a password or a path that must be escaped with %"}
 	}
-	u := &URL{scheme: s, written: name, user: parsed.User, path: strings.TrimSuffix(parsed.Path, "/"), fragment: parsed.Fragment != ""}
+	u := &URL{scheme: s, written: name, user: parsed.User, path: strings.TrimRight(parsed.Path, "/"), fragment: parsed.Fragment != ""}
 	if u.hosts, err = s.hosts(hosts); err != nil {
 		return nil, err
 	}
 	if err := u.divide(parsed); err != nil {
 		return nil, err
 	}
-	parsed.Host, parsed.Path, parsed.RawPath = strings.Join(u.hosts, ","), u.path, strings.TrimSuffix(parsed.RawPath, "/")
+	parsed.Host, parsed.Path, parsed.RawPath = strings.Join(u.hosts, ","), u.path, strings.TrimRight(parsed.RawPath, "/")
 	u.raw = parsed.String()
 	return u, u.check()
 }

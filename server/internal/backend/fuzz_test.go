@@ -18,8 +18,8 @@ func FuzzURL(f *testing.F) {
 		if strings.Contains(raw, ":s3cret@") && strings.Contains(target.Public()+target.String(), "s3cret@") {
 			t.Fatalf("%q is printed as %q", raw, target)
 		}
-		if _, err := Parse(target.Public()); err != nil {
-			t.Fatalf("%q is public as %q: %v", raw, target.Public(), err)
+		if again, err := Parse(target.Public()); err != nil || again.Public() != target.Public() {
+			t.Fatalf("%q is public as %q, which is %v: %v", raw, target.Public(), again, err)
 		}
 	})
 }
