@@ -1,44 +1,52 @@
 #!/usr/bin/env bash
-# fuzz.sh runs every fuzz target for a while, one after the other:
+# fuzz.sh [-seeds] [TEXT] runs every fuzz target, or those of the packages whose path
+# contains TEXT, one after the other:
 #
-#   FUZZTIME=10s fuzz.sh              all of them
-#   FUZZTIME=1m fuzz.sh driver/redis  those of the packages that contain the text
-#   FUZZTIME=1s FUZZPART=4 fuzz.sh    four of them, others for another commit
+#   FUZZTIME=1m fuzz.sh driver/redis  for a minute each, guided by coverage; the default is 5s
+#   FUZZTIME=10000x fuzz.sh -seeds    10,000 mutations of the seeds each, in about a second
 #
-# A part is run with the test binaries of test.sh, so that nothing is compiled for it: its
-# inputs are mutations of the seeds, and not guided by what they cover.
+# -seeds takes what test.sh has compiled. Without it every dependency is compiled again, to
+# measure coverage.
 #
-# What a target fails on is kept in testdata/fuzz of its package: commit it with the
-# fix. Plain `go test` runs it, and every seed, each time.
+# If a target fails, its input is printed and is in testdata/fuzz of its package: commit it
+# with the fix. Plain `go test` runs these inputs and every seed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
-top=$PWD failed=
-scratch=$(mktemp -d)
+scratch=$(mktemp -d -p "${GOTMPDIR:-${TMPDIR:-/tmp}}") # test binaries are large
 trap 'rm -rf "$scratch"' EXIT
 
-# guided compiles the target's dependencies to see what inputs cover.
+how=guided
+if [ "${1-}" = -seeds ]; then
+	how=seeds
+	shift
+fi
+
 guided() { go test -run '^$' -fuzz "^$1\$" -fuzztime "${FUZZTIME:-5s}" .; }
 
-mutated() {
-	local binary=$scratch/${PWD//\//_}
-	[ -e "$binary" ] || go test -race -c -o "$binary" . &&
-		"$binary" -test.run '^$' -test.fuzz "^$1\$" -test.fuzztime "${FUZZTIME:-5s}" -test.fuzzcachedir "$scratch/cache"
+# seeds links one binary for all targets of a package, and removes that of the one before.
+seeds() {
+	if [ "$PWD" != "${linked-}" ]; then
+		go test -race -ldflags='-s -w' -c -o "$scratch/test" .
+		linked=$PWD
+	fi
+	GOMAXPROCS=1 timeout 10m "$scratch/test" -test.run '^$' -test.fuzz "^$1\$" -test.fuzztime "${FUZZTIME:-5s}" \
+		-test.parallel 1 -test.fuzzcachedir "$scratch/cache"
 }
 
-mapfile -t targets < <(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9]+' . | sed 's/func //' | sort | grep -F -- "${1-}")
-how=guided
-if [ -n "${FUZZPART-}" ]; then
-	how=mutated first=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || date +%j) * FUZZPART % ${#targets[@]}))
-	targets=("${targets[@]:first}" "${targets[@]:0:first}")
-	targets=("${targets[@]:0:FUZZPART}")
-fi
-for target in "${targets[@]}"; do
-	dir=$(dirname "${target%%:*}") name=${target##*:}
+failed=
+while IFS=: read -r file name; do
+	dir=$(dirname "$file")
 	echo "$dir $name"
-	(cd "$top/$dir" && $how "$name" >"$scratch/log" 2>&1) || {
+	pushd "$dir" >/dev/null
+	$how "$name" >"$scratch/log" 2>&1 || {
 		cat "$scratch/log"
 		failed="$failed $dir:$name"
+		input=$(sed -n 's/^ *Failing input written to //p' "$scratch/log")
+		if [ -n "$input" ]; then
+			printf '%s:\n%s\nrepeat it with: cd %s && go test -run=%s .\n' "$dir/$input" "$(<"$input")" "$dir" "${input#testdata/fuzz/}"
+		fi
 	}
-done
+	popd >/dev/null
+done < <(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9]+' . | sed 's/func //' | sort | grep -F -- "${1-}")
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
-# leaves out what needs a server, and the race detector; -lint runs lint.sh beside them.
+# leaves out what needs a server, and the race detector; -lint runs lint.sh beside them,
+# and every fuzz target for about a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -125,7 +126,10 @@ for module in "${modules[@]}"; do
 		beside single go test "${flags[@]:1}" $(go list "$dir/..." | grep -E "$single")
 	fi
 done
-[ -z "$lint" ] || beside lint scripts/lint.sh -race
+if [ -n "$lint" ]; then
+	beside lint scripts/lint.sh -race
+	beside fuzz env FUZZTIME=10000x scripts/fuzz.sh -seeds
+fi
 echo "== test ${modules[*]}"
 read -r before all <<<"$(idle)"
 run "${dirs[@]}" || failed+=(tests)
