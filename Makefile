@@ -64,7 +64,7 @@ story: deps ## A worker is stopped past its lease and its stale write refused
 story-soak: deps ## The story, fifty times in a row
 	go test -race -count=50 -timeout 60m -run '^TestStory$$' ./examples/bank
 
-docs: deps ## Make docs/GUARANTEES.md, choosing.md and isolation.md anew
+docs: deps ## Generate docs/GUARANTEES.md, choosing.md and isolation.md
 	go test ./server/internal/advise ./server/internal/guarantees ./guard/isolation -update
 
 clean: ## Remove what was built

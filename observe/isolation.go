@@ -18,7 +18,7 @@ type IsolationRetried struct {
 	Err     error         // why
 }
 
-// IsolationEnded: a transaction has come to its end.
+// IsolationEnded: a transaction has ended.
 type IsolationEnded struct {
 	Level    string // of isolation, in lower case
 	Attempts int    // how many there were, the last one included

@@ -3,7 +3,7 @@ package observe
 import "log/slog"
 
 // Once receives what an inbox finds in what it is given. Every hook may be nil.
-// Hooks must return at once; they run inside the user's transaction, and are told
+// Hooks must return at once; they run inside the user's transaction, and run
 // again if that is run again.
 type Once struct {
 	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]

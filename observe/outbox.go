@@ -39,7 +39,7 @@ type OutboxPublished struct {
 	Oldest time.Duration // since the oldest of them was added, by the database's clock
 }
 
-// OutboxFailed: a message was not delivered. It is told for the message itself,
+// OutboxFailed: a message was not delivered. It is reported for the message itself,
 // not for those that wait behind it.
 type OutboxFailed struct {
 	Slice      int

@@ -28,7 +28,7 @@ type OwnAcquired struct {
 }
 
 // OwnDraining: a partition that this member is to give up, or has lost, waits for
-// work that has not returned. It is told once for every TTL that this lasts:
+// work that has not returned. It is reported once for every TTL that this lasts:
 // meanwhile nobody can own the partition, nor can the layout change.
 type OwnDraining struct {
 	Partition int

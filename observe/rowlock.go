@@ -13,7 +13,7 @@ type RowLock struct {
 	Log *slog.Logger
 
 	Locked func(RowsLocked)
-	// Slow is told while the scope is still open.
+	// Slow is called while the scope is still open.
 	Slow     func(RowsSlow)
 	Released func(RowsReleased)
 }

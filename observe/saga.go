@@ -37,7 +37,7 @@ type SagaTried struct {
 	Again            time.Duration // when it is repeated; 0 if it is not
 }
 
-// SagaEnded: a saga has come to a final state: SUCCEEDED, COMPENSATED,
+// SagaEnded: a saga has reached a final state: SUCCEEDED, COMPENSATED,
 // DEAD_LETTER or RESOLVED.
 type SagaEnded struct {
 	Saga, Type string
@@ -45,8 +45,8 @@ type SagaEnded struct {
 	Reason     string // why it was undone
 }
 
-// SagaDead: a saga could not be undone wholly, and waits for a person. It is told
-// again and again.
+// SagaDead: a saga could not be undone wholly, and waits for a person. It is reported
+// repeatedly.
 type SagaDead struct {
 	Saga, Type string
 	Reason     string   // why it was to be undone

@@ -38,7 +38,7 @@ type TCCTried struct {
 	Again                     time.Duration // when it is repeated; 0 if it is not
 }
 
-// TCCEnded: a transaction has come to a final state, CONFIRMED or CANCELLED.
+// TCCEnded: a transaction has reached a final state, CONFIRMED or CANCELLED.
 type TCCEnded struct {
 	Transaction, Type, State string
 }

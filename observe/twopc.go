@@ -22,7 +22,7 @@ type TwoPC struct {
 }
 
 // TwoPCDecided: a decision is durable. An abort by the manager that ran the
-// transaction leaves no record, and is told all the same.
+// transaction leaves no record, and is reported all the same.
 type TwoPCDecided struct {
 	Transaction string // as participants know it
 	Commit      bool
@@ -38,13 +38,13 @@ type TwoPCTried struct {
 	Again                    time.Duration // when it is repeated; 0 if it is left to the orphan scan
 }
 
-// TwoPCEnded: a transaction has come to a final state: COMMITTED or RESOLVED.
+// TwoPCEnded: a transaction has reached a final state: COMMITTED or RESOLVED.
 type TwoPCEnded struct {
 	Transaction, State string
 }
 
 // TwoPCHeuristic: branches were finished otherwise than decided, by a person or a
-// system. The transaction waits for a person. It is told again and again.
+// system. The transaction waits for a person. It is reported repeatedly.
 type TwoPCHeuristic struct {
 	Transaction  string
 	Participants []string

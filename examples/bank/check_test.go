@@ -112,7 +112,7 @@ func (s *story) mustLearnOfItsLoss(t *testing.T) {
 	t.Helper()
 	lost, _ := s.a.find("lost")
 	if !slices.Contains([]string{"expired", "lost", "session ended"}, lost.Cause) {
-		t.Errorf("A was told %q as the reason of its loss", lost.Cause)
+		t.Errorf("A got %q as the reason of its loss", lost.Cause)
 	}
 	if lost, ok := s.b.find("lost"); ok {
 		t.Errorf("B lost its claim: %s", lost.Cause)

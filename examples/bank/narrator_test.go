@@ -91,10 +91,10 @@ func (t *timeline) conclude(out io.Writer, p painter) {
 	case !s.holds:
 		fmt.Fprintln(out, p(bad, "This run did not go as the story says; the test tells why."))
 	case s.mode == "broken":
-		fmt.Fprintln(out, p(bad, fmt.Sprintf("Both were told that they have withdrawn, together %d, but the account fell by %d: B's update is lost.",
+		fmt.Fprintln(out, p(bad, fmt.Sprintf("Both were informed that they have withdrawn, together %d, but the account fell by %d: B's update is lost.",
 			amountA+amountB, opening-s.balance)))
 	default:
-		fmt.Fprintln(out, p(good, fmt.Sprintf("A's late write was refused, and A knows why. The account fell by %d, which is what B was told.",
+		fmt.Fprintln(out, p(good, fmt.Sprintf("A's late write was refused, and A knows why. The account fell by %d, which is the amount that B got.",
 			opening-s.balance)))
 	}
 	fmt.Fprintf(out, "  tokens   %s\n", t.legend())

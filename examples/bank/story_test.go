@@ -84,7 +84,7 @@ func TestStoppedInsideTheTransaction(t *testing.T) {
 		s.check(t, func(t *testing.T) {
 			s.mustBeGuarded(t)
 			if failed, _ := s.a.find("failed"); failed.Kind != interlock.Definite.String() {
-				t.Errorf("A was told %q of its withdrawal, want definite", failed.Kind)
+				t.Errorf("A got %q for its withdrawal, want definite", failed.Kind)
 			}
 		})
 	}

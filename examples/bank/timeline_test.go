@@ -28,7 +28,7 @@ type row struct {
 	tone  tone
 }
 
-// learned is what a worker is told, by the cause with which its claim ended.
+// learned is what a worker reports, by the cause with which its claim ended.
 var learned = map[string]string{
 	"expired":       "has expired",
 	"lost":          "is lost",

@@ -47,7 +47,7 @@ func (w *witness) tell(s stage) {
 }
 
 // reached prints a stage and, where the command line says so, waits for a line
-// on stdin, whatever becomes of the claim meanwhile.
+// on stdin, even if the claim ends meanwhile.
 func (w *witness) reached(s stage) {
 	w.tell(s)
 	if s.Stage == w.pause {
@@ -94,7 +94,7 @@ func failure(token interlock.Token, err error) stage {
 	return s
 }
 
-// acquiring is told before the lock is asked for; its hooks tell the rest of
+// acquiring is printed before the lock is requested; its hooks tell the rest of
 // the claim's life.
 func (w *witness) acquiring(name string) *observe.Lock {
 	acquire := w.history.Invoke(history.Event{Lane: w.lane, Op: history.OpAcquire, Key: name})

@@ -10,7 +10,7 @@
 //	booking -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
 //
 // It offers two rooms and three seats in tables that begin with trip_, and books them.
-// With another -season it does so anew.
+// With another -season it does so again.
 package main
 
 import (

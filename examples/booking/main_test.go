@@ -142,7 +142,7 @@ func TestLastSeat(t *testing.T) {
 	booked := int64(0)
 	for id, is := range ends {
 		if len(is) != 2 || is[0] != is[1] {
-			t.Errorf("%s was told %v", id, is)
+			t.Errorf("%s got the outcomes %v", id, is)
 		}
 		if is[0] == tcc.Confirm {
 			booked++
@@ -166,7 +166,7 @@ func TestLastSeat(t *testing.T) {
 }
 
 // TestExpiry: what a program holds that died before the decision is not freed by the
-// clock alone, but once the sweeper was told; then it cannot be booked any more.
+// clock alone, but once the sweeper runs; then it cannot be booked any more.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -231,7 +231,7 @@ func bookAll(ctx context.Context, a *agency) iter.Seq2[string, tcc.Decision] {
 }
 
 // TestKilled: a process is killed while it books, and the next one books the same
-// trips: what was told stays so, and what was not is whole on both sides or on neither.
+// trips: what was acknowledged stays so, and what was not is whole on both sides or on neither.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
@@ -252,7 +252,7 @@ func TestKilled(t *testing.T) {
 			booked := int64(0)
 			for id, decision := range bookAll(bounded(t), a) {
 				if was, found := told[id]; found && was != string(decision) {
-					t.Errorf("%s was told to %s, and is to %s", id, was, decision)
+					t.Errorf("%s had the decision %s, and has %s", id, was, decision)
 				}
 				if decision == tcc.Confirm {
 					booked++

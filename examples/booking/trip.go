@@ -18,8 +18,8 @@ func (a *agency) define() {
 }
 
 // book is the whole pattern: both are tried at once, which only holds them, and the
-// decision is made. It returns with the decision, which is carried out then whatever
-// becomes of this process. A second call with the same id has the same outcome.
+// decision is made. It returns with the decision, which is then carried out even if
+// this process dies. A second call with the same id has the same outcome.
 func (a *agency) book(ctx context.Context, id, room, seat string) (tcc.Outcome, error) {
 	return a.bookings.Run(ctx, "booking", id,
 		a.hotel.Try(tcc.Want{Item: room, N: 1}),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Has a coordinator run transactions whose branches are two participants, and looks at what became of them.
+"""Has a coordinator run transactions whose branches are two participants, and looks at their outcomes.
 
     python3 participant.py north.db 8081 &
     python3 participant.py south.db 8082 &
@@ -11,7 +11,7 @@ It needs nothing but Python's standard library. What is asked and answered is in
 
 The rule to take home: the client chooses the transaction's id, and whatever happens to a
 request, it sends the same one again. Where there is a transaction of that id it is not
-started anew, so this is also how to wait for its end.
+started again, so this is also how to wait for its end.
 """
 
 import http.client
@@ -49,7 +49,7 @@ def two_phase(_, order):
 
 
 def finish(url, body):
-    """Sends a request until its transaction has ended: what it has come to, in a word."""
+    """Sends a request until its transaction has ended, and returns its state."""
     for _ in patiently(f"{url} does not end"):
         answer = fetch(url + "?wait=10s", body)
         if answer.get("state") in ENDED:

@@ -137,7 +137,7 @@ func (c *conductor) lead(ctx context.Context, order []string) (err error) {
 	return nil
 }
 
-// settle returns when p has come to rest, or when all who run are made to wait.
+// settle returns when p has stopped, or when all who run are made to wait.
 func (c *conductor) settle(ctx context.Context, p *part) (err error) {
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()

@@ -13,7 +13,7 @@ import (
 )
 
 // Two people book the last seat. Each request asks Redis whether the seat is
-// free, and then writes its name there: both are told that they have it, and the
+// free, and then writes its name there: both get the answer that they have it, and the
 // one who wrote last is right.
 //
 // The remedy is to ask and write in one step, with a hold that expires while the

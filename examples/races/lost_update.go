@@ -13,7 +13,7 @@ import (
 )
 
 // Several workers add to one balance. Each reads it, adds in the program and
-// writes the sum. Whoever read before another wrote writes over that: the money
+// writes the sum. A worker that read before another one wrote overwrites that: the money
 // is gone, and no statement has failed. A transaction around it does not help at
 // READ COMMITTED.
 //

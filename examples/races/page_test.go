@@ -223,7 +223,7 @@ func testInSequence(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
 	}
 	offered(1, "packed", 1)
 	offered(3, "delivered")
-	offered(2, "sent", 3, 2) // 3 is told before the call returns
+	offered(2, "sent", 3, 2) // 3 is reported before the call returns
 	offered(5, "returned")
 	if g := <-overdue; g.From != 4 || g.To != 4 {
 		t.Errorf("overdue: %+v", g)

@@ -15,7 +15,7 @@ import (
 // finds its own way to the consumer. The cancellation overtakes one of the
 // others; that one comes last, and the cancelled order is alive again.
 //
-// The remedy is a version, given by whoever produced the events: the consumer
+// The remedy is a version, given by the producer of the events: the consumer
 // raises it in the transaction that writes, and skips what is older than what
 // it has. The cancellation is terminal besides: nothing follows it.
 var resurrected = race{

@@ -49,7 +49,7 @@ func (j *job) key(tick schedule.Tick) string {
 	return j.name + "/" + tick.At.Format(time.RFC3339Nano)
 }
 
-// line is what is told on stdout.
+// line is what is printed on stdout.
 type line struct {
 	What   string          `json:"what"`
 	Tick   time.Time       `json:"tick"`

@@ -43,7 +43,7 @@ func flags(s *settings) *flag.FlagSet {
 	f := flag.NewFlagSet("scheduler", flag.ContinueOnError)
 	f.StringVar(&s.backend, "backend", "etcd://127.0.0.1:7460", "`URL` of the system that elects and keeps: etcd://… or redis://…")
 	f.StringVar(&s.name, "name", "rollup", "the job's `name`")
-	f.StringVar(&s.missed, "missed", "late", "what becomes of missed ticks: late, skip or report")
+	f.StringVar(&s.missed, "missed", "late", "what to do with missed ticks: late, skip or report")
 	f.StringVar(&s.as, "as", "", "who we are, for people")
 	f.DurationVar(&s.every, "every", time.Second, "how often the job is due")
 	f.DurationVar(&s.work, "work", 0, "how long the job works before it writes")

@@ -81,7 +81,7 @@ func plan(seed uint64) []Transfer {
 	return all
 }
 
-// A fate is what has become of a transfer.
+// A fate is the outcome of a transfer.
 type fate struct {
 	Transfer
 	err error
@@ -133,7 +133,7 @@ func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {
 
 // TestKilled: a process that moves money by twenty transfers at once is killed in the
 // middle, and another one, which stood by, takes over and is asked for the same
-// transfers. No money is lost or made, what was told to be moved is, once, and nothing is
+// transfers. No money is lost or made, what was acknowledged is moved once, and nothing is
 // in doubt in the end.
 func TestKilled(t *testing.T) {
 	t.Parallel()

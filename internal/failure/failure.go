@@ -17,7 +17,7 @@ func Bug(op, name, format string, args ...any) error {
 }
 
 // About tells a driver's error as one of op on name, with its driver, its kind and its
-// reason. Any other error, nil too, comes back as it is: it has been told already.
+// reason. Any other error, nil too, comes back as it is: it has its operation already.
 func About(op, name string, err error) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Driver == "" {

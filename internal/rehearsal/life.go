@@ -70,7 +70,7 @@ func (l *Life) nextAppend() int {
 type Journal struct {
 	driver.Journal
 	Life *Life
-	// Left is told when a transaction is due that was appended to; nil is nobody.
+	// Left receives when a transaction is due that was appended to; nil disables it.
 	Left func(due time.Time)
 	// Serving is called when the coordinator looks for what is unfinished: what begins
 	// before is taken for something that somebody else has driven.

@@ -32,7 +32,7 @@ func (s *Server) Kill() {
 
 // Restart starts the server on the data that it has, killing it first if it
 // runs, and returns when it answers. What Redis and etcd find again depends on
-// what they were told to keep.
+// their options.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.do("restart", func() error {

@@ -184,7 +184,7 @@ func (p *Proxy) delay() time.Duration {
 	return p.faults.delay
 }
 
-// A verdict is what becomes of some bytes, or of an end of stream.
+// A verdict says what to do with some bytes, or with an end of stream.
 type verdict struct {
 	pass  int  // how many bytes to pass on; the rest is dropped
 	open  bool // the stream goes on

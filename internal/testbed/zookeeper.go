@@ -112,7 +112,7 @@ func zookeeperFor(tb testing.TB, extra []string) *zookeeper {
 	return z
 }
 
-// kind is one server; id is its number in an ensemble, or empty. The JVM is told
+// kind is one server; id is its number in an ensemble, or empty. The JVM is set
 // to start fast and stay small rather than to run fast for long.
 func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
 	return kind{

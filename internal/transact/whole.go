@@ -10,11 +10,11 @@ import (
 // spoilTimeout bounds the statement that spoils a transaction.
 const spoilTimeout = 5 * time.Second
 
-// Whole runs work in a transaction that somebody else will commit, perhaps whatever
-// becomes of work: a part of it must not be. If work does not come to a good end after
+// Whole runs work in a transaction that somebody else will commit, perhaps even if
+// work fails: a part of it must not be. If work does not succeed after
 // it has called begin, by an error or a panic, nothing of the transaction can be
 // committed any more. PostgreSQL then rolls back instead; on MariaDB it is rolled back
-// at once, and what is sent by db afterwards is refused. why is told by the server; it
+// at once, and what is sent by db afterwards is refused. The server reports why; it
 // is the program's own, without quotes.
 func Whole(ctx context.Context, db driver.SQL, why string, work func(begin func()) error) error {
 	begun, good := false, false

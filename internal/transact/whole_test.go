@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// TestWhole: of what did not come to a good end nothing can be committed, whoever tries
-// to; what failed before it began leaves the transaction as it was.
+// TestWhole: nothing of what did not succeed can be committed, by any
+// caller; what failed before it began leaves the transaction as it was.
 func TestWhole(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

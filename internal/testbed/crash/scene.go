@@ -14,7 +14,7 @@ import (
 // A Scene is a world for one run of a role.
 type Scene struct {
 	Args []string         // of the role
-	Want func(testing.TB) // judges what is left once the role has come to an end
+	Want func(testing.TB) // judges what is left once the role has ended
 }
 
 // Once kills a role at each of its points, lets it run again to its end, and asks

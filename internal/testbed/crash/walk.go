@@ -37,7 +37,7 @@ func Lead(tb testing.TB, role string, args ...string) *Walk {
 }
 
 // Next goes on to the next point, and returns when the process is there. It is false if
-// the process has come to its end instead.
+// the process has ended instead.
 func (w *Walk) Next() bool {
 	tb := w.tb
 	tb.Helper()

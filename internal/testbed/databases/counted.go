@@ -15,7 +15,7 @@ type Counted struct {
 	Begun, Statements, Commits, Rollbacks atomic.Int64
 }
 
-// Reset begins to count anew.
+// Reset sets the counts to 0.
 func (c *Counted) Reset() {
 	for _, n := range []*atomic.Int64{&c.Begun, &c.Statements, &c.Commits, &c.Rollbacks} {
 		n.Store(0)

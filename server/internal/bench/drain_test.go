@@ -73,7 +73,7 @@ func TestDrain(t *testing.T) {
 // places is how many calls the target is to see at once.
 const places = 32
 
-// drain is a target that can be down, and what became of the sagas that call it.
+// drain is a target that can be down, and the outcomes of the sagas that call it.
 type drain struct {
 	down         atomic.Bool
 	tried, ended atomic.Int64

@@ -231,7 +231,7 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 	return a.unreached(target, err)
 }
 
-// release gives the lock up. What fails is told: the lock then stays taken
+// release gives the lock up. A failure is reported: the lock then stays taken
 // until it expires, and nobody else is harmed.
 func (g *grant) release() {
 	left, begun := g.Remaining(), boottime.Now()
@@ -268,7 +268,7 @@ func (g *grant) outlast() {
 }
 
 // close disconnects. A backend that does not answer is not waited for when
-// there is nothing left to be told to it. What has not ended in time ends with
+// there is nothing left to send. What has not ended in time ends with
 // the process, which has nothing else to do: not every driver's goodbye can be
 // cut short.
 func (g *grant) close() {

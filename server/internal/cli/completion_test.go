@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// What each shell is told to read at its start, besides the script.
+// What each shell reads at its start, besides the script.
 var completing = map[string]struct{ script, start string }{
 	"bash": {"complete.bash", "bash --norc --noprofile -i"},
 	"zsh":  {"_interlock", "zsh -f -i"},

@@ -14,7 +14,7 @@ import (
 )
 
 // A participant that says yes to everything, and does nothing, is convicted, with what
-// was played, expected and found; one that is not there is told from it.
+// was played, expected and found; one that cannot be reached is reported apart.
 func TestConformanceConvicts(t *testing.T) {
 	t.Parallel()
 	yes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func TestConformanceConvicts(t *testing.T) {
 	}
 }
 
-// Who interrupts a long play is told what was found until then.
+// An interrupted run reports what it found until then.
 func TestConformanceInterrupted(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1000)

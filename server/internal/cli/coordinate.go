@@ -58,11 +58,11 @@ func (a *app) coordinateCommand() *cobra.Command {
   interlock coordinate --participant north=http://10.0.0.7/branch --participant south=http://10.0.0.8/branch`,
 		Long: `Takes transactions as JSON over HTTP, keeps what is decided in the journal of the
 backend, and calls their branches, which are HTTP endpoints, until each transaction
-has come to its end. docs/reference/http.md has the requests. Start as many as you like on one
+has ended. docs/reference/http.md has the requests. Start as many as you like on one
 backend: they share the work, and take over from one that dies. On MariaDB one works
 and the others stand by.
 
-What waits for a person, and what goes wrong, is told on the standard error. A signal
+Errors, and transactions that wait for a person, are printed on standard error. A signal
 ends it: requests under way are answered, and another one takes over the rest.
 
 Anybody who reaches it can start transactions. Beyond loopback it requires --token-file

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// Whoever is impatient loses the orderly end of etcd, not the cleaning up. That
+// A second signal skips the orderly end of etcd, not the clean-up. That
 // end takes some milliseconds, so the second signal comes after one, after two…
 func TestATemporaryServerCleansUpHoweverOftenItIsTold(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ func (a *app) dlqCommand() *cobra.Command {
 		Use: "dlq", Short: "See dead letters of an outbox, put them back or discard them; see those of sagas",
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
   interlock dlq show 0f8e… --backend postgres://localhost/shop
-  interlock dlq replay 0f8e… --reason "the receiver is mended" --backend postgres://localhost/shop
+  interlock dlq replay 0f8e… --reason "the receiver is fixed" --backend postgres://localhost/shop
   interlock dlq discard 0f8e… --reason "a test order" --backend postgres://localhost/shop`,
 		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },

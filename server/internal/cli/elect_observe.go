@@ -44,7 +44,7 @@ func (a *app) observe(ctx context.Context, name string, once bool) error {
 	ctx, stop := ending(ctx, signals)
 	defer stop()
 	var p place
-	// Whoever only looks need not care what the backend promises.
+	// An observer needs no guarantee of the backend.
 	if err := p.open(ctx, a, 0, elect.Options{InProcess: true}); err != nil {
 		return err
 	}

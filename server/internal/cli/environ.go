@@ -20,7 +20,7 @@ const (
 	envHeld    = "INTERLOCK_HELD"
 )
 
-// held is what a command is told about the lock it runs under.
+// held describes, to a command, the lock that it runs under.
 type held struct {
 	name, owner, backend, prefix string
 	token                        interlock.Token

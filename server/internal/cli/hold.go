@@ -18,7 +18,7 @@ func (a *app) holdCommand() *cobra.Command {
 		Example: `  interlock locks hold nightly           Ctrl-D gives it up
   interlock locks hold nightly --no-wait < pipe`,
 		Long: `It prints one JSON line when the lock is granted. If the lock is lost it exits
-with 79 at once: whoever reads the line must stop then. To run a command under a
+with 79 at once: the reader of the line must stop then. To run a command under a
 lock use "interlock lock", which stops it by itself.`,
 		ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -52,7 +52,7 @@ func wantLines(t *testing.T, list string, patterns ...string) {
 	}
 }
 
-// What other clients write is told from our own, and by whom it was written
+// What other clients write is distinguished from our own, and the client is named
 // where that can be seen. Each is written here byte by byte as that client does.
 func TestForeignLocksOnRedis(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		t.Error(shown)
 	}
 	_, said = run(t, 78, "locks", "ls", "--backend", plain)
-	if !strings.Contains(said, "cannot be told from other strings") {
+	if !strings.Contains(said, "cannot be distinguished from other strings") {
 		t.Error(said)
 	}
 	run(t, 64, "locks", "hold", "jobs/b", "--backend", plain)

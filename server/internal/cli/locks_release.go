@@ -152,7 +152,7 @@ func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) e
 	case !ok:
 		return fail(exitNotAcquired, "not released: %s is no longer held by %s", f.name, holder.Owner)
 	}
-	if f.yes { // else it was told before
+	if f.yes { // else it was printed before
 		f.warn(v, holder)
 	}
 	return f.app.print(viewBroken(record), releasedText(record))

@@ -61,7 +61,7 @@ func TestReleaseRefusesAnotherHolder(t *testing.T) {
 	}
 }
 
-// On databases the price of a session lock is told before it is paid.
+// On databases the effect on a session lock is printed before the release.
 func TestReleaseTellsItsPrice(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -88,7 +88,7 @@ func TestAPoolerNeedsTheTable(t *testing.T) {
 	run(t, 0, "lock", "nightly", "--backend", tabled(url), "--", "true")
 }
 
-// Whom a backend does not let in is told so, on one line, with a code of its own.
+// A user without access gets an error of one line and its own exit code.
 func TestReadingIsForbidden(t *testing.T) {
 	t.Parallel()
 	program(t)

@@ -73,7 +73,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// A cluster that is not there is told on one line, without the noise of its client.
+// A cluster that cannot be reached is reported on one line, without the noise of its client.
 func TestNoCluster(t *testing.T) {
 	t.Parallel()
 	program(t)

@@ -68,8 +68,8 @@ type watch struct {
 	*viewed
 	prefix  string
 	known   map[string]seen
-	crowded bool // that there are too many was told
-	down    bool // that the backend does not answer was told
+	crowded bool // that there are too many was reported
+	down    bool // that the backend does not answer was reported
 	glanced boottime.Instant
 
 	hint chan struct{} // there are names to look at
@@ -278,8 +278,8 @@ func (w *watch) saw(l driver.LockState) error {
 	}{now.UTC(), change, view(l, now)}, line("%s  %s\n", now.Format(time.TimeOnly), changeText(l)))
 }
 
-// changeOf is held (by another than before), free, or waiters; empty if nothing
-// is to be told.
+// changeOf is held (by another than before), free, or waiters; empty if there is nothing
+// to report.
 func changeOf(old, now driver.LockState) string {
 	was, is := old.Holder, now.Holder
 	switch {

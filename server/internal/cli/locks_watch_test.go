@@ -85,7 +85,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A holder that vanishes is told of when its lease is over.
+// A holder that vanishes is reported when its lease is over.
 func TestWatchSeesAnExpiry(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -98,7 +98,7 @@ func TestWatchSeesAnExpiry(t *testing.T) {
 	})
 }
 
-// A backend that is gone for a while is told of once, and what happened meanwhile
+// A backend that is gone for a while is reported once, and what happened meanwhile
 // is seen afterwards.
 func TestWatchSurvivesAnInterruption(t *testing.T) {
 	t.Parallel()

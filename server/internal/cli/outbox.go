@@ -66,7 +66,7 @@ func (a *app) outboxCommand() *cobra.Command {
 		Use: "outbox", Short: "See what an outbox has not delivered, and help it along",
 		Example: `  interlock outbox status --backend postgres://localhost/shop
   interlock outbox retry 0f8e… --backend postgres://localhost/shop
-  interlock outbox replay --topic orders --reason "the receiver is mended" --backend postgres://localhost/shop`,
+  interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop`,
 		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -97,7 +97,7 @@ func (m *mailbox) replayAllCommand() *cobra.Command {
 	var q outbox.LetterQuery
 	c := &cobra.Command{
 		Use: "replay --reason TEXT", Short: "Put all dead letters back, or those of a topic or key", Args: noArgs,
-		Example: `  interlock outbox replay --topic orders --reason "the receiver is mended" --backend postgres://localhost/shop
+		Example: `  interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop
   interlock outbox replay --topic orders --key order/42 --reason "order 42 exists now"`,
 		Long: `They are delivered with the ids that they had, in the order in which they were added,
 before what waits behind them. What was delivered meanwhile came before them.

@@ -151,7 +151,7 @@ func TestOutbox(t *testing.T) {
 		if text != `{"done":"discarded","messages":["m4"]}`+"\n" {
 			t.Errorf("discarded: %s", text)
 		}
-		text, _ = run(t, 0, "outbox", "replay", "--topic", "orders", "--key", "order/42", "--reason", "mended", "--backend", url)
+		text, _ = run(t, 0, "outbox", "replay", "--topic", "orders", "--key", "order/42", "--reason", "fixed", "--backend", url)
 		if text != "replayed: m1\nreplayed: m2\n" {
 			t.Errorf("replayed: %s", text)
 		}

@@ -94,8 +94,8 @@ func (a *app) ask(format string, args ...any) {
 }
 
 // terminal is a writer below all that is printed: no control character and no
-// character that changes the direction of writing gets through, whoever wrote
-// it. The escapes are those of JSON.
+// character that changes the direction of writing gets through, from any
+// source. The escapes are those of JSON.
 type terminal struct {
 	out  io.Writer
 	rest []byte // the beginning of a character

@@ -344,7 +344,7 @@ func TestAWrapperThatNapsGoesOn(t *testing.T) {
 	})
 }
 
-// An operator deletes the lock: the command is told to end at once.
+// An operator deletes the lock: the command gets a signal at once.
 func TestALockThatIsDeletedEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -398,7 +398,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// Whoever is told to ignore a signal keeps ignoring it (nohup).
+// A process that was started to ignore a signal keeps ignoring it (nohup).
 func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)

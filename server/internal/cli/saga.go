@@ -63,7 +63,7 @@ func (l *ledger) on(ctx context.Context, open func(backend.Target, context.Conte
 }
 
 // refused gives what a journal refuses the exit code of a failure: the backend is as it
-// should be. Whoever finds nothing may have looked into another journal.
+// should be. If nothing is found, it may be the wrong journal.
 func (l *ledger) refused(t backend.Target, err error) error {
 	switch {
 	case errors.Is(err, journal.ErrNoTables):

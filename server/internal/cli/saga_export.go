@@ -92,7 +92,7 @@ func (l *ledger) sagaVerifyCommand() *cobra.Command {
 		Example: `  interlock saga verify journal.jsonl
   interlock saga export | interlock saga verify -`,
 		Long: `Checks the sum of every line, and that the last one is there. A file whose lines were all
-made anew shows no change: compare its last line with the one that you kept elsewhere.`,
+written again shows no change: compare its last line with the one that you kept elsewhere.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			in := l.app.in
 			if args[0] != "-" {

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// Who looks into a journal that is not there is told so, and has made nothing; who looks
-// into one that is needs no right but to read it.
+// Reading a journal that does not exist is an error and creates nothing; reading one that
+// exists needs no right but to read it.
 func TestLookingMakesNoJournal(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) (database, of string, client string, reader []string){

@@ -13,11 +13,11 @@ func (l *ledger) sagaSettleCommand() *cobra.Command {
 	var isDone, notDone bool
 	var output string
 	c := &cobra.Command{
-		Use: "settle ID STEP --done|--not-done --reason TEXT", Short: "Say what has become of a step that does not answer",
+		Use: "settle ID STEP --done|--not-done --reason TEXT", Short: "Record the outcome of a step that does not answer",
 		Example: `  interlock saga settle order/42 charge --done --output '{"receipt":7}' --reason "it is on the statement"
   interlock saga settle order/42 charge --not-done --reason "the bank has closed, and never got it"`,
-		Long: `For a step, most of all a pivot, whose target is gone: nobody but who looks can know
-what it has come to. --done goes on behind it, with --output as what it would have
+		Long: `For a step, most of all a pivot, whose target is gone: only a person who looks can know
+its outcome. --done goes on behind it, with --output as what it would have
 answered; --not-done has the saga undone, and means that the call will never arrive.`,
 		Args: stepArgs,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -274,7 +274,7 @@ func TestSagasByHand(t *testing.T) {
 	}
 }
 
-// A journal that is gone for a while ends no watching, and is told of once.
+// A journal that is gone for a while ends no watching, and is reported once.
 func TestSagaWatchSurvivesAnInterruption(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) (url string, through *testbed.Proxy){

@@ -65,7 +65,7 @@ type sagaWatch struct {
 	id    string
 	shown int64 // the last record
 	state saga.State
-	down  bool // that the journal does not answer was told
+	down  bool // that the journal does not answer was reported
 }
 
 // look prints what has happened meanwhile. A journal that does not answer, once it has,

@@ -17,8 +17,8 @@ var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, sys
 // must not end us with a PIPE while a command runs: what we say is then lost.
 var watched = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}
 
-// subscribe listens for signals, except those that whoever started us had us
-// ignore (nohup, a shell's background job): they stay ignored.
+// subscribe listens for signals, except those that the process was started
+// to ignore (nohup, a shell's background job): they stay ignored.
 func subscribe(signals chan<- os.Signal, list []os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {

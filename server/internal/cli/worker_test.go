@@ -186,7 +186,7 @@ func starts(entries []entry) (n int) {
 // pidOf is the worker that began first.
 func pidOf(entries []entry) int { return entries[0].pid }
 
-// overlaps judges a journal: whoever has been followed by another must never be
+// overlaps judges a journal: a holder that has a successor must never be
 // heard of again, and tokens must rise.
 func overlaps(entries []entry) error {
 	gone := map[int64]bool{}

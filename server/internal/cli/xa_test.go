@@ -82,7 +82,7 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 }
 
 // What is in doubt is listed with its age, and decided by hand; it then ends so
-// everywhere. What is decided is not overruled, and what is not there is told.
+// everywhere. What is decided is not overruled, and what is not there is an error.
 func TestXAByHand(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()

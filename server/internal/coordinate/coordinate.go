@@ -36,7 +36,7 @@ type Config struct {
 	Sweeps  []string      // addresses of participants that are sent what they may forget
 	Access  Access        // who may call
 	Timeout time.Duration // for a request to come before it is authenticated; 0 means 15 seconds
-	// Tell is told what goes wrong beside the transactions' own calls.
+	// Tell receives errors outside the transactions' own calls.
 	Tell func(error)
 }
 
@@ -152,7 +152,7 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
 	defer cancel()
 	if server.Shutdown(bound) != nil {
-		_ = server.Close() // whoever still waits is told by that
+		_ = server.Close() // callers that still wait get an error by that
 	}
 	s.web.Close(bound)
 	work.Wait()

@@ -139,7 +139,7 @@ func TestStopIsOrderly(t *testing.T) {
 	s.stop()
 	for range waiting {
 		if got := <-answers; got != "504 uncertain <nil> <nil>" && got != "200 <nil> RUNNING <nil>" && got != "503 retryable <nil> <nil>" {
-			t.Error("who waits is told", got)
+			t.Error("the waiting caller got", got)
 		}
 	}
 	if err := <-s.ended; !errors.Is(err, context.Canceled) {

@@ -30,7 +30,7 @@ func openSecrets(path string, least int, tell func(error)) (*secretFile, error) 
 	return f, f.load()
 }
 
-// all are the secrets by now. What makes the file unreadable is told, and leaves those
+// all are the secrets by now. An error of reading the file is reported, and leaves those
 // that were read before.
 func (f *secretFile) all() []string {
 	f.mu.Lock()

@@ -35,10 +35,10 @@ var texts = map[string]text{
 	"etcd.version": {"versions before 3.4 are not tested, and different ones are for upgrades only", "upgrade all members"},
 	"etcd.apply":   {"a member that lags grants late and tells losses late", "look at its disk and its load"},
 	"etcd.quota":   {"at the quota every write is refused, also renewals of who waits", "compact and defragment, or raise --quota-backend-bytes"},
-	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, mend the cause, then disarm it"},
+	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, fix the cause, then disarm it"},
 	"etcd.tokens":  tokensText,
 	"etcd.rights":  {"without them locks cannot be acquired, renewed or released", "etcdctl role grant-permission ROLE readwrite PREFIX --prefix, with the same PREFIX as --prefix of interlock"},
-	"etcd.auth":    {"whoever reaches the server can delete locks", "turn authentication on, and TLS"},
+	"etcd.auth":    {"any client that reaches the server can delete locks", "turn authentication on, and TLS"},
 
 	"postgres.version":     {"older servers do not end idle sessions, by which dead holders are noticed", "upgrade to 14 or later"},
 	"postgres.role":        {"a standby takes no locks that others see", "name the primary"},

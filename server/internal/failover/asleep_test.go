@@ -148,7 +148,7 @@ func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Resource[pgx.Tx]) e
 		if ctx.Err() != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
-		time.Sleep(20 * time.Millisecond) // before it tries anew
+		time.Sleep(20 * time.Millisecond) // before it tries again
 	}
 }
 

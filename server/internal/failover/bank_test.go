@@ -17,7 +17,7 @@ import (
 
 var errRefused = errors.New("no")
 
-// bank is a participant: accounts, and what became of each call by its key. It stands
+// bank is a participant: accounts, and the outcome of each call by its key. It stands
 // for a service of somebody else's that outlives the coordinators: it is idempotent,
 // gives a repeated call the first one's answer, and refuses a call behind its undo.
 type bank struct {

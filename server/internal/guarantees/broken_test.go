@@ -21,7 +21,7 @@ const (
 	patience = 20 * time.Second
 )
 
-// kept is what becomes of a lock when its holder is cut off and the server breaks.
+// kept is the state of a lock after its holder was cut off and the server broke.
 type kept int
 
 const (
@@ -137,7 +137,7 @@ func (s system) mustEndUp(t *testing.T, server *testbed.Server, f interlock.Faul
 	})
 }
 
-// keeps has a holder that is not cut off, and compares what becomes of it with what
+// keeps has a holder that is not cut off, and compares the result with what
 // is wanted and with what the driver says.
 func (s system) keeps(t *testing.T, addr string, f interlock.Faults, want kept, fault func()) {
 	t.Helper()
@@ -172,7 +172,7 @@ func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) in
 		return err == nil || errors.Is(err, interlock.ErrHeld) && time.Since(began) > notice
 	})
 	if (want == stays) != errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("after the fault another is told %v", err)
+		t.Errorf("after the fault another gets %v", err)
 	}
 	if want == stays && (len(lost) > 0 || first.Lease.Remaining() <= 0) {
 		t.Errorf("the claim was lost: %v, %v left", len(lost), first.Lease.Remaining())
@@ -193,7 +193,7 @@ func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) in
 var owners, names atomic.Int64
 
 // meet has one holder on a path that the fault cuts, before its last moment comes
-// has another one ask elsewhere, and compares what became of it with what is
+// has another one ask elsewhere, and compares the result with what is
 // wanted and with what the driver says.
 func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f interlock.Faults, want kept, fault func()) {
 	t.Helper()
@@ -220,7 +220,7 @@ func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f inte
 	case left <= 0:
 		t.Skip("too slow a machine: the first lease has ended")
 	case (want == stays) != errors.Is(err, interlock.ErrHeld):
-		t.Errorf("while the first has %v left another is told %v", left, err)
+		t.Errorf("while the first has %v left another gets %v", left, err)
 	case (want == stays) != d.Guarantees().ExclusionSurvives.Has(f):
 		t.Errorf("the driver says that exclusion survives: %v", d.Guarantees().ExclusionSurvives)
 	case err == nil && first.Token > 0 && d.Guarantees().TokensSurvive.Has(f) && second.Token <= first.Token:

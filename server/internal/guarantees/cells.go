@@ -18,7 +18,7 @@ const (
 type Abilities map[string]bool
 
 // CellsOf compares what a driver says on a server as it may be found with what
-// it says on one that is set to keep what it was told.
+// it says on one that is set to be durable.
 func CellsOf(found, set interlock.Guarantees, can Abilities) Cells {
 	cells := Cells{
 		"token":         either(found.Class == interlock.Fenced, set.Class == interlock.Fenced),

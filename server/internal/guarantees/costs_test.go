@@ -111,7 +111,7 @@ func (p priced) cycles(t *testing.T, addr string, d driver.Fenced) (requests flo
 }
 
 // handOvers gives a lock back and forth between two processes. It looks for the
-// moment at which the next one waits in none: where a place in the queue is told it
+// moment at which the next one waits in none: where a place in the queue is reported it
 // is awaited, elsewhere a little time has to do.
 func (p priced) handOvers(t *testing.T, addr string, a, b driver.Fenced) (requests float64, took time.Duration) {
 	acquire(t, a, "hot", "h")
@@ -284,7 +284,7 @@ func costPage(all []price) string {
 
 Measured on %s, on one machine with %d processors (%s/%s, %s) that also ran the servers, without a replica and
 without a network between. The servers did not wait for a disk (no append-only file, no fsync), so that each write of a
-durable server comes on top. Times are medians, and hints; what was asked is what the servers counted. To measure anew:
+durable server comes on top. Times are medians, and hints; what was asked is what the servers counted. To measure again:
 `+"`go test ./server/internal/guarantees -run '^TestCosts$' -costs -v`"+`. It only reports; what must not grow is asserted
 by the drivers' own tests against the same counters.
 

@@ -12,7 +12,7 @@ const head = `# What each backend promises
 
 Made from what the drivers say of themselves (` + "`Guarantees`" + `) on real servers, and from
 ` + "`server/internal/guarantees/proofs.yaml`" + `, which names for every cell the test that proves it or
-the scenario that breaks it. To make it anew: ` + "`go test ./server/internal/guarantees -update`" + `.
+the scenario that breaks it. To generate it again: ` + "`go test ./server/internal/guarantees -update`" + `.
 
 No row says that only one process acts: a holder that stopped and goes on does not know better.
 What is promised is that **a guarded store never accepts a lower token after a higher one has

@@ -31,7 +31,7 @@ import (
 
 // A system is one backend of the page.
 type system struct {
-	// set are the server's arguments with which it keeps what it was told, found
+	// set are the server's arguments with which it is durable, found
 	// those without; equal if there is no choice.
 	found, set []string
 	server     func(testing.TB, ...string) *testbed.Server

@@ -90,7 +90,7 @@ type Status struct {
 	Signal syscall.Signal // what it died by; 0 if it exited
 }
 
-// Result is what became of a hold.
+// Result is the outcome of a hold.
 type Result struct {
 	Outcome Outcome
 	Status  Status

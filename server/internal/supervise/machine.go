@@ -137,10 +137,10 @@ func (m *Machine) settle(woke bool) {
 		m.freeze(left)
 	case left <= m.limits.Grace:
 		m.stop(Lost, interlock.ErrExpired, left)
-		m.say("the claim cannot be renewed; the command is told to end, and killed in %v", round(left))
+		m.say("the claim cannot be renewed; the command is being stopped, and is killed in %v", round(left))
 	case m.holdEnd > 0 && m.now >= m.holdEnd:
 		m.stop(MaxHold, errMaxHold, m.limits.Grace)
-		m.say("--max-hold %v is over; the command is told to end", m.limits.MaxHold)
+		m.say("--max-hold %v is over; the command is being stopped", m.limits.MaxHold)
 	}
 }
 
@@ -192,7 +192,7 @@ func (m *Machine) lose(cause error) {
 	}
 	if left := m.until - m.limits.margin() - m.now; left > 0 {
 		m.stop(Lost, cause, min(m.limits.Grace, left))
-		m.say("the claim is lost (%v); the command is told to end", cause)
+		m.say("the claim is lost (%v); the command is being stopped", cause)
 		return
 	}
 	m.kill(Lost, cause)

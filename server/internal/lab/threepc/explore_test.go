@@ -59,7 +59,7 @@ func unsound(m Model, before, after world, c choice) string {
 	return ""
 }
 
-// TestTwoPhaseNeverSplits, whatever the network does and whoever crashes and restarts;
+// TestTwoPhaseNeverSplits, whatever the network does and whichever sites crash and restart;
 // nor does the register.
 func TestTwoPhaseNeverSplits(t *testing.T) {
 	t.Parallel()
@@ -121,7 +121,7 @@ func TestTwoPhaseBlocks(t *testing.T) {
 	}
 }
 
-// TestThreePhaseHoldsWithoutPartitions: while delays are bounded, whoever crashes,
+// TestThreePhaseHoldsWithoutPartitions: while delays are bounded, whichever sites crash,
 // those who are left decide, and alike.
 func TestThreePhaseHoldsWithoutPartitions(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ type sayer = func(format string, args ...any)
 
 func (r *Report) sayCosts(say sayer) {
 	say("## What it costs when nothing fails\n")
-	say("Each message takes one delay. The caller can be told when the first site has decided.\n")
+	say("Each message takes one delay. The caller can get the outcome when the first site has decided.\n")
 	say("| n participants | %v | %v | %v |", Protocols[0], Protocols[1], Protocols[2])
 	say("|---|---|---|---|")
 	rows := len(r.Costs) / len(Protocols)
@@ -68,7 +68,7 @@ func (r *Report) sayCrashes(say sayer) {
 	}
 	if at := r.Crashes[0].At; len(at) > 0 {
 		say("\nThe coordinator's actions are %d prepares, %d votes, %d decisions and %d that they are done. With %v everybody waits if it", r.Participants, r.Participants, r.Participants, r.Participants, TwoPhase)
-		say("crashes in front of number %d to %d: from when all have voted until the first one has been told, and can tell the others.", at[0], at[len(at)-1])
+		say("crashes in front of number %d to %d: from when all have voted until the first one has the decision, and can pass it on.", at[0], at[len(at)-1])
 	}
 	say("\nIt has all votes, and crashes before it tells anybody. With %v the participants wait for it:\n", TwoPhase)
 	sayLog(say, r.Blocking, 18)

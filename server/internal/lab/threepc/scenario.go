@@ -52,7 +52,7 @@ type Run struct {
 	early [maxSites]int
 }
 
-// A Fate is what became of a site.
+// A Fate is the outcome of a site.
 type Fate struct {
 	Name    string
 	Phase   string        // committed, aborted, or where it stands
@@ -78,7 +78,7 @@ func (r *Run) has(phase string) bool {
 }
 
 // Blocked is the names of those that live and have not decided when the run ends, two
-// hundred delays after its start, or fifty after its last fault was mended.
+// hundred delays after its start, or fifty after its last fault was repaired.
 func (r *Run) Blocked() (names []string) {
 	for _, f := range r.Fates {
 		if !f.Decided && !f.Crashed {

@@ -118,7 +118,7 @@ func TestPartitionsAndLosses(t *testing.T) {
 }
 
 // TestCrashPointsOfTheReport: two-phase commit blocks from when all have voted until the
-// first one is told, and at no other crash of its coordinator.
+// first one has the decision, and at no other crash of its coordinator.
 func TestCrashPointsOfTheReport(t *testing.T) {
 	t.Parallel()
 	r := &Report{Participants: 3}
