@@ -206,7 +206,7 @@ func (d *Driver) entry(c *contender, base base) []clientv3.Op {
 
 // answered takes the line from a reply. It is false if nothing but a new base
 // was in the way, or if the reply is older than what the line needs since the
-// watch was opened anew: asking again only reads.
+// watch was reopened: asking again only reads.
 func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

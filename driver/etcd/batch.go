@@ -211,7 +211,7 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 // answeredAll takes the lines from a reply, and finds who stands at the head of one
 // of them and is not ours. Contenders of whom the reply says nothing stay
 // unanswered: the base was another, or the reply is older than what a line needs
-// since the watch was opened anew.
+// since the watch was reopened.
 func (d *Driver) answeredAll(s *session, cs []*contender, reply *clientv3.TxnResponse) (held *interlock.HeldError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

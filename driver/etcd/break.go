@@ -36,14 +36,14 @@ type breaking struct {
 
 // Break implements driver.Breaker with two requests: one reads who is first in
 // the line, one deletes that key and records why, if the key is still the one
-// that was read. It works on whoever holds, also by way of other clients: what
+// that was read. It works on any holder, also one of another client: what
 // Inspector shows as "foreign lease …" is broken under that name, and hears of
 // it as that client does. Only a key without a lease is left alone, because it
 // is somebody's data.
 //
 // A namespace remembers its last thousand forced releases, a few more if many
-// come at once, in keys of their own outside of every lock. At is by the clock
-// of whoever calls: etcd has none. Reason and By must be UTF-8.
+// come at once, in keys of their own outside of every lock. At is by the
+// caller's clock: etcd has none. Reason and By must be UTF-8.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
 	const op = "break"
 	if err := d.breakable(ctx, op, b); err != nil {
@@ -114,7 +114,7 @@ func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.Key
 }
 
 // take deletes the holder's key with the record of it. It is false if the key
-// went meanwhile. Whoever was first and is there is first: all others came later.
+// went meanwhile. A contender that was first and is still there is first: all others came later.
 func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, old []string, b driver.Broken) (bool, error) {
 	value, err := json.Marshal(breaking{Owner: b.Owner, Reason: b.Reason, By: b.By, Token: b.Token, At: b.At})
 	if err != nil {

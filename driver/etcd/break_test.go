@@ -154,7 +154,7 @@ func TestBreaksAreBounded(t *testing.T) {
 	}
 }
 
-// TestBreaksOfNamesThatBeginAlike are told apart.
+// TestBreaksOfNamesThatBeginAlike: each name lists its own.
 func TestBreaksOfNamesThatBeginAlike(t *testing.T) {
 	t.Parallel()
 	d := open(t, dial(t, serverFor(t).Addr()), nil)
@@ -182,7 +182,7 @@ func TestBreakCostsTwoRequests(t *testing.T) {
 	}
 }
 
-// TestBreakOfAnUnreadableRecord is told, not skipped.
+// TestBreakOfAnUnreadableRecord: it is an error, and not skipped.
 func TestBreakOfAnUnreadableRecord(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())

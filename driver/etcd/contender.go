@@ -89,8 +89,8 @@ func (c *contender) resume(events driver.Events) {
 	}
 }
 
-// silence ends the events of an owner whose Acquire returns an error, whatever
-// becomes of its place.
+// silence ends the events of an owner whose Acquire returns an error, even if
+// its place is granted later.
 func (d *Driver) silence(id identity) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *contender) vanish() {
 	nudge(c.session.checkNow) // perhaps the whole session is gone
 }
 
-// lose tells the holder, if it was told of the grant and not yet of its end.
+// lose reports the loss to a holder that was granted and not yet lost.
 // The driver's mutex is held, so that it cannot follow a Release.
 func (c *contender) lose(cause error) {
 	c.over.Store(true)

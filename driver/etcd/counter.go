@@ -29,7 +29,7 @@ func readBase(kv *mvccpb.KeyValue) (base, error) {
 	return base{value: value, mod: kv.ModRevision}, nil
 }
 
-// currentBase is the base as last heard, or raised anew if it was deleted or
+// currentBase is the base as last heard, or raised again if it was deleted or
 // lowered.
 func (s *session) currentBase(ctx context.Context) (base, error) {
 	s.d.mu.Lock()

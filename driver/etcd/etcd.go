@@ -48,7 +48,7 @@
 // minimum of about one and a half election timeouts; what was granted counts.
 //
 // A connection that silently swallows everything is only given up if the client
-// was told to look: set DialKeepAliveTime and DialKeepAliveTimeout in its
+// probes it: set DialKeepAliveTime and DialKeepAliveTimeout in its
 // Config (etcd refuses less than 5 s). Deadlines hold without that.
 //
 // # Waiting
@@ -116,7 +116,7 @@ type Options struct {
 	TTL time.Duration
 	// RawNames passes names unescaped, for locks whose names other clients
 	// write with slashes. The cost: "a/b" then lies inside "a", so that
-	// whoever holds or awaits "a/b" also stands in the line for "a".
+	// a holder or waiter of "a/b" is also in the queue for "a".
 	RawNames bool
 	// Seed says where tokens start, for a move or a repair.
 	Seed driver.Seed

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNoWaitingAfterAnError: the place is left behind, and changes while nobody
-// asks. Who asks again is told of it.
+// TestNoWaitingAfterAnError: the place is left behind, and changes between two
+// calls of Acquire. The second call returns the change.
 func TestNoWaitingAfterAnError(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -57,8 +57,8 @@ func acquiring(t *testing.T, d *Driver, r request) <-chan outcome {
 	return done
 }
 
-// TestNoLossAfterAnError: a holder that asked again and got an error is told
-// nothing more.
+// TestNoLossAfterAnError: a holder that asked again and got an error receives
+// no more events.
 func TestNoLossAfterAnError(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -70,7 +70,7 @@ func ExampleNewValues() {
 	}
 }
 
-// Whoever shows locks looks again when it is told to, and not before.
+// A program that shows locks reads them again after a change, and not before.
 func ExampleDriver_Watch() {
 	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})

@@ -26,7 +26,7 @@ const requestTimeout = 5 * time.Second
 // The mark of a resource is a key that begins with the token in a fixed number
 // of digits, so that etcd compares tokens by comparing values. etcd has no
 // clock in its transactions: what is too far in the future, and when a mark was
-// raised, is told by the clock of whoever calls.
+// raised, is by the caller's clock.
 //
 // One Enter takes up to 63 writes: etcd allows 128 operations in a transaction
 // unless it is configured otherwise, and both of its branches name each write.
@@ -211,7 +211,7 @@ func plausible(op, resource string, t interlock.Token, now time.Time) error {
 			interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead)}
 }
 
-// Mark implements driver.Fence. Raised is by the clock of whoever raised it.
+// Mark implements driver.Fence. Raised is by the clock of the process that raised it.
 func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) {
 	r, err := f.read(ctx, "show mark", resource)
 	return r.mark, err

@@ -16,8 +16,8 @@ const maxPending = 1000
 // listener is one call of Watch. Its fields are guarded by the driver's mutex.
 type listener struct {
 	prefix  string
-	begun   bool            // it was told that nothing is missed from then on
-	pending map[string]bool // names to be told; "" is any, and stands for all
+	begun   bool            // it was informed that nothing is missed from then on
+	pending map[string]bool // names to be reported; "" is any, and stands for all
 	told    chan struct{}   // there is something pending; capacity 1
 }
 
@@ -51,7 +51,7 @@ func (l *listener) take() map[string]bool {
 var _ driver.Watcher = (*Driver)(nil)
 
 // Watch implements driver.Watcher on the session's standing watch: it costs etcd
-// nothing, however many calls there are. Claims whose session expired are told
+// nothing, however many calls there are. Claims whose session expired are reported
 // too, because etcd deletes their keys. It opens a session if there is none;
 // what that cannot do ends the Watch with an error of kind Retryable.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
@@ -100,7 +100,7 @@ func (d *Driver) attend(l *listener, s *session) {
 	}
 }
 
-// pass hands on what is told until the session or ctx ends.
+// pass reports changes until the session or ctx ends.
 func (d *Driver) pass(ctx context.Context, l *listener, s *session, changed func(string)) {
 	for {
 		select {

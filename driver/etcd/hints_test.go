@@ -15,7 +15,7 @@ import (
 )
 
 // atOnce has something done right before the second transaction of a client
-// leaves, counted from when it is told what.
+// leaves, counted from when it is set.
 type atOnce struct {
 	n  atomic.Int64
 	do atomic.Pointer[func()]
@@ -89,7 +89,7 @@ func TestHintsCostNothing(t *testing.T) {
 		mustRelease(t, other, ask("n", "holder"))
 	}
 	mustAcquire(t, other, ask("m", "holder"))
-	testbed.Eventually(t, "everything is told", patience, func() bool {
+	testbed.Eventually(t, "everything is reported", patience, func() bool {
 		return all[0].count("m") > 0 && all[3].count("m") > 0 && all[1].count("n") > 0 && all[2].count("n") > 0
 	})
 	if got := count.n.Load() - before; got != 0 {
@@ -117,7 +117,7 @@ func TestHintsWithoutTheWatch(t *testing.T) {
 	deaf.deaf.Store(false)
 	testbed.Eventually(t, "those who listen look again", patience, func() bool { return h.count("") > 1 })
 	mustPut(t, dial(t, server.Addr()), "m/foreign", "")
-	testbed.Eventually(t, "changes are told again", patience, func() bool { return h.count("m") > 0 })
+	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("m") > 0 })
 }
 
 // TestHintsOverALostSession: another is opened by itself.
@@ -135,7 +135,7 @@ func TestHintsOverALostSession(t *testing.T) {
 	}
 	testbed.Eventually(t, "those who listen look again", patience, func() bool { return h.count("") > 1 })
 	mustPut(t, operator, "n/foreign", "")
-	testbed.Eventually(t, "changes are told again", patience, func() bool { return h.count("n") > 0 })
+	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("n") > 0 })
 }
 
 // TestHintsOfNestedNames: a contender of another client stands in every lock
@@ -147,7 +147,7 @@ func TestHintsOfNestedNames(t *testing.T) {
 	raw := open(t, dial(t, server.Addr()), &Options{RawNames: true})
 	h := hear(t, raw, "")
 	mustPut(t, operator, "a/b/1f", "")
-	testbed.Eventually(t, "both are told", patience, func() bool { return h.count("a") > 0 && h.count("a/b") > 0 })
+	testbed.Eventually(t, "both are reported", patience, func() bool { return h.count("a") > 0 && h.count("a/b") > 0 })
 }
 
 // TestSlowListenerIsToldOfAll: names that nobody takes are not kept for ever.
@@ -172,7 +172,7 @@ func TestSlowListenerIsToldOfAll(t *testing.T) {
 	l.add("n one too many")
 	l.add("n1")
 	if names := l.take(); len(names) != 1 || !names[""] {
-		t.Fatalf("%d names are told after too many, want any", len(names))
+		t.Fatalf("%d names are reported after too many, want any", len(names))
 	}
 	if names := l.take(); len(names) != 0 {
 		t.Fatalf("told again: %v", names)

@@ -24,8 +24,8 @@ import (
 // that does not know the due time before leaves that in the index, to who comes by when it
 // is due, and to Forget.
 // etcd has no clock in its transactions: what is too
-// far in the future, and when something was written, kept or ended, is told by the
-// clock of whoever calls. A request has room for 1.5 MiB and 128 operations by etcd's
+// far in the future, and when something was written, kept or ended, is by the
+// caller's clock. A request has room for 1.5 MiB and 128 operations by etcd's
 // defaults, on which this relies.
 type Journal struct {
 	client *clientv3.Client

@@ -63,7 +63,7 @@ func TestWatchIsOpenedAnew(t *testing.T) {
 		return !d.session.watch.up
 	})
 	deaf.deaf.Store(false)
-	testbed.Eventually(t, "the watch is opened anew", patience, func() bool { return opened() > 1 })
+	testbed.Eventually(t, "the watch is reopened", patience, func() bool { return opened() > 1 })
 	done := queue(t, d, next)
 	mustRelease(t, d, holder)
 	receive(t, done, "the grant")
@@ -97,7 +97,7 @@ func TestCompactionDuringAnOutage(t *testing.T) {
 	}
 }
 
-// TestRevokedLeaseEndsTheSession: every claim is told, every waiter is told to
+// TestRevokedLeaseEndsTheSession: every claim is lost, every waiter has to
 // ask again, and what comes then is a new session with a higher token.
 func TestRevokedLeaseEndsTheSession(t *testing.T) {
 	t.Parallel()
@@ -265,7 +265,7 @@ func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 }
 
 // TestRewrittenKeyGivesNoToken: a value without a base has no token, and the
-// place is taken anew.
+// place is taken again.
 func TestRewrittenKeyGivesNoToken(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -42,8 +42,8 @@ const (
 
 // line is the queue of one name as snapshots and the watch tell it: a pure
 // machine, changes in, effects out. Snapshots may arrive late and changes may
-// be older than the last snapshot; neither does harm. Changes that are never
-// heard do: whoever may have missed some calls restart.
+// be older than the last snapshot; neither does harm. Changes that are missed
+// do: a caller that may have missed some calls restart.
 type line struct {
 	listed int64 // revision of the last snapshot; 0 while one is needed
 	least  int64 // the revision that a needed snapshot must have

@@ -137,7 +137,7 @@ func TestLineWithTwoOfOurs(t *testing.T) {
 
 // TestLineAgreesWithTheStore runs random histories of a store, of which the line
 // hears every event in order, but with snapshots of any moment in between, as
-// slow replies and re-reads deliver them. Whatever it is told, it must say
+// slow replies and re-reads deliver them. After any of them it must say
 // "granted" only of one that was first at some revision that it has heard of,
 // and in the end must know what the store knows.
 func TestLineAgreesWithTheStore(t *testing.T) {

@@ -50,7 +50,7 @@ func TestLineAfterAGap(t *testing.T) {
 }
 
 // TestLineAgreesWithTheStoreAcrossGaps is TestLineAgreesWithTheStore with a watch
-// that breaks and misses events. Each time it is opened anew the line is read
+// that breaks and misses events. Each time it is reopened the line is read
 // once, and events come before that answer does.
 func TestLineAgreesWithTheStoreAcrossGaps(t *testing.T) {
 	t.Parallel()
@@ -202,7 +202,7 @@ func heardOf(d *Driver, rev int64) bool {
 	return d.session != nil && d.session.watch.rev >= rev
 }
 
-// TestAnswerFromBeforeTheGap: a request is carried out, the watch is opened anew,
+// TestAnswerFromBeforeTheGap: a request is carried out, the watch is reopened,
 // and only then its answer comes, before the lines are read. The claim is granted
 // nevertheless.
 func TestAnswerFromBeforeTheGap(t *testing.T) {

@@ -33,8 +33,8 @@ import (
 // removes old ones. Nothing here expires by itself: a branch in doubt keeps what it
 // has reserved until somebody who knows the decision tells it.
 //
-// etcd has no clock in its transactions. When something was prepared or ended is told
-// by the clock of whoever did it, and decides nothing but what Forget removes.
+// etcd has no clock in its transactions. When something was prepared or ended is by the
+// clock of the process that did it, and decides nothing but what Forget removes.
 //
 // By etcd's default of 128 operations in a transaction a branch has room for 41 items
 // that it changes, or 62 that it only reads (3 for each of the first and 2 for each of
@@ -96,7 +96,7 @@ type ShardBalance struct {
 	Version int64     // the revision that posted it, 0 if nothing ever was
 }
 
-// Available is what can be taken whatever becomes of the branch in doubt.
+// Available is what can be taken for any outcome of the branch in doubt.
 func (b ShardBalance) Available() int64 { return b.Posted - b.Held }
 
 // Balance reads an account at one instant; one that nothing was added to has the zero

@@ -80,8 +80,8 @@ func TestShardReservesAndPosts(t *testing.T) {
 	}
 }
 
-// TestShardConflicts: who changes what another reads or changes votes no, and is told
-// who it was.
+// TestShardConflicts: a branch that changes what another one reads or changes votes no, and names
+// that one.
 func TestShardConflicts(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
@@ -166,7 +166,7 @@ func TestShardWriteSkew(t *testing.T) {
 }
 
 // TestShardEndsOnce: every order of Prepare, Commit and Rollback has the outcome of
-// the first end, and the other one is told that it is not so.
+// the first end, and the other one gets an error.
 func TestShardEndsOnce(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
@@ -426,7 +426,7 @@ func TestShardCosts(t *testing.T) {
 	}
 }
 
-// TestShardCompaction: a branch that is older than etcd's memory is told to begin
+// TestShardCompaction: a branch that is older than etcd's memory has to begin
 // again, and one that has all it needs goes on.
 func TestShardCompaction(t *testing.T) {
 	t.Parallel()

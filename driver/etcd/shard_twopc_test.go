@@ -79,7 +79,7 @@ func (s *station) transfer(ctx context.Context, id string, from int, account str
 
 // TestAnyInstanceFinishes what one has left that is cut off from etcd in the middle of
 // its transfers: decisions and branches are all in etcd, so nothing waits for it. What
-// was told as committed is, and what was told as aborted is not.
+// was reported as committed is, and what was reported as aborted is not.
 func TestAnyInstanceFinishes(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -71,7 +71,7 @@ func (s *session) removed(rev int64, keys ...string) {
 	}
 }
 
-// listen asks the watch to speak, and has it opened anew if it did not since
+// listen asks the watch to speak, and reopens it if it did not since
 // the last heartbeat.
 func (s *session) listen() {
 	if !s.shouldAsk() {
@@ -118,7 +118,7 @@ func (s *session) age() {
 }
 
 // reread reads every line while the watch is not to be relied on, or once when
-// it was opened anew, and otherwise those that have long had no snapshot.
+// it was reopened, and otherwise those that have long had no snapshot.
 func (s *session) reread() {
 	lines, opened, all := s.unread()
 	for chunk := range slices.Chunk(lines, batch) {

@@ -25,7 +25,7 @@ const lookAgain = 15 * time.Second
 // A value is one key, which begins with the token in a fixed number of digits,
 // so that etcd compares tokens by comparing values. etcd has no clock in its
 // transactions: what is too far in the future, and when a value was written, is
-// told by the clock of whoever calls. Source is kept as UTF-8.
+// by the caller's clock. Source is kept as UTF-8.
 type Values struct {
 	client *clientv3.Client
 	prefix string
@@ -129,7 +129,7 @@ func checkValue(ctx context.Context, op, name string, value driver.Value, now ti
 	return plausible(op, name, value.Token, now)
 }
 
-// Get implements driver.Values. Written is by the clock of whoever wrote.
+// Get implements driver.Values. Written is by the writer's clock.
 func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	const op = "get value"
 	if err := checkName(op, name); err != nil {

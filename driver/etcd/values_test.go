@@ -115,7 +115,7 @@ func TestPutCostsOneRequest(t *testing.T) {
 	}
 }
 
-// TestWatchOfAValueThatWasCompactedAway begins anew and sees the last.
+// TestWatchOfAValueThatWasCompactedAway: it begins again and sees the last one.
 func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -156,7 +156,7 @@ func TestSilentWatchOfAValue(t *testing.T) {
 	s.await(t, "one", "two")
 }
 
-// TestWipedStoreOfValues: nothing lower is told, and what is written again is.
+// TestWipedStoreOfValues: nothing lower is reported, and what is written again is.
 func TestWipedStoreOfValues(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t)

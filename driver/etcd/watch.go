@@ -23,7 +23,7 @@ type watchState struct {
 }
 
 // follow is the dispatcher: it keeps one watch over the whole prefix and hands
-// every event to the line it concerns. up is told when it first stands, or why
+// every event to the line it concerns. up receives nil when it first stands, or why
 // it does not.
 func (s *session) follow(up chan<- error) {
 	for s.ctx.Err() == nil {
@@ -68,7 +68,7 @@ func (s *session) followOnce(up chan<- error) (stood bool, err error) {
 	return stood, err
 }
 
-// tell says it to whoever still waits for it.
+// tell sends err if a caller still waits for it.
 func tell(up chan<- error, err error) {
 	select {
 	case up <- err:
@@ -249,7 +249,7 @@ func (s *session) holder(at string) string {
 	return ""
 }
 
-// perform tells contenders what became of them.
+// perform reports their new states to contenders.
 func (s *session) perform(effects []effect) {
 	for _, e := range effects {
 		c := s.byKey[e.key]

@@ -78,7 +78,7 @@ func (b Body) script(lua string) *script {
 // A marker is no more durable than its server. What a crash without appendfsync always,
 // or a failover to a replica, loses of it, it loses of the data as well, so that a
 // branch is as if its calls had never come: a repeated first is done again, a confirm is
-// a violation, and an undo takes nothing back. But the coordinator, which was told that
+// a violation, and an undo takes nothing back. But the coordinator, which has the answer that
 // it was done, does not repeat a call that was answered. Where that is too little, keep
 // the branch in a database. A server that may evict markers is refused ([ErrEviction]).
 type Barrier struct {

@@ -229,7 +229,7 @@ func TestBarrierBodies(t *testing.T) {
 	if err == nil || interlock.Kind(err) != interlock.Definite {
 		t.Errorf("a body that does not compile: %v", err)
 	}
-	if got, err := b.Call(t.Context(), barrierCall(driver.BarrierFirst, "bad"), Body{Text: "return 'mended'"}); err != nil || !got.Ran {
+	if got, err := b.Call(t.Context(), barrierCall(driver.BarrierFirst, "bad"), Body{Text: "return 'fixed'"}); err != nil || !got.Ran {
 		t.Errorf("and then: %+v, %v", got, err)
 	}
 }

@@ -20,7 +20,7 @@ const keepBreaks = 1000
 // Break takes the lock from b.Owner and hands it to the first waiter, in one
 // script with its record; see driver.Breaker. A former script reads who holds,
 // so that foreign holders can be named as [Driver.Lock] shows them. Of a Redisson
-// lock the key is deleted with all its re-entries, and its waiters are told.
+// lock the key is deleted with all its re-entries, and its waiters are notified.
 //
 // Records are kept in the stream interlock:{TAG}:breaks, the last thousand of each
 // hash slot, for as long as the server keeps its data.

@@ -153,14 +153,14 @@
 //
 // # Escape hatch
 //
-// Deleting the lock's key frees the name; its holder is told, the next waiter
+// Deleting the lock's key frees the name; its holder loses it, the next waiter
 // is served by a heartbeat. Everything else expires. Keys of a name:
 // interlock:{TAG}:hold:NAME, …:queue:NAME and …:wait:NAME, where TAG is a short
 // text of the same hash slot; the counter is interlock:{TAG}:counter, the record
 // of forced releases interlock:{TAG}:breaks, the index interlock:{0}:names and ends.
 //
 // Deleting (or evicting) one of these costs no more than this: without queue or
-// wait, the waiters take new places with their next heartbeats, behind whoever
+// wait, the waiters take new places with their next heartbeats, behind those that
 // came meanwhile; without hold, the holder stays and is shown as foreign, and if
 // its owner acquires again it gets a new, higher token; without the counter,
 // tokens go on at the server's clock. Do not delete the index: what is held is not

@@ -76,7 +76,7 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	}
 }
 
-// A release may come while a loss is told. It must find the holding to make it
+// A release may come while a loss is reported. It must find the holding to make it
 // quiet, so the holding is forgotten after that, not before.
 func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func eachAsker(t *testing.T, test func(t *testing.T, d asker)) {
 }
 
 // A renewal may be under way when its owner asks again. What it finds concerns
-// the former grant, of which nothing is told any more.
+// the former grant, whose events have ended.
 func TestRepeatedAcquireTakesOver(t *testing.T) {
 	t.Parallel()
 	eachAsker(t, func(t *testing.T, d asker) {
@@ -155,7 +155,7 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 		}
 		d.keeps().settle(former, boottime.Now(), 0, extension{})
 		if n.lost.Load() != 0 {
-			t.Error("the loss of a former grant is told to the present one")
+			t.Error("the present grant received the loss of a former one")
 		}
 		present := holdingOf(d.keeps(), r.Owner)
 		if present == nil || present == former || lease.Remaining() <= 0 {
@@ -163,7 +163,7 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 		}
 		d.keeps().settle(present, boottime.Now(), 0, extension{})
 		if n.lost.Load() != 1 || lease.Remaining() > 0 {
-			t.Errorf("a loss was told %d times", n.lost.Load())
+			t.Errorf("a loss was reported %d times", n.lost.Load())
 		}
 	})
 }

@@ -109,7 +109,7 @@ func (f *Fence) fields(ctx context.Context, asked request, resource string) (map
 
 // Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE
 // what was changed, why and by whom, as JSON; see driver.Fence. to may be 0,
-// as if nothing had entered. What is implausible is told by the server's clock.
+// as if nothing had entered. What is implausible is decided by the server's clock.
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	asked := request{op: "rebase mark", name: resource}
 	if err := checkName(resource, ""); err != nil {

@@ -171,7 +171,7 @@ func TestForeignLocksAreBroken(t *testing.T) {
 	select {
 	case m := <-woken:
 		if m != "0" {
-			t.Errorf("Redisson's waiters were told %q", m)
+			t.Errorf("Redisson's waiters received %q", m)
 		}
 	case <-time.After(bound):
 		t.Error("Redisson's waiters were not told")

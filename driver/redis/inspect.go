@@ -60,10 +60,10 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 }
 
 // errAnyString: without a prefix every string would be listed, with its value.
-var errAnyString = errors.New("a plain lock cannot be told from other strings: set Options.Prefix, or ask for one name")
+var errAnyString = errors.New("a plain lock cannot be distinguished from other strings: set Options.Prefix, or ask for one name")
 
-// Locks lists the string keys below Options.Prefix, whoever wrote them, and Redisson's locks. Without
-// a prefix it refuses, because a plain lock cannot be told from other strings;
+// Locks lists the string keys below Options.Prefix, by any writer, and Redisson's locks. Without
+// a prefix it refuses, because a plain lock cannot be distinguished from other strings;
 // [Plain.Lock] shows one. See driver.Inspector.
 func (p *Plain) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	full := p.layout.prefix + prefix

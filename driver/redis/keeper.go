@@ -30,7 +30,7 @@ type holding struct {
 	lease   *boottime.Lease
 	due     boottime.Instant // guarded by keeper.mu
 
-	// mu is held while events are told, so that none is told after the release.
+	// mu is held while events are called, so that none is called after the release.
 	mu       sync.Mutex
 	quiet    bool
 	released bool
@@ -85,8 +85,8 @@ func (k *keeper) remove(owner string) {
 }
 
 // hush ends the events of what owner has. It goes on being renewed until a
-// repeated Acquire adds it anew: if that fails nothing may be told any more, and
-// what a renewal under way finds would be told once more to the new holding.
+// repeated Acquire adds it again: if that fails no event may follow, and the result
+// of a renewal under way would be reported once more to the new holding.
 func (k *keeper) hush(owner string) {
 	k.mu.Lock()
 	h := k.held[owner]
@@ -167,7 +167,7 @@ func (k *keeper) renew(ctx context.Context) {
 	}
 }
 
-// settle tells what became of the renewal of one lease.
+// settle reports the outcome of the renewal of one lease.
 func (k *keeper) settle(h *holding, sent boottime.Instant, took time.Duration, e extension) {
 	switch {
 	case e.err != nil:
@@ -188,8 +188,8 @@ func (k *keeper) postpone(h *holding, due boottime.Instant) {
 	h.due = due
 }
 
-// lose drops a lease that the server gave to somebody else, or has forgotten. It
-// is told before, so that a release meanwhile still finds what to hush.
+// lose drops a lease that the server gave to somebody else, or has forgotten. The loss
+// is reported first, so that a release meanwhile still finds what to hush.
 func (k *keeper) lose(h *holding) {
 	h.lease.End()
 	h.tellLost()
@@ -200,7 +200,7 @@ func (k *keeper) lose(h *holding) {
 	}
 }
 
-// tellLost is the last that is told.
+// tellLost is the last event.
 func (h *holding) tellLost() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

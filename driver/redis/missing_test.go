@@ -122,7 +122,7 @@ func TestMissingRecordRaisesTheToken(t *testing.T) {
 	}
 	remove(t, operator, keysOf("x").hold)
 	if err := <-renewed; err != nil {
-		t.Fatalf("the holder is told: %v", err)
+		t.Fatalf("the holder gets: %v", err)
 	}
 	if h := show(t, d, "x").Holder; h == nil || h.Owner != r.Owner || !h.Foreign {
 		t.Fatalf("it is shown as %+v", h)

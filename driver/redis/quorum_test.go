@@ -241,7 +241,7 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	if took := time.Since(restarted); took < delay {
 		t.Errorf("granted %v after the restart, the delay is %v", took, delay)
 	}
-	testbed.Eventually(t, "the node is told to be old enough", bound, func() bool { return second.Nodes()[0].Young == 0 })
+	testbed.Eventually(t, "the node is shown as old enough", bound, func() bool { return second.Nodes()[0].Young == 0 })
 }
 
 // What comes too late to be worked with is given back.

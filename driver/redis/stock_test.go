@@ -109,7 +109,7 @@ func TestStockForgets(t *testing.T) {
 	}
 }
 
-// TestStockOnDamagedKeys: an answer that cannot be is told, and is no sale.
+// TestStockOnDamagedKeys: an impossible answer is an error, and no sale.
 func TestStockOnDamagedKeys(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())

@@ -31,7 +31,7 @@ type StreamOptions struct {
 	// Prefix begins the names of the streams; the topic is the rest.
 	Prefix string
 	// MaxLen is about how many entries a stream keeps, the newest; 0 means all.
-	// Whoever reads too slowly loses what is cut off.
+	// A reader that is too slow loses what is cut off.
 	MaxLen int64
 }
 

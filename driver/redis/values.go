@@ -113,7 +113,7 @@ func (v *Values) get(ctx context.Context, name string) (driver.Value, int64, err
 	return driver.Value{Data: []byte(fields["data"]), Token: mark.Token, Source: mark.Source, Written: mark.Raised}, version, nil
 }
 
-// Watch reads the value when it is told of a write, after an interruption, and
+// Watch reads the value when it is notified of a write, after an interruption, and
 // every five seconds; see driver.Values. All who watch one name by one Values
 // share a subscription.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
@@ -139,7 +139,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		})
 }
 
-// seen is what a watcher was told last.
+// seen is what a watcher received last.
 type seen struct {
 	any     bool
 	token   interlock.Token

@@ -67,7 +67,7 @@ func TestValuesRefuseStaleTokens(t *testing.T) {
 	}
 }
 
-// collector checks the order of what a watcher is told.
+// collector checks the order of what a watcher receives.
 type collector struct {
 	mu     sync.Mutex
 	values []driver.Value
@@ -149,10 +149,10 @@ func TestValueIsSeenOverAnInterruption(t *testing.T) {
 		func() func() { proxy.Cut(); return proxy.Heal },
 		func() func() { server.Restart(); return func() {} },
 	} {
-		mend := interrupt()
+		repair := interrupt()
 		want := fmt.Sprint("after ", i)
 		put(want, int64(i+1))
-		mend()
+		repair()
 		testbed.Eventually(t, want, bound, func() bool { data, _ := c.last(); return data == want })
 	}
 }
@@ -176,7 +176,7 @@ func TestWatcherDoesNotGoBackAfterALossOfData(t *testing.T) {
 	put("new", token)
 	see("new")
 	server.Restart()
-	put("newer", token) // the server counts its writes anew
+	put("newer", token) // the server counts its writes from 1
 	see("newer")
 
 	server.Restart()

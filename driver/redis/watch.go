@@ -15,7 +15,7 @@ import (
 // the server passes on what is watched and nothing else.
 const changes = "interlock:changes:"
 
-// glance is how often a watcher is told to look at everything, since foreign
+// glance is how often a watcher reads everything, since foreign
 // clients and operators change locks without a word.
 const glance = 5 * time.Second
 

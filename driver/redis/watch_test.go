@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// hints collects what a watcher is told.
+// hints collects what a watcher receives.
 type hints struct {
 	mu    sync.Mutex
 	names []string
@@ -163,7 +163,7 @@ func TestWatchEndsWithTheDriver(t *testing.T) {
 	}
 }
 
-// Whoever may not subscribe is told, and does not try for ever.
+// A user that may not subscribe gets an error, and does not retry for ever.
 func TestWatchIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
