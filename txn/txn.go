@@ -164,7 +164,7 @@ func (r *Runtime) Start(ctx context.Context) error {
 	}
 	var err error
 	if r.values == nil {
-		r.leave, err = r.alone(context.WithoutCancel(ctx))
+		r.leave, err = r.alone()
 	} else {
 		r.leave, err = r.join(ctx)
 	}
@@ -193,7 +193,7 @@ func (r *Runtime) ownHooks() *observe.Own {
 }
 
 // alone serves all shards under one lock, or stands by for it.
-func (r *Runtime) alone(ctx context.Context) (leave func(context.Context) error, err error) {
+func (r *Runtime) alone() (leave func(context.Context) error, err error) {
 	var hooks *observe.Lock
 	if failed := r.options.Failed; failed != nil {
 		hooks = &observe.Lock{Restarting: func(e observe.LockRestarting) { failed(e.Err) }}
@@ -202,21 +202,9 @@ func (r *Runtime) alone(ctx context.Context) (leave func(context.Context) error,
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() { // until leave
-		defer close(ended)
-		if err := locks.Keep(ctx, r.options.Group, r.coordinator.Run); err != interlock.ErrClosed {
-			r.failed(err)
-		}
-	}()
+	work := locks.Start(r.options.Group, r.coordinator.Run)
 	return func(ctx context.Context) error {
-		stop(interlock.ErrClosed)
-		select {
-		case <-ended:
-		case <-ctx.Done():
-		}
-		return locks.Close(ctx)
+		return errors.Join(work.Close(ctx), locks.Close(ctx))
 	}, nil
 }
 

@@ -13,11 +13,9 @@ import (
 // Running is a relay that runs in this process, or stands by, until Close.
 type Running struct {
 	relay   *Relay
+	work    *lock.Running
 	locks   *lock.Fenced
 	backend *backend.Backend
-	stop    context.CancelCauseFunc
-	ended   chan struct{}
-	err     error // why it ended, once it has
 }
 
 // Start runs a relay of the database that a URL names, as postgres://127.0.0.1/shop: in one
@@ -60,13 +58,8 @@ func startOn(ctx context.Context, b *backend.Backend, table Table, sink driver.S
 	if err != nil {
 		return nil, err
 	}
-	r := &Running{relay: relay, locks: locks, backend: b, ended: make(chan struct{})}
-	ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	go func() { // until Close
-		defer close(r.ended)
-		r.err = locks.Keep(ctx, "interlock.outbox/"+table.name(), relay.RunAll)
-	}()
-	return r, nil
+	work := locks.Start("interlock.outbox/"+table.name(), relay.RunAll)
+	return &Running{relay: relay, work: work, locks: locks, backend: b}, nil
 }
 
 // Relay is the one that runs: for [Relay.Wake].
@@ -74,19 +67,10 @@ func (r *Running) Relay() *Relay { return r.relay }
 
 // Ended is closed when the relay runs no more: after Close, or after an error that starting
 // again cannot help. Close returns that error.
-func (r *Running) Ended() <-chan struct{} { return r.ended }
+func (r *Running) Ended() <-chan struct{} { return r.work.Ended() }
 
 // Close stops the relay, lets the sink finish what is under way within Options.Drain, gives
 // the lock to another process, and disconnects. It blocks until then or until ctx ends.
 func (r *Running) Close(ctx context.Context) error {
-	r.stop(interlock.ErrClosed)
-	var err error
-	select {
-	case <-r.ended:
-		if err = r.err; err == interlock.ErrClosed {
-			err = nil
-		}
-	case <-ctx.Done():
-	}
-	return errors.Join(err, r.locks.Close(ctx), r.backend.Close(ctx))
+	return errors.Join(r.work.Close(ctx), r.locks.Close(ctx), r.backend.Close(ctx))
 }
