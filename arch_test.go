@@ -44,8 +44,10 @@ history                 -> .
 internal/backoff        ->
 internal/join           ->
 internal/sqltext        -> . driver
-internal/failure        -> .
+internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure internal/sqltext
+internal/hints          ->
+internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
 internal/transact       -> . driver internal/failure
 internal/rehearsal      -> . driver
 internal/testbed        ->

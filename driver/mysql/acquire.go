@@ -71,11 +71,11 @@ type outcome struct {
 
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := named("acquire", r.Name, r.Owner); err != nil {
+	if err := fail.CheckNames("acquire", r.Name, r.Owner); err != nil {
 		return driver.Grant{}, err
 	}
 	d.hush(r.Name, r.Owner)
-	woken, leave := d.freed.enter(r.Name)
+	woken, leave := d.freed.Enter(r.Name)
 	defer leave()
 	for refusals := 1; ; refusals++ {
 		o, err := d.try(ctx, r, refusals == 1)
@@ -102,7 +102,7 @@ func (d *Driver) pause(ctx context.Context, name string, woken <-chan struct{}, 
 	case <-d.life.Done():
 		return problem("acquire", name, interlock.Uncertain, interlock.ErrClosed)
 	case <-ctx.Done():
-		return unanswered(ctx, "acquire", name)
+		return fail.Unanswered(ctx, "acquire", name)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outco
 	case o := <-results:
 		return o, nil
 	default:
-		return outcome{}, unanswered(ctx, "acquire", r.Name)
+		return outcome{}, fail.Unanswered(ctx, "acquire", r.Name)
 	}
 }
 
@@ -241,7 +241,7 @@ func (d *Driver) hush(name, owner string) {
 // Release gives up whatever owner has on name; see driver.Fenced. What was lost
 // with a session is given up when the server has noticed that.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	if err := named("release", name, owner); err != nil {
+	if err := fail.CheckNames("release", name, owner); err != nil {
 		return err
 	}
 	d.hush(name, owner)
@@ -279,7 +279,7 @@ func (d *Driver) free(ctx context.Context, name, owner string) error {
 		h.claim.ended.Store(true)
 		delete(d.holdings, name)
 	}
-	d.freed.ring(name)
+	d.freed.Wake(name)
 	return nil
 }
 

@@ -3,13 +3,13 @@ package mysql
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // Break takes a lock away; see driver.Breaker. No session can give up the lock of
@@ -17,25 +17,26 @@ import (
 // holder's session, and with it every lock of that process. That needs the same
 // database user, or the privilege CONNECTION ADMIN.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
-	if err := breakable(b); err != nil {
+	if err := fail.CheckBreak(b); err != nil {
 		return driver.Broken{}, false, err
 	}
-	var done collected[recordedBreak]
+	var found recordedBreak
+	results := make(chan recordedBreak, 1) // the task may outlast this call
 	err := d.ask(ctx, "break", b.Name, func(ctx context.Context) error {
 		r, err := d.record(ctx, b)
-		if err == nil && r.id != 0 {
-			done.add(r)
-		}
+		results <- r
 		return err
 	})
-	found := done.take()
-	if err != nil || len(found) == 0 {
+	if err == nil {
+		found = <-results
+	}
+	if err != nil || found.id == 0 {
 		return driver.Broken{}, false, err
 	}
-	if err := d.kill(ctx, b.Name, found[0].id); err != nil {
+	if err := d.kill(ctx, b.Name, found.id); err != nil {
 		return driver.Broken{}, false, err
 	}
-	return found[0].Broken, true, nil
+	return found.Broken, true, nil
 }
 
 // recordedBreak is a record, and the connection that holds; 0 if none does.
@@ -79,16 +80,8 @@ func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, err
 	if err != nil || id == 0 {
 		return recordedBreak{}, err
 	}
-	token, err := brokenToken(counter)
-	return recordedBreak{driver.Broken{Break: b, Token: token, At: serverTime(at)}, id}, err
-}
-
-// brokenToken is none if the lock was taken by hand.
-func brokenToken(counter int64) (interlock.Token, error) {
-	if counter == 0 {
-		return 0, nil
-	}
-	return interlock.NewToken(counter, 0)
+	record, err := leasetable.Broken(b, counter, serverTime(at))
+	return recordedBreak{record, id}, err
 }
 
 // recall looks for a record whose answer was lost with session used.
@@ -117,7 +110,7 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for told := false; ; told = true {
-		var gone collected[bool]
+		results := make(chan bool, 1)
 		err := d.ask(ctx, "break", name, func(ctx context.Context) error {
 			if d.session != nil && d.session.id == id {
 				d.over(errBroken)
@@ -130,20 +123,20 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 						err = nil
 					}
 				}
-				gone.add(user != id)
+				results <- user != id
 				return err
 			})
 		})
 		if err != nil {
 			return recorded(name, err)
 		}
-		if found := gone.take(); len(found) > 0 && found[0] {
-			d.freed.ring(name)
+		if <-results {
+			d.freed.Wake(name)
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return unanswered(ctx, "break", name)
+			return fail.Unanswered(ctx, "break", name)
 		case <-look.C:
 		}
 	}
@@ -161,12 +154,8 @@ func recorded(name string, err error) error {
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
-	query, args := brokenQuery("{ns}_break", name, limit)
-	var all collected[driver.Broken]
-	err := d.rows(ctx, "list breaks", name, query, args, func(rows *sql.Rows) error {
-		record, err := brokenOf(rows)
-		all.add(record)
-		return err
+	found, err := onSession(ctx, d, "list breaks", name, func(ctx context.Context, s *session) ([]driver.Broken, error) {
+		return breaks(ctx, s.conn, d.options.sql("{ns}_break"), name, limit)
 	})
-	return all.take(), err
+	return found, ofLook(ctx, "list breaks", name, err)
 }

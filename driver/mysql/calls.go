@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // calls are the statements under way of a Table. One whose caller has gone is
@@ -24,11 +25,11 @@ type calls struct {
 // empty: then it is in no order.
 func (c *calls) do(ctx context.Context, op, name, owner string, send func(context.Context) error) error {
 	if ctx.Err() != nil {
-		return unsent(ctx, op, name)
+		return fail.Unsent(ctx, op, name)
 	}
 	before, end, open := c.begin(owner)
 	if !open {
-		return closedError(op, name)
+		return fail.Closed(op, name)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -44,7 +45,7 @@ func (c *calls) do(ctx context.Context, op, name, owner string, send func(contex
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return unanswered(ctx, op, name)
+		return fail.Unanswered(ctx, op, name)
 	}
 }
 
@@ -78,18 +79,10 @@ func (c *calls) close() {
 	c.closed = true
 }
 
-// wait waits for the calls under way and for loops.
-func (c *calls) wait(ctx context.Context, loops *sync.WaitGroup) error {
-	done := make(chan struct{})
-	go func() {
-		loops.Wait()
-		c.running.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return problem("close", "", interlock.Retryable, context.Cause(ctx))
+// wait waits for the calls under way.
+func (c *calls) wait(ctx context.Context) error {
+	if err := join.Wait(ctx, c.running.Wait); err != nil {
+		return problem("close", "", interlock.Retryable, err)
 	}
+	return nil
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // Driver is a fenced lock by GET_LOCK, with all locks on one connection. It is
@@ -24,11 +27,11 @@ type Driver struct {
 	life  context.Context // of the goroutine; ended by Close
 	stop  context.CancelFunc
 	loops sync.WaitGroup
-	freed *bell
+	freed hints.Waiters
 	work  chan struct{} // there is work
 	ended chan struct{} // the server has closed a connection
 
-	sweeps schedule // of the goroutine alone
+	sweeps leasetable.Schedule // of the goroutine alone
 
 	mu       sync.Mutex
 	queue    []*task
@@ -65,8 +68,8 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
-	d := &Driver{config: config.Clone(), options: options, freed: newBell(), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
-		sweeps: schedule{boottime.Now().Add(sweepEvery)}, holdings: map[string]*holding{}, former: map[string]former{}}
+	d := &Driver{config: config.Clone(), options: options, work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
+		sweeps: sweeps(), holdings: map[string]*holding{}, former: map[string]former{}}
 	d.life, d.stop = context.WithCancel(context.Background())
 	d.loops.Go(d.run)
 	var f facts
@@ -110,22 +113,22 @@ func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 // more.
 func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Context) error) error {
 	if ctx.Err() != nil {
-		return unsent(ctx, op, name)
+		return fail.Unsent(ctx, op, name)
 	}
 	t := &task{op: op, name: name, do: do, done: make(chan error, 1)}
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
-		return closedError(op, name)
+		return fail.Closed(op, name)
 	}
 	d.queue = append(d.queue, t)
 	d.mu.Unlock()
-	signal(d.work)
+	hints.Signal(d.work)
 	select {
 	case err := <-t.done:
 		return err
 	case <-ctx.Done():
-		return unanswered(ctx, op, name)
+		return fail.Unanswered(ctx, op, name)
 	}
 }
 
@@ -191,7 +194,7 @@ func (d *Driver) connected(ctx context.Context) (*session, error) {
 	if d.look(); d.session != nil {
 		return d.session, nil
 	}
-	s, err := dial(ctx, d.config, d.options, &sockets{all: &d.loops, over: func() { signal(d.ended) }})
+	s, err := dial(ctx, d.config, d.options, &sockets{all: &d.loops, over: func() { hints.Signal(d.ended) }})
 	if err != nil {
 		return nil, opening(ctx, err)
 	}
@@ -235,6 +238,22 @@ func (d *Driver) statement(ctx context.Context, send func(*session) error) error
 	return err
 }
 
+// onSession gives the goroutine a task that asks the session for something.
+func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(context.Context, *session) (T, error)) (found T, err error) {
+	results := make(chan T, 1) // the task may outlast this call
+	err = d.ask(ctx, op, name, func(ctx context.Context) error {
+		return d.statement(ctx, func(s *session) error {
+			found, err := do(ctx, s)
+			results <- found
+			return err
+		})
+	})
+	if err != nil {
+		return found, err
+	}
+	return <-results, nil
+}
+
 // over is the end of the session: whoever held has lost.
 func (d *Driver) over(cause error) {
 	d.mu.Lock()
@@ -249,7 +268,7 @@ func (d *Driver) over(cause error) {
 	for name, h := range d.holdings {
 		h.lost(ranOut, problem("renew", name, interlock.Definite, errors.Join(interlock.ErrSessionEnded, cause)))
 		d.former[h.Owner] = former{lock: s.lockName(d.options, name), id: s.id}
-		d.freed.ring(name)
+		d.freed.Wake(name)
 	}
 	clear(d.holdings)
 	s.close()
@@ -293,7 +312,7 @@ func (d *Driver) untilDue() time.Duration {
 	if d.session == nil {
 		return ping
 	}
-	return max(0, min(ping, d.sweeps.next.Sub(boottime.Now())))
+	return max(0, min(ping, d.sweeps.Next.Sub(boottime.Now())))
 }
 
 // Close ends the goroutine. A session that holds something is left to the server,
@@ -306,17 +325,10 @@ func (d *Driver) Close(ctx context.Context) error {
 	d.closed = true
 	d.mu.Unlock()
 	d.stop()
-	done := make(chan struct{})
-	go func() {
-		d.loops.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return problem("close", "", interlock.Retryable, context.Cause(ctx))
+	if err := join.Wait(ctx, d.loops.Wait); err != nil {
+		return problem("close", "", interlock.Retryable, err)
 	}
+	return nil
 }
 
 // leave is the end of the goroutine.

@@ -12,7 +12,7 @@ const SweepSize = sweepSize
 
 // Sweep removes rows that nobody has used for so long, and says how many it has found.
 func (t *Table) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
-	return t.sweep(ctx, after)
+	return t.rows.sweep(ctx, after)
 }
 
 // Sweep removes rows that nobody has used for so long, and says how many it has found.
@@ -26,7 +26,7 @@ func (d *Driver) Sweep(ctx context.Context, after time.Duration) (found int, err
 
 // NextSweep has the next sweep come at once.
 func (d *Driver) NextSweep(ctx context.Context) error {
-	return d.ask(ctx, "sweep", "", func(context.Context) error { d.sweeps.next = 0; return nil })
+	return d.ask(ctx, "sweep", "", func(context.Context) error { d.sweeps.Next = 0; return nil })
 }
 
 // Detached tells whether the storage engine has let go of a branch's session.

@@ -3,29 +3,21 @@ package mysql
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	client "github.com/go-sql-driver/mysql"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 var errNoWord = errors.New("the server did not answer in time")
 
+// fail makes the errors of this package.
+const fail = failure.Driver("mysql")
+
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: "mysql", Name: name, Kind: kind, Err: err}
+	return fail.New(op, name, kind, err)
 }
-
-func unsent(ctx context.Context, op, name string) error {
-	return problem(op, name, interlock.Definite, context.Cause(ctx))
-}
-
-func unanswered(ctx context.Context, op, name string) error {
-	return problem(op, name, interlock.Uncertain, context.Cause(ctx))
-}
-
-func closedError(op, name string) error { return problem(op, name, interlock.Bug, interlock.ErrClosed) }
 
 // ofStatement gives an error of one statement, a transaction of its own, its
 // kind. What the server refused it has undone.
@@ -54,28 +46,4 @@ func ofLook(ctx context.Context, op, name string, err error) error {
 		return problem(op, name, interlock.Retryable, errors.Unwrap(err))
 	}
 	return err
-}
-
-// named refuses what the tables, or the guard's, cannot hold.
-func named(op, name, owner string) error {
-	if err := driver.CheckText("the name", name, 1, driver.MaxName); err != nil {
-		return problem(op, name, interlock.Bug, err)
-	}
-	if owner == "" || len(owner) > driver.MaxName {
-		return problem(op, name, interlock.Bug, fmt.Errorf("the owner must be 1 to %d bytes", driver.MaxName))
-	}
-	return nil
-}
-
-func breakable(b driver.Break) error {
-	if err := named("break", b.Name, b.Owner); err != nil {
-		return err
-	}
-	for _, s := range []string{b.Reason, b.By} {
-		if s == "" || len(s) > driver.MaxName {
-			return problem("break", b.Name, interlock.Bug,
-				fmt.Errorf("a reason and who says so are needed, of 1 to %d bytes each", driver.MaxName))
-		}
-	}
-	return nil
 }

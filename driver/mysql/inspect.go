@@ -7,28 +7,18 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // showHolders: a row counts while the session that wrote it has the lock.
 const showHolders = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), 0
 from {ns}_holder where connection = is_used_lock(lock_name) and `
 
-// rows runs a query that changes nothing over the session.
-func (d *Driver) rows(ctx context.Context, op, name, query string, args []any, row func(*sql.Rows) error) error {
-	err := d.ask(ctx, op, name, func(ctx context.Context) error {
-		return d.statement(ctx, func(s *session) error { return each(ctx, s.conn, d.options.sql(query), args, row) })
+func (d *Driver) show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error) {
+	locks, err := onSession(ctx, d, op, name, func(ctx context.Context, s *session) ([]driver.LockState, error) {
+		return show(ctx, s.conn, d.options.sql(showHolders), name, prefix, limit)
 	})
-	return ofLook(ctx, op, name, err)
-}
-
-func (d *Driver) show(ctx context.Context, op, query string, args ...any) ([]driver.LockState, error) {
-	var locks collected[driver.LockState]
-	err := d.rows(ctx, op, "", query, args, func(rows *sql.Rows) error {
-		state, err := stateOf(rows)
-		locks.add(state)
-		return err
-	})
-	return locks.take(), err
+	return locks, ofLook(ctx, op, name, err)
 }
 
 // Lock shows one name; see driver.Inspector. The server knows of waiters only
@@ -36,7 +26,7 @@ func (d *Driver) show(ctx context.Context, op, query string, args ...any) ([]dri
 // foreign holder, "connection" and its number; Locks does not show it, because the lock
 // does not have its name.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	state, err := lockOf(ctx, d.show, showHolders, name)
+	state, err := leasetable.Show(d.show).One(ctx, fail, name)
 	if err != nil || state.Holder != nil {
 		return state, err
 	}
@@ -64,77 +54,92 @@ const takenByHand = `u.id is not null and not exists (select * from {ns}_holder 
 
 // foreign is the connection that has the lock and has not taken it by a driver; 0 if none.
 func (d *Driver) foreign(ctx context.Context, name string) (int64, error) {
-	var found collected[int64]
-	err := d.ask(ctx, "inspect", name, func(ctx context.Context) error {
-		return d.statement(ctx, func(s *session) error {
-			var id int64
-			err := one(ctx, s.conn, d.options.sql(`select u.id from (select is_used_lock(?) as id) u where `+takenByHand),
-				[]any{s.lockName(d.options, name), []byte(name)}, &id)
-			found.add(id)
-			return err
-		})
+	id, err := onSession(ctx, d, "inspect", name, func(ctx context.Context, s *session) (id int64, err error) {
+		err = one(ctx, s.conn, d.options.sql(`select u.id from (select is_used_lock(?) as id) u where `+takenByHand),
+			[]any{s.lockName(d.options, name), []byte(name)}, &id)
+		return id, err
 	})
-	ids := found.take()
-	if err != nil || len(ids) == 0 {
-		return 0, ofLook(ctx, "inspect", name, err)
-	}
-	return ids[len(ids)-1], nil
+	return id, ofLook(ctx, "inspect", name, err)
 }
 
 // Locks lists names; see driver.Inspector.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
-	return locksOf(ctx, d.show, showHolders, prefix, limit)
+	return leasetable.Show(d.show).List(ctx, prefix, limit)
 }
 
-// show runs a query about locks, for op.
-type show func(ctx context.Context, op, query string, args ...any) ([]driver.LockState, error)
-
-// lockOf shows one name by a query that lacks its condition.
-func lockOf(ctx context.Context, show show, query, name string) (driver.LockState, error) {
-	state := driver.LockState{Name: name}
-	if err := named("inspect", name, "-"); err != nil {
-		return state, err
-	}
-	found, err := show(ctx, "inspect", query+"name = ?", []byte(name))
-	if err == nil && len(found) > 0 {
-		state = found[0]
-	}
-	return state, err
-}
-
-// locksOf lists names by a query that lacks its condition.
-func locksOf(ctx context.Context, show show, query, prefix string, limit int) (_ []driver.LockState, more bool, err error) {
-	limit = max(limit, 0)
-	where, args := within(prefix)
-	locks, err := show(ctx, "list", query+where+" order by name limit ?", append(args, limit+1)...)
-	if err != nil || len(locks) <= limit {
-		return locks, false, err
-	}
-	return locks[:limit], true, nil
-}
-
-// Watch tells when holders change; see driver.Watcher. It looks about four times
+// Watch reports when holders change; see driver.Watcher. It looks about four times
 // a second at the rows of all names that were ever used, which costs one
-// statement each time: it is made for people and few watchers.
+// statement each time: it is meant for people and few watchers.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
-	where, args := within(prefix)
-	query := `select name, concat(counter, ' ', coalesce(connection = is_used_lock(lock_name), 0)) from {ns}_holder where ` + where
-	return watch(ctx, d.life, prefix, func() (map[string]string, error) { return states(ctx, d.rows, prefix, query, args) }, changed)
+	w := leasetable.Watch{Driver: fail, Life: d.life, States: func(ctx context.Context, prefix string) (map[string]string, error) {
+		found, err := onSession(ctx, d, "watch", prefix, func(ctx context.Context, s *session) (map[string]string, error) {
+			return states(ctx, s.conn, d.options.sql(`select name, concat(counter, ' ', coalesce(connection = is_used_lock(lock_name), 0))
+				from {ns}_holder where `), prefix)
+		})
+		return found, ofLook(ctx, "watch", prefix, err)
+	}}
+	return w.Run(ctx, prefix, changed)
 }
 
-// states reads names, and of each what tells when its holder changes.
-func states(ctx context.Context, rows func(ctx context.Context, op, name, query string, args []any, row func(*sql.Rows) error) error,
-	prefix, query string, args []any) (map[string]string, error) {
-	var all collected[[2]string]
-	err := rows(ctx, "watch", prefix, query, args, func(rows *sql.Rows) error {
+// show reads states of locks by a query that lacks its condition.
+func show(ctx context.Context, q querier, query, name string, prefix bool, limit int) ([]driver.LockState, error) {
+	where, args := "name = ?", []any{[]byte(name)}
+	if prefix {
+		where, args = within(name)
+	}
+	return all(ctx, q, query+where+" order by name limit ?", append(args, limit), func(rows *sql.Rows) (driver.LockState, error) {
+		var name, owner []byte
+		var counter, since, left int64
+		if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
+			return driver.LockState{}, err
+		}
+		return leasetable.State(string(name), string(owner), counter, serverTime(since), time.Duration(left)*time.Microsecond)
+	})
+}
+
+// states reads names, and a text of each that changes with its holder, by a query that
+// lacks its condition.
+func states(ctx context.Context, q querier, query, prefix string) (map[string]string, error) {
+	where, args := within(prefix)
+	found := map[string]string{}
+	return found, each(ctx, q, query+where, args, func(rows *sql.Rows) error {
 		var name, state []byte
 		err := rows.Scan(&name, &state)
-		all.add([2]string{string(name), string(state)})
+		found[string(name)] = string(state)
 		return err
 	})
-	found := map[string]string{}
-	for _, s := range all.take() {
-		found[s[0]] = s[1]
+}
+
+// within is a condition for names that start with prefix, which uses the index.
+func within(prefix string) (where string, args []any) {
+	if prefix == "" {
+		return "true", nil
 	}
-	return found, err
+	where, args = "name >= ?", []any{[]byte(prefix)}
+	end := []byte(prefix)
+	for len(end) > 0 && end[len(end)-1] == 0xff {
+		end = end[:len(end)-1]
+	}
+	if len(end) > 0 {
+		end[len(end)-1]++
+		where, args = where+" and name < ?", append(args, end)
+	}
+	return where, args
+}
+
+// breaks reads the records of one name, or of all if it is empty.
+func breaks(ctx context.Context, q querier, table, name string, limit int) ([]driver.Broken, error) {
+	query, args := `select name, owner, reason, who, counter, timestampdiff(microsecond, '2020-01-01', at) from `+table, []any(nil)
+	if name != "" {
+		query, args = query+" where name = ?", []any{[]byte(name)}
+	}
+	return all(ctx, q, query+" order by id desc limit ?", append(args, max(limit, 0)), func(rows *sql.Rows) (driver.Broken, error) {
+		var name, owner, reason, who []byte
+		var counter, at int64
+		if err := rows.Scan(&name, &owner, &reason, &who, &counter, &at); err != nil {
+			return driver.Broken{}, err
+		}
+		b := driver.Break{Name: string(name), Owner: string(owner), Reason: string(reason), By: string(who)}
+		return leasetable.Broken(b, counter, serverTime(at))
+	})
 }

@@ -117,6 +117,22 @@ func each(ctx context.Context, q querier, query string, args []any, row func(*sq
 	return rows.Err()
 }
 
+// all runs a query and returns its rows.
+func all[T any](ctx context.Context, q querier, query string, args []any, read func(*sql.Rows) (T, error)) (found []T, err error) {
+	err = each(ctx, q, query, args, func(rows *sql.Rows) error {
+		row, err := read(rows)
+		found = append(found, row)
+		return err
+	})
+	return found, err
+}
+
+// texts reads one column.
+func texts(rows *sql.Rows) (text string, err error) {
+	err = rows.Scan(&text)
+	return text, err
+}
+
 // serverTime is a time that the server told in microseconds since 2020.
 func serverTime(micros int64) time.Time {
 	return time.UnixMicro(interlock.EpochUnixMicro + micros).UTC()

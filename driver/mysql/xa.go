@@ -110,7 +110,7 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 		return nil, problem(op, namespace, interlock.Bug,
 			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
 	case ctx.Err() != nil:
-		return nil, unsent(ctx, op, namespace)
+		return nil, fail.Unsent(ctx, op, namespace)
 	}
 	p := &Participant{db: db, namespace: namespace, marks: marks, keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
 	if o != nil && o.Keep != 0 {
@@ -177,7 +177,7 @@ func known(ctx context.Context, op string, x driver.XID) error {
 		return problem(op, nameOf(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
 	}
 	if ctx.Err() != nil {
-		return unsent(ctx, op, nameOf(x))
+		return fail.Unsent(ctx, op, nameOf(x))
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func (b *branch) CommitOne(ctx context.Context) error {
 		return b.ended(op)
 	case ctx.Err() != nil:
 		_ = b.Abandon(ctx)
-		return unsent(ctx, op, nameOf(b.x))
+		return fail.Unsent(ctx, op, nameOf(b.x))
 	}
 	b.over = true
 	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa commit "+b.xid+" one phase;\nend")

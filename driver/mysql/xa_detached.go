@@ -41,7 +41,7 @@ func (p *Participant) awaitDetached(ctx context.Context, op string, x driver.XID
 			wait = grace
 		}
 		if p.pause(ctx, wait); ctx.Err() != nil {
-			return unsent(ctx, op, nameOf(x))
+			return fail.Unsent(ctx, op, nameOf(x))
 		}
 		if !known {
 			return nil

@@ -20,7 +20,7 @@ import (
 func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
-		return nil, unsent(ctx, op, p.namespace)
+		return nil, fail.Unsent(ctx, op, p.namespace)
 	}
 	err = each(ctx, p.db, `xa recover format = 'sql'`, nil, func(rows *sql.Rows) error {
 		var format, gtrid, bqual int64
@@ -109,7 +109,7 @@ const forgetBatch = 1000
 func (p *Participant) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {
-		return 0, unsent(ctx, op, p.namespace)
+		return 0, fail.Unsent(ctx, op, p.namespace)
 	}
 	micros := before.UnixMicro() - interlock.EpochUnixMicro
 	removed, err = p.batches(ctx, `timestampdiff(microsecond, '2020-01-01', seen) < ?`, `delete from `+p.marks+` where`, micros)

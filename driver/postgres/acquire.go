@@ -46,11 +46,11 @@ var errReplaced = errors.New("the same owner asked again")
 
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := text("acquire", r.Name, r.Owner); err != nil {
+	if err := fail.CheckNames("acquire", r.Name, r.Owner); err != nil {
 		return driver.Grant{}, err
 	}
 	if ctx.Err() != nil {
-		return driver.Grant{}, unsent("acquire", r.Name, ctx)
+		return driver.Grant{}, fail.Unsent(ctx, "acquire", r.Name)
 	}
 	q, err := d.submit(ctx, r)
 	if err != nil {
@@ -106,7 +106,7 @@ func (d *Driver) abandon(ctx context.Context, q *request) (driver.Grant, error) 
 	if d.requests[id] == q && q.claim == nil {
 		delete(d.requests, id)
 	}
-	return driver.Grant{}, unanswered("acquire", q.Name, ctx)
+	return driver.Grant{}, fail.Unanswered(ctx, "acquire", q.Name)
 }
 
 // answer ends the request's Acquire, if it is under way.
@@ -275,7 +275,7 @@ func micros(f field) (time.Time, error) {
 
 // Release gives up whatever owner has on name; see driver.Fenced.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	if err := text("release", name, owner); err != nil {
+	if err := fail.CheckNames("release", name, owner); err != nil {
 		return err
 	}
 	id := identity{name, owner}
@@ -296,7 +296,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	case a := <-done:
 		return ofAnswer("release", name, a)
 	case <-ctx.Done():
-		return unanswered("release", name, ctx)
+		return fail.Unanswered(ctx, "release", name)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // breakGrace is how long a holder's process has to give up what it is asked for.
@@ -21,7 +22,7 @@ const breakGrace = time.Second
 // give up the lock of another. Its other locks stay with that process until its
 // deadline. Ending it needs the holder's database role, or pg_signal_backend.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
-	if err := breakable(b); err != nil {
+	if err := fail.CheckBreak(b); err != nil {
 		return driver.Broken{}, false, err
 	}
 	key := strconv.FormatInt(d.key(b.Name), 10)
@@ -67,23 +68,10 @@ func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (
 		}
 		select {
 		case <-ctx.Done():
-			return driver.Broken{}, false, unanswered("break", b.Name, ctx)
+			return driver.Broken{}, false, fail.Unanswered(ctx, "break", b.Name)
 		case <-look.C:
 		}
 	}
-}
-
-func breakable(b driver.Break) error {
-	if err := text("break", b.Name, b.Owner); err != nil {
-		return err
-	}
-	for _, s := range []string{b.Reason, b.By} {
-		if err := text("break", s, "-"); err != nil {
-			return problem("break", b.Name, interlock.Bug,
-				fmt.Errorf("a reason and who says so are needed, of 1 to %d bytes of UTF-8 each", driver.MaxName))
-		}
-	}
-	return nil
 }
 
 func broken(b driver.Break, counter, at field) (driver.Broken, error) {
@@ -91,14 +79,11 @@ func broken(b driver.Break, counter, at field) (driver.Broken, error) {
 	if err != nil {
 		return driver.Broken{}, err
 	}
-	var token interlock.Token // none, if it was taken by hand
-	if n != 0 {
-		if token, err = interlock.NewToken(n, 0); err != nil {
-			return driver.Broken{}, err
-		}
-	}
 	when, err := micros(at)
-	return driver.Broken{Break: b, Token: token, At: when}, err
+	if err != nil {
+		return driver.Broken{}, err
+	}
+	return leasetable.Broken(b, n, when)
 }
 
 // awaitBreak ends the session that holds the lock if it does not give it up in
@@ -119,7 +104,7 @@ func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, hol
 		}
 		select {
 		case <-ctx.Done():
-			return unanswered("break", b.Name, ctx)
+			return fail.Unanswered(ctx, "break", b.Name)
 		case <-look.C:
 		case <-grace.C:
 			if _, err := d.askOn(ctx, s, "break", b.Name, step{stEnd, []string{holder}}); err != nil {
@@ -162,7 +147,7 @@ func (d *Driver) dropped(s *session, order string) {
 // Breaks shows what was recorded, which is kept until somebody deletes it.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
 	if name != "" {
-		if err := text("list breaks", name, "-"); err != nil {
+		if err := fail.CheckNames("list breaks", name, "-"); err != nil {
 			return nil, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // heartbeat is about how often a waiter who hears nothing tries.
@@ -69,7 +70,7 @@ func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, err
 		return nil, problem("open", "", interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
-		return nil, unsent("open", "", ctx)
+		return nil, fail.Unsent(ctx, "open", "")
 	}
 	d := &Driver{
 		dialer:  &dialer{config: config.Copy(), namespace: options.Namespace, ttl: options.TTL, seed: options.Seed},
@@ -123,7 +124,7 @@ func (d *Driver) connected(ctx context.Context, op, name string) (*session, erro
 		s, attempt := d.session, d.dialing
 		if d.closed {
 			d.mu.Unlock()
-			return nil, closedError(op, name)
+			return nil, fail.Closed(op, name)
 		}
 		if s == nil && attempt == nil {
 			attempt = &dialing{done: make(chan struct{})}
@@ -140,7 +141,7 @@ func (d *Driver) connected(ctx context.Context, op, name string) (*session, erro
 				return nil, ofOpening(op, name, attempt.err)
 			}
 		case <-ctx.Done():
-			return nil, unsent(op, name, ctx)
+			return nil, fail.Unsent(ctx, op, name)
 		}
 	}
 }
@@ -267,7 +268,10 @@ func (d *Driver) Close(ctx context.Context) error {
 			d.part(ctx, s, held)
 		}
 	}
-	return d.wait(ctx)
+	if err := join.Wait(ctx, d.loops.Wait); err != nil {
+		return problem("close", "", interlock.Retryable, err)
+	}
+	return nil
 }
 
 // part leaves the session, and what it holds if anything is held.
@@ -288,20 +292,6 @@ func (d *Driver) part(ctx context.Context, s *session, held bool) {
 	}
 	conn := s.pipe.detach(interlock.ErrClosed)
 	time.AfterFunc(d.ttl+time.Second, func() { conn.Close() })
-}
-
-func (d *Driver) wait(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		d.loops.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return problem("close", "", interlock.Retryable, context.Cause(ctx))
-	}
 }
 
 // tend sends the signs of life, tries for waiters who heard nothing, and gives

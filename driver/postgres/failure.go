@@ -11,10 +11,14 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
+// fail makes the errors of this package that are not the client's.
+const fail = failure.Driver("postgres")
+
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: "postgres", Name: name, Kind: kind, Err: onOneLine(err)}
+	return fail.New(op, name, kind, onOneLine(err))
 }
 
 // A connectError says in one line why there is no connection: pgx reports every attempt on a
@@ -89,12 +93,26 @@ func ofOpening(op, name string, err error) error {
 	return problem(op, name, kind, fmt.Errorf("no session: %w", err))
 }
 
-func unsent(op, name string, ctx context.Context) error {
-	return problem(op, name, interlock.Definite, context.Cause(ctx))
+// ofStatement gives an error of a statement, which is a transaction of its own, its kind.
+// What the server refused was not done; what it did not answer may have been.
+func ofStatement(ctx context.Context, op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var known interface{ ErrorKind() interlock.ErrorKind }
+	var native *pgconn.PgError
+	var dial *pgconn.ConnectError
+	kind := interlock.Uncertain
+	switch {
+	case errors.As(err, &known):
+		kind = known.ErrorKind()
+	case errors.As(err, &native):
+		kind = kindOfAnswer(inCommit, native)
+	case errors.As(err, &dial):
+		kind = interlock.Retryable
+	}
+	return problem(op, name, kind, driver.WithCause(ctx, err))
 }
 
-func unanswered(op, name string, ctx context.Context) error {
-	return problem(op, name, interlock.Uncertain, context.Cause(ctx))
-}
-
-func closedError(op, name string) error { return problem(op, name, interlock.Bug, interlock.ErrClosed) }
+// isUndefined reports that a table is missing, so that nothing was done.
+func isUndefined(err error) bool { return hasState(err, undefinedTable) }

@@ -12,7 +12,7 @@ import (
 // ask sends a call of one statement and waits for its answer.
 func (d *Driver) ask(ctx context.Context, op, name, statement string, args ...string) (*session, answer, error) {
 	if ctx.Err() != nil {
-		return nil, answer{}, unsent(op, name, ctx)
+		return nil, answer{}, fail.Unsent(ctx, op, name)
 	}
 	s, err := d.connected(ctx, op, name)
 	if err != nil {
@@ -37,7 +37,7 @@ func (d *Driver) askOn(ctx context.Context, s *session, op, name string, steps .
 	case a := <-done:
 		return a, ofAnswer(op, name, a)
 	case <-ctx.Done():
-		return answer{}, unanswered(op, name, ctx)
+		return answer{}, fail.Unanswered(ctx, op, name)
 	}
 }
 
@@ -47,7 +47,7 @@ func (d *Driver) askOn(ctx context.Context, s *session, op, name string, steps .
 // the lock does not have its name.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	state := driver.LockState{Name: name}
-	if err := text("inspect", name, "-"); err != nil {
+	if err := fail.CheckNames("inspect", name, "-"); err != nil {
 		return state, err
 	}
 	_, a, err := d.ask(ctx, "inspect", name, stShow, strconv.FormatInt(d.key(name), 10), name)
@@ -65,7 +65,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 // Locks lists names; see driver.Inspector.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	if prefix != "" {
-		if err := text("list", prefix, "-"); err != nil {
+		if err := fail.CheckNames("list", prefix, "-"); err != nil {
 			return nil, false, err
 		}
 	}

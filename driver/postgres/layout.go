@@ -2,6 +2,9 @@ package postgres
 
 import "strings"
 
+// clockFloor is the server's clock in microseconds since 2020.
+var clockFloor = `(floor(extract(epoch from clock_timestamp()) * 1000000)::bigint - ` + epochMicros + `)`
+
 // The tables of a namespace. Those of holders, waiters, sessions and watchers are
 // unlogged: they mean nothing without the sessions that a crash ends. Owners and
 // names compare by bytes. seen is when the session was last heard in a way that

@@ -10,24 +10,23 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// listener hears notifications on one channel, on a connection of its own that
-// it makes anew when it breaks.
+// listener hears notifications on one channel, on a connection of its own. It connects
+// again when that breaks.
 type listener struct {
 	config  *pgx.ConnConfig
 	channel string
-	life    context.Context
-	heard   interface{ ring(payload string) } // the empty payload: anything may have been missed
+	heard   func(payload string) // empty: notifications may have been missed
 }
 
-func (l *listener) run() {
+func (l *listener) run(life context.Context) {
 	pause := backoff.Policy{First: 100 * time.Millisecond, Max: 5 * time.Second}
-	for failed := 1; l.life.Err() == nil; failed++ {
-		if l.listen() {
+	for failed := 1; life.Err() == nil; failed++ {
+		if l.listen(life) {
 			failed = 1
 		}
 		timer := time.NewTimer(pause.Delay(failed, rand.Float64()))
 		select {
-		case <-l.life.Done():
+		case <-life.Done():
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -35,26 +34,29 @@ func (l *listener) run() {
 }
 
 // listen hears until the connection breaks, and reports whether there was one.
-func (l *listener) listen() bool {
-	ctx, cancel := context.WithTimeout(l.life, dialTimeout)
+func (l *listener) listen(life context.Context) bool {
+	ctx, cancel := context.WithTimeout(life, dialTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, l.config.Copy())
 	if err != nil {
 		return false
 	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(l.life), time.Second)
-		defer cancel()
-		_ = conn.Close(closing)
-	}()
+	defer closeSoon(life, conn)
 	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{l.channel}.Sanitize()); err != nil {
 		return false
 	}
-	for l.heard.ring(""); ; {
-		n, err := conn.WaitForNotification(l.life)
+	for l.heard(""); ; {
+		n, err := conn.WaitForNotification(life)
 		if err != nil {
 			return true
 		}
-		l.heard.ring(n.Payload)
+		l.heard(n.Payload)
 	}
+}
+
+// closeSoon closes a connection, for which the server gets a second.
+func closeSoon(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // DefaultBellInterval is the least time between two notifications of a Bell.
@@ -82,10 +84,7 @@ func NewBell(config *pgx.ConnConfig, channel string, o *BellOptions) (*Bell, err
 func (b *Bell) Ring() {
 	b.peal()
 	b.start(&b.notifying, b.notify)
-	select {
-	case b.rung <- struct{}{}:
-	default:
-	}
+	hints.Signal(b.rung)
 }
 
 // Listen calls each after rings, and when some may have been missed; see
@@ -95,7 +94,7 @@ func (b *Bell) Listen(each func()) (stop func()) {
 	b.mu.Lock()
 	b.ears[e] = true
 	b.mu.Unlock()
-	b.start(&b.hearing, (&listener{config: b.config, channel: b.channel, life: b.life, heard: b}).run)
+	b.start(&b.hearing, (&listener{config: b.config, channel: b.channel, heard: b.heard}).run)
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -108,28 +107,24 @@ func (b *Bell) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.end()
 	b.mu.Unlock()
-	done := make(chan struct{})
-	go func() { b.loops.Wait(); close(done) }()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return problem("close bell", b.channel, interlock.Retryable, context.Cause(ctx))
+	if err := join.Wait(ctx, b.loops.Wait); err != nil {
+		return problem("close bell", b.channel, interlock.Retryable, err)
 	}
+	return nil
 }
 
 // start runs a loop unless it runs, or the bell was closed.
-func (b *Bell) start(running *bool, loop func()) {
+func (b *Bell) start(running *bool, loop func(life context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !*running && b.life.Err() == nil {
 		*running = true
-		b.loops.Go(loop)
+		b.loops.Go(func() { loop(b.life) })
 	}
 }
 
-// ring is told what the listener hears.
-func (b *Bell) ring(payload string) {
+// heard takes what the listener hears.
+func (b *Bell) heard(payload string) {
 	if payload != b.self {
 		b.peal()
 	}
@@ -146,7 +141,7 @@ func (b *Bell) peal() {
 
 // notify sends a notification for the rings of each interval, and again what was not
 // sent for sure.
-func (b *Bell) notify() {
+func (b *Bell) notify(context.Context) {
 	var conn *pgx.Conn
 	defer func() { b.hangUp(conn) }()
 	pause := backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}
@@ -190,12 +185,9 @@ func (b *Bell) send(conn *pgx.Conn) (*pgx.Conn, error) {
 }
 
 func (b *Bell) hangUp(conn *pgx.Conn) {
-	if conn == nil {
-		return
+	if conn != nil {
+		closeSoon(b.life, conn)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
 }
 
 // wait reports whether the bell is still open.

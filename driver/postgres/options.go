@@ -3,12 +3,10 @@ package postgres
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"regexp"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -80,14 +78,3 @@ func sessionClass(namespace string) int32 { return int32(Key(namespace, "")) }
 // schemaClass is the first of the two numbers under which a session locks the
 // schema of its tables.
 func schemaClass(namespace string) int32 { return int32(Key(namespace, "") >> 32) }
-
-// text refuses what a text column cannot hold.
-func text(op, name, owner string) error {
-	if err := driver.CheckText("the name", name, 1, driver.MaxName); err != nil {
-		return problem(op, name, interlock.Bug, err)
-	}
-	if err := driver.CheckText("the owner", owner, 1, driver.MaxName); err != nil {
-		return problem(op, name, interlock.Bug, errors.New(err.Error())) // the name is not at fault
-	}
-	return nil
-}

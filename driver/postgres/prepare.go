@@ -106,7 +106,7 @@ func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOpt
 		return nil, problem(op, p.namespace, interlock.Bug,
 			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
 	case ctx.Err() != nil:
-		return nil, unsent(op, p.namespace, ctx)
+		return nil, fail.Unsent(ctx, op, p.namespace)
 	}
 	if err = p.probe(ctx, op); err == nil {
 		err = p.create(ctx)

@@ -103,7 +103,7 @@ func (b *branch) CommitOne(ctx context.Context) error {
 		return b.ended(op)
 	case ctx.Err() != nil:
 		_ = b.Abandon(ctx)
-		return unsent(op, name(b.xid), ctx)
+		return fail.Unsent(ctx, op, name(b.xid))
 	}
 	b.over = true
 	return failure.About(op, name(b.xid), b.workplace.Commit(ctx))

@@ -95,7 +95,7 @@ func (p *Participant[T]) known(ctx context.Context, op string, x driver.XID) err
 		return problem(op, name(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
 	}
 	if ctx.Err() != nil {
-		return unsent(op, name(x), ctx)
+		return fail.Unsent(ctx, op, name(x))
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func lockOf(gid string) int64 { return Key("/prepared", gid) }
 func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
-		return nil, unsent(op, p.namespace, ctx)
+		return nil, fail.Unsent(ctx, op, p.namespace)
 	}
 	err = p.at.query(ctx, `select gid, prepared from pg_prepared_xacts
 		where database = current_database() and starts_with(gid, $1::text) order by prepared, gid`, []any{p.prefix()},
@@ -171,7 +171,7 @@ const (
 func (p *Participant[T]) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {
-		return 0, unsent(op, p.namespace, ctx)
+		return 0, fail.Unsent(ctx, op, p.namespace)
 	}
 	if removed, err = p.batches(ctx, forgetMarks, p.prefix(), before.UTC()); err == nil {
 		_, err = p.batches(ctx, seeMarks, p.prefix())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -53,11 +52,7 @@ func (d *dialer) probe(ctx context.Context, conn *pgx.Conn) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = other.Close(closing)
-	}()
+	defer closeSoon(ctx, other)
 	for range 8 {
 		if err := occupied(ctx, conn, other, pid); err != nil {
 			return "", err

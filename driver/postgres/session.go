@@ -53,9 +53,7 @@ func (d *dialer) open(ctx context.Context, former []int32) (_ *session, _ *pgx.C
 	}
 	defer func() {
 		if err != nil {
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			_ = conn.Close(closing)
+			closeSoon(ctx, conn)
 		}
 	}()
 	s := &session{}
@@ -126,16 +124,19 @@ func (d *dialer) create(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil || there {
 		return err
 	}
-	return d.alone(ctx, conn, func(tx pgx.Tx) error {
+	return alone(ctx, conn, d.namespace, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, d.sql(schema), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 }
 
-// alone runs a transaction while no other session of the namespace does.
-func (d *dialer) alone(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, pgx.QueryExecModeExec, Key(d.namespace, ""))
+// alone runs a transaction while no other that creates tables of the namespace, or joins
+// its sessions, does.
+func alone(ctx context.Context, on interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}, namespace string, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, on, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, pgx.QueryExecModeExec, Key(namespace, ""))
 		if err != nil {
 			return err
 		}
@@ -148,7 +149,7 @@ func (d *dialer) alone(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) erro
 // two sequences do not compare. So each session locks its schema's number, by
 // which the others know it, for as long as it lives.
 func (d *dialer) enter(ctx context.Context, conn *pgx.Conn) error {
-	return d.alone(ctx, conn, func(tx pgx.Tx) error {
+	return alone(ctx, conn, d.namespace, func(tx pgx.Tx) error {
 		class, schema, other := schemaClass(d.namespace), int32(0), false
 		err := tx.QueryRow(ctx, d.sql(`select hashtext(n.nspname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
 			where c.oid = '{ns}_token'::regclass`), pgx.QueryExecModeExec).Scan(&schema)

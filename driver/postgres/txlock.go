@@ -73,5 +73,5 @@ func lockable(tx driver.SQL, name string) error {
 	if tx.Dialect() != driver.Postgres {
 		return problem("lock", name, interlock.Bug, fmt.Errorf("the transaction is one of %s", tx.Dialect()))
 	}
-	return text("lock", name, "-")
+	return fail.CheckNames("lock", name, "-")
 }

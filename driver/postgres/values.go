@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // Values keeps small values that a stale token cannot write, one row each. The
@@ -28,7 +28,7 @@ type Values struct {
 
 	mu      sync.Mutex
 	watches int
-	rings   *bell
+	woken   hints.Waiters
 	end     func() // of the listener, while somebody watches
 }
 
@@ -37,7 +37,7 @@ var _ driver.Values = (*Values)(nil)
 // NewValues keeps values in table, "name" or "schema.name", which is made when
 // something is first put. The pool stays the caller's. It does no I/O.
 func NewValues(pool *pgxpool.Pool, table string) *Values {
-	return &Values{pool: pool, table: pgx.Identifier(strings.Split(table, ".")).Sanitize(), rings: newBell()}
+	return &Values{pool: pool, table: pgx.Identifier(strings.Split(table, ".")).Sanitize()}
 }
 
 // Bounds of one request, and of the time between two looks of a watch.
@@ -63,25 +63,25 @@ select token from put where token > $2 or pg_notify('interlock_value', $1) is no
 
 // Put stores a value; see driver.Values.
 func (v *Values) Put(ctx context.Context, name string, value driver.Value) error {
-	if err := text("put value", name, "-"); err != nil {
+	if err := fail.CheckNames("put value", name, "-"); err != nil {
 		return err
 	}
 	if err := storable(name, value); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
-		return unsent("put value", name, ctx)
+		return fail.Unsent(ctx, "put value", name)
 	}
 	args := []any{name, int64(value.Token), append([]byte{}, value.Data...), value.Source, interlock.MaxAhead.Microseconds()}
 	stored, err := v.put(ctx, args)
-	if undefined(err) {
+	if isUndefined(err) {
 		if err = v.create(ctx); err == nil {
 			stored, err = v.put(ctx, args)
 		}
 	}
 	switch {
 	case err != nil:
-		return v.failed(ctx, "put value", name, err)
+		return ofStatement(ctx, "put value", name, err)
 	case stored == 0:
 		return problem("put value", name, interlock.Definite, interlock.ErrImplausibleToken)
 	case stored > value.Token:
@@ -122,17 +122,8 @@ func (v *Values) row(ctx context.Context, text string, args []any, dest ...any) 
 		append([]any{pgx.QueryExecModeExec}, args...)...).Scan(dest...)
 }
 
-// undefined reports that the table is not there, so that nothing was done.
-func undefined(err error) bool {
-	var native *pgconn.PgError
-	return errors.As(err, &native) && native.Code == undefinedTable
-}
-
 func (v *Values) create(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, v.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, pgx.QueryExecModeExec, Key(DefaultNamespace, "")); err != nil {
-			return err
-		}
+	return alone(ctx, v.pool, DefaultNamespace, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, valuesSchema(v.table), pgx.QueryExecModeExec)
 		return err
 	})
@@ -145,48 +136,26 @@ func valuesSchema(table string) string {
 
 // Get reads a value; see driver.Values.
 func (v *Values) Get(ctx context.Context, name string) (value driver.Value, err error) {
-	if err := text("get value", name, "-"); err != nil {
+	if err := fail.CheckNames("get value", name, "-"); err != nil {
 		return value, err
 	}
 	if ctx.Err() != nil {
-		return value, unsent("get value", name, ctx)
+		return value, fail.Unsent(ctx, "get value", name)
 	}
 	err = v.row(ctx, `select data, token, source, written from {table} where name = $1::text`, []any{name},
 		&value.Data, &value.Token, &value.Source, &value.Written)
-	if errors.Is(err, pgx.ErrNoRows) || undefined(err) {
+	if errors.Is(err, pgx.ErrNoRows) || isUndefined(err) {
 		return driver.Value{}, nil
 	}
-	return value, v.failed(ctx, "get value", name, err)
-}
-
-func (v *Values) failed(ctx context.Context, op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var known interface{ ErrorKind() interlock.ErrorKind }
-	var native *pgconn.PgError
-	var dial *pgconn.ConnectError
-	kind := interlock.Uncertain
-	switch {
-	case errors.As(err, &known):
-		kind = known.ErrorKind()
-	case errors.As(err, &native):
-		kind = kindOfAnswer(inCommit, native)
-	case errors.As(err, &dial):
-		kind = interlock.Retryable
-	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = errors.Join(cause, err)
-	}
-	return problem(op, name, kind, err)
+	return value, ofStatement(ctx, "get value", name, err)
 }
 
 // Watch tells of a value and its changes; see driver.Values.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
-	if err := text("watch value", name, "-"); err != nil {
+	if err := fail.CheckNames("watch value", name, "-"); err != nil {
 		return err
 	}
-	woken, leave := v.rings.enter(name)
+	woken, leave := v.woken.Enter(name)
 	defer leave()
 	if err := v.begin(ctx); err != nil {
 		return v.unwatched(ctx, name, err)
@@ -206,7 +175,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		}
 		select {
 		case <-ctx.Done():
-			return unsent("watch value", name, ctx)
+			return fail.Unsent(ctx, "watch value", name)
 		case <-woken:
 		case <-look.C:
 		}
@@ -217,7 +186,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 func (v *Values) unwatched(ctx context.Context, name string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return unsent("watch value", name, ctx)
+		return fail.Unsent(ctx, "watch value", name)
 	case interlock.Kind(err) == interlock.Uncertain:
 		return problem("watch value", name, interlock.Retryable, err)
 	}
@@ -234,7 +203,7 @@ func (v *Values) begin(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return v.failed(bounded, "watch value", "", err)
+		return ofStatement(bounded, "watch value", "", err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -243,9 +212,9 @@ func (v *Values) begin(ctx context.Context) error {
 		return nil
 	}
 	life, stop := context.WithCancel(context.Background())
-	l := &listener{config: v.pool.Config().ConnConfig, channel: "interlock_value", life: life, heard: v.rings}
+	l := &listener{config: v.pool.Config().ConnConfig, channel: "interlock_value", heard: v.woken.Wake}
 	var loop sync.WaitGroup
-	loop.Go(l.run)
+	loop.Go(func() { l.run(life) })
 	v.end = func() { stop(); loop.Wait() }
 	return nil
 }

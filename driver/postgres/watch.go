@@ -69,7 +69,7 @@ var settling = []time.Duration{100 * time.Millisecond, time.Second, statementTim
 // ends is not told: look again when the holder expires.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	if ctx.Err() != nil {
-		return unsent("watch", prefix, ctx)
+		return fail.Unsent(ctx, "watch", prefix)
 	}
 	w := &watcher{prefix: prefix, begin: true, woken: make(chan struct{}, 1)}
 	d.mu.Lock()
@@ -96,7 +96,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		}
 		select {
 		case <-ctx.Done():
-			return unsent("watch", prefix, ctx)
+			return fail.Unsent(ctx, "watch", prefix)
 		case <-w.woken:
 		case <-settle.C:
 			if changed(""); settled+1 < len(settling) {
@@ -112,7 +112,7 @@ func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w.closed || d.closed {
-		return nil, false, closedError("watch", w.prefix)
+		return nil, false, fail.Closed("watch", w.prefix)
 	}
 	names, begin = w.names, w.begin
 	w.names, w.begin = nil, false

@@ -1,5 +1,5 @@
-// Package join makes one context of two. It copies no values: those are of the
-// first only.
+// Package join ends one thing with another: a context with a second one, and a wait with a
+// context. It copies no values of the second context.
 package join
 
 import "context"

@@ -1,0 +1,248 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/leasetable"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// tableRows are the rows of a [Table].
+type tableRows struct {
+	db      *sql.DB
+	options Options
+	calls   *calls
+
+	mu      sync.Mutex
+	missing bool // the tables may not be there
+}
+
+// tableSchema: a row stays when its lock is released, because it keeps the
+// counter. The row of {ns}_lease_swept is the highest counter of the rows that
+// were removed.
+var tableSchema = []string{
+	`create table if not exists {ns}_lease (
+		name varbinary(512) not null primary key,
+		owner varbinary(512) not null,
+		counter bigint not null,
+		since datetime(6) not null,
+		expires datetime(6) not null) engine = InnoDB`,
+	`create table if not exists {ns}_lease_swept (
+		id int not null primary key,
+		counter bigint not null) engine = InnoDB`,
+	`create table if not exists {ns}_lease_break ` + breakColumns,
+}
+
+const breakColumns = `(
+		id bigint not null auto_increment primary key,
+		name varbinary(512) not null,
+		owner varbinary(512) not null,
+		reason varbinary(512) not null,
+		who varbinary(512) not null,
+		counter bigint not null,
+		at datetime(6) not null,
+		request char(26) character set latin1,
+		connection bigint,
+		key (name, id)) engine = InnoDB`
+
+// lockRow: name, owner, TTL in µs. An assignment may see those before it, or, as
+// sql_mode may say, none: each holds either way. The clock is read when the
+// statement begins, so that whoever waits for the row gets less than a TTL. The
+// server ends the statement in time, lest it comes to its turn when nobody waits
+// for the answer.
+const lockRow = `set statement max_statement_time = {limit} for
+insert into {ns}_lease (name, owner, counter, since, expires)
+values (?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval ? microsecond)
+on duplicate key update
+	counter = if(expires <= {now}, greatest(counter + 1, {floor}), counter),
+	since = if(expires <= {now}, values(since), since),
+	owner = if(expires <= {now}, values(owner), owner),
+	expires = if(expires <= {now} or owner = values(owner), values(expires), expires)
+returning owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
+
+// freeRow: name, owner. Nobody is an empty text in hexadecimal digits, which no
+// sql_mode makes NULL.
+const freeRow = `set statement max_statement_time = {limit} for
+update {ns}_lease set owner = x'', expires = {now} where name = ? and owner = ?`
+
+// Rows are found by their names, which have the index; an owner has one name.
+const (
+	keepRows = `set statement max_statement_time = {limit} for
+update {ns}_lease set expires = {now} + interval ? microsecond
+where name in ({n}) and owner in ({n}) and expires > {now}`
+	keptRows = `select owner from {ns}_lease where name in ({n}) and owner in ({n}) and expires > {now}`
+)
+
+const showRows = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)
+from {ns}_lease where owner <> x'' and expires > {now} and `
+
+// Take asks once.
+func (t *tableRows) Take(ctx context.Context, r driver.Request) (leasetable.Row, error) {
+	return run(ctx, t, "acquire", r.Name, r.Owner, func(ctx context.Context) (row leasetable.Row, err error) {
+		var owner []byte
+		var counter, since, left int64
+		row.Sent = boottime.Now()
+		err = one(ctx, t.db, t.options.sql(lockRow), []any{[]byte(r.Name), []byte(r.Owner), r.Lease(t.options.TTL).Microseconds()},
+			&owner, &counter, &since, &left)
+		row.Owner, row.Since, row.Left = string(owner), serverTime(since), time.Duration(left)*time.Microsecond
+		row.Until = time.Now().Add(row.Left)
+		if row.Owner == r.Owner {
+			row.Counter = counter
+		}
+		return row, err
+	})
+}
+
+// Free gives up a row.
+func (t *tableRows) Free(ctx context.Context, name, owner string) error {
+	_, err := run(ctx, t, "release", name, owner, func(ctx context.Context) (sql.Result, error) {
+		return t.db.ExecContext(ctx, t.options.sql(freeRow), []byte(name), []byte(owner))
+	})
+	return err
+}
+
+// Renew is one statement, and another that finds out who lost if not all rows were ours.
+func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) ([]string, error) {
+	var which []any
+	for _, text := range slices.Concat(names, owners) {
+		which = append(which, []byte(text))
+	}
+	query := func(text string) string {
+		return strings.ReplaceAll(t.options.sql(text), "{n}", sqltext.Parameters(driver.MariaDB, len(names)))
+	}
+	return run(ctx, t, "renew", "", "", func(ctx context.Context) ([]string, error) {
+		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := done.RowsAffected(); err != nil || n == int64(len(owners)) {
+			return nil, err
+		}
+		ours, err := all(ctx, t.db, query(keptRows), which, texts)
+		return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return slices.Contains(ours, owner) }), err
+	})
+}
+
+// Sweep removes rows that nobody has used for a minute.
+func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
+	found, err := t.sweep(ctx, sweepAfter)
+	return found == sweepSize, err
+}
+
+func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, err error) {
+	return run(ctx, t, "sweep", "", "", func(ctx context.Context) (int, error) {
+		return tableCounters.sweep(ctx, t.db, t.options, after)
+	})
+}
+
+// Show reads the rows that are held.
+func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error) {
+	return look(ctx, t, op, name, func(ctx context.Context) ([]driver.LockState, error) {
+		return show(ctx, t.db, t.options.sql(showRows), name, prefix, limit)
+	})
+}
+
+// States is who holds what, by the token, and whether somebody does.
+func (t *tableRows) States(ctx context.Context, prefix string) (map[string]string, error) {
+	return look(ctx, t, "watch", prefix, func(ctx context.Context) (map[string]string, error) {
+		return states(ctx, t.db, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
+	})
+}
+
+// Breaks reads the records.
+func (t *tableRows) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+	return look(ctx, t, "list breaks", name, func(ctx context.Context) ([]driver.Broken, error) {
+		return breaks(ctx, t.db, t.options.sql("{ns}_lease_break"), name, limit)
+	})
+}
+
+// Break is one transaction.
+func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.Broken, error) {
+	return run(ctx, t, "break", b.Name, "", func(ctx context.Context) (*driver.Broken, error) {
+		tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return nil, err
+		}
+		defer tx.Rollback()
+		record, err := t.breakIn(ctx, tx, b)
+		if err == nil && record != nil {
+			err = failed(ctx, inCommit, tx.Commit())
+		}
+		return record, err
+	})
+}
+
+func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*driver.Broken, error) {
+	var counter, at int64
+	found, err := maybe(ctx, tx, t.options.sql(`select counter from {ns}_lease where name = ? and owner = ? and expires > {now} for update`),
+		[]any{[]byte(b.Name), []byte(b.Owner)}, &counter)
+	if err != nil || !found {
+		return nil, err
+	}
+	err = one(ctx, tx, t.options.sql(`insert into {ns}_lease_break (name, owner, reason, who, counter, at) values (?, ?, ?, ?, ?, {now})
+		returning timestampdiff(microsecond, '2020-01-01', at)`),
+		[]any{[]byte(b.Name), []byte(b.Owner), []byte(b.Reason), []byte(b.By), counter}, &at)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, t.options.sql(freeRow), []byte(b.Name), []byte(b.Owner))
+	}
+	if err != nil {
+		return nil, err
+	}
+	record, err := leasetable.Broken(b, counter, serverTime(at))
+	return &record, err
+}
+
+// run runs statements of ours for owner, and creates the tables again if they were
+// gone. They go on when ctx ends, so that nothing may be shared with them.
+func run[T any](ctx context.Context, t *tableRows, op, name, owner string, send func(context.Context) (T, error)) (found T, err error) {
+	results := make(chan T, 1)
+	err = t.calls.do(ctx, op, name, owner, func(ctx context.Context) error {
+		if err := t.ready(ctx); err != nil {
+			return err
+		}
+		found, err := send(ctx)
+		if isNumber(err, noTable) {
+			t.mu.Lock()
+			t.missing = true
+			t.mu.Unlock()
+			return problem(op, name, interlock.Retryable, err)
+		}
+		results <- found
+		return err
+	})
+	if err != nil {
+		return found, err
+	}
+	return <-results, nil
+}
+
+// look is run for what changes nothing, which ends with ctx.
+func look[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (T, error) {
+	found, err := run(ctx, t, op, name, "", func(bounded context.Context) (T, error) {
+		bounded, cancel := join.Context(bounded, ctx)
+		defer cancel()
+		return send(bounded)
+	})
+	return found, ofLook(ctx, op, name, err)
+}
+
+// ready creates the tables, if they were not there when they were last used.
+func (t *tableRows) ready(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.missing {
+		return nil
+	}
+	err := create(ctx, t.db, t.options, tableSchema, "{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break")
+	t.missing = err != nil
+	return err
+}

@@ -1,0 +1,297 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/leasetable"
+)
+
+// tableRows are the rows of a [Table].
+type tableRows struct {
+	pool      *pgxpool.Pool
+	namespace string
+	ttl       time.Duration
+	direct    bool // no pooler stands between, so that notifications come
+
+	mu      sync.Mutex
+	missing bool // the tables may not be there
+}
+
+const tableSchema = `
+create table if not exists {ns}_lease (
+	name text collate "C" primary key,
+	owner text collate "C",
+	counter bigint not null,
+	since timestamptz not null,
+	expires timestamptz not null,
+	awaited timestamptz
+);
+create table if not exists {ns}_lease_break (
+	id bigint generated always as identity primary key,
+	name text collate "C" not null,
+	owner text not null,
+	reason text not null,
+	who text not null,
+	counter bigint not null,
+	at timestamptz not null default clock_timestamp()
+);
+create index if not exists {ns}_lease_break_name on {ns}_lease_break (name, id);`
+
+// lockRow: name, owner, TTL in ms, for how many ms the caller will wait for a
+// notification (0 if it will not). The row's counter is computed while the row is
+// locked, from the counter that it replaces. A new row starts above every row that was
+// swept; the highest counter of those is kept under the empty name.
+var lockRow = `with won as (
+	insert into {ns}_lease as l (name, owner, counter, since, expires)
+	values ($1::text, $2::text, greatest(` + clockFloor + `, 1 + coalesce((select counter from {ns}_lease where name = ''), 0)),
+		clock_timestamp(), clock_timestamp() + $3::bigint * interval '1 ms')
+	on conflict (name) do update set owner = excluded.owner,
+		counter = case when l.owner = $2 and l.expires > clock_timestamp() then l.counter
+			else greatest(l.counter + 1, ` + clockFloor + `) end,
+		since = case when l.owner = $2 and l.expires > clock_timestamp() then l.since else clock_timestamp() end,
+		expires = clock_timestamp() + $3::bigint * interval '1 ms'
+	where l.owner is null or l.owner = $2 or l.expires <= clock_timestamp()
+	returning counter
+), awaited as (
+	update {ns}_lease set awaited = clock_timestamp() + $4::bigint * interval '1 ms'
+	where name = $1 and $4 > 0 and not exists (select from won)
+)
+select counter, '', clock_timestamp(), clock_timestamp(), 0::bigint from won
+union all
+select 0, coalesce(owner, ''), since, expires, greatest(0, extract(epoch from expires - clock_timestamp()) * 1000)::bigint
+from {ns}_lease where name = $1 and not exists (select from won)`
+
+// freeRow: name, owner. A release that is lost in a crash costs time and no
+// safety, so it does not wait for the disk.
+const freeRow = `with freed as (
+	update {ns}_lease set owner = null, expires = clock_timestamp() where name = $1::text and owner = $2::text
+	returning name, awaited > clock_timestamp() as awaited
+)
+select set_config('synchronous_commit', 'off', true), (select pg_notify('{ns}_free', name) is null from freed where awaited)`
+
+// keepRows: names, owners, TTL in ms.
+const keepRows = `update {ns}_lease l set expires = clock_timestamp() + $3::bigint * interval '1 ms'
+from unnest($1::text[], $2::text[]) as h (name, owner)
+where l.name = h.name and l.owner = h.owner and l.expires > clock_timestamp() returning l.owner`
+
+// sweepSize is how many rows one sweep removes at most.
+const sweepSize = 10000
+
+// sweepRows removes what nobody has wanted for a day: limit.
+const sweepRows = `with old as (
+	select name from {ns}_lease where name <> '' and expires < clock_timestamp() - interval '1 day' limit $1::bigint for update skip locked
+), gone as (
+	delete from {ns}_lease l using old where l.name = old.name returning counter
+)
+insert into {ns}_lease (name, counter, since, expires)
+select '', max(counter), clock_timestamp(), clock_timestamp() from gone having count(*) > 0
+on conflict (name) do update set counter = greatest({ns}_lease.counter, excluded.counter)`
+
+// showRows: whether name is a prefix, name, limit.
+const showRows = `select name, owner, counter, since, ceil(extract(epoch from expires - clock_timestamp()) * 1000)::bigint
+from {ns}_lease where owner is not null and expires > clock_timestamp() and name <> ''
+and (name = $2::text or $1::bool and starts_with(name, $2)) order by name limit $3::bigint`
+
+// breakRow: name, owner, reason, by.
+const breakRow = `with gone as (
+	update {ns}_lease set owner = null, expires = clock_timestamp()
+	where name = $1::text and owner = $2::text and expires > clock_timestamp() returning counter
+), noted as (
+	insert into {ns}_lease_break (name, owner, reason, who, counter) select $1, $2, $3::text, $4::text, counter from gone returning counter, at
+)
+select counter, at from noted where pg_notify('{ns}_free', $1) is not null`
+
+// Take asks once.
+func (t *tableRows) Take(ctx context.Context, r driver.Request) (row leasetable.Row, err error) {
+	var wait, left int64
+	if !r.NoWait && t.direct {
+		wait = (2 * heartbeat).Milliseconds()
+	}
+	row.Sent = boottime.Now()
+	row.Left = time.Millisecond // without a row: it is newer than the statement's snapshot, look again
+	err = t.query(ctx, "acquire", r.Name, func(rows pgx.Rows) error {
+		err := rows.Scan(&row.Counter, &row.Owner, &row.Since, &row.Until, &left)
+		row.Left = time.Duration(left) * time.Millisecond
+		return err
+	}, lockRow, r.Name, r.Owner, r.Lease(t.ttl).Milliseconds(), wait)
+	return row, err
+}
+
+// Free gives up a row.
+func (t *tableRows) Free(ctx context.Context, name, owner string) error {
+	return t.query(ctx, "release", name, nil, freeRow, name, owner)
+}
+
+// Renew is one statement.
+func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error) {
+	ours := map[string]bool{}
+	err = t.query(ctx, "renew", "", func(rows pgx.Rows) error {
+		var owner string
+		err := rows.Scan(&owner)
+		ours[owner] = true
+		return err
+	}, keepRows, names, owners, ttl.Milliseconds())
+	return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return ours[owner] }), err
+}
+
+// Sweep is one statement, which skips rows that are locked.
+func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
+	return false, t.query(ctx, "sweep", "", nil, sweepRows, sweepSize)
+}
+
+// Show reads the rows that are held.
+func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) (locks []driver.LockState, err error) {
+	if prefix && name != "" {
+		if err := fail.CheckNames(op, name, "-"); err != nil {
+			return nil, err
+		}
+	}
+	err = t.query(ctx, op, name, func(rows pgx.Rows) error {
+		var name, owner string
+		var counter, left int64
+		var since time.Time
+		if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
+			return err
+		}
+		state, err := leasetable.State(name, owner, counter, since, time.Duration(left)*time.Millisecond)
+		locks = append(locks, state)
+		return err
+	}, showRows, prefix, name, limit)
+	return locks, err
+}
+
+// States is who holds what, by the token, and whether somebody does.
+func (t *tableRows) States(ctx context.Context, prefix string) (map[string]string, error) {
+	states := map[string]string{}
+	err := t.query(ctx, "watch", prefix, func(rows pgx.Rows) error {
+		var name, state string
+		err := rows.Scan(&name, &state)
+		states[name] = state
+		return err
+	}, `select name, counter || ' ' || (owner is not null and expires > clock_timestamp())
+		from {ns}_lease where name <> '' and starts_with(name, $1::text)`, prefix)
+	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {
+		return nil, problem("watch", prefix, interlock.Retryable, err)
+	}
+	return states, err
+}
+
+// Break is one statement.
+func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.Broken, err error) {
+	err = t.query(ctx, "break", b.Name, func(rows pgx.Rows) error {
+		var counter int64
+		var at time.Time
+		if err := rows.Scan(&counter, &at); err != nil {
+			return err
+		}
+		found, err := leasetable.Broken(b, counter, at)
+		record = &found
+		return err
+	}, breakRow, b.Name, b.Owner, b.Reason, b.By)
+	return record, err
+}
+
+// Breaks reads the records.
+func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (all []driver.Broken, err error) {
+	if name != "" {
+		if err := fail.CheckNames("list breaks", name, "-"); err != nil {
+			return nil, err
+		}
+	}
+	err = t.query(ctx, "list breaks", name, func(rows pgx.Rows) error {
+		var b driver.Break
+		var counter int64
+		var at time.Time
+		if err := rows.Scan(&counter, &at, &b.Name, &b.Owner, &b.Reason, &b.By); err != nil {
+			return err
+		}
+		record, err := leasetable.Broken(b, counter, at)
+		all = append(all, record)
+		return err
+	}, `select counter, at, name, owner, reason, who from {ns}_lease_break where name = $1::text or $1 = '' order by id desc limit $2::bigint`,
+		name, limit)
+	return all, err
+}
+
+func (t *tableRows) sql(text string) string { return strings.ReplaceAll(text, "{ns}", t.namespace) }
+
+// query runs one statement, in a transaction of its own. each may be nil.
+func (t *tableRows) query(ctx context.Context, op, name string, each func(pgx.Rows) error, text string, args ...any) error {
+	if err := t.ready(ctx, op, name); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, min(max(t.ttl/3, time.Second), 10*time.Second), errNoWord)
+	defer cancel()
+	rows, err := t.pool.Query(bounded, t.sql(text), append([]any{pgx.QueryExecModeExec}, args...)...)
+	for err == nil && rows.Next() && each != nil {
+		err = each(rows)
+	}
+	if rows != nil {
+		rows.Close()
+		err = errors.Join(err, rows.Err())
+	}
+	if isUndefined(err) { // the data is gone
+		t.setMissing(true)
+		return problem(op, name, interlock.Retryable, driver.WithCause(bounded, err))
+	}
+	return ofStatement(bounded, op, name, err)
+}
+
+// ready creates the tables, if they were not there when they were last used.
+func (t *tableRows) ready(ctx context.Context, op, name string) error {
+	t.mu.Lock()
+	missing := t.missing
+	t.mu.Unlock()
+	if !missing {
+		return nil
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoWord)
+	defer cancel()
+	if err := t.create(bounded); err != nil {
+		return t.failedBefore(bounded, op, name, err)
+	}
+	t.setMissing(false)
+	return nil
+}
+
+func (t *tableRows) setMissing(missing bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.missing = missing
+}
+
+func (t *tableRows) create(ctx context.Context) error {
+	there := false
+	err := t.pool.QueryRow(ctx, t.sql(`select to_regclass('{ns}_lease') is not null and to_regclass('{ns}_lease_break') is not null`),
+		pgx.QueryExecModeExec).Scan(&there)
+	if err != nil || there {
+		return err
+	}
+	return alone(ctx, t.pool, t.namespace, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, t.sql(tableSchema), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}
+
+// failedBefore is the error of a statement on which nothing depends: what was asked for
+// was not sent.
+func (t *tableRows) failedBefore(ctx context.Context, op, name string, err error) error {
+	if isUndefined(err) {
+		return problem(op, name, interlock.Retryable, driver.WithCause(ctx, err))
+	}
+	if err = ofStatement(ctx, op, name, err); err != nil && interlock.Kind(err) == interlock.Uncertain {
+		return problem(op, name, interlock.Retryable, errors.Unwrap(err))
+	}
+	return err
+}

@@ -1,0 +1,58 @@
+package failure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Driver makes the errors of one driver, by its name.
+type Driver string
+
+// New is an error of op on name. The name may be empty.
+func (d Driver) New(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: string(d), Name: name, Kind: kind, Err: err}
+}
+
+// Unsent is the end of ctx before anything was sent.
+func (d Driver) Unsent(ctx context.Context, op, name string) error {
+	return d.New(op, name, interlock.Definite, context.Cause(ctx))
+}
+
+// Unanswered is the end of ctx after something was sent.
+func (d Driver) Unanswered(ctx context.Context, op, name string) error {
+	return d.New(op, name, interlock.Uncertain, context.Cause(ctx))
+}
+
+// Closed is a call after Close.
+func (d Driver) Closed(op, name string) error {
+	return d.New(op, name, interlock.Bug, interlock.ErrClosed)
+}
+
+// CheckNames refuses what no lock and no owner can be called.
+func (d Driver) CheckNames(op, name, owner string) error {
+	if err := driver.CheckText("the name", name, 1, driver.MaxName); err != nil {
+		return d.New(op, name, interlock.Bug, err)
+	}
+	if err := driver.CheckText("the owner", owner, 1, driver.MaxName); err != nil {
+		return d.New(op, name, interlock.Bug, errors.New(err.Error())) // the name is not at fault
+	}
+	return nil
+}
+
+// CheckBreak refuses a break that cannot be recorded.
+func (d Driver) CheckBreak(b driver.Break) error {
+	if err := d.CheckNames("break", b.Name, b.Owner); err != nil {
+		return err
+	}
+	for _, s := range []string{b.Reason, b.By} {
+		if driver.CheckText("it", s, 1, driver.MaxName) != nil {
+			return d.New("break", b.Name, interlock.Bug,
+				fmt.Errorf("a reason and an author are required, of 1 to %d bytes of UTF-8 each", driver.MaxName))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+package join
+
+import "context"
+
+// Wait calls wait, and returns when that returns, or with the cause of ctx when ctx ends
+// before. wait then goes on in a goroutine.
+func Wait(ctx context.Context, wait func()) error {
+	done := make(chan struct{})
+	go func() {
+		wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

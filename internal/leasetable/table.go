@@ -1,0 +1,192 @@
+// Package leasetable is a fenced lock by rows with a lease: a row for each name, with its
+// owner, its counter and when it expires by the server's clock. It does not speak SQL: a
+// driver supplies [Rows]. This package does what is the same for every database: waiting,
+// renewal, clean-up, inspection and forced release.
+package leasetable
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/join"
+)
+
+// Rows is the table in one database. Each method is one transaction, bounded by the
+// driver as well as by ctx, and returns errors as the driver reports them.
+type Rows interface {
+	// Take gives the row to the owner, unless another has it.
+	Take(ctx context.Context, r driver.Request) (Row, error)
+	// Free gives up what owner has on name.
+	Free(ctx context.Context, name, owner string) error
+	// Renew extends the leases of owners, each of which has the name at the same index.
+	// It returns the owners that do not have theirs any more.
+	Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error)
+	// Sweep removes rows that were not used for long; more of them may be left.
+	Sweep(ctx context.Context) (more bool, err error)
+	// Show returns who holds a name, or the names with a prefix, in order.
+	Show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error)
+	// States returns the names with a prefix, and a text each that changes with the
+	// holder. Its errors are never Uncertain.
+	States(ctx context.Context, prefix string) (map[string]string, error)
+	// Break takes the row from its owner, on record; nil if it is not theirs.
+	Break(ctx context.Context, b driver.Break) (*driver.Broken, error)
+	// Breaks returns the records of a name, or of all if it is empty, newest first.
+	Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error)
+}
+
+// Row is what Take found.
+type Row struct {
+	Sent    boottime.Instant // just before the statement was sent
+	Counter int64            // of the grant; 0 if another owner has the row
+	Owner   string           // who has it
+	Since   time.Time        // when they got it, by the server's clock
+	Until   time.Time        // when it expires
+	Left    time.Duration    // time until then
+}
+
+// Config of a Table.
+type Config struct {
+	Driver failure.Driver // as errors name it
+	TTL    time.Duration
+	// Interval is how long to wait after so many refusals, unless a hint comes or the
+	// holder's lease expires before.
+	Interval func(refusals int) time.Duration
+	Batch    int      // the most leases of one Renew
+	Sweeps   Schedule // when to sweep
+}
+
+// Table implements driver.Fenced but for its Guarantees, and driver.Inspector,
+// driver.Watcher and driver.Breaker. It keeps one goroutine.
+type Table struct {
+	Config
+	rows    Rows
+	keeper  *keeper
+	waiters hints.Waiters
+
+	life  context.Context // of every goroutine; ended by Close
+	stop  context.CancelFunc
+	loops sync.WaitGroup
+}
+
+// New returns a Table that has to be started. It does no I/O.
+func New(rows Rows, c Config) *Table {
+	t := &Table{Config: c, rows: rows}
+	t.keeper = &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*holding{}}
+	t.life, t.stop = context.WithCancel(context.Background())
+	return t
+}
+
+// Start begins to renew and sweep, and runs loops beside that until Close.
+func (t *Table) Start(loops ...func(life context.Context)) {
+	for _, loop := range append(loops, t.keeper.run) {
+		t.loops.Go(func() { loop(t.life) })
+	}
+}
+
+// Wake has those who wait for a name try at once; everyone if it is empty.
+func (t *Table) Wake(name string) { t.waiters.Wake(name) }
+
+// Acquire waits until r.Owner holds r.Name; see driver.Fenced.
+func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := t.Driver.CheckNames("acquire", r.Name, r.Owner); err != nil {
+		return driver.Grant{}, err
+	}
+	t.keeper.silence(r.Owner)
+	woken, leave := t.waiters.Enter(r.Name)
+	defer leave()
+	for refusals := 1; ; refusals++ {
+		row, err := t.take(ctx, r)
+		switch {
+		case err != nil:
+			return driver.Grant{}, err
+		case row.Counter > 0:
+			return t.grant(r, row)
+		case r.NoWait:
+			return driver.Grant{}, &interlock.HeldError{Name: r.Name, Owner: row.Owner, Since: row.Since, Until: row.Until}
+		case refusals == 1 && r.Events.Waiting != nil:
+			r.Events.Waiting(driver.Place{Ahead: -1, Holder: row.Owner})
+		}
+		if err := t.pause(ctx, r.Name, woken, min(t.Interval(refusals), row.Left+5*time.Millisecond)); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+}
+
+func (t *Table) take(ctx context.Context, r driver.Request) (Row, error) {
+	if err := t.usable(ctx, "acquire", r.Name); err != nil {
+		return Row{}, err
+	}
+	return t.rows.Take(ctx, r)
+}
+
+// grant keeps the lease from now on.
+func (t *Table) grant(r driver.Request, row Row) (driver.Grant, error) {
+	if err := driver.Plausible(row.Counter, row.Since); err != nil {
+		return driver.Grant{}, t.Driver.New("acquire", r.Name, interlock.Definite, err)
+	}
+	token, err := interlock.NewToken(row.Counter, 0)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	lease := boottime.NewLease(row.Sent, r.Lease(t.TTL))
+	if lease.Remaining() <= 0 {
+		return driver.Grant{}, t.Driver.New("acquire", r.Name, interlock.Uncertain, interlock.ErrExpired)
+	}
+	t.keeper.add(r, lease, row.Sent)
+	return driver.Grant{Lease: lease, Token: token}, nil
+}
+
+// pause waits for d or a hint.
+func (t *Table) pause(ctx context.Context, name string, woken <-chan struct{}, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-woken:
+	case <-timer.C:
+	case <-t.life.Done():
+		return t.Driver.New("acquire", name, interlock.Uncertain, interlock.ErrClosed)
+	case <-ctx.Done():
+		return t.Driver.Unanswered(ctx, "acquire", name)
+	}
+	return nil
+}
+
+// Release gives up what owner has on name; see driver.Fenced.
+func (t *Table) Release(ctx context.Context, name, owner string) error {
+	if err := t.Driver.CheckNames("release", name, owner); err != nil {
+		return err
+	}
+	t.keeper.remove(owner)
+	if err := t.usable(ctx, "release", name); err != nil {
+		return err
+	}
+	defer t.Wake(name)
+	return t.rows.Free(ctx, name, owner)
+}
+
+// usable refuses a call after Close, or whose context has ended.
+func (t *Table) usable(ctx context.Context, op, name string) error {
+	switch {
+	case t.life.Err() != nil:
+		return t.Driver.Closed(op, name)
+	case ctx.Err() != nil:
+		return t.Driver.Unsent(ctx, op, name)
+	}
+	return nil
+}
+
+// Close stops renewing and waits for every goroutine, or until ctx ends. What is held is
+// left to expire.
+func (t *Table) Close(ctx context.Context) error {
+	t.stop()
+	if err := join.Wait(ctx, t.loops.Wait); err != nil {
+		return t.Driver.New("close", "", interlock.Retryable, err)
+	}
+	return nil
+}
