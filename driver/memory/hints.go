@@ -2,78 +2,42 @@ package memory
 
 import (
 	"context"
-	"strings"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// maxPending is how many names one Watch keeps for a caller that is slower than
-// the changes; beyond that it says that any name may have changed.
-const maxPending = 1000
-
-// watch is one call of Watch. Its fields are guarded by the space's mutex.
-type watch struct {
-	prefix  string
-	pending map[string]bool // names to be told; "" is any
-	told    chan struct{}   // there is something pending; capacity 1
-}
-
-func (w *watch) add(name string) {
-	if !strings.HasPrefix(name, w.prefix) {
-		return
-	}
-	w.pending[name] = true
-	if len(w.pending) > maxPending {
-		w.pending = map[string]bool{"": true}
-	}
-	w.wake()
-}
-
-func (w *watch) wake() {
-	select {
-	case w.told <- struct{}{}:
-	default:
-	}
-}
-
-// announce tells every watch what the last step of the table changed. The mutex
+// announce notes for every watch what the last step of the table changed. The mutex
 // is held.
 func (s *Space) announce() {
 	for name := range s.table.takeTouched() {
-		for w := range s.watches {
-			w.add(name)
+		for box := range s.watches {
+			box.Add(name)
 		}
 	}
 }
 
-// watch begins one: from here on nothing is missed.
-func (s *Space) watch(prefix string) *watch {
+// watch begins a watch: from here on nothing is missed.
+func (s *Space) watch(prefix string) *hints.Mailbox {
 	defer s.lock()()
-	w := &watch{prefix: prefix, pending: map[string]bool{"": true}, told: make(chan struct{}, 1)}
-	w.wake()
-	s.watches[w] = true
-	return w
+	box := hints.NewMailbox(prefix, hints.MostNames)
+	box.Miss()
+	s.watches[box] = true
+	return box
 }
 
-func (s *Space) unwatch(w *watch) {
+func (s *Space) unwatch(box *hints.Mailbox) {
 	defer s.lock()()
-	delete(s.watches, w)
+	delete(s.watches, box)
 }
 
-func (s *Space) takePending(w *watch) map[string]bool {
-	defer s.lock()()
-	names := w.pending
-	w.pending = map[string]bool{}
-	return names
-}
-
-// Watch tells of every change, expiry included; see driver.Watcher. Nothing
-// interrupts it, so that the empty name comes at first, and again only if the
-// caller has left a thousand names untaken.
+// Watch reports every change, expiry included; see driver.Watcher. Nothing
+// interrupts it, so that the empty name comes first, and again only if the
+// caller leaves more than a thousand names untaken.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
-	w := d.space.watch(prefix)
-	defer d.space.unwatch(w)
+	box := d.space.watch(prefix)
+	defer d.space.unwatch(box)
 	for {
 		switch {
 		case d.isClosed():
@@ -82,13 +46,17 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 			return problem("watch", prefix, interlock.Definite, context.Cause(ctx))
 		}
 		select {
-		case <-w.told:
+		case <-box.Woken():
 		case <-ctx.Done():
 			continue
 		case <-d.done:
 			continue
 		}
-		for name := range d.space.takePending(w) {
+		names, missed := box.Take()
+		if missed {
+			names = append(names, "")
+		}
+		for _, name := range names {
 			if ctx.Err() != nil {
 				break
 			}

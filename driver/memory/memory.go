@@ -46,6 +46,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // DefaultTTL is how long a claim lives without renewal if Options do not say.
@@ -65,7 +66,7 @@ type Space struct {
 	wakes map[string]chan struct{} // by owner: told when it has become the holder
 	sweep *time.Timer
 
-	watches map[*watch]bool
+	watches map[*hints.Mailbox]bool
 	broken  []driver.Broken // oldest first
 	fence   *Fence
 	values  *Values
@@ -77,7 +78,7 @@ func NewSpace() *Space {
 		table: newTable(interlock.CounterAt(time.Now())),
 		wakes: make(map[string]chan struct{}),
 
-		watches: make(map[*watch]bool),
+		watches: make(map[*hints.Mailbox]bool),
 		fence:   newFence(),
 		values:  newValues(),
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // request is one owner's Acquire, and what came of it until it is released. All
@@ -85,7 +86,7 @@ func (d *Driver) submit(ctx context.Context, r driver.Request) (*request, error)
 		}
 		d.requests[id] = q
 		d.perform(s, d.table.ask(boottime.Now(), id, d.key(r.Name), r.NoWait))
-		signal(d.changed)
+		hints.Signal(d.changed)
 		d.mu.Unlock()
 		return q, nil
 	}
@@ -232,7 +233,7 @@ func (d *Driver) tried(s *session, c contender, a answer) {
 		}
 		d.perform(s, d.table.failed(now, c.identity, c.key))
 	}
-	signal(d.changed)
+	hints.Signal(d.changed)
 }
 
 // readOutcome reads the row of a try.
@@ -333,7 +334,7 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 		done <- a
 	}})
 	d.perform(s, effects[1:])
-	signal(d.changed)
+	hints.Signal(d.changed)
 	return err
 }
 
@@ -341,5 +342,5 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 // Driver.mu.
 func (d *Driver) wake(s *session, key int64) {
 	d.perform(s, d.table.wake(boottime.Now(), key))
-	signal(d.changed)
+	hints.Signal(d.changed)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
@@ -141,7 +142,7 @@ func (d *Driver) dropped(s *session, order string) {
 		delete(d.requests, id)
 	}
 	d.perform(s, effects)
-	signal(d.changed)
+	hints.Signal(d.changed)
 }
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -182,9 +183,9 @@ func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	s.pipe = newPipe(hijacked, &d.loops, func(channel, payload string) { d.told(s, channel, payload) },
 		func(err error) { d.over(s, err) })
 	for w := range d.watchers {
-		w.interrupted()
+		w.names.Miss()
 	}
-	signal(d.changed)
+	hints.Signal(d.changed)
 	return nil
 }
 
@@ -206,9 +207,9 @@ func (d *Driver) over(s *session, cause error) {
 	clear(d.requests)
 	d.table = newTable(jittered)
 	for w := range d.watchers {
-		w.interrupted()
+		w.names.Miss()
 	}
-	signal(d.changed)
+	hints.Signal(d.changed)
 }
 
 // send sends a call for the machine. If the session is over its end tells
@@ -259,7 +260,7 @@ func (d *Driver) Close(ctx context.Context) error {
 		r.close()
 	}
 	for w := range d.watchers {
-		w.close()
+		w.names.Wake()
 	}
 	d.mu.Unlock()
 	if first {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // pipe sends statements over one connection without waiting for the answers to
@@ -89,7 +90,7 @@ func (p *pipe) send(c *call) error {
 	}
 	p.queued = append(p.queued, c)
 	p.sent++
-	signal(p.wake)
+	hints.Signal(p.wake)
 	return nil
 }
 
@@ -217,7 +218,7 @@ func (p *pipe) fail(err error) {
 	if !keep {
 		p.conn.Close()
 	}
-	signal(p.wake)
+	hints.Signal(p.wake)
 	for _, c := range calls {
 		c.done(answer{sent: c.sent, err: err, over: true})
 	}
@@ -233,11 +234,4 @@ func (p *pipe) silent() (since boottime.Instant, ok bool) {
 		return 0, false
 	}
 	return p.asked[0].sent, true
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // told takes a notification: of our turn, of a forced release, or for
@@ -20,7 +20,7 @@ func (d *Driver) told(s *session, channel, payload string) {
 	}
 	if channel == d.dialer.watchChannel() {
 		for w := range d.watchers {
-			w.tell(payload)
+			w.names.Add(payload)
 		}
 		return
 	}
@@ -33,32 +33,11 @@ func (d *Driver) told(s *session, channel, payload string) {
 	}
 }
 
-// watcher is one Watch under way. It is guarded by Driver.mu, its woken apart.
+// watcher is one Watch under way. Names are missed when the session is new or gone:
+// then it has to attend again.
 type watcher struct {
 	prefix string
-	names  []string // that changed since the watcher last looked
-	begin  bool     // the session is new or gone: attend again
-	closed bool
-	woken  chan struct{}
-}
-
-func (w *watcher) tell(name string) {
-	if strings.HasPrefix(name, w.prefix) && !slices.Contains(w.names, name) {
-		if w.names = append(w.names, name); len(w.names) > 1000 {
-			w.names = []string{""} // any of them
-		}
-		signal(w.woken)
-	}
-}
-
-func (w *watcher) interrupted() {
-	w.begin = true
-	signal(w.woken)
-}
-
-func (w *watcher) close() {
-	w.closed = true
-	signal(w.woken)
+	names  *hints.Mailbox
 }
 
 // settling is when a watch that has begun tells once more that anything may have
@@ -71,7 +50,8 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	if ctx.Err() != nil {
 		return fail.Unsent(ctx, "watch", prefix)
 	}
-	w := &watcher{prefix: prefix, begin: true, woken: make(chan struct{}, 1)}
+	w := &watcher{prefix, hints.NewMailbox(prefix, hints.MostNames)}
+	w.names.Miss()
 	d.mu.Lock()
 	d.watchers[w] = true
 	d.mu.Unlock()
@@ -97,7 +77,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		select {
 		case <-ctx.Done():
 			return fail.Unsent(ctx, "watch", prefix)
-		case <-w.woken:
+		case <-w.names.Woken():
 		case <-settle.C:
 			if changed(""); settled+1 < len(settling) {
 				settled++
@@ -107,15 +87,14 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 }
 
-// news takes what was told.
+// news takes what has changed. begin: the watch has to attend.
 func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if w.closed || d.closed {
+	if d.closed {
 		return nil, false, fail.Closed("watch", w.prefix)
 	}
-	names, begin = w.names, w.begin
-	w.names, w.begin = nil, false
+	names, begin = w.names.Take()
 	return names, begin, nil
 }
 

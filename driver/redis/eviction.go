@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // ErrEviction: the server may delete keys to free memory, or does not report
@@ -163,7 +164,7 @@ func (e *eviction) hurry() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.due = boottime.Now()
-	signal(e.wake)
+	hints.Signal(e.wake)
 }
 
 // lookAgain looks if that is due. If it fails, the last answer stands.

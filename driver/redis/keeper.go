@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // keeper renews what one driver holds: one loop, whatever the number of locks.
@@ -69,7 +70,7 @@ func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*b
 	defer k.mu.Unlock()
 	k.held[r.Owner] = h
 	if h.due < k.armed {
-		signal(k.wake)
+		hints.Signal(k.wake)
 	}
 	return l, nil
 }

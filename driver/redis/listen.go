@@ -4,62 +4,14 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
-
-// mostHeard is how many different channels are kept for a listener who is busy.
-// With more, everything may have changed.
-const mostHeard = 1000
-
-// heard is what was published since a listener last took it.
-type heard struct {
-	missed   bool // it may be more than channels: some may not have come
-	channels map[string]struct{}
-}
-
-// ear collects for one listener. It never blocks the connection's reader.
-type ear struct {
-	wake chan struct{}
-
-	mu  sync.Mutex
-	got heard
-}
-
-func newEar() *ear { return &ear{wake: make(chan struct{}, 1)} }
-
-func (e *ear) hear(channel string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.got.channels) >= mostHeard {
-		e.got = heard{missed: true}
-	}
-	if e.got.channels == nil {
-		e.got.channels = map[string]struct{}{}
-	}
-	e.got.channels[channel] = struct{}{}
-	signal(e.wake)
-}
-
-func (e *ear) miss() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.got.missed = true
-	signal(e.wake)
-}
-
-func (e *ear) take() heard {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	got := e.got
-	e.got = heard{}
-	return got
-}
 
 // A topic is what is listened to: a channel, or those that match a pattern.
 type topic struct {
@@ -83,11 +35,11 @@ func (t topic) unsubscription(b rueidis.Builder) rueidis.Completed {
 }
 
 // follow calls look, from the caller's goroutine, with the channels of a topic on
-// which something was published: first once it is subscribed, then whenever there is something, when
+// which something was published, and whether there may be more: first once it is subscribed, then whenever there is something, when
 // the subscription was interrupted, and after the time that look itself returned.
 // It ends with ctx, with the driver, with the first error of look, or if it
 // cannot subscribe; what was subscribed once is subscribed again.
-func (c *conn) follow(ctx context.Context, r request, to topic, look func(context.Context, heard) (time.Duration, error)) error {
+func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx context.Context, channels []string, missed bool) (time.Duration, error)) error {
 	if ctx.Err() != nil {
 		return unsent(r, context.Cause(ctx))
 	}
@@ -97,10 +49,10 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(contex
 	}
 	listening, stop := context.WithCancel(ctx)
 	defer stop()
-	e, refused := newEar(), make(chan error, 1)
+	box, refused := hints.NewMailbox("", hints.MostNames), make(chan error, 1)
 	go func() {
 		defer leave()
-		if err := c.subscribe(listening, r, to, e); err != nil {
+		if err := c.subscribe(listening, r, to, box); err != nil {
 			refused <- err
 		}
 	}()
@@ -112,9 +64,9 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(contex
 		case <-c.ended:
 		case err := <-refused:
 			return err
-		case <-e.wake:
+		case <-box.Woken():
 		case <-again.C:
-			e.miss()
+			box.Miss()
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -122,7 +74,8 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(contex
 		case c.isClosed():
 			return closed(r)
 		}
-		next, err := look(ctx, e.take())
+		channels, missed := box.Take()
+		next, err := look(ctx, channels, missed)
 		if err != nil {
 			return err
 		}
@@ -131,7 +84,7 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(contex
 }
 
 // subscribe listens until ctx ends. It returns why it cannot.
-func (c *conn) subscribe(ctx context.Context, r request, to topic, e *ear) error {
+func (c *conn) subscribe(ctx context.Context, r request, to topic, box *hints.Mailbox) error {
 	var confirmed atomic.Bool
 	var failed atomic.Int32 // attempts since the last success
 	_, kind := to.subscription(c.client.B())
@@ -139,13 +92,13 @@ func (c *conn) subscribe(ctx context.Context, r request, to topic, e *ear) error
 		if s.Kind == kind {
 			confirmed.Store(true)
 			failed.Store(0)
-			e.miss()
+			box.Miss()
 		}
 	}
 	for {
 		command, _ := to.subscription(c.client.B())
 		err := c.client.Receive(rueidis.WithOnSubscriptionHook(undated{ctx}, hook), command,
-			func(m rueidis.PubSubMessage) { e.hear(m.Channel) })
+			func(m rueidis.PubSubMessage) { box.Add(m.Channel) })
 		if ctx.Err() != nil {
 			return nil
 		}

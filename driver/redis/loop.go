@@ -30,11 +30,3 @@ func loop(ctx context.Context, wake <-chan struct{}, next func() boottime.Instan
 		timer.Reset(max(0, next().Sub(boottime.Now())))
 	}
 }
-
-// signal wakes a loop without waiting for it.
-func signal(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
-}

@@ -122,7 +122,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 	var last seen
 	return v.conn.follow(ctx, request{op: "watch value", name: name}, topic{name: v.key(name)},
-		func(ctx context.Context, _ heard) (time.Duration, error) {
+		func(ctx context.Context, _ []string, _ bool) (time.Duration, error) {
 			value, version, err := v.get(ctx, name)
 			switch {
 			case ctx.Err() != nil:

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // waiters are the requests of one process that are under way, and the loop that
@@ -142,7 +143,7 @@ func (ws *waiters) hurry() {
 			w.due = boottime.Now()
 		}
 	}
-	signal(ws.wake)
+	hints.Signal(ws.wake)
 }
 
 // placed notes the place that the server answered to the request sent at sent.
@@ -156,7 +157,7 @@ func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 	w.heard = max(w.heard, sent)
 	w.due = boottime.Now().Add(next)
 	if w.due < ws.armed {
-		signal(ws.wake)
+		hints.Signal(ws.wake)
 	}
 	ws.mu.Unlock()
 	w.report(driver.Place{Ahead: r.ahead, Holder: r.holder})

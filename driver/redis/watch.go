@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -48,14 +46,14 @@ func (l layout) watch(ctx context.Context, c *conn, prefix string, changed func(
 func (l layout) watchBelow(ctx context.Context, c *conn, full, prefix string, changed func(name string)) error {
 	due := boottime.Now()
 	return c.follow(ctx, request{op: "watch", name: prefix}, topic{name: escapeGlob(changes+full) + "*", pattern: true},
-		func(_ context.Context, h heard) (time.Duration, error) {
+		func(_ context.Context, channels []string, missed bool) (time.Duration, error) {
 			now := boottime.Now()
-			if h.missed || now >= due {
+			if missed || now >= due {
 				due = now.Add(glance)
 				changed("")
 				return glance, nil
 			}
-			for _, channel := range slices.Sorted(maps.Keys(h.channels)) {
+			for _, channel := range channels {
 				lock := strings.TrimPrefix(channel, changes)
 				if name, ours := strings.CutPrefix(lock, l.prefix); ours && strings.HasPrefix(name, prefix) {
 					changed(name)

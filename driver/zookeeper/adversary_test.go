@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -79,7 +80,7 @@ func TestNoMajorityNoRenewal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nudge(s.checkNow)
+	hints.Signal(s.checkNow)
 	if err := receive(t, renewed, "an attempt to renew"); err == nil {
 		t.Fatal("renewed by a leader without followers")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // contender is one owner's attempt at one name under one session. All fields
@@ -51,7 +52,7 @@ const (
 	leaving               // Release was called
 )
 
-func (c *contender) wake() { nudge(c.changed) }
+func (c *contender) wake() { hints.Signal(c.changed) }
 
 // grant is what Acquire returns. The driver's mutex is held.
 func (c *contender) grant() driver.Grant {
@@ -88,7 +89,7 @@ func (c *contender) vanish() {
 	c.lose(interlock.ErrLost)
 	c.state = dropped
 	c.wake()
-	nudge(c.session.checkNow) // perhaps the whole session is gone
+	hints.Signal(c.session.checkNow) // perhaps the whole session is gone
 }
 
 // outdate is for one whose session has ended; told has its holder told. The

@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // enter makes sure that c has a node in line, that it is of this session, and
@@ -184,7 +185,7 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 		c.unsure = true
 	}
 	if c.state == leaving {
-		nudge(d.tendNow)
+		hints.Signal(d.tendNow)
 	}
 }
 

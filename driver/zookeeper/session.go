@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // session is one incarnation of a driver: a session of ZooKeeper, with a client
@@ -173,8 +174,7 @@ func (s *session) resume() {
 	}
 	s.back, s.connected = false, true
 	for sub := range s.hints {
-		sub.missed = true
-		sub.wake()
+		sub.paths.Miss()
 	}
 }
 
@@ -251,7 +251,7 @@ func (s *session) endLocked(cause error) {
 		}
 	}
 	for sub := range s.hints {
-		sub.wake()
+		sub.paths.Wake()
 	}
 }
 
@@ -290,7 +290,7 @@ func (s *session) sessionEvent(state zk.State) {
 			s.endLocked(errShorter)
 		default:
 			s.back = true
-			nudge(s.checkNow)
+			hints.Signal(s.checkNow)
 		}
 	case zk.StateExpired:
 		// The client would open another session by itself, and send under it
@@ -310,7 +310,7 @@ func (s *session) nodeEvent(ev zk.Event) {
 			c.vanish()
 		} else {
 			c.unwatched = true // somebody wrote into it: tend watches it again
-			nudge(s.d.tendNow)
+			hints.Signal(s.d.tendNow)
 		}
 	}
 	delete(s.watched, ev.Path)
@@ -318,13 +318,6 @@ func (s *session) nodeEvent(ev zk.Event) {
 		c.wake()
 	}
 	for sub := range s.hints {
-		sub.note(ev.Path)
-	}
-}
-
-func nudge(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+		sub.paths.Add(ev.Path)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 var _ driver.Watcher = (*Driver)(nil)
@@ -28,8 +29,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	if err != nil {
 		return prelude(err)
 	}
-	sub := &subscription{s: s, prefix: prefix, changed: changed, armed: map[string]bool{},
-		dirty: map[string]bool{}, signal: make(chan struct{}, 1)}
+	sub := &subscription{s: s, prefix: prefix, changed: changed, armed: map[string]bool{}, paths: hints.NewMailbox("", 0)}
 	if err := d.subscribe(s, sub); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		select {
 		case <-ctx.Done():
 			return notSent(ctx, opWatch, prefix)
-		case <-sub.signal:
+		case <-sub.paths.Woken():
 		}
 		if err := sub.tell(ctx); err != nil {
 			return prelude(err)
@@ -102,11 +102,7 @@ func (d *Driver) news(s *session, sub *subscription) (paths []string, missed boo
 	case s.ended:
 		return nil, false, interrupted(sub.prefix)
 	}
-	for path := range sub.dirty {
-		paths = append(paths, path)
-	}
-	clear(sub.dirty)
-	missed, sub.missed = sub.missed, false
+	paths, missed = sub.paths.Take()
 	return paths, missed, nil
 }
 
@@ -120,20 +116,10 @@ type subscription struct {
 	prefix  string
 	changed func(name string)
 	armed   map[string]bool // paths that are watched
-	// dirty and signal are what the client's goroutines tell. The driver's mutex
-	// guards dirty, and missed, which is set when a connection was replaced.
-	dirty  map[string]bool
-	missed bool
-	signal chan struct{}
+	// paths are those of the events; some are missed when a connection is replaced.
+	// Each watch fires once, so that none may be dropped.
+	paths *hints.Mailbox
 }
-
-// note takes one event. The driver's mutex is held.
-func (sub *subscription) note(path string) {
-	sub.dirty[path] = true
-	nudge(sub.signal)
-}
-
-func (sub *subscription) wake() { nudge(sub.signal) }
 
 // look follows up a change of a node. Events about contenders' own nodes come
 // too, and are nothing that was asked for.

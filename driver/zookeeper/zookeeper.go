@@ -231,7 +231,7 @@ func (d *Driver) shut() *session {
 		return nil
 	}
 	for sub := range d.session.hints {
-		sub.wake()
+		sub.paths.Wake()
 	}
 	d.session.cancel()
 	return d.session
