@@ -74,7 +74,7 @@ var (
 
 // Kind says what the caller may conclude from err. Errors of this project
 // answer for themselves, wherever they stand in the chain. The bare error of a
-// context, or the cause of a claim's end, is Definite: whoever found it had not begun.
+// context, or the cause of a claim's end, is Definite: the call that found it had not begun.
 // Wrapped by somebody else it is not, because clients wrap it whatever they have sent.
 // Everything else is [Uncertain]. Kind(nil) is Definite, and not worth asking.
 func Kind(err error) ErrorKind {

@@ -33,5 +33,5 @@ func ExampleGuarantees_Check() {
 	promised := interlock.Guarantees{Driver: "redis", Order: interlock.FIFO, Blind: 10 * time.Second}
 	err := promised.Check(interlock.Requirements{Order: interlock.FIFO, MaxBlind: time.Second})
 	fmt.Println(err)
-	// Output: redis does not meet what is required: a loss must be told within 1s, 10s is promised (0 promises nothing)
+	// Output: redis does not meet what is required: a loss must be reported within 1s, 10s is promised (0 promises nothing)
 }

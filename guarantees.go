@@ -196,7 +196,7 @@ func (g Guarantees) Check(r Requirements) error {
 	need(g.ExclusionSurvives.Has(r.ExclusionSurvives), "two holders may coexist after: %s",
 		r.ExclusionSurvives&^g.ExclusionSurvives)
 	need(r.MaxBlind == 0 || g.Blind > 0 && g.Blind <= r.MaxBlind,
-		"a loss must be told within %v, %v is promised (0 promises nothing)", r.MaxBlind, g.Blind)
+		"a loss must be reported within %v, %v is promised (0 promises nothing)", r.MaxBlind, g.Blind)
 	if len(unmet) == 0 {
 		return nil
 	}

@@ -18,10 +18,10 @@ type Batch interface {
 	// *interlock.HeldError with that name, and none of these owners has or
 	// awaits anything. Names that cannot be taken in one step are refused with
 	// [ErrNotInOneStep] before anything was sent or done. After any other error
-	// some of them may be held, as after an Acquire: whoever called repeats it
+	// some of them may be held, as after an Acquire: the caller repeats it
 	// with the same requests, which converges, or calls Release for each owner.
 	// A repetition that finds the grants of the first returns their tokens; one
-	// that finds some of them gone takes those anew, or gives back the others.
+	// that finds some of them gone takes those again, or gives back the others.
 	//
 	// Each grant has a token, is renewed, lost and released by itself, as that
 	// of an Acquire is. Two names of one call may have equal tokens, if no guard

@@ -17,7 +17,7 @@ type Breaker interface {
 	// holder learns of it as of any loss.
 	//
 	// ok is false if b.Owner does not hold b.Name now: then nothing was done or
-	// recorded, and whoever looked before has to look again. After an Uncertain
+	// recorded, and the operator has to look again. After an Uncertain
 	// answer it may be repeated; it is over when ok is false.
 	Break(ctx context.Context, b Break) (record Broken, ok bool, err error)
 	// Breaks shows what was recorded for name, or for every name if it is empty,

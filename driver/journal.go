@@ -70,7 +70,7 @@ type Append struct {
 
 // A PositionError is the refusal of an append to a transaction that is not where
 // the appender thinks it is: it has grown since, it exists already, or does not.
-// It is Definite: read the records, and decide anew. After an append whose outcome
+// It is Definite: read the records, and decide again. After an append whose outcome
 // was not known it may be one's own records that are there.
 type PositionError struct {
 	Transaction string
@@ -107,7 +107,7 @@ type JournalWriter interface {
 	// returned, no append or claim under a lower epoch takes effect.
 	Enter(ctx context.Context, shard int, epoch interlock.Token) error
 	// Append does each append wholly or not at all, independently of the others,
-	// and returns what became of each, in their order; a transaction comes once at
+	// and returns the outcome of each, in their order; a transaction comes once at
 	// most. It takes as few durable steps as the store can do with. An append under
 	// an epoch that is not the shard's is refused with a *interlock.StaleTokenError
 	// (Bug if it is higher: nobody entered with it), one whose After is not the

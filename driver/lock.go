@@ -53,13 +53,13 @@ func (r Request) Every(ttl time.Duration) time.Duration {
 // comes after an Acquire has returned an error, until it is repeated, nor after
 // Release was called.
 type Events struct {
-	// Waiting is told when the request has a place in the queue, and again
+	// Waiting is called when the request has a place in the queue, and again
 	// when that place changes, at the driver's discretion.
 	Waiting func(Place)
-	// Renewed is told after each renewal: how long it took, and why it failed.
+	// Renewed is called after each renewal: how long it took, and why it failed.
 	// A failed renewal is not a loss yet.
 	Renewed func(took time.Duration, err error)
-	// Lost is told at most once for a grant, when the backend no longer names
+	// Lost is called at most once for a grant, when the backend no longer names
 	// Owner as the holder: interlock.ErrLost or interlock.ErrSessionEnded in
 	// its chain. It is not called for time running out (the caller watches
 	// Remaining) nor after Release was called.
@@ -99,7 +99,7 @@ type Advisory interface {
 	// Acquire waits until r.Owner holds r.Name.
 	//
 	// It leaves its place in the queue, or its grant, behind when it returns
-	// an error other than for NoWait: whoever called it decides whether to call
+	// an error other than for NoWait: the caller decides whether to call
 	// it again with the same Owner, which converges, or to call Release. At
 	// most one Acquire is under way for an Owner.
 	//

@@ -56,7 +56,7 @@ type Once interface {
 	// Claim takes a message for d.Owner, for as long as lease, unless it is done or
 	// taken, in one atomic step. While another owner has it the error is a
 	// *interlock.HeldError. The same owner may repeat it, after an Uncertain answer
-	// or to have a new lease: it is told ClaimedNow, or ClaimedDone after Done.
+	// or to have a new lease: it gets ClaimedNow, or ClaimedDone after Done.
 	Claim(ctx context.Context, d Delivery, lease time.Duration) (Claimed, error)
 	// Done records that the effect was made, and keeps that for so long. It does so
 	// also if the lease is over and nobody has claimed the message since; if

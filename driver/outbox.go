@@ -22,7 +22,7 @@ type Message struct {
 // A Sink hands messages over to a system that keeps them. It is safe for
 // concurrent use.
 type Sink interface {
-	// Publish delivers messages and returns what became of each, in their order:
+	// Publish delivers messages and returns the outcome of each, in their order:
 	// nil once the system has it durably. It sends those of one topic and key in
 	// the order given; what follows a failure of its topic and key is not sent, and
 	// has [ErrNotSent]. An error that says of
@@ -70,7 +70,7 @@ func Lanes(messages []Message) (lanes [][]int) {
 }
 
 // A Bell tells those who wait for messages that some were committed. It is a hint:
-// a ring may be lost, so whoever listens looks by itself now and then.
+// a ring may be lost, so listeners also look by themselves now and then.
 type Bell interface {
 	// Ring does not block. Rings that follow each other closely may become one.
 	Ring()

@@ -12,7 +12,7 @@ import (
 type Vote int
 
 const (
-	// VoteNo: nothing is left of the branch, and nothing has to be told to it. It is
+	// VoteNo: nothing is left of the branch, and it needs no decision. It is
 	// the zero value.
 	VoteNo Vote = iota
 	// VoteYes: the branch can be committed and rolled back, whatever crashes, until it
@@ -75,7 +75,7 @@ func spelled(part, name string, most int, signs string) error {
 
 // ErrHeuristic is the finding that a prepared branch was finished otherwise than
 // decided, by a person or by the system: the transaction is not whole any more. It is
-// Definite, and nothing mends it by itself.
+// Definite, and needs a person.
 var ErrHeuristic = errors.New("the branch was finished otherwise than decided")
 
 // A Doubt is a prepared branch that waits for its decision.
@@ -112,7 +112,7 @@ type Preparing interface {
 	// see package driver/mysql. The vote counts if there is no error. With VoteNo
 	// nothing is left of the branch, nor after an error that is Definite, or
 	// Retryable if another branch may do better, as after a deadlock. After one that
-	// is Uncertain it may be prepared, and Participant.Rollback has to be told.
+	// is Uncertain it may be prepared, and needs Participant.Rollback.
 	Prepare(ctx context.Context) (Vote, error)
 	// CommitOne commits a branch that is the only one of its transaction, without
 	// preparing it. Whether it was done is unknown only if the error is Uncertain.

@@ -69,7 +69,7 @@ func (a StockAdjustment) Take() int64 {
 	return a.Floor - a.Delta
 }
 
-// StockState is what became of a reservation of an item.
+// StockState is the state of a reservation of an item.
 type StockState string
 
 const (
@@ -118,12 +118,12 @@ const (
 	StockFull
 )
 
-// A StockAnswer is an outcome, and what is to be told of it.
+// A StockAnswer is an outcome with its details.
 type StockAnswer struct {
 	Outcome   StockOutcome
 	Want      int64      // StockShort: how many units were to be taken
 	Available int64      // StockShort: how many there were
-	State     StockState // StockSettled, and StockGone: what became of the reservation
+	State     StockState // StockSettled, and StockGone: the state of the reservation
 }
 
 // Stock keeps items and their reservations in a key-value store. Each call is

@@ -73,7 +73,7 @@ func (v Versioned) Check() error {
 	return v.Stamp.Check()
 }
 
-// Judge says what becomes of v where stored is. It is the rule of every store:
+// Judge returns the outcome of v where stored is. It is the rule of every store:
 //
 //   - the same Stamp is a duplicate, whatever else differs;
 //   - beside a terminal state nothing is applied;
@@ -93,7 +93,7 @@ func (v Versioned) Judge(stored Versioned) VersionOutcome {
 	return VersionApplied
 }
 
-// JudgeReplace says what becomes of v, which is to replace the state of old and
+// JudgeReplace returns the outcome of v, which is to replace the state of old and
 // no other, where stored is: VersionDuplicate means that it is there already.
 func (v Versioned) JudgeReplace(old Stamp, stored Versioned) VersionOutcome {
 	switch {
@@ -107,8 +107,8 @@ func (v Versioned) JudgeReplace(old Stamp, stored Versioned) VersionOutcome {
 	return VersionApplied
 }
 
-// VersionOutcome is what became of a state that was brought to a store. None is
-// an error: whoever brought it from a queue acknowledges it in every case.
+// VersionOutcome is the outcome of writing a state to a store. None is
+// an error: a consumer of a queue acknowledges it in every case.
 type VersionOutcome int
 
 const (
@@ -150,8 +150,8 @@ type Versions interface {
 	Apply(ctx context.Context, name string, v Versioned) (VersionOutcome, Versioned, error)
 	// Replace stores v under name if [Versioned.JudgeReplace] lets it: if the
 	// state of old is there, and of the zero Stamp if none is. v.Stamp is newer than
-	// old, else it is a Bug. It returns what is stored then. Whoever wants to tell
-	// its own state from that of another writer gives each a Tie of its own.
+	// old, else it is a Bug. It returns what is stored then. To distinguish
+	// the states of several writers, give each a Tie of its own.
 	Replace(ctx context.Context, name string, old Stamp, v Versioned) (VersionOutcome, Versioned, error)
 	// Get reads the state at some instant during the call, never an older one.
 	// An entity of which nothing is known has the zero Versioned.

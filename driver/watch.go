@@ -13,8 +13,8 @@ type Watcher interface {
 	// change may have been missed. A reader who looks at an [Inspector] when
 	// called, and not before, sees every state that lasts.
 	//
-	// A holder that expires without anybody's doing need not be told: whoever
-	// waits for that looks again when its Contender.Expires has passed.
+	// A holder that expires without anybody's doing need not be reported: a waiter
+	// looks again when its Contender.Expires has passed.
 	//
 	// It blocks until it returns ctx's cause, interlock.ErrClosed after Close,
 	// or why it cannot watch (Retryable: it may be called again). Calls of

@@ -28,13 +28,13 @@ func (c *checker) resource(key string) *resource {
 
 func (r *resource) present(t interlock.Token) { r.presented = max(r.presented, t) }
 
-// asked is told that an access under token t begins, and returns its floor.
+// asked notes that an access under token t begins, and returns its floor.
 func (r *resource) asked(t interlock.Token) (floor mark, epoch int) {
 	r.present(t)
 	return r.top, r.rebased
 }
 
-// before is told the mark that the resource had before the run. Of a rebase
+// before notes the mark that the resource had before the run. Of a rebase
 // that was done since, the mark says nothing.
 func (r *resource) before(m mark) {
 	r.present(m.token)
@@ -49,7 +49,7 @@ func (r *resource) raise(m mark) {
 	}
 }
 
-// rebase is told that a rebase may happen from now on.
+// rebase notes that a rebase may happen from now on.
 func (r *resource) rebase(t interlock.Token) (epoch int) {
 	r.present(t)
 	r.rebasing++

@@ -18,7 +18,7 @@ const RuleCapacity Rule = "capacity"
 // It does not see what overlaps: two who take the last piece, of whom the first
 // has begun to give it back, may have had it one after the other. It does not
 // judge refusals: look at the counts. A hold that expires is given back by
-// whoever sees that it has; record the OpGive no later than that may happen.
+// the process that sees that it has; record the OpGive no later than that may happen.
 func CheckCapacity(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	return walk(events, &v, &capacity{found: &v.Findings, keys: map[string]*supply{}}, OpTake, OpGive)

@@ -53,7 +53,7 @@ const (
 )
 
 // The operations that the other checkers know, and those of State events, which
-// are told before the run and, but for OpCapacity, may be told again.
+// come before the run and, but for OpCapacity, may come again.
 const (
 	OpPublish = "publish" // a message, ID, is sent in the order of Key
 	OpDeliver = "deliver" // it reaches a receiver, where it takes effect

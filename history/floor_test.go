@@ -44,7 +44,7 @@ func TestFloors(t *testing.T) {
 			s.add(mark)
 			s.done(OpWrite, "r", 50)
 		}, []Rule{RuleAccessOrder}},
-		"a mark from before that is told after a rebase is none": {func(s *script) {
+		"a mark from before that comes after a rebase is none": {func(s *script) {
 			s.done(OpRebase, "r", 5)
 			s.add(mark)
 			s.done(OpWrite, "r", 50)

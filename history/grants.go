@@ -30,7 +30,7 @@ func (c *checker) name(key string) *name {
 	return n
 }
 
-// asked is told that owner asks for the name, and returns its floor.
+// asked notes that owner asks for the name, and returns its floor.
 func (n *name) asked(owner string) mark {
 	if floor, again := n.unsure[owner]; again {
 		return floor

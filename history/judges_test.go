@@ -278,7 +278,7 @@ func rulesOf(v Verdict) (rules []Rule) {
 	return rules
 }
 
-// TestVerdictCounts: a history in which nothing was done is told from a good one.
+// TestVerdictCounts: a history in which nothing was done differs from a good one.
 func TestVerdictCounts(t *testing.T) {
 	var s script
 	s.did(OpAdd, "k", "", 1)

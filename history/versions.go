@@ -130,7 +130,7 @@ func (c *versions) read(s *state, key string, v, floor version) {
 	c.there(s, key, v, floor)
 }
 
-// there is told that v was there at some time since floor was.
+// there notes that v was there at some time since floor was.
 func (c *versions) there(s *state, key string, v, floor version) {
 	if v.stamp < floor.stamp {
 		c.found.add(RuleVersion, key, floor.at, v.at, "%q had version %d (%v), after version %d had been there (%v)",

@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// A judge is told the calls of a history that it knows, and all States. N is
+// A judge receives the calls of a history that it knows, and all States. N is
 // what it wants to remember of a call until its end.
 type judge[N any] interface {
 	began(call Event) N
-	// ended is told OK, Reject, Fail, or Info: also, after the last event, of
+	// ended receives OK, Reject, Fail, or Info: also, after the last event, of
 	// calls that have no end.
 	ended(call, end Event, note N)
 	stated(e Event)

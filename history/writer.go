@@ -128,7 +128,7 @@ func (w *Writer) Close() error {
 	return err
 }
 
-// caller is the place skip levels above whoever calls it, as dir/file.go:line.
+// caller is the place skip levels above its caller, as dir/file.go:line.
 func caller(skip int) string {
 	_, file, line, ok := runtime.Caller(skip + 1)
 	if !ok {

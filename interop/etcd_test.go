@@ -194,7 +194,7 @@ func (b *etcdBed) mustRefuse(lock string) {
 	}
 }
 
-// TestOneLineForAll: whoever comes, in whatever order, is served in that order,
+// TestOneLineForAll: contenders are served in the order in which they came,
 // one at a time.
 func TestOneLineForAll(t *testing.T) {
 	t.Parallel()

@@ -212,7 +212,7 @@ func testClientGoExcludesUs(b *kubeBed) {
 	began := time.Now()
 	e.stop()
 	granted.Wait()
-	b.Logf("granted %v after it was told to stop", time.Since(began).Round(time.Millisecond))
+	b.Logf("granted %v after it was stopped", time.Since(began).Round(time.Millisecond))
 }
 
 // testClientGoCrashes: ours is served when the lease is over, and not before. A
@@ -315,7 +315,7 @@ func testTokensOverAForeignTerm(b *kubeBed) {
 	b.mustRise(tokens)
 }
 
-// testTokensOverAForeignRecreation: the Lease is deleted with its base, made anew
+// testTokensOverAForeignRecreation: the Lease is deleted with its base, created again
 // by client-go, and taken by a process that never saw the old one.
 func testTokensOverAForeignRecreation(b *kubeBed) {
 	var tokens []interlock.Token

@@ -233,7 +233,7 @@ func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
 }
 
 // testBarrierCompetition: firsts and undos of a branch at once, from several processes.
-// One of each takes effect, or none; and whoever was told that it was done was told the
+// One of each takes effect, or none; and all callers with an answer have the
 // same.
 func testBarrierCompetition[B any](s *barrierScene[B]) {
 	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open()}

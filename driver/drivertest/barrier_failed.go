@@ -14,13 +14,13 @@ func testBarrierFailedFirst[B any](s *barrierScene[B]) {
 	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 6)
 	s.is(driver.BarrierFirst, driver.BarrierLate, false, 6)
 
-	mended := s.call(driver.BarrierFirst)
-	mended.Branch = "mended"
-	if _, err := s.try(s.Context(), mended, fails); err == nil {
+	repeated := s.call(driver.BarrierFirst)
+	repeated.Branch = "repeated"
+	if _, err := s.try(s.Context(), repeated, fails); err == nil {
 		s.Fatal("it did not fail")
 	}
-	s.must(mended, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, true, 12)
-	s.must(mended, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, false, 12)
+	s.must(repeated, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, true, 12)
+	s.must(repeated, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, false, 12)
 }
 
 // testBarrierDoubted: it refuses now, and had failed before, so there may be something

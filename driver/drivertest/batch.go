@@ -267,7 +267,7 @@ func testBatchRenewal(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchLossOfOne: it is told to that one, and the others go on.
+// testBatchLossOfOne: only that claim is lost, and the others continue.
 func testBatchLossOfOne(s *scene) {
 	p := s.party(s.open(), "a", "b", "c").acquire()
 	s.backend.Delete(s.T, "b")

@@ -95,7 +95,7 @@ func (s *scene) mustHaveBroken(d driver.Fenced, name string, limit int, want ...
 	}
 }
 
-// mustLose requires that the holder is told in time, once, and that its lease is
+// mustLose requires that the holder receives the loss in time, once, and that its lease is
 // over.
 func (s *scene) mustLose(c *contender) {
 	s.Helper()
@@ -103,7 +103,7 @@ func (s *scene) mustLose(c *contender) {
 	began := time.Now()
 	cause := s.wait(c.lost, bound+patience, "word of the loss")
 	if took := time.Since(began); took > bound+time.Second {
-		s.Fatalf("the loss was told after %v, claimed are %v", took, bound)
+		s.Fatalf("the loss was reported after %v, claimed are %v", took, bound)
 	}
 	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
 		s.Fatalf("cause %v", cause)
@@ -177,7 +177,7 @@ func testBreakOfACrashedHolder(s *scene) {
 	next.release()
 }
 
-// testBreakOnlyTheHolder: whoever is named, nobody else loses anything, and
+// testBreakOnlyTheHolder: for any name, no other claim is lost, and
 // nothing is recorded.
 func testBreakOnlyTheHolder(s *scene) {
 	d := s.open()
@@ -195,7 +195,7 @@ func testBreakOnlyTheHolder(s *scene) {
 	b.Name = "accounts/7"
 	s.mustNotBreak(d, b)
 	s.mustHold(holder)
-	s.mustHearNothing(holder, "the holder was told of a loss")
+	s.mustHearNothing(holder, "the holder received a loss")
 	s.mustHaveBroken(d, "", 10)
 	holder.release()
 	if err := s.wait(done, patience, "the waiter"); err != nil {
@@ -216,7 +216,7 @@ func testBreakComesTooLate(s *scene) {
 	holder.release()
 }
 
-// testBreakCompetition: several operators at once. Each one who is told that it
+// testBreakCompetition: several operators at once. Each one with the answer that it
 // broke the lock is on record, nobody else is, and the next holder is spared.
 func testBreakCompetition(s *scene) {
 	const operators = 6
@@ -248,17 +248,17 @@ func testBreakCompetition(s *scene) {
 		s.Fatal(err)
 	}
 	s.mustHold(waiter)
-	s.mustHearNothing(waiter, "the next holder was told of a loss")
+	s.mustHearNothing(waiter, "the next holder received a loss")
 	records := s.breaks(processes[0], lockName, 100)
 	for _, r := range records {
 		if !told[r.By] {
-			s.Fatalf("%q is on record, and was told that there was nothing to do: %+v", r.By, records)
+			s.Fatalf("%q is on record, and got the answer that there was nothing to do: %+v", r.By, records)
 		}
 		delete(told, r.By)
 	}
 	for by, ok := range told {
 		if ok {
-			s.Fatalf("%q was told that the lock was broken, and is not on record: %+v", by, records)
+			s.Fatalf("%q got the answer that the lock was broken, and is not on record: %+v", by, records)
 		}
 	}
 	if len(records) == 0 {

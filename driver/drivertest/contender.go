@@ -73,8 +73,8 @@ func (c *contender) persist() *contender {
 	return c
 }
 
-// start acquires in the background and returns when the backend has heard of
-// it; done is told the outcome.
+// start acquires in the background and returns when the backend has received
+// the request; done receives the outcome.
 func (c *contender) start(ctx context.Context) (done chan error) {
 	c.s.Helper()
 	done = make(chan error, 1)
@@ -113,7 +113,7 @@ func (c *contender) persistRelease() {
 
 func (c *contender) valid() bool { return c.grant.Lease.Remaining() > 0 }
 
-// wait returns what done is told.
+// wait returns what done receives.
 func (s *scene) wait(done <-chan error, bound time.Duration, what string) error {
 	s.Helper()
 	select {

@@ -157,7 +157,7 @@ func testEnterCompetition(s *fenceScene) {
 	}
 }
 
-// entered is what became of one claim's Enter.
+// entered is the outcome of one claim's Enter.
 type entered struct {
 	token, seen interlock.Token // seen is 0 if it was let in
 	err         error           // if it was neither let in nor refused

@@ -96,7 +96,7 @@ func testRebaseRefuses(s *fenceScene) {
 }
 
 // testRebaseCompetition: of several at once, each replaces what the one before
-// it had set, and is told and recorded so.
+// it had set, and is answered and recorded so.
 func testRebaseCompetition(s *fenceScene) {
 	const operators = 6
 	fences := []driver.Fence{s.fence, s.open()}
@@ -124,7 +124,7 @@ func testRebaseCompetition(s *fenceScene) {
 	from, records := first, s.backend.Rebases(s.T, resource)
 	for _, r := range records {
 		if r.From != from || told[r.To] != r.From {
-			s.Fatalf("a rebase from %d to %d is recorded, after one to %d; the operator was told that it was from %d",
+			s.Fatalf("a rebase from %d to %d is recorded, after one to %d; the operator got the answer that it was from %d",
 				r.From, r.To, from, told[r.To])
 		}
 		from = r.To

@@ -14,7 +14,7 @@ import (
 )
 
 // Harness tells the suite how to reach one driver and its backend. Every test
-// of the suite calls it anew, so that tests share nothing.
+// of the suite calls it again, so that tests share nothing.
 type Harness struct {
 	// Bubble runs one test, normally test itself. The memory driver passes
 	// synctest.Test.

@@ -173,7 +173,7 @@ func testInspect(s *scene) {
 		s.Fatal("our own holder is shown as foreign")
 	case (state.Holder.Expires <= 0) != (s.Without&Expiry != 0) || state.Holder.Expires > 2*s.TTL:
 		s.Fatalf("expires in %v with a TTL of %v", state.Holder.Expires, s.TTL)
-	case s.Without&Queue != 0: // then nobody is shown in line, or whoever the driver knows
+	case s.Without&Queue != 0: // then no waiter is shown, or those that the driver knows
 	case len(state.Waiters) != 2 || state.Waiters[0].Owner != first.req.Owner || state.Waiters[1].Owner != second.req.Owner:
 		s.Fatalf("waiters %+v, want %s then %s", state.Waiters, first.req.Owner, second.req.Owner)
 	}
@@ -197,8 +197,8 @@ func testInspect(s *scene) {
 	second.release()
 }
 
-// testInspectShowsEveryGrant: as soon as an Acquire has returned, whoever looks
-// sees that it holds, and those before it, also by way of another process.
+// testInspectShowsEveryGrant: as soon as an Acquire has returned, Inspect
+// shows that it holds, and those before it, also by way of another process.
 func testInspectShowsEveryGrant(s *scene) {
 	drivers, observer := []driver.Fenced{s.open(), s.open()}, s.open()
 	inspector, ok := observer.(driver.Inspector)
@@ -273,7 +273,7 @@ func testReleaseAfterLossSparesTheNext(s *scene) {
 	next := s.contender(s.open(), lockName).persist()
 	loser.persistRelease()
 	s.mustHold(next)
-	s.mustHearNothing(next, "the next holder was told of a loss")
+	s.mustHearNothing(next, "the next holder received a loss")
 	next.release()
 	s.mustBeEmpty(lockName)
 }

@@ -129,7 +129,7 @@ func testFinishedIsFinal(s *requestScene) {
 	}
 }
 
-// testOtherFingerprint: it is another request, whatever became of this one.
+// testOtherFingerprint: it is another request, with any outcome of this one.
 func testOtherFingerprint(s *requestScene) {
 	other := claimBy("b", longLease)
 	other.Fingerprint = "g"

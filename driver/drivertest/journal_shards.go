@@ -102,7 +102,7 @@ func testReassign(s *journalScene) {
 	}
 	reassign("t", old.Position, 5)
 	if head, _ := s.read("t"); head.Shard != 0 {
-		s.Fatalf("by an old head it has come to %+v", head)
+		s.Fatalf("an old head gave %+v", head)
 	}
 	reassign("t", 0, 5)
 	s.mustBeDue(5, "t")

@@ -254,8 +254,8 @@ func testJournalContextAlreadyEnded(s *journalScene) {
 	s.mustAppend(a)
 }
 
-// testLostReplyToAppend: an append without an answer is Uncertain, and whoever
-// looks afterwards can tell that it was done.
+// testLostReplyToAppend: an append without an answer is Uncertain, and a reader
+// can see afterwards that it was done.
 func testLostReplyToAppend(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))

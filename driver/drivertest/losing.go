@@ -75,7 +75,7 @@ func testCrashedHolder(s *scene) {
 	next.release()
 }
 
-// testLossByDeletion: an operator deletes the lock; the holder is told within
+// testLossByDeletion: an operator deletes the lock; the holder receives it within
 // the bound that the driver claims, once, with the cause.
 func testLossByDeletion(s *scene) {
 	d := s.open()
@@ -85,7 +85,7 @@ func testLossByDeletion(s *scene) {
 	bound := d.Guarantees().Blind
 	cause := s.wait(c.lost, bound+patience, "word of the loss")
 	if took := time.Since(began); took > bound+time.Second {
-		s.Fatalf("the loss was told after %v, claimed are %v", took, bound)
+		s.Fatalf("the loss was reported after %v, claimed are %v", took, bound)
 	}
 	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
 		s.Fatalf("cause %v", cause)
@@ -142,7 +142,7 @@ func (s *scene) outage(begin, end func()) {
 	c := s.contender(d, lockName).acquire()
 	begin()
 	began := time.Now() // whatever was renewed last had been sent before
-	s.eventually("the lease ends by its own clock or the loss is told", s.TTL, func() bool {
+	s.eventually("the lease ends by its own clock or the loss is reported", s.TTL, func() bool {
 		return !c.valid() || len(c.lost) > 0
 	})
 	ended := time.Since(began)

@@ -245,7 +245,7 @@ func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) 
 	s.mustFail(s.once.Forget(s.Context(), d), interlock.Bug, is)
 }
 
-// testOnceCompetition: of many who claim at once one has it, whatever becomes of
+// testOnceCompetition: of many who claim at once one has it, whatever happened to
 // those before; and of all only one is done.
 func testOnceCompetition(s *onceScene) {
 	stores := []driver.Once{s.once, s.open(), s.open()}

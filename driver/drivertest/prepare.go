@@ -70,7 +70,7 @@ func RunParticipant(t *testing.T, h ParticipantHarness) {
 		{"NamesAreUsedOnce", 0, testNamesAreUsedOnce},
 		{"BranchMisuse", 0, testBranchMisuse},
 		{"BranchContextAlreadyEnded", 0, testBranchContextAlreadyEnded},
-		// Whoever comes.
+		// Several processes.
 		{"CommittersRace", 0, testCommittersRace},
 		{"CommitAgainstRollback", 0, testCommitAgainstRollback},
 		// Whatever breaks.

@@ -69,7 +69,7 @@ func testLostReplyToPrepare(s *branchScene) {
 	s.mustRead(beside, "a", 0)
 }
 
-// testLostReplyToCommit: a commit whose answer was lost is told as done when it is
+// testLostReplyToCommit: a commit whose answer was lost is reported as done when it is
 // repeated.
 func testLostReplyToCommit(s *branchScene) {
 	s.prepared(branchOf(1), "a", 1)

@@ -53,7 +53,7 @@ func testAbandonedIsGone(s *branchScene) {
 	s.mustBeInDoubt(s.store)
 }
 
-// testNothingChanged: a branch that only read has nothing to be told.
+// testNothingChanged: a branch that only read needs no decision.
 func testNothingChanged(s *branchScene) {
 	for n := range 3 { // also on a session that has written before
 		_, b, err := s.store.Begin(s.Context(), branchOf(n))
@@ -192,7 +192,7 @@ func (s *branchScene) finishes(do func(context.Context, driver.XID) error, x dri
 }
 
 // testCommitAgainstRollback: of two who decide differently one finds out, and what is
-// visible is what the other was told.
+// visible is the other one's decision.
 func testCommitAgainstRollback(s *branchScene) {
 	other := s.open()
 	order := rand.New(rand.NewPCG(1, 2))

@@ -73,7 +73,7 @@ func testStockCompetition(s *stockScene) {
 	s.hold(seat, "rest", units-sold.Load()+1, time.Hour)(stockShort(units-sold.Load()+1, units-sold.Load()))
 }
 
-// testStockConfirmAndCancelRace: one of them wins, and the other is told so.
+// testStockConfirmAndCancelRace: one of them wins, and the other gets an error that says so.
 func testStockConfirmAndCancelRace(s *stockScene) {
 	const rounds = 50
 	s.supply(seat, rounds)(stockDone)

@@ -76,7 +76,7 @@ func wins(v driver.Versioned) driver.Versioned {
 	return v
 }
 
-// mustApply requires an outcome, and that what is stored is told and kept.
+// mustApply requires an outcome, and that what is stored is returned and kept.
 func (s *versionsScene) mustApply(v driver.Versioned, want driver.VersionOutcome, stored driver.Versioned) {
 	s.Helper()
 	got, told, err := s.store.Apply(s.Context(), entity, v)

@@ -14,7 +14,7 @@ import (
 // the driver's locks. It needs Inspection.
 func RunWatcher(t *testing.T, h Harness) {
 	h.runAll(t, []lockTest{
-		// What is told.
+		// Hints.
 		{"WatchBeginsWithAHint", 0, testWatchBeginsWithAHint},
 		{"WatchTellsGrantAndRelease", 0, testWatchTellsGrantAndRelease},
 		{"WatchTellsWaiters", Queue, testWatchTellsWaiters},

@@ -30,7 +30,7 @@ func testWatchOverAPausedServer(s *scene) {
 	})
 }
 
-// watchOver has the holder's claim end around an outage. Whoever watches sees
+// watchOver has the holder's claim end around an outage. A watcher sees
 // that, and the watch goes on.
 func (s *scene) watchOver(begin, during, end func()) {
 	s.Helper()

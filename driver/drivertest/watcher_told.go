@@ -9,9 +9,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testWatchBeginsWithAHint, and from then on a change is told.
+// testWatchBeginsWithAHint, and from then on a change is reported.
 func testWatchBeginsWithAHint(s *scene) {
-	holder := s.contender(s.open(), lockName).acquire() // of before: it need not be told
+	holder := s.contender(s.open(), lockName).acquire() // of before: it need not be reported
 	d := s.open()
 	w := s.watchNames(d, "")
 	if state, err := s.inspect(d, lockName); err != nil || !heldBy(holder)(state) {

@@ -47,7 +47,7 @@ const (
 	holding              // it has a term, and is renewed
 	ended                // its term is over; the Lease may still name it
 	lost                 // its term is over, and the Lease names it no more
-	leaving              // it was told to release
+	leaving              // it has to release
 )
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is

@@ -132,7 +132,7 @@ func (b *system) makeNamespace() {
 	}
 }
 
-// wipe also makes the namespace anew, as whoever sets up the cluster would.
+// wipe also creates the namespace again, as an administrator would.
 func (b *system) wipe() {
 	b.Server.Wipe()
 	b.makeNamespace()

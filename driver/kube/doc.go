@@ -71,10 +71,10 @@
 //
 // # Waiting
 //
-// Whoever comes first when the Lease is free; Kubernetes knows no queue. One watch
+// The first to come when the Lease is free; Kubernetes has no queue. One watch
 // over the namespace tells every process of a release, and each that waits tries
 // once. A waiter that hears nothing of the Lease for half a TTL (10 s at most)
-// reads it, and opens the watch anew if it had fallen silent. A holder that
+// reads it, and reopens the watch if it had fallen silent. A holder that
 // crashed is followed when its lease is over for the first observer.
 //
 // # Interoperation

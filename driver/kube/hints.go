@@ -40,7 +40,7 @@ func (v *view) tellAll() {
 }
 
 // Watch implements driver.Watcher, over the one watch that the driver has. A hint
-// comes when the holder of a Lease changed, whoever wrote it, and not when it was
+// comes when the holder of a Lease changed, by any client, and not when it was
 // renewed.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	m := &mailbox{prefix: prefix, news: make(chan struct{}, 1), names: map[string]bool{}}

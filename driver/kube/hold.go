@@ -17,7 +17,7 @@ import (
 )
 
 // maxRenewals is how many renewals may be under way at once. More would not be
-// done sooner, and would hold up whoever acquires or releases.
+// done sooner, and would delay callers that acquire or release.
 const maxRenewals = 16
 
 // tend renews what is held, each Lease by itself, since the API has no batches.

@@ -37,7 +37,7 @@ func recordOf(o object) record {
 // holder is believed dead when its record did not change for as long as the record
 // says, by the observer's own clock.
 //
-// A sight may lag behind, and harm nobody: whoever acts on it writes with the
+// A sight may be stale without harm: a contender that acts on it writes with the
 // revision that was seen as the condition.
 type sight struct {
 	object

@@ -41,7 +41,7 @@ func TestSight(t *testing.T) {
 		"its time runs from the sight": {{100, leaseOf(1, "other", 10, 1), held}, {109, object{}, held}, {110, object{}, vacant}},
 		"its own duration counts":      {{1, leaseOf(1, "other", 2, 1), held}, {3, object{}, vacant}},
 		"one without: ours":            {{1, silent, held}, {30, object{}, held}, {31, object{}, vacant}},
-		"a renewal starts it anew":     {{1, leaseOf(1, "other", 10, 1), held}, {9, leaseOf(2, "other", 10, 9), held}, {18, object{}, held}, {19, object{}, vacant}},
+		"a renewal starts it again":    {{1, leaseOf(1, "other", 10, 1), held}, {9, leaseOf(2, "other", 10, 9), held}, {18, object{}, held}, {19, object{}, vacant}},
 		"another revision does not":    {{1, leaseOf(1, "other", 10, 1), held}, {9, touched, held}, {11, object{}, vacant}},
 		"another object does":          {{1, leaseOf(1, "other", 10, 1), held}, {9, again, held}, {18, object{}, held}},
 		"the same again does not":      {{1, leaseOf(1, "other", 10, 1), held}, {9, leaseOf(1, "other", 10, 1), held}, {11, object{}, vacant}},

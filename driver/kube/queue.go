@@ -20,7 +20,7 @@ type queue struct {
 	fresh  bool             // the Lease was read during the call
 	woken  chan struct{}    // nil until it first looked
 	told   bool             // that it waits
-	holder string           // for whom, as it was told last
+	holder string           // for whom, as reported last
 	silent boottime.Instant // when it last asked
 }
 
@@ -126,8 +126,8 @@ func (q *queue) sleep(ctx context.Context, until boottime.Instant) error {
 	return q.ask(ctx)
 }
 
-// ask reads the Lease, and has the watch opened anew if it should have told what
-// that shows. A server that does not answer now may do so later.
+// ask reads the Lease, and has the watch reopened if it should have shown
+// that. A server that does not answer now may do so later.
 func (q *queue) ask(ctx context.Context) error {
 	q.silent = boottime.Now()
 	_, news, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)

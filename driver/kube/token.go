@@ -11,7 +11,7 @@ import (
 // floor is the base with which a term that is granted at revision rev or later has
 // a counter of at least the time wall. wall must have been read before rev was:
 // then, since no server makes a million revisions a second, base + revision never
-// overtakes the clock, and a base that was lost is set anew, from a later clock,
+// overtakes the clock, and a base that was lost is set again, from a later clock,
 // above every token that was issued with it.
 func floor(wall time.Time, rev int64) int64 { return max(0, interlock.CounterAt(wall)-rev) }
 

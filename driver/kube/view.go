@@ -57,7 +57,7 @@ func (d *Driver) learn(name string, o object) (news bool) {
 	return d.change(name, func(s *sight, now boottime.Instant) bool { return s.see(o, now) })
 }
 
-// change changes a sight and tells whoever that concerns.
+// change changes a sight and informs those that it concerns.
 func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

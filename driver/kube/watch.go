@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// follow keeps one watch over the namespace. up is told of the first list, or why
+// follow keeps one watch over the namespace. up receives nil with the first list, or why
 // there is none.
 func (d *Driver) follow(up chan<- error) {
 	for d.ctx.Err() == nil {
@@ -31,7 +31,7 @@ func (d *Driver) follow(up chan<- error) {
 	}
 }
 
-// report says it to whoever still waits for it.
+// report sends err if a caller still waits for it.
 func report(up chan<- error, err error) {
 	select {
 	case up <- err:
@@ -40,7 +40,7 @@ func report(up chan<- error, err error) {
 }
 
 // followOnce lists all Leases and follows them from there until the watch ends,
-// for whatever reason: then everything is listed anew, so that nothing rests on
+// for whatever reason: then everything is listed again, so that nothing rests on
 // how much of a history the server keeps.
 func (d *Driver) followOnce(up chan<- error) error {
 	ctx, cancel := context.WithCancel(d.ctx)

@@ -84,7 +84,7 @@ func TestBarrierPanicIsAFailure(t *testing.T) {
 	c.Phase = driver.BarrierUndo
 	got, err := b.Call(t.Context(), c, func(_ []byte, known bool) ([]byte, error) {
 		if known {
-			t.Error("it was told of a result")
+			t.Error("it got a result")
 		}
 		return nil, nil
 	})

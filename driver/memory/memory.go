@@ -26,7 +26,7 @@
 //
 // # Waiting
 //
-// A waiter is told directly, and then confirms, as with any backend.
+// A waiter is notified directly, and then confirms, as with any backend.
 //
 // # Interoperation
 //

@@ -104,7 +104,7 @@ func (s *Space) tell(effects []granted) {
 			delete(s.wakes, g.owner)
 			select {
 			case wake <- struct{}{}:
-			default: // it has been told already
+			default: // it has a notification already
 			}
 		}
 	}

@@ -229,7 +229,7 @@ func (d *Driver) holderOf(ctx context.Context, name string) (outcome, error) {
 	return o, err
 }
 
-// hush ends the events of what owner has, until a repeated Acquire has it anew.
+// hush ends the events of what owner has, until a repeated Acquire adds it again.
 func (d *Driver) hush(name, owner string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

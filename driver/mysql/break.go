@@ -13,7 +13,7 @@ import (
 )
 
 // Break takes a lock away; see driver.Breaker. No session can give up the lock of
-// another, so that it is recorded first, and then the server is told to end the
+// another, so that it is recorded first, and then the server ends the
 // holder's session, and with it every lock of that process. That needs the same
 // database user, or the privilege CONNECTION ADMIN.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
@@ -60,7 +60,7 @@ where concat('connection ', u.id) = ? and ` + takenByHand + `
 returning counter, timestampdiff(microsecond, '2020-01-01', at), connection`
 
 // record records b, if its owner holds. The session may be the very one that
-// another operator ends meanwhile: then it is found out what became of it.
+// another operator ends meanwhile: then the outcome is looked up.
 func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, error) {
 	request := rand.Text()
 	var counter, at, id, used int64

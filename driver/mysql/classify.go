@@ -164,8 +164,8 @@ func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 }
 
 // undone are the errors that are sure also as an answer to COMMIT: the server comes
-// upon them by itself before it commits in any engine. All others may be told of what
-// has been committed, or half: that somebody killed the statement or the session,
+// upon them by itself before it commits in any engine. All others may follow a commit,
+// whole or half: that somebody killed the statement or the session,
 // that it took too long, that an engine or the binary log failed.
 var undone = map[uint16]interlock.ErrorKind{
 	checkRead:       interlock.Retryable,

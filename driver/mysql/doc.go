@@ -74,7 +74,7 @@
 // MariaDB tells nobody that a lock is free: waiters try again, at first after some
 // 20 ms and then at random times up to Options.Poll apart. Any of them may come
 // next. A release wakes a waiter of the same process at once. This is the main
-// difference from package postgres, which is told by NOTIFY. Watchers look four
+// difference from package postgres, which uses NOTIFY. Watchers look four
 // times a second.
 //
 // # Interoperation

@@ -254,7 +254,7 @@ func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(c
 	return <-results, nil
 }
 
-// over is the end of the session: whoever held has lost.
+// over is the end of the session: every claim on it is lost.
 func (d *Driver) over(cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

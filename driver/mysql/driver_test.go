@@ -279,7 +279,7 @@ func TestEndOfSessionIsToldAtOnce(t *testing.T) {
 				t.Error(cause)
 			}
 		case <-time.After(bound):
-			t.Fatal("nothing was told")
+			t.Fatal("no event came")
 		}
 	}
 	for _, g := range grants {
@@ -453,7 +453,7 @@ func TestTablesAreMadeAgain(t *testing.T) {
 	}
 }
 
-// TestWithoutRights: whoever only uses the tables need not be allowed to make any.
+// TestWithoutRights: a user of the tables needs no right to create any.
 func TestWithoutRights(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin := open(t, server.URL())
@@ -539,7 +539,7 @@ func TestAnotherNamespace(t *testing.T) {
 }
 
 // TestNoWordAfterAnAbandonedAcquire: the server grants it when nobody waits for
-// the answer any more, and its events are told to nobody.
+// the answer any more, and nobody receives its events.
 func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin := open(t, server.URL())
@@ -577,7 +577,7 @@ func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 	admin.do(t, "kill "+user())
 	release(t, d, r)
 	if len(told) > 0 {
-		t.Errorf("it was told %q", <-told)
+		t.Errorf("it received %q", <-told)
 	}
 }
 

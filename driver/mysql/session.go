@@ -21,7 +21,7 @@ import (
 // letters and digits, the SHA-256 of "interlock", the database, the namespace
 // and the name, each but the last ended by a zero byte. The server knows no
 // databases there, takes 64 characters at most and does not tell cases apart.
-// Whoever takes GET_LOCK of it by hand excludes a Driver, and is excluded.
+// A session that takes GET_LOCK of it by hand excludes a Driver, and is excluded.
 func LockName(database, namespace, name string) string {
 	sum := sha256.Sum256([]byte("interlock\x00" + database + "\x00" + namespace + "\x00" + name))
 	return "interlock." + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))

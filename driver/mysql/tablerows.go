@@ -56,7 +56,7 @@ const breakColumns = `(
 
 // lockRow: name, owner, TTL in µs. An assignment may see those before it, or, as
 // sql_mode may say, none: each holds either way. The clock is read when the
-// statement begins, so that whoever waits for the row gets less than a TTL. The
+// statement begins, so that a statement that waits for the row gets less than a TTL. The
 // server ends the statement in time, lest it comes to its turn when nobody waits
 // for the answer.
 const lockRow = `set statement max_statement_time = {limit} for

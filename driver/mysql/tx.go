@@ -114,7 +114,7 @@ func (p pool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*s
 
 // begun ends its transaction by statements of its own, because those of
 // database/sql take no context, and this client waits for their answers without
-// end. Afterwards database/sql is told by end, and rolls back what is not there.
+// end. Afterwards end informs database/sql, which rolls back what is not there.
 type begun struct {
 	lent
 	tx    *sql.Tx

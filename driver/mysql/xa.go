@@ -28,7 +28,7 @@ type ParticipantOptions struct {
 	// of this Participant. Until it is over no other process can finish the branch, and
 	// the connection is missing in the pool. 0 means [DefaultKeep]; below 0 sessions
 	// are closed at once, and each branch costs several requests more. It should be the
-	// same in all processes: whoever has to finish the branch of another one ends a
+	// same in all processes: a process that has to finish the branch of another one ends a
 	// session that has been idle for 3 seconds longer than its own Keep.
 	Keep time.Duration
 }
@@ -51,14 +51,14 @@ const DefaultKeep = 2 * time.Second
 //	err = p.Commit(ctx, x)                            // from any process
 //
 // A branch inserts its mark in its own transaction, so that the mark is there if and
-// only if it was committed: it tells what became of a branch that the server does not
+// only if it was committed: it records the outcome of a branch that the server does not
 // know any more. A Rollback of a branch that is not prepared leaves a mark too, which
 // the branch then runs into if it is still on its way. [Participant.Forget] removes
 // marks.
 //
 // MariaDB binds a prepared branch to its session, and lets others finish it once that
 // has ended. A Participant therefore keeps the session for a while, to finish the
-// branch in it. Whoever else finishes a branch first makes sure that its session is
+// branch in it. Another process that finishes a branch first makes sure that its session is
 // gone, or ends it if the process that has it is stopped or cut off. For that it has to
 // be the same user as the others; with the privilege PROCESS it sees their sessions, and
 // with CONNECTION ADMIN it can end them. Then it waits until the storage engine has detached
@@ -91,7 +91,7 @@ var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 // cluster, a read-only server, one that filters what it replicates.
 //
 // The namespace is what the coordinators of one journal share, and nobody else:
-// whoever has another journal would roll back what they decided to commit. It is that
+// a coordinator with another journal would roll back what they decided to commit. It is that
 // of the whole server, whatever the database, and stays the same for its life: 1 to
 // driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
 func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {

@@ -168,7 +168,7 @@ func (b *branch) rollback(ctx context.Context) error {
 }
 
 // discard closes the connection, which nobody must get from the pool. If its user has
-// given it back there, the server is told to end it.
+// given it back there, the server ends it.
 func (b *branch) discard() {
 	closed := b.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	if !errors.Is(closed, sql.ErrConnDone) || b.session == 0 {

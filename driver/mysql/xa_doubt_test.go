@@ -174,7 +174,7 @@ func TestForgetKeepsWhatMayBeAsked(t *testing.T) {
 }
 
 // TestLostRepliesToABranch cuts the connection after each part of the answers. Whatever
-// is told, all is done or nothing, and what is in doubt is found.
+// is returned, all is done or nothing, and what is in doubt is found.
 func TestLostRepliesToABranch(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
@@ -289,7 +289,7 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 			}
 		}
 		_ = conn.Raw(func(any) error { return errGone })
-		testbed.Eventually(t, "the server does as it is told", bound, func() bool {
+		testbed.Eventually(t, "the server ends the session", bound, func() bool {
 			if err := finish(b); interlock.Kind(err) != interlock.Retryable {
 				t.Fatalf("told as done: %v", err)
 			}

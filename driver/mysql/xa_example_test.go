@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/mysql"
 )
 
-// A branch is prepared here, and finished by whoever knows the decision. Package
-// txn/twopc does that: it keeps the decision before it is told.
+// A branch is prepared here, and finished by a process that knows the decision. Package
+// txn/twopc does that: it stores the decision before it returns it.
 func ExampleOpenParticipant() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "app@tcp(localhost:3306)/bank")

@@ -87,7 +87,7 @@ var (
 )
 
 // finish sends a statement that ends a prepared branch, to its own session or, if there
-// is a branch that has not ended, and no session, to any. Look tells what has become of
+// is a branch that has not ended, and no session, to any. Look returns the outcome of
 // the branch, or errUnfinished.
 func (p *Participant) finish(ctx context.Context, op string, x driver.XID, statement string, look func() error) error {
 	if err := known(ctx, op, x); err != nil {

@@ -161,7 +161,7 @@ func TestBranchCannotBeLeft(t *testing.T) {
 	}
 }
 
-// TestEndedBehindOurBack: XA END by the user keeps nothing from being told, and the
+// TestEndedBehindOurBack: after an XA END by the user every call has its answer, and the
 // session does not go back to the pool with a branch.
 func TestEndedBehindOurBack(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")

@@ -118,7 +118,7 @@ func (q *request) answer(o result) {
 	}
 }
 
-// sessionOver is told under Driver.mu.
+// sessionOver is called under Driver.mu.
 func (q *request) sessionOver(ranOut bool, cause error) {
 	err := errors.Join(interlock.ErrSessionEnded, cause)
 	if q.claim == nil {
@@ -136,7 +136,7 @@ func (q *request) lost(ranOut bool, cause error) {
 	}
 }
 
-// close is told under Driver.mu.
+// close is called under Driver.mu.
 func (q *request) close() {
 	if q.claim == nil {
 		q.answer(result{err: problem("acquire", q.Name, interlock.Uncertain, interlock.ErrClosed)})
@@ -176,7 +176,7 @@ func (s *session) unlocked(a answer) {
 
 func number(id int32) string { return strconv.Itoa(int(id)) }
 
-// tell passes on what became of a request.
+// tell passes on the outcome of a request.
 func (d *Driver) tell(s *session, e effect) {
 	id := e.on.identity
 	q := d.requests[id]
@@ -338,7 +338,7 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 	return err
 }
 
-// wake is told that it may be the turn of somebody here. It runs under
+// wake tries again for a waiter of this process. It runs under
 // Driver.mu.
 func (d *Driver) wake(s *session, key int64) {
 	d.perform(s, d.table.wake(boottime.Now(), key))

@@ -19,7 +19,7 @@ const breakGrace = time.Second
 
 // Break takes a lock away; see driver.Breaker. In one statement it is recorded
 // and the holder's process is asked to give this one lock up. If that does not
-// answer within a second, the server is told to end its session: no session can
+// answer within a second, the server ends its session: no session can
 // give up the lock of another. Its other locks stay with that process until its
 // deadline. Ending it needs the holder's database role, or pg_signal_backend.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {

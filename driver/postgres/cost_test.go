@@ -157,7 +157,7 @@ func TestCostOfAHerd(t *testing.T) {
 			t.Fatal(g.err)
 		}
 		for _, d := range drivers {
-			give(t, d, "hot", g.owner) // whoever has it
+			give(t, d, "hot", g.owner) // any of them has it
 		}
 	}
 	took := time.Since(began)

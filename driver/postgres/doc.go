@@ -50,7 +50,7 @@
 // # Token
 //
 // With Open it is the next value of a sequence, drawn after the lock is held and
-// flushed before it is told, so that no crash brings a number twice. With
+// flushed before it is returned, so that no crash brings a number twice. With
 // OpenTable it is a counter in the row of the name. Both are at least the
 // server's microseconds since 2020: the sequence when a session opens, a row's
 // counter at each grant. Transaction-scope locks have none: the transaction is
@@ -64,7 +64,7 @@
 // no longer, or 5 s longer if it vanished during a statement that waits. A
 // statement is sent every third of the TTL, whatever the number of locks. A process
 // that is killed keeps its locks for the rest of its TTL, unless somebody breaks them,
-// because the server cannot tell its end from that of a connection alone. When the connection ends, every claim on it is told ErrSessionEnded at
+// because the server cannot tell its end from that of a connection alone. When the connection ends, every claim on it gets ErrSessionEnded at
 // once; a new session never revives what the former one held, and ends it first
 // if the server still has it.
 //
@@ -80,7 +80,7 @@
 //
 // Nothing blocks in the server. A session that gives up a lock notifies the first
 // in line whose session lives, and only that one; it tries, and another process
-// may come first (Order is Barging). Whoever hears nothing tries about once a
+// may come first (Order is Barging). A waiter that receives nothing tries about once a
 // second. A process that dies while its try is under way may be granted the lock,
 // and then keeps it for the TTL. With OpenTable a release notifies all waiters if there are any, where
 // the server can be reached without a pooler, and they ask in growing intervals
@@ -91,7 +91,7 @@
 //
 // # Interoperation
 //
-// [Key] is the number of a name's advisory lock. Whoever takes it by hand, with
+// [Key] is the number of a name's advisory lock. A session that takes it by hand, with
 // pg_advisory_lock(key), excludes this driver and is excluded.
 //
 // [Tx] and [Pool] take pgx v5. [StdTx] and [DB] take database/sql with any

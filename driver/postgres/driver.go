@@ -189,8 +189,8 @@ func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	return nil
 }
 
-// over is the end of a session: whoever waited has no answer, and whoever held
-// has lost.
+// over is the end of a session: its waiters have no answer, and its claims
+// are lost.
 func (d *Driver) over(s *session, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -70,7 +70,7 @@ func ofAnswer(op, name string, a answer) error {
 
 // isSpoilt reports whether the server does not know the tables of a session, or
 // its prepared statements: then somebody has removed them, or another process of
-// the server answers. The next session makes them anew.
+// the server answers. The next session prepares them again.
 func isSpoilt(err error) bool {
 	var native *pgconn.PgError
 	return errors.As(err, &native) && (native.Code == undefinedTable || native.Code == "26000")

@@ -213,7 +213,7 @@ select 0, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, p
 	// held: key, owner. Whether a session still has the lock for owner.
 	stHeld: `select exists (select from {ns}_holder c where c.key = $1::bigint and c.owner = $2::text
 	and ` + strings.ReplaceAll(live, "{and}", holds) + `)`,
-	// end: session. Ends whoever holds its id.
+	// end: session. Ends the backend that holds its id.
 	stEnd: `select pg_terminate_backend(l.pid) from pg_locks l where l.locktype = 'advisory' and l.objsubid = 2 and l.granted
 	and l.database = (select oid from pg_database where datname = current_database())
 	and l.classid = (({class})::bigint & 4294967295)::oid and l.objid = ($1::int::bigint & 4294967295)::oid`,

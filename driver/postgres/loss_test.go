@@ -96,7 +96,7 @@ func TestReleaseOfWhatTheServerEnded(t *testing.T) {
 	give(t, other, "x", take(t, other, "x"))
 }
 
-// A session that the server ends is told to every holder at once, long before
+// The end of a session by the server is reported to every holder at once, long before
 // any deadline.
 func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
 	t.Parallel()
@@ -191,7 +191,7 @@ func TestFailedReleaseLeavesNoLock(t *testing.T) {
 	receive(t, other.lost, "word of the session's end")
 	testbed.Eventually(t, "nobody holds it", bound, func() bool { return holders(t, o, d.key("x")) == 0 })
 	give(t, d, "x", g.owner)
-	give(t, d, "x", take(t, d, "x")) // the table is made anew
+	give(t, d, "x", take(t, d, "x")) // the table is created again
 }
 
 // Two names with one key exclude each other, between processes and in one, and
@@ -282,7 +282,7 @@ func TestTokensOverACrash(t *testing.T) {
 		give(t, d, "x", owner)
 	}
 	if !flushed {
-		t.Error("grants are told before they are on disk")
+		t.Error("grants are returned before they are on disk")
 	}
 	g := hold(t, d, "x")
 	for range 5 {
@@ -482,8 +482,8 @@ func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
 	})
 }
 
-// A session whose tables or statements are gone ends: the next one makes them
-// anew. Statements are gone where another server process answers.
+// A session whose tables or statements are gone ends: the next one creates them
+// again. Statements are gone where another server process answers.
 func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)

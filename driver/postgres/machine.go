@@ -34,8 +34,8 @@ type contender struct {
 	counter    int64            // of its grant; 0 while there is none
 }
 
-// slot is one key. asking is whose try has not been answered; woken says that our
-// turn was told meanwhile.
+// slot is one key. asking is whose try has not been answered; woken says that a
+// wake-up came meanwhile.
 type slot struct {
 	holder, asking *contender
 	woken          bool
@@ -132,7 +132,7 @@ func (s *slot) answered() (c *contender, woken bool) {
 }
 
 // refuse notes that another has it. The first refusal of one who waits is
-// followed by another try: whoever gave the lock up before our place was
+// followed by another try: a holder that released before our place was
 // visible could not wake us.
 func (t *table) refuse(now boottime.Instant, c *contender, o outcome) []effect {
 	if c.noWait {
@@ -155,7 +155,7 @@ func (t *table) refuse(now boottime.Instant, c *contender, o outcome) []effect {
 // before that: a session keeps it even if its transaction failed.
 func (t *table) failed(now boottime.Instant, id identity, key int64) []effect {
 	s := t.slot(key)
-	c, _ := s.answered() // the unlock wakes whoever is next
+	c, _ := s.answered() // the unlock wakes the next one
 	if c == nil || t.contenders[id] != c {
 		return t.advance(now, key)
 	}

@@ -22,7 +22,7 @@ type world struct {
 	depth    int   // how often
 	place    int
 	rows     []*row
-	holds    map[identity]bool // who was told to hold, and has not released
+	holds    map[identity]bool // who was granted, and has not released
 	counter  int64
 }
 
@@ -66,7 +66,7 @@ func (w *world) note(n *node, owner string, held bool) {
 	w.rows = append(w.rows, &row{n, owner, held, w.place})
 }
 
-// do takes effects: sends go to the server's input, the rest is told.
+// do takes effects: sends go to the server's input, the rest is reported.
 func (w *world) do(n *node, effects []effect) {
 	for _, e := range effects {
 		switch e.kind {

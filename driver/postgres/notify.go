@@ -37,7 +37,7 @@ type BellOptions struct {
 //
 // It has two connections at most, which must not lead through a pooler that shares
 // sessions: one is made at the first Ring, the other at the first Listen, and both
-// anew when they break. Rings that fall into an interruption are one afterwards.
+// again when they break. Rings that fall into an interruption are one afterwards.
 type Bell struct {
 	config   *pgx.ConnConfig
 	channel  string

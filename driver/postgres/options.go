@@ -64,7 +64,7 @@ func (o *Options) orDefault() (Options, error) {
 
 // Key is the advisory lock's number for a name: the first eight bytes of
 // SHA-256 over "interlock", the namespace and the name, each but the last
-// ended by a zero byte, as a big-endian signed integer. Whoever takes
+// ended by a zero byte, as a big-endian signed integer. A session that takes
 // pg_advisory_lock(Key(…)) by hand excludes a [Driver], and is excluded.
 func Key(namespace, name string) int64 {
 	sum := sha256.Sum256([]byte("interlock\x00" + namespace + "\x00" + name))

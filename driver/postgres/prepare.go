@@ -40,7 +40,7 @@ type ParticipantOptions struct {
 //	err = p.Commit(ctx, x)                           // from any process
 //
 // A branch inserts its mark in its own transaction, so that the mark is there if and
-// only if it was committed: it tells what became of a branch that the server does not
+// only if it was committed: it records the outcome of a branch that the server does not
 // know any more. A Rollback of a branch that is not prepared leaves a mark too, which
 // the branch then runs into if it is still on its way. [Participant.Forget] removes
 // marks.
@@ -71,7 +71,7 @@ type autocommit interface {
 
 // OpenParticipant makes the table of marks if it is missing, and refuses a server that
 // prepares nothing. The namespace is what the coordinators of one journal share, and
-// nobody else: whoever has another journal would roll back what they decided to
+// nobody else: a coordinator with another journal would roll back what they decided to
 // commit. It stays the same for the life of the database: 1 to
 // driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
 func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, o *ParticipantOptions) (*Participant[pgx.Tx], error) {
@@ -117,7 +117,7 @@ func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOpt
 	return p, nil
 }
 
-// errNoPrepared is the mend of a server whose limit is 0, as it is by default.
+// errNoPrepared names the setting of a server whose limit is 0, as it is by default.
 var errNoPrepared = errors.New("this server prepares no transactions: set max_prepared_transactions to at least " +
 	"max_connections, in postgresql.conf or by alter system, and restart it")
 

@@ -165,7 +165,7 @@ func TestForgetKeepsWhatMayBeAsked(t *testing.T) {
 }
 
 // TestLostRepliesToABranch cuts the connection after each part of the answers. Whatever
-// is told, all is done or nothing, and what is in doubt is found.
+// is returned, all is done or nothing, and what is in doubt is found.
 func TestLostRepliesToABranch(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)

@@ -40,7 +40,7 @@ func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
 	if !hasState(err, undefinedObject) {
 		return p.finished(ctx, op, x, err)
 	}
-	// Whoever finishes a branch has made it visible before the server forgets it.
+	// A process that finishes a branch has made it visible before the server forgets it.
 	outcome := ""
 	err = p.at.query(ctx, `select outcome from `+p.marks+` where gid = $1::text`, []any{p.gid(x)},
 		func(scan func(...any) error) error { return scan(&outcome) })

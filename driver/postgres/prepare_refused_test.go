@@ -99,7 +99,7 @@ func one(transaction string) driver.XID {
 	return driver.XID{Transaction: transaction, Branch: "b"}
 }
 
-// TestServerThatPreparesNothing is refused when it is opened, with the mend, and not in
+// TestServerThatPreparesNothing is refused when it is opened, with the setting, and not in
 // the middle of the first transaction.
 func TestServerThatPreparesNothing(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestParticipantIsOpenedWrongly(t *testing.T) {
 	wantKind(t, err, interlock.Retryable, "")
 }
 
-// TestVotesNo: what the server does not prepare is gone, and is told why.
+// TestVotesNo: what the server does not prepare is gone, with an error that says why.
 func TestVotesNo(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t, "-c", "max_prepared_transactions=1")

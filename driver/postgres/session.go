@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// session is one connection that carries every lock of a driver. It is made
-// anew when the connection ends; what the former one held is never revived.
+// session is one connection that carries every lock of a driver. It is replaced
+// when the connection ends; what the former one held is never revived.
 type session struct {
 	id    int32  // locked under the namespace's class for as long as it lives
 	pid   string // of its server process, in decimal

@@ -111,7 +111,7 @@ func (d *Driver) attend(ctx context.Context, w *watcher) error {
 	return err
 }
 
-// unwatch removes w; without watchers nothing is told any more.
+// unwatch removes w; without watchers there are no more notifications.
 func (d *Driver) unwatch(w *watcher) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -114,7 +114,7 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 	old := d.contenders[id]
 	if old != nil && old.session == s && old.state < dropped {
 		old.events = r.Events
-		old.place = driver.Place{Ahead: -1} // and be told anew
+		old.place = driver.Place{Ahead: -1} // and report it again
 		return old, nil
 	}
 	c := &contender{
@@ -133,8 +133,8 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 	return c, nil
 }
 
-// silence ends the events of an owner whose Acquire returns an error, whatever
-// becomes of its place.
+// silence ends the events of an owner whose Acquire returns an error, even if
+// its place is granted later.
 func (d *Driver) silence(id identity) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

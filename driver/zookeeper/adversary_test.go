@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestBaseThatWasMadeAnew has the versions of the one before, and is told from
-// it: whoever relied on the old one reads the new one first.
+// TestBaseThatWasMadeAnew: it has the versions of the one before, and is distinguished from
+// it: a process that relied on the old one reads the new one first.
 func TestBaseThatWasMadeAnew(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
@@ -86,8 +86,8 @@ func TestNoMajorityNoRenewal(t *testing.T) {
 	}
 }
 
-// TestWaiterWhoseNodeWasWritten is told of its end if somebody wrote into
-// it while it waited.
+// TestWaiterWhoseNodeWasWritten: it sees its end if another client wrote into
+// the node while it waited.
 func TestWaiterWhoseNodeWasWritten(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
@@ -195,8 +195,8 @@ func TestWatchSaysThatItWasInterrupted(t *testing.T) {
 	}
 }
 
-// TestBaseIsMadeAnewByTheClock: who makes it anew knows nothing of one that came
-// after its own, and nobody else is left to say so.
+// TestBaseIsMadeAnewByTheClock: a process that creates it again knows nothing of one that came
+// after its own, and no other process is left to say so.
 func TestBaseIsMadeAnewByTheClock(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)

@@ -23,8 +23,8 @@ type contender struct {
 	node  string // its own, once it is known; empty before
 	// unsure: a node may have been created of which no answer told.
 	unsure bool
-	// creating is closed when a request that creates the node is over, whoever
-	// still waits for it; nil if there is none.
+	// creating is closed when a request that creates the node is over, even if
+	// no caller waits for it; nil if there is none.
 	creating chan struct{}
 	scale    scale           // the creating request relied on it
 	token    interlock.Token // once the node was looked at
@@ -104,7 +104,7 @@ func (c *contender) outdate(told bool) {
 	c.wake()
 }
 
-// lose tells the holder, if it was told of the grant and not yet of its end.
+// lose reports the loss to a holder that was granted and not yet lost.
 // The driver's mutex is held, so that it cannot follow a Release.
 func (c *contender) lose(cause error) {
 	c.over.Store(true)

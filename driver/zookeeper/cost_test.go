@@ -59,7 +59,7 @@ func TestOneReleaseWakesOne(t *testing.T) {
 		t.Fatal(o.err)
 	}
 	if got := count(t, server, told) - before; got > 2 {
-		t.Fatalf("one release was told %d times", got)
+		t.Fatalf("one release was reported %d times", got)
 	}
 	// a delete and a list of the line; the rest are reports, pings and renewals
 	if got := count(t, server, "zk_packets_received") - packets; got < 2 || got > 20 {
@@ -74,7 +74,7 @@ func TestOneReleaseWakesOne(t *testing.T) {
 		mustRelease(t, processes[i%5], r)
 	}
 	if got := count(t, server, told) - before; got > 2*(waiters+1) {
-		t.Fatalf("%d releases were told %d times", waiters+1, got)
+		t.Fatalf("%d releases were reported %d times", waiters+1, got)
 	}
 }
 

@@ -27,13 +27,13 @@
 //
 // The counter is base + (czxid − anchor), where czxid is the transaction that
 // created the contender's node. Waiters are served in the order of these, so it
-// rises with every grant; the number at the end of the node's name starts anew
+// rises with every grant; the number at the end of the node's name starts again
 // when the lock's node is removed, and is never used. Base and anchor are in
 // the node ROOT/interlock.base. Every session raises them so that the counter
 // is at least the microseconds since 2020, and therefore tokens rise over an
 // empty data directory too, given sane clocks. A contender's node is created in
 // one transaction with a check that the base is still the one it relies on, and
-// not one that was deleted and made anew, which a child of it tells; that is
+// not one that was deleted and created again, which a child of it shows; that is
 // done by the clock of the moment. A counter that is out of range is refused. A
 // base is good for 2^24 transactions and not beyond an election, which moves
 // czxids by 2^32; who comes then raises it first, by at most 17 seconds more

@@ -44,7 +44,7 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 		t.Fatalf("token %d after %d, %v", o.Token, first.Token, o.err)
 	}
 	mustRelease(t, b, waiter)
-	// whoever comes after the election has a base of its own, near the clock
+	// a client that comes after the election has a base of its own, near the clock
 	late := demand("n", "late")
 	g := mustAcquire(t, a, late)
 	if g.Token <= o.Token || g.Token.Counter() > interlock.CounterAt(time.Now().Add(time.Minute)) {

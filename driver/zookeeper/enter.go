@@ -12,7 +12,7 @@ import (
 )
 
 // enter makes sure that c has a node in line, that it is of this session, and
-// that its end will be told.
+// that its end will be reported.
 func (d *Driver) enter(ctx context.Context, s *session, c *contender) error {
 	for range attempts {
 		if err := d.settle(ctx, s, c); err != nil {
@@ -65,7 +65,7 @@ func (d *Driver) hasNode(c *contender) bool {
 	return c.node != "" || c.state != asking
 }
 
-// settle finds out what became of a request to create c's node whose answer is
+// settle finds the outcome of a request to create c's node whose answer is
 // not known. Its random part tells; the client sends in order, and a majority
 // has agreed to a later request first, so what is not seen then will not come.
 func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
@@ -242,7 +242,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case c.state != asking: // it was told meanwhile
+	case c.state != asking: // an event came meanwhile
 		return nil
 	case stat == nil:
 		c.vanish()

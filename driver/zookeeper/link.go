@@ -146,7 +146,7 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	return w.Conn.SetReadDeadline(t)
 }
 
-// quiet drops what the client would log: everything is told by errors and
+// quiet drops what the client would log: everything is reported by errors and
 // events.
 type quiet struct{}
 

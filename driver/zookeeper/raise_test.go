@@ -47,7 +47,7 @@ func TestBaseIsPinned(t *testing.T) {
 }
 
 // TestDamagedBase: no token is made of what is no base, and one that was deleted
-// is raised anew, above what there was.
+// is raised again, above what there was.
 func TestDamagedBase(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)

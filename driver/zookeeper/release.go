@@ -123,7 +123,7 @@ func (s *session) tend() {
 }
 
 // left lists those that leave and have nobody who waits for it, as far as they
-// can be told from those that have: clearing one twice does no harm.
+// can be distinguished from those that have: clearing one twice does no harm.
 func (s *session) left() []*contender {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *session) watchAgain(c *contender) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	switch {
-	case c.node != node: // it was told meanwhile
+	case c.node != node: // an event came meanwhile
 	case err != nil:
 		c.unwatched = true
 	case stat == nil:

@@ -19,7 +19,7 @@ import (
 
 // scale makes counters of transaction ids: Base + (czxid − Anchor). It is good
 // for span transactions from the anchor on. Then, and when an election has moved
-// the ids by 2^32, it must be replaced; whoever does that knows without any clock
+// the ids by 2^32, it must be replaced; the process that does that knows without any clock
 // how far the counters can have come.
 type scale struct {
 	Base   int64 `json:"base"`
@@ -72,8 +72,8 @@ type base struct {
 	since   int64 // the transaction that wrote the scale
 	earlier []former
 	// mark is the name of a child, random and made once: while it is there, the
-	// node is the one that was read, and not one that was made anew and has come
-	// to the same version.
+	// node is the one that was read, and not one that was created again and has reached
+	// the same version.
 	mark string
 }
 
@@ -147,7 +147,7 @@ func (b base) scales() []former {
 	return all
 }
 
-// currentBase is the base as last read, or read anew if it has changed.
+// currentBase is the base as last read, or read again if it has changed.
 func (s *session) currentBase(ctx context.Context) (base, error) {
 	s.d.mu.Lock()
 	b := s.base

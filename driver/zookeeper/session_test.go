@@ -275,7 +275,7 @@ func TestLateNodeIsRemoved(t *testing.T) {
 }
 
 // TestVanishedParent: the node of a lock that nobody wanted for a while is gone,
-// with its numbers, and is made anew.
+// with its numbers, and is created again.
 func TestVanishedParent(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t, fleeting)

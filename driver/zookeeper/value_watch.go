@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// reread is how often a watched value is read although nothing was told.
+// reread is how often a watched value is read although no event came.
 const reread = 5 * time.Second
 
 // Watch implements driver.Values by one watch of ZooKeeper on the value's node.
@@ -109,7 +109,7 @@ func (w *valueWatch) tell(f *found) error {
 }
 
 // wait returns when there may be something to look at. Now and then it reads
-// without being told, in case a word was lost.
+// without an event, in case one was lost.
 func (w *valueWatch) wait(ctx context.Context, events <-chan zk.Event) error {
 	again := time.NewTicker(reread)
 	defer again.Stop()

@@ -105,8 +105,8 @@ func (d *Driver) removeStale(ctx context.Context, s *session, c *contender, q qu
 	return removed, nil
 }
 
-// stand waits behind the one before c, until that has gone or something has
-// become of c. Only that one's node is watched, so that a release wakes one.
+// stand waits behind the one before c, until that has gone or c has
+// ended. Only that one's node is watched, so that a release wakes one.
 func (d *Driver) stand(ctx context.Context, s *session, c *contender, q queue, i int) error {
 	before := c.lock + "/" + q[i-1].name
 	watched := d.join(s, c, before)

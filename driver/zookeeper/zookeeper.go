@@ -197,7 +197,7 @@ func guarantees(ttl time.Duration) interlock.Guarantees {
 // Guarantees says what is promised, with the TTL that the first session got.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// Close ends the session. If no claim is held ZooKeeper is told, which removes
+// Close ends the session. If no claim is held it closes the session on ZooKeeper, which removes
 // every waiter of this driver at once; otherwise the waiters are removed and
 // the claims are left to expire. It blocks for some seconds at most, whatever
 // ctx says, and until every goroutine has ended. It returns nil, and may be

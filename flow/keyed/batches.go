@@ -49,7 +49,7 @@ func (b *Batches[T]) Do(ctx context.Context, key string, work T) error {
 	return b.x.do(ctx, key, work)
 }
 
-// Go hands over a piece of work, and returns nil once it is taken; done is told how
+// Go hands over a piece of work, and returns nil once it is taken; done receives how
 // it ended, and all else is as for [Executor.Go].
 func (b *Batches[T]) Go(ctx context.Context, key string, work T, done func(error)) error {
 	return b.x.submit(ctx, key, work, done)

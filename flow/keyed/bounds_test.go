@@ -107,7 +107,7 @@ func TestWaitingForRoom(t *testing.T) {
 	})
 }
 
-// TestDoWaitsForRoom: a Do that waits is told, whatever lets it in or keeps it out.
+// TestDoWaitsForRoom: a Do that waits returns, whatever lets it in or keeps it out.
 func TestDoWaitsForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Total: 1, Wait: true})

@@ -37,5 +37,5 @@
 // waiting. So a Do inside a task of the same executor is refused with
 // [interlock.ErrReentered], whatever the key, rather than now and then; Go inside
 // a task never waits for room. Both are noticed by the context that the task was
-// given. Whoever must wait uses a second executor below the first.
+// given. A task that must wait uses a second executor below the first.
 package keyed

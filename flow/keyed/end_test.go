@@ -69,7 +69,7 @@ func TestPanicsAreTold(t *testing.T) {
 	}
 }
 
-// TestReentrance: a task that would wait for the executor that runs it is told so,
+// TestReentrance: a task that would wait for the executor that runs it gets an error,
 // whatever the key; one that only hands over is not.
 func TestReentrance(t *testing.T) {
 	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})
@@ -101,7 +101,7 @@ func TestReentrance(t *testing.T) {
 	ok(t, x.Do(context.WithoutCancel(kept), "a", nothing)) // the task has returned
 }
 
-// TestClose: what was taken runs, nothing more is taken, and who waits is told.
+// TestClose: what was taken runs, nothing more is taken, and waiting callers get an error.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})

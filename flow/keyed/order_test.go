@@ -24,7 +24,7 @@ type ledger struct {
 }
 
 // TestOrder: whatever submitters, bounds and cancellations do, tasks of a key run
-// one at a time and in the order of each submitter, none twice, and each is told
+// one at a time and in the order of each submitter, none twice, and each reports
 // exactly once how it ended: that it ran if it did, that it did not if it did not.
 func TestOrder(t *testing.T) {
 	for seed := range uint64(24) {
@@ -73,7 +73,7 @@ func submit(t *testing.T, x *keyed.Executor, r *rand.Rand, ledgers []ledger, s, 
 			return nil
 		}
 		judge := func(err error) {
-			// A task may run and be told so, or not run and be told that.
+			// A task may run and report that, or not run and report that.
 			if ran != (err == nil) || told.Add(1) != 1 {
 				t.Errorf("ran %v, told %v", ran, err)
 			}

@@ -20,7 +20,7 @@ type queue[T any] struct {
 
 	spare    *mailbox[T] // for new keys, linked by next
 	spares   int
-	admitted []*task[T] // by the present call, and nobody was told yet
+	admitted []*task[T] // by the present call, and not yet reported
 }
 
 // put queues a task, or lets it wait for room if it may; full is why it was not

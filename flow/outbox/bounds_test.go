@@ -121,7 +121,7 @@ func testAwayAtFirst(t *testing.T, db *databases.DB) {
 	stop := serve(t, relay(t, absent{db, &left}, &sink, outbox.Options{Hooks: hooks}), grant(1))
 	delivered(t, &sink, 1)
 	if _ = stop(); troubles.Load() != 3 {
-		t.Errorf("%d troubles are told", troubles.Load())
+		t.Errorf("%d failures are reported", troubles.Load())
 	}
 	left.Store(1 << 40)
 	stop = serve(t, relay(t, absent{db, &left}, &sink, outbox.Options{}), grant(2))

@@ -257,7 +257,7 @@ func playPaused(ctx context.Context, at *crash.Points, args []string) error {
 	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
 		if m.ID == "a/2" {
 			fmt.Println("has it")
-			_, _ = fmt.Scanln() // until it is told to go on
+			_, _ = fmt.Scanln() // until it may continue
 		}
 		return file.Publish(ctx, []driver.Message{m})[0]
 	})

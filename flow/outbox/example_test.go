@@ -85,7 +85,7 @@ func ExampleRelay_RunOf() {
 	defer g.Leave(ctx)
 }
 
-// What a deployment does once, and an operator does when a receiver was mended.
+// What a deployment does once, and an operator does when a receiver was fixed.
 func ExampleTable() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
@@ -108,7 +108,7 @@ func ExampleTable() {
 		for _, l := range letters {
 			ids = append(ids, l.ID)
 		}
-		return errors.Join(err, err2, box.Replay(ctx, postgres.Tx(tx), ids, "receiver mended", "alice"))
+		return errors.Join(err, err2, box.Replay(ctx, postgres.Tx(tx), ids, "receiver fixed", "alice"))
 	})
 	if err != nil {
 		log.Fatal(err)

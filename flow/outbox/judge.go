@@ -75,7 +75,7 @@ type judgement struct {
 	random      func() float64
 }
 
-// judge decides what becomes of a batch that was answered so.
+// judge decides the outcome of a batch with these answers.
 func (j judgement) judge(b batch, answers []error) (s settlement, failures []observe.OutboxFailed) {
 	s.park, s.changes, s.relieved = b.park, slices.Clone(b.delays), b.idle
 	failed, touched := map[int64]bool{}, map[int64]bool{}

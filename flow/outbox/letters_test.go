@@ -36,7 +36,7 @@ func testDiesTwice(t *testing.T, db *databases.DB) {
 			if string(l.Payload) != payload {
 				t.Errorf("letter %q, want the oldest", l.Payload)
 			}
-			return errors.Join(err, box.Replay(ctx, sql, []string{"k/1", "k/1"}, "mended", "bob"))
+			return errors.Join(err, box.Replay(ctx, sql, []string{"k/1", "k/1"}, "fixed", "bob"))
 		})
 		testbed.Eventually(t, "it is delivered", bound, func() bool { return len(sink.Messages()) == i+2 })
 		if m := sink.Messages()[i+1]; m.ID != "k/1" || string(m.Payload) != payload {
@@ -64,7 +64,7 @@ func testReplayBeforeDelayed(t *testing.T, db *databases.DB) {
 	waiting(t, db, 1, later)
 	accept()
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return box.Replay(ctx, sql, []string{"k/1"}, "mended", "bob")
+		return box.Replay(ctx, sql, []string{"k/1"}, "fixed", "bob")
 	})
 	if ids := delivered(t, &sink, 1); ids[0] != "k/1" {
 		t.Errorf("%v came", ids)

@@ -24,7 +24,7 @@ func poison(text string) error {
 	return &interlock.Error{Op: "publish", Kind: interlock.Definite, Err: errors.New(text)}
 }
 
-// refuse makes a sink refuse some ids until it is told otherwise.
+// refuse makes a sink refuse some ids until accept is called.
 func refuse(sink *memory.Sink, err error, ids ...string) (accept func()) {
 	var over atomic.Bool
 	sink.Refuse(func(m driver.Message) error {
@@ -96,7 +96,7 @@ func testPoisonBlocksItsKey(t *testing.T, db *databases.DB) {
 		t.Errorf("%+v", w)
 	}
 	if hooked.Load() < 2 {
-		t.Errorf("the hook was told %d times", hooked.Load())
+		t.Errorf("the hook was called %d times", hooked.Load())
 	}
 	add(t, db, keyed("bad", 151, 160)...)
 	add(t, db, keyed("good", 51, 60)...)
@@ -165,20 +165,20 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 	}))
 	var order *outbox.OrderError
 	err := do(func(ctx context.Context, sql driver.SQL) error {
-		return box.Replay(ctx, sql, []string{"k/4"}, "mended", "bob")
+		return box.Replay(ctx, sql, []string{"k/4"}, "fixed", "bob")
 	})
 	if wantKind(t, err, interlock.Definite); !errors.As(err, &order) || order.Earlier != "k/2" {
 		t.Errorf("out of order: %v", err)
 	}
 	accept()
 	ok(t, do(func(ctx context.Context, sql driver.SQL) error {
-		return box.Replay(ctx, sql, []string{"k/4", "k/2", "k/4"}, "mended", "bob")
+		return box.Replay(ctx, sql, []string{"k/4", "k/2", "k/4"}, "fixed", "bob")
 	}))
 	if ids := delivered(t, &sink, 5); !slices.Equal(ids, []string{"k/1", "k/3", "k/5", "k/2", "k/4"}) {
 		t.Errorf("delivered %v", ids)
 	}
 	empty(t, db)
-	if n := count(t, db, `interlock_outbox_audit where action = 'replay' and reason = 'mended' and done_by = 'bob'`); n != 2 {
+	if n := count(t, db, `interlock_outbox_audit where action = 'replay' and reason = 'fixed' and done_by = 'bob'`); n != 2 {
 		t.Errorf("%d records", n)
 	}
 	if status(t, db).Dead != 0 {
@@ -201,7 +201,7 @@ func testParkedBehindADeadLetter(t *testing.T, db *databases.DB) {
 	delivered(t, &sink, 23)
 	accept()
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return errors.Join(box.Replay(ctx, sql, []string{"k/2"}, "mended", "bob"), box.Discard(ctx, sql, []string{"gone/1"}, "of no use", "bob"))
+		return errors.Join(box.Replay(ctx, sql, []string{"k/2"}, "fixed", "bob"), box.Discard(ctx, sql, []string{"gone/1"}, "of no use", "bob"))
 	})
 	ids := delivered(t, &sink, 23+139+1)
 	inOrder(t, "k", ids, 140)

@@ -12,19 +12,19 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Poison says what becomes of a message that the sink refuses for what it is: its
+// Poison says what to do with a message that the sink refuses for good: its
 // error is Definite, or a Bug.
 type Poison int
 
 const (
 	// Block keeps it, and everything behind it of its key. It is tried again every
-	// MaxPause, since receivers get mended; [Table.Bury] is the other way out.
+	// MaxPause, since receivers get fixed; [Table.Bury] is the other way out.
 	Block Poison = iota
 	// DeadLetter moves it to the dead letters after Options.Attempts.
 	DeadLetter
 )
 
-// AfterDeadLetter says what becomes of the messages of a key behind a dead letter.
+// AfterDeadLetter says what to do with the messages of a key behind a dead letter.
 type AfterDeadLetter int
 
 const (
@@ -52,7 +52,7 @@ type Options struct {
 	// Batch is how many messages are published at once at most, 1 to 1000; 0 means
 	// [DefaultBatch]. A batch has 8 MiB of payload at most, or one message.
 	Batch int
-	// Poison is what becomes of messages that are refused.
+	// Poison is what to do with messages that are refused.
 	Poison Poison
 	// Attempts is how often a refused message is tried, at least, before it becomes a
 	// dead letter; 0 means [DefaultAttempts]. Block does not count.
@@ -61,7 +61,7 @@ type Options struct {
 	// being refused; 0 means never: a receiver that is away is not the message's
 	// fault. Block does not count.
 	GiveUp int
-	// AfterDeadLetter is what becomes of messages behind a dead letter.
+	// AfterDeadLetter is what to do with messages behind a dead letter.
 	AfterDeadLetter AfterDeadLetter
 	// MinPause and MaxPause bound the pause before a message is tried again, which
 	// doubles each time and is jittered; 0 means [DefaultMinPause], [DefaultMaxPause].

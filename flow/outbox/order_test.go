@@ -126,8 +126,8 @@ func testLateCommits(t *testing.T, db *databases.DB) {
 	h.judge(t, sink.Messages())
 }
 
-// testLongTransactions: whoever has a transaction open, whether it has added
-// messages or not, holds up nobody but who adds to the same key.
+// testLongTransactions: an open transaction, whether it has added
+// messages or not, delays only those that add to the same key.
 func testLongTransactions(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	open := db.Begun(t, driver.RepeatableRead)

@@ -87,8 +87,8 @@ func (r *Relay) Wake() {
 // lasts; then it lets the sink finish what is under way, within Options.Drain, and
 // returns the cause of the end.
 //
-// Errors of the sink, and those of the database that may pass, are told to the hooks
-// and tried again. It returns an [interlock.StaleTokenError] if a newer claim has
+// Errors of the sink, and those of the database that may pass, are reported to the hooks
+// and retried. It returns an [interlock.StaleTokenError] if a newer claim has
 // served the slice, a [*LayoutError] if the table has no such slice or another number
 // of them than its Table says, and any other Definite error of the database. It does
 // not know whether anybody serves the other slices: see [Relay.RunOf].
@@ -100,7 +100,7 @@ func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 // partition, under the partition's claim: if the layout of the group has another
 // number of partitions than the table has slices, more or fewer, nothing is delivered
 // and each of them returns a [*LayoutError]. With Run, slices without a partition
-// would be served by nobody, and nobody would be told. After [SetSlices], the group needs
+// would be served by no member, without an error. After [SetSlices], the group needs
 // a Resize to the new number.
 func (r *Relay) RunOf(ctx context.Context, c interlock.Claim, slice, slices int) error {
 	if slices < 1 || slice >= slices {
@@ -128,8 +128,8 @@ func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error
 }
 
 // RunAll is [Relay.Run] of all slices under one claim, such as a lock's: it fits
-// the function of a lock's Do. Hooks are told of trouble before it knows the slices as
-// that of slice -1. After [SetSlices] it serves the new number of slices.
+// the function of a lock's Do. Hooks receive failures before it knows the slices as
+// those of slice -1. After [SetSlices] it serves the new number of slices.
 func (r *Relay) RunAll(ctx context.Context, c interlock.Claim) error {
 	if c == nil {
 		return failure.Bug("run relay", r.table.name(), "there is no claim")

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// settle stores what became of a batch. Doing it again changes nothing.
+// settle stores the outcome of a batch. Doing it again changes nothing.
 func (s store) settle(ctx context.Context, slice int, d settlement) error {
 	for _, step := range []func(context.Context, int, settlement) error{s.remove, s.park, s.wait, s.ensure, s.bury, s.relieve} {
 		if err := step(ctx, slice, d); err != nil {

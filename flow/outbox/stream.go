@@ -19,7 +19,7 @@ type contexts struct{ life, sending, storing context.Context }
 
 // stream publishes batch after batch until there is nothing more. While one is
 // published, the one before it is settled and the next one read, in one transaction.
-// A batch is planned with what became of the one before it, which its read could not
+// A batch is planned with the outcome of the one before it, which its read could not
 // see.
 func (s *service) stream(ctx contexts, b batch) error {
 	var last settlement
@@ -148,7 +148,7 @@ func (s *service) verdict(b batch, answers []error) settlement {
 	return d
 }
 
-// settle stores what became of a batch and reads on, in one transaction that has
+// settle stores the outcome of a batch and reads on, in one transaction that has
 // entered the slice. It is repeated until it is known to be done.
 func (s *service) settle(storing context.Context, d settlement, limit int, underway []row) (seen picture, err error) {
 	err = s.persist(storing, "settle", func() error {

@@ -22,7 +22,7 @@
 // Of a key, an event is delivered right after the one before it. If that is missing
 // the event is held, in memory, and not to be acknowledged; events that come again
 // are dropped. After Options.Wait (5 s) the source is asked, if there is one; what is
-// still missing then is told as overdue, recorded as a [Hole], and passed over; or
+// still missing then is reported as overdue, recorded as a [Hole], and passed over; or
 // the key is halted. No event behind a hole is delivered before the hole is durable,
 // and a key whose hole cannot be recorded stands still until it can. A late event of
 // a hole closes its place there and is delivered, marked Late: what came after it
@@ -35,7 +35,7 @@
 //
 // # Epochs
 //
-// A producer that begins anew raises the epoch and counts from 1. An event of a
+// A producer that begins again raises the epoch and counts from 1. An event of a
 // higher epoch waits, like any other, for what is known to be missing of the epoch
 // before, and is followed by nothing of it: what comes of an epoch that has passed is
 // [Stale] and dropped, unless it closes a hole. So a producer must have handed over

@@ -11,7 +11,7 @@ import (
 // 0 and seqs at least 1; each epoch begins with seq 1. The zero Position stands
 // before all of them.
 type Position struct {
-	Epoch int64 // raised by a producer that begins anew; those that never do use one for ever
+	Epoch int64 // raised by a producer that begins again; those that never do use one for ever
 	Seq   int64 // one more for each event of the epoch
 }
 
@@ -52,7 +52,7 @@ type Hole struct {
 	From, To int64 // both are missing, and all between
 }
 
-// Outcome is what became of an event.
+// Outcome is the outcome of offering an event.
 type Outcome int
 
 const (
@@ -67,7 +67,7 @@ const (
 	// Stale: its epoch has passed, and it is in no open hole. It was dropped.
 	Stale
 	// Held: it waits, in memory only, for events before it. It must not be
-	// acknowledged until Options.Settled tells what became of it.
+	// acknowledged until Options.Settled receives its outcome.
 	Held
 	// Repeated: an event of its position is held. This copy is not remembered and
 	// must not be acknowledged; it is a Duplicate once the other is delivered.

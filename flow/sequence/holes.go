@@ -101,7 +101,7 @@ func (t Table) fill(ctx context.Context, db driver.SQL, stream, key string, at P
 	if err != nil {
 		return State{}, err
 	}
-	// The key first, as whoever moves it does: so nobody waits in a circle.
+	// The key first, in the order of those that move it, so that there is no deadlock.
 	s, err := d.lock(ctx, db, q, stream, key)
 	if err != nil {
 		return s, t.failed(op, key, err)

@@ -9,7 +9,7 @@ import (
 
 // InTx keeps positions and holes in a table, and lends a handler the transaction in
 // which the key is moved: what it does there happens once, whatever crashes and
-// whoever else works on the key. What a handler does elsewhere happens at least
+// whichever processes work on the key. What a handler does elsewhere happens at least
 // once.
 func InTx[T any](db driver.Beginner[T], t Table) Store[T] { return inTx[T]{db, t} }
 

@@ -187,7 +187,7 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, stream, key string, a
 	if err != nil {
 		return err
 	}
-	if _, err := d.lock(ctx, db, q, stream, key); err != nil { // the key first, as whoever moves it does
+	if _, err := d.lock(ctx, db, q, stream, key); err != nil { // the key first, in the order of those that move it
 		return t.failed(op, key, err)
 	}
 	if err := t.remove(ctx, db, stream, key, at); err != nil {

@@ -7,8 +7,8 @@ import (
 )
 
 // Memory keeps positions and holes in this process, and forgets them with it: after
-// a restart every key begins anew. It is the specification of a [Store], and enough
-// where the source begins anew as well. Effects of a handler that fails stay. The
+// a restart every key begins again. It is the specification of a [Store], and enough
+// where the source begins again as well. Effects of a handler that fails stay. The
 // zero value is ready.
 type Memory struct {
 	mu   sync.Mutex

@@ -351,10 +351,10 @@ func (mo *model) open(w *world, h Hole) {
 	w.resumed = false
 }
 
-// judge checks what is told.
+// judge checks what is reported.
 func (mo *model) judge(w *world, e effect, cause input) {
 	if e.kind >= noteGap && e.kind <= noteHalted && e.kind != noteRecorded && w.m.last != w.at {
-		mo.fail(w, "hole %+v is told of, and the key was moved elsewhere", e.hole)
+		mo.fail(w, "hole %+v is reported, and the key was moved elsewhere", e.hole)
 	}
 	switch e.kind {
 	case noteOverdue:
@@ -397,7 +397,7 @@ func (mo *model) told(w *world, p Position, o Outcome) {
 		return
 	}
 	if !w.done.has(p) && !(o == Stale && p.Epoch < w.at.Epoch) {
-		mo.fail(w, "%v is told to be %v, and was not delivered", p, o)
+		mo.fail(w, "%v is reported as %v, and was not delivered", p, o)
 	}
 }
 

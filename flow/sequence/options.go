@@ -45,7 +45,7 @@ type Options struct {
 	// Concurrency is how many keys are worked on at once without a caller, and how
 	// many fetches are under way; 0 means 8.
 	Concurrency int
-	// Settled is told what became of each event that was Held: once, unless the
+	// Settled receives the outcome of each event that was Held: once, unless the
 	// sequencer is closed before. It must return at once and must not call the
 	// sequencer. nil means that nobody acknowledges anything.
 	Settled func(Event, Outcome)

@@ -200,7 +200,7 @@ func (s *Sequencer[T]) beginFetch(missing Hole) {
 		defer cancel()
 		select {
 		case s.fetches <- struct{}{}:
-		case <-ctx.Done(): // others take too long; the machine goes on by itself
+		case <-ctx.Done(): // others take too long; the machine continues by itself
 			return
 		}
 		events, err := s.fetch(ctx, missing)

@@ -77,8 +77,8 @@ func New[T any](stream string, store Store[T], handler Handler[T], o *Options) (
 //   - interlock.ErrClosed, or why ctx ended;
 //   - the handler's or the store's: it is not known to be delivered.
 //
-// After any of them but the Bugs the same event is to be offered again, whatever
-// became of it converges. Events of one key wait for each other, in no certain order.
+// After any of them but the Bugs the same event is to be offered again, with any
+// outcome before; it converges. Events of one key wait for each other, in no certain order.
 func (s *Sequencer[T]) Offer(ctx context.Context, e Event) (Outcome, error) {
 	const op = "offer event"
 	if err := both(op, s.stream, e.Key); err != nil {

@@ -260,7 +260,7 @@ func TestSlowHandlerGetsOn(t *testing.T) {
 	})
 }
 
-// unwilling is a store that records no hole while it is told not to.
+// unwilling is a store that records no hole while it is set not to.
 type unwilling struct {
 	sequence.Memory
 	mu  sync.Mutex

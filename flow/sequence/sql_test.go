@@ -29,7 +29,7 @@ func TestDatabases(t *testing.T) {
 			"two processes deliver once and in order":    testTwoProcesses,
 			"a key that comes back is looked at":         testComesBack,
 			"holes are split, closed, listed, purged":    testHoles,
-			"a key begins where it is told":              testBegin,
+			"a key begins where it is set":               testBegin,
 			"what a delivery costs":                      testCosts,
 			"a lost commit converges":                    testLostCommit,
 			"several create the tables at once":          testCreate,

@@ -20,7 +20,7 @@ import (
 //   - not other rows that belong to the same claim: a newer holder that entered
 //     one of them does not keep a stale one out of the others. Enter each of
 //     them, before the first read;
-//   - not a row that was deleted and inserted again: its mark starts anew.
+//   - not a row that was deleted and inserted again: its mark starts again.
 //
 // Use [Table] where any of that matters.
 type Column struct {

@@ -31,7 +31,7 @@ func testColumn(t *testing.T, w world) {
 			wantKind(t, err, interlock.Definite, nil) // PostgreSQL reads over the space
 		}
 	}
-	if w.snapshots { // its texts are equal regardless of case, unless it is told otherwise
+	if w.snapshots { // its texts are equal regardless of case, unless a collation says otherwise
 		wantKind(t, w.enter(t, column, "ALICE", token(1)), interlock.Definite, nil)
 	}
 	wantKind(t, w.enter(t, fence.Column{Table: "seat", Key: "no", Column: "absent"}, "12", token(1)), interlock.Definite, nil)
@@ -59,7 +59,7 @@ func testColumnInserts(t *testing.T, w world) {
 	if wantKind(t, err, interlock.Definite, nil); !errors.As(err, &missing) || missing.Resource != "12A" {
 		t.Fatalf("entered a row that does not exist: %v", err)
 	}
-	// Whoever inserts all the same has nothing to keep a stale holder out.
+	// A row that is inserted all the same does not keep a stale holder out.
 	w.do(t, book("new"))
 	w.do(t, book("old"))
 	if got := w.text(t, `select concat(count(*)) from booking`); got != "2" {
@@ -96,7 +96,7 @@ func testColumnRows(t *testing.T, w world) {
 	w.exec(t, `create table twice (k varchar(9), mark bigint)`, `insert into twice (k) values ('k'), ('k')`)
 	c := fence.Column{Table: "twice", Key: "k", Column: "mark"}
 	wantKind(t, w.enter(t, c, "k", token(2)), interlock.Bug, nil)
-	// A row that comes again begins anew.
+	// A row that comes again has no mark.
 	ok(t, w.enter(t, column, "alice", token(9)))
 	w.exec(t, `delete from account where id = 'alice'`, `insert into account (id, balance) values ('alice', 1)`)
 	ok(t, w.enter(t, column, "alice", token(1)))

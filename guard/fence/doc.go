@@ -22,7 +22,7 @@
 //
 // # A transaction that stands still
 //
-// Whoever has entered keeps the mark's row locked until the transaction ends,
+// A transaction that has entered keeps the mark's row locked until the transaction ends,
 // also if the process is stopped. [Tx] therefore lets the server end a session
 // that is idle for two thirds of what remained of the claim: claims are renewed
 // each third of their length, so that the transaction of a stopped holder is

@@ -98,7 +98,7 @@ func ExampleColumn() {
 	}
 }
 
-// Enter, read, and enter again with the write. Whoever was overtaken in between
+// Enter, read, and enter again with the write. A holder that was overtaken in between
 // is refused, and nothing of its write is done.
 func ExampleStore() {
 	ctx := context.Background()

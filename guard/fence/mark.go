@@ -15,7 +15,7 @@ import (
 type Marks interface {
 	// Enter refuses token with an [interlock.StaleTokenError] if a higher one
 	// has entered resource, and otherwise raises the mark and keeps it locked
-	// until the transaction ends: whoever enters next waits for that. source
+	// until the transaction ends: the next to enter waits for that. source
 	// tells people who entered. After any error the transaction must be rolled
 	// back.
 	Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error

@@ -27,7 +27,7 @@ import (
 //   - an Uncertain error: COMMIT was sent and not answered by the end of ctx or
 //     the claim, nor within what remained of the claim when it was sent; or, on
 //     MariaDB, fn ended the transaction, as CREATE and its like do there. Whether
-//     it was done can be told by calling Tx again and looking, while the claim
+//     it was done can be seen by calling Tx again and looking, while the claim
 //     lasts;
 //   - an error of fn, as it is, after a rollback. If it came from the database
 //     and bears no kind of its own, it is given one.

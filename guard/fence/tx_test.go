@@ -404,7 +404,7 @@ func TestRawErrorsOfMariaDB(t *testing.T) {
 	wantKind(t, raw(`signal sqlstate '40001' set mysql_errno = 1213`), interlock.Retryable, nil)
 	wantKind(t, raw(`kill connection_id()`), interlock.Retryable, nil)
 	wantKind(t, raw(`kill connection_id()`, `select 1`), interlock.Retryable, nil)
-	// Whoever ends the transaction himself has not been guarded to its end, and
+	// A function that ends the transaction itself has not been guarded to its end, and
 	// how it ended is not known.
 	wantKind(t, raw(`rollback`, `insert into item values (2)`), interlock.Uncertain, nil)
 	wantKind(t, raw(`create table other (k int)`, `insert into item values (2)`), interlock.Uncertain, nil)

@@ -59,7 +59,7 @@ func (b *buffer) Write(p []byte) (int, error) {
 // FlushError is for http.ResponseController.
 func (b *buffer) FlushError() error { return ErrStreaming }
 
-// Hijack is for http.ResponseController and whoever asks for a http.Hijacker.
+// Hijack is for http.ResponseController and for users of a http.Hijacker.
 func (b *buffer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrStreaming }
 
 // response is the answer, once the handler has returned.

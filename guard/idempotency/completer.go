@@ -54,7 +54,7 @@ func or[N int | int64 | time.Duration](n *N, otherwise N) {
 }
 
 // Run makes a pass each Interval until ctx ends, and returns its cause. A pass that
-// fails is told to the hooks, and followed by the next.
+// fails is reported to the hooks, and followed by the next.
 func (c *Completer) Run(ctx context.Context) error {
 	return c.store.each(ctx, c.options.Interval, func(ctx context.Context) { _, _ = c.Pass(ctx) })
 }

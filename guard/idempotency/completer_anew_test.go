@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
 
-// madeAnew is records of which a listed request is given up, and then made anew, by
-// its client, before whoever listed it comes back for it.
+// madeAnew is records of which a listed request is given up, and then sent again, by
+// its client, before the one that listed it comes back for it.
 type madeAnew struct {
 	driver.Idempotency
 	meanwhile func()

@@ -53,8 +53,8 @@ func testCompleterFinishes(t *testing.T, w world) {
 	}
 }
 
-// TestCompleterIsBounded: by age, attempts and batch; what fails is told, and tried
-// again.
+// TestCompleterIsBounded: by age, attempts and batch; what fails is reported, and
+// retried.
 func TestCompleterIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []observe.IdempotencyUnfinished
@@ -99,7 +99,7 @@ func TestCompleterIsBounded(t *testing.T) {
 }
 
 // TestCompleterLeavesWhatIsForgotten: between the list and the claim, a request was
-// declined. It is not made anew.
+// declined. It is not created again.
 func TestCompleterLeavesWhatIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := memory.NewIdempotency()
@@ -170,7 +170,7 @@ func TestRunsUntilTheEnd(t *testing.T) {
 }
 
 // testReaper removes what is old in batches, reports what is unfinished, and removes
-// that only if it was told to.
+// that only if an option says so.
 func testReaper(t *testing.T, w world) {
 	var told []observe.IdempotencyUnfinished
 	hooks := &observe.Idempotency{Unfinished: func(e observe.IdempotencyUnfinished) { told = append(told, e) }}

@@ -137,8 +137,8 @@ func TestKilledTwice(t *testing.T) {
 	}, clients...)
 }
 
-// stalledRole stands still inside or after its phase until a line comes in, and says
-// what became of it.
+// stalledRole stands still inside or after its phase until a line comes in, and prints
+// the outcome.
 func stalledRole(ctx context.Context, _ *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {

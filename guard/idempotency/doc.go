@@ -22,7 +22,7 @@
 //
 // # Attempts
 //
-// A request is claimed in one statement, under the key that its client chose. Whoever
+// A request is claimed in one statement, under the key that its client chose. The process that
 // claims it has a lease by the store's clock, which is renewed as long as the handler
 // runs; another attempt is let in when the first has failed, or when its lease has
 // lapsed. The lease only saves work. What makes an attempt harmless that stood still

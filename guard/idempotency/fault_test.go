@@ -19,7 +19,7 @@ import (
 )
 
 // doubtful is a database whose n-th commit has an outcome that its client does not
-// know: it is done, is not done, or is done only after the client was told.
+// know: it is done, is not done, or is done only after the client has its error.
 type doubtful struct {
 	driver.Beginner[tx]
 	doubt   string
@@ -68,8 +68,8 @@ func (t doubtfulTx) Rollback(ctx context.Context) error {
 	return t.Tx.Rollback(ctx)
 }
 
-// testCommitInDoubt: whatever became of the claim's, a phase's, the finish's or the
-// last phase's commit, the effects are there once, and the answer is told.
+// testCommitInDoubt: with any outcome of the claim's, a phase's, the finish's or the
+// last phase's commit, the effects are there once, and the answer is returned.
 func testCommitInDoubt(t *testing.T, w world) {
 	for _, doubt := range doubts {
 		for at := int64(1); at <= 4; at++ {

@@ -16,14 +16,14 @@ import (
 
 // Handler lets each request to next that has an Idempotency-Key take effect once,
 // and answers its retries with the same answer, marked Idempotency-Replayed. scope
-// tells whose request it is: whoever shares a scope and knows a key can have the
+// tells whose request it is: a client that shares a scope and knows a key can have the
 // answer, so take it from what the client has proved to be, not from what it says.
 //
 // next finds its attempt by [From] in the request's context, for [Phase], [LastPhase]
 // and [Step]. Its answer is written to the client when it is durable, as a whole:
 // see [ErrStreaming]. A panic leaves the request unfinished, and goes on.
 //
-// Without an answer a client is told a problem of RFC 9457: 400 for a key that is
+// Without an answer a client gets a problem of RFC 9457: 400 for a key that is
 // missing or malformed, 409 if the request is in flight, 422 if the key stands for
 // another one, 413 if it is too large, 503 if the store is out of reach.
 func Handler(s *Store, scope func(*http.Request) string, next http.Handler, o *HandlerOptions) http.Handler {

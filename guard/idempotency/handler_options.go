@@ -30,8 +30,8 @@ type HandlerOptions struct {
 	// Wait is for how long a request waits for the answer of another one that is in
 	// flight; 0 answers 409 at once.
 	Wait time.Duration
-	// RetryAfter is when a client is told to ask again at the latest; 0 means a
-	// second. What it is told is in whole seconds, one at least.
+	// RetryAfter is the longest Retry-After that a client gets; 0 means a
+	// second. It is sent in whole seconds, one at least.
 	RetryAfter time.Duration
 	// MaxRequest is the longest body of a request in bytes; 0 means 1 MiB. One that
 	// is longer is answered 413.
@@ -44,7 +44,7 @@ type HandlerOptions struct {
 	MaxResponse int
 	// KeepBody keeps the request's body as [Request.Input], for a [Completer].
 	KeepBody bool
-	// Docs is the address of a page about the problems that clients are told, whose
+	// Docs is the address of a page about the problems that clients get, whose
 	// anchors are their reasons; empty is none.
 	Docs string
 }

@@ -46,7 +46,7 @@ func serve(t testing.TB, records driver.Idempotency, o *idempotency.HandlerOptio
 	return s
 }
 
-// said is what a client is told.
+// said is what a client gets.
 type said struct {
 	Status int
 	Header http.Header
@@ -242,7 +242,7 @@ func TestPanicIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestInFlight: whoever comes meanwhile is told to come back, or waits.
+// TestInFlight: a request that comes meanwhile gets Retry-After, or waits.
 func TestInFlight(t *testing.T) {
 	records := memory.NewIdempotency()
 	began, release := make(chan struct{}), make(chan struct{})
@@ -300,7 +300,7 @@ func TestStreamingIsRefused(t *testing.T) {
 	s.want(t, s.ask(t, "k"), 204, "")
 }
 
-// TestUnlockBeforeStore: the client has no answer before it is durable. Whoever has
+// TestUnlockBeforeStore: the client has no answer before it is durable. A client that has
 // read it and asks again at once is replayed, however often.
 func TestUnlockBeforeStore(t *testing.T) {
 	slow := &slowFinish{Idempotency: memory.NewIdempotency()}
@@ -381,7 +381,7 @@ func (f failing) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	return f.Idempotency.Update(ctx, u)
 }
 
-// testLastPhaseOverHTTP: what the transaction recorded is what the client is told, the
+// testLastPhaseOverHTTP: what the transaction recorded is what the client gets, the
 // first time too, whatever else the handler writes.
 func testLastPhaseOverHTTP(t *testing.T, w world) {
 	s := serve(t, w.records, nil, func(out http.ResponseWriter, r *http.Request) {

@@ -42,7 +42,7 @@ const lapse = 2 // the actor of a schedule that is no attempt
 type model struct {
 	records driver.Idempotency
 	effects map[string]int
-	answers map[string]bool // that somebody was told
+	answers map[string]bool // that a client got
 }
 
 // attempt is what a process knows.
@@ -87,7 +87,7 @@ func (m *model) claim(t *testing.T, owner string) (driver.IdempotencyRecord, out
 	return r, judge(c, r)
 }
 
-// lapse ends the lease of whoever has one.
+// lapse ends the lease, if there is one.
 func (m *model) lapse(t *testing.T) {
 	c := driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Fingerprint: "none", Owner: "none", Lease: time.Hour}
 	r, err := m.records.Claim(context.Background(), c)

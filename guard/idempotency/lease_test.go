@@ -119,7 +119,7 @@ func TestOvertakenHandlerIsTold(t *testing.T) {
 	})
 }
 
-// release ends the lease of whoever is at work, as an operator would.
+// release ends the lease of the handler at work, as an operator would.
 func release(t testing.TB, records driver.Idempotency, key string) {
 	t.Helper()
 	id := driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: key}

@@ -52,7 +52,7 @@ func TestModesOfMariaDB(t *testing.T) {
 	}
 }
 
-// TestHooksAreTold what became of each request.
+// TestHooksAreTold: hooks receive the outcome of each request.
 func TestHooksAreTold(t *testing.T) {
 	var told []observe.IdempotencyAnswered
 	s := open(t, memory.NewIdempotency(), &idempotency.Options{Hooks: &observe.Idempotency{

@@ -98,7 +98,7 @@ func (t processTx) Bound(ctx context.Context, idle, statement time.Duration) err
 
 // testAnyInterleaving: retries meet, leases lapse under live attempts, processes die
 // at any operation and stand still at any. Each phase of each request takes effect
-// once, and whoever has an answer has the same.
+// once, and all answers are the same.
 func testAnyInterleaving(t *testing.T, w world) {
 	const keys, retries, lease = 6, 4, 120 * time.Millisecond
 	var mu sync.Mutex

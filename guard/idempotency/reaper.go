@@ -27,7 +27,7 @@ type ReaperOptions struct {
 }
 
 // A Reaper removes answers that were kept for long enough. It does not remove what
-// is unfinished without being told to, but reports it to the hooks of the store.
+// is unfinished unless an option says so, but reports it to the hooks of the store.
 type Reaper struct {
 	store   *Store
 	options ReaperOptions
@@ -115,7 +115,7 @@ func (r *Reaper) discard(ctx context.Context, record driver.IdempotencyRecord) (
 	if taken == nil || err != nil {
 		return false, err
 	}
-	old := taken.record.Age >= r.options.Discard // or it was made anew, by its client
+	old := taken.record.Age >= r.options.Discard // or it was sent again by its client
 	err = r.store.give(ctx, taken, old)
 	return old && err == nil, err
 }

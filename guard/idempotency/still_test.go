@@ -46,7 +46,7 @@ func (t stillTx) Commit(ctx context.Context) error {
 }
 
 // stopped starts a request by a process that stands still before its COMMIT of the
-// number at; goOn lets it go on, and gives what became of it.
+// number at; goOn lets it go on, and returns its outcome.
 func (w world) stopped(t *testing.T, at int, key string, fn idempotency.Func) (goOn func() (idempotency.Response, error)) {
 	s := &still{BeginnerAt: w.DB, at: at, stands: make(chan struct{}), goOn: make(chan struct{})}
 	store := open(t, idempotency.NewSQL[tx](s, idempotency.Table{}), nil)

@@ -175,7 +175,7 @@ func testSerialization(t *testing.T, n native) {
 	n.sum(t, 22)
 }
 
-// testConflictingWrite has 1020 on MariaDB, which only looks if it is told to.
+// testConflictingWrite has 1020 on MariaDB, which only looks if an option is set.
 func testConflictingWrite(t *testing.T, n native) {
 	var c codes
 	n.both(t, driver.RepeatableRead, &c, func(i int, do exec, meet func()) error {
@@ -220,7 +220,7 @@ func testLockTimeout(t *testing.T, n native) {
 }
 
 // testSwallowed has a function that does not heed that it was a deadlock's victim.
-// Nothing of it may stay, and it must be told.
+// Nothing of it may stay, and there must be an error.
 func testSwallowed(t *testing.T, n native) {
 	m := newMeeting(true)
 	errs, victims := make([]error, 2), make([]error, 2)
@@ -243,7 +243,7 @@ func testSwallowed(t *testing.T, n native) {
 	told := 0
 	for i := range 2 {
 		if (errs[i] == nil) != (victims[i] == nil) {
-			t.Errorf("a victim of %v is told %v", victims[i], errs[i])
+			t.Errorf("a victim of %v gets %v", victims[i], errs[i])
 		}
 		if errs[i] != nil {
 			told++

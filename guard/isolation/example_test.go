@@ -50,7 +50,7 @@ func ExampleSerializable() {
 	}
 }
 
-// The same at READ COMMITTED, by a conflict made on purpose: whoever changes who is
+// The same at READ COMMITTED, by a conflict made on purpose: a transaction that changes who is
 // on call first changes the row that stands for the shift, and waits there for
 // those who came before.
 func ExampleDo_materialisedConflict() {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// scripted begins transactions that fail as they are told to. It stands for no
+// scripted begins transactions that fail as a script says. It stands for no
 // database: the system tests have real ones.
 type scripted struct {
 	begins, commits []error // of each attempt in turn; nil where there is none
@@ -59,7 +59,7 @@ func (t *scriptedTx) Rollback(ctx context.Context) error {
 	return nil
 }
 
-// told is what hooks were told, and what was waited for.
+// told is what hooks received, and what was waited for.
 type told struct {
 	waits   []time.Duration
 	retried []observe.IsolationRetried
@@ -162,7 +162,7 @@ func TestWaitsGrow(t *testing.T) {
 	}
 }
 
-// TestEndsBetweenAttempts: nothing was done, and the cause is told.
+// TestEndsBetweenAttempts: nothing was done, and the cause is returned.
 func TestEndsBetweenAttempts(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("shutting down")

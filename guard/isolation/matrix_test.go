@@ -102,7 +102,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// cell plays an anomaly and says in a word what became of it.
+// cell plays an anomaly and names the outcome in a word.
 func (a anomaly) cell(t *testing.T, db *databases.DB, level driver.Isolation) string {
 	t.Helper()
 	db.Exec(t, `delete from account`, `insert into account (id, v) values (1, 10), (2, 10)`)

@@ -31,7 +31,7 @@ type Options struct {
 	// Statement is for how long one statement may run, or wait for locks; it needs
 	// Idle. 0 means what the session has.
 	Statement time.Duration
-	// Observe is told what happens; the zero value tells nobody.
+	// Observe receives events; the zero value disables it.
 	Observe observe.Isolation
 
 	clock *clock

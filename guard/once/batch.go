@@ -34,7 +34,7 @@ func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn
 	return outcomes, err
 }
 
-// batch is Batch that leaves the transaction to whoever called it. It calls begin
+// batch is Batch that leaves the transaction to its caller. It calls begin
 // before it records: of a large batch a part may be recorded when it fails.
 func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, begin func(),
 	fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {

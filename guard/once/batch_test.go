@@ -57,7 +57,7 @@ func testBatch(t *testing.T, w world) {
 	if got := fmt.Sprint(outcomes); got != "[done duplicate done duplicate mismatched done mismatched]" {
 		t.Errorf("outcomes %s", got)
 	}
-	// A mismatch that was told has left no trace.
+	// A mismatch that was reported has left no trace.
 	outcomes, err = once.BatchTx(t.Context(), w.DB, w.inbox, messages(5, 8), effectsOf)
 	if ok(t, err); fmt.Sprint(outcomes) != "[duplicate done duplicate]" {
 		t.Errorf("outcomes %v", outcomes)

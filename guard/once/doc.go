@@ -27,11 +27,11 @@
 // # Duplicates at the same time
 //
 // The record is written before the effect. A duplicate that comes meanwhile waits
-// for the first transaction to end, then is told [Duplicate], or runs if the first
+// for the first transaction to end, then gets [Duplicate], or runs if the first
 // was rolled back. How long it waits is the database's affair: give sessions that
 // idle inside a transaction a bound (idle_in_transaction_session_timeout,
 // idle_transaction_timeout). With [Inbox].Optimistic the record is written after
-// the effect: both run, one commits, and the other is told a Retryable error.
+// the effect: both run, one commits, and the other gets a Retryable error.
 //
 // A duplicate that is acknowledged relies on the first one's commit, and so on the
 // database keeping what it has committed: with synchronous_commit off, or

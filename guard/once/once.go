@@ -23,7 +23,7 @@ var errOvertaken = errors.New("the same message had its effect meanwhile, in ano
 //
 // Once fn has begun, an error, and also a panic, spoils the transaction: nothing in
 // it can be committed any more, so that there is no record without its effect. On
-// MariaDB it is rolled back at once; who goes on by the client's own handle then
+// MariaDB it is rolled back at once; code that continues with the client's own handle then
 // writes outside of it. It cannot be rolled back there by db after a statement by way
 // of db waited too long for a lock: that leaves the record in the transaction, as long
 // as the caller does. After any other error than those two types it must be rolled
@@ -51,7 +51,7 @@ func begun(begin func(), fn func(context.Context) error) func(context.Context) e
 // halfDone is why a transaction cannot be committed whose effect failed.
 const halfDone = "the effect of a message failed: its record must not be committed"
 
-// once is Once that leaves the transaction to whoever called it.
+// once is Once that leaves the transaction to its caller.
 func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(context.Context) error) (outcome Outcome, err error) {
 	d, t, err := in.admit(db, m, fn != nil)
 	if err != nil {

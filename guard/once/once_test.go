@@ -35,8 +35,8 @@ func TestInbox(t *testing.T) {
 		{"an effect's error comes back as it is", testOwnError},
 		{"an answer that is lost is found a duplicate", testLostCommit},
 		{"names are data", testNames},
-		{"bad input is told and nothing is lost", testBadInput},
-		{"hooks are told", testHooks},
+		{"bad input is reported and nothing is lost", testBadInput},
+		{"hooks are called", testHooks},
 		{"what a delivery costs", testCosts},
 		{"a batch tells what is new", testBatch},
 		{"large batches are cut", testLargeBatch},
@@ -46,7 +46,7 @@ func TestInbox(t *testing.T) {
 		{"a batch in the caller's transaction", testBatchInTransaction},
 		{"what a batch costs", testBatchCosts},
 		{"numbers are followed", testSequence},
-		{"a sequence begins where it is told", testSkip},
+		{"a sequence begins where it is set", testSkip},
 		{"many deliverers follow one sequence", testManyFollow},
 		{"a number that waits for the one before", testFollowWaits},
 		{"optimists follow a sequence", testOptimisticSequence},
@@ -113,8 +113,8 @@ func testMismatch(t *testing.T, w world) {
 	w.wantEffects(t, "m1", 1)
 }
 
-// first delivers m in a transaction that waits inside the effect, until it is told
-// how to end.
+// first delivers m in a transaction that waits inside the effect, until it gets
+// a way to end.
 func (w world) first(t *testing.T, m once.Message) (end func(error) answer) {
 	t.Helper()
 	inside, how := make(chan struct{}), make(chan error, 1)
@@ -170,7 +170,7 @@ func testWaitsAndRuns(t *testing.T, w world) {
 	w.wantEffects(t, "m1", 1)
 }
 
-// persist delivers until it is told an outcome, as a broker does.
+// persist delivers until it gets an outcome, as a broker does.
 func (w world) persist(ctx context.Context, m once.Message, runs *atomic.Int64) (once.Outcome, error) {
 	for range 200 {
 		outcome, err := once.Tx(ctx, w.DB, w.inbox, m, func(ctx context.Context, tx driver.SQL) error {
@@ -206,7 +206,7 @@ func (w world) race(t *testing.T, messages int) int64 {
 		w.wantEffects(t, message(n).ID, 1)
 	}
 	if done.Load() != int64(messages) {
-		t.Errorf("%d deliveries were told that they did it, of %d messages", done.Load(), messages)
+		t.Errorf("%d deliveries were answered that they did it, of %d messages", done.Load(), messages)
 	}
 	return runs.Load()
 }

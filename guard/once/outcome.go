@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// An Outcome says what became of a message.
+// An Outcome is the outcome of delivering a message.
 type Outcome int
 
 const (

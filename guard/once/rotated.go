@@ -16,9 +16,9 @@ import (
 // There is one partition, that of the present generation, and a table of the one
 // before, which nothing is written to. A record is written unless the one before
 // has it; the generation that it is written to is read in the same statement. What
-// makes this right is that the two cannot be at odds: whoever has written keeps
+// makes this right is that the two cannot be at odds: a transaction that has written keeps
 // Rotate waiting until its transaction ends, so that the table before is complete
-// when the next generation shows; and whoever still sees the old number afterwards
+// when the next generation shows; and one that still sees the old number afterwards
 // finds no partition for it and fails, Retryable. See docs/adr/022-once.md.
 type rotated struct{ postgres }
 

@@ -145,7 +145,7 @@ func testBothSides(t *testing.T, w world) {
 		})
 		w.wantWaiting(t, 1)
 		after := later(t, func() (once.Outcome, error) { return w.deliver(t.Context(), m) })
-		w.wantWaiting(t, 2) // whoever comes waits behind the rotation
+		w.wantWaiting(t, 2) // a delivery waits behind the rotation
 		end(own)
 		ok(t, rotated().err)
 		a, wanted := after(), once.Duplicate

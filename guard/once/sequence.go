@@ -105,7 +105,7 @@ func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq 
 	return about(op, m.name(), d.skip(ctx, db, t, key, place{epoch: epoch, seq: seq}))
 }
 
-// overtaken is what the later of two optimists is told.
+// overtaken is the error of the later of two optimists.
 func overtaken(m Message) error {
 	return &interlock.Error{Op: "receive", Name: m.name(), Kind: interlock.Retryable, Err: errOvertaken}
 }

@@ -147,7 +147,7 @@ func testManyFollow(t *testing.T, w world) {
 }
 
 // testFollowWaits: a duplicate of a number waits for it; a later number does not,
-// and is told what is missing.
+// and gets an error that names what is missing.
 func testFollowWaits(t *testing.T, w world) {
 	for _, seq := range []int64{1, 2} {
 		end := w.first(t, numbered("k", 0, seq))

@@ -38,7 +38,7 @@ type BestEffortOptions struct {
 // reached, between the effect and the record of it, it is made again when the lease
 // is over. If the effect goes on after the lease is over, another delivery makes it
 // too. What the store loses, it forgets. Let effects bear it, or give the message's
-// ID to whoever makes them.
+// ID to the system that makes them.
 //
 // It is safe for concurrent use. Claims and records whose answer is lost are sent
 // again, a few times.
@@ -90,7 +90,7 @@ func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*Be
 //     run, or it did not say that it recorded it, and fn did.
 //
 // A message with a sequence number is a Bug: a store has no sequences. Claims are
-// given up, and effects recorded, whatever becomes of ctx, for five seconds each.
+// given up, and effects recorded, even after ctx has ended, for five seconds each.
 func (s *BestEffort) Once(ctx context.Context, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	d, err := s.admit(m, fn != nil)
 	if err != nil {

@@ -19,7 +19,7 @@ type Call struct {
 
 	ready   func() error
 	mu      sync.Mutex
-	granted bool // somebody was told that it may be sent
+	granted bool // a caller got the permission to send it
 	over    bool // and what came of it: it must not be sent any more
 }
 

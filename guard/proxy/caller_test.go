@@ -198,7 +198,7 @@ func testWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T, db *databases.DB) {
 	if r := record(t, db, "a"); r.Attempts != 1 || r.Settled {
 		t.Errorf("recorded %+v", r)
 	}
-	// An earlier attempt stays in doubt whatever becomes of a later one.
+	// An earlier attempt stays in doubt for any outcome of a later one.
 	_, err = caller(t, db, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a", failing(lost))
 	wantKind(t, err, interlock.Retryable, lost)
 	for range 2 { // nor does a refusal
@@ -278,7 +278,7 @@ func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	}
 }
 
-// TestACallEndsWithItsSession: an operator ends it, and the call is told within a
+// TestACallEndsWithItsSession: an operator ends it, and the call ends within a
 // second, and is in doubt.
 func TestACallEndsWithItsSession(t *testing.T) {
 	t.Parallel()

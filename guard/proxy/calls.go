@@ -25,7 +25,7 @@ type Record struct {
 	Token    interlock.Token // of the last attempt; 0 if there was none
 	Attempts int64           // that were, or may have been, sent
 	Status   int             // of the last answer; 0 if there was none
-	Settled  bool            // the answer says what became of it
+	Settled  bool            // the answer says what the outcome is
 	Called   time.Time       // when the first attempt began, by the database's clock
 }
 

@@ -53,9 +53,9 @@
 //     queues, when their owner is overtaken;
 //   - a database that ends a session by itself, as in a failover, or by an
 //     operator, or by an idle time that the session was given before and that is
-//     below a second: the call that was on its way is told to end within a second,
+//     below a second: the call that was on its way ends within a second,
 //     and meanwhile the next owner may send. One whose connection to the database
-//     is dead without a word is told before the database can have ended it;
+//     is dead without a word ends before the database can have ended it;
 //   - strict, after a failover to a replica that lacks the last commit, or in a
 //     resource whose mark was rebased: the database has forgotten who entered.
 //

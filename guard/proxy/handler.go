@@ -36,7 +36,7 @@ type HandlerOptions struct {
 	// means [DefaultMaxBody]. A larger one is answered with 413.
 	MaxBody int64
 	// MaxAnswer is the largest body of an answer, in bytes; 0 means
-	// [DefaultMaxAnswer]. Of a larger one the caller is told the status alone.
+	// [DefaultMaxAnswer]. Of a larger one the caller gets the status alone.
 	MaxAnswer int64
 	// Operation names what a request does, and is empty for one that changes
 	// nothing. Its error is answered with 400. nil means [Operation].
@@ -84,10 +84,10 @@ func Operation(r *http.Request) (string, error) {
 // that it carries, for the resource that it is about; see [wire.Handler]. What
 // concerns one connection only is not passed on, nor are the token, the caller's
 // name for the operation and requests to change the protocol. The body is read
-// before the call takes its turn, and the answer before the caller is told, so
+// before the call takes its turn, and the answer before the caller gets it, so
 // that a slow caller holds nobody up.
 //
-// The caller is told what upstream answered, once that is recorded; or by a
+// The caller gets the answer of upstream, once that is recorded; or by a
 // problem, as package guard/wire has it, why the call was not made, or that this
 // is not known. A call that was made before is answered with 409.
 func Handler(c *Caller, upstream *url.URL, resource wire.Resource, o *HandlerOptions) http.Handler {
@@ -148,8 +148,8 @@ func (h *handler) send(ctx context.Context, r *http.Request, body []byte) (a *an
 	return a, err
 }
 
-// whole reads an answer to its end, so that nothing of it is told if there is
-// none. The call was made, whatever becomes of that.
+// whole reads an answer to its end, so that nothing of it is sent if there is
+// none. The call was made in either case.
 func whole(resp *http.Response, most int64) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	resp.Body.Close()
@@ -168,7 +168,7 @@ func whole(resp *http.Response, most int64) error {
 	return nil
 }
 
-// An answer is kept until it may be told.
+// An answer is kept until it may be sent.
 type answer struct {
 	header http.Header
 	status int
@@ -196,7 +196,7 @@ func (a *answer) tell(w http.ResponseWriter) {
 		w.Header()[name] = values
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // who is gone need not be told
+	_, _ = w.Write(a.body.Bytes()) // the client may be gone
 }
 
 // refuse tells why there is no answer.

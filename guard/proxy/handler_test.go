@@ -132,7 +132,7 @@ func TestBadRequestsAreTheCallersFault(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestTheOtherSideFails: the caller is told what it may conclude.
+// TestTheOtherSideFails: the caller gets what it may conclude.
 func TestTheOtherSideFails(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

@@ -27,7 +27,7 @@ const (
 //	every other, such as 3xx and 5xx         Unknown
 //
 // 401 and 403 can end when credentials change; 425 and 429 ask for another
-// attempt. 408 and 409 do not say what became of the request: gateways send 408
+// attempt. 408 and 409 do not say what the outcome of the request is: gateways send 408
 // when the server behind them is slow, and APIs send 409 while an earlier request
 // with the same key is in progress.
 func DefaultMeaning(status int) Meaning {

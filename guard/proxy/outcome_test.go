@@ -37,7 +37,7 @@ func testACauseIsNoProof(t *testing.T, db *databases.DB) {
 }
 
 // testACallEndsWithItsConnection: what is sent to the database is lost, and nobody
-// says so; the call is told before the next owner may send. Its answer is recorded
+// says so; the call ends before the next owner may send. Its answer is recorded
 // by another connection.
 func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 	path := testbed.NewProxy(t, db.Server.Addr())
@@ -64,7 +64,7 @@ func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 }
 
 // testACallThatIsOverSendsNothing: what a Send left running is not let out once
-// its outcome is told, though the claim lasts.
+// its outcome is returned, though the claim lasts.
 func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
 	for name, calls := range map[string]*proxy.Caller{"strict": caller(t, db, nil), "loose": looseCaller()} {
 		var left *proxy.Call
@@ -155,7 +155,7 @@ func testAnAnswerIsRecordedWhoeverTriesAgain(t *testing.T, db *databases.DB) {
 		wantKind(t, do(again, 0, &interlock.Error{Op: "dial", Kind: interlock.Retryable, Err: errors.New("refused")}), interlock.Retryable, nil)
 	}}, 200, nil))
 	if r := record(t, db, "a"); r.Status != 200 || !r.Settled {
-		t.Errorf("the answer was told, and the record is %+v", r)
+		t.Errorf("the answer was returned, and the record is %+v", r)
 	}
 	var done *proxy.DoneError
 	if err := do(again, 200, nil); !errors.As(err, &done) {

@@ -147,8 +147,8 @@ func testACrashAfterTheCallForgetsNothing(t *testing.T, db *databases.DB) {
 }
 
 // TestCrashes kills a caller at each of its points, and lets it try again. With a
-// key the call takes effect once; without one it is sent once at most, and nobody
-// is told that it was not when it may have been.
+// key the call takes effect once; without one it is sent once at most, and no answer
+// says that it was not when it may have been.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// cleaning bounds what is done after a call, whatever became of its context.
+// cleaning bounds what is done after a call, even if its context has ended.
 const cleaning = 5 * time.Second
 
 // NewStrict makes calls under marks that are kept, and held while a call is made,

@@ -40,5 +40,5 @@
 // receives has to be about the token's resource; one that is not ends the stream.
 // The service should enter its guard for each piece of work, not once: the claim
 // can end while the stream goes on. The stream's context ends with what was left
-// of the claim when it began, so streams that last longer are begun anew.
+// of the claim when it began, so streams that last longer are begun again.
 package rpc

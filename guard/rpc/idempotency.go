@@ -39,7 +39,7 @@ type IdempotencyOptions struct {
 
 // Idempotent lets each unary call that has a key take effect once, and answers its
 // retries with the same reply, or the same status. scope tells whose call it is, by
-// what the client has proved to be: whoever shares a scope and knows a key can have
+// what the client has proved to be: a client that shares a scope and knows a key can have
 // the answer. The service has phases as an HTTP handler has them; if the last one is
 // an [idempotency.LastPhase], its answer is made by [Reply]. What it sets as header or
 // trailer is not kept; a replay has the header [IdempotencyReplayed].
@@ -118,7 +118,7 @@ func answer(ctx context.Context, s *idempotency.Store, call idempotency.Call, ne
 	return nil, refusal(err)
 }
 
-// fate is what becomes of a call whose service has returned.
+// fate is what to do with a call whose service has returned.
 type fate int
 
 const (

@@ -25,14 +25,14 @@
 //
 // A hold ends when its time is over by the clock of the database or store. Its
 // units are available from that moment on, without anything having to run:
-// whoever needs them takes them, from the reservations that expired first and from
+// a reservation that needs them takes them, from those that expired first and from
 // no more than needed. A reservation that lost units so is over; any other can be
 // confirmed late. If that clock is set back, holds last longer by as much.
 //
 // # The net behind it
 //
 // A CHECK in the database refuses what would oversell. Where the user has a table
-// of seats or bookings, a unique index there stays in force whoever forgets this
+// of seats or bookings, a unique index there stays in force where code forgets this
 // package: see the example of [Table].
 //
 // # Hot items
@@ -45,7 +45,7 @@
 // that is Retryable.
 //
 // On MariaDB, a transaction that had read before it calls sees what expired as of
-// then: it is told Retryable where that matters, and should be run again. Several
+// then: it gets a Retryable error where that matters, and should be run again. Several
 // calls with one id at the same moment, of which one is refused, may be Retryable
 // there, too.
 package stock

@@ -40,7 +40,7 @@ func (e *ReusedError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A SettledError tells that a reservation has come to another end than was asked
+// A SettledError reports that a reservation has another outcome than was asked
 // for: it was cancelled, so it is not confirmed; it was confirmed, so it is not
 // cancelled; it expired. Nothing was done. It is Definite.
 type SettledError struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/stock"
 )
 
-// Two want the last seat. One pays; the other is told at once.
+// Two want the last seat. One pays; the other gets an error at once.
 func ExampleStore() {
 	ctx := context.Background()
 	store := stock.NewStore(memory.NewStock(), nil) // or redis.NewStock(client, nil)

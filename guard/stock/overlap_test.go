@@ -95,7 +95,7 @@ func testSaleBesideCancelled(t *testing.T, w world) {
 	w.has(t, "a", 2, 0, 1)
 }
 
-// testLostCommit: whoever does not know whether it was done repeats it with the
+// testLostCommit: a caller that does not know whether it was done repeats it with the
 // same id, in a new transaction.
 func testLostCommit(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())

@@ -197,7 +197,7 @@ func wantTooFew(t *testing.T, id string, err error) {
 }
 
 // raceTurmoil has buyers who hold for a moment only, come late, change their mind,
-// and do two things at once. What each of them was told at last is what the stock
+// and do two things at once. The last answer of each of them is what the stock
 // says.
 func raceTurmoil(t *testing.T, s shop) {
 	var bought, late atomic.Int64

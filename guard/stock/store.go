@@ -11,7 +11,7 @@ import (
 
 // Store keeps items and reservations in a key-value store, each call one atomic
 // step. It knows one item at a time: a reservation of several items is one of the
-// same id for each, and whoever gets too few cancels the others. Who is told that
+// same id for each, and a caller that gets too few cancels the others. A caller with the answer that
 // an item is sold and then fails to keep that somewhere else has sold it: confirm
 // last, and repeat it until it is answered.
 //
@@ -24,7 +24,7 @@ type Store struct {
 
 // Options of a [Store]; nil and the zero value work.
 type Options struct {
-	// Observe is told what happens; the zero value tells nobody.
+	// Observe receives events; the zero value disables it.
 	Observe observe.Stock
 }
 

@@ -24,7 +24,7 @@ func TestSurroundings(t *testing.T) {
 		"tables may have any name":                testTableNames,
 		"an early snapshot sells nothing twice":   testEarlySnapshot,
 		"what expired unseen is no refusal":       testExpiredUnseen,
-		"a missing table is told":                 testMissing,
+		"a missing table is reported":             testMissing,
 		"an open transaction is waited for":       testWaits,
 		"a hold in the same transaction is known": testSameTransaction,
 	})

@@ -16,7 +16,7 @@ import (
 const MaxSweep = 1000
 
 // Sweep forgets up to limit reservations that expired longer than Table.Keep ago,
-// whatever became of them, and as many operations that were done as long ago. It
+// with any outcome, and as many operations that were done as long ago. It
 // returns how many it forgot. Nothing but the size of the tables depends on it.
 // Call it in a transaction of its own, now and then, until it returns 0. limit is
 // 1 to [MaxSweep]; several processes may sweep at once.

@@ -30,7 +30,7 @@ type Table struct {
 	// older ones: an id that comes again after that is a new one. 0 means
 	// [DefaultKeep]. Negative is taken as 0.
 	Keep time.Duration
-	// Observe is told what happens; the zero value tells nobody.
+	// Observe receives events; the zero value disables it.
 	Observe observe.Stock
 }
 

@@ -1,7 +1,7 @@
 // Package value keeps one small value under the name of a claim, such as a
 // configuration that only its holder may write and that everyone else watches.
 // It does not make readers see a change at the same moment, and does not keep
-// values: whoever watches sees the last one in the end, and may miss some
+// values: a watcher sees the last one in the end, and may miss some
 // before. What it gives: once a value was stored under a token, none is stored
 // under a lower one, and no reader sees tokens fall.
 //
@@ -53,8 +53,8 @@ type Options struct {
 	// up, waiting between them with capped exponential backoff and jitter
 	// (about 5 s in all by default); 0 means [DefaultAttempts].
 	Attempts int
-	// Interrupted is told each time that a watch of name was interrupted and is
-	// about to be opened again; nil means nobody is. It must return at once.
+	// Interrupted is called each time that a watch of name was interrupted and is
+	// about to be opened again; nil disables it. It must return at once.
 	Interrupted func(name string, err error)
 }
 

@@ -14,7 +14,7 @@ import (
 // body ran may be skipped, the last one never is; tokens never fall.
 //
 // A watch that is interrupted is opened again, for as long as it takes, with a
-// word to Options.Interrupted. What cannot be mended ends the loop: its last
+// word to Options.Interrupted. An error that cannot pass ends the loop: its last
 // turn has the error, which is that of ctx if it has ended.
 func (s *Store) Watch(ctx context.Context, name string) iter.Seq2[driver.Value, error] {
 	return func(yield func(driver.Value, error) bool) {

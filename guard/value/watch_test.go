@@ -111,7 +111,7 @@ func TestWatchIsOpenedAgain(t *testing.T) {
 		<-done
 		w.mustFail(s.err, interlock.Definite, nil)
 		if len(w.told) != 80 {
-			w.Fatal("the end was told as an interruption")
+			w.Fatal("the end was reported as an interruption")
 		}
 	})
 }

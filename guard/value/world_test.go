@@ -30,7 +30,7 @@ type world struct {
 	space  *memory.Space
 	flaky  *flaky
 	values *value.Store
-	told   []string // what Interrupted was told of
+	told   []string // what Interrupted received
 }
 
 func run(t *testing.T, test func(*world)) {
@@ -93,7 +93,7 @@ func (w *world) mustFail(err error, kind interlock.ErrorKind, is error) {
 	}
 }
 
-// flaky fails as it is told to. Tests set it up while nobody calls it.
+// flaky fails as it is set to. Tests set it up while nobody calls it.
 type flaky struct {
 	driver.Values
 	mu     sync.Mutex

@@ -4,7 +4,7 @@
 // a state of an entity was applied and committed, no older one is, unless it asks
 // for that by TerminalWins.
 //
-// Each state has a [Stamp], given by whoever produced it: a version and, if
+// Each state has a [Stamp], given by its producer: a version and, if
 // several producers may give the same one, the producer's id. In SQL the guard
 // stands in the consumer's own transaction, before it reads:
 //
@@ -42,10 +42,10 @@
 //
 // # Optimistic updates
 //
-// Whoever reads a state, computes the next one and writes it must not write over
+// A program that reads a state, computes the next one and writes it must not write over
 // one that it has not read. [Update] does that for rows with a version column,
 // [Store.Update] for a Store, and [Tx] for a transaction of any kind: they write
-// only on top of what was read, and otherwise begin anew, a few times and after
+// only on top of what was read, and otherwise begin again, a few times and after
 // a random pause. What is then still in conflict is a [ConflictError], or is
 // handed off. Hooks, or [Stats], tell how often that happens: above a few
 // percent, a lock or a queue per entity is the better tool.

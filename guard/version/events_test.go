@@ -271,7 +271,7 @@ func (w world) patiently(level driver.Isolation, g version.Guard, c version.Chan
 	return o, err
 }
 
-// testLostCommit: whoever does not know whether it committed applies once more.
+// testLostCommit: a caller that does not know whether it committed applies once more.
 func testLostCommit(w world) {
 	w.guards()
 	lossy := w.lossy()
@@ -373,7 +373,7 @@ func testColumn(w world) {
 	_, err = w.apply(version.Column{Table: "seat", Key: "no", Version: "absent"}, change("12", 4, ""))
 	mustFail(w.T, err, interlock.Definite, nil)
 	w.order("alice")
-	if w.Dialect == driver.MariaDB { // its texts are equal regardless of case, unless it is told otherwise
+	if w.Dialect == driver.MariaDB { // its texts are equal regardless of case, unless a collation says otherwise
 		_, err := w.apply(version.Column{Table: "orders", Key: "id", Version: "version"}, change("ALICE", 1, ""))
 		mustFail(w.T, err, interlock.Definite, nil)
 	}

@@ -20,7 +20,7 @@ import (
 //		Fields:  func(a *Account) []any { return []any{&a.Owner, &a.Balance} },
 //	}
 //
-// Whoever else writes those rows must raise the version too.
+// All other writers of those rows must raise the version too.
 type Rows[R any] struct {
 	// Table, Key and Version are as those of a [Column]. A version that is NULL
 	// counts as 0.
@@ -33,7 +33,7 @@ type Rows[R any] struct {
 
 // Update reads the row of key, lets change work on it, and writes it back with
 // the next version, if the version is still the one that was read. Otherwise it
-// begins anew, as [Tx] does, of which the errors are; further ones are a
+// begins again, as [Tx] does, of which the errors are; further ones are a
 // [NoRowError], and the errors of change, as they are. An attempt costs a
 // transaction with two statements, and the row is locked from the second one to
 // the COMMIT: not while change runs.

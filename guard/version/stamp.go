@@ -10,7 +10,7 @@ import (
 // Stamp orders the states of one entity; see [driver.Stamp].
 type Stamp = driver.Stamp
 
-// Outcome is what became of a state. See the package's comment.
+// Outcome is the outcome of a change. See the package's comment.
 type Outcome = driver.VersionOutcome
 
 // The outcomes. Only after Applied there is something to do.
@@ -46,13 +46,13 @@ type Change struct {
 // Guard judges changes inside a SQL transaction. It is a [Table] or a [Column].
 type Guard interface {
 	// Apply raises the stamp of c.Entity to c.Stamp if that is newer, and keeps it
-	// locked until the transaction ends: whoever applies a change of the same entity
+	// locked until the transaction ends: a change of the same entity
 	// meanwhile waits, unless that was old before. Call it before anything is read
 	// that the change depends on.
 	// If the outcome is not Applied nothing was done. After an error the
 	// transaction must be rolled back.
 	//
-	// Whoever applies changes of several entities in one transaction does so in one
+	// Apply changes of several entities in one transaction in one
 	// order, such as that of their names. Else two may wait for each other, until
 	// the database undoes one of them, which is Retryable.
 	Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error)

@@ -33,8 +33,8 @@ func NewStore(v driver.Versions, o *Options) (*Store, error) {
 // Apply stores v as the state of entity if it is newer, and returns what is stored
 // then. It repeats a request that failed or had no answer, which converges, as
 // often and with the pauses that Options say. After a request without an answer
-// Applied may be told of a state that somebody else applied as well, but is never
-// told of none. If none was answered the error is Uncertain.
+// Applied may be returned for a state that another process applied as well, but never
+// for one that none applied. If none was answered the error is Uncertain.
 func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o Outcome, stored driver.Versioned, err error) {
 	const op = "apply state"
 	if err := storable(op, entity, v); err != nil {
@@ -64,11 +64,11 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 }
 
 // Update reads the state of entity, lets change make the next one of it, and
-// stores that if no other was stored meanwhile. Otherwise it begins anew, after a
+// stores that if no other was stored meanwhile. Otherwise it begins again, after a
 // pause. The Stamp that change returns is ignored: the next state has the next
 // Version and a Tie that nobody else has. change runs once for each attempt.
 //
-// So whoever updates gives the versions. Where others give them too, and they are
+// So the updater gives the versions. Where others give them too, and they are
 // brought by Apply, theirs are Stale once an update has been given the same.
 //
 // It returns nil if the state was stored. Otherwise:

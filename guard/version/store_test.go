@@ -53,7 +53,7 @@ func (s shop) mustApply(v driver.Versioned, want version.Outcome) {
 	}
 }
 
-// flaky fails as it is told to. Tests set it up while nobody calls it.
+// flaky fails as it is set to. Tests set it up while nobody calls it.
 type flaky struct {
 	driver.Versions
 	mu     sync.Mutex
@@ -113,7 +113,7 @@ func (f *flaky) Get(ctx context.Context, name string) (driver.Versioned, error) 
 	return f.Versions.Get(ctx, name)
 }
 
-// TestStoreRepeatsWithoutDoubt: what was applied without an answer is told as
+// TestStoreRepeatsWithoutDoubt: what was applied without an answer is reported as
 // applied, and what stays unknown as Uncertain.
 func TestStoreRepeatsWithoutDoubt(t *testing.T) {
 	inShop(t, version.Options{}, func(s shop) {
@@ -286,7 +286,7 @@ func TestStoreUpdateEnds(t *testing.T) {
 	})
 }
 
-// TestPausesGrowAndAreRandom, and hooks are told of each.
+// TestPausesGrowAndAreRandom: hooks receive each.
 func TestPausesGrowAndAreRandom(t *testing.T) {
 	var delays []time.Duration
 	attempts, exhausted := 0, 0

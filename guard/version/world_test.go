@@ -56,7 +56,7 @@ func TestSQL(t *testing.T) {
 		{"what comes back while it is purged stays", testPurgeBehind},
 		{"however many are purged, a limit is one", testPurgeMany},
 		{"a purge keeps to its limit by any plan", testPurgeLimit},
-		{"keys beyond the numbers of a float are told apart", testLongNumbers},
+		{"keys beyond the numbers of a float are distinct", testLongNumbers},
 		{"a row that goes while it is waited for is missing", testRowGone},
 		{"a consumer that is killed before its commit leaves nothing", testKilledBetween},
 		{"of two that wait for each other one is undone", testCrossed},

@@ -45,7 +45,7 @@
 // A caller that is not trusted presents a token that somebody signed for it who
 // is: the service that has the claim, see [Signer] and [Verifier]. That is a
 // PASETO, version 4, purpose public (Ed25519), which libraries of other languages
-// make and read as well. It is good for whoever has it until it expires: use TLS,
+// make and read as well. It is good for any bearer until it expires: use TLS,
 // and signatures that expire soon. A [Verifier] takes nothing unsigned.
 //
 // # Answers

@@ -117,7 +117,7 @@ func TestAnUnsignedTokenLiesAMinuteAheadAtMost(t *testing.T) {
 }
 
 // TestATokenOfTomorrowTakesAnOperator: what the documentation says of a token that
-// is not absurd enough to be told from an honest one.
+// is not absurd enough to be distinguished from an honest one.
 func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
 	t.Parallel()
 	c, err := redis.Dial(testbed.Redis(t).URL())

@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestBadTokensAreTheCallersFault: whatever a caller sends, it is told what is
+// TestBadTokensAreTheCallersFault: whatever a caller sends, the answer says what is
 // wrong with it, and nothing reaches the handler.
 func TestBadTokensAreTheCallersFault(t *testing.T) {
 	t.Parallel()
@@ -110,11 +110,11 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 		r := wantReason(t, err, c.reason)
 		if status != c.status || r.Resource != "account/42" || interlock.Kind(err) != interlock.Kind(c.err) || c.is != nil && !errors.Is(err, c.is) ||
 			strings.Contains(err.Error(), "10.1.2.3") {
-			t.Errorf("%v is told as %d: %v (%v)", c.err, status, err, interlock.Kind(err))
+			t.Errorf("%v is answered as %d: %v (%v)", c.err, status, err, interlock.Kind(err))
 		}
 		var got *interlock.StaleTokenError
 		if errors.As(err, &got) != (c.reason == wire.Stale) || got != nil && *got != *stale {
-			t.Errorf("%v is told as %+v", c.err, got)
+			t.Errorf("%v is answered as %+v", c.err, got)
 		}
 	}
 	for _, err := range []error{nil, errors.New("not enough money"), context.DeadlineExceeded,
@@ -243,7 +243,7 @@ func TestReasonsHaveAnswers(t *testing.T) {
 			t.Errorf("%s comes back as %+v, %v", data, back, err)
 		}
 		if again, found := wire.RefusalOf(fmt.Errorf("call: %w", refusal)); !found || *again != *refusal {
-			t.Errorf("%s is told on as %+v", r, again)
+			t.Errorf("%s is passed on as %+v", r, again)
 		}
 		if r.Status() >= 500 != (r == wire.Unknown || r == wire.Busy) || r.Status() < 400 {
 			t.Errorf("%s: %d, %v", r, r.Status(), refusal.ErrorKind())

@@ -14,7 +14,7 @@ import (
 
 // TestWhatWasSentIsNeverDenied: net/http fails with the cause with which a
 // request's context ended, and causes are as good as proofs elsewhere. A request
-// on its way is of unknown outcome whoever ended it: the claim, whose context is
+// on its way is of unknown outcome whatever ended it: the claim, whose context is
 // the caller's own in the body of Do, or the caller, with whatever cause.
 func TestWhatWasSentIsNeverDenied(t *testing.T) {
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestWhatWasSentIsNeverDenied(t *testing.T) {
 	}
 }
 
-// TestRefusalsSayNoMoreThanIsKnown: an error is told by what it says of itself,
+// TestRefusalsSayNoMoreThanIsKnown: an error is classified by what it says of itself,
 // and not by what stands somewhere in it.
 func TestRefusalsSayNoMoreThanIsKnown(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,7 @@ func TestRefusalsSayNoMoreThanIsKnown(t *testing.T) {
 	for _, err := range []error{sent, fmt.Errorf("pay: %w", sent), unsure(&wire.Refusal{Reason: wire.Busy}),
 		unsure(&interlock.StaleTokenError{Resource: "r"}), unsure(interlock.ErrImplausibleToken), unsure(interlock.ErrLost)} {
 		if r, found := wire.RefusalOf(err); !found || r.Reason != wire.Unknown {
-			t.Errorf("%v is told as %v", err, r)
+			t.Errorf("%v is answered as %v", err, r)
 		}
 	}
 }

@@ -19,7 +19,7 @@ const ProblemMedia = "application/problem+json"
 
 const (
 	maxProblem = 16 << 10 // that is read of a refusal's body, in bytes
-	maxDetail  = 1 << 10  // that is told of its reason: with the rest, and escaped, it fits
+	maxDetail  = 1 << 10  // that is sent of its reason: with the rest, and escaped, it fits
 )
 
 // problem is the body of a refusal. Tokens are texts: many readers of JSON round
@@ -83,7 +83,7 @@ func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(r.Reason.Status())
-	_, _ = w.Write(body) // who is gone need not be told
+	_, _ = w.Write(body) // the client may be gone
 }
 
 // Refuse answers with what a guard's error is to the caller, and reports that it

@@ -25,8 +25,8 @@ type SignerOptions struct {
 	now func() time.Time
 }
 
-// A Signer writes the tokens of claims so that a [Verifier] believes them,
-// whoever presents them. It belongs where the claim is; the caller that is not
+// A Signer writes the tokens of claims so that a [Verifier] believes them
+// from any bearer. It belongs where the claim is; the caller that is not
 // trusted gets the text, and never the key. It is safe for concurrent use.
 type Signer struct {
 	key    ed25519.PrivateKey

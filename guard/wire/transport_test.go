@@ -22,7 +22,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// TestNothingIsSentUnderAnEndedClaim, and it is told why.
+// TestNothingIsSentUnderAnEndedClaim: the error says why.
 func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	t.Parallel()
 	url := service(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))

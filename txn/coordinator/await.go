@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Await blocks until done says true, which looks at the transaction, whoever drives
+// Await blocks until done says true, which looks at the transaction, whichever process drives
 // it. It is asked at once, whenever a turn of the transaction ends here, and every
 // Options.Poll. A Definite error or a Bug of done is returned; others are asked again.
 // When ctx ends the transaction goes on, and the error is Uncertain.

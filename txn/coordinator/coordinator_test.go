@@ -141,7 +141,7 @@ func TestHealing(t *testing.T) {
 	})
 }
 
-// TestMoved: a transaction that somebody else has appended to is read anew, though it
+// TestMoved: a transaction that somebody else has appended to is read again, though it
 // waits in memory; nothing is called for it by what was known before.
 func TestMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -311,7 +311,7 @@ type protocolFunc func(t *Turn) error
 
 func (f protocolFunc) Drive(t *Turn) error { return f(t) }
 
-// TestFailedDrive: what cannot be driven is told, and found again when it is due.
+// TestFailedDrive: what cannot be driven is reported, and found again when it is due.
 func TestFailedDrive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex

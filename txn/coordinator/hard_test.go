@@ -133,7 +133,7 @@ func TestHeldAtTakeOver(t *testing.T) {
 
 // TestCrowd: what waits for a target, because it hangs or because it is down, does not
 // take all the room there is: others are taken up and driven. All of it ends once the
-// target is well, and nobody is told of failures that were none.
+// target is well, and no false failures are reported.
 func TestCrowd(t *testing.T) {
 	for _, way := range []string{"hangs", "is down"} {
 		t.Run(way, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestLoneFailures(t *testing.T) {
 }
 
 // TestFlapping: a target that answers one call in eight is not called again and again
-// for all that wait for it, while it is asked anew by somebody once a minute.
+// for all that wait for it, while one transaction tries it once a minute.
 func TestFlapping(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls atomic.Int64

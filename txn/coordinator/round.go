@@ -20,15 +20,15 @@ type Task struct {
 	Do func(ctx context.Context) error
 }
 
-// errNotCalled is what a task has come to that was not called, because nothing may
+// errNotCalled is the outcome of a task that was not called, because nothing may
 // be called any more.
 var errNotCalled = errors.New("it was not called")
 
-// errNoReturn is what a task has come to that ended its goroutine.
+// errNoReturn is the outcome of a task that ended its goroutine.
 var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
 
 // Round makes calls at once, each in a goroutine and a place of its target, outside of
-// the slot, and returns what each has come to. A panic is a [branch.Unknown] error, and
+// the slot, and returns the outcome of each. A panic is a [branch.Unknown] error, and
 // so is the end of the goroutine. What was not called, since nothing may be any more, is
 // a [branch.Retry] error; Holds says why.
 func (t *Turn) Round(tasks ...Task) []error {

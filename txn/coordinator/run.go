@@ -66,7 +66,7 @@ func (t *Turn) rest() {
 	case errors.Is(err, ErrForeign):
 		t.server.leave(t.Head(), t.due)
 	case errors.Is(err, journal.ErrConflict):
-		t.outrun.Store(true) // read again, and decide anew
+		t.outrun.Store(true) // read again, and decide again
 	case err != nil && !errors.Is(err, errCrowded) && !errors.Is(err, errYielding):
 		t.server.failed(t.id, err)
 	}

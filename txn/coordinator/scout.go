@@ -10,7 +10,7 @@ import (
 
 // A process with many shards asks its store once in Options.Poll for all of them which
 // have something that is due, and then those only: whichever of their servers looks at
-// its clock first asks, and the others are told.
+// its clock first asks, and passes the answer to the others.
 
 // scout asks for all servers, unless one of them has done so within a poll.
 func (s *server) scout() error {

@@ -118,8 +118,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// TestStoreAway: a store that cannot answer is told of once in a poll, and asked again;
-// what cannot be mended ends all.
+// TestStoreAway: a store that cannot answer is reported once in a poll, and asked again;
+// an error that cannot pass ends all.
 func TestStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Int64

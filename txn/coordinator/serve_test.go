@@ -105,7 +105,7 @@ func TestTakeOverStoreAway(t *testing.T) {
 		claim.end(interlock.ErrReleased)
 		wantKind(t, <-served, interlock.Definite, interlock.ErrReleased)
 		if d := time.Since(from); d > time.Second || told.Load() != 1 {
-			t.Errorf("it ended after %v, and was told of %d failures", d, told.Load())
+			t.Errorf("it ended after %v, and reported %d failures", d, told.Load())
 		}
 		claim, served = serve(2)
 		store.fail(0)

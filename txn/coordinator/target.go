@@ -130,7 +130,7 @@ func (g *target) wake(n int) {
 	}
 }
 
-// listenTo has a turn woken when one of the targets heals, until it is told to stop. It
+// listenTo has a turn woken when one of the targets heals, until it is stopped. It
 // is nil if half of all that may be held waits for one of them already, unless the turn
 // is one that stays.
 func (c *Coordinator) listenTo(t *Turn, names []string) (stop func()) {

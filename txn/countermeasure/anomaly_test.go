@@ -55,7 +55,7 @@ func (w world) tried(variant, known string, turns []int, found func(schedule str
 	}
 }
 
-// settles ends a call of a history by what became of its saga.
+// settles ends a call of a history by the outcome of its saga.
 func settles(call history.Call) func(done bool) {
 	return func(done bool) {
 		if done {

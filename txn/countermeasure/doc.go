@@ -1,6 +1,6 @@
 // Package countermeasure keeps sagas out of each other's way, each type against one
 // way in which they are not isolated. It does not isolate sagas: what a step has
-// committed others can see and use until it is undone, and whoever goes past these
+// committed others can see and use until it is undone, and code that does not use these
 // types is not kept from anything. None of them makes a call happen once, and
 // none ends a saga: the steps that use them stand behind txn/barrier, but for
 // [VersionFile] and [Sum.Apply], which are barriers of their own.

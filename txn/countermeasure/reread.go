@@ -38,8 +38,8 @@ func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Defini
 
 // Unchanged returns nil if the version of a row is still the one that was seen, NULL
 // being 0, raises it by one, and keeps the row locked until the transaction ends: write
-// it now. Otherwise it is a [ChangedError], for a lower version too: that row was made
-// anew. It is one also for who calls it again, so it stands behind the step's barrier. A
+// it now. Otherwise it is a [ChangedError], for a lower version too: that row was created
+// again. It is one also for who calls it again, so it stands behind the step's barrier. A
 // row that is gone is a version.NoRowError; further errors are the database's, with their
 // kind. It costs one statement, and two to be refused.
 func (r Reread) Unchanged(ctx context.Context, db driver.SQL, key string, seen int64) error {

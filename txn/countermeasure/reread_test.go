@@ -48,7 +48,7 @@ func testReread(w world) {
 	wantKind(w, versioned.Unchanged(w.Context(), nil, "a", 1), interlock.Bug, nil)
 }
 
-// testRereadOfAnotherRow: a row that was deleted and made anew is not the one that was
+// testRereadOfAnotherRow: a row that was deleted and created again is not the one that was
 // read, though its version is lower.
 func testRereadOfAnotherRow(w world) {
 	w.Exec(w.T, `update account set version = 5 where id = 'a'`)

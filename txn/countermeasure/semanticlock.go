@@ -18,7 +18,7 @@ import (
 // A flag does not end by itself. Once it has expired it shows as such, and still
 // stands until its owner releases it, or somebody takes it over who has asked whether
 // the owner has ended ([Intent].Ended), or who says why that does not matter
-// ([Intent].Risk). Whoever takes over finds the data as the former owner left it: a
+// ([Intent].Risk). The new owner finds the data as the former owner left it: a
 // saga that ended has released its flags, unless its undo has failed for good.
 //
 // The zero value is ready once [SemanticLock.Create] made the table. It is safe for

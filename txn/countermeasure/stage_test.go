@@ -18,7 +18,7 @@ import (
 type play struct {
 	id    string
 	steps []step
-	ended func(done bool) // told when it has come to its end; may be nil
+	ended func(done bool) // called when it has ended; may be nil
 }
 
 // A step that is refused for now, an ErrHeld or another Retryable error, is tried again

@@ -152,7 +152,7 @@ func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string)
 }
 
 // publishMaria locks the staged rows before it reads them: of two who publish one
-// waits, and then finds nothing. MariaDB cannot be told which key a row may collide by,
+// waits, and then finds nothing. MariaDB has no way to name the key a row may collide by,
 // and writes over a row that is the same by any: so keys are left as they are, and only
 // what stands there under its key afterwards is taken for published.
 func (t staging) publishMaria(ctx context.Context, transaction string) (rows int64, err error) {

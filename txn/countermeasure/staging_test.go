@@ -179,7 +179,7 @@ func testOtherSchema(w world) {
 	}
 }
 
-// testRacingPublishers: readers see both rows of a saga, or none, whoever publishes.
+// testRacingPublishers: readers see both rows of a saga, or none, with any publisher.
 func testRacingPublishers(w world) {
 	const sagas = 12
 	w.Exec(w.T, `insert into item values (2, 10, 'chair', '')`)
@@ -235,7 +235,7 @@ func testRacingPublishers(w world) {
 	}
 }
 
-// testLeftovers are told by their age, and not those of a saga that goes on.
+// testLeftovers: they are recognised by their age, and not those of a saga that goes on.
 func testLeftovers(w world) {
 	leftover := func(age time.Duration, limit int) (all []string) {
 		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {

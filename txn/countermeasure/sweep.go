@@ -11,8 +11,8 @@ import (
 
 // Sweep forgets at most limit resources that have been nobody's for longer than age,
 // by the database's clock, and returns how many. It touches no flag. On MariaDB age is
-// to be longer than any transaction lasts: one that began before the row went cannot
-// be told that it reads from before.
+// to be longer than any transaction lasts: one that began before the row went gets no
+// error that it reads from before.
 func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duration, limit int) (swept int64, err error) {
 	f, err := l.open("sweep flags", "", db)
 	if err != nil {
@@ -29,8 +29,8 @@ func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duratio
 }
 
 // Sweep forgets at most limit operations, of any records, that were logged or cancelled
-// last longer than age ago by the database's clock, and returns how many. Whoever calls
-// again for one of them is taken for the first, and Standing does not show them; so age
+// last longer than age ago by the database's clock, and returns how many. A repeated call
+// for one of them is taken for the first, and Standing does not show them; so age
 // is to be longer than any transaction is retried, and than a replay is wanted.
 func (v VersionFile) Sweep(ctx context.Context, db driver.SQL, age time.Duration, limit int) (swept int64, err error) {
 	l, err := v.log("sweep version file", "", db)

@@ -19,7 +19,7 @@ import (
 // it tells, in the transaction that does them, whether to. All who log an operation on
 // one record wait for each other until their transactions end, so that the log is in
 // the order in which they take effect; and what cannot be reversed by itself can be
-// computed anew from the operations that stand ([VersionFile.Standing]).
+// computed again from the operations that stand ([VersionFile.Standing]).
 //
 // The zero value is ready once [VersionFile.Create] made the tables. It is safe for
 // concurrent use, with a transaction for each.

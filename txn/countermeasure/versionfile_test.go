@@ -73,7 +73,7 @@ func testVerdicts(w world) {
 	})
 }
 
-// testReplay: what cannot be reversed by itself is computed anew without it, in the
+// testReplay: what cannot be reversed by itself is computed again without it, in the
 // order in which it was logged, by who cancels it.
 func testReplay(w world) {
 	apply := map[string]func(int64) int64{"+50": func(n int64) int64 { return n + 50 }, "*2": func(n int64) int64 { return n * 2 }}

@@ -95,7 +95,7 @@ func TestSQL(t *testing.T) {
 		{"bad staging", testBadStaging},
 		{"odd names", testOddNames},
 		{"reread", testReread},
-		{"a row that was made anew is another one", testRereadOfAnotherRow},
+		{"a row that was created again is another one", testRereadOfAnotherRow},
 		{"who rereads waits", testRereadWaits},
 		{"a decision stands", testDecided},
 		{"costs", testCosts},

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A transaction is begun once, and read by whoever begins it again.
+// A transaction is begun once, and read by a process that begins it again.
 func Example() {
 	ctx := context.Background()
 	j, err := journal.New(memory.NewJournal(), nil)

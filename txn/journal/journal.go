@@ -1,7 +1,7 @@
 // Package journal remembers what was decided. It does not decide anything, does
 // not run transactions, and does not keep a former owner from acting: it keeps it
 // from writing. What it gives: records that were appended are durable before
-// anybody is told, each stands at the one position that its writer expected, and
+// Append returns, each stands at the one position that its writer expected, and
 // once a new owner has entered a shard no append under an older epoch is done.
 //
 //	j, err := journal.New(store, nil)                 // store: memory.NewJournal(), etcd, Table …
@@ -46,7 +46,7 @@ var ErrExists = errors.New("the transaction exists already")
 // ErrConflict is the refusal of an append to a transaction that somebody else has
 // appended to meanwhile. It is Definite, unless an answer was lost of what was
 // appended before; the error is a [*driver.PositionError]. Open the transaction again,
-// and decide anew.
+// and decide again.
 var ErrConflict = errors.New("somebody else has appended to the transaction")
 
 // Options of a journal; nil and the zero value work.
@@ -203,7 +203,7 @@ func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver
 
 // Forget removes what ended before a time of the store's clock, at most limit
 // transactions, and returns how many. What has not ended is never removed. An id
-// that was forgotten may be begun anew: retain them for longer than anybody retries.
+// that was forgotten may be begun again: retain them for longer than anybody retries.
 func (j *Journal) Forget(ctx context.Context, endedBefore time.Time, limit int) (int, error) {
 	return j.store.Forget(ctx, endedBefore, limit)
 }

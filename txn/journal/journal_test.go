@@ -413,8 +413,8 @@ func TestLostAnswerThenNone(t *testing.T) {
 	})
 }
 
-// TestLostAnswerThenOutrun: an append that was done is not told to be none because
-// somebody else has appended behind it; the log is to be opened anew all the same.
+// TestLostAnswerThenOutrun: an append that was done is not reported as none because
+// somebody else has appended behind it; the log has to be reopened all the same.
 func TestLostAnswerThenOutrun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()

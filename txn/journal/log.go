@@ -46,7 +46,7 @@ func (l *Log) Head() driver.Head { return l.head }
 //   - an [interlock.StaleTokenError], or the cause with which the claim ended: the
 //     shard has another owner;
 //   - an Uncertain error: it may have been written. Appending the same again
-//     converges, with the same Log or after opening it anew and looking.
+//     converges, with the same Log or after reopening it and looking.
 func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error {
 	if due.IsZero() {
 		return failure.Bug("append", l.head.Transaction, "when it is due is not said; only the end of a transaction has no time")

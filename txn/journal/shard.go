@@ -76,7 +76,7 @@ func (s *Shard) Adopt(l *Log) *Log {
 }
 
 // Claim takes transactions that are due at a time, the earliest first, at most
-// limit, and puts off their due time to `until`: by then whoever took them has
+// limit, and puts off their due time to `until`: by then the process that took them has
 // appended, or they are due again. It is one request.
 func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]driver.Head, error) {
 	if err := s.holds(); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// append does what may be done of appends, and says in errs what became of those
+// append does what may be done of appends, and puts in errs the errors of those
 // that may not; one that has an error already is left out. An error of its own is
 // that of the database: then nothing is done, whatever errs says.
 //

@@ -39,7 +39,7 @@ func (t watchedTx) Query(ctx context.Context, query string, args []any, each fun
 	if t.Dialect() == driver.Postgres {
 		return errors.Join(t.Tx.Query(ctx, query, args, each), t.explain(ctx, query, args))
 	}
-	// To be told is something to look at, too.
+	// A notification is something to look at, too.
 	first, err := t.handled(ctx)
 	before, err2 := t.handled(ctx)
 	err = errors.Join(err, err2, t.Tx.Query(ctx, query, args, each))

@@ -1,4 +1,4 @@
-"""Takes and gives up locks with redis-py, as it is told on standard input.
+"""Takes and gives up locks with redis-py, by commands on standard input.
 
     acquire NAME SECONDS   answers yes or no, at once
     release NAME           answers released, or lost if it was not the owner's
