@@ -81,6 +81,27 @@ func TestInstall(t *testing.T) {
 	})
 }
 
+// The files of deploy run interlock coordinate with flags that it has.
+func TestDeploy(t *testing.T) {
+	flags := read(t, "server/internal/cli/coordinate.go")
+	found := 0
+	for _, file := range []string{"compose.yaml", "interlock-coordinate.service", "helm/templates/deployment.yaml"} {
+		text := read(t, filepath.Join("deploy", file))
+		if !strings.Contains(text, "coordinate\n") {
+			t.Errorf("%s does not run interlock coordinate", file)
+		}
+		_, text, _ = strings.Cut(text, "coordinate\n")
+		for _, flag := range regexp.MustCompile(`- (?:\{\{ printf ")?--([a-z-]+)=`).FindAllStringSubmatch(text, -1) {
+			if found++; !strings.Contains(flags, `"`+flag[1]+`"`) {
+				t.Errorf("%s: there is no flag --%s", file, flag[1])
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d flags found", found)
+	}
+}
+
 // release makes go see the working tree at the version released, and nothing of the workspace.
 func release(t *testing.T) {
 	t.Helper()

@@ -3,7 +3,7 @@
 #
 #   modules.sh          their directories, one a line
 #   modules.sh names    their short names on one line: root etcd server
-#   modules.sh NAME     the directory of one
+#   modules.sh NAME     the directory of one, or of a driver
 #   modules.sh published  the directories of those that users can get
 #   modules.sh tidy     runs go mod tidy in each, with the others as they are here
 set -euo pipefail
@@ -43,6 +43,10 @@ names) for dir in $(dirs); do name "$dir"; done | paste -sd' ' ;;
 			exit
 		fi
 	done
+	if [ -d "driver/$1" ]; then
+		echo "./driver/$1"
+		exit
+	fi
 	echo "no module $1; there are: $("$0" names)" >&2
 	exit 2
 	;;

@@ -46,15 +46,18 @@ export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$clone.insteadOf" GIT_CON
 export GOPRIVATE=$path GOMODCACHE=$scratch/modules GOFLAGS=-modcacherw GOWORK=off
 
 # A module is tagged once its go.sum holds the modules of ours that it requires, which are
-# tagged by then.
+# tagged by then. Later modules do not change its content, so all tags move to one commit.
 mapfile -t files < <(git ls-files -co -- go.mod '*/go.mod')
 sed -i -E "s#(${path//./\\.}[^ ]*) v0\.0\.0( |\$)#\1 $version\2#" go.work "${files[@]}"
+git add -A
+git commit -q -m "release $version"
+tags=()
 for dir in $(scripts/modules.sh published); do
 	mapfile -t required < <(sed -nE "s#^.*($path[^ ]*) $version\$#\1@$version#p" "$dir/go.mod")
 	[ ${#required[@]} = 0 ] || go -C "$dir" mod download "${required[@]}"
-	git add -A
-	git commit -q --allow-empty -m "${dir#./}: require $version"
+	git commit -q -a --amend --no-edit
 	tag=${dir#.}/$version
-	git tag "${tag#/}"
-	echo "${tag#/}"
+	tags+=("${tag#/}")
+	for tag in "${tags[@]}"; do git tag -f "$tag" >/dev/null; done
 done
+printf '%s\n' "${tags[@]}"
