@@ -155,7 +155,7 @@ func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) 
 			return nil, l.fail(name, err)
 		}
 	}
-	l.begin()
+	l.running++
 	return names, nil
 }
 

@@ -1,10 +1,17 @@
 package lock
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // Claim is a held lock with a token. It is an [interlock.Claim].
@@ -66,4 +73,168 @@ func (c claim) Release(ctx context.Context) error {
 		return nil
 	}
 	return c.h.release(ctx)
+}
+
+// turn is what the locker keeps with a hold.
+type turn struct {
+	locker   *locker
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	timer    *time.Timer    // calls woken
+	renewing chan struct{}  // has one entry while renew is under way; only with Options.NoRenewal
+	released sync.WaitGroup // done when release has its answer, err
+	err      error
+}
+
+// heldKey finds a hold in its own context and those that descend from it.
+type heldKey struct {
+	locker *locker
+	name   string
+}
+
+// begin makes a claim of h. l.mu is held.
+func (l *locker) begin(h *hold, parent context.Context, after time.Duration) {
+	h.locker = l
+	h.released.Add(1)
+	if l.options.NoRenewal {
+		h.renewing = make(chan struct{}, 1)
+	}
+	h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, heldKey{l, h.gate.name}, h))
+	h.timer = time.AfterFunc(after, h.wake)
+}
+
+func (h *hold) wake() {
+	h.locker.handle(func() { h.gate.woken(h, h.place.read()) })
+}
+
+// end ends the claim of h. l.mu is held.
+func (l *locker) end(h *hold, cause error) {
+	h.timer.Stop()
+	h.cancel(cause)
+	if f := l.options.Hooks.Ended; f != nil {
+		f(observe.LockEnded{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
+			Held: boottime.Now().Sub(h.since), Cause: cause})
+	}
+}
+
+func (l *locker) warn(h *hold) {
+	if f := l.options.Hooks.HeldLong; f != nil {
+		f(observe.LockHeldLong{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
+			Held: boottime.Now().Sub(h.since), Max: h.most})
+	}
+}
+
+func (h *hold) remaining() (left time.Duration) {
+	h.locker.handle(func() { left = h.gate.look(h, h.place.read()) })
+	return left
+}
+
+func (h *hold) cause() error {
+	h.locker.mu.Lock()
+	defer h.locker.mu.Unlock()
+	return h.ended
+}
+
+// orEndedEarly adds to err, of work whose claim has ended, that it did not last.
+func (h *hold) orEndedEarly(err error) error {
+	cause := h.cause()
+	if cause == interlock.ErrReleased {
+		return err
+	}
+	return errors.Join(err, &interlock.Error{Op: "hold lock until the work was done", Driver: h.locker.name,
+		Name: h.gate.name, Kind: interlock.Uncertain, Err: cause})
+}
+
+// release gives h up once; further calls wait for the answer to the first.
+func (h *hold) release(ctx context.Context) error {
+	l, g := h.locker, h.gate
+	l.mu.Lock()
+	if h.releasing {
+		l.mu.Unlock()
+		h.released.Wait()
+		return h.err
+	}
+	defer h.released.Done()
+	r := h.place.read()
+	next, leave := g.release(h, r)
+	l.runEffects()
+	h.timer.Stop()
+	l.mu.Unlock()
+
+	if f := l.options.Hooks.HandedOver; f != nil && next != nil {
+		f(observe.LockHandedOver{Name: g.name, Owner: next.place.owner, Token: next.token})
+	}
+	if !leave {
+		return nil
+	}
+	// When the lease is over there is nothing left to give up.
+	h.err = l.giveUp(ctx, min(r.lease, l.options.ReleaseTimeout), g.name, h.place.owner)
+
+	l.handle(g.gone)
+	return h.err
+}
+
+// extend lets the claim be held for so long from now.
+func (h *hold) extend(d time.Duration) error {
+	l, name := h.locker, h.gate.name
+	switch {
+	case l.limits.maxHold == 0:
+		return l.misuse("extend", name, "Options.MaxHold sets no limit to extend")
+	case d <= 0:
+		return l.misuse("extend", name, "%v is no time to hold it for", d)
+	}
+	var held bool
+	l.handle(func() { held = h.gate.extend(h, d, h.place.read()) })
+	if !held {
+		return l.beside("extend", name, interlock.Definite, h.ended)
+	}
+	return nil
+}
+
+// renew repeats the request that acquired, which begins another lease if the backend
+// still has the grant. One is under way at a time, as drivers demand.
+func (h *hold) renew(ctx context.Context) error {
+	const op = "renew"
+	l, name := h.locker, h.gate.name
+	if !l.options.NoRenewal {
+		return l.misuse(op, name, "Options.NoRenewal is not set: the driver renews the claim")
+	}
+	select {
+	case h.renewing <- struct{}{}:
+		defer func() { <-h.renewing }()
+	case <-ctx.Done():
+		return l.beside(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
+	}
+	if h.remaining() <= 0 {
+		return l.beside(op, name, interlock.Definite, cmp.Or(h.cause(), error(interlock.ErrExpired)))
+	}
+	bounded, stop := join.Context(ctx, h.ctx)
+	defer stop()
+	request := l.requestOf(h.gate, h.place)
+	request.NoWait = true
+	for failed := 1; ; failed++ {
+		grant, err := l.backend.acquire(bounded, request)
+		if err != nil && worthRepeating(err) && l.pause(bounded, retries, failed) {
+			continue
+		}
+		return h.renewed(grant, err)
+	}
+}
+
+// renewed takes the answer to a renewal.
+func (h *hold) renewed(grant driver.Grant, err error) error {
+	l, p := h.locker, h.place
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.runEffects()
+	another := err == nil && grant.Token != p.grant.Token
+	switch held := h.gate.renewed(h, another, err, p.read()); {
+	case !held:
+		return l.beside("renew", h.gate.name, interlock.Definite, h.ended)
+	case err != nil:
+		return err
+	}
+	p.grant.Lease = grant.Lease
+	h.gate.woken(h, p.read())
+	return nil
 }

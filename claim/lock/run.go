@@ -13,12 +13,8 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
-
-// retries is how long to wait between requests that failed.
-var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
 // granter is what fenced and advisory drivers have in common here; the token of
 // an advisory grant is 0.
@@ -48,7 +44,8 @@ func (b advisoryBackend) release(ctx context.Context, name, owner string) error 
 	return b.d.Release(ctx, name, owner)
 }
 
-// locker is what Fenced and Advisory share: the gates, and the I/O for them.
+// locker is what Fenced and Advisory share. It runs the machine: it serializes the
+// events, and does the I/O and the waiting that their effects ask for.
 type locker struct {
 	backend granter
 	batch   driver.Batch // nil if the driver takes names one by one only
@@ -57,11 +54,70 @@ type locker struct {
 	ctx     context.Context // ends at close
 	cancel  context.CancelCauseFunc
 
-	mu      sync.Mutex
-	gates   map[string]*gate
+	mu sync.Mutex
+	machine
 	random  *rand.Rand
 	running int           // goroutines of ours
 	idle    chan struct{} // closed when closed and running is 0; nil before close
+}
+
+// What the machine's records carry for the locker.
+type (
+	caller struct {
+		parent context.Context // what the claim's context descends from
+		result chan outcome    // capacity 1
+	}
+	contender struct {
+		owner  string
+		cancel context.CancelCauseFunc // ends the attempt to get the grant
+		grant  driver.Grant            // zero until granted
+	}
+)
+
+type outcome struct {
+	hold *hold
+	err  error
+}
+
+// read looks at the clock and at the lease of p's grant.
+func (p *place) read() reading {
+	return reading{boottime.Now(), p.grant.Lease.Remaining()}
+}
+
+// handle runs an event of the machine, and its effects.
+func (l *locker) handle(event func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	event()
+	l.runEffects()
+}
+
+// runEffects does what the last events ask for. l.mu is held.
+func (l *locker) runEffects() {
+	for _, e := range l.effects {
+		switch e.do {
+		case ask:
+			l.ask(e.gate, e.place)
+		case stop:
+			e.place.cancel(errNobodyWaits)
+		case giveUp:
+			l.running++
+			go l.giveUpInBackground(e.gate.name, e.place.owner)
+		case answer:
+			if e.hold != nil {
+				l.begin(e.hold, e.waiter.parent, e.after)
+			}
+			e.waiter.result <- outcome{e.hold, e.err}
+		case end:
+			l.end(e.hold, e.err)
+		case wake:
+			e.hold.timer.Reset(e.after)
+		case warn:
+			l.warn(e.hold)
+		}
+	}
+	clear(l.effects)
+	l.effects = l.effects[:0]
 }
 
 func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
@@ -82,7 +138,11 @@ func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
 	var seed [16]byte
 	crand.Read(seed[:]) // never fails
 	l := &locker{
-		backend: b, name: g.Driver, options: options, gates: make(map[string]*gate),
+		backend: b, name: g.Driver, options: options,
+		machine: machine{gates: make(map[string]*gate), limits: limits{
+			handovers: options.Handovers, minValidity: options.MinValidity,
+			delay: options.LockDelay, maxHold: options.MaxHold,
+		}},
 		random: rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:]))),
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -144,6 +204,10 @@ func (l *locker) acquireWithin(bound time.Duration, parent, wait context.Context
 	return h, err
 }
 
+func newWaiter(parent context.Context, try bool) *waiter {
+	return &waiter{try: try, caller: caller{parent: parent, result: make(chan outcome, 1)}}
+}
+
 func (l *locker) queue(bound time.Duration, parent, wait context.Context, name string, try bool) (*hold, error) {
 	ctx, cancel := wait, context.CancelFunc(func() {})
 	if bound > 0 {
@@ -152,13 +216,14 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 	defer cancel()
 
 	began := boottime.Now()
-	w := &waiter{parent: parent, try: try, result: make(chan outcome, 1)}
+	w := newWaiter(parent, try)
 	l.mu.Lock()
 	if err := l.refuse(wait, name); err != nil {
 		l.mu.Unlock()
 		return nil, l.fail(name, err)
 	}
 	g := l.join(name, w)
+	l.runEffects()
 	l.mu.Unlock()
 
 	select {
@@ -168,7 +233,9 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if told := l.leave(g, w); told {
+	answered := g.leave(w)
+	l.runEffects()
+	if answered {
 		o := <-w.result
 		return o.hold, o.err
 	}
@@ -195,7 +262,7 @@ func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Ins
 	case trouble != nil:
 		return fail(interlock.Retryable, trouble)
 	}
-	return &interlock.HeldError{Name: g.name, Owner: g.lastHolder()}
+	return g.heldError()
 }
 
 // refuse says why a call is not even let into the queue.
@@ -203,7 +270,7 @@ func (l *locker) refuse(ctx context.Context, name string) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case l.idle != nil:
+	case l.closed:
 		return interlock.ErrClosed
 	case name == "" || len(name) > driver.MaxName:
 		return fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName)
@@ -234,135 +301,6 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 	return h
 }
 
-// start runs the attempt to get p granted, in a goroutine of its own: it belongs
-// to the gate, not to the goroutine that happened to come first.
-func (l *locker) start(g *gate, p *place) {
-	ctx, cancel := context.WithCancelCause(l.ctx)
-	p.cancel = cancel
-	l.begin()
-	go func() {
-		defer cancel(nil)
-		grant, err := l.attempt(ctx, g, p)
-		l.mu.Lock()
-		settled := err == nil && l.granted(g, p, grant)
-		if err != nil {
-			l.refused(g, p, err)
-			settled = errors.Is(err, interlock.ErrHeld) && !p.uncertain // nothing was left behind
-		}
-		l.mu.Unlock()
-		if settled {
-			l.finish()
-			return
-		}
-		l.giveUpInBackground(g.name, p.owner)
-	}()
-}
-
-// attempt asks the backend until it grants, says no, has failed too often in a
-// row, or nobody waits any more. Repeating with the same owner converges, whatever became of the
-// requests whose answers were lost.
-func (l *locker) attempt(ctx context.Context, g *gate, p *place) (driver.Grant, error) {
-	request := l.requestOf(g, p)
-	for {
-		grant, err := l.request(ctx, p, request)
-		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
-			return grant, err
-		}
-		if failed := l.troubled(g.name, p, err); l.tooOften(failed, p.noWait) || !l.pause(ctx, retries, failed) {
-			return grant, err
-		}
-	}
-}
-
-// request asks once. A grant whose lease has ended on its way is none.
-func (l *locker) request(ctx context.Context, p *place, r driver.Request) (driver.Grant, error) {
-	l.mu.Lock()
-	p.lost = nil // that was an earlier grant
-	l.mu.Unlock()
-	grant, err := l.backend.acquire(ctx, r)
-	if err == nil {
-		grant.Lease = l.believed(grant.Lease)
-	}
-	if err == nil && grant.Lease.Remaining() <= 0 {
-		err = &interlock.Error{Op: "acquire", Driver: l.name, Name: r.Name, Kind: interlock.Uncertain,
-			Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}
-	}
-	return grant, err
-}
-
-// tooOften reports whether so many requests in a row may not fail.
-func (l *locker) tooOften(failed int, try bool) bool {
-	most := l.options.Attempts
-	if most == 0 && try {
-		most = DefaultAttempts
-	}
-	return most > 0 && failed >= most
-}
-
-// troubled notes that a request failed, and counts those in a row.
-func (l *locker) troubled(name string, p *place, err error) (failed int) {
-	l.mu.Lock()
-	p.failed++
-	failed = p.failed
-	p.trouble = err
-	p.uncertain = p.uncertain || interlock.Kind(err) == interlock.Uncertain
-	l.mu.Unlock()
-	if f := l.options.Hooks.RequestFailed; f != nil {
-		f(observe.LockRequestFailed{Name: name, Owner: p.owner, Failed: failed, Err: err})
-	}
-	return failed
-}
-
-func worthRepeating(err error) bool {
-	kind := interlock.Kind(err)
-	return (kind == interlock.Retryable || kind == interlock.Uncertain) && !errors.Is(err, interlock.ErrHeld)
-}
-
-// pause waits after so many failures; it reports false if ctx ended.
-func (l *locker) pause(ctx context.Context, p backoff.Policy, failed int) bool {
-	l.mu.Lock()
-	delay := p.Delay(failed, l.random.Float64())
-	l.mu.Unlock()
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (l *locker) events(g *gate, p *place) driver.Events {
-	return driver.Events{
-		Waiting: func(at driver.Place) { l.waiting(g, p, at) },
-		Renewed: func(took time.Duration, err error) {
-			if f := l.options.Hooks.Renewed; f != nil {
-				f(observe.LockRenewed{Name: g.name, Owner: p.owner, Took: took, Err: err})
-			}
-		},
-		Lost: func(cause error) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if h := g.holder; h != nil && h.place == p {
-				l.over(h, cause)
-				return
-			}
-			p.lost = cause
-		},
-	}
-}
-
-func (l *locker) waiting(g *gate, p *place, at driver.Place) {
-	l.mu.Lock()
-	g.last = at.Holder
-	p.failed, p.trouble = 0, nil // it has its place: what failed before is over
-	l.mu.Unlock()
-	if f := l.options.Hooks.Waiting; f != nil {
-		f(observe.LockWaiting{Name: g.name, Owner: p.owner, Ahead: at.Ahead, Holder: at.Holder})
-	}
-}
-
 // giveUp releases what owner has in the backend, whatever becomes of ctx,
 // within a bound.
 func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner string) error {
@@ -387,9 +325,7 @@ func (l *locker) giveUpInBackground(name, owner string) {
 	_ = l.giveUp(context.Background(), l.options.ReleaseTimeout, name, owner) // Hooks.ReleaseFailed tells
 }
 
-// begin counts a goroutine in, with mu held; finish counts it out.
-func (l *locker) begin() { l.running++ }
-
+// finish counts a goroutine out.
 func (l *locker) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -413,12 +349,8 @@ func (l *locker) close(ctx context.Context) error {
 	if l.idle == nil {
 		l.idle = make(chan struct{})
 	}
-	for _, g := range l.gates {
-		for _, w := range g.waiters {
-			w.result <- outcome{err: l.fail(g.name, interlock.ErrClosed)}
-		}
-		g.waiters = nil
-	}
+	l.machine.close(func(name string) error { return l.fail(name, interlock.ErrClosed) })
+	l.runEffects()
 	l.announceIdle()
 	idle := l.idle
 	l.mu.Unlock()

@@ -1,0 +1,206 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// retries is how long to wait between requests that failed.
+var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
+
+// An attempt asks the backend for one place, or for those of several names in one
+// step, in a goroutine of its own: it belongs to the gates, not to the goroutine that
+// happened to come first.
+type attempt struct {
+	*locker
+	members []member
+	single  [1]member // members, if the attempt is for one name
+	try     bool      // the caller does not wait
+	cancel  context.CancelCauseFunc
+}
+
+type member struct {
+	gate    *gate
+	place   *place
+	request driver.Request
+}
+
+var errNobodyWaits = errors.New("nobody waits for the lock any more")
+
+// ask starts an attempt for one place. l.mu is held.
+func (l *locker) ask(g *gate, p *place) {
+	a := &attempt{locker: l, try: p.noWait, single: [1]member{{gate: g, place: p}}}
+	a.members = a.single[:]
+	a.start()
+}
+
+// start runs the attempt. l.mu is held.
+func (a *attempt) start() {
+	l := a.locker
+	ctx, cancel := context.WithCancelCause(l.ctx)
+	a.cancel = cancel
+	for i, m := range a.members {
+		m.place.owner, m.place.cancel = l.newOwner(), cancel
+		a.members[i].request = l.requestOf(m.gate, m.place)
+	}
+	l.running++
+	go func() {
+		defer l.finish()
+		defer cancel(nil)
+		err := a.run(ctx)
+		l.handle(func() { a.settle(err) })
+	}()
+}
+
+// run asks until the backend grants, says no, has failed too often in a row, or nobody
+// waits any more. Repeating with the same owner converges, whatever became of the
+// requests whose answers were lost.
+func (a *attempt) run(ctx context.Context) error {
+	for {
+		err := a.request(ctx)
+		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
+			return err
+		}
+		if failed := a.failure(err); a.tooOften(failed, a.try) || !a.pause(ctx, retries, failed) {
+			return err
+		}
+	}
+}
+
+// request asks once. A grant whose lease has ended on its way is none.
+func (a *attempt) request(ctx context.Context) (err error) {
+	a.mu.Lock()
+	for _, m := range a.members {
+		m.place.lost = nil // that was an earlier grant
+	}
+	a.mu.Unlock()
+	if len(a.members) > 1 {
+		err = a.requestAll(ctx)
+	} else {
+		a.members[0].place.grant, err = a.backend.acquire(ctx, a.members[0].request)
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range a.members {
+		if m.place.read().lease <= a.limits.delay {
+			return &interlock.Error{Op: "acquire", Driver: a.name, Name: m.gate.name, Kind: interlock.Uncertain,
+				Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}
+		}
+	}
+	return nil
+}
+
+func (a *attempt) requestAll(ctx context.Context) error {
+	requests := make([]driver.Request, len(a.members))
+	for i, m := range a.members {
+		requests[i] = m.request
+	}
+	grants, err := a.batch.AcquireAll(ctx, requests)
+	for i, g := range grants {
+		a.members[i].place.grant = g
+	}
+	return err
+}
+
+// failure notes that the requests failed, and counts those in a row.
+func (a *attempt) failure(err error) (failed int) {
+	for _, m := range a.members {
+		a.mu.Lock()
+		failed = m.place.failure(err)
+		a.mu.Unlock()
+		if f := a.options.Hooks.RequestFailed; f != nil {
+			f(observe.LockRequestFailed{Name: m.gate.name, Owner: m.place.owner, Failed: failed, Err: err})
+		}
+	}
+	return failed
+}
+
+// settle passes the answer on to the gates. If one of several claims is lost on its
+// way, none is granted. The waiters of several names are answered together, the
+// context of each claim descending from that of the one before. l.mu is held.
+func (a *attempt) settle(err error) {
+	if err == nil && len(a.members) > 1 && slices.ContainsFunc(a.members, func(m member) bool { return m.place.lost != nil }) {
+		err = &interlock.Error{Op: "acquire all", Driver: a.name, Kind: interlock.Retryable, Err: errLostOnItsWay}
+	}
+	var parent *hold
+	for _, m := range a.members {
+		if err != nil {
+			m.gate.refused(m.place, err)
+			continue
+		}
+		if parent != nil && m.gate.waits(m.place.only) {
+			m.place.only.parent = parent.ctx
+		}
+		m.gate.granted(m.place, m.place.grant.Token, m.place.read())
+		a.runEffects()
+		parent = m.gate.holder
+	}
+}
+
+// tooOften reports whether so many requests in a row may not fail.
+func (l *locker) tooOften(failed int, try bool) bool {
+	most := l.options.Attempts
+	if most == 0 && try {
+		most = DefaultAttempts
+	}
+	return most > 0 && failed >= most
+}
+
+func worthRepeating(err error) bool {
+	kind := interlock.Kind(err)
+	return (kind == interlock.Retryable || kind == interlock.Uncertain) && !errors.Is(err, interlock.ErrHeld)
+}
+
+// pause waits after so many failures; it reports false if ctx ended.
+func (l *locker) pause(ctx context.Context, p backoff.Policy, failed int) bool {
+	l.mu.Lock()
+	delay := p.Delay(failed, l.random.Float64())
+	l.mu.Unlock()
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// requestOf is what is asked of the backend for p.
+func (l *locker) requestOf(g *gate, p *place) driver.Request {
+	r := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p),
+		TTL: l.options.TTL, Renew: l.options.RenewEvery}
+	if l.options.NoRenewal {
+		r.Renew = -1
+	}
+	return r
+}
+
+func (l *locker) events(g *gate, p *place) driver.Events {
+	e := driver.Events{
+		Waiting: func(at driver.Place) {
+			l.handle(func() { g.queued(p, at.Holder) })
+			if f := l.options.Hooks.Waiting; f != nil {
+				f(observe.LockWaiting{Name: g.name, Owner: p.owner, Ahead: at.Ahead, Holder: at.Holder})
+			}
+		},
+		Lost: func(cause error) {
+			l.handle(func() { g.lost(p, cause) })
+		},
+	}
+	if f := l.options.Hooks.Renewed; f != nil {
+		e.Renewed = func(took time.Duration, err error) {
+			f(observe.LockRenewed{Name: g.name, Owner: p.owner, Took: took, Err: err})
+		}
+	}
+	return e
+}

@@ -1,0 +1,423 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// machine is the state of one lock object: a gate for each name in use. It is pure:
+// methods are events; they change the state and append effects, which the caller runs
+// before the next event. Time comes in as a [reading]. It is not safe for concurrent use.
+type machine struct {
+	limits  limits
+	closed  bool // names of expired claims are left to lapse
+	gates   map[string]*gate
+	effects []effect // of the last event, in order
+}
+
+// limits are the Options that decide what the machine does.
+type limits struct {
+	handovers   int
+	minValidity time.Duration
+	delay       time.Duration // a claim ends so long before its lease
+	maxHold     time.Duration // 0 is no limit
+}
+
+// A gate is where the goroutines of this process queue for one name. It has at
+// most one place in the backend, and exists while it is needed.
+type gate struct {
+	*machine
+	name    string
+	waiters []*waiter
+	first   [1]*waiter // where a queue of one is kept
+	place   *place     // nil: nothing of ours is wanted in the backend
+	holder  *hold      // nil unless a claim on place's grant is out
+	leaving bool       // a release is under way: the next place waits for it
+	last    string     // the last known holder elsewhere, for errors
+}
+
+// A waiter is one goroutine that wants the lock. It gets one answer, unless it leaves before.
+type waiter struct {
+	try bool
+	caller
+}
+
+// A place is one contender in the backend, from its first request until it is
+// given up. It is not reused.
+type place struct {
+	noWait    bool
+	only      *waiter // the caller of several names that it is for; nil if it is for all waiters
+	abandoned bool    // nobody waits for the grant any more
+	lost      error   // reported by the driver before the grant was delivered
+	passes    int     // hand-overs inside the process so far
+	failed    int     // requests in a row that failed
+	trouble   error   // why the last one failed; nil once it has its place
+	uncertain bool    // one of them may have been carried out
+	contender
+}
+
+// A hold is one waiter's turn on the grant of a place.
+type hold struct {
+	gate      *gate
+	place     *place
+	token     interlock.Token
+	since     boottime.Instant
+	most      time.Duration    // that it may be held for; 0 is no limit
+	ended     error            // why it ended; nil while it is held
+	lapses    boottime.Instant // when the name of an expired claim is given up; 0 is never
+	releasing bool
+	warned    bool // that it is held for long
+	turn
+}
+
+// A reading is the time, and how long the backend keeps a grant from then on.
+type reading struct {
+	now   boottime.Instant
+	lease time.Duration
+}
+
+// An effect is what the shell has to do for the machine.
+type effect struct {
+	do     action
+	gate   *gate
+	place  *place
+	waiter *waiter
+	hold   *hold
+	err    error
+	after  time.Duration
+}
+
+type action int
+
+const (
+	ask    action = iota // start to ask the backend for place
+	stop                 // end the attempt for place
+	giveUp               // release place in the backend, in the background
+	answer               // tell waiter: it has hold, to be woken after; or err
+	end                  // end hold with the cause err
+	wake                 // call woken for hold after so long
+	warn                 // hold is held for long
+)
+
+func (g *gate) emit(e effect) {
+	e.gate = g
+	g.effects = append(g.effects, e)
+}
+
+// join puts w in the queue and makes sure that the backend is asked.
+func (m *machine) join(name string, w *waiter) *gate {
+	g := m.gates[name]
+	if g == nil {
+		g = m.open(name)
+	}
+	if w.try && (g.place != nil || len(g.waiters) > 0) {
+		g.emit(effect{do: answer, waiter: w, err: g.heldError()})
+		return g
+	}
+	g.waiters = append(g.waiters, w)
+	g.contend()
+	return g
+}
+
+// reserve opens the gate of a name that is not in use, with w as the first waiter and
+// a place for w alone, which the caller asks for.
+func (m *machine) reserve(name string, w *waiter) (*gate, *place) {
+	g := m.open(name)
+	g.place, g.waiters = &place{noWait: true, only: w}, append(g.waiters, w)
+	return g, g.place
+}
+
+func (m *machine) open(name string) *gate {
+	g := &gate{machine: m, name: name}
+	g.waiters = g.first[:0]
+	m.gates[name] = g
+	return g
+}
+
+// leave takes w out of the queue, unless it has its answer. It abandons a place that
+// nobody waits for then.
+func (g *gate) leave(w *waiter) (answered bool) {
+	i := slices.Index(g.waiters, w)
+	if i < 0 {
+		return true
+	}
+	g.waiters = slices.Delete(g.waiters, i, i+1)
+	if p := g.place; p != nil && g.holder == nil && (len(g.waiters) == 0 || p.only == w) {
+		p.abandoned = true
+		g.emit(effect{do: stop, place: p})
+	}
+	g.tidy()
+	return false
+}
+
+// waits reports that w has no answer yet and has not left.
+func (g *gate) waits(w *waiter) bool { return slices.Contains(g.waiters, w) }
+
+// heldError is the answer to a waiter who does not wait, or not any longer.
+func (g *gate) heldError() error {
+	e := &interlock.HeldError{Name: g.name, Owner: g.last}
+	if g.holder != nil {
+		e.Owner = g.holder.place.owner
+	}
+	return e
+}
+
+// contend takes a place in the backend if one is wanted and there is none, and
+// forgets the gate if nobody needs it.
+func (g *gate) contend() {
+	if g.place == nil && !g.leaving && len(g.waiters) > 0 {
+		g.place = &place{noWait: g.waiters[0].try}
+		g.emit(effect{do: ask, place: g.place})
+	}
+	g.tidy()
+}
+
+func (g *gate) tidy() {
+	if g.place == nil && !g.leaving && len(g.waiters) == 0 && g.gates[g.name] == g {
+		delete(g.gates, g.name)
+	}
+}
+
+// queued notes that the request for p has its place in the backend's queue.
+func (g *gate) queued(p *place, holder string) {
+	g.last = holder
+	p.failed, p.trouble = 0, nil
+}
+
+// failure notes that a request for p failed, and counts those in a row.
+func (p *place) failure(err error) (failed int) {
+	p.failed++
+	p.trouble = err
+	p.uncertain = p.uncertain || interlock.Kind(err) == interlock.Uncertain
+	return p.failed
+}
+
+// granted gives the grant of p to the first waiter. If nobody takes it, or it was
+// lost before it came, p is given up.
+func (g *gate) granted(p *place, token interlock.Token, r reading) {
+	if p.lost != nil || len(g.waiters) == 0 {
+		g.place = nil
+		g.emit(effect{do: giveUp, place: p})
+		g.contend()
+		return
+	}
+	g.deliver(p, token, r)
+}
+
+// refused tells those who asked for p why there is no grant, and asks again for
+// those whom the answer does not concern: the ones who came after p was
+// abandoned, and the ones who wait while p only tried, if waiting may help. What p
+// may have left behind is given up.
+func (g *gate) refused(p *place, err error) {
+	g.place = nil
+	patient := errors.Is(err, interlock.ErrHeld) || p.noWait && worthRepeating(err)
+	concerned := func(w *waiter) bool {
+		return w == p.only || !p.abandoned && !oneByOne(err) && (w.try || !patient)
+	}
+	for _, w := range g.waiters {
+		if concerned(w) {
+			g.emit(effect{do: answer, waiter: w, err: err})
+		}
+	}
+	g.waiters = slices.DeleteFunc(g.waiters, concerned)
+	nothingLeft := errors.Is(err, interlock.ErrHeld) || errors.Is(err, driver.ErrNotInOneStep)
+	if p.uncertain || !nothingLeft {
+		g.emit(effect{do: giveUp, place: p})
+	}
+	g.contend()
+}
+
+// deliver makes the first waiter the holder.
+func (g *gate) deliver(p *place, token interlock.Token, r reading) *hold {
+	w := g.waiters[0]
+	g.waiters = slices.Delete(g.waiters, 0, 1)
+	h := &hold{gate: g, place: p, token: token, since: r.now, most: g.limits.maxHold}
+	g.holder = h
+	g.emit(effect{do: answer, waiter: w, hold: h, after: h.untilLook(r)})
+	return h
+}
+
+// release ends h. The lock passes to next, or leave demands that its place is released
+// in the backend and that gone is called afterwards. If h has ended before, neither:
+// its place is given up in the background.
+func (g *gate) release(h *hold, r reading) (next *hold, leave bool) {
+	h.releasing = true
+	if g.look(h, r); h.ended != nil {
+		g.emit(effect{do: giveUp, place: h.place})
+		return nil, false
+	}
+	g.end(h, interlock.ErrReleased)
+	if next = g.pass(h, r); next != nil {
+		return next, false
+	}
+	g.place, g.leaving = nil, true
+	return nil, true
+}
+
+// pass hands the lock on to the next waiter in this process, with the next
+// token, while the bounds allow it: other processes have their turn after a
+// bounded number of hand-overs, and what is handed on is still good for a while.
+func (g *gate) pass(h *hold, r reading) (next *hold) {
+	p := h.place
+	token, ok := h.token, true
+	if token.Valid() {
+		token, ok = token.Next()
+	}
+	if !ok || len(g.waiters) == 0 || p.passes >= g.limits.handovers ||
+		r.lease-g.limits.delay <= g.limits.minValidity {
+		return nil
+	}
+	p.passes++
+	return g.deliver(p, token, r)
+}
+
+// gone ends a release.
+func (g *gate) gone() {
+	g.leaving = false
+	g.contend()
+}
+
+// close answers everybody who waits, and makes the machine start nothing more.
+func (m *machine) close(err func(name string) error) {
+	m.closed = true
+	for _, g := range m.gates {
+		for _, w := range g.waiters {
+			g.emit(effect{do: answer, waiter: w, err: err(g.name)})
+		}
+		g.waiters = nil
+	}
+}
+
+// lost ends the claim on p's grant, or notes that there will be none.
+func (g *gate) lost(p *place, cause error) {
+	if h := g.holder; h != nil && h.place == p {
+		g.over(h, cause)
+		return
+	}
+	p.lost = cause
+}
+
+// look returns how long h is still good for, and ends it if that is over. Nothing else
+// judges whether a claim has expired: a claim that was seen to end stays ended, whatever
+// renewals come late.
+func (g *gate) look(h *hold, r reading) (left time.Duration) {
+	if h.ended != nil {
+		return 0
+	}
+	left = h.left(r)
+	if left > 0 {
+		return left
+	}
+	var cause error = interlock.ErrExpired
+	if allowed, limited := h.allowed(r.now); limited && allowed <= 0 {
+		cause = errMaxHold{h.most}
+	}
+	g.over(h, cause)
+	if r.lease > 0 { // the driver goes on renewing it
+		h.lapses = r.now.Add(r.lease)
+		g.emit(effect{do: wake, hold: h, after: r.lease})
+	}
+	return 0
+}
+
+// left is the shorter of what the lease and the longest hold allow.
+func (h *hold) left(r reading) time.Duration {
+	left := r.lease - h.gate.limits.delay
+	if allowed, limited := h.allowed(r.now); limited {
+		return min(left, allowed)
+	}
+	return left
+}
+
+// allowed is how much longer the claim may be held, and whether that is limited.
+func (h *hold) allowed(now boottime.Instant) (left time.Duration, limited bool) {
+	return h.since.Add(h.most).Sub(now), h.most > 0
+}
+
+// untilLook is when to wake h: when it is over, or a quarter of what is allowed is left.
+func (h *hold) untilLook(r reading) time.Duration {
+	left := h.left(r)
+	if until, ok := h.untilWarning(r.now); ok && until > 0 {
+		return min(left, until)
+	}
+	return left
+}
+
+func (h *hold) untilWarning(now boottime.Instant) (time.Duration, bool) {
+	allowed, limited := h.allowed(now)
+	return allowed - h.gate.limits.maxHold/4, limited && !h.warned
+}
+
+// woken looks at h when it may have expired or is held for long. The backend frees the
+// name of an expired claim that nobody releases no later than without renewals.
+func (g *gate) woken(h *hold, r reading) {
+	switch {
+	case h.ended == nil:
+		if g.look(h, r) <= 0 {
+			return
+		}
+		if until, ok := h.untilWarning(r.now); ok && until <= 0 {
+			h.warned = true
+			g.emit(effect{do: warn, hold: h})
+		}
+		g.emit(effect{do: wake, hold: h, after: h.untilLook(r)})
+	case h.lapses == 0 || h.releasing || g.closed:
+	case h.lapses.Sub(r.now) > 0:
+		g.emit(effect{do: wake, hold: h, after: h.lapses.Sub(r.now)})
+	default:
+		h.lapses = 0
+		g.emit(effect{do: giveUp, place: h.place})
+	}
+}
+
+// extend lets h be held for d from now. It reports false if h has ended.
+func (g *gate) extend(h *hold, d time.Duration, r reading) bool {
+	if g.look(h, r) <= 0 {
+		return false
+	}
+	h.most, h.warned = r.now.Add(d).Sub(h.since), false
+	g.emit(effect{do: wake, hold: h, after: h.untilLook(r)})
+	return true
+}
+
+// renewed takes the answer to a renewal of h, under the lease before it. It reports
+// whether h holds. What may have been granted to a claim that was released meanwhile,
+// or by another grant than the claim's, is given up.
+func (g *gate) renewed(h *hold, another bool, err error, r reading) bool {
+	if g.look(h, r) > 0 && (another || errors.Is(err, interlock.ErrHeld)) {
+		g.over(h, interlock.ErrLost)
+	}
+	if h.ended != nil && (another || h.releasing) && !g.closed {
+		g.emit(effect{do: giveUp, place: h.place})
+	}
+	return h.ended == nil
+}
+
+// over ends a claim that its holder did not give up. Its place is left to lapse
+// until the holder releases: the work may not have stopped yet.
+func (g *gate) over(h *hold, cause error) {
+	g.end(h, cause)
+	g.place = nil
+	g.contend()
+}
+
+func (g *gate) end(h *hold, cause error) {
+	h.ended = cause
+	g.holder = nil
+	g.emit(effect{do: end, hold: h, err: cause})
+}
+
+// errMaxHold is the cause of a claim that reached Options.MaxHold.
+type errMaxHold struct{ after time.Duration }
+
+func (e errMaxHold) Error() string {
+	return fmt.Sprintf("claim expired: it was held for %v, the longest that is allowed", e.after)
+}
+
+func (e errMaxHold) Is(target error) bool { return target == interlock.ErrExpired }
