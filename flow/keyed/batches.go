@@ -7,8 +7,8 @@ import (
 
 // Batches gives one function the work of a key, several pieces at a time, so that
 // they can share what costs most: a commit, a round trip. The more is queued, the
-// larger the batches; nothing ever waits for a batch to fill up. In all else it is
-// an [Executor]. It is safe for concurrent use, and must be closed.
+// larger the batches; nothing waits for a batch to fill up. Otherwise it is an
+// [Executor]. It is safe for concurrent use, and must be closed.
 type Batches[T any] struct{ x *engine[T] }
 
 // NewBatches makes one whose run gets up to most pieces of work of one key at once,
@@ -25,7 +25,7 @@ func NewBatches[T any](most int, run func(ctx context.Context, key string, batch
 	if most < 1 || most > 1<<16 {
 		return nil, bug("make executor", "", errors.New("a batch has between 1 and 1<<16 pieces at most"))
 	}
-	options, err := o.with(1)
+	options, err := o.withDefaults(1)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +35,8 @@ func NewBatches[T any](most int, run func(ctx context.Context, key string, batch
 		for i, t := range live {
 			batch[i] = t.work
 		}
-		ctx := x.enter(x.ctx)
-		defer ctx.end()
+		ctx, end := x.enter(x.ctx)
+		defer end()
 		return run(ctx, key, batch)
 	}
 	return &Batches[T]{x}, nil
@@ -49,10 +49,10 @@ func (b *Batches[T]) Do(ctx context.Context, key string, work T) error {
 	return b.x.do(ctx, key, work)
 }
 
-// Go hands over a piece of work, and returns nil once it is taken; done receives how
-// it ended, and all else is as for [Executor.Go].
+// Go hands over a piece of work, and returns nil once it is taken; done receives
+// its outcome, and all else is as for [Executor.Go].
 func (b *Batches[T]) Go(ctx context.Context, key string, work T, done func(error)) error {
-	return b.x.submit(ctx, key, work, done)
+	return b.x.queue(ctx, key, work, done)
 }
 
 // Close has the behaviour of [Executor.Close].

@@ -15,7 +15,7 @@ func (x *engine[T]) close(ctx context.Context) error {
 	}
 	x.mu.Lock()
 	x.closed = true
-	outside := x.q.turnOutside()
+	outside := x.q.dropWaiting()
 	x.settle()
 	x.mu.Unlock()
 	for _, t := range outside {
@@ -30,8 +30,7 @@ func (x *engine[T]) close(ctx context.Context) error {
 	return x.abandon(context.Cause(ctx))
 }
 
-// abandon ends the contexts of the tasks that run and tells those that are queued
-// that they never will.
+// abandon ends the contexts of the tasks that run, and drops those that are queued.
 func (x *engine[T]) abandon(why error) error {
 	x.mu.Lock()
 	dropped, running := x.q.dropQueued(), x.running
@@ -39,7 +38,7 @@ func (x *engine[T]) abandon(why error) error {
 	x.mu.Unlock()
 	x.cancel(interlock.ErrClosed)
 	for _, t := range dropped {
-		t.tell(x.refuse(t.key, neverRan("run task", t.key, interlock.ErrClosed)))
+		t.drop(x.refuse(t.key, neverRan("run task", t.key, interlock.ErrClosed)))
 	}
 	if running == 0 && len(dropped) == 0 {
 		return nil
@@ -48,17 +47,17 @@ func (x *engine[T]) abandon(why error) error {
 		Err: fmt.Errorf("%w: %d tasks still run, and %d never will", why, running, len(dropped))}
 }
 
-// turnOutside takes out all tasks that were not let in yet, those of each key in
+// dropWaiting takes out all tasks that were not admitted yet, those of each key in
 // their order.
-func (q *queue[T]) turnOutside() (out []*task[T]) {
-	for q.waiting.n > 0 {
-		t := q.waiting.pop()
+func (q *queue[T]) dropWaiting() (out []*task[T]) {
+	for q.waiting.Len() > 0 {
+		t := pop[T](&q.waiting)
 		t.box.places--
 		out = append(out, t)
 	}
 	for _, b := range q.boxes {
-		for b.outside.n > 0 {
-			out = append(out, b.outside.pop())
+		for b.outside.Len() > 0 {
+			out = append(out, pop[T](&b.outside))
 		}
 		q.forget(b)
 	}
@@ -66,15 +65,15 @@ func (q *queue[T]) turnOutside() (out []*task[T]) {
 	return out
 }
 
-// dropQueued takes out all tasks that were let in, and have not begun, those of
-// each key in their order. Nobody is outside.
+// dropQueued takes out all tasks that were admitted and have not begun, those of each
+// key in their order. None waits for room.
 func (q *queue[T]) dropQueued() (out []*task[T]) {
-	for b := q.ready; b != nil; b = q.ready {
-		q.delist(b)
-	}
 	for _, b := range q.boxes {
-		for b.tasks.n > 0 {
-			out = append(out, b.tasks.pop())
+		if b.turn != nil {
+			q.unready(b)
+		}
+		for b.tasks.Len() > 0 {
+			out = append(out, pop[T](&b.tasks))
 			b.places--
 		}
 		q.forget(b)

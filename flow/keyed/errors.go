@@ -28,8 +28,8 @@ func (e *FullError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *FullError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A PanicError is the panic of a task, told to who submitted it. What the task had
-// done by then is not known: it is Uncertain.
+// A PanicError is the panic of a task, as its submitter receives it. What the task had
+// done by then is unknown: it is Uncertain.
 type PanicError struct {
 	Key   string
 	Value any    // what it panicked with; nil if it ended its goroutine, as testing's FailNow does
@@ -74,8 +74,8 @@ func (e Each) Unwrap() []error {
 	return failed
 }
 
-// named refuses keys that are none.
-func named(op, key string) error {
+// checkKey refuses what cannot be a key.
+func checkKey(op, key string) error {
 	if key == "" || len(key) > driver.MaxName {
 		return &interlock.Error{Op: op, Name: key[:min(len(key), 64)], Kind: interlock.Bug,
 			Err: fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(key), driver.MaxName)}

@@ -27,8 +27,8 @@ type Options struct {
 	Observe *observe.Keyed
 }
 
-// with fills in the defaults, and refuses what is below zero.
-func (o *Options) with(turn int) (Options, error) {
+// withDefaults fills in the defaults, and refuses what is below zero.
+func (o *Options) withDefaults(turn int) (Options, error) {
 	var full Options
 	if o != nil {
 		full = *o
@@ -57,14 +57,14 @@ type Executor struct {
 
 // NewExecutor makes one; nil options are the defaults.
 func NewExecutor(o *Options) (*Executor, error) {
-	options, err := o.with(16)
+	options, err := o.withDefaults(16)
 	if err != nil {
 		return nil, err
 	}
 	x := newEngine[func(context.Context) error](options, 1)
 	x.call = func(_ string, live []*task[func(context.Context) error]) error {
-		ctx := x.enter(live[0].ctx)
-		defer ctx.end()
+		ctx, end := x.enter(live[0].ctx)
+		defer end()
 		live[0].err = live[0].work(ctx) // as it is, also if it is an Each
 		return nil
 	}
@@ -102,7 +102,7 @@ func (e *Executor) Go(ctx context.Context, key string, fn func(ctx context.Conte
 	if fn == nil {
 		return bug("queue task", key, errNil)
 	}
-	return e.x.submit(ctx, key, fn, done)
+	return e.x.queue(ctx, key, fn, done)
 }
 
 var errNil = errors.New("the function is nil")
@@ -128,5 +128,5 @@ type Load struct {
 func (x *engine[T]) load() Load {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return Load{Running: x.running, Queued: x.q.queued, Waiting: x.q.outside + x.q.waiting.n, Keys: len(x.q.boxes)}
+	return Load{Running: x.running, Queued: x.q.queued, Waiting: x.q.outside + x.q.waiting.Len(), Keys: len(x.q.boxes)}
 }

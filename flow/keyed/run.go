@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -21,12 +20,10 @@ func (x *engine[T]) here(t *task[T]) (err error) {
 		err = t.err
 		x.workers--
 		x.q.end(b)
-		x.spares.put(t)
 		x.employ()
 		x.mu.Unlock()
 	}()
-	t.alone[0] = t
-	x.run(b, t.alone[:])
+	x.run(b.key, []*task[T]{t}, 0)
 	return t.err
 }
 
@@ -53,87 +50,76 @@ func (x *engine[T]) work() {
 
 // turn runs tasks of one mailbox, and no more than one turn of them.
 func (x *engine[T]) turn(b *mailbox[T], batch []*task[T]) {
-	for used := 0; used < x.options.Turn && b.tasks.n > 0; used++ {
+	for used := 0; used < x.options.Turn && b.tasks.Len() > 0; used++ {
 		batch = batch[:0]
-		for len(batch) < x.most && b.tasks.n > 0 {
+		for len(batch) < x.most && b.tasks.Len() > 0 {
 			batch = append(batch, x.q.take(b))
 		}
 		x.running += len(batch)
+		depth := b.tasks.Len()
 		x.employ()
 		x.mu.Unlock()
-		x.run(b, batch)
+		x.run(b.key, batch, depth)
 	}
 	x.q.end(b)
 }
 
-// run runs tasks that were taken out, tells how they ended and locks the mutex,
+// run runs tasks that were taken out, reports how they ended and locks the mutex,
 // also if one of them ends the goroutine.
-func (x *engine[T]) run(b *mailbox[T], batch []*task[T]) {
+func (x *engine[T]) run(key string, batch []*task[T], depth int) {
 	defer func() {
 		x.mu.Lock()
 		x.running -= len(batch)
 		for _, t := range batch {
-			x.over(t)
+			if t.waits && t.signal != nil {
+				t.signal <- t.err
+			}
 		}
 	}()
 	defer func() {
 		for _, t := range batch {
-			if !t.waits && t.done != nil {
+			if t.done != nil {
 				t.done(t.err)
 			}
 		}
 	}()
-	live := batch
-	for i, t := range batch {
+	live := make([]*task[T], 0, len(batch))
+	for _, t := range batch {
 		if t.ctx.Err() != nil {
-			live = x.skim(batch, i)
-			break
+			t.err = x.refuse(key, ended("run task", key, t.ctx))
+		} else {
+			live = append(live, t)
 		}
 	}
 	if len(live) > 0 {
-		x.observed(b.key, live)
+		x.observed(key, live, depth)
 	}
 }
 
-// skim is the tasks whose context has not ended; the first such is at from.
-func (x *engine[T]) skim(batch []*task[T], from int) (live []*task[T]) {
-	live = append(live, batch[:from]...)
-	for _, t := range batch[from:] {
-		if t.ctx.Err() != nil {
-			t.err = x.refuse(t.key, ended("run task", t.key, t.ctx))
-			continue
-		}
-		live = append(live, t)
-	}
-	return live
-}
-
-// over passes on the end of a task, unless it runs in its submitter's goroutine.
-func (x *engine[T]) over(t *task[T]) {
-	switch {
-	case t.alone[0] != nil:
-	case t.waits:
-		t.signal <- t.err // from now on it is its submitter's
-	default:
-		x.spares.put(t)
-	}
-}
-
-// observed is contained, told to the hooks.
-func (x *engine[T]) observed(key string, live []*task[T]) {
+// observed is contained, reported to the hooks.
+func (x *engine[T]) observed(key string, live []*task[T], depth int) {
 	hooks := x.options.Observe
 	if hooks.Started == nil && hooks.Ended == nil {
 		x.contained(key, live)
 		return
 	}
-	begun, n := x.now(), len(live)
+	begun := x.now()
 	if hooks.Started != nil {
-		hooks.Started(observe.KeyedStarted{Key: key, Tasks: n, Wait: longest(begun, live), Depth: x.depth(key)})
+		e := observe.KeyedStarted{Key: key, Tasks: len(live), Depth: depth}
+		for _, t := range live {
+			e.Wait = max(e.Wait, begun.Sub(t.queued))
+		}
+		hooks.Started(e)
 	}
 	defer func() {
-		if hooks.Ended != nil {
-			hooks.Ended(observe.KeyedEnded{Key: key, Tasks: n, Took: x.now().Sub(begun), Err: firstError(live)})
+		if hooks.Ended == nil {
+			return
 		}
+		e := observe.KeyedEnded{Key: key, Tasks: len(live), Took: x.now().Sub(begun)}
+		if i := slices.IndexFunc(live, func(t *task[T]) bool { return t.err != nil }); i >= 0 {
+			e.Err = live[i].err
+		}
+		hooks.Ended(e)
 	}()
 	x.contained(key, live)
 }
@@ -157,44 +143,13 @@ func spread[T any](key string, live []*task[T], err error) {
 	if err == nil {
 		return
 	}
-	for i, each := range outcomes(key, len(live), err) {
-		live[i].err = each
+	each, ok := err.(Each) // an error that wraps one may be about more than its parts
+	if ok && len(each) != len(live) {
+		ok, err = false, bug("run batch", key, fmt.Errorf("%d errors for %d tasks: %w", len(each), len(live), err))
 	}
-}
-
-// outcomes is err for each of n tasks.
-func outcomes(key string, n int, err error) []error {
-	if each, is := err.(Each); is { // what wraps one may be of more than its parts
-		if len(each) == n {
-			return each
-		}
-		err = bug("run batch", key, fmt.Errorf("%d errors for %d tasks: %w", len(each), n, err))
-	}
-	return slices.Repeat([]error{err}, n)
-}
-
-func longest[T any](now time.Time, live []*task[T]) (wait time.Duration) {
-	for _, t := range live {
-		wait = max(wait, now.Sub(t.queued))
-	}
-	return wait
-}
-
-func firstError[T any](live []*task[T]) error {
-	for _, t := range live {
-		if t.err != nil {
-			return t.err
+	for i, t := range live {
+		if t.err = err; ok {
+			t.err = each[i]
 		}
 	}
-	return nil
-}
-
-// depth is how many tasks of a key are queued. It locks by itself.
-func (x *engine[T]) depth(key string) int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if b := x.q.boxes[key]; b != nil {
-		return b.tasks.n
-	}
-	return 0
 }

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -55,9 +56,6 @@ func (s *Stripes) DoAll(ctx context.Context, keys []string, fn func(ctx context.
 	return fn(inside)
 }
 
-// stripesKey finds in a context whether it holds stripes.
-type stripesKey struct{ s *Stripes }
-
 // Lock waits until all of keys are locked, or ctx ends. inside is for what is done
 // under the lock; unlock gives it up, once.
 //
@@ -68,18 +66,46 @@ type stripesKey struct{ s *Stripes }
 func (s *Stripes) Lock(ctx context.Context, keys ...string) (inside context.Context, unlock func(), err error) {
 	const op = "lock stripes"
 	for _, key := range keys {
-		if err := named(op, key); err != nil {
+		if err := checkKey(op, key); err != nil {
 			return nil, nil, err
 		}
 	}
-	if held, _ := ctx.Value(stripesKey{s}).(*holding); held != nil && held.is() {
+	if held, ok := ctx.Value(s).(*atomic.Bool); ok && held.Load() {
 		return nil, nil, bug(op, first(keys), interlock.ErrReentered)
 	}
-	h := &holding{stripes: s.of(keys)}
-	if err := h.take(ctx, s); err != nil {
+	stripes := s.of(keys)
+	if !s.take(ctx, stripes) {
 		return nil, nil, ended(op, first(keys), ctx)
 	}
-	return context.WithValue(ctx, stripesKey{s}, h), func() { h.release(s) }, nil
+	held := new(atomic.Bool)
+	held.Store(true)
+	return context.WithValue(ctx, s, held), func() {
+		if held.CompareAndSwap(true, false) {
+			s.release(stripes)
+		}
+	}, nil
+}
+
+// take locks stripes in their order, or none if ctx ends.
+func (s *Stripes) take(ctx context.Context, stripes []int) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	for i, stripe := range stripes {
+		select {
+		case s.locks[stripe] <- struct{}{}:
+		case <-ctx.Done():
+			s.release(stripes[:i])
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Stripes) release(stripes []int) {
+	for _, stripe := range slices.Backward(stripes) {
+		<-s.locks[stripe]
+	}
 }
 
 // of is the stripes of keys, sorted, each once.
