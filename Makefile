@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast fuzz lint vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs clean
+.PHONY: help run deps test test-fast fuzz lint vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ story-soak: deps ## The story, fifty times in a row
 
 docs: deps ## Generate docs/GUARANTEES.md, choosing.md and isolation.md
 	go test ./server/internal/advise ./server/internal/guarantees ./guard/isolation -update
+
+pictures: deps ## Draw docs/pictures again, that of the story from a new run
+	STORY_PICTURES=$(CURDIR)/docs/pictures go test -count=1 ./examples/bank -run '^TestStory$$'
+	go test ./server/internal/pictures -update
 
 clean: ## Remove what was built
 	rm -rf bin

@@ -50,6 +50,7 @@ internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
 internal/transact       -> . driver internal/failure
 internal/rehearsal      -> . driver
+internal/picture        ->
 internal/testbed        ->
 internal/testbed/...    ->
 internal/testbed/paths  -> internal/testbed
@@ -125,7 +126,7 @@ tools/...               ->
 
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
-	"internal/testbed/crash", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
+	"internal/testbed/crash", "internal/picture", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest",
 	"txn/saga/sagatest", "txn/tcc/tcctest"}
 

@@ -49,7 +49,11 @@ func narrate(out *os.File, stories []*story) {
 		case s.report.Events == 0:
 			fmt.Fprintf(out, "\n%s: did not run to its end\n", s.title())
 		case runs == 1:
-			newTimeline(s).print(out, p)
+			t := newTimeline(s)
+			t.print(out, p)
+			if err := t.draw(); err != nil {
+				fmt.Fprintln(out, err)
+			}
 		default:
 			fmt.Fprintf(out, "run %d, %s: %s\n", runs, s.title(), s.brief())
 		}

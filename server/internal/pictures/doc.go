@@ -1,0 +1,3 @@
+// Package pictures has the tests that draw docs/pictures: from runs, from measurements in the
+// docs, and from the tables of `interlock advise`. It has no other code.
+package pictures
