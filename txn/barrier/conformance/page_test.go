@@ -120,7 +120,7 @@ const preface = `# What a participant answers
 
 <!-- Made from txn/barrier/conformance: go test ./txn/barrier/conformance -run TestPage -update -->
 
-A coordinator delivers each message at least once, and perhaps late: behind a later one, or after whoever sent it has
+A coordinator delivers each message at least once, and perhaps late: behind a later one, or after its sender has
 died. A participant that acts on what it hears will sooner or later do a thing twice, or after it was undone. This page is
 what it has to do instead, for participants in any language; package ` + "`txn/barrier/conformance`" + ` plays all of it over HTTP and
 judges both answers and effects. [ADR 30](../adr/030-http-branches.md) says why it is so.
