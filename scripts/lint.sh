@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # lint.sh [-race] runs gofmt, go vet and staticcheck on every module, with their
-# default checks; with -race on what is compiled for the race detector, as the tests
+# default checks, and words.sh; with -race on what is compiled for the race detector, as the tests
 # beside it are: nothing is compiled twice.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,6 +21,7 @@ for dir in $(scripts/modules.sh); do
 	[ -z "$(find "$dir" -name '*.go' -print -quit)" ] || packages+=("$dir/...") # else nothing is in it yet
 done
 failed=
+scripts/words.sh || failed=yes
 go vet "${packages[@]}" || failed=yes
 bin/staticcheck "${packages[@]}" || failed=yes
 [ -z "$failed" ]

@@ -223,7 +223,7 @@ func (e *Election) close(ctx context.Context) error {
 	e.mu.Unlock()
 	err := e.locks.Close(ctx)
 	gone := make(chan struct{})
-	go func() { e.watches.Wait(); close(gone) }() // ends with the observers, who have been told
+	go func() { e.watches.Wait(); close(gone) }() // ends with the observers, which have ended
 	select {
 	case <-gone:
 		return err

@@ -92,7 +92,7 @@ func (b *bench) run(ctx context.Context, e *elect.Election) *office {
 	b.Cleanup(func() {
 		select {
 		case o.end <- errors.New("the test is over"):
-		default: // it was told already
+		default: // it has an end already
 		}
 	})
 	synctest.Wait()
@@ -196,7 +196,7 @@ func TestAPanicGivesTheLeadershipUp(t *testing.T) {
 		})
 		defer func() {
 			if want := []string{"elected after 0s", "ended after 1s: claim released"}; !slices.Equal(told, want) {
-				t.Errorf("the hooks were told %q, want %q", told, want)
+				t.Errorf("the hooks received %q, want %q", told, want)
 			}
 		}()
 		func() {
@@ -217,7 +217,7 @@ func TestAPanicGivesTheLeadershipUp(t *testing.T) {
 	})
 }
 
-// watcher collects what an observer is told.
+// watcher collects what an observer receives.
 type watcher struct {
 	mu   sync.Mutex
 	seen []string
@@ -286,7 +286,7 @@ func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
 	})
 }
 
-// With Values, whoever holds the lock and has not taken office does not lead.
+// With Values, a holder of the lock that has not taken office does not lead.
 func TestALockIsNoLeadership(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a, d := b.candidate("a")

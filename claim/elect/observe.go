@@ -78,10 +78,10 @@ func (o *observer) abilities() error {
 	var unmet []string
 	var watches, inspects bool
 	if o.watcher, watches = o.election.driver.(driver.Watcher); !watches {
-		unmet = append(unmet, "watching locks is required of whoever observes elections")
+		unmet = append(unmet, "observing elections requires a driver that watches locks")
 	}
 	if o.inspector, inspects = o.election.driver.(driver.Inspector); !inspects {
-		unmet = append(unmet, "showing locks is required of whoever observes elections")
+		unmet = append(unmet, "observing elections requires a driver that shows locks")
 	}
 	if unmet == nil {
 		return nil
@@ -145,8 +145,8 @@ func (o *observer) look() {
 	}
 }
 
-// follow looks when it is told to, and when the holder that it saw would have
-// expired; nobody needs to tell that.
+// follow looks at each event, and when the holder that it saw would have
+// expired, of which there is no event.
 func (o *observer) follow(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -186,7 +186,7 @@ func (o *observer) follow(ctx context.Context) error {
 // idle is how often an observer looks that nothing tells it to.
 const idle = 5 * time.Minute
 
-// lookAgain is when to look again without being told.
+// lookAgain is when to look again without an event.
 func (o *observer) lookAgain(state driver.LockState, failed *int, err error) time.Duration {
 	if err != nil {
 		*failed = min(*failed+1, attempts)

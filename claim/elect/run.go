@@ -12,7 +12,7 @@ import (
 )
 
 // Run waits until this candidate is elected, runs lead for one term, and gives
-// the leadership up when lead has returned or panicked, whatever became of ctx.
+// the leadership up when lead has returned or panicked, even if ctx has ended.
 // To lead again, call it again.
 //
 // The context that lead gets ends with ctx, or when the term does: its cause is
@@ -49,7 +49,7 @@ func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.C
 }
 
 // patience is between a leadership that did not come about and the next
-// campaign. Where whoever comes next is served next, one may ask at once; where
+// campaign. Where contenders are served in the order of their requests, one may ask at once; where
 // not, the nominee needs time to come first.
 func (e *Election) patience(n int) backoff.Policy {
 	if e.fifo && n == 1 {

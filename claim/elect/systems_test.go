@@ -32,7 +32,7 @@ const (
 )
 
 // system is a real one; etcd's is in the examples, whose module has its client. Those
-// without values hand over to whoever comes first.
+// without values hand over to the first to come.
 type system struct {
 	open   func(t *testing.T) (driver.Fenced, driver.Values)
 	crash  func(t *testing.T, d driver.Fenced)
@@ -298,7 +298,7 @@ func (c *contender) resign() error {
 // function.
 func (c *contender) lost(t *testing.T) {
 	t.Helper()
-	testbed.Eventually(t, "the leader that was cut off is told", patience, func() bool { return c.ctx.Err() != nil })
+	testbed.Eventually(t, "the leader that was cut off sees its end", patience, func() bool { return c.ctx.Err() != nil })
 	err := c.resign()
 	if !errors.Is(err, interlock.ErrExpired) && !errors.Is(err, interlock.ErrLost) && !errors.Is(err, interlock.ErrSessionEnded) {
 		t.Errorf("the leader that was cut off: Run returned %v", err)

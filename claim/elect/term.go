@@ -25,7 +25,7 @@ type claim = interlock.Claim
 type Term struct {
 	claim
 	election *Election
-	turn     chan struct{} // capacity 1: held by whoever writes; guards what follows
+	turn     chan struct{} // capacity 1: held by the writer; guards what follows
 	token    interlock.Token
 	record   record
 }

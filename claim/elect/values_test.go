@@ -71,7 +71,7 @@ func TestWhatIsSavedOutlivesTheTerm(t *testing.T) {
 }
 
 // The leader is stopped between the two writes of a Save, and does not notice
-// that its successor has begun, and even loaded. It is told.
+// that its successor has begun, and even loaded. It gets an error.
 func TestASaveThatASuccessorMayHaveMissedFails(t *testing.T) {
 	for _, stop := range []string{"saved/", "term/"} {
 		inBubble(t, func(b *bench) {

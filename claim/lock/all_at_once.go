@@ -22,8 +22,8 @@ type batch struct {
 	left    bool // the caller did not wait for the answer
 }
 
-// errLostOnItsWay: the driver granted and told of a loss before anyone was told of
-// the grant.
+// errLostOnItsWay: the driver granted and reported a loss before the grant was
+// delivered.
 var errLostOnItsWay = errors.New("one of the claims was lost before it was handed over")
 
 // atOnce takes all names in one step, or finds out that they are not to be had.
@@ -86,7 +86,7 @@ func (b *batch) await(ctx, wait context.Context) (Claims, error) {
 	return b.collect(<-b.waiters[0].result)
 }
 
-// collect takes what all waiters were told when the first one was.
+// collect takes the answers of all waiters when the first one has its own.
 func (b *batch) collect(o outcome) (claims Claims, err error) {
 	for i, w := range b.waiters {
 		if i > 0 {
@@ -115,7 +115,7 @@ func (b *batch) leave(wait context.Context) error {
 	return b.waitedTooLong(wait, b.members[0].gate, b.began)
 }
 
-// tellAcquired tells the hook what it is told of names that are taken one by one;
+// tellAcquired calls the hook as for names that are taken one by one;
 // of a failure, for the name that is in the way, or the first.
 func (l *locker) tellAcquired(first string, claims Claims, took time.Duration, err error) {
 	f := l.options.Hooks.Acquired

@@ -51,7 +51,7 @@ func (f *faulty) mustHaveAsked(b *bench, batches, acquires int) {
 	}
 }
 
-// What is held is waited for name by name; a try is told at once.
+// What is held is waited for name by name; a try is answered at once.
 func TestAtOnceOrOneByOne(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
@@ -240,7 +240,7 @@ func TestAGrantForACallerWhoHasLeft(t *testing.T) {
 	})
 }
 
-// The names are not to be had in one step: nobody behind is told of that.
+// The names are not to be had in one step: no waiter behind gets that error.
 func TestABatchThatIsRefusedAsSuch(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(nil)

@@ -61,7 +61,7 @@ func (a *attempt) start() {
 }
 
 // run asks until the backend grants, says no, has failed too often in a row, or nobody
-// waits any more. Repeating with the same owner converges, whatever became of the
+// waits any more. Repeating with the same owner converges, for any outcome of the
 // requests whose answers were lost.
 func (a *attempt) run(ctx context.Context) error {
 	for {

@@ -1,5 +1,5 @@
 // Package lock lets one of many processes act on a name at a time. It does not
-// promise that only one acts: a process can be stopped after it was told that
+// promise that only one acts: a process can be stopped while
 // it holds the lock and go on after it was taken away. What a lock of this
 // package has is a token, and a guard (package guard/fence) that refuses older
 // tokens is what protects the data.
@@ -81,7 +81,7 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 }
 
 // Do waits for the lock on name, runs fn while it is held, and releases it when
-// fn has returned or panicked, whatever became of ctx.
+// fn has returned or panicked, even if ctx has ended.
 //
 // The context that fn gets ends with ctx, or when the claim ends: its cause is
 // then interlock.ErrExpired, ErrLost or ErrSessionEnded. If the claim ended

@@ -73,8 +73,8 @@ type Options struct {
 	// means never. The cause is an interlock.ErrExpired. The backend keeps the
 	// name until the claim is released, as Do does when its function returns,
 	// or at the latest until its lease would have run out without renewals. A
-	// lock that is passed on inside the process starts anew.
-	// Hooks.HeldLong is told at three quarters of it.
+	// lock that is passed on inside the process starts again.
+	// Hooks.HeldLong is called at three quarters of it.
 	MaxHold time.Duration
 	// Reentrant lets a call in a context that descends from a claim on the same name
 	// share that claim, instead of failing with interlock.ErrReentered: it has the

@@ -243,7 +243,7 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 }
 
 // waitedTooLong says why a wait ended without an answer. A caller that bounds its
-// wait by a context with the cause ErrHeld is told as if Options.Wait had passed.
+// wait by a context with the cause ErrHeld gets the error of a passed Options.Wait.
 func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Instant) error {
 	cause := context.Cause(wait)
 	var trouble error
@@ -301,7 +301,7 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 	return h
 }
 
-// giveUp releases what owner has in the backend, whatever becomes of ctx,
+// giveUp releases what owner has in the backend, even if ctx has ended,
 // within a bound.
 func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
@@ -357,7 +357,7 @@ func (l *locker) close(ctx context.Context) error {
 	select {
 	case <-idle:
 		return nil
-	default: // an idle lock closes whatever became of ctx
+	default: // an idle lock closes even if ctx has ended
 	}
 	select {
 	case <-idle:

@@ -62,7 +62,7 @@ func (unwatched) Watch(context.Context, string, func(driver.Value)) error {
 }
 
 // TestAWatchThatFailsTakesNoHints: while values cannot be watched, what the locks
-// tell is seen at once all the same, and somebody is told of the trouble.
+// tell is seen at once all the same, and the failure is reported.
 func TestAWatchThatFailsTakesNoHints(t *testing.T) {
 	inTown(t, func(t *town) {
 		var failed atomic.Int64
@@ -90,7 +90,7 @@ func TestAWatchThatFailsTakesNoHints(t *testing.T) {
 			}
 		}
 		if failed.Load() == 0 {
-			t.Error("nobody was told")
+			t.Error("no failure was reported")
 		}
 	})
 }
@@ -120,7 +120,7 @@ func TestAMapThatWasClosedIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// TestNobodyIsFoundWhileTheLayoutChanges: whoever changes it has the partitions'
+// TestNobodyIsFoundWhileTheLayoutChanges: the member that changes it has the partitions'
 // locks, and owns nothing.
 func TestNobodyIsFoundWhileTheLayoutChanges(t *testing.T) {
 	inTown(t, func(t *town) {
@@ -412,7 +412,7 @@ func judge(t *town, story []string) {
 }
 
 // TestAStuckDrainIsTold: work that does not return keeps a partition, and the
-// operator is told where.
+// hook names it.
 func TestAStuckDrainIsTold(t *testing.T) {
 	inTown(t, func(t *town) {
 		told := make(chan observe.OwnDraining, 100)

@@ -38,7 +38,7 @@ type picture struct {
 	members []Member
 	owners  map[int]Location // of the record's generation; empty while it changes
 	yields  map[int]Location // who yielded a partition last, of the record's generation
-	due     boottime.Instant // when to look at everything again, whatever is told
+	due     boottime.Instant // when to look at everything again, with any events
 }
 
 // locate is where a key is, by this picture.
@@ -70,7 +70,7 @@ type Map struct {
 	failed  error           // why the last look failed
 }
 
-// listener is who is told what a Map sees, by its goroutines.
+// listener receives what a Map sees, from its goroutines.
 type listener struct {
 	fresh  func(picture) // of each picture, by one goroutine
 	failed func(error)   // of what cannot be seen
@@ -201,7 +201,7 @@ func (m *Map) hinted() map[string]bool {
 	return names
 }
 
-// run looks at what it is told of, and at everything when something may have
+// run looks at what has an event, and at everything when something may have
 // expired, and at least every third of the TTL.
 func (m *Map) run() {
 	var p picture
@@ -260,7 +260,7 @@ func (m *Map) keep(watch func() error) {
 }
 
 // draw draws the picture that follows last: a few partitions that are hinted at
-// are drawn anew, anything else takes a look at everything.
+// are drawn again, anything else takes a look at everything.
 func (m *Map) draw(last picture) (picture, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, patience(m.d.Guarantees()))
 	defer cancel()
@@ -321,7 +321,7 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 }
 
 // place puts the owner of a partition into the picture. While the layout changes
-// nobody owns one: whoever has the lock is the one who changes it, or about to go.
+// nobody owns one: the holder of the lock is the one that changes it, or about to go.
 func (m *Map) place(p *picture, l driver.LockState) {
 	generation, i, ok := m.names.isPartition(l.Name)
 	if !ok || l.Holder == nil || generation != p.record.Generation || p.record.Next != nil {

@@ -303,7 +303,7 @@ func (g *Group) enter(key string, epoch interlock.Token) *partition {
 }
 
 // Leave drains what this member owns, gives it up, and ends the membership. The
-// others are told first, so that they stand by. It waits until all work has
+// others are informed first, so that they stand by. It waits until all work has
 // returned or ctx ends; what is still running then goes on under its claim, and
 // is given up when it has returned. Leave may be called again to wait for that.
 func (g *Group) Leave(ctx context.Context) error {

@@ -226,7 +226,7 @@ func (l lagging) Get(ctx context.Context, name string) (driver.Value, error) {
 }
 
 func (l lagging) Put(ctx context.Context, name string, v driver.Value) error {
-	l.lag.wait(context.Background()) // it is on its way, whatever becomes of who sent it
+	l.lag.wait(context.Background()) // it is on its way, even if its sender dies
 	err := l.slow.Put(ctx, name, v)
 	l.lag.wait(ctx)
 	return err

@@ -98,7 +98,7 @@ type Options struct {
 	// Identity names this member, uniquely in the group; at most 200 bytes.
 	// Empty means host name, process id and a random part.
 	Identity string
-	// Address is where other members reach this one; they are told it. At most
+	// Address is where other members reach this one; they receive it. At most
 	// 200 bytes; empty means nowhere.
 	Address string
 	// Work runs while a partition is owned, beside what [Group.Do] runs; nil
@@ -147,7 +147,7 @@ func needs(d driver.Fenced) (service, error) {
 		unmet = append(unmet, "a group has to see who owns what, and this driver does not show locks")
 	}
 	if _, ok := d.(driver.Watcher); !ok {
-		unmet = append(unmet, "a group has to be told of changes, and this driver does not watch locks")
+		unmet = append(unmet, "a group needs a driver that watches locks, and this one does not")
 	}
 	if s, ok := d.(service); ok {
 		return s, nil
@@ -226,9 +226,9 @@ func locksOf(d driver.Fenced, o Options) (*lock.Fenced, error) {
 		Hooks: &observe.Lock{Log: o.Hooks.Log, Ended: func(observe.LockEnded) {}}})
 }
 
-// look is how often a member looks at the service although nothing was told.
+// look is how often a member looks at the service although no event came.
 func look(g interlock.Guarantees) time.Duration { return max(time.Second/4, patience(g)/3) }
 
-// patience is how long a question to the service may take: whoever has no answer
+// patience is how long a question to the service may take: a member without an answer
 // for a TTL is about to lose what it has.
 func patience(g interlock.Guarantees) time.Duration { return cmp.Or(g.TTL, 30*time.Second) }

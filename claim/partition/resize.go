@@ -26,7 +26,7 @@ func (g *Group) turn(ctx context.Context, do func(context.Context, changer) erro
 	})
 }
 
-// enter raises the mark, which is done before the record is read: whoever had the
+// enter raises the mark, which is done before the record is read: the one that had the
 // turn before cannot enter after that.
 func (c changer) enter(ctx context.Context) error {
 	return c.put(ctx, c.view.names.turn(), []byte("{}"))
@@ -123,7 +123,7 @@ func (c changer) change(ctx context.Context) (record, error) {
 }
 
 // finish carries out an announced change that nobody may be carrying out: it
-// waits in line behind whoever is.
+// queues behind a member that is.
 func (g *Group) finish() {
 	for failures := 0; ; {
 		err := g.turn(g.ctx, func(ctx context.Context, c changer) error {

@@ -125,7 +125,7 @@ func (p *partition) open(claim *lock.Claim, layout Layout) error {
 	ctx, cancel := context.WithCancelCause(claim.Context())
 	stop := context.AfterFunc(p.wanted, func() { cancel(ErrDraining) })
 	defer stop()
-	defer cancel(ErrDraining) // the work has been told, or failed
+	defer cancel(ErrDraining) // the work has been cancelled, or failed
 	p.opened(claim, layout)
 	failed := make(chan error, 1)
 	if f := p.group.options.Work; f != nil {
@@ -154,7 +154,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 		p.inside++
 	}
 	g.mu.Unlock()
-	g.view.hint(claim.Name()) // the others' pictures are told by the service; ours at once
+	g.view.hint(claim.Name()) // the others' pictures get an event from the service; ours at once
 	if f := g.options.Hooks.Acquired; f != nil {
 		f(observe.OwnAcquired{Partition: p.index, Epoch: claim.Token()})
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A transfer locks both accounts, in the same order whoever pays whom.
+// A transfer locks both accounts, in the same order in both directions.
 func Example() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")

@@ -78,7 +78,7 @@ type Options struct {
 	// transaction that stands still for that long, by itself, so that a stopped
 	// process holds nobody up. 0 means [DefaultMaxHold].
 	MaxHold time.Duration
-	// WarnAfter is when Hooks.Slow is told; 0 means half of MaxHold.
+	// WarnAfter is when Hooks.Slow is called; 0 means half of MaxHold.
 	WarnAfter time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.RowLock

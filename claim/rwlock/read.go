@@ -42,7 +42,7 @@ func (r *ReadClaim) Renew(ctx context.Context) error { return r.own.Renew(ctx) }
 func (r *ReadClaim) Release(ctx context.Context) error { return r.own.Release(ctx) }
 
 // Read waits until name may be read, runs fn, and gives the share up when fn has
-// returned or panicked, whatever became of ctx.
+// returned or panicked, even if ctx has ended.
 //
 // The context that fn gets ends with ctx, or when the claim ends. If that
 // happened before fn returned, Read's error says so, beside fn's own: what fn

@@ -1,6 +1,6 @@
 // Package rwlock lets many read under a name, or one write. It does not promise
 // that reading and writing never overlap: a reader or a writer can be stopped
-// after it was told that it may go on, and go on after it was taken away. What
+// while it has its claim, and go on after it was taken away. What
 // holds is this: what a reader has read while its claim was valid was not
 // changed meanwhile by a writer who wrote through a guard, if readers seal the
 // guard ([Options].Seal); a reader that finds its claim invalid discards what it
@@ -158,7 +158,7 @@ func (l *Lock) enter(ctx context.Context, name string) (names, context.Context, 
 	return n, bounded, cancel, nil
 }
 
-// fail says what was tried; who holds the name is told as it is.
+// fail wraps an error with the operation; a HeldError keeps its holder.
 func (l *Lock) fail(ctx context.Context, name string, err error) error {
 	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
 		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}

@@ -114,7 +114,7 @@ func TestReadersShareAndAWriterIsAlone(t *testing.T) {
 		b.release(second)
 		w := <-written
 		if took := time.Since(began); took > 0 {
-			b.Errorf("the writer was told %v after the last reader had left", took)
+			b.Errorf("the writer was granted %v after the last reader had left", took)
 		}
 		if _, err := here.TryRead(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
 			b.Errorf("read beside a writer: %v", err)
@@ -484,7 +484,7 @@ func TestWaitDuringAnOutageTellsOfTheOutage(t *testing.T) {
 	})
 }
 
-// Whoever reads and asks to write, or to read again, would wait for itself.
+// A reader that asks to write, or to read again, would wait for itself.
 func TestReentryIsRefused(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(nil)

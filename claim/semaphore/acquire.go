@@ -11,7 +11,7 @@ import (
 )
 
 // Do waits for a permit of name, runs fn, and gives the permit up when fn has
-// returned or panicked, whatever became of ctx.
+// returned or panicked, even if ctx has ended.
 //
 // The context that fn gets ends with ctx, or when the permit ends. If that
 // happened before fn returned, Do's error says so, beside fn's own. If fn was

@@ -1,6 +1,6 @@
 // Package semaphore lets at most so many act under a name at a time. It does not
-// promise that no more than that act: a holder can be stopped after it was told
-// that it has a permit, and go on after somebody else was given its place. Every
+// promise that no more than that act: a holder can be stopped while
+// it has a permit, and go on after somebody else was given its place. Every
 // permit has a slot and a token that orders the holders of that slot, and a
 // guard with a mark for each slot ([Permit.Resource]) refuses the former ones.
 //
@@ -10,7 +10,7 @@
 //		return store.Enter(ctx, p.Claim(), p.Resource(), changes...)
 //	})
 //
-// The slots are fenced locks. Whoever wants one passes a door first, a fenced
+// The slots are fenced locks. A contender passes a door first, a fenced
 // lock with the queue of its driver, and takes a slot that is free; if none is,
 // it stays in the door until one is, and all others wait behind it: one
 // of them watches, however many wait. The order is that of the driver at the
@@ -153,7 +153,7 @@ func (n names) index(lock string) (int, bool) {
 	return i, ok && err == nil && n.slot(i) == lock
 }
 
-// fail says what was tried; who holds the name is told as it is.
+// fail wraps an error with the operation; a HeldError keeps its holder.
 func (s *Semaphore) fail(ctx context.Context, name string, err error) error {
 	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
 		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}

@@ -38,7 +38,7 @@ func refusing(f form) form {
 	return f
 }
 
-// participant answers calls of the branch that it is told. Behind a crash, a try that
+// participant answers calls of the branch that it gets. Behind a crash, a try that
 // is to be undone is not repeated, so that the undo finds what the crash left.
 func participant(f form, ops ...branch.Operation) crash.Role {
 	return func(ctx context.Context, at *crash.Points, args []string) error {

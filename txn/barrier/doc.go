@@ -48,7 +48,7 @@
 //     confirmed: somebody has decided twice.
 //
 // A call that comes while another of its branch is at work waits for the row, and
-// then finds what that one left. Outside of the database it is told to come again:
+// then finds what that one left. Outside of the database it gets
 // branch.Ongoing.
 //
 // The epoch of a call is not compared: what keeps a former coordinator from doing

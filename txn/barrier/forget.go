@@ -20,7 +20,7 @@ const removeBatch = 500
 // Forget raises the low-water mark to a time, in whole milliseconds, and then deletes
 // the rows whose first call told a begin more than driver.BarrierSpread before it, limit
 // at most; 0 means 10000. It returns how many: call it again while that is the limit. The
-// mark is in force before the first row goes: whoever comes with a call from below it is
+// mark is in force before the first row goes: a call from below it is
 // refused with [ErrForgotten], and no call that had looked at an older mark is still at
 // work. Deletions are transactions of their own, of some hundred rows each.
 //

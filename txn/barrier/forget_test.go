@@ -197,7 +197,7 @@ func testForgetSnapshots(t *testing.T, w world) {
 }
 
 // testForgetRaces: late calls, all the time, of branches that are being forgotten: each
-// was done once, whoever wins.
+// was done once, whichever wins.
 func testForgetRaces(t *testing.T, w world) {
 	const branches = 60
 	name := func(s int) string { return fmt.Sprintf("b%d", s) }

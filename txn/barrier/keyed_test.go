@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// shelf is a business in memory that knows one branch: what it was told is in done.
+// shelf is a business in memory that knows one branch: what it received is in done.
 type shelf struct {
 	refuse, fail bool
 	done         []string
@@ -49,7 +49,7 @@ func (s *shelf) keyed(t *testing.T) func(op branch.Operation, input string) (str
 	}
 }
 
-// TestKeyed: what each protocol asks is run once, is told the first one's result, and
+// TestKeyed: what each protocol asks is run once, gets the first one's result, and
 // is answered the same again.
 func TestKeyed(t *testing.T) {
 	for _, ops := range [][]branch.Operation{

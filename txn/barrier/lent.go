@@ -25,7 +25,7 @@ type Answer[O any] struct {
 //
 // After an error the transaction must be rolled back. Once fn has begun, an error,
 // and also a panic, spoils it, so that it cannot be committed; on MariaDB it is
-// rolled back at once, and who goes on by the client's own handle then writes outside
+// rolled back at once, and code that continues by the client's own handle then writes outside
 // of it. Nothing is retried.
 //
 // The server ends no transaction of the caller's: until it has ended, the row is locked, and

@@ -217,7 +217,7 @@ func testEndedInside(t *testing.T, w world) {
 	}
 }
 
-// testAlarm: each violation is told, in every form, and nothing else is.
+// testAlarm: each violation is reported, in every form, and nothing else is.
 func testAlarm(t *testing.T, w world) {
 	var told atomic.Int64
 	w.table.Alarm = func(v *barrier.ViolationError) {

@@ -147,7 +147,7 @@ func testBadInput(t *testing.T, w world) {
 			t.Errorf("%v, %v", h, err)
 		}
 	}
-	// Names are told apart by their bytes.
+	// Names are compared by their bytes.
 	for _, name := range []string{"case", "CASE", "case "} {
 		ran := false
 		_, err := barrier.Do(calling(t.Context(), name, branch.Do), w.DB, w.table, seat, func(context.Context, driver.SQL) (Hold, error) {

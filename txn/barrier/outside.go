@@ -17,7 +17,7 @@ import (
 // the branch is then undone if an undo comes. Any other error of fn is returned as it
 // is, and leaves the branch in doubt.
 //
-// fn has [Table].Patience; meanwhile other calls of the branch are told
+// fn has [Table].Patience; meanwhile other calls of the branch get
 // branch.Ongoing. fn must return when its context ends. A target must refuse the key
 // of a do for good once it has seen the undo's: a call that was given up may still be
 // on its way there.
@@ -60,7 +60,7 @@ func DoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	return output, nil
 }
 
-// store writes what became of a call to the outside, which is still started unless
+// store writes the outcome of a call to the outside, which is still started unless
 // somebody was faster.
 func store[T, O any](ctx context.Context, o trip[T], output O, because error) (f found, stood bool, err error) {
 	if because != nil {
@@ -68,7 +68,7 @@ func store[T, O any](ctx context.Context, o trip[T], output O, because error) (f
 			started, []byte(reason(because)))
 	}
 	result, err := encode(o.claim, output)
-	if err != nil { // it was done, and cannot be told
+	if err != nil { // it was done, and cannot be stored
 		return f, false, branch.Unknown(err)
 	}
 	return o.settle(ctx, `state = 'tried', known = 1, result = {empty?}, busy = 0`, started, filled(result))

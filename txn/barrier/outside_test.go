@@ -19,7 +19,7 @@ func (w world) charge(ctx context.Context, id string, err error) (Hold, error) {
 	return barrier.DoOutside(ctx, w.DB, w.table, seat, func(context.Context, string) (Hold, error) { return Hold{id}, err })
 }
 
-// refund is an undo outside that notes what it was told of the do, and fails with err.
+// refund is an undo outside that notes the result of the do, and fails with err.
 func (w world) refund(ctx context.Context, told *[]string, err error) error {
 	return barrier.UndoOutside(ctx, w.DB, w.table, func(_ context.Context, _ string, done *Hold) error {
 		what := "unknown"
@@ -189,7 +189,7 @@ func testOngoing(t *testing.T, w world) {
 	}
 }
 
-// until repeats a call that is told to come again.
+// until repeats a call while it is ongoing.
 func until(t *testing.T, call func() error) error {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()

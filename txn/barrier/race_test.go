@@ -157,12 +157,12 @@ func judge(answers []answered, effects map[string]int) (complaints []string) {
 	wrong(total("hold") > 1 || sold > 1 || freed > 1, "an effect came twice")
 	wrong(total("broken") > 0, "the effect of a call that failed is there")
 	wrong(sold > 0 && freed > 0, "sold and given back")
-	wrong(len(holds) > 1, "two holds were told of")
+	wrong(len(holds) > 1, "two holds were reported")
 	wrong(sold+freed != total("hold"), "what is held is neither sold nor given back")
 	wrong(sold > 0 && (count["cancel done"] > 0 || count["confirm done"] == 0), "sold, and told otherwise")
 	wrong(sold == 0 && (count["confirm done"] > 0 || count["cancel done"] == 0), "not sold, and told otherwise")
 	wrong(sold == 0 && answers[5].word != "cancelled", "a late try is let in")
-	wrong(len(holds) > 0 && total("hold") == 0, "a hold was told of that was not made")
+	wrong(len(holds) > 0 && total("hold") == 0, "a hold was reported that was not made")
 	return complaints
 }
 

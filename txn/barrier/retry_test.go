@@ -15,7 +15,7 @@ import (
 var undoneByOthers = &interlock.Error{Op: "run statement", Driver: "x", Kind: interlock.Retryable, Err: errors.New("deadlock")}
 
 // TestRepeat: what the database undid because of others runs again, with pauses, a
-// bounded number of times; nothing else does. It is told as what was not done.
+// bounded number of times; nothing else does. It is reported as not done.
 func TestRepeat(t *testing.T) {
 	plain := errors.New("plain")
 	for _, c := range []struct {

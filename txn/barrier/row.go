@@ -51,7 +51,7 @@ func (l lender) missed(ctx context.Context, c claim) (found, error) {
 	case err != nil:
 		return found{}, about(string(c.Operation), c.Key(), err)
 	case !there:
-		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: make it anew with Table.Create"))
+		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: create it again with Table.Create"))
 	case c.begun() < mark && !strings.Contains(excepted, needle(c.Transaction)):
 		return found{}, definite(c.Call, ErrForgotten)
 	case c.event == finish:
@@ -87,7 +87,7 @@ func (c claim) judge(f found) (move, error) {
 // changed reports whether the row is another than it was.
 func (f found) changed(m move) bool { return m.verdict == run || m.to != f.previous }
 
-// record writes what became of a branch that this transaction has the row of.
+// record writes the outcome of a branch that this transaction has the row of.
 func (l lender) record(ctx context.Context, c claim, to state, result []byte) error {
 	known := 0
 	if to == tried {

@@ -61,7 +61,7 @@ func (t Table) repeat(ctx context.Context, do func() error) error {
 	}
 }
 
-// told is err, of which the alarm was told if it is a violation.
+// told returns err, after it called the alarm if it is a violation.
 func (t Table) told(err error) error {
 	var v *ViolationError
 	if t.Alarm != nil && errors.As(err, &v) {

@@ -36,7 +36,7 @@ type Table struct {
 	// too, and is at least a second; 0 means [DefaultIdle], below zero is the session's own
 	// setting. A transaction that the caller began is the caller's to bound.
 	Idle time.Duration
-	// Alarm is told of each violation, before it is returned; nil is nobody. It must
+	// Alarm receives each violation, before it is returned; nil disables it. It must
 	// return at once.
 	Alarm func(*ViolationError)
 

@@ -38,7 +38,7 @@ func (o trip[T]) begin(ctx context.Context) (f found, calls bool, err error) {
 	return f, calls, err
 }
 
-// settleTimeout bounds what is stored after a call, whatever became of the caller.
+// settleTimeout bounds what is stored after a call, even if the caller has left.
 const settleTimeout = 5 * time.Second
 
 // settle changes the row if it is still in the state from, and tells whether it was;

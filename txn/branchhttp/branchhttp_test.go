@@ -270,7 +270,7 @@ func TestSomethingMayHaveBeenSent(t *testing.T) {
 	mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, 0)
 }
 
-// TestNobodyWaitsAfterTheDeadline: it is told, and both sides go by it, whichever of
+// TestNobodyWaitsAfterTheDeadline: it is sent, and both sides obey it, whichever of
 // ctx and the call has the earlier one.
 func TestNobodyWaitsAfterTheDeadline(t *testing.T) {
 	told := make(chan time.Time, 1)
@@ -297,7 +297,7 @@ func TestNobodyWaitsAfterTheDeadline(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		if got := <-told; got.UnixMilli() != now.Add(soon).UnixMilli() {
-			t.Errorf("it was told %v, want %v", got, now.Add(soon))
+			t.Errorf("it received %v, want %v", got, now.Add(soon))
 		}
 		if err := <-ended; err == nil {
 			t.Error("the work was not told")
@@ -440,7 +440,7 @@ func TestUnusableOutput(t *testing.T) {
 	}
 }
 
-// TestRequestThatIsNoCall is told so.
+// TestRequestThatIsNoCall: it gets an error that says so.
 func TestRequestThatIsNoCall(t *testing.T) {
 	h := branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 		t.Error("it was worked on")

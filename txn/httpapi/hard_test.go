@@ -88,11 +88,11 @@ func TestHelpIsNoWayRound(t *testing.T) {
 	shop.set(func() { shop.broken = "/gone" })
 	same(t, "state", s.do("POST", "/v1/sagas/1?wait=10s", body, 200)["state"], "DEAD_LETTER")
 
-	s.do("POST", "/v1/sagas/1/resolve?wait=soon", `{"actor":"me","reason":"mended"}`, 400)
+	s.do("POST", "/v1/sagas/1/resolve?wait=soon", `{"actor":"me","reason":"fixed"}`, 400)
 	same(t, "state", s.do("GET", "/v1/sagas/1", "", 200)["state"], "DEAD_LETTER")
 	shop.set(func() { shop.broken = "" })
 	input := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"}]}`, secret.URL)
-	same(t, "state", s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"mended","step":"a","input":`+input+`}`, 200)["state"], "COMPENSATED")
+	same(t, "state", s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"fixed","step":"a","input":`+input+`}`, 200)["state"], "COMPENSATED")
 	same(t, "edited", shop.bodies["a undo"], input)
 	if elsewhere.Load() > 0 {
 		t.Error("an address that is not allowed was called")

@@ -1,6 +1,6 @@
 // Package httpapi has sagas, TCC and two-phase commit started and looked at as JSON over
 // HTTP, by services in any language, whose branches are HTTP endpoints too. It does not
-// say who may: put authentication, and TLS, in front of it. Whoever may start a
+// say who may: put authentication, and TLS, in front of it. A client that may start a
 // transaction here has this process send requests to the addresses that the request
 // names: see [Options.Allow].
 //

@@ -84,18 +84,18 @@ func TestSagaHelped(t *testing.T) {
 	got := s.do("POST", "/v1/sagas/1?wait=10s", body, 200)
 	same(t, "state", got["state"], "DEAD_LETTER")
 	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["step"], "a")
-	s.do("POST", "/v1/sagas/1/skip", `{"actor":"me","reason":"mended","branch":"a"}`, http.StatusBadRequest)
+	s.do("POST", "/v1/sagas/1/skip", `{"actor":"me","reason":"fixed","branch":"a"}`, http.StatusBadRequest)
 	s.do("POST", "/v1/sagas/1/retry", `{"actor":"me"}`, http.StatusUnprocessableEntity)
-	s.do("POST", "/v1/sagas/1/pray", `{"actor":"me","reason":"mended"}`, http.StatusBadRequest)
-	s.do("POST", "/v1/sagas/1/abort", `{"actor":"me","reason":"mended"}`, http.StatusConflict)
-	s.do("POST", "/v1/sagas/1/now", `{"actor":"me","reason":"mended"}`, http.StatusConflict)
+	s.do("POST", "/v1/sagas/1/pray", `{"actor":"me","reason":"fixed"}`, http.StatusBadRequest)
+	s.do("POST", "/v1/sagas/1/abort", `{"actor":"me","reason":"fixed"}`, http.StatusConflict)
+	s.do("POST", "/v1/sagas/1/now", `{"actor":"me","reason":"fixed"}`, http.StatusConflict)
 	shop.set(func() { shop.broken = "" })
-	got = s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"mended"}`, 200)
+	got = s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"fixed"}`, 200)
 	same(t, "state", got["state"], "COMPENSATED")
 	same(t, "a", shop.state("1 a"), "back")
 }
 
-// TestSagaSettled: what has become of a pivot that nothing answers for is said by a
+// TestSagaSettled: the outcome of a pivot that nothing answers for is recorded by a
 // person, with the output or with nothing.
 func TestSagaSettled(t *testing.T) {
 	t.Parallel()
@@ -178,7 +178,7 @@ func TestTCC(t *testing.T) {
 }
 
 // TestTCCHelped: a branch that refuses to confirm is a dead letter, named as what it is
-// where it is told and where it is helped.
+// where it is shown and where it is helped.
 func TestTCCHelped(t *testing.T) {
 	t.Parallel()
 	store, confirmed := memory.NewJournal(), atomic.Bool{}
@@ -193,10 +193,10 @@ func TestTCCHelped(t *testing.T) {
 	same(t, "state", got["state"], "DEAD_LETTER")
 	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["branch"], "flight")
 	for _, other := range []string{`"step":"flight"`, `"branch":"flight","input":1`} { // an input cannot be another one
-		s.do("POST", "/v1/tcc/1/help/retry", `{"actor":"me","reason":"mended",`+other+`}`, http.StatusBadRequest)
+		s.do("POST", "/v1/tcc/1/help/retry", `{"actor":"me","reason":"fixed",`+other+`}`, http.StatusBadRequest)
 	}
 	confirmed.Store(true)
-	got = s.do("POST", "/v1/tcc/1/help/retry?wait=10s", `{"actor":"me","reason":"mended","branch":"flight"}`, 200)
+	got = s.do("POST", "/v1/tcc/1/help/retry?wait=10s", `{"actor":"me","reason":"fixed","branch":"flight"}`, 200)
 	same(t, "state", got["state"], "CONFIRMED")
 }
 

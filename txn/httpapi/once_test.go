@@ -37,7 +37,7 @@ func (s *slow) Append(ctx context.Context, appends []driver.Append) []error {
 }
 
 // TestOneOutcomeIsTold: of two requests of one id that overlap at two coordinators, the
-// second of which finds the participants taken, nobody is told of an abort while the
+// second of which finds the participants taken, no request reports an abort while the
 // other one commits.
 func TestOneOutcomeIsTold(t *testing.T) {
 	t.Parallel()
@@ -112,7 +112,7 @@ func TestOneParticipantCommitsOnce(t *testing.T) {
 }
 
 // TestHeuristicIsAcknowledged: a participant that refuses to commit what it has voted for
-// is told of, until somebody has looked.
+// is reported, until a person acknowledges it.
 func TestHeuristicIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)

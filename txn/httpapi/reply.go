@@ -33,7 +33,7 @@ func tooLong(what string) error {
 
 // status is the HTTP status of an error. 4xx says that nothing happened by this
 // request, and nothing will by repeating it; 503 that it may be repeated, and 504 that
-// it should be, because what became of it is not known.
+// it should be, because its outcome is not known.
 func status(err error) int {
 	var request *requestError
 	switch kind := interlock.Kind(err); {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
-// TestErrorsHaveOneShape: also those that are told before anything is read. The helper
+// TestErrorsHaveOneShape: also those that come before anything is read. The helper
 // looks at the shape of each.
 func TestErrorsHaveOneShape(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestAmbiguousRequestsAreRefused(t *testing.T) {
 	same(t, "own input", shop.bodies["north prepare"], own)
 }
 
-// TestQueryIsRead whole: who has misspelled what he waits for is told so.
+// TestQueryIsRead: a misspelled parameter is an error.
 func TestQueryIsRead(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)

@@ -85,8 +85,8 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 }
 
 // abortedTwoPC answers a request whose run has had no effect. Another one of the same id
-// may yet be about to commit, so the abort stands in the journal before it is told: then
-// that one cannot any more, or it has come first and is what is told.
+// may yet be about to commit, so the abort is in the journal before it is returned: then
+// that one cannot any more, or it has come first and its decision is returned.
 func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedError) (any, error) {
 	if !why.Recorded {
 		if err := s.twopc.Resolve(r.Context(), run, twopc.Abort, "its own request", why.Reason.Error()); err != nil {
@@ -131,7 +131,7 @@ func (s *Service) showTwoPC(r *http.Request) (any, error) {
 }
 
 // decideTwoPC answers a participant that has voted yes and hears nothing. The id is the
-// transaction that the participant was told.
+// transaction that the participant received.
 func (s *Service) decideTwoPC(r *http.Request) (any, error) {
 	d, err := s.twopc.Decide(r.Context(), r.PathValue("id"))
 	return decisionView{string(d)}, err

@@ -40,8 +40,8 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// shop is the branches of somebody else's services, behind one address: it keeps what
-// became of each branch, and answers a repeated call as the first one.
+// shop is the branches of somebody else's services, behind one address: it keeps the
+// outcome of each branch, and answers a repeated call as the first one.
 type shop struct {
 	url string
 

@@ -49,7 +49,7 @@ type world struct {
 	last   time.Time // the last tick whose write was accepted
 }
 
-// fate is what became of a tick.
+// fate is the outcome of a tick.
 type fate struct {
 	begun, accepted, reported int
 	handled                   time.Time // when it was first accepted or reported

@@ -1,7 +1,7 @@
 // Package schedule runs a job at its times, in one of many processes. It does
 // not promise that a job runs exactly once: a process can die in the middle of
-// one. What becomes of such a tick, and of those that nobody ran in time, is
-// chosen by [Missed]. Nor does it keep a job that outlives its leadership from
+// one. [Missed] says what to do with such a tick, and with those that were not run in
+// time. Nor does it keep a job that outlives its leadership from
 // writing: tokens order the runs, and a guard refuses what comes too late.
 //
 //	jobs, err := schedule.New(elections, &schedule.Options{
@@ -16,7 +16,7 @@
 //
 // The processes elect a leader, which runs the jobs one after the other. Before a
 // job is run its tick is recorded under the leader's token ([elect.Term.Save]).
-// So no two leaders begin one tick, whatever becomes of leases and clocks, unless
+// So no two leaders begin one tick, for any failure of leases and clocks, unless
 // RunLate asks for it.
 //
 // Ticks are read off the leader's wall clock. One that is ahead runs them early,
@@ -56,7 +56,7 @@ func (e every) Next(t time.Time) time.Time {
 	return t.UTC().Truncate(time.Duration(e)).Add(time.Duration(e))
 }
 
-// Missed says what becomes of a tick whose job was not begun in time, because
+// Missed says what to do with a tick whose job was not begun in time, because
 // nobody led or because the job before it took too long, and of one whose leader
 // died or was stopped after it had begun.
 type Missed int
@@ -103,8 +103,8 @@ type Options struct {
 	// Hooks.Missed. 1 runs the job once, however long nobody led. 0 means
 	// [DefaultMaxLate]; less means no bound.
 	MaxLate int
-	// Report is told of each tick that was missed, if Missed is Report. It is
-	// called by the leader between jobs; a tick is told again if the leadership
+	// Report receives each tick that was missed, if Missed is Report. It is
+	// called by the leader between jobs; a tick is reported again if the leadership
 	// ends before that is recorded.
 	Report func(ctx context.Context, tick Tick)
 	// Tolerance is how much later than its tick a job may begin without being
@@ -210,7 +210,7 @@ var between = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second
 // for again. The first tick is the first one after the first leader ever began.
 //
 // The context that job gets ends with ctx and with the leadership. What job
-// returns is told to Hooks and changes nothing: trying again is for the job. Only
+// returns is reported to Hooks and changes nothing: trying again is for the job. Only
 // a job that returns an error after its context has ended counts as one that has
 // not ended.
 //

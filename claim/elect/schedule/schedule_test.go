@@ -130,7 +130,7 @@ func TestOneRunForEachTickOverAllProcesses(t *testing.T) {
 	})
 }
 
-// What becomes of ticks while nobody leads, and of the one that was under way
+// What happens to ticks while nobody leads, and to the one that was under way
 // when its leader died.
 func TestMissedTicks(t *testing.T) {
 	for missed, want := range map[schedule.Missed][]string{

@@ -41,7 +41,7 @@ type moves struct {
 	partitions int
 
 	mu    sync.Mutex
-	ended map[int]time.Time // when the work of the last owner was told to end
+	ended map[int]time.Time // when the work of the last owner was cancelled
 	took  []time.Duration
 }
 

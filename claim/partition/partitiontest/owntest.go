@@ -213,7 +213,7 @@ func (s *scene) load(members func() []*member) (stop func()) {
 	return func() { cancel(); workers.Wait() }
 }
 
-// drained is told when partitions move.
+// drained receives moves of partitions.
 func drained(released chan<- observe.OwnReleased) *observe.Own {
 	return &observe.Own{Released: func(e observe.OwnReleased) {
 		select {

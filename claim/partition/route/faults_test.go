@@ -138,7 +138,7 @@ func (lost) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("read tcp 10.1.2.3: connection reset")
 }
 
-// TestTheInsideIsNotShown: the operator is told what went wrong, the client what
+// TestTheInsideIsNotShown: the hook receives what went wrong, the client what
 // it may have caused.
 func TestTheInsideIsNotShown(t *testing.T) {
 	s := open(t)

@@ -12,7 +12,7 @@
 // A request that reaches a member that does not own its key is forwarded to the
 // one that does, together with the epoch by which it was found. A member that does
 // not own the key under that very epoch refuses it with 421 Misdirected Request,
-// before it does anything; the forwarder then looks again and tries anew. So a
+// before it does anything; the forwarder then looks again and retries. So a
 // stale route costs a round trip, and never a call at the wrong member.
 package route
 
@@ -133,7 +133,7 @@ func epochOf(r *http.Request) (interlock.Token, error) {
 }
 
 // serve runs next if k is owned here, and under epoch unless that is 0. That the
-// claim was lost meanwhile is told to next, by its context, and by the guard.
+// claim was lost meanwhile reaches next by its context, and by the guard.
 func serve(g *partition.Group, k string, epoch interlock.Token, next http.HandlerFunc, w http.ResponseWriter, r *http.Request) (served bool) {
 	_ = g.DoUnder(r.Context(), epoch, k, func(ctx context.Context, c interlock.Claim) error {
 		served = true

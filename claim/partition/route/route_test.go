@@ -222,7 +222,7 @@ func TestAStaleRouteIsRefusedByItsEpoch(t *testing.T) {
 }
 
 // TestAnOwnerThatCannotBeReached: the request waits for the next owner, since
-// nothing was sent; and is told after a while that there is none.
+// nothing was sent; and gets an error after a while that there is none.
 func TestAnOwnerThatCannotBeReached(t *testing.T) {
 	s := open(t)
 	d := s.space.Open(&memory.Options{TTL: time.Second})

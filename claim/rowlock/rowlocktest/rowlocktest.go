@@ -1,6 +1,6 @@
 // Package rowlocktest fails a test in which something remote is called while
-// rows are locked: whoever waits for a network inside a row lock makes everybody
-// else wait for it too. It finds only calls that go through what it wraps.
+// rows are locked: a caller that waits for a network inside a row lock makes all
+// others wait for it too. It finds only calls that go through what it wraps.
 //
 //	client := &http.Client{Transport: rowlocktest.Transport(t, http.DefaultTransport)}
 //

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder is a test that is told of failures.
+// recorder is a test that records failures.
 type recorder struct {
 	testing.TB
 	failures []string

@@ -42,7 +42,7 @@ func (r reply) is(a answer) bool {
 	return a == not || a == no && conflict || a == unheard && !conflict
 }
 
-// String is what is told of an answer in a [Failure].
+// String is the answer as a [Failure] shows it.
 func (r reply) String() string {
 	switch {
 	case r.is(ok):
