@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast fuzz lint vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures clean
+.PHONY: help run deps test test-fast fuzz lint install-check binaries vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ test: deps ## Every test of every module with the race detector, and lint
 test-fast: ## What needs no server, under a minute
 	@scripts/test.sh -short
 
-test-%: deps ## The tests of one module with the race detector: make test-etcd
+test-%: deps ## The tests of one module or driver with the race detector: make test-etcd
 	@scripts/test.sh $*
 
 lint: ## gofmt, vet and staticcheck on every module
@@ -30,6 +30,12 @@ lint: ## gofmt, vet and staticcheck on every module
 
 fuzz: ## Every fuzz target, for 5 s each: FUZZTIME=1m make fuzz
 	@scripts/fuzz.sh
+
+install-check: ## Release the working tree in a clone, and install it from the tags
+	go test -count=1 -timeout 30m -v -run '^TestInstall$$' .
+
+binaries: ## The stripped binaries of a release, in bin/release, within their budget
+	@scripts/binaries.sh
 
 vuln: ## Known vulnerabilities, from Go's database on the network
 	@scripts/vuln.sh
