@@ -69,7 +69,8 @@ driver/redis/goredis    -> . driver/redis | github.com/redis/go-redis/v9 github.
 driver/postgres         -> . driver driver/backend driver/boottime internal/... | github.com/jackc/pgx/v5
 driver/mysql            -> . driver driver/backend driver/boottime internal/... | github.com/go-sql-driver/mysql
 driver/zookeeper        -> . driver driver/backend driver/boottime internal/... | github.com/go-zookeeper/zk
-driver/kube             -> . driver driver/backend driver/boottime | k8s.io/api k8s.io/apimachinery k8s.io/client-go
+# Not the typed clients of client-go: their scheme has every type of Kubernetes.
+driver/kube             -> . driver driver/backend driver/boottime | k8s.io/api/coordination k8s.io/apimachinery k8s.io/client-go/rest k8s.io/client-go/tools/clientcmd
 driver/etcd             -> . driver driver/backend driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc go.uber.org/zap
 # The suite also tries drivers under the lock that users put on top of them.
 driver/drivertest       -> . driver driver/memory claim/lock claim/semaphore | go.uber.org/goleak
