@@ -92,15 +92,11 @@ func (e *PositionError) ErrorKind() interlock.ErrorKind { return interlock.Defin
 // Journal keeps the records of transactions. Records that were appended are
 // durable, and there for everybody, before Append returns. Nothing that has not
 // ended is ever removed. It is safe for concurrent use and retries nothing.
+//
+// Enter, Append, Claim and PutPayload write. The next five methods show the journal as it
+// is at some instant during the call. Forget and Unscheduled keep it small and sound;
+// Shards and Reassign spread it over shards.
 type Journal interface {
-	JournalWriter
-	JournalReader
-	JournalKeeper
-	JournalSharder
-}
-
-// JournalWriter is how a journal grows.
-type JournalWriter interface {
 	// Enter raises the epoch of a shard. A lower one than has entered is refused
 	// with a *interlock.StaleTokenError whose Resource is ShardName, an implausible
 	// one with interlock.ErrImplausibleToken; an equal one passes. Once Enter has
@@ -125,10 +121,7 @@ type JournalWriter interface {
 	// which it was kept. A payload whose transaction never comes to be is removed by
 	// Forget, by that time.
 	PutPayload(ctx context.Context, transaction string, sum, payload []byte) error
-}
 
-// JournalReader shows a journal as it is at some instant during the call.
-type JournalReader interface {
 	// Read gives the head of a transaction and its records after a position, in
 	// order; the zero Head and none if it does not exist.
 	Read(ctx context.Context, transaction string, after int64) (Head, []Record, error)
@@ -147,10 +140,7 @@ type JournalReader interface {
 	// Heads lists transactions of all shards, finished ones too, in the order of
 	// their ids from behind the given one, at most limit.
 	Heads(ctx context.Context, behind string, limit int) ([]Head, error)
-}
 
-// JournalKeeper keeps a journal small and sound.
-type JournalKeeper interface {
 	// Forget removes transactions that ended before a time of the store's clock,
 	// whole, at most limit, and payloads kept before that time whose transaction
 	// does not exist. It returns how many transactions it removed.
@@ -158,10 +148,7 @@ type JournalKeeper interface {
 	// Unscheduled counts the unfinished transactions that the due index does not
 	// show. Anything but 0 is a defect of the store or of who changed it by hand.
 	Unscheduled(ctx context.Context) (int, error)
-}
 
-// JournalSharder keeps over how many shards the transactions are spread, and changes it.
-type JournalSharder interface {
 	// Shards makes the stored number to if it is from, and to is not 0; it returns the
 	// number that is stored then. 0 stands for none. The store reads nothing into it.
 	Shards(ctx context.Context, from, to int) (int, error)

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Enter raises the epoch of a shard; see driver.JournalWriter. It takes two requests,
+// Enter raises the epoch of a shard; see driver.Journal. It takes two requests,
 // and more if others enter at once.
 func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
 	const op = "enter shard"
@@ -67,7 +67,7 @@ const (
 )
 
 // Append does each append wholly or not at all, with one request for as many as
-// travel together; see driver.JournalWriter.
+// travel together; see driver.Journal.
 func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	var group []int

@@ -61,7 +61,7 @@ func (j *Journal) look(ctx context.Context, op, from, to string, start, limit in
 	return list, len(list) == limit, nil
 }
 
-// Due lists what is unfinished; see driver.JournalReader. It takes two requests for
+// Due lists what is unfinished; see driver.Journal. It takes two requests for
 // each fifty entries of the index.
 func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
 	from, to := j.shardOfIndex(shard), clientv3.GetPrefixRangeEnd(j.shardOfIndex(shard))
@@ -86,7 +86,7 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 // maxOps is how many operations one request has by etcd's default.
 const maxOps = 128
 
-// DueShards lists shards in which something is due; see driver.JournalReader. It takes one
+// DueShards lists shards in which something is due; see driver.Journal. It takes one
 // request for each 128 shards. Of a shard it looks at the earliest entry of the index,
 // and not at its transaction, which may have left it: Claim removes such.
 func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) (due []int, err error) {
@@ -117,7 +117,7 @@ func (j *Journal) dueAfter(shard int, at time.Time) string {
 func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09d/", j.prefix, shard) }
 
 // Claim moves due times, and removes the entries that transactions have left; see
-// driver.JournalWriter. It takes three requests for each fifty entries.
+// driver.Journal. It takes three requests for each fifty entries.
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	const op = "claim"
 	if until.IsZero() {

@@ -13,7 +13,7 @@ import (
 )
 
 // Read gives a transaction's head and records, in one request; see
-// driver.JournalReader.
+// driver.Journal.
 func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
 	const op = "read journal"
 	if err := driver.CheckTransaction(op, id); err != nil {
@@ -40,7 +40,7 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 	return p.Head, records, nil
 }
 
-// PutPayload stores a payload; see driver.JournalWriter.
+// PutPayload stores a payload; see driver.Journal.
 func (j *Journal) PutPayload(ctx context.Context, id string, sum, payload []byte) error {
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (j *Journal) PutPayload(ctx context.Context, id string, sum, payload []byte
 	return err
 }
 
-// Payload gives what was kept; see driver.JournalReader.
+// Payload gives what was kept; see driver.Journal.
 func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, error) {
 	const op = "read payload"
 	if err := driver.CheckTransaction(op, id); err != nil {
@@ -71,7 +71,7 @@ func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, e
 	return []byte(payload), nil
 }
 
-// Heads lists transactions by their ids; see driver.JournalReader. It takes one
+// Heads lists transactions by their ids; see driver.Journal. It takes one
 // request for each fifty.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
 	if err := driver.CheckAfter(behind); err != nil {
@@ -111,7 +111,7 @@ func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list
 }
 
 // Unscheduled counts what is unfinished and has no entry in the due index; see
-// driver.JournalKeeper. It looks at every transaction there is.
+// driver.Journal. It looks at every transaction there is.
 func (j *Journal) Unscheduled(ctx context.Context) (count int, err error) {
 	behind := ""
 	for more := true; more; {

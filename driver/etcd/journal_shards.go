@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Shards keeps the number of shards; see driver.JournalSharder.
+// Shards keeps the number of shards; see driver.Journal.
 func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	const op, name = "read shards", "all"
 	key := j.shardsKey()
@@ -46,7 +46,7 @@ func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error)
 	return int(n), nil
 }
 
-// Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
+// Reassign moves an unfinished transaction to another shard; see driver.Journal.
 func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error {
 	const op = "reassign"
 	id := h.Transaction

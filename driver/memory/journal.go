@@ -46,7 +46,7 @@ func NewJournal() *Journal {
 		payloads: map[string]map[string]payload{}, unfinished: map[int][]*transaction{}}
 }
 
-// Enter raises the epoch of a shard; see driver.JournalWriter.
+// Enter raises the epoch of a shard; see driver.Journal.
 func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
 	const op = "enter shard"
 	name := driver.ShardName(shard)
@@ -68,7 +68,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	return nil
 }
 
-// Append does each append wholly or not at all; see driver.JournalWriter.
+// Append does each append wholly or not at all; see driver.Journal.
 func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	j.mu.Lock()
@@ -139,7 +139,7 @@ func (j *Journal) owned(op string, shard int, epoch interlock.Token) error {
 	return nil
 }
 
-// Claim moves due times; see driver.JournalWriter.
+// Claim moves due times; see driver.Journal.
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
 	if err := asking(ctx, "claim", driver.ShardName(shard)); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 	return claimed, nil
 }
 
-// PutPayload stores a payload; see driver.JournalWriter.
+// PutPayload stores a payload; see driver.Journal.
 func (j *Journal) PutPayload(ctx context.Context, name string, sum, data []byte) error {
 	if err := driver.CheckPayload(name, sum, data); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (j *Journal) PutPayload(ctx context.Context, name string, sum, data []byte)
 	return nil
 }
 
-// Read gives a transaction's head and records; see driver.JournalReader.
+// Read gives a transaction's head and records; see driver.Journal.
 func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.Head, []driver.Record, error) {
 	if err := driver.CheckTransaction("read journal", name); err != nil {
 		return driver.Head{}, nil, err
@@ -205,7 +205,7 @@ func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.He
 	return cloneHead(t.head), records, nil
 }
 
-// Payload gives what was kept; see driver.JournalReader.
+// Payload gives what was kept; see driver.Journal.
 func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte, error) {
 	if err := driver.CheckTransaction("read payload", name); err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte,
 	return slices.Clone(j.payloads[name][string(sum)].data), nil
 }
 
-// Due lists what is unfinished; see driver.JournalReader.
+// Due lists what is unfinished; see driver.Journal.
 func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
 	if err := asking(ctx, "list due", driver.ShardName(shard)); err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	return heads, nil
 }
 
-// DueShards lists shards in which something is due; see driver.JournalReader.
+// DueShards lists shards in which something is due; see driver.Journal.
 func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
 	if err := asking(ctx, "list due shards", "due index"); err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]
 	}), nil
 }
 
-// Heads lists transactions by their ids; see driver.JournalReader.
+// Heads lists transactions by their ids; see driver.Journal.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
 	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver
 	return all[:min(limit, len(all))], nil
 }
 
-// Forget removes what ended long ago; see driver.JournalKeeper.
+// Forget removes what ended long ago; see driver.Journal.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
 	if err := asking(ctx, "forget", "ended transactions"); err != nil {
 		return 0, err
@@ -291,7 +291,7 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int,
 	return n, nil
 }
 
-// Shards keeps the number of shards; see driver.JournalSharder.
+// Shards keeps the number of shards; see driver.Journal.
 func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	if err := asking(ctx, "read shards", "all"); err != nil {
 		return 0, err
@@ -304,7 +304,7 @@ func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	return j.shards, nil
 }
 
-// Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
+// Reassign moves an unfinished transaction to another shard; see driver.Journal.
 func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error {
 	if err := asking(ctx, "reassign", h.Transaction); err != nil {
 		return err

@@ -134,7 +134,7 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 	return nil
 }
 
-// Enter raises the epoch of a shard; see driver.JournalWriter.
+// Enter raises the epoch of a shard; see driver.Journal.
 func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
 	name := driver.ShardName(shard)
 	if shard < 0 || !epoch.Valid() {
@@ -146,7 +146,7 @@ func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) 
 }
 
 // Append does each append wholly or not at all, in one transaction for as many as
-// stand together in memory; see driver.JournalWriter.
+// stand together in memory; see driver.Journal.
 func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	for begin := 0; begin < len(appends); {

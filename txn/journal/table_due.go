@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// DueShards lists shards in which something is due; see driver.JournalReader. It looks at one
+// DueShards lists shards in which something is due; see driver.Journal. It looks at one
 // entry of the index for each of them, in one statement; on MariaDB one for each hundred.
 func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (due []int, err error) {
 	all := slices.Compact(slices.Sorted(slices.Values(shards)))

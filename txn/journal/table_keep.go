@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Claim moves due times; see driver.JournalWriter. Transactions that somebody else
+// Claim moves due times; see driver.Journal. Transactions that somebody else
 // has locked, since he appends or claims, are left out.
 func (t *Table[T]) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	name := driver.ShardName(shard)
@@ -50,7 +50,7 @@ func (n tables) putOff(ctx context.Context, db driver.SQL, heads []driver.Head, 
 	return err
 }
 
-// Forget removes what ended long ago; see driver.JournalKeeper.
+// Forget removes what ended long ago; see driver.Journal.
 func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	err = t.change(ctx, "forget", "", func(db driver.SQL, n tables) error {
 		heads, err := n.query(ctx, db, `where ended < `+n.parameter(1)+` order by ended limit `+n.parameter(2)+` `+n.skip,
@@ -112,7 +112,7 @@ func (n tables) forgetPayloads(ctx context.Context, db driver.SQL, before int64)
 	return v.rows == page, err
 }
 
-// Unscheduled counts what is not due and has not ended; see driver.JournalKeeper. A
+// Unscheduled counts what is not due and has not ended; see driver.Journal. A
 // constraint of the table keeps it at 0.
 func (t *Table[T]) Unscheduled(ctx context.Context) (count int, err error) {
 	err = t.read(ctx, "count unscheduled", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {

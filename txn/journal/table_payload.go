@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// PutPayload stores a payload; see driver.JournalWriter. It waits for no lock: what another
+// PutPayload stores a payload; see driver.Journal. It waits for no lock: what another
 // transaction is keeping is an [interlock.ErrHeld].
 func (t *Table[T]) PutPayload(ctx context.Context, id string, sum, payload []byte) error {
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
@@ -52,7 +52,7 @@ func (n tables) nowait() string {
 	return `set statement innodb_lock_wait_timeout = 0 for `
 }
 
-// Payload gives what was kept; see driver.JournalReader.
+// Payload gives what was kept; see driver.Journal.
 func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload []byte, err error) {
 	const op = "read payload"
 	if err := driver.CheckTransaction(op, id); err != nil {

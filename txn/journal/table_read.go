@@ -39,7 +39,7 @@ func (n tables) scan(ctx context.Context, db driver.SQL, query string, args []an
 	return heads, err
 }
 
-// Read gives a transaction's head and records; see driver.JournalReader.
+// Read gives a transaction's head and records; see driver.Journal.
 func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head driver.Head, records []driver.Record, err error) {
 	const op = "read journal"
 	if err := driver.CheckTransaction(op, id); err != nil {
@@ -85,7 +85,7 @@ func (n tables) parameter(i int) string {
 	return "$" + strconv.Itoa(i)
 }
 
-// Due lists what is unfinished; see driver.JournalReader.
+// Due lists what is unfinished; see driver.Journal.
 func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
 	err = t.read(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
 		v := values{dialect: n.dialect}
@@ -102,7 +102,7 @@ func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit
 	return heads, err
 }
 
-// Heads lists transactions by their ids; see driver.JournalReader.
+// Heads lists transactions by their ids; see driver.Journal.
 func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
 	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err

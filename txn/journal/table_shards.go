@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Shards keeps the number of shards; see driver.JournalSharder.
+// Shards keeps the number of shards; see driver.Journal.
 func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err error) {
 	err = t.change(ctx, "read shards", t.name, func(db driver.SQL, n tables) (err error) {
 		if err := t.check(ctx, db); err != nil {
@@ -110,7 +110,7 @@ func (t *Table[T]) ShardsIn(ctx context.Context, db driver.SQL) (int, error) {
 	return stored, failure.Table("read shards", t.name, "journal", err)
 }
 
-// Reassign moves an unfinished transaction to another shard; see driver.JournalSharder.
+// Reassign moves an unfinished transaction to another shard; see driver.Journal.
 func (t *Table[T]) Reassign(ctx context.Context, h driver.Head, shard int) error {
 	return t.change(ctx, "reassign", h.Transaction, func(db driver.SQL, n tables) error {
 		_, err := db.Exec(ctx, `update `+n.heads+` set shard = `+n.parameter(1)+` where id = `+n.parameter(2)+` and position = `+n.parameter(3)+
