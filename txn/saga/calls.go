@@ -126,7 +126,7 @@ func (c *course) called(calls []*call) {
 	}
 }
 
-// took takes what a call has come to, and says what follows.
+// took takes the outcome of a call, and says what follows.
 func (c *course) took(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
 	t, key := each.trial, each.p.key
 	if err == nil {

@@ -136,11 +136,11 @@ func (p plan) checkPlace(s step, pivot, last string) error {
 	case pivot != "" && backed:
 		return p.wrong(s.key, fmt.Sprintf("it stands behind the pivot %q and is never undone; take its undo away, or move it before the pivot", pivot))
 	case !s.pivot && pivot == "" && !s.keep && !backed:
-		mend := "give it an undo, declare it Uncompensable, or move it behind the pivot"
+		fix := "give it an undo, declare it Uncompensable, or move it behind the pivot"
 		if s.key == last {
-			mend = "make it the Pivot, give it an undo, or declare it Uncompensable"
+			fix = "make it the Pivot, give it an undo, or declare it Uncompensable"
 		}
-		return p.wrong(s.key, "it cannot be undone when a later step fails or its own outcome is not known; "+mend)
+		return p.wrong(s.key, "it cannot be undone when a later step fails or its own outcome is not known; "+fix)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestChoices: what is chosen for a step is its own, and what was not chosen is told; the
+// TestChoices: what is chosen for a step is its own, and what was not chosen is reported; the
 // step that it was made of, and the definition that it is in, stay as they are.
 func TestChoices(t *testing.T) {
 	plain := Step("a", func(context.Context, string) (string, error) { return "", nil })

@@ -14,7 +14,7 @@ import (
 //
 // What follows from what happened is noted: the machine goes by it at once, and it
 // becomes durable together with the next record that must be durable before anything
-// else is done. Until then whoever takes over finds it out again, by the same calls.
+// else is done. Until then a new owner finds it out again, by the same calls.
 // What must be durable first: that a step may happen whose effect would else not be
 // undone or not be gone on from, the decision to abort, when a wait ends, and the end.
 type course struct {

@@ -25,7 +25,7 @@ func courseOf(t *testing.T, d Defined, entries ...journal.Entry) *course {
 	return c
 }
 
-// TestNoteOfWhatCannotFollow is a mistake of this package: it is told as one, and nothing
+// TestNoteOfWhatCannotFollow is a mistake of this package: it is reported as one, and nothing
 // of it is pending or in the machine.
 func TestNoteOfWhatCannotFollow(t *testing.T) {
 	c := courseOf(t, Define("order", (&target{}).undoable("a")))
@@ -48,7 +48,7 @@ func TestRecordIsJSON(t *testing.T) {
 	record(recordRetry, "a", note{Input: json.RawMessage("{")})
 }
 
-// TestDamagedSaga: a saga whose records make no sense is told of, and left alone.
+// TestDamagedSaga: a saga whose records make no sense is reported, and left alone.
 func TestDamagedSaga(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var failed []error
@@ -66,7 +66,7 @@ func TestDamagedSaga(t *testing.T) {
 	})
 }
 
-// TestCourseOfWhatCannotFollow: the mistake is told wherever it is made, and no move is
+// TestCourseOfWhatCannotFollow: the mistake is reported wherever it is made, and no move is
 // made on it.
 func TestCourseOfWhatCannotFollow(t *testing.T) {
 	g := &target{}

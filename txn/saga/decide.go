@@ -46,7 +46,7 @@ func (m *machine) abandon() {
 	}
 }
 
-// back takes what became of an undo that is next.
+// back takes the outcome of an undo that is next.
 func (m *machine) back(e journal.Entry) error {
 	var w why
 	for _, p := range m.undoing() {

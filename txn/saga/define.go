@@ -86,7 +86,7 @@ type sleep[I any] struct{ s step }
 func (s sleep[I]) of(I) []step { return []step{s.s} }
 
 // Timeout bounds a saga up to the moment when its pivot is sent, counted from its
-// start by the clock of whoever starts it: after that time it is aborted. 0, as
+// start by the clock of the process that starts it: after that time it is aborted. 0, as
 // without it, is no bound.
 func (d Definition[I]) Timeout(t time.Duration) Definition[I] { d.plan.timeout = t; return d }
 

@@ -37,7 +37,7 @@
 // may have been is durable: those of all steps before the pivot are written when the
 // saga begins. What was done is written together with the next record that must be
 // durable, or before the next call or wait if it is a quarter of a second old then;
-// until it is, however long that call takes, a crash is mended by calling the step
+// until it is, however long that call takes, a crash is repaired by calling the step
 // again, under the same key. So a saga of any number of steps costs
 // two appends to the journal, one more if a pivot comes behind other steps, one more
 // if it is aborted, and two for each wait, beside what its targets write. The stages
@@ -52,7 +52,7 @@
 // [Retry] it has not happened, and is repeated; any other error leaves open whether
 // it has happened: it is repeated, then given up and undone. A Fail that follows a
 // call which may have happened, one before a crash too, does not prove that nothing
-// has: such a step is undone as well, and its undo is told that nothing is known.
+// has: such a step is undone as well, and its undo learns that nothing is known.
 // After a crash that is so for all steps that were to come before the pivot, called
 // or not. The pivot is repeated until its outcome is known. A target must therefore
 // give every call of one key the first one's answer, answer an undo of what it never
@@ -61,7 +61,7 @@
 // What is unfinished never expires, and has a due time always. A dead letter counts
 // as unfinished. An [Operator] has its undos tried again, skips them, or closes it, and
 // goes on without a step that has to be done behind the pivot and cannot be; it has a
-// saga undone that nobody wants any more, and says what a pivot has come to that does
+// saga undone that nobody wants any more, and records the outcome of a pivot that does
 // not answer.
 //
 // A step that crashes its process crashes the next owner too. After TakeOvers of the

@@ -72,8 +72,8 @@ func TestHealedTarget(t *testing.T) {
 	})
 }
 
-// TestNothingFails of sagas that go their way, however they end: nobody is told of an
-// error of driving.
+// TestNothingFails of sagas that go their way, however they end: no error of driving is
+// reported.
 func TestNothingFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var failed []error
@@ -96,7 +96,7 @@ func TestNothingFails(t *testing.T) {
 }
 
 // TestMistakeIsTold: an answer that the machine does not take, which is a mistake of this
-// package, is told as one. Nothing of it is written, and the saga is driven again.
+// package, is reported as one. Nothing of it is written, and the saga is driven again.
 func TestMistakeIsTold(t *testing.T) {
 	for _, kind := range []string{"step", "step in a transaction"} {
 		t.Run(kind, func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 
 // Options of an engine; nil and the zero value work.
 type Options struct {
-	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
+	// Remind is how often the hook Dead is called for a dead letter; 0 means a day.
 	Remind time.Duration
-	// Stuck is after how many failed attempts the hook Stuck is told of a step that is
+	// Stuck is after how many failed attempts the hook Stuck is called for a step that is
 	// repeated for ever, and again after as many more; 0 means 20.
 	Stuck int
 	// Reconcile is how often the sagas that have ended are checked in the background, by
@@ -56,7 +56,7 @@ type Engine struct {
 }
 
 // New makes the engine of a coordinator that does not serve yet; it has one at most.
-// What is wrong with a definition is a [*DefinitionError]; all of them are told.
+// What is wrong with a definition is a [*DefinitionError]; all of them are reported.
 func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engine, error) {
 	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]*MismatchError{}}
 	var problems []error

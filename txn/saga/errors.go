@@ -31,7 +31,7 @@ var (
 	errLate  = errors.New("the time of the saga is up")
 )
 
-// A DefinitionError says what is wrong with a definition, and how to mend it. It is
+// A DefinitionError says what is wrong with a definition, and how to fix it. It is
 // a Bug.
 type DefinitionError struct {
 	Saga    string

@@ -110,7 +110,7 @@ func TestFunc(t *testing.T) {
 }
 
 // TestFuncMismatch: a saga whose function does something else than it did is left
-// alone, by the name of the step and with the mend, and goes on under the right one.
+// alone, by the name of the step and with the remedy, and goes on under the right one.
 func TestFuncMismatch(t *testing.T) {
 	long := func(name string) Action[int, int] {
 		calls := 0
@@ -178,7 +178,7 @@ func TestFuncMismatch(t *testing.T) {
 }
 
 // leftAlone serves r's store by a definition that does not fit, and gives the error
-// that was told.
+// that was reported.
 func leftAlone(t *testing.T, r *rig, d Defined) error {
 	t.Helper()
 	var failed []error
@@ -190,7 +190,7 @@ func leftAlone(t *testing.T, r *rig, d Defined) error {
 	return errors.Join(failed...)
 }
 
-// TestFuncMisuse: what is wrong is told when the engine is built or the saga started,
+// TestFuncMisuse: what is wrong is reported when the engine is built or the saga started,
 // and nothing is begun.
 func TestFuncMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -222,8 +222,8 @@ func TestFuncMisuse(t *testing.T) {
 	})
 }
 
-// TestFuncFailsBehindThePivot: there is nothing to abort; the saga stays, somebody is
-// told, and a mended function brings it to its end.
+// TestFuncFailsBehindThePivot: there is nothing to abort; the saga stays and is
+// reported, and a fixed function completes it.
 func TestFuncFailsBehindThePivot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &ledger{}

@@ -132,8 +132,8 @@ func TestRetryByClass(t *testing.T) {
 	})
 }
 
-// TestList: a list is as long as its input says, its steps are told apart by index or
-// key, and their outputs too; what is wrong with one is told when it is started.
+// TestList: a list is as long as its input says, its steps differ by index or
+// key, and their outputs too; what is wrong with one is reported when it is started.
 func TestList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls []string
@@ -177,8 +177,8 @@ func TestList(t *testing.T) {
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		same(t, "calls", calls, "add/0", "add/1", "add/2", "once more/", "add/0", "add/1", "once more/",
 			"undo once more/ 7", "undo add/1 6", "undo add/0 5")
-		for input, mend := range map[int]string{-1: "no seat", -2: "give each its own", -3: "name the step there"} {
-			if err := d.Start(t.Context(), r.engine, "bad", input); err == nil || !strings.Contains(err.Error(), mend) {
+		for input, fix := range map[int]string{-1: "no seat", -2: "give each its own", -3: "name the step there"} {
+			if err := d.Start(t.Context(), r.engine, "bad", input); err == nil || !strings.Contains(err.Error(), fix) {
 				t.Errorf("%d: %v", input, err)
 			}
 		}

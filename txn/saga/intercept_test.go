@@ -125,7 +125,7 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 }
 
 // TestInterceptorWithoutOutput: an action that was answered with none is done, by a
-// former owner too, and its undo is told so.
+// former owner too, and its undo learns that.
 func TestInterceptorWithoutOutput(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

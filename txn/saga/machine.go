@@ -137,7 +137,7 @@ func (m *machine) withdraw(e journal.Entry) error {
 	return nil
 }
 
-// answer takes what became of a step in flight, if none that comes before it is in
+// answer takes the outcome of a step in flight, if none that comes before it is in
 // flight still.
 func (m *machine) answer(e journal.Entry) error {
 	p := m.find(e.Step)

@@ -35,7 +35,7 @@ func TestUndoOrder(t *testing.T) {
 	}
 }
 
-// TestDamage: records that nobody here has written are told apart, and do no harm.
+// TestDamage: records that this package has not written are reported, and do no harm.
 func TestDamage(t *testing.T) {
 	for _, entries := range [][]journal.Entry{
 		{{Kind: recordBegin, Data: []byte("{")}},
@@ -51,7 +51,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestRecordsThatCannotFollow are refused by what is wrong with them, which is told with
+// TestRecordsThatCannotFollow are refused by what is wrong with them, which is reported with
 // the record and the state; what stands before them is left as it is.
 func TestRecordsThatCannotFollow(t *testing.T) {
 	wait := record(recordSent, "w", sending{Stage: 1, Until: 5})

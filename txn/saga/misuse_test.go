@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestDefinitions: what is wrong with a definition is told when the engine is built,
-// with the step and the mend; what is right is taken.
+// TestDefinitions: what is wrong with a definition is reported when the engine is built,
+// with the step and the remedy; what is right is taken.
 func TestDefinitions(t *testing.T) {
 	g := &target{}
 	a, p := g.undoable("a"), g.act("p").Pivot()
@@ -26,7 +26,7 @@ func TestDefinitions(t *testing.T) {
 	for name, c := range map[string]struct {
 		defs []Defined
 		step string
-		mend string // empty if nothing is wrong
+		fix  string // empty if nothing is wrong
 	}{
 		"right":                {[]Defined{Define("x", a, p, g.act("z")), Define("y", a), Define("z", g.act("q").Uncompensable(), p)}, "", ""},
 		"no name":              {[]Defined{Define("", a)}, "", "give it 1 to 200"},
@@ -60,10 +60,10 @@ func TestDefinitions(t *testing.T) {
 			_, err := build(nil, &settings{}, c.defs...)
 			var d *DefinitionError
 			switch {
-			case c.mend == "" && err == nil:
+			case c.fix == "" && err == nil:
 			case !errors.As(err, &d):
 				t.Errorf("%v", err)
-			case d.Step != c.step || !strings.Contains(d.Problem, c.mend) || !strings.Contains(err.Error(), d.Step) || interlock.Kind(d) != interlock.Bug:
+			case d.Step != c.step || !strings.Contains(d.Problem, c.fix) || !strings.Contains(err.Error(), d.Step) || interlock.Kind(d) != interlock.Bug:
 				t.Errorf("%v", err)
 			}
 		})
@@ -74,7 +74,7 @@ func TestDefinitions(t *testing.T) {
 	}
 	_, err = build(nil, &settings{}, Define("x", g.act("b"), g.act("c"), p))
 	if err == nil || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), `"c"`) {
-		t.Errorf("not all problems are told: %v", err)
+		t.Errorf("not all problems are reported: %v", err)
 	}
 }
 
@@ -218,7 +218,7 @@ func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 	next.stop()
 	<-next.served
 	if len(failed) == 0 {
-		t.Fatal("nobody was told")
+		t.Fatal("no failure was reported")
 	}
 	wantKind(t, failed[0], interlock.Bug, ErrMismatch)
 	if !strings.Contains(failed[0].Error(), says) {
@@ -226,7 +226,7 @@ func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 	}
 }
 
-// TestUndoWithoutItsStep: an undo needs no more than its function, whatever became of
+// TestUndoWithoutItsStep: an undo needs no more than its function, for any outcome of
 // the steps; without the function the saga waits.
 func TestUndoWithoutItsStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -74,7 +74,7 @@ func (m *machine) skip(e journal.Entry) error {
 	return nil
 }
 
-// learn takes that somebody has found out what became of a step in flight.
+// learn takes the outcome that a person has recorded of a step in flight.
 func (m *machine) learn(e journal.Entry) error {
 	if _, err := noted(e); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 // An Operator helps sagas on by hand. It needs no definitions and owns no shard: what
 // it appends stands behind what it has read, or it reads again. The saga is due at
-// once then, for whoever owns its shard. It is safe for concurrent use.
+// once then, for the owner of its shard. It is safe for concurrent use.
 type Operator struct {
 	journal *journal.Journal
 	now     func() time.Time

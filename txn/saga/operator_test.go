@@ -21,12 +21,12 @@ import (
 
 var ann = By{Actor: "ann", Reason: "the bank has confirmed by telephone"}
 
-// buried is a saga whose undos of b and of c fail until they are mended, and that of
+// buried is a saga whose undos of b and of c fail until they are fixed, and that of
 // a does not.
-func buried(g *target, mended *atomic.Bool) Definition[string] {
+func buried(g *target, fixed *atomic.Bool) Definition[string] {
 	stubborn := func(name string) Action[string, string] {
 		return g.act(name).Retry(Policy{Undos: 2}).Undo("un"+name, func(ctx context.Context, input string, _ *string) error {
-			if !mended.Load() {
+			if !fixed.Load() {
 				return errNetwork
 			}
 			return g.take(From(ctx).Key() + " of " + input)
@@ -51,13 +51,13 @@ func TestOperatorRetries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				var mended atomic.Bool
+				var fixed atomic.Bool
 				g := &target{}
-				d := buried(g, &mended)
+				d := buried(g, &fixed)
 				r := serve(t, nil, 1, nil, d)
 				_, err := d.Do(t.Context(), r.engine, "1", "in")
 				wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-				mended.Store(true)
+				fixed.Store(true)
 				o := NewOperator(r.coordinator.Journal())
 				for _, step := range c.retries {
 					ok(t, o.Retry(t.Context(), "1", step, c.input, ann))
@@ -74,7 +74,7 @@ func TestOperatorRetries(t *testing.T) {
 	}
 }
 
-// TestOperatorSkipsAndResolves: what an operator has taken care of is told apart, and
+// TestOperatorSkipsAndResolves: what an operator has taken care of is marked, and
 // a saga is closed once, by name and with a reason.
 func TestOperatorSkipsAndResolves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestOperatorSkipsAndResolves(t *testing.T) {
 	})
 }
 
-// TestOperatorBehindThePivot: a step that must be done and cannot be is told of; it is
+// TestOperatorBehindThePivot: a step that must be done and cannot be is reported; it is
 // skipped and the rest driven to the end, or done with another input; before the pivot
 // is done neither is possible.
 func TestOperatorBehindThePivot(t *testing.T) {
@@ -287,7 +287,7 @@ func TestOperatorAndOwnerAtOnce(t *testing.T) {
 	})
 }
 
-// TestOperatorMoved: an operator who finds that somebody else was faster decides anew.
+// TestOperatorMoved: an operator who finds that somebody else was faster decides again.
 func TestOperatorMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -351,9 +351,9 @@ func TestOperatorMisuse(t *testing.T) {
 // can be gone through record by record.
 func TestListAndReplay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		g := &target{}
-		dead, good := buried(g, &mended), Define("good", g.act("p").Pivot())
+		dead, good := buried(g, &fixed), Define("good", g.act("p").Pivot())
 		r := serve(t, &watched{Journal: memory.NewJournal()}, 1, nil, dead, good)
 		ctx, j := t.Context(), r.coordinator.Journal()
 		_, _ = dead.Do(ctx, r.engine, "1", "in")

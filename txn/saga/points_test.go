@@ -188,7 +188,7 @@ var plots = map[string]plot{
 }
 
 // life is one engine from its start to its crash at a point, or to the end of the
-// saga. It returns the outcome that was told, if one was, and how many points it has
+// saga. It returns the outcome, if there was one, and how many points it has
 // passed.
 func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, point int) (told *Outcome, passed int) {
 	t.Helper()

@@ -28,7 +28,7 @@ func TestOwnersCompete(t *testing.T) {
 	}
 }
 
-// moody is a target whose answers are drawn by a seed. What it has been told to undo
+// moody is a target whose answers are drawn by a seed. What it was called to undo
 // it refuses from then on, and what it has refused it refuses for ever.
 type moody struct {
 	target

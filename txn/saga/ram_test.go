@@ -110,7 +110,7 @@ func kindOf(kind interlock.ErrorKind) error {
 	return &interlock.Error{Op: "commit", Driver: "ram", Kind: kind, Err: errors.New("no answer")}
 }
 
-// TestStepInTransactionIsDoneOnce: whatever becomes of its commit and of its record, with
+// TestStepInTransactionIsDoneOnce: for any outcome of its commit and of its record, with
 // what was known before it, and without a wait where the journal knows.
 func TestStepInTransactionIsDoneOnce(t *testing.T) {
 	elsewhere := &driver.PositionError{Transaction: "1", After: 1, Found: driver.Head{Position: 2}}
@@ -183,7 +183,7 @@ func TestStepInTransactionUndone(t *testing.T) {
 }
 
 // TestStepInTransactionBadData: an input that is not the step's, and an output that
-// cannot be kept, are told by the step's name, and nothing is committed.
+// cannot be kept, are reported with the step's name, and nothing is committed.
 func TestStepInTransactionBadData(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		db, calls := &ram{store: memory.NewJournal()}, 0
@@ -212,7 +212,7 @@ func TestStepInTransactionBadData(t *testing.T) {
 }
 
 // TestStepInTransactionMisuse: one that lacks its function, its database or the table is
-// no step, and that is told when the engine is built.
+// no step, and that is reported when the engine is built.
 func TestStepInTransactionMisuse(t *testing.T) {
 	db, calls := &ram{}, 0
 	act := func(context.Context, driver.Tx[driver.SQL], string) (string, error) { return "", nil }

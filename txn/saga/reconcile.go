@@ -16,8 +16,8 @@ import (
 // Reconcile goes through the sagas that have ended at a time of the store's clock or
 // after it, in the order of their ids, and asks the checks of their steps: whether
 // what has succeeded is there, and what was undone or refused is not. What is declared
-// to be repairable is mended and checked again. What is wrong, or was, or could not be
-// found out, is told. A saga that cannot be read or whose definition is not here comes
+// to be repairable is repaired and checked again. What is wrong, or was, or could not be
+// found out, is reported. A saga that cannot be read or whose definition is not here comes
 // with its id and an error; an error without an id ends it. What an operator has
 // skipped or closed is not asked about.
 func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
@@ -106,20 +106,20 @@ func (p plan) stepOf(listed []step, sent *progress) *step {
 	return nil
 }
 
-// reconciler asks and mends the steps of a saga.
+// reconciler checks and repairs the steps of a saga.
 type reconciler struct {
 	plan plan
 	m    machine
 	call branch.Call
 }
 
-// settle finds out what is so, and mends it if it may.
+// settle finds out what is so, and repairs it if it may.
 func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Finding) {
 	ask := func(ctx context.Context) (err error) {
 		f.Got, err = s.truth(ctx, r.m.inputOf(sent), sent.output)
 		return err
 	}
-	mend := func(ctx context.Context) error {
+	fix := func(ctx context.Context) error {
 		if f.Want == Absent {
 			return s.back(ctx, r.m.inputOf(sent), sent.output)
 		}
@@ -130,7 +130,7 @@ func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Find
 	if f.Err != nil || f.Got == Unsure || f.Got == f.Want || !s.repair || f.Want == Absent && s.back == nil || f.Want == Present && s.act == nil {
 		return
 	}
-	if f.Err = r.make(ctx, s, sent, f.Want, mend); f.Err == nil {
+	if f.Err = r.make(ctx, s, sent, f.Want, fix); f.Err == nil {
 		f.Err = r.make(ctx, s, sent, f.Want, ask)
 	}
 	f.Repaired = f.Err == nil && f.Got == f.Want

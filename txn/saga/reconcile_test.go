@@ -65,7 +65,7 @@ func (s *shop) lose() {
 }
 
 // TestReconcile: effects that are missing, and those that are there behind their undo,
-// are told; what is declared repairable is mended by a call under its key, once.
+// are reported; what is declared repairable is repaired by a call under its key, once.
 func TestReconcile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
@@ -211,21 +211,21 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 }
 
 // TestReconcileCall: a check and a repair are asked with the key of the call that they are
-// about, within the step's time; a repair that fails, or changes nothing, is told so.
+// about, within the step's time; a repair that fails, or changes nothing, is reported.
 func TestReconcileCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		refused bool  // the saga
-		mend    error // of the repair
+		fix     error // of the repair
 		heals   bool
 		calls   []string
 		finding string
 	}{
-		"mended":                {calls: []string{"1/a/0/do", "1/a/0/do mend", "1/a/0/do"}, heals: true, finding: "present, present, repaired true: <nil>"},
-		"mended in vain":        {calls: []string{"1/a/0/do", "1/a/0/do mend", "1/a/0/do"}, finding: "present, absent, repaired false: <nil>"},
-		"the repair fails":      {calls: []string{"1/a/0/do", "1/a/0/do mend"}, mend: errNetwork, heals: true, finding: "present, absent, repaired false: network"},
-		"undone":                {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo mend", "1/a/0/undo"}, heals: true, finding: "absent, absent, repaired true: <nil>"},
-		"undone in vain":        {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo mend", "1/a/0/undo"}, finding: "absent, present, repaired false: <nil>"},
-		"the second undo fails": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo mend"}, mend: errNetwork, heals: true, finding: "absent, present, repaired false: network"},
+		"fixed":                 {calls: []string{"1/a/0/do", "1/a/0/do fix", "1/a/0/do"}, heals: true, finding: "present, present, repaired true: <nil>"},
+		"fixed in vain":         {calls: []string{"1/a/0/do", "1/a/0/do fix", "1/a/0/do"}, finding: "present, absent, repaired false: <nil>"},
+		"the repair fails":      {calls: []string{"1/a/0/do", "1/a/0/do fix"}, fix: errNetwork, heals: true, finding: "present, absent, repaired false: network"},
+		"undone":                {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix", "1/a/0/undo"}, heals: true, finding: "absent, absent, repaired true: <nil>"},
+		"undone in vain":        {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix", "1/a/0/undo"}, finding: "absent, present, repaired false: <nil>"},
+		"the second undo fails": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix"}, fix: errNetwork, heals: true, finding: "absent, present, repaired false: network"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -243,11 +243,11 @@ func TestReconcileCall(t *testing.T) {
 						there = is
 						return nil
 					}
-					take(ctx, " mend")
-					if c.mend == nil && c.heals {
+					take(ctx, " fix")
+					if c.fix == nil && c.heals {
 						there = is
 					}
-					return c.mend
+					return c.fix
 				}
 				known := Step("a", func(ctx context.Context, _ string) (int, error) { return 1, act(ctx, true) }).
 					Undo("una", func(ctx context.Context, _ string, out *int) error {

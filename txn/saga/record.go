@@ -22,10 +22,10 @@ const (
 	recordDecide   = "decide"   // Step is commit or abort; one at most
 	recordUndone   = "undone"   //
 	recordDead     = "dead"     // the undo was given up
-	recordRemind   = "remind"   // a dead letter was told of again
+	recordRemind   = "remind"   // a dead letter was reported again
 	recordRetry    = "retry"    // by an operator, as are the next four
 	recordSkip     = "skip"     //
-	recordSettle   = "settle"   // it is known what became of a step; the next record says what
+	recordSettle   = "settle"   // the outcome of a step is known; the next record has it
 	recordNow      = "now"      // what is waited for is over
 	recordSignal   = "signal"   // Step is its name; one of each name at most
 	recordCrossed  = "crossed"  // a call with an input before an edit was done

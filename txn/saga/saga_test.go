@@ -47,7 +47,7 @@ func TestRecords(t *testing.T) {
 }
 
 // TestUnknownIsUndone: a step whose outcome was never known is undone first, and its
-// undo is told so; one whose outcome became known by a refusal too, since an earlier
+// undo learns that; one whose outcome became known by a refusal too, since an earlier
 // call may still be on its way.
 func TestUnknownIsUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
@@ -228,7 +228,7 @@ func TestStartTwice(t *testing.T) {
 	})
 }
 
-// TestCallerGone: a saga goes on to its end, and is undone, though whoever started it
+// TestCallerGone: a saga goes on to its end, and is undone, though its caller
 // does not wait any more.
 func TestCallerGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestCallerGone(t *testing.T) {
 }
 
 // TestDeadLetter: an undo that fails for good is given up after Undos attempts, the
-// others go on, and the saga stays: it is told of, is due again, is not forgotten,
+// others go on, and the saga stays: it is reported, is due again, is not forgotten,
 // and no later engine ends it.
 func TestDeadLetter(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -363,8 +363,8 @@ func TestExpiredClaim(t *testing.T) {
 	})
 }
 
-// TestAchievedWhileStopping: what an action has achieved while the engine was told
-// to stop is written, and its failure is not taken for one.
+// TestAchievedWhileStopping: what an action has achieved while the engine was
+// stopped is written, and its failure is not taken for one.
 func TestAchievedWhileStopping(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

@@ -48,7 +48,7 @@ func (e *Engine) StartAt(ctx context.Context, definition, id string, input json.
 	return e.start(ctx, definition, id, input, at)
 }
 
-// Begin starts a saga without knowing its definition: whoever owns its shard has to.
+// Begin starts a saga without knowing its definition: the owner of its shard has to.
 // It has no timeout. Otherwise it is [Engine.Start].
 func Begin(ctx context.Context, j *journal.Journal, definition, id string, input json.RawMessage) error {
 	text, err := compact(input)

@@ -33,13 +33,13 @@ func TestStoppedAnywhere(t *testing.T) {
 				}
 			}
 			if told == 0 {
-				t.Error("nobody who woke up was told the outcome")
+				t.Error("no engine that woke up returned the outcome")
 			}
 		})
 	}
 }
 
-// stopped stops an engine at a point, and returns what was told to its caller.
+// stopped stops an engine at a point, and returns what its caller got.
 func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
 	g, store := &target{}, memory.NewJournal()
 	at, former, first := stopAt(point), grant(1), make(chan *Outcome, 1)

@@ -6,7 +6,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// What hooks are told.
+// The calls of hooks.
 
 // announce tells of edits that came too late, of an end, and again of a dead letter.
 func (d *drive) announce() {

@@ -50,7 +50,7 @@ func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) 
 	return a
 }
 
-// Repair declares that what a [Action.Check] finds to be wrong may be mended by
+// Repair declares that what a [Action.Check] finds to be wrong may be fixed by
 // calling the action, or the undo, once more under its key.
 func (a Action[I, O]) Repair() Action[I, O] { a.s.repair = true; return a }
 
@@ -61,6 +61,6 @@ type Finding struct {
 	Step     string // its key
 	Want     Truth  // what the journal says: Present, or Absent
 	Got      Truth  // what the target says, after a repair if there was one
-	Repaired bool   // it was mended, and Got is what is wanted
+	Repaired bool   // it was fixed, and Got is what is wanted
 	Err      error  // of the check or of the repair; nil if they had none
 }

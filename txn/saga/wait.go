@@ -20,7 +20,7 @@ type Outcome struct {
 	Input    json.RawMessage // as it was started with
 	State    State
 	Reason   string    // why it is undone, or halted; empty while it is neither
-	Halted   bool      // it is a dead letter because owners crashed, and goes on by an Operator's Retry
+	Halted   bool      // it is a dead letter because owners crashed, and continues after an Operator's Retry
 	Outputs  Outputs   // of the steps that were done, those that were undone too
 	Dead     []Dead    // the undos that were given up, in the order of their steps, then the steps that seem to crash
 	Failing  []Failing // the steps, and undos, that are called again and again, as far as the journal has it
@@ -80,7 +80,7 @@ func outcome(head driver.Head, m *machine) Outcome {
 	return o
 }
 
-// Look reads where a saga stands, whoever drives it. The error is an [ErrNone] if it
+// Look reads the state of a saga, whichever process drives it. The error is an [ErrNone] if it
 // does not exist, or ended so long ago that it was forgotten.
 func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	log, m, err := read(ctx, e.coordinator.Journal(), id)
@@ -90,7 +90,7 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	return outcome(log.Head(), &m), nil
 }
 
-// Wait blocks until a saga has come to its end, whoever drives it, and returns how:
+// Wait blocks until a saga has ended, whichever process drives it, and returns how:
 // the error is that of [Outcome.Err]. If the saga is driven here, and cannot be since its
 // definition does not fit, the error is its [*MismatchError], at once. When ctx ends the
 // saga goes on, and the error is Uncertain; it says why if this engine's definition does

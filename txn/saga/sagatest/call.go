@@ -44,7 +44,7 @@ func nameOf(step string, undo bool) string {
 	return step
 }
 
-// begin counts a call, and says what becomes of it.
+// begin counts a call, and returns its mishap.
 func (r *run) begin(ctx context.Context, step string, undo bool, call made) (m mishap) {
 	r.mu.Lock()
 	if r.calls[step] == nil {

@@ -151,7 +151,7 @@ func TestNotInABubble(t *testing.T) {
 	})
 }
 
-// TestScenesHaveToBeTheSame: one whose world was used before is told.
+// TestScenesHaveToBeTheSame: one whose world was used before is reported.
 func TestScenesHaveToBeTheSame(t *testing.T) {
 	t.Parallel()
 	var scenes atomic.Int64

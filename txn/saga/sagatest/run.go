@@ -24,7 +24,7 @@ type deed struct {
 	n    int // from 1
 }
 
-// A mishap is what becomes of a call; the zero value is nothing.
+// A mishap is what goes wrong with a call; the zero value is nothing.
 type mishap struct {
 	absent bool  // it does not arrive
 	twice  bool  // it arrives once more

@@ -19,7 +19,7 @@ type World struct {
 	answers map[string]reply // by the keys of calls
 }
 
-// reply is what a call of a key has come to, for good.
+// reply is the final outcome of a call of a key.
 type reply struct {
 	output any
 	err    error
