@@ -204,7 +204,7 @@ func goTest(ctx context.Context, flags string, args []string) (out []byte, err e
 	return cmd.CombinedOutput()
 }
 
-// verdict is what has become of a mutant.
+// verdict is the outcome of a mutant.
 type verdict string
 
 const (

@@ -23,8 +23,8 @@
 // # Decisions
 //
 // While a Run tries branches nothing is written to the journal. The decision is its first
-// append, with all that was tried, and there is one at most for an id: whoever comes
-// second takes the first. Nobody is told of an outcome before that is durable, and
+// append, with all that was tried, and there is one at most for an id: the second
+// takes the first. No outcome is returned before that is durable, and
 // nothing is confirmed or cancelled: so it does not matter that a Run which fails does
 // so while another of the same id succeeds. A transaction of n branches costs n tries
 // and one forced write before the answer, and n calls and one write that nobody waits
@@ -38,7 +38,7 @@
 //
 // # Expiry
 //
-// Holds have a time, and nothing is freed because it has passed: whoever holds asks
+// Holds have a time, and nothing is freed because it has passed: the participant asks
 // [Engine.Decide], which decides to cancel if nothing was decided, and then it can
 // not be confirmed any more. So a clock that is wrong makes a transaction fail, or a
 // hold last, and breaks nothing. A Run decides to confirm only until Options.Margin
@@ -47,7 +47,7 @@
 // of the holds, the pause between two sweeps, and one question to the journal.
 //
 // Forget transactions from the journal, and holds from their tables, only after longer
-// than anybody repeats a Run: an id that was forgotten can be run anew. A participant
+// than anybody repeats a Run: an id that was forgotten can be run again. A participant
 // that forgets by the journal's LowWater needs a margin there that is longer than
 // Options.Hold, because tries come before the first record of their transaction.
 //

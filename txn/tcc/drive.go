@@ -62,9 +62,9 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 	return d.append([]journal.Entry{{Kind: recordEnd}})
 }
 
-// round waits for the time of the next call, makes all whose time it is, and writes what
-// has become of them. The wait is in memory, however long it takes: who came to it anew would not
-// know that it is to wait.
+// round waits for the time of the next call, makes all whose time it is, and writes
+// their outcomes. The wait is in memory, however long it takes: a new owner would not
+// know that it has to wait.
 func (d *drive) round() error {
 	var members []member
 	for _, b := range d.m.members {
@@ -127,7 +127,7 @@ func (d *drive) unknown() error {
 	return nil
 }
 
-// settle calls branches, and writes what has become of them.
+// settle calls branches, and writes their outcomes.
 func (d *drive) settle(members []member) error {
 	var tasks []coordinator.Task
 	for _, b := range members {

@@ -38,7 +38,7 @@ type Options struct {
 	Timeout time.Duration
 	// Retry is how calls are repeated.
 	Retry Policy
-	// Remind is how often the hook Dead is told of a dead letter; 0 means a day.
+	// Remind is how often the hook Dead is called for a dead letter; 0 means a day.
 	Remind time.Duration
 	// Reconcile is how often the transactions that have ended are checked in the
 	// background, see [Engine.Reconcile]; 0 means never, since it calls each branch once
@@ -90,7 +90,7 @@ type Engine struct {
 }
 
 // New makes the engine of a coordinator that does not serve yet; it has one at most.
-// What is wrong with a resource is a Bug; all of them are told.
+// What is wrong with a resource is a Bug; all of them are reported.
 func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine, error) {
 	options, err := o.resolve()
 	problems := []error{err}
@@ -145,7 +145,7 @@ func read(ctx context.Context, j *journal.Journal, op, id string) (head driver.H
 	return head, is, nil
 }
 
-// Look reads where a transaction stands, whoever drives it. The error is an [ErrNone]
+// Look reads the state of a transaction, whichever process drives it. The error is an [ErrNone]
 // if it is a [Engine.Run] that is not decided, or ended so long ago that it was
 // forgotten. One of [Engine.Submit] that is not decided has the state TRYING.
 func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
@@ -156,8 +156,8 @@ func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	return is.outcome(head), nil
 }
 
-// Wait blocks until a decided transaction has come to its end, or is a dead letter,
-// whoever drives it; the error is that of [Outcome.Err]. When ctx ends the transaction
+// Wait blocks until a decided transaction has ended, or is a dead letter,
+// whichever process drives it; the error is that of [Outcome.Err]. When ctx ends the transaction
 // goes on, and the error is Uncertain.
 func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	err = m.coordinator.Await(ctx, id, func(ctx context.Context) (bool, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// seats is a participant in memory. What each branch has come to is its barrier.
+// seats is a participant in memory. The outcome of each branch is its barrier.
 type seats struct {
 	mu   sync.Mutex
 	free int
@@ -166,7 +166,7 @@ func ExampleOperator() {
 				fmt.Println(o.ID, o.Decision, o.Dead)
 			}
 		}
-		return operator.Retry(ctx, "trip/alice", "LH401", tcc.By{Actor: "eve", Reason: "the airline has mended it"})
+		return operator.Retry(ctx, "trip/alice", "LH401", tcc.By{Actor: "eve", Reason: "the airline has fixed it"})
 	}
 	_ = help
 }

@@ -24,7 +24,7 @@ type Holds[T any] struct {
 	// for good.
 	Confirmed func(ctx context.Context, tx T, w Want) error
 	// Again is how long after a sweep that found a hold to be kept, because it will be
-	// confirmed, it is asked about anew; 0 means a minute.
+	// confirmed, it is asked about again; 0 means a minute.
 	Again time.Duration
 	// Idle is how long the server lets a transaction of these stand still, also within
 	// Confirmed: see barrier.Table. It is at least a second; 0 means 15 seconds, below zero
@@ -120,7 +120,7 @@ type Swept struct {
 //
 // It stops at the first error that may pass, such as a coordinator that cannot be
 // reached; the next sweep begins with the others, which may have another coordinator.
-// What is wrong with one hold alone is told too, and does not keep it from the others.
+// What is wrong with one hold alone is reported too, and does not keep it from the others.
 func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err error) {
 	if ask == nil || limit < 1 {
 		return s, failure.Bug("sweep", "", "there is nobody to ask, or %d holds: it can be 1 or more", limit)

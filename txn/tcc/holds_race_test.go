@@ -83,7 +83,7 @@ func (in inn) patient(t *testing.T, of tcc.Resource[tcc.Want, tcc.Want], id stri
 }
 
 // testConfirmAgainstCancel: a confirmation and a cancellation at once, which cannot be
-// if the coordinator is sound: one of them wins, and the other is told.
+// if the coordinator is sound: one of them wins, and the other gets an error.
 func testConfirmAgainstCancel(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	take := in.holds().Take()

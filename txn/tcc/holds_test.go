@@ -93,7 +93,7 @@ func TestHolds(t *testing.T) {
 // TestHoldsOfEach is by one client of each database.
 func TestHoldsOfEach(t *testing.T) {
 	trials{
-		{"another request is told apart", testOtherRequest},
+		{"another request is refused", testOtherRequest},
 		{"a confirmation against a cancellation", testConfirmAgainstCancel},
 		{"a sweep stops where nobody answers", testSweepStops},
 		{"a sweep goes on past who never answers", testSweepGoesOn},
@@ -241,7 +241,7 @@ func testRefusalsAreRemembered(t *testing.T, openDB func(testing.TB) *databases.
 	}
 }
 
-// testOtherRequest: another request under the name of a branch is told apart, and
+// testOtherRequest: another request under the name of a branch is refused, and
 // changes nothing.
 func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room", "suite")

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Decision is what becomes of all branches of a transaction.
+// Decision is the outcome of all branches of a transaction.
 type Decision string
 
 // The decisions. A transaction has one, and it never changes.
@@ -42,7 +42,7 @@ func (s State) Final() bool { return s == Confirmed || s == Cancelled || s == Re
 // errOrder: a record stands where it cannot.
 var errOrder = errors.New("it cannot follow what is there")
 
-// fate is what has become of a branch.
+// fate is the outcome of a branch.
 type fate int
 
 const (
@@ -182,7 +182,7 @@ func (m *machine) decide(e journal.Entry) error {
 	return nil
 }
 
-// answer takes what has become of a branch.
+// answer takes the outcome of a branch.
 func (m *machine) answer(e journal.Entry) error {
 	b := m.find(e.Step)
 	if b == nil || b.fate != pending || e.Kind == recordDone && m.decision != Confirm || e.Kind == recordUndone && m.decision != Cancel {

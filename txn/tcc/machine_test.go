@@ -135,7 +135,7 @@ func waits(is map[string]string) bool {
 	return buried && !left
 }
 
-// TestDamage: records that nobody here has written are told apart, and do no harm.
+// TestDamage: records that this package has not written are reported, and do no harm.
 func TestDamage(t *testing.T) {
 	for _, entries := range [][]journal.Entry{
 		{{Kind: recordTried, Step: "a", Data: []byte("{")}},

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestEngines: what is wrong is told when the engine is made, all of it.
+// TestEngines: what is wrong is reported when the engine is created, all of it.
 func TestEngines(t *testing.T) {
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(t, err)
@@ -156,7 +156,7 @@ func (null) Confirm(context.Context, *int, *int) error          { return nil }
 func (null) Cancel(context.Context, *int, **int) error          { return nil }
 
 // TestClosedJournal: a journal that was closed lets nothing be tried in vain for long,
-// and no outcome is told.
+// and no outcome is returned.
 func TestClosedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVenue("hotel", 1)

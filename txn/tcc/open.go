@@ -53,7 +53,7 @@ func (m *machine) open(e journal.Entry) error {
 	return nil
 }
 
-// held takes what became of the try of a branch.
+// held takes the outcome of the try of a branch.
 func (m *machine) held(e journal.Entry) error {
 	var h holding
 	if err := json.Unmarshal(e.Data, &h); err != nil {

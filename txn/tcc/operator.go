@@ -53,8 +53,8 @@ func (o *Operator) Retry(ctx context.Context, id, branch string, by By) error {
 	return o.write(ctx, id, branch, recordRetry, by)
 }
 
-// Skip takes a branch for settled that is not: it is not called any more. Whoever
-// skips has seen to it by hand.
+// Skip takes a branch for settled that is not: it is not called any more. The
+// operator has settled it by hand.
 func (o *Operator) Skip(ctx context.Context, id, branch string, by By) error {
 	if branch == "" {
 		return failure.Bug("skip branch", id, "which branch is not said")

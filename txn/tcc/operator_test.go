@@ -28,7 +28,7 @@ func stubborn(c branch.Call) (before, after error) {
 	return nil, nil
 }
 
-// heard is what hooks were told.
+// heard is what hooks received.
 type heard struct {
 	mu    sync.Mutex
 	dead  []observe.TCCDead
@@ -59,7 +59,7 @@ func buried(t *testing.T, confirmed bool) (r *rig, good, bad *venue, h *heard) {
 }
 
 // TestDeadLetter: a branch that refuses what was decided is called a few times; the
-// others are settled, a person is told, again and again, and nothing is forgotten.
+// others are settled, it is reported, again and again, and nothing is forgotten.
 func TestDeadLetter(t *testing.T) {
 	for decision, states := range map[Decision][2]string{Confirm: {"confirmed", "held"}, Cancel: {"cancelled", "held"}} {
 		bubble(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ type plot struct {
 var plots = map[string]plot{
 	// Around each try, the decision, each confirmation and the end.
 	"all hold":       {capacity: [2]int{1, 1}, end: Confirm, points: 4 + 2 + 4 + 2},
-	"second refuses": {capacity: [2]int{1, 0}, end: Cancel, points: -1}, // the first is told to stop at any time
+	"second refuses": {capacity: [2]int{1, 0}, end: Cancel, points: -1}, // the first is stopped at any time
 	"second is never known": {capacity: [2]int{1, 1}, end: Cancel, points: 2 + 5 + 2 + 4 + 2, bad: func(c branch.Call) (before, after error) {
 		if c.Operation == branch.Try {
 			return nil, errNetwork
@@ -46,7 +46,7 @@ type scene struct {
 	store  *memory.Journal
 	post   *post
 	venues []*venue
-	told   []Decision // to whoever ran it, in all lives
+	told   []Decision // to its caller, in all lives
 }
 
 func (p plot) scene() *scene {
@@ -188,7 +188,7 @@ func TestCrashPoints(t *testing.T) {
 							t.Errorf("told %v, want %v", s.told, p.end)
 						}
 						if again && len(s.told) == 0 {
-							t.Error("nothing was told")
+							t.Error("no outcome was returned")
 						}
 						if s.check(t); t.Failed() {
 							t.Fatalf("crashed at %v: %v", crashes, s.post.keys)

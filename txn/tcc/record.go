@@ -14,7 +14,7 @@ import (
 const (
 	recordOpen     = "open"     // by Submit: the run has begun, and may be decided until a time
 	recordTried    = "tried"    // a branch: its request, and what it holds
-	recordHeld     = "held"     // after open: what became of the try of a branch
+	recordHeld     = "held"     // after open: the outcome of the try of a branch
 	recordDecide   = "decide"   // Step is confirm or cancel; one, ever
 	recordDone     = "done"     // the branch is confirmed
 	recordUndone   = "undone"   // the branch is cancelled
@@ -22,7 +22,7 @@ const (
 	recordFailing  = "failing"  // calls of the branch failed so often, and are repeated
 	recordTaken    = "taken"    // it was taken over while branches were called
 	recordHalted   = "halted"   // it was taken over so often that a person has to look
-	recordRemind   = "remind"   // a dead letter was told of again
+	recordRemind   = "remind"   // a dead letter was reported again
 	recordRetry    = "retry"    // by a person: Step, or all that is dead, is called again
 	recordSkip     = "skip"     // by a person: Step is not called any more
 	recordResolved = "resolved" // by a person: it is taken for settled as it is

@@ -25,7 +25,7 @@ import (
 type Resource[Q, H any] interface {
 	// Try holds what q asks for until a time. It refuses with branch.Fail. The hold
 	// does not end by itself at that time: from then on the resource asks
-	// [Engine.Decide] what has become of it.
+	// [Engine.Decide] for the outcome.
 	Try(ctx context.Context, q Q, until time.Time) (H, error)
 	// Confirm makes the hold final. It must not refuse.
 	Confirm(ctx context.Context, q Q, h H) error
@@ -183,7 +183,7 @@ func (t Try[Q, H]) Hold(o Outcome) (h H, err error) {
 	return h, nil
 }
 
-// try is a branch without its types, and what has become of its try.
+// try is a branch without its types, and the outcome of its try.
 type try struct {
 	branch, resource string
 	request, hold    json.RawMessage

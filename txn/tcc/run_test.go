@@ -120,7 +120,7 @@ func TestMismatch(t *testing.T) {
 	})
 }
 
-// differences are what who runs another transaction under an id is told of them.
+// differences are the errors of running another transaction under an id.
 var differences = map[string]string{"type": `run as a "booking", not as a "other"`, "name": `without branch "other"`, "more": `without branch "flight"`,
 	"request": `another request for it`, "fewer": "run with 2 branches, not with 1", "protocol": `it is a "saga:order"`}
 

@@ -92,7 +92,7 @@ func TestSubmitterLeaves(t *testing.T) {
 }
 
 // TestSubmittedRunDies: what a process leaves undecided is cancelled after the time of
-// the holds, and each branch is told.
+// the holds, and each branch is called.
 func TestSubmittedRunDies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Ask is a question to the coordinator: what becomes of a branch? It is
+// Ask is a question to the coordinator: the decision on a branch. It is
 // [Engine.Decide], or a way there.
 type Ask func(ctx context.Context, transaction, branch string) (Decision, error)
 
@@ -54,7 +54,7 @@ func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest ti
 // Forget removes what was confirmed, cancelled or refused longer ago than age, by the
 // database's clock, at most limit rows, and returns how many. age is at least Longest:
 // any try that may still come is then too late to be let in. A confirmation that is
-// repeated after that would be told as a violation, so let age be longer than
+// repeated after that would be reported as a violation, so let age be longer than
 // transactions are unfinished.
 func (t Table) Forget(ctx context.Context, db driver.SQL, age time.Duration, limit int) (int, error) {
 	const op = "forget holds"

@@ -17,7 +17,7 @@ func TestConfirmed(t *testing.T) {
 		r := serve(t, nil, 1, nil, hotel, flight)
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if n := r.store.count(); c.Operation == branch.Try && n != 0 || c.Operation == branch.Confirm && n != 1 {
-				t.Errorf("%d appends when it was told to %s", n, c.Operation)
+				t.Errorf("%d appends when it was called to %s", n, c.Operation)
 			}
 			return nil, nil
 		}

@@ -186,7 +186,7 @@ func TestStaleTryGoes(t *testing.T) {
 	})
 }
 
-// TestDecide: a decision that there is is told; one that there is not is made.
+// TestDecide: an existing decision is returned; a missing one is made.
 func TestDecide(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)

@@ -34,7 +34,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// ear is what hooks were told, a line each.
+// ear is what hooks received, a line each.
 type ear struct {
 	mu    sync.Mutex
 	lines []string
@@ -46,7 +46,7 @@ func (e *ear) hear(format string, args ...any) {
 	e.lines = append(e.lines, fmt.Sprintf(format, args...))
 }
 
-// heard is what was told since it was asked for last, sorted: who decides and who calls
+// heard is what was received since the last call, sorted: decisions and calls
 // do not wait for each other.
 func (e *ear) heard() []string {
 	synctest.Wait()

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// try tries a branch until it holds, or is given up. What it has come to stands in t.
+// try tries a branch until it holds, or is given up. The outcome is in t.
 func (r *run) try(ctx context.Context, t *try) {
 	h, policy := r.engine.handles[t.resource], r.engine.options.Retry
 	var so trial

@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// silent is a journal that can be kept from being read, and that lists what it is told.
+// silent is a journal that can be kept from being read, and that lists what it is set to.
 type silent struct {
 	*watched
 	mu    sync.Mutex
@@ -250,8 +250,8 @@ func TestDecisionHasHalfTheMargin(t *testing.T) {
 	})
 }
 
-// TestStrangeRecords: a transaction that a newer version has written is told apart by
-// everybody who reads it, and left as it is.
+// TestStrangeRecords: a transaction that a newer version has written is reported by
+// every reader, and left as it is.
 func TestStrangeRecords(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, _, failed := quiet(t, nil)
@@ -273,7 +273,7 @@ func TestStrangeRecords(t *testing.T) {
 }
 
 // TestNothingFails: a coordinator has nothing to complain of in transactions that end,
-// nor in one that waits for a person, whoever serves.
+// nor in one that waits for a person, in any process.
 func TestNothingFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 3), newVenue("flight", 1)
@@ -348,7 +348,7 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestUnfinishedPages: a list that is longer than what is read at once is told whole, and
+// TestUnfinishedPages: a list that is longer than what is read at once is complete, and
 // nothing twice.
 func TestUnfinishedPages(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -408,7 +408,7 @@ func (patient) Confirm(ctx context.Context, _ string, _ string) error {
 	return ctx.Err()
 }
 
-// TestStoppedCallIsNoFailure: who stops to serve ends the calls under way; nobody is told
+// TestStoppedCallIsNoFailure: stopping ends the calls under way; no hook receives
 // that they have failed.
 func TestStoppedCallIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -401,7 +401,7 @@ func (v *venue) state(id string) string {
 	return ""
 }
 
-// sweep asks about what is past its time, and frees it if it is told to.
+// sweep asks about what is past its time, and frees it if the answer says so.
 func (v *venue) sweep(ctx context.Context, ask Ask) error {
 	v.mu.Lock()
 	var ids []string

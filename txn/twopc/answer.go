@@ -11,7 +11,7 @@ import (
 // answered is what the participants have said to a round of commits.
 type answered struct {
 	otherwise []journal.Entry // a heuristic record for each
-	again     []string        // those that have to be told again
+	again     []string        // those that have to be called again
 	errs      []error         // why, of each of them
 }
 
@@ -35,7 +35,7 @@ func heuristic(name string, err error) journal.Entry {
 }
 
 // follow is what is to be recorded after a round: the end if all is done, and nothing
-// while some have to be told again. Who has done it is recorded only once a branch is
+// while some have to be called again. Who has done it is recorded only once a branch is
 // heuristic, for the person who has to look. Each round tells the branches that the
 // last one has left, so those that are neither recorded nor told again are done.
 func (m *machine) follow(a answered) []journal.Entry {

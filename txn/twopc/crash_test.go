@@ -54,7 +54,7 @@ func tell(ctx context.Context, on way, o Options, args []string) error {
 		return err
 	}
 	if o, unread := t.Look(bounded, "1"); err == nil && (unread != nil || o.Decision != Commit) {
-		return fmt.Errorf("it was told that it is committed, and the journal says %q, %w", o.Decision, unread)
+		return fmt.Errorf("it got the answer that it is committed, and the journal says %q, %w", o.Decision, unread)
 	}
 	return t.finished(bounded)
 }

@@ -72,7 +72,7 @@ func (m *Engine) first(ctx context.Context, r run) (*machine, error) {
 	return there, err
 }
 
-// Decide is for a participant that has voted yes and hears nothing: what has become of
+// Decide is for a participant that has voted yes and receives nothing: the outcome of
 // the transaction that it knows by this name, an XID's. If nobody has decided, it is
 // aborted now, and stands so in the journal before this returns: ask no earlier than
 // after Options.Patience. While a run is under way in this process the answer is

@@ -34,7 +34,7 @@
 // written to the journal unless anything stands there under the id; then the caller is
 // answered, and the coordinator that owns the journal's shard commits the branches,
 // again and again until each has said so. An abort is not written: what is in no
-// journal is aborted. But whoever presumes so writes it first, so that a slow committer
+// journal is aborted. But a process that presumes so writes it first, so that a slow committer
 // finds it there: of decide-commit and decide-abort the journal keeps the one that
 // comes first. Any process that has registered the participants finishes what another
 // one began.
@@ -49,16 +49,16 @@
 // A branch that has voted yes waits for its decision, with its locks. [Engine.Watch]
 // asks every participant for those of its namespace, and finishes each by what the
 // journal says. With the journal on etcd or on a replicated database, a decision
-// outlasts the machine of whoever took it, and is taken while a majority lives. While
-// the journal cannot be asked the branches are blocked, and told as such: no timeout
+// outlasts the machine that took it, and is taken while a majority lives. While
+// the journal cannot be asked the branches are blocked, and reported as such: no timeout
 // makes a participant decide for itself.
 //
 // A branch that a person, or a system, has finished otherwise than decided makes the
-// transaction HEURISTIC: it stays in the journal, unfinished, and is told of until
-// somebody has seen to it ([Engine.Acknowledge]).
+// transaction HEURISTIC: it stays in the journal, unfinished, and is reported until
+// a person acknowledges it ([Engine.Acknowledge]).
 //
 // A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's
-// Options) while participants are told to commit, and none answers, seems to crash its
+// Options) while participants are called to commit, and none answers, seems to crash its
 // process: it is halted, with its branches prepared, until [Engine.Retry].
 //
 // # Limits

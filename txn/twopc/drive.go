@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// pause is how long to wait before a participant is told again.
+// pause is how long to wait before a participant is called again.
 var pause = backoff.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
 
 // driving is the second phase, as coordinators drive it.
@@ -27,7 +27,7 @@ func (d driving) Drive(t *coordinator.Turn) error {
 		return bug("drive transaction", t.ID(), err)
 	}
 	switch {
-	case m.state == Aborted && !m.ended: // branches are rolled back by whoever finds them
+	case m.state == Aborted && !m.ended: // branches are rolled back by the process that finds them
 		return t.End(end())
 	case m.settled(), m.halted != "":
 		return d.remind(t, m)

@@ -83,7 +83,7 @@ func (m *Engine) participant(name string) (driver.Participant, error) {
 // kind is the type of its transactions in the journal.
 func (m *Engine) kind() string { return protocol + ":" + m.options.Name }
 
-// enlist marks a run as under way here until it is told otherwise.
+// enlist marks a run as under way here until ended is called.
 func (m *Engine) enlist(r run) (ended func()) {
 	name := r.String()
 	m.mu.Lock()

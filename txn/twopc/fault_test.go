@@ -15,8 +15,8 @@ import (
 )
 
 // TestHeuristic: a branch that a person rolled back though it was to be committed
-// makes the outcome HEURISTIC; it is told of again and again, until somebody has seen
-// to it.
+// makes the outcome HEURISTIC; it is reported repeatedly, until a person acknowledges
+// it.
 func TestHeuristic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -65,7 +65,7 @@ func TestHeuristic(t *testing.T) {
 }
 
 // TestHeuristicAbort: a branch that a person committed before it could be rolled back
-// is told of, and kept.
+// is reported, and kept.
 func TestHeuristicAbort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -91,7 +91,7 @@ func TestHeuristicAbort(t *testing.T) {
 	})
 }
 
-// TestDownParticipant: a participant that does not answer for hours is told to commit
+// TestDownParticipant: a participant that does not answer for hours is called to commit
 // again and again, and the others do not wait for it.
 func TestDownParticipant(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestDownParticipant(t *testing.T) {
 			t.Errorf("told %d times", n)
 		}
 		if log.count("tried commit north") != 0 {
-			t.Error("north was told again")
+			t.Error("north was called again")
 		}
 		if o := log.last("scanned south"); o.age < 4*time.Hour {
 			t.Errorf("the gauge shows %v", o.age)

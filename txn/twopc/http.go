@@ -20,7 +20,7 @@ import (
 //
 //   - prepare: the body is what [Remote.Send] was given. Do it, durably, so that it can
 //     be committed and rolled back whatever crashes, and answer 2xx; 409 is a no. With
-//     the body {"vote":"read only"} nothing was changed and nothing will be told. After
+//     the body {"vote":"read only"} nothing was changed and no decision follows. After
 //     a roll back, answer 409.
 //   - commit, roll back: idempotent; of a branch that is not known nothing is left to
 //     roll back. 409 says that the branch was finished otherwise: see

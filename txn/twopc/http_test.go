@@ -231,7 +231,7 @@ func TestHTTP(t *testing.T) {
 	r.service.says(branch.Rollback, 500)
 	wantKind(t, r.Run(t.Context(), "2", r.pay(7)), interlock.Definite, ErrAborted)
 	r.want(t, 5)
-	// That to the commit: it is told again.
+	// That to the commit: it is sent again.
 	r.service.loses(branch.Commit)
 	ok(t, r.Run(t.Context(), "3", r.pay(7)))
 	ok(t, r.Settle(t.Context(), "3"))

@@ -8,14 +8,14 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// told is what a hook was told.
+// told is what a hook received.
 type told struct {
 	what       string
 	age, since time.Duration
 	blocked    int
 }
 
-// ear is what all hooks were told.
+// ear is what all hooks received.
 type ear struct {
 	mu   sync.Mutex
 	told []told

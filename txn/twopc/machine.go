@@ -51,7 +51,7 @@ type machine struct {
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
-	halted    string // why nobody is told to commit; empty while it goes on
+	halted    string // why no participant is called to commit; empty while it goes on
 }
 
 var errOrder = errors.New("it cannot follow what is there")

@@ -165,7 +165,7 @@ func (w *world) prepare(t *testing.T, bank string, x driver.XID) {
 }
 
 // TestDecide: a participant that asks hears what stands in the journal; if nothing
-// does, an abort stands there before it is told so.
+// does, an abort stands there before it gets that answer.
 func TestDecide(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()

@@ -24,7 +24,7 @@ type Outcome struct {
 	Reason      string   // of an abort, or of a person's decision
 	Actor       string   // the person who decided, or has seen to a heuristic outcome
 	Note        string   // what the latter said
-	Halted      string   // why nobody is told to commit any more: owners crash; empty while it goes on
+	Halted      string   // why no participant is called to commit any more: owners crash; empty while it goes on
 	Decided     time.Time
 }
 
@@ -143,7 +143,7 @@ func (m *Engine) UnfinishedAfter(ctx context.Context, key string) iter.Seq2[Outc
 // presumed aborted. transaction is its XID's. It does not overrule: if the journal has
 // another decision, the error is an [ErrDecided]. A decision to commit covers the
 // branches that are in doubt at this moment; all participants have to answer, and no run
-// of it may be going on anywhere: whoever decides so has made sure that no branch is
+// of it may be going on anywhere: the operator has made sure that no branch is
 // missing. One that turns up later is committed all the same. actor and reason, both
 // required, stand in the journal. The branches follow with the next scans.
 func (m *Engine) Resolve(ctx context.Context, transaction string, d Decision, actor, reason string) error {

@@ -29,7 +29,7 @@ type Options struct {
 	// certain; 0 means 7 days. A branch that is older, and of which the journal knows
 	// nothing, is left to a person.
 	Retention time.Duration
-	// Remind is how often the hook Heuristic is told of one that nobody has seen to; 0
+	// Remind is how often the hook Heuristic is called for one that nobody acknowledged; 0
 	// means a day.
 	Remind time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.

@@ -21,7 +21,7 @@ type plot struct {
 	votes  string // the session of this bank ends before its vote
 	again  bool   // later processes run it too
 	points int    // of a run that nothing befalls, until all is at rest
-	commit bool   // what becomes of it then
+	commit bool   // its outcome then
 }
 
 var plots = map[string]plot{
@@ -36,7 +36,7 @@ var plots = map[string]plot{
 	"alone":          {deltas: map[string]int64{"north": 10}, commit: true, points: 2},
 }
 
-// life is what a process did, and was told.
+// life is what a process did, and received.
 type life struct {
 	told    error // by Run; nil for a process that ran nothing
 	ran     bool
@@ -153,12 +153,12 @@ func (p plot) check(t *testing.T, w *world, lives []life) {
 		switch {
 		case !l.ran:
 		case l.told == nil && (!all || len(p.deltas) > 1 && l.decided != 1):
-			t.Errorf("process %d was told that it is committed: %v, records %v", i+1, w.sums(), records)
+			t.Errorf("process %d got the answer that it is committed: %v, records %v", i+1, w.sums(), records)
 		case errors.Is(l.told, ErrAborted) && !none && !p.again:
-			t.Errorf("process %d was told that it is aborted: %v, records %v", i+1, w.sums(), records)
+			t.Errorf("process %d got the answer that it is aborted: %v, records %v", i+1, w.sums(), records)
 		case errors.Is(l.told, ErrAborted), l.told == nil, interlock.Kind(l.told) == interlock.Uncertain:
 		case !p.again || interlock.Kind(l.told) != interlock.Retryable: // it could not read whether there was another run
-			t.Errorf("process %d was told %v", i+1, l.told)
+			t.Errorf("process %d got %v", i+1, l.told)
 		}
 	}
 }

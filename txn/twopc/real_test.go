@@ -224,7 +224,7 @@ func (b branches) ledger(tb testing.TB, db *databases.DB) []string {
 
 // TestHastyScanner: while a process moves money by many transfers at once, another one
 // presumes them aborted after no time at all: each is wholly there or not at all, as
-// was told.
+// was reported.
 func TestHastyScanner(t *testing.T) {
 	t.Parallel()
 	b := build(t, testbed.Postgres(t), testbed.MariaDB(t))

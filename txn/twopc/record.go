@@ -12,16 +12,16 @@ const (
 	recordDecide    = "decide"    // Step is commit or abort; the first record, and the only one of its kind
 	recordDone      = "done"      // a branch was committed; written only where another one is heuristic
 	recordHeuristic = "heuristic" // a branch was finished otherwise than decided
-	recordFailing   = "failing"   // a branch could not be committed so often, and is told again
-	recordTaken     = "taken"     // it was taken over while branches were told
+	recordFailing   = "failing"   // a branch could not be committed so often, and is called again
+	recordTaken     = "taken"     // it was taken over while branches were called
 	recordHalted    = "halted"    // it was taken over so often that a person has to look
 	recordRetry     = "retry"     // a person has it go on
-	recordRemind    = "remind"    // a heuristic outcome was told of again
+	recordRemind    = "remind"    // a heuristic outcome was reported again
 	recordResolved  = "resolved"  // a person has seen to it
 	recordEnd       = "end"
 )
 
-// Decision is what becomes of a transaction.
+// Decision is the outcome of a transaction.
 type Decision string
 
 // The decisions.

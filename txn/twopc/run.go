@@ -55,7 +55,7 @@ func (m *Engine) aborted(id string, r run, why error) error {
 	return &AbortedError{ID: id, Reason: why}
 }
 
-// earlier is what another run has come to.
+// earlier is the outcome of another run.
 func (m *Engine) earlier(id string, there *machine, err error) error {
 	if err != nil || there.decision == Commit {
 		return err
@@ -63,7 +63,7 @@ func (m *Engine) earlier(id string, there *machine, err error) error {
 	return &AbortedError{ID: id, Reason: errors.New(there.what.Reason), Recorded: true}
 }
 
-// unread is the error of who could not read what another run has come to, and has done
+// unread is the error of a run that could not read the outcome of another one, and has done
 // nothing.
 func unread(op, id string, err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Uncertain {

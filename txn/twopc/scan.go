@@ -26,7 +26,7 @@ func (m *Engine) Watch(ctx context.Context) error {
 
 // Scan looks once for what each participant has in doubt, and finishes what is
 // decided. What is decided by nobody, for longer than Options.Patience, is aborted: in
-// the journal first. Its errors are told to the hooks, and left to the next scan.
+// the journal first. Its errors are reported to the hooks, and left to the next scan.
 func (m *Engine) Scan(ctx context.Context) {
 	var all sync.WaitGroup
 	for name := range m.participants {

@@ -14,7 +14,7 @@ import (
 )
 
 // scanned has north scanned while a branch of age is in doubt there, that nobody has
-// decided, and returns the branches that the hook was told of.
+// decided, and returns the branches that the hook received.
 func scanned(t *testing.T, w *world, meet func(at string) error, age time.Duration) (told []observe.TwoPCOrphan, heuristic int) {
 	t.Helper()
 	p := w.start(t, meet, &Options{Hooks: &observe.TwoPC{
@@ -43,7 +43,7 @@ func TestScanWaits(t *testing.T) {
 	})
 }
 
-// TestYoungIsLeft: nobody is told of what somebody may be at work on.
+// TestYoungIsLeft: no hook receives what another process may be at work on.
 func TestYoungIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -54,7 +54,7 @@ func TestYoungIsLeft(t *testing.T) {
 }
 
 // TestUndecidedIsLeft: while the abort cannot be put in the journal nothing is rolled
-// back, and that is told of.
+// back, and that is reported.
 func TestUndecidedIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -71,7 +71,7 @@ func TestUndecidedIsLeft(t *testing.T) {
 }
 
 // TestScanFindsAHeuristic: a participant that answers to a scan's rollback that a person
-// has committed is told of as one that answers to a run's.
+// has committed is reported as one that answers to a run's.
 func TestScanFindsAHeuristic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		told, heuristic := scanned(t, newWorld(), func(at string) error {
@@ -117,7 +117,7 @@ func (p timeless) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
 	return all, err
 }
 
-// TestBlockedAnew: how long a branch is blocked begins anew when the journal has answered
+// TestBlockedAnew: how long a branch is blocked begins again when the journal has answered
 // for it, and what is not in doubt any more is not remembered.
 func TestBlockedAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {

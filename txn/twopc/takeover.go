@@ -16,7 +16,7 @@ import (
 )
 
 // A participant that crashes the process which tells it to commit crashes the next owner's
-// too: take-overs are counted in the journal before anybody is told, and any answer ends
+// too: take-overs are counted in the journal before any call, and any answer ends
 // the count. After too many the transaction is halted: it stays decided, its branches stay
 // prepared, and a person has it go on.
 
@@ -54,7 +54,7 @@ func (d driving) inherit(t *coordinator.Turn, m machine) (machine, error) {
 	if !t.Exhausted(n) {
 		return d.append(t, m, []journal.Entry{{Kind: recordTaken}})
 	}
-	text := fmt.Sprintf("it was taken over %d times in a row while participants were told to commit, and none answered: its process seems to crash each time", n)
+	text := fmt.Sprintf("it was taken over %d times in a row while participants were called to commit, and none answered: its process seems to crash each time", n)
 	return d.append(t, m, []journal.Entry{record(recordHalted, "", why{Text: text})})
 }
 

@@ -31,7 +31,7 @@ func TestMachineLeavesWhatWas(t *testing.T) {
 	}
 }
 
-// TestFollow: who has to be told again is never recorded as done, and who has done it
+// TestFollow: a branch that has to be called again is never recorded as done, and one that has done it
 // only once a person has to look.
 func TestFollow(t *testing.T) {
 	three, err := replay([]journal.Entry{decide(Commit, decided{Run: "r", Branches: []string{"a", "b", "c"}})})
@@ -117,7 +117,7 @@ func TestHooksAreTold(t *testing.T) {
 }
 
 // TestOneOtherwiseOneDown: of three branches one was rolled back by a person, and one
-// cannot be reached: that is told again until it has committed, and the third one not.
+// cannot be reached: that is called again until it has committed, and the third one not.
 func TestOneOtherwiseOneDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -241,7 +241,7 @@ func TestAbortedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestRollbackIsGivenUp: a participant that does not answer to a rollback is told again
+// TestRollbackIsGivenUp: a participant that does not answer to a rollback is called again
 // for as long as Finish, and keeps the caller for no longer.
 func TestRollbackIsGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestRollbackIsGivenUp(t *testing.T) {
 }
 
 // TestHeuristicOfAnEndedAbort: of a branch that a person has committed, and that is to be
-// rolled back by an abort that has ended, the hook is told, and of nothing else.
+// rolled back by an abort that has ended, the hook is called, and for nothing else.
 func TestHeuristicOfAnEndedAbort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -283,7 +283,7 @@ func TestHeuristicOfAnEndedAbort(t *testing.T) {
 	})
 }
 
-// TestUnwrittenDecision: nobody is told of a decision that does not stand in the
+// TestUnwrittenDecision: no caller gets a decision that does not stand in the
 // journal, nor of one that cannot be read.
 func TestUnwrittenDecision(t *testing.T) {
 	for _, what := range []string{"journal append", "journal read"} {
@@ -348,7 +348,7 @@ func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 }
 
 // TestForgottenAtOnce: a decision that another one came before, and that is not there
-// when it is read, is told of as neither.
+// when it is read, is reported as neither.
 func TestForgottenAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, _ := on(t, forgetful{memory.NewJournal()})
@@ -361,8 +361,8 @@ func TestForgottenAtOnce(t *testing.T) {
 	})
 }
 
-// TestStrangeRecords: what a newer version has written, or nobody can have, is told apart
-// by everybody who reads it, and left as it is.
+// TestStrangeRecords: what a newer version has written, or nobody can have, is reported
+// by every reader, and left as it is.
 func TestStrangeRecords(t *testing.T) {
 	long := strings.Repeat("long/", 20)
 	for name, c := range map[string]struct {
@@ -503,7 +503,7 @@ func TestSettleOfTheAborted(t *testing.T) {
 	})
 }
 
-// TestNudgeOfTheEnded: who is told of a transaction that has ended leaves it as it is.
+// TestNudgeOfTheEnded: a nudge of a transaction that has ended leaves it as it is.
 func TestNudgeOfTheEnded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, failed := on(t, memory.NewJournal())
@@ -519,7 +519,7 @@ func TestNudgeOfTheEnded(t *testing.T) {
 	})
 }
 
-// TestNotEndedBeforeItStands: nobody is told of an end that does not stand in the journal.
+// TestNotEndedBeforeItStands: no caller gets an end that does not stand in the journal.
 func TestNotEndedBeforeItStands(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var gone atomic.Bool

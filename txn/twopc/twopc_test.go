@@ -137,7 +137,7 @@ func TestTwoRunsOfOneID(t *testing.T) {
 	})
 }
 
-// TestAnyProcessFinishes: the commits are sent by who owns the shard, whoever has
+// TestAnyProcessFinishes: the commits are sent by the owner of the shard, whichever process
 // decided.
 func TestAnyProcessFinishes(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {

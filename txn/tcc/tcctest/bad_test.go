@@ -419,12 +419,12 @@ func TestOneBranchIsGivenUp(t *testing.T) {
 		s.Snapshot = func() any { return r.snapshot() }
 		return s
 	})
-	if len(found) != 1 || found[0].Kind != CancelIncomplete || found[0].Scenario != "a was tried, and then whoever ran it gave up, and it was cancelled" {
+	if len(found) != 1 || found[0].Kind != CancelIncomplete || found[0].Scenario != "a was tried, and then its caller gave up, and it was cancelled" {
 		t.Errorf("%v", found)
 	}
 }
 
-// TestRunThatDoesNotEnd: what cannot be given up cannot be cancelled, and that is told.
+// TestRunThatDoesNotEnd: what cannot be given up cannot be cancelled, and that is reported.
 func TestRunThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	found, _ := explored(t, func() Scene {

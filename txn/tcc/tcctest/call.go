@@ -59,7 +59,7 @@ func (r *run) turn(ctx context.Context, branch string) (end func()) {
 	}
 }
 
-// begin counts a call, and says what becomes of it.
+// begin counts a call, and returns its mishap.
 func (r *run) begin(ctx context.Context, c branch.Call, do does) (m mishap) {
 	d := deed{c.Branch, c.Operation, 1}
 	r.mu.Lock()
@@ -124,7 +124,7 @@ func (r *run) await(ctx context.Context, is func() bool) {
 	}
 }
 
-// compete has somebody else run the same, once; whoever comes meanwhile waits for it.
+// compete has another process run the same, once; others that come meanwhile wait for it.
 func (r *run) compete(ctx context.Context) {
 	r.mu.Lock()
 	first := !r.competed

@@ -31,7 +31,7 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	return nil
 }
 
-// unasked says what became of holds that nobody has decided on.
+// unasked returns the state of holds that have no decision.
 func (r *run) unasked() string {
 	text := "the time of the holds was over, they were swept, and nobody has asked what was decided"
 	if r.sweeping != nil {

@@ -23,7 +23,7 @@ func alone(r tcc.Resource[int, string]) Scene {
 	return s
 }
 
-// trying is a resource whose try is told.
+// trying is a resource with the given try.
 func trying(try func(ctx context.Context) (string, error)) tcc.Resource[int, string] {
 	return functions{try: func(ctx context.Context, _ int, _ time.Time) (string, error) { return try(ctx) }}
 }
@@ -148,7 +148,7 @@ func TestNotInABubble(t *testing.T) {
 	})
 }
 
-// TestScenesHaveToBeTheSame: one whose world was used before is told.
+// TestScenesHaveToBeTheSame: one whose world was used before is reported.
 func TestScenesHaveToBeTheSame(t *testing.T) {
 	t.Parallel()
 	var scenes atomic.Int64

@@ -139,7 +139,7 @@ func (w *World) settle(o owner, state string, do func(v Values) error) error {
 	return nil
 }
 
-// keep remembers what a branch has come to.
+// keep remembers the outcome of a branch.
 func (w *World) keep(o owner, h *hold) {
 	if w.holds == nil {
 		w.holds = map[owner]*hold{}

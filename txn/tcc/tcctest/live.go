@@ -78,7 +78,7 @@ func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
 	}
 }
 
-// begins runs the transaction, and notes what is told.
+// begins runs the transaction, and notes what it returns.
 func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 	within, quit := context.WithCancelCause(ctx)
 	defer quit(nil)

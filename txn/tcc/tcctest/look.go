@@ -42,7 +42,7 @@ func (r *run) unreached() []string {
 	return slices.DeleteFunc(slices.Clone(r.stage.names), func(name string) bool { return slices.Contains(r.reached, name) })
 }
 
-// answered notes what a resource has answered, and what became of the invariant.
+// answered notes what a resource has answered, and whether the invariant holds.
 func (r *run) answered(c branch.Call, err error) {
 	broken := r.broken()
 	r.mu.Lock()

@@ -12,7 +12,7 @@ var (
 	errLost    = errors.New("tcctest: the answer is lost")
 	errGone    = errors.New("tcctest: nobody answers")
 	errRefused = errors.New("tcctest: it is refused")
-	errQuit    = errors.New("tcctest: whoever ran it has given up")
+	errQuit    = errors.New("tcctest: its caller has given up")
 )
 
 // What befalls calls.
@@ -55,7 +55,7 @@ func (e *explorer) forward(b string) [][]plot {
 // A retreat is how a branch comes to be cancelled.
 type retreat struct {
 	words string
-	try   mishap // what becomes of its first try
+	try   mishap // what goes wrong with its first try
 }
 
 var (
@@ -91,7 +91,7 @@ func (e *explorer) backward(b string) (plain plot, others [][]plot) {
 func (e *explorer) cancelled(b string, kind Kind, how retreat, words string, m mishap) plot {
 	reason := "another branch was refused"
 	if len(e.branches) == 1 {
-		reason = "whoever ran it gave up"
+		reason = "its caller gave up"
 	}
 	return plot{words: fmt.Sprintf(how.words, b, reason) + ", and " + words, kind: kind, branch: b, alone: true,
 		fate: func(_ *run, d deed) mishap {

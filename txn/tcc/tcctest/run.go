@@ -28,14 +28,14 @@ type deed struct {
 	n         int // from 1
 }
 
-// A mishap is what becomes of a call; the zero value is nothing.
+// A mishap is what goes wrong with a call; the zero value is nothing.
 type mishap struct {
 	after  []string // it arrives only once these branches were tried
 	rival  bool     // before it, somebody else runs the same
 	absent bool     // it does not arrive
 	twice  bool     // it arrives once more
 	late   bool     // behind it the first try of the branch arrives
-	quits  bool     // behind it, whoever runs the transaction gives up
+	quits  bool     // behind it, the caller of the transaction gives up
 	answer error    // what the engine hears in place of the answer
 }
 

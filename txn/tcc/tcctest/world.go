@@ -19,7 +19,7 @@ type World struct {
 // owner is whose a hold is.
 type owner struct{ transaction, branch string }
 
-// hold is what a branch has come to.
+// hold is the outcome of a branch.
 type hold struct {
 	state string // held, confirmed, cancelled or refused
 	until time.Time
