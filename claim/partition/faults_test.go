@@ -251,7 +251,7 @@ func TestHintsAreTakenTogether(t *testing.T) {
 	})
 }
 
-// slow is a store whose writes, from a member that does not hear of losses, arrive
+// slow is a store whose writes, from a member that does not learn of losses, arrive
 // when they are let.
 type slow struct {
 	*memory.Values
@@ -432,7 +432,7 @@ func TestAStuckDrainIsTold(t *testing.T) {
 			t.Fatalf("told %d times in three TTLs", n)
 		}
 		if e := <-told; e.Partition != stuck || e.Inside != 1 || e.Epoch == 0 || e.For != 30*time.Second {
-			t.Errorf("told of %+v", e)
+			t.Errorf("received %+v", e)
 		}
 		close(goOn)
 		if err := a.Leave(t.Context()); err != nil {
@@ -510,7 +510,7 @@ func TestSilentValuesAreTold(t *testing.T) {
 			told[<-failed] = true
 		}
 		if len(told) != 3 || !told[-1] {
-			t.Errorf("told of %v", told)
+			t.Errorf("received %v", told)
 		}
 		values.hushed.Store(false)
 		time.Sleep(2 * time.Minute)

@@ -193,7 +193,7 @@ func testCutOffWhileWaiting(t *testing.T, w world) {
 		proxy.Cut()
 		testbed.Eventually(t, "a, after its holder was cut off", 20*time.Second, func() bool { return !w.isLocked(t, "a") })
 		proxy.Heal()
-		// The client's own bound, or the end of its session, whichever it hears of first.
+		// The client's own bound, or the end of its session, whichever it learns of first.
 		if err := <-done; !errors.Is(err, rowlock.ErrMaxHold) && !repeatable(err) {
 			t.Errorf("got %v (%v)", err, interlock.Kind(err))
 		}

@@ -394,7 +394,7 @@ func TestAWaiterLooksWhenAHolderExpires(t *testing.T) {
 	})
 }
 
-// While all are taken, a waiter looks who holds them and tries none in vain.
+// While all are taken, a waiter lists the holders and tries none that is taken.
 func TestAWaiterAsksForWhatIsFree(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(3, nil)

@@ -4,7 +4,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testBarrierFailedFirst: a half of it is there, so its undo runs, and is not told of a
+// testBarrierFailedFirst: a half of it is there, so its undo runs, and does not get a
 // result.
 func testBarrierFailedFirst[B any](s *barrierScene[B]) {
 	fails := BarrierWork{Key: "n", Add: 3, Fail: true}

@@ -18,7 +18,7 @@ type contender struct {
 	d     driver.Fenced
 	req   driver.Request
 	grant driver.Grant
-	place chan driver.Place // told when it waits; drop-oldest is not needed, capacity is ample
+	place chan driver.Place // receives when it waits; drop-oldest is not needed, capacity is ample
 	lost  chan error
 }
 

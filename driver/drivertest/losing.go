@@ -96,7 +96,7 @@ func testLossByDeletion(s *scene) {
 	s.mustIncrease([]interlock.Token{c.grant.Token, released.grant.Token})
 	released.release()
 	s.backend.Delete(s.T, lockName)
-	s.mustHearNothing(released, "told of a loss after the release")
+	s.mustHearNothing(released, "received a loss after the release")
 }
 
 // mustHearNothing waits for as long as a renewal takes to come round.

@@ -148,7 +148,7 @@ func testWatchedNamesAreData(s *scene) {
 	}
 }
 
-// testWatchesAreManyAtOnce: each hears of everything, and the end of one is not
+// testWatchesAreManyAtOnce: each learns of everything, and the end of one is not
 // that of another.
 func testWatchesAreManyAtOnce(s *scene) {
 	d := s.open()

@@ -37,7 +37,7 @@ type breaking struct {
 // Break implements driver.Breaker with two requests: one reads who is first in
 // the line, one deletes that key and records why, if the key is still the one
 // that was read. It works on any holder, also one of another client: what
-// Inspector shows as "foreign lease …" is broken under that name, and hears of
+// Inspector shows as "foreign lease …" is broken under that name, and learns of
 // it as that client does. Only a key without a lease is left alone, because it
 // is somebody's data.
 //

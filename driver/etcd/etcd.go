@@ -22,7 +22,7 @@
 // before its lease can end there; no member without the last writes can lead.
 // They do not survive an operator who deletes a
 // contender's key, nor lost data: the next one is served at once and the former
-// holder hears of it within Guarantees.Blind. That bound is two heartbeats and
+// holder learns of it within Guarantees.Blind. That bound is two heartbeats and
 // one request: a heartbeat to ask whether the watch still speaks, one to see
 // that it does not, and a read that etcd answers within its time.
 //

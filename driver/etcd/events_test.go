@@ -25,7 +25,7 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 		done <- err
 	}()
 	if p := receive(t, r.waiting, "word of waiting"); p.Ahead != 1 {
-		t.Fatalf("told of %+v", p)
+		t.Fatalf("received %+v", p)
 	}
 	cancel(gone)
 	if err := receive(t, done, "the end"); !errors.Is(err, gone) {
@@ -35,11 +35,11 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 	passed := mustPut(t, operator, "elsewhere", "")
 	testbed.Eventually(t, "the watch tells of it", patience, func() bool { return heardOf(d, passed) })
 	if len(r.waiting) > 0 {
-		t.Fatalf("told of %+v after Acquire returned", <-r.waiting)
+		t.Fatalf("received %+v after Acquire returned", <-r.waiting)
 	}
 	again := acquiring(t, d, r)
 	if p := receive(t, r.waiting, "word of waiting to who asks again"); p.Ahead != 0 {
-		t.Fatalf("told of %+v", p)
+		t.Fatalf("received %+v", p)
 	}
 	mustDelete(t, operator, "n/second")
 	if o := receive(t, again, "the grant"); o.err != nil {
@@ -75,7 +75,7 @@ func TestNoLossAfterAnError(t *testing.T) {
 	mustDelete(t, operator, d.layout.contender("m", d.session.id, "witness"))
 	receive(t, witness.lost, "word of the later loss")
 	if len(r.lost) > 0 {
-		t.Fatalf("told of %v after Acquire returned an error", <-r.lost)
+		t.Fatalf("received %v after Acquire returned an error", <-r.lost)
 	}
 }
 
@@ -102,6 +102,6 @@ func TestNoWaitingAfterRelease(t *testing.T) {
 	passed := mustPut(t, operator, "elsewhere", "")
 	testbed.Eventually(t, "the watch tells of it", patience, func() bool { return heardOf(d, passed) })
 	if len(r.waiting) > 0 {
-		t.Fatalf("told of %+v after Release", <-r.waiting)
+		t.Fatalf("received %+v after Release", <-r.waiting)
 	}
 }

@@ -175,6 +175,6 @@ func TestSlowListenerIsToldOfAll(t *testing.T) {
 		t.Fatalf("%d names are reported after too many, want any", len(names))
 	}
 	if names := l.take(); len(names) != 0 {
-		t.Fatalf("told again: %v", names)
+		t.Fatalf("reported again: %v", names)
 	}
 }

@@ -129,7 +129,7 @@ func TestRevokedLeaseEndsTheSession(t *testing.T) {
 		t.Fatalf("it stands at %+v, under the lease that is gone", at)
 	}
 	if len(held.lost) > 0 {
-		t.Fatalf("told again: %v", <-held.lost)
+		t.Fatalf("reported again: %v", <-held.lost)
 	}
 }
 

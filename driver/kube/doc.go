@@ -5,7 +5,7 @@
 // than its lease wakes up believing that it holds. Only a guard that compares
 // tokens refuses its writes, see package guard/fence. It suits elections and jobs,
 // a few hundred locks at most: every held lock costs the API server a write every
-// third of a TTL, and every process hears of all of them.
+// third of a TTL, and every process learns of all of them.
 //
 //	config, err := rest.InClusterConfig()
 //	d, err := kube.Open(ctx, config, &kube.Options{Namespace: "jobs"})
@@ -26,7 +26,7 @@
 // that the Lease is as it was seen, and a holder gives up before its lease can be
 // over for an observer, as long as their clocks run equally fast but for one part
 // in a hundred. Two holders can believe in their claims after an operator deleted
-// the Lease, changed its holder, or broke the lock; the former holder hears of it
+// the Lease, changed its holder, or broke the lock; the former holder learns of it
 // within Guarantees.Blind, and mostly at once.
 //
 // # Token

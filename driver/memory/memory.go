@@ -63,7 +63,7 @@ type Options struct {
 type Space struct {
 	mu    sync.Mutex
 	table *table
-	wakes map[string]chan struct{} // by owner: told when it has become the holder
+	wakes map[string]chan struct{} // by owner: receives when it has become the holder
 	sweep *time.Timer
 
 	watches map[*hints.Mailbox]bool
@@ -123,7 +123,7 @@ var (
 // call is what one owner asked for. A repeated Acquire replaces it.
 type call struct {
 	req   driver.Request
-	wake  chan struct{}   // told when the space has granted; capacity 1
+	wake  chan struct{}   // receives when the space has granted; capacity 1
 	lease *boottime.Lease // nil until Acquire has returned it
 }
 

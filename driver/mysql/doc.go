@@ -71,7 +71,7 @@
 //
 // # Waiting
 //
-// MariaDB tells nobody that a lock is free: waiters try again, at first after some
+// MariaDB does not notify waiters that a lock is free: they try again, at first after some
 // 20 ms and then at random times up to Options.Poll apart. Any of them may come
 // next. A release wakes a waiter of the same process at once. This is the main
 // difference from package postgres, which uses NOTIFY. Watchers look four

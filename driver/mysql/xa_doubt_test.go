@@ -291,7 +291,7 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 		_ = conn.Raw(func(any) error { return errGone })
 		testbed.Eventually(t, "the server ends the session", bound, func() bool {
 			if err := finish(b); interlock.Kind(err) != interlock.Retryable {
-				t.Fatalf("told as done: %v", err)
+				t.Fatalf("reported as done: %v", err)
 			}
 			return len(b.recovered(t)) == 0
 		})

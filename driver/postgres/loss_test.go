@@ -206,7 +206,7 @@ func TestNamesWithOneKey(t *testing.T) {
 	for _, other := range []*Driver{a, b} {
 		owner := take(t, a, "one")
 		if held := refuse(t, other, "two"); held.Owner != owner || held.Name != "two" {
-			t.Errorf("told that %q is held by %q, want %q", held.Name, held.Owner, owner)
+			t.Errorf("the error says that %q is held by %q, want %q", held.Name, held.Owner, owner)
 		}
 		state, err := other.Lock(t.Context(), "two")
 		if err != nil || state.Holder != nil {

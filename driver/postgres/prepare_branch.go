@@ -68,7 +68,7 @@ func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 		return driver.VoteNo, b.refused(op, err)
 	case !changed:
 		b.over = true
-		if err := b.workplace.Commit(ctx); err != nil { // in vain, with any outcome
+		if err := b.workplace.Commit(ctx); err != nil { // its outcome does not matter
 			return driver.VoteNo, failure.About(op, name(b.xid), failure.Uncommitted(err))
 		}
 		return driver.VoteReadOnly, nil

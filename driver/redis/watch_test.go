@@ -90,7 +90,7 @@ func TestWatchTellsOfEveryChange(t *testing.T) {
 	h.await(t, "jobs/last", 1)
 	release(t, d, "jobs/last", last)
 	if h.count("elsewhere") > 0 || below.count("elsewhere") > 0 {
-		t.Errorf("told of a name outside the prefix: %q, %q", h.all(), below.all())
+		t.Errorf("received a name outside the prefix: %q, %q", h.all(), below.all())
 	}
 }
 

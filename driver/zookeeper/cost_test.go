@@ -31,7 +31,7 @@ func TestUncontendedCostsFourRequests(t *testing.T) {
 }
 
 // TestOneReleaseWakesOne of fifty who wait, in five processes: the one that is
-// next. The holder hears of its own node, too. It counts goroutines, so it runs
+// next. The holder learns of its own node, too. It counts goroutines, so it runs
 // alone.
 func TestOneReleaseWakesOne(t *testing.T) {
 	const told = "zk_sum_node_deleted_watch_count"

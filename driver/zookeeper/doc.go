@@ -16,7 +16,7 @@
 // Claims exclude each other through a crash of the servers, a partition and a
 // step of their wall clocks, because a claim ends here before its session can
 // end there. They do not survive an operator who deletes a contender's node, nor
-// lost data: the next one is served at once, and the former holder hears of it
+// lost data: the next one is served at once, and the former holder learns of it
 // by a watch, or by Guarantees.Blind, which is the TTL, if the connection broke
 // meanwhile and stays so. Two faults at once are more than is promised: the
 // server that a holder is connected to tells the leader of its sessions every

@@ -48,7 +48,7 @@ func (l *link) Len() int { return len(l.servers) }
 
 // Next implements zk.HostProvider. The client pauses for a second, and gives up
 // what it has not sent, when retryStart is true. That is when every server was
-// tried in vain: a connection that broke is replaced at once.
+// tried and failed: a connection that broke is replaced at once.
 func (l *link) Next() (server string, retryStart bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

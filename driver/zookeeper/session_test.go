@@ -43,7 +43,7 @@ func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 	}
 	select {
 	case cause := <-mine.lost:
-		t.Fatalf("told of a loss: %v", cause)
+		t.Fatalf("received a loss: %v", cause)
 	case o := <-done:
 		t.Fatalf("the waiter came back: %+v", o)
 	default:

@@ -37,7 +37,7 @@ func world(tb testing.TB, pg, maria *testbed.Server) settings {
 		postgres: databases.Open(tb, pg, databases.Pgx).URL, mariadb: databases.Open(tb, maria, databases.Maria).URL}
 }
 
-// bounded is a context of the test's that ends, so that nothing is waited for in vain.
+// bounded is a context of the test's that ends, so that no wait is endless.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)

@@ -57,7 +57,7 @@ func open(tb testing.TB, pool *pgxpool.Pool, bank string) *shop {
 	return s
 }
 
-// bounded is a context of the test's that ends, so that nothing is waited for in vain.
+// bounded is a context of the test's that ends, so that no wait is endless.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)

@@ -36,7 +36,7 @@ func TestFull(t *testing.T) {
 		"a": {Key: "a", Queued: 2}, "b": {Key: "b", All: true, Queued: 3}, "c": {Key: "c", All: true, Queued: 3},
 	} {
 		for name, err := range map[string]error{
-			"go": x.Go(t.Context(), key, nothing, func(error) { t.Error("told of a task that was not taken") }),
+			"go": x.Go(t.Context(), key, nothing, func(error) { t.Error("received a task that was not taken") }),
 			"do": x.Do(t.Context(), key, nothing),
 		} {
 			var full *keyed.FullError

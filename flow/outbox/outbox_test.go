@@ -30,7 +30,7 @@ func TestOutbox(t *testing.T) {
 		{"poison blocks only its key", testPoisonBlocksItsKey, true},
 		{"retries hold up only their key", testRetries, false},
 		{"dead letters are replayed in order", testDeadLetters, true},
-		{"nothing passes a dead letter if told so", testParkedBehindADeadLetter, false},
+		{"nothing passes a dead letter if the option is set", testParkedBehindADeadLetter, false},
 		{"an operator frees a key", testByHand, true},
 		{"a message dies twice", testDiesTwice, false},
 		{"a letter is replayed before a delayed message", testReplayBeforeDelayed, false},

@@ -41,7 +41,7 @@ type world struct {
 	done    set      // delivered, in order or late
 	held    set      // accepted
 	since   [64]int  // when that was
-	alerted set      // told as overdue
+	alerted set      // reported as overdue
 	asked   set      // of the source
 	wanted  *Hole    // a fetch that was not answered
 	resumed bool

@@ -15,7 +15,7 @@ type CompleterOptions struct {
 	After time.Duration
 	// Attempts is how many attempts a request is given altogether, those of its
 	// client included; 0 means 20. One that had them is left for a person, who is
-	// told by a [Reaper].
+	// reported by a [Reaper].
 	Attempts int
 	// Batch is how many requests of an operation one pass takes up; 0 means 100.
 	Batch int

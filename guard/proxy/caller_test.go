@@ -466,6 +466,6 @@ func testCosts(t *testing.T, db *databases.DB) {
 	}
 	_, _ = c.Do(t.Context(), grant(1, time.Hour), "api", "a", fine)
 	if len(sent) != 2 || sent[0].Status != 200 || sent[0].Err != nil || sent[0].Token != token(1) || len(refused) != 1 || refused[0].Err == nil {
-		t.Errorf("told of %+v and %+v", sent, refused)
+		t.Errorf("received %+v and %+v", sent, refused)
 	}
 }

@@ -91,7 +91,7 @@ func testEarlySnapshot(t *testing.T, w world) {
 }
 
 // testExpiredUnseen has a hold that was made, and expired, after a transaction's
-// snapshot was taken. It is not told that there is nothing: it must run again.
+// snapshot was taken. It does not get the answer that there is nothing: it must run again.
 func testExpiredUnseen(t *testing.T, w world) {
 	w.set(t, "a", 1)
 	tx := w.Begun(t, driver.RepeatableRead)

@@ -122,7 +122,7 @@ func testExpired(t *testing.T, w world) {
 	w.Table.Observe.GivenAway = func(e observe.StockGivenAway) { given = append(given, e) }
 	ok(t, w.hold("quick", time.Hour, one("12A")))
 	if want := []observe.StockGivenAway{{Item: "12A", Reservation: "slow", N: 1}}; !slices.Equal(given, want) {
-		t.Errorf("told of %v", given)
+		t.Errorf("received %v", given)
 	}
 	w.has(t, "12A", 1, 1, 0)
 	for range 2 {

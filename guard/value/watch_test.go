@@ -83,7 +83,7 @@ func TestWatchYieldsEveryValueAndTheCauseOfItsEnd(t *testing.T) {
 }
 
 // TestWatchIsOpenedAgain after each interruption, however many there are and
-// however long they last. What was seen before is not told again.
+// however long they last. What was seen before is not reported again.
 func TestWatchIsOpenedAgain(t *testing.T) {
 	run(t, func(w *world) {
 		w.flaky.breaks = make(chan error)
@@ -105,7 +105,7 @@ func TestWatchIsOpenedAgain(t *testing.T) {
 		}
 		w.mustSee(s, "", "one", "two")
 		if len(w.told) != 80 || w.told[0] != name {
-			w.Fatalf("told of %d interruptions: %q, want 80", len(w.told), w.told)
+			w.Fatalf("received %d interruptions: %q, want 80", len(w.told), w.told)
 		}
 		w.interrupt(&interlock.Error{Op: "watch value", Kind: interlock.Definite, Err: errors.New("no such user")})
 		<-done

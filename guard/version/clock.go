@@ -77,7 +77,7 @@ func (c *Clock) Stamp(producer string) Stamp { return Stamp{Version: c.Next(), T
 // Observe makes every Next later than remote, a version of another producer's
 // clock, which came with an event. One that lies more than MaxAhead beyond this
 // machine's wall clock is refused with an [AheadError] and changes nothing: it
-// would take this clock, and all who hear of it, into the future. A version below
+// would take this clock, and all who learn of it, into the future. A version below
 // 1 is a Bug.
 func (c *Clock) Observe(remote int64) error {
 	const op = "observe version"

@@ -77,7 +77,7 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 //   - a [TerminalError]: the state is terminal. change is not run then;
 //   - an Uncertain error: a request had no answer, and by the time of the next one
 //     somebody else had written. The update may have been done;
-//   - an error of change, as it is; or of a request that was repeated in vain.
+//   - an error of change, as it is; or of a request that failed at each repetition.
 func (s *Store) Update(ctx context.Context, entity string,
 	change func(ctx context.Context, was driver.Versioned) (driver.Versioned, error)) error {
 	const op = "update state"

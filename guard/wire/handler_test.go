@@ -74,7 +74,7 @@ func TestBadTokensAreTheCallersFault(t *testing.T) {
 			t.Errorf("%s: %d %v", name, resp.StatusCode, resp.Header)
 		}
 		if len(refused) != 1 || refused[0] != string(c.want) {
-			t.Errorf("%s: told of %q", name, refused)
+			t.Errorf("%s: received %q", name, refused)
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()

@@ -70,7 +70,7 @@ func (p *Proxy) Route(target string) string {
 }
 
 // Cut drops every byte in both directions from now on. Connections stay open,
-// and are not told when the other side closes; new ones are reset at once.
+// and do not notice that the other side closes; new ones are reset at once.
 func (p *Proxy) Cut() { p.change(func(f *faults) { f.cut = true }) }
 
 // Abandon is a Cut that the server notices: it sees the end of every connection,

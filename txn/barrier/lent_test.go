@@ -239,6 +239,6 @@ func testAlarm(t *testing.T, w world) {
 	_, err = owned.try(calling(t.Context(), "b", branch.Try), w, "h1")
 	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
 	if told.Load() != 3 {
-		t.Error("told of what is no violation")
+		t.Error("received what is no violation")
 	}
 }

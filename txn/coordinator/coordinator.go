@@ -20,7 +20,7 @@
 // target that has not answered several times in a row is taken to be sick. Once it
 // answers, what waits to repeat a call of it is repeated, two for each answer: nobody
 // waits for a backoff that was drawn when it was down, and a target that answers now and
-// then is not asked in vain by all of them.
+// then is not asked by all of them.
 //
 // # Clocks
 //

@@ -46,7 +46,7 @@ func TestBeginAndFind(t *testing.T) {
 }
 
 // TestNudge: what was begun in a transaction of the user's is taken up when it is
-// told of, and what is unknown to the journal does no harm.
+// nudged, and what is unknown to the journal does no harm.
 func TestNudge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })

@@ -18,7 +18,7 @@ type Options struct {
 	// Held is how many transactions are kept in memory before no more are taken up
 	// that are due, or were left by a former owner; 0 means 50,000. What is begun here
 	// is always taken up. At most a quarter of it waits for places of one target, and
-	// half for one that was called in vain: whatever else has business with it is left
+	// half for one whose call failed: whatever else has business with it is left
 	// until it is due again, so that others are not kept out.
 	Held int
 	// Poll is how often the journal is asked for what is due and what others have begun,

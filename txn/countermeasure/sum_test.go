@@ -188,7 +188,7 @@ func testRefusedCallIsNotLogged(w world) {
 	}
 }
 
-// testRefusedCallStaysSo: a step that was refused by a bound, and told so, has no
+// testRefusedCallStaysSo: a step that was refused by a bound, with an error, has no
 // effect when it comes again though there is room by then: nobody would undo it.
 func testRefusedCallStaysSo(w world) {
 	take := branch.Call{Transaction: "t", Branch: "take", Operation: branch.Do}

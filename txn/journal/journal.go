@@ -187,7 +187,7 @@ func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []En
 
 // DueShards lists those of the given shards in which a transaction is due at a time, in
 // rising order, each once: it is for an owner of many shards, who need not try
-// [Shard.Claim] on each. It leaves none out; where it names one in vain, Claim by that
+// [Shard.Claim] on each. It leaves none out; where it names one that has nothing due, Claim by that
 // time finds nothing, after which it is not named. It is one request, even if nothing is
 // due: one statement in a transaction on Postgres and MariaDB, there for each hundred
 // shards, and on etcd for each 128.

@@ -148,7 +148,7 @@ func TestOperatorBehindThePivot(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if len(stuck) == 0 || stuck[0].Step != "y" || stuck[0].Attempts != 5 {
-					t.Errorf("told of %v", stuck)
+					t.Errorf("received %v", stuck)
 				}
 				ok(t, c.help(o))
 				outcome, err := r.engine.Wait(t.Context(), "1")
@@ -241,7 +241,7 @@ func (illegible) Read(context.Context, string, int64) (driver.Head, []driver.Rec
 	return driver.Head{}, nil, errNetwork
 }
 
-// TestUnreadable: a saga that cannot be read now is not told as one that does not exist.
+// TestUnreadable: a saga that cannot be read now is not reported as one that does not exist.
 func TestUnreadable(t *testing.T) {
 	store, d := memory.NewJournal(), Define("order", (&target{}).undoable("a"))
 	ok(t, d.Start(t.Context(), engineOver(t, store, d), "1", "in"))
@@ -426,7 +426,7 @@ func (u *unheard) Append(ctx context.Context, appends []driver.Append) []error {
 	return errs
 }
 
-// TestOperatorUnheard: what an operator has perhaps done is not told as refused.
+// TestOperatorUnheard: what an operator has perhaps done is not reported as refused.
 func TestOperatorUnheard(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

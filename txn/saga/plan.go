@@ -18,7 +18,7 @@ type plan struct {
 	fixed     []stage // of every saga
 	list      func(input json.RawMessage) ([]stage, error)
 	body      func(s *S, input json.RawMessage) error    // in place of the two before
-	ended     func(ctx context.Context, o Outcome) error // called with the end; nil is nobody
+	ended     func(ctx context.Context, o Outcome) error // called with the end; nil disables it
 }
 
 // stage is steps that do not wait for each other.

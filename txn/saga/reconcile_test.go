@@ -221,10 +221,10 @@ func TestReconcileCall(t *testing.T) {
 		finding string
 	}{
 		"fixed":                 {calls: []string{"1/a/0/do", "1/a/0/do fix", "1/a/0/do"}, heals: true, finding: "present, present, repaired true: <nil>"},
-		"fixed in vain":         {calls: []string{"1/a/0/do", "1/a/0/do fix", "1/a/0/do"}, finding: "present, absent, repaired false: <nil>"},
+		"fixed without effect":  {calls: []string{"1/a/0/do", "1/a/0/do fix", "1/a/0/do"}, finding: "present, absent, repaired false: <nil>"},
 		"the repair fails":      {calls: []string{"1/a/0/do", "1/a/0/do fix"}, fix: errNetwork, heals: true, finding: "present, absent, repaired false: network"},
 		"undone":                {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix", "1/a/0/undo"}, heals: true, finding: "absent, absent, repaired true: <nil>"},
-		"undone in vain":        {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix", "1/a/0/undo"}, finding: "absent, present, repaired false: <nil>"},
+		"undone without effect": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix", "1/a/0/undo"}, finding: "absent, present, repaired false: <nil>"},
 		"the second undo fails": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix"}, fix: errNetwork, heals: true, finding: "absent, present, repaired false: network"},
 	} {
 		t.Run(name, func(t *testing.T) {

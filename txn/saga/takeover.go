@@ -28,7 +28,7 @@ func (c *course) takeOver(now time.Time, exhausted func(takeOvers int) bool) err
 	if n := m.takeOvers; err != nil || n == c.m.takeOvers || !exhausted(n) {
 		return c.note(now, true, taken)
 	}
-	if c.m.atEnd { // it is not told of its end for ever
+	if c.m.atEnd { // its end is not reported for ever
 		return c.note(now, true, journal.Entry{Kind: recordEnd})
 	}
 	what := "its function ran"

@@ -21,8 +21,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// crashing is a step whose owner is gone each time before it answers, as often as it is
-// told so.
+// crashing is a step whose owner is gone each time before it answers, as often as times
+// says.
 func crashing(name string, times *int, gate chan struct{}) Action[string, string] {
 	return Step(name, func(context.Context, string) (string, error) {
 		if *times--; *times >= 0 {

@@ -174,7 +174,7 @@ func (d *drive) became(b member, err error) []journal.Entry {
 		}
 		return []journal.Entry{{Kind: kind, Step: b.name}}
 	}
-	if d.Holds() != nil { // it was not called, or told that it must end
+	if d.Holds() != nil { // it was not called, or got the call that it must end
 		return nil
 	}
 	policy, c := d.engine.options.Retry, d.of(b)

@@ -151,7 +151,7 @@ func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 }
 
 // testSweepStops: while the coordinator cannot be asked, nothing is freed, and not each
-// hold is asked about in vain.
+// hold is asked about without need.
 func testSweepStops(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	for i := range 3 {

@@ -155,7 +155,7 @@ func (null) Try(context.Context, *int, time.Time) (*int, error) { return nil, ni
 func (null) Confirm(context.Context, *int, *int) error          { return nil }
 func (null) Cancel(context.Context, *int, **int) error          { return nil }
 
-// TestClosedJournal: a journal that was closed lets nothing be tried in vain for long,
+// TestClosedJournal: a journal that was closed lets nothing be tried for long,
 // and no outcome is returned.
 func TestClosedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {

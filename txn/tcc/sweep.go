@@ -38,8 +38,8 @@ func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Dur
 }
 
 // Overdue counts the holds whose time is over, and tells for how long the oldest one's
-// is, by the database's clock: a gauge. What stays there is confirmed but not
-// told so, or nobody sweeps, or the coordinator cannot be asked.
+// is, by the database's clock: a gauge. What stays there is confirmed without a
+// call so far, or is not swept, or the coordinator cannot be asked.
 func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest time.Duration, err error) {
 	l, err := t.open("count overdue holds", t.Name, db)
 	if err != nil {

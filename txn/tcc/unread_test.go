@@ -298,7 +298,7 @@ func TestNothingFails(t *testing.T) {
 }
 
 // TestUnfinishedMeanwhile: what has ended, or was forgotten, since it was listed is not
-// told of; nor is what another protocol does.
+// returned; nor is what another protocol does.
 func TestUnfinishedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 3)

@@ -37,7 +37,7 @@ func heuristic(name string, err error) journal.Entry {
 // follow is what is to be recorded after a round: the end if all is done, and nothing
 // while some have to be called again. Who has done it is recorded only once a branch is
 // heuristic, for the person who has to look. Each round tells the branches that the
-// last one has left, so those that are neither recorded nor told again are done.
+// last one has left, so those that are neither recorded nor called again are done.
 func (m *machine) follow(a answered) []journal.Entry {
 	if len(a.otherwise) == 0 && m.state == Committing {
 		if len(a.again) == 0 {

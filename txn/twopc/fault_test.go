@@ -200,7 +200,7 @@ func TestCanceled(t *testing.T) {
 }
 
 // TestLostDecision: a decision that stands in the journal is found there, though no
-// answer to it ever came back, and told of once.
+// answer to it ever came back, and reported once.
 func TestLostDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()

@@ -322,7 +322,7 @@ func TestHTTPListKeepsSecrets(t *testing.T) {
 }
 
 // TestHTTPList: a service without a list has none, and one whose list is no list is
-// told of.
+// an error.
 func TestHTTPList(t *testing.T) {
 	var status int
 	var body string

@@ -175,7 +175,7 @@ func (b branches) judge(tb testing.TB, want []string) {
 	tb.Helper()
 	north, south := b.ledger(tb, b.north), b.ledger(tb, b.south)
 	if !slices.Equal(north, south) || want != nil && !slices.Equal(north, want) {
-		tb.Errorf("mixed: the ledgers are %v and %v, told of %v", north, south, want)
+		tb.Errorf("mixed: the ledgers are %v and %v, reported %v", north, south, want)
 	}
 	n, s := databases.One[int64](tb, b.north, `select balance from account`), databases.One[int64](tb, b.south, `select balance from account`)
 	if moved := int64(10 * len(north)); n != 1000-moved || s != 1000+moved {

@@ -280,7 +280,7 @@ func testDrainWaits(s *scene) {
 	work.Wait()
 	s.settled(a, b)
 	if e := <-released; !errors.Is(e.Cause, partition.ErrDraining) || e.Err != nil || e.Epoch == 0 {
-		s.Errorf("told of %+v", e)
+		s.Errorf("received %+v", e)
 	}
 }
 

@@ -51,7 +51,7 @@ type Role func(ctx context.Context, at *Points, args []string) error
 type Points struct {
 	chosen int64 // 0 is none
 	passed atomic.Int64
-	led    *led // nil is nobody's walk
+	led    *led // nil without a walk
 }
 
 // Pass is one of the points: if it is the chosen one, nothing after it happens.

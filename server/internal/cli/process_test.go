@@ -202,7 +202,7 @@ func TestADeadServerEndsTheCommandInTime(t *testing.T) {
 }
 
 // The command ends while the backend does not answer. What is said about the
-// lock is what the last renewal left, and nothing is waited for in vain.
+// lock is what the last renewal left, and no wait is endless.
 func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
 	for name, start := range servers {
 		for state, stop := range map[string]func(*testbed.Server){"dead": (*testbed.Server).Kill, "silent": (*testbed.Server).Pause} {

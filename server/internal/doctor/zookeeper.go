@@ -155,7 +155,7 @@ func zookeeperFindings(r *Report, f zookeeperFacts) {
 	r.addIf(tooOld(f.version, 3, 5), "zookeeper.version", Critical, "version %s", f.version)
 	r.addIf(f.waiting > 100, "zookeeper.load", Warning, "%d requests wait in the server", f.waiting)
 	zookeeperSession(r, f)
-	r.add("zookeeper.disk", Info, "forceSync and autopurge are not told by the server")
+	r.add("zookeeper.disk", Info, "the server does not show forceSync and autopurge")
 }
 
 func zookeeperSession(r *Report, f zookeeperFacts) {

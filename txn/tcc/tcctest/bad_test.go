@@ -301,7 +301,7 @@ var unsound = map[string]struct {
 	"tells a success whatever comes": {func(_ *room, s *Scene) {
 		run := s.Run
 		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error { _ = run(ctx, m, id); return nil }
-	}, []string{"outcome differs:"}, "Run has told of a decision to confirm, and it was decided to cancel"},
+	}, []string{"outcome differs:"}, "Run has returned a decision to confirm, and it was decided to cancel"},
 	"for ever at work": {func(r *room, _ *Scene) {
 		r.confirm = func(context.Context, string, int) error { return branch.Ongoing(time.Minute) }
 	}, []string{"never ends:b"}, "the transaction is CONFIRMING"},

@@ -110,14 +110,14 @@ func (r *run) stands() string {
 	return string(r.outcome.State)
 }
 
-// untrue is the finding of a Run that has told what is not so.
+// untrue is the finding of a Run that has returned a wrong decision.
 func (r *run) untrue(f *Finding, told tcc.Decision) *Finding {
 	f.Kind, f.Branch = OutcomeDiffers, ""
 	decision := "nothing was decided"
 	if r.outcome.Decision != "" {
 		decision = fmt.Sprintf("it was decided to %s", r.outcome.Decision)
 	}
-	f.Problem = fmt.Sprintf("Run has told of a decision to %s, and %s", told, decision)
+	f.Problem = fmt.Sprintf("Run has returned a decision to %s, and %s", told, decision)
 	return f
 }
 

@@ -33,7 +33,7 @@ func (r *Report) models() error {
 	return nil
 }
 
-// logs is one crash of the coordinator, when it has all votes and tells nobody, under
+// logs is one crash of the coordinator, when it has all votes and has sent nothing, under
 // two protocols.
 func (r *Report) logs() error {
 	for p, log := range map[Protocol]*[]string{TwoPhase: &r.Blocking, ThreePhase: &r.Deciding} {

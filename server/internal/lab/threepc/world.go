@@ -23,7 +23,7 @@ type choice struct {
 	of      Site // that is suspected
 	side    set  // of a cut
 	crashes bool // the site that steps crashes once it has written, and
-	told    set  // only these hear of what it sends: to each it sends one message
+	told    set  // only these learn of what it sends: to each it sends one message
 }
 
 // actor is the site that takes the step.
