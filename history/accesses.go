@@ -17,15 +17,6 @@ type resource struct {
 	rebased  int
 }
 
-func (c *checker) resource(key string) *resource {
-	r := c.resources[key]
-	if r == nil {
-		r = &resource{}
-		c.resources[key] = r
-	}
-	return r
-}
-
 func (r *resource) present(t interlock.Token) { r.presented = max(r.presented, t) }
 
 // asked notes that an access under token t begins, and returns its floor.
@@ -75,14 +66,14 @@ func (c *checker) endAccess(k call, e Event) {
 }
 
 func (c *checker) judge(key string) {
-	if r := c.resource(key); !r.judged {
+	if r := entry(c.resources, key); !r.judged {
 		r.judged = true
 		c.report.Resources++
 	}
 }
 
 func (c *checker) accepted(k call, e Event) {
-	r, s := c.resource(k.start.Key), k.start
+	r, s := entry(c.resources, k.start.Key), k.start
 	if r.rebased != k.epoch {
 		return
 	}
@@ -96,7 +87,7 @@ func (c *checker) accepted(k call, e Event) {
 }
 
 func (c *checker) rejected(k call, e Event) {
-	r, s := c.resource(k.start.Key), k.start
+	r, s := entry(c.resources, k.start.Key), k.start
 	stale := e.Seen > s.Token || s.Strict && e.Seen == s.Token
 	switch {
 	case !stale:
@@ -113,7 +104,7 @@ func (c *checker) rejected(k call, e Event) {
 // endRebase makes the token of a rebase that was done the new floor, unless
 // another was done meanwhile: either may have been the last.
 func (c *checker) endRebase(k call, e Event) {
-	r := c.resource(k.start.Key)
+	r := entry(c.resources, k.start.Key)
 	switch e.Kind {
 	case Info: // it may still happen
 	case OK:

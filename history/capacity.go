@@ -36,24 +36,15 @@ type supply struct {
 	at         Ref // where size was stated
 }
 
-func (c *capacity) supply(key string) *supply {
-	s := c.keys[key]
-	if s == nil {
-		s = &supply{}
-		c.keys[key] = s
-	}
-	return s
-}
-
 func (c *capacity) began(call Event) struct{} {
 	if call.Op == OpGive {
-		c.supply(call.Key).held -= call.Amount
+		entry(c.keys, call.Key).held -= call.Amount
 	}
 	return struct{}{}
 }
 
 func (c *capacity) ended(call, end Event, _ struct{}) {
-	s := c.supply(call.Key)
+	s := entry(c.keys, call.Key)
 	switch {
 	case call.Op == OpTake && end.Kind == OK:
 		s.held += call.Amount
@@ -66,7 +57,7 @@ func (c *capacity) ended(call, end Event, _ struct{}) {
 
 func (c *capacity) stated(e Event) {
 	if e.Op == OpCapacity {
-		s := c.supply(e.Key)
+		s := entry(c.keys, e.Key)
 		s.stated, s.size, s.at = true, e.Amount, refOf(e)
 	}
 }

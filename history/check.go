@@ -49,34 +49,16 @@ func InFiles[R any](check func(iter.Seq2[Event, error]) (R, error), paths ...str
 // rejection seems to have no reason. Such a mark is a floor too. The error is that of events, or tells
 // that a call ends which was not open.
 func CheckTokens(events iter.Seq2[Event, error]) (Report, error) {
-	c := checker{
-		open:      map[callID]call{},
-		names:     map[string]*name{},
-		resources: map[string]*resource{},
-	}
-	for e, err := range events {
-		if err == nil {
-			c.report.Events++
-			err = c.event(e)
-		}
-		if err != nil {
-			return c.report, err
-		}
-	}
-	c.finish()
-	return c.report, nil
+	c := &checker{names: map[string]*name{}, resources: map[string]*resource{}}
+	v, err := walk(events, &Verdict{}, c, OpAcquire, OpEnter, OpRead, OpWrite, OpRebase)
+	c.report.Events = v.Events
+	return c.report, err
 }
 
 type checker struct {
 	report    Report
-	open      map[callID]call
 	names     map[string]*name
 	resources map[string]*resource
-}
-
-type callID struct {
-	writer int
-	seq    int64
 }
 
 // A call is under way. floor is what had returned when it was invoked.
@@ -86,62 +68,37 @@ type call struct {
 	epoch int // resource.rebased when it was invoked
 }
 
-func (c *checker) event(e Event) error {
-	switch e.Kind {
-	case Invoke:
-		c.invoke(e)
-	case OK, Fail, Info, Reject:
-		return c.end(e)
-	case Grant, HandOver:
-		if _, open := c.open[callID{e.Writer, e.Cause}]; open {
-			return c.end(e)
-		}
-		c.granted(c.name(e.Key), e, mark{})
-	case State:
-		if e.Op == OpMark {
-			c.resource(e.Key).before(mark{token: e.Token, op: "mark of token", at: refOf(e)})
-		}
-	}
-	return nil
-}
-
-func (c *checker) invoke(e Event) {
+func (c *checker) began(e Event) call {
 	k := call{start: e}
 	switch e.Op {
 	case OpAcquire:
 		k.floor = c.name(e.Key).asked(e.Owner)
-	case OpEnter, OpRead, OpWrite:
-		k.floor, k.epoch = c.resource(e.Key).asked(e.Token)
 	case OpRebase:
-		k.epoch = c.resource(e.Key).rebase(e.Token)
+		k.epoch = entry(c.resources, e.Key).rebase(e.Token)
+	default:
+		k.floor, k.epoch = entry(c.resources, e.Key).asked(e.Token)
 	}
-	c.open[callID{e.Writer, e.Seq}] = k
+	return k
 }
 
-func (c *checker) end(e Event) error {
-	id := callID{e.Writer, e.Cause}
-	k, open := c.open[id]
-	if !open {
-		return notOpen(e)
-	}
-	delete(c.open, id)
+func (c *checker) ended(_, e Event, k call) {
 	switch k.start.Op {
 	case OpAcquire:
 		c.endAcquire(k, e)
-	case OpEnter, OpRead, OpWrite:
-		c.endAccess(k, e)
 	case OpRebase:
 		c.endRebase(k, e)
+	default:
+		c.endAccess(k, e)
 	}
-	return nil
 }
 
-// finish counts what is still open.
-func (c *checker) finish() {
-	for _, k := range c.open {
-		switch k.start.Op {
-		case OpAcquire, OpEnter, OpRead, OpWrite:
-			c.report.Unknown++
-		}
+func (c *checker) stated(e Event) {
+	switch {
+	case e.Kind != State: // a grant without a call
+		c.granted(c.name(e.Key), e, mark{})
+	case e.Op == OpMark:
+		entry(c.resources, e.Key).before(mark{token: e.Token, op: "mark of token", at: refOf(e)})
 	}
 }
+
+func (c *checker) finished() {}

@@ -49,18 +49,9 @@ func (b *bounds) remove(amount int64) {
 	b.up -= max(0, amount)
 }
 
-func (u *updates) number(key string) *number {
-	n := u.keys[key]
-	if n == nil {
-		n = &number{}
-		u.keys[key] = n
-	}
-	return n
-}
-
 // began returns what was certainly added by then.
 func (u *updates) began(call Event) bounds {
-	n := u.number(call.Key)
+	n := entry(u.keys, call.Key)
 	if call.Op == OpAdd {
 		n.maybe.add(call.Amount)
 	}
@@ -68,7 +59,7 @@ func (u *updates) began(call Event) bounds {
 }
 
 func (u *updates) ended(call, end Event, before bounds) {
-	n := u.number(call.Key)
+	n := entry(u.keys, call.Key)
 	switch {
 	case call.Op == OpRead && end.Kind == OK:
 		u.read(n, end, call, before)
@@ -86,7 +77,7 @@ func (u *updates) stated(e Event) {
 	if e.Op != OpTotal {
 		return
 	}
-	n := u.number(e.Key)
+	n := entry(u.keys, e.Key)
 	if !n.stated {
 		n.stated, n.last = true, refOf(e)
 		n.done.add(e.Amount)

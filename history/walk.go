@@ -15,8 +15,15 @@ type judge[N any] interface {
 	// ended receives OK, Reject, Fail, or Info: also, after the last event, of
 	// calls that have no end.
 	ended(call, end Event, note N)
+	// stated receives each State, and each Grant and HandOver that ends no call.
 	stated(e Event)
 	finished()
+}
+
+// callID names a call of a history.
+type callID struct {
+	writer int
+	seq    int64
 }
 
 // openCall is a call under way; known says that it concerns the judge.
@@ -44,10 +51,10 @@ func walk[N any](events iter.Seq2[Event, error], v *Verdict, j judge[N], ops ...
 				c.note = j.began(e)
 			}
 			open[callID{e.Writer, e.Seq}] = c
-		case e.Kind == State:
+		case e.Kind == State, !under && (e.Kind == Grant || e.Kind == HandOver):
 			j.stated(e)
 		case !e.ends():
-		case !under && e.Kind != Grant && e.Kind != HandOver: // those may stand alone
+		case !under:
 			return *v, notOpen(e)
 		default:
 			delete(open, id)
@@ -87,6 +94,16 @@ func (e Event) ends() bool {
 
 func (id callID) compare(other callID) int {
 	return cmp.Or(cmp.Compare(id.writer, other.writer), cmp.Compare(id.seq, other.seq))
+}
+
+// entry returns the value of a key, which is made if there is none.
+func entry[V any](of map[string]*V, key string) *V {
+	v := of[key]
+	if v == nil {
+		v = new(V)
+		of[key] = v
+	}
+	return v
 }
 
 func notOpen(e Event) error {

@@ -50,8 +50,8 @@ func ExampleLogLocks() {
 	}))
 	write(observe.LogLocks(logger)) // makes a lock with lock.Options{Hooks: …}
 	// Output:
-	// level=DEBUG msg="lock acquired" lock=report
-	// level=DEBUG msg="lock released" lock=report cause="claim released"
+	// level=DEBUG msg="lock acquired" name=report
+	// level=DEBUG msg="lock released" name=report cause="claim released"
 }
 
 // Hooks of one's own, for what is worth a metric; those that are nil are not

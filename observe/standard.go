@@ -45,16 +45,20 @@ func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message fun
 		if !ok {
 			return
 		}
-		attrs := fields(reflect.ValueOf(e))
-		if suppressed > 0 {
-			attrs = append(attrs, slog.Int("suppressed", suppressed))
-		}
-		to := log
-		if to == nil {
-			to = slog.Default()
-		}
-		to.LogAttrs(context.Background(), level, text, attrs...)
+		write(log, level, text, e, suppressed)
 	}
+}
+
+// write logs one event; a nil log means slog.Default.
+func write[E any](log *slog.Logger, level slog.Level, text string, e E, suppressed int) {
+	attrs := fields(reflect.ValueOf(e))
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", suppressed))
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	log.LogAttrs(context.Background(), level, text, attrs...)
 }
 
 // copyOf is a copy of hooks that may be changed; h may be nil.
