@@ -76,7 +76,7 @@ func check(ctx context.Context, r driver.Request) error {
 func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
 	d.mu.Lock()
 	c := d.contenders[id]
-	barred := c != nil && c.session == s && s.isDoomed(c.key)
+	barred := c != nil && c.session == s && s.queues.isDoomed(c.key)
 	d.mu.Unlock()
 	if !barred {
 		return nil
@@ -99,7 +99,7 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 	if d.closed {
 		return nil, errClosed("acquire", r.Name)
 	}
-	if s.ended {
+	if s.queues.ended {
 		return nil, again(r.Name, interlock.ErrSessionEnded)
 	}
 	id := identity{r.Name, r.Owner}
@@ -119,7 +119,7 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 		c.stale = old.remains(s)
 	}
 	d.contenders[id] = c
-	s.join(c)
+	s.queues.join(c)
 	return c, nil
 }
 
@@ -140,7 +140,7 @@ func (d *Driver) unanswered(c *contender) bool {
 // ask puts the contender in line and reads the line in the same transaction.
 func (d *Driver) ask(ctx context.Context, c *contender, noWait bool) error {
 	for range baseAttempts {
-		base, err := c.session.currentBase(ctx)
+		base, err := c.session.counter.current(ctx)
 		if err != nil {
 			return prelude(err)
 		}
@@ -213,7 +213,7 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 	at := len(reply.Responses) - 1
 	if !reply.Succeeded {
 		at = 0
-		c.session.seeBase(reply.Responses[1].GetResponseRange().Kvs)
+		c.session.counter.see(reply.Responses[1].GetResponseRange().Kvs)
 	}
 	places := placesOf(reply.Responses[at].GetResponseRange().Kvs)
 	entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
@@ -223,12 +223,12 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 	if entered {
 		c.stale = nil
 	}
-	c.session.list(d.layout.line(c.name), reply.Header.Revision, places)
+	c.session.queues.list(d.layout.line(c.name), reply.Header.Revision, places)
 	switch {
-	case c.session.ended:
+	case c.session.queues.ended:
 		c.state = outdated
 	case !entered || c.state != asking:
-	case c.session.unlisted(d.layout.line(c.name)):
+	case c.session.queues.unlisted(d.layout.line(c.name)):
 		return false
 	default:
 		c.state = dropped // it came and went before this reply was read
@@ -240,7 +240,7 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 func (d *Driver) answerNow(ctx context.Context, c *contender) (driver.Grant, error) {
 	d.mu.Lock()
 	g, done, err := d.outcome(c)
-	holder := c.session.holder(d.layout.line(c.name))
+	holder := c.session.queues.holder(d.layout.line(c.name))
 	absent := c.state == asking
 	if !done && absent {
 		d.forget(c)

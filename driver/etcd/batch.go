@@ -140,7 +140,7 @@ func (d *Driver) askAll(ctx context.Context, s *session, cs []*contender) (*inte
 		if len(missing) == 0 {
 			return d.barrier(cs), nil
 		}
-		base, err := s.currentBase(ctx)
+		base, err := s.counter.current(ctx)
 		if err != nil {
 			return nil, prelude(err)
 		}
@@ -166,7 +166,7 @@ func (d *Driver) barrier(cs []*contender) *interlock.HeldError {
 	defer d.mu.Unlock()
 	for _, c := range cs {
 		if c.state == waiting {
-			return &interlock.HeldError{Name: c.name, Owner: c.session.holder(d.layout.line(c.name))}
+			return &interlock.HeldError{Name: c.name, Owner: c.session.queues.holder(d.layout.line(c.name))}
 		}
 	}
 	return nil
@@ -219,17 +219,17 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *clientv3.TxnRes
 	if reply.Succeeded {
 		lines = lines[len(cs):]
 	} else {
-		s.seeBase(lines[len(cs)].GetResponseRange().Kvs)
+		s.counter.see(lines[len(cs)].GetResponseRange().Kvs)
 	}
 	for i, c := range cs {
 		places := placesOf(lines[i].GetResponseRange().Kvs)
-		s.list(d.layout.line(c.name), reply.Header.Revision, places)
+		s.queues.list(d.layout.line(c.name), reply.Header.Revision, places)
 		switch entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key }); {
-		case s.ended:
+		case s.queues.ended:
 			c.state = outdated
 		case !entered && len(places) > 0, entered && places[0].key != c.key:
 			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
-		case entered && c.state == asking && !s.unlisted(d.layout.line(c.name)):
+		case entered && c.state == asking && !s.queues.unlisted(d.layout.line(c.name)):
 			c.state = dropped // it came and went before this reply was read
 		}
 	}

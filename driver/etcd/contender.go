@@ -62,7 +62,7 @@ func (c *contender) win(e effect) {
 	token, err := interlock.NewToken(e.base+e.created, 0)
 	if err != nil || e.base == unknownBase {
 		c.state = dropped // somebody else wrote its value; without the base there is no token
-		c.session.doom(c.key)
+		c.session.queues.doom(c.key)
 		c.wake()
 		return
 	}

@@ -44,7 +44,7 @@ func TestRefusalCostsOneRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	testbed.Eventually(t, "the base is known", patience, func() bool {
-		b, err := d.session.currentBase(t.Context())
+		b, err := d.session.counter.current(t.Context())
 		return err == nil && b.mod == stored.Kvs[0].ModRevision
 	})
 	r := ask("n", "late")

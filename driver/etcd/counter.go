@@ -21,6 +21,14 @@ type base struct {
 	mod   int64
 }
 
+// tokenCounter keeps the base of a session, from which its tokens are counted. The driver's
+// mutex guards its fields.
+type tokenCounter struct {
+	*session
+	base    base
+	highest int64 // that the session has seen
+}
+
 func readBase(kv *mvccpb.KeyValue) (base, error) {
 	value, err := driver.ParseInt(string(kv.Value))
 	if err != nil || value < 0 || value > interlock.MaxCounter {
@@ -29,38 +37,38 @@ func readBase(kv *mvccpb.KeyValue) (base, error) {
 	return base{value: value, mod: kv.ModRevision}, nil
 }
 
-// currentBase is the base as last heard, or raised again if it was deleted or
+// current is the base as last heard, or raised again if it was deleted or
 // lowered.
-func (s *session) currentBase(ctx context.Context) (base, error) {
-	s.d.mu.Lock()
-	b := s.base
-	s.d.mu.Unlock()
+func (c *tokenCounter) current(ctx context.Context) (base, error) {
+	c.d.mu.Lock()
+	b := c.base
+	c.d.mu.Unlock()
 	if b.mod != 0 {
 		return b, nil
 	}
-	return s.raiseBase(ctx)
+	return c.raise(ctx)
 }
 
-// raiseBase makes sure that base + revision is at least the time at which it is
+// raise makes sure that base + revision is at least the time at which it is
 // called, and not below a base that this session has seen. The process that raises it
 // raises it by driver.Headroom more, so that of many who open at once one raises
 // it, and the others find it high enough.
-func (s *session) raiseBase(ctx context.Context) (base, error) {
-	floor := s.floor()
-	least, err := s.d.options.Seed.Floor(s.d.options.Now())
+func (c *tokenCounter) raise(ctx context.Context) (base, error) {
+	floor := c.floor()
+	least, err := c.d.options.Seed.Floor(c.d.options.Now())
 	if err != nil {
 		return base{}, refusedBase(err)
 	}
 	for range baseAttempts {
-		b, rev, err := s.raiseOnce(ctx, least)
+		b, rev, err := c.raiseOnce(ctx, least)
 		if err != nil {
 			return base{}, err
 		}
-		if err := s.proceeds(floor, rev); err != nil {
+		if err := c.proceeds(floor, rev); err != nil {
 			return base{}, err
 		}
 		if b.mod != 0 {
-			s.adoptBase(b)
+			c.adopt(b)
 			return b, nil
 		}
 	}
@@ -72,29 +80,29 @@ const opRaise = "raise base of tokens"
 
 // raiseOnce reads the base and raises it if its counter is below least. The zero
 // base means that another session was faster.
-func (s *session) raiseOnce(ctx context.Context, least int64) (base, int64, error) {
-	rctx, cancel := s.d.opening(ctx)
+func (c *tokenCounter) raiseOnce(ctx context.Context, least int64) (base, int64, error) {
+	rctx, cancel := c.d.opening(ctx)
 	defer cancel()
-	now, rev, err := s.readBase(rctx)
+	now, rev, err := c.read(rctx)
 	if err != nil {
 		return base{}, 0, err
 	}
-	if implausible := s.d.plausible(rctx, now, rev); implausible != nil {
-		return s.repairBase(rctx, now, rev, implausible)
+	if implausible := c.d.plausible(rctx, now, rev); implausible != nil {
+		return c.repair(rctx, now, rev, implausible)
 	}
-	want := max(least-rev, s.seenBase())
+	want := max(least-rev, c.seen())
 	if now.mod != 0 && now.value >= want {
 		return now, rev, nil
 	}
-	if err := s.d.judgeClock(rctx, now, rev); err != nil {
+	if err := c.d.judgeClock(rctx, now, rev); err != nil {
 		return base{}, 0, refusedBase(err)
 	}
-	return s.putBase(rctx, now, max(0, want+driver.Headroom.Microseconds()))
+	return c.put(rctx, now, max(0, want+driver.Headroom.Microseconds()))
 }
 
-// readBase reads the base, and the revision at which it is valid.
-func (s *session) readBase(ctx context.Context) (base, int64, error) {
-	reply, err := s.d.client.Get(ctx, s.d.layout.base())
+// read reads the base, and the revision at which it is valid.
+func (c *tokenCounter) read(ctx context.Context) (base, int64, error) {
+	reply, err := c.d.client.Get(ctx, c.d.layout.base())
 	switch {
 	case err != nil:
 		return base{}, 0, failed(ctx, opRaise, "", err)
@@ -108,10 +116,10 @@ func (s *session) readBase(ctx context.Context) (base, int64, error) {
 	return b, reply.Header.Revision, nil
 }
 
-// putBase writes a base over the one that was read, with records if there are any.
-func (s *session) putBase(ctx context.Context, over base, value int64, records ...clientv3.Op) (base, int64, error) {
-	key := s.d.layout.base()
-	put, err := s.d.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", over.mod)).
+// put writes a base over the one that was read, with records if there are any.
+func (c *tokenCounter) put(ctx context.Context, over base, value int64, records ...clientv3.Op) (base, int64, error) {
+	key := c.d.layout.base()
+	put, err := c.d.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", over.mod)).
 		Then(append(records, clientv3.OpPut(key, strconv.FormatInt(value, 10)))...).Commit()
 	switch {
 	case err != nil:
@@ -122,69 +130,69 @@ func (s *session) putBase(ctx context.Context, over base, value int64, records .
 	return base{value: value, mod: put.Header.Revision}, put.Header.Revision, nil
 }
 
-// repairBase lowers an implausible base to the clock, if Options ask for that, and
+// repair lowers an implausible base to the clock, if Options ask for that, and
 // records it as a forced release of driver.BaseName.
-func (s *session) repairBase(ctx context.Context, b base, rev int64, implausible error) (base, int64, error) {
-	repair := s.d.options.Seed.Repair
-	if repair == nil || s.seenBase() > 0 {
+func (c *tokenCounter) repair(ctx context.Context, b base, rev int64, implausible error) (base, int64, error) {
+	repair := c.d.options.Seed.Repair
+	if repair == nil || c.seen() > 0 {
 		return base{}, 0, refusedBase(implausible)
 	}
-	if err := s.d.judgeClock(ctx, base{}, rev); err != nil {
+	if err := c.d.judgeClock(ctx, base{}, rev); err != nil {
 		return base{}, 0, refusedBase(err)
 	}
-	now := s.d.options.Now()
+	now := c.d.options.Now()
 	value := max(0, interlock.CounterAt(now.Add(driver.Headroom))-rev)
 	record, err := json.Marshal(breaking{Owner: repair.Record(b.value+rev, value+rev),
 		Reason: repair.Reason, By: repair.By, At: now.UTC().Round(0)})
 	if err != nil {
 		return base{}, 0, refusedBase(err)
 	}
-	return s.putBase(ctx, b, value, clientv3.OpPut(s.d.layout.broken(driver.BaseName, rev), string(record)))
+	return c.put(ctx, b, value, clientv3.OpPut(c.d.layout.broken(driver.BaseName, rev), string(record)))
 }
 
 func refusedBase(err error) error {
 	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
 }
 
-// seenBase is the highest base that this session has seen.
-func (s *session) seenBase() int64 {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	return s.highestBase
+// seen is the highest base that this session has seen.
+func (c *tokenCounter) seen() int64 {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	return c.highest
 }
 
-// adoptBase takes b if it is news. A base that falls is not believed: what was
+// adopt takes b if it is news. A base that falls is not believed: what was
 // granted above it would be overtaken only later. Nor is an implausible one: the
 // next grant reads it and judges it by the server's clock.
-func (s *session) adoptBase(b base) {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	s.adoptBaseLocked(b)
+func (c *tokenCounter) adopt(b base) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.adoptLocked(b)
 }
 
-func (s *session) adoptBaseLocked(b base) {
+func (c *tokenCounter) adoptLocked(b base) {
 	switch {
-	case b.mod < s.base.mod:
-	case b.value < s.highestBase, driver.Plausible(b.value+b.mod, s.d.options.Now()) != nil:
-		s.base = base{}
+	case b.mod < c.base.mod:
+	case b.value < c.highest, driver.Plausible(b.value+b.mod, c.d.options.Now()) != nil:
+		c.base = base{}
 	default:
-		s.base, s.highestBase = b, b.value
+		c.base, c.highest = b, b.value
 	}
 }
 
-// seeBase takes the base from a read; none means that somebody deleted it. The
+// see takes the base from a read; none means that somebody deleted it. The
 // driver's mutex is held.
-func (s *session) seeBase(kvs []*mvccpb.KeyValue) {
+func (c *tokenCounter) see(kvs []*mvccpb.KeyValue) {
 	if len(kvs) == 0 {
-		s.base = base{}
+		c.base = base{}
 		return
 	}
 	b, err := readBase(kvs[0])
 	if err != nil {
-		s.base = base{} // the next raise reports what is wrong with it
+		c.base = base{} // the next raise reports what is wrong with it
 		return
 	}
-	s.adoptBaseLocked(b)
+	c.adoptLocked(b)
 }
 
 // Token is the token of the contender with this create revision, for writers

@@ -126,22 +126,22 @@ func TestLateWordOfADeletedValue(t *testing.T) {
 	defer s.cancel()
 	contend := func() *contender {
 		c := &contender{identity: identity{"n", "me"}, key: "n/me", session: s, changed: make(chan struct{}, 1)}
-		s.join(c)
+		s.queues.join(c)
 		return c
 	}
 	foreign := place{key: "n/me", created: 5, base: unknownBase}
 	first := contend()
-	s.list("n/", 5, []place{foreign})
+	s.queues.list("n/", 5, []place{foreign})
 	if first.state != dropped {
 		t.Fatal("a value without a base was believed")
 	}
 	s.removed(8, "n/me")
 	second := contend()
-	s.list("n/", 7, []place{foreign})
+	s.queues.list("n/", 7, []place{foreign})
 	if second.state != asking {
 		t.Fatalf("an answer from before the deletion made it %d", second.state)
 	}
-	s.list("n/", 9, []place{{key: "n/me", created: 9, base: 1, owner: "me"}})
+	s.queues.list("n/", 9, []place{{key: "n/me", created: 9, base: 1, owner: "me"}})
 	if second.state != holding || second.over.Load() {
 		t.Fatalf("state %d, over %v", second.state, second.over.Load())
 	}

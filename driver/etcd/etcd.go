@@ -331,7 +331,7 @@ func (d *Driver) open(o *opening) {
 		d.session, o.session = s, s
 		for _, c := range d.contenders {
 			if c.state == leaving {
-				s.inherit(c)
+				s.queues.inherit(c)
 			}
 		}
 	}

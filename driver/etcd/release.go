@@ -48,10 +48,10 @@ func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 	if c == nil {
 		return nil, nil, nil
 	}
-	gone := c.vanished() || c.state == dropped && !c.session.isDoomed(c.key) && len(c.stale) == 0
+	gone := c.vanished() || c.state == dropped && !c.session.queues.isDoomed(c.key) && len(c.stale) == 0
 	c.over.Store(true)
 	c.told, c.state, c.events = false, leaving, driver.Events{}
-	c.session.stepOut(c)
+	c.session.queues.stepOut(c)
 	c.wake()
 	if gone {
 		d.forget(c)
@@ -68,7 +68,7 @@ func (c *contender) vanished() bool { return c.session.revoked && len(c.stale) =
 
 // forget drops a contender for good. The mutex is held.
 func (d *Driver) forget(c *contender) {
-	c.session.leave(c)
+	c.session.queues.leave(c)
 	if d.contenders[c.identity] == c {
 		delete(d.contenders, c.identity)
 	}
@@ -84,17 +84,9 @@ func (d *Driver) goOnDeleting(c *contender) {
 		d.forget(c)
 		return
 	}
-	c.session.leave(c) // from here on it is a ghost
+	c.session.queues.leave(c) // from here on it is a ghost
 	if d.session != nil && d.contenders[c.identity] == c {
-		d.session.inherit(c)
-	}
-}
-
-// inherit takes over, for the next heartbeats, what a release left, perhaps one
-// under an earlier session.
-func (s *session) inherit(c *contender) {
-	for _, key := range c.keys() {
-		s.doomed[key] = c
+		d.session.queues.inherit(c)
 	}
 }
 
@@ -124,26 +116,13 @@ func (d *Driver) delete(ctx context.Context, keys []string) (*pb.ResponseHeader,
 func (s *session) dismantle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(time.Second, s.d.pace.request))
 	defer cancel()
-	keys, held := s.leftovers()
+	s.d.mu.Lock()
+	keys, held := s.queues.leftovers(batch)
+	s.d.mu.Unlock()
 	switch {
 	case !held:
 		_, _ = s.d.client.Revoke(ctx, s.id)
 	case len(keys) > 0:
 		_, _ = s.d.delete(ctx, keys)
 	}
-}
-
-func (s *session) leftovers() (keys []string, held bool) {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	for key := range s.doomed {
-		keys = append(keys, key)
-	}
-	for key, c := range s.byKey {
-		held = held || c.told
-		if !c.told {
-			keys = append(keys, key)
-		}
-	}
-	return keys[:min(len(keys), batch)], held
 }

@@ -28,16 +28,10 @@ type session struct {
 	tendNow  chan struct{} // asks for a heartbeat at once
 
 	// mu is d.mu
-	ended       bool
-	revoked     bool // etcd said that the lease is gone, and its keys with it
-	lines       map[string]*line
-	byKey       map[string]*contender
-	base        base
-	highestBase int64
-	highest     int64                 // highest revision heard of
-	doomed      map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
-	buried      map[string]int64      // keys known to be deleted at this revision
-	watch       watchState
+	revoked bool // etcd said that the lease is gone, and its keys with it
+	queues  queues
+	counter tokenCounter
+	watch   watch
 }
 
 // newSession grants a lease, opens the watch before anything can be enqueued,
@@ -67,12 +61,9 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 		term:     boottime.NewLease(sent, ttl),
 		checkNow: make(chan struct{}, 1),
 		tendNow:  make(chan struct{}, 1),
-		lines:    map[string]*line{},
-		byKey:    map[string]*contender{},
-		highest:  granted.GetRevision(),
-		doomed:   map[string]*contender{},
-		buried:   map[string]int64{},
 	}
+	s.queues = newQueues(d.layout, granted.GetRevision(), func() { nudge(s.tendNow) })
+	s.counter.session, s.watch.session = s, s
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
 	return s
 }
@@ -81,7 +72,7 @@ func (s *session) start() error {
 	ctx, cancel := s.d.opening(s.ctx)
 	defer cancel()
 	up := make(chan error, 1)
-	s.d.tasks.Go(func() { s.follow(up) })
+	s.d.tasks.Go(func() { s.watch.follow(up) })
 	select {
 	case err := <-up:
 		if err != nil {
@@ -90,7 +81,7 @@ func (s *session) start() error {
 	case <-ctx.Done():
 		return failed(ctx, "open watch", "", ctx.Err())
 	}
-	if _, err := s.raiseBase(s.ctx); err != nil {
+	if _, err := s.counter.raise(s.ctx); err != nil {
 		return err
 	}
 	s.d.tasks.Go(s.renew)
@@ -186,10 +177,10 @@ func keepAliveOver(ctx context.Context, leases pb.LeaseClient, id clientv3.Lease
 func (s *session) renewed(took time.Duration, err error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	if s.ended {
+	if s.queues.ended {
 		return // a late answer: nothing is held under this session any more
 	}
-	for _, c := range s.byKey {
+	for _, c := range s.queues.byKey {
 		if c.told && c.events.Renewed != nil {
 			c.events.Renewed(took, err)
 		}
@@ -206,21 +197,21 @@ func (s *session) end(cause error) {
 // endLocked does it with the driver's mutex held. Running out of time is no
 // news to holders, who watch Remaining.
 func (s *session) endLocked(cause error) {
-	if s.ended {
+	if s.queues.ended {
 		return
 	}
-	s.ended, s.revoked = true, cause == interlock.ErrSessionEnded
+	s.queues.ended, s.revoked = true, cause == interlock.ErrSessionEnded
 	s.term.End()
 	s.cancel()
 	if s.d.session == s {
 		s.d.session = nil
 	}
-	for _, c := range s.doomed {
+	for _, c := range s.queues.doomed {
 		if c != nil && c.vanished() {
 			s.d.forget(c)
 		}
 	}
-	for _, c := range s.byKey {
+	for _, c := range s.queues.byKey {
 		if s.revoked {
 			c.lose(interlock.ErrSessionEnded)
 		}
@@ -236,7 +227,7 @@ func (s *session) endLocked(cause error) {
 func (s *session) floor() int64 {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	return s.highest
+	return s.queues.highest
 }
 
 // proceeds checks the revision of an answer against the floor from before it
@@ -246,7 +237,7 @@ func (s *session) proceeds(floor, rev int64) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if rev >= floor {
-		s.highest = max(s.highest, rev)
+		s.queues.highest = max(s.queues.highest, rev)
 		return nil
 	}
 	s.endLocked(interlock.ErrSessionEnded)

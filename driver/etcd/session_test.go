@@ -24,7 +24,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 		mustAcquire(t, d, held)
 		s := d.session
 		d.mu.Lock()
-		s.highest += 1000 // as if it had been known
+		s.queues.highest += 1000 // as if it had been known
 		d.mu.Unlock()
 		if noticedBy == "a reading" {
 			deaf.deaf.Store(true)

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -27,8 +26,10 @@ func (s *session) tend() {
 			s.reread()
 			s.sweep()
 		case <-beat.C:
-			s.age()
-			s.listen()
+			s.d.mu.Lock()
+			s.queues.age()
+			s.d.mu.Unlock()
+			s.watch.listen()
 			s.reread()
 			s.sweep()
 		}
@@ -39,12 +40,7 @@ func (s *session) tend() {
 // heartbeat: a key of ours would otherwise live as long as the session.
 func (s *session) sweep() {
 	s.d.mu.Lock()
-	keys := make([]string, 0, min(batch, len(s.doomed)))
-	for key := range s.doomed {
-		if len(keys) < batch {
-			keys = append(keys, key)
-		}
-	}
+	keys := s.queues.toDelete(batch)
 	s.d.mu.Unlock()
 	if len(keys) == 0 {
 		return
@@ -56,64 +52,13 @@ func (s *session) sweep() {
 	}
 }
 
-// removed notes that keys of ours were deleted at rev. A release that waited for
-// the last of them is over.
+// removed notes that keys of ours were deleted at rev, and drops contenders whose
+// release waited for that.
 func (s *session) removed(rev int64, keys ...string) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	for _, key := range keys {
-		c := s.doomed[key]
-		delete(s.doomed, key)
-		s.buried[key] = rev
-		if c != nil && !slices.ContainsFunc(c.keys(), s.isDoomed) {
-			s.d.forget(c)
-		}
-	}
-}
-
-// listen asks the watch to speak, and reopens it if it did not since
-// the last heartbeat.
-func (s *session) listen() {
-	if !s.shouldAsk() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(s.watchContext(), s.d.pace.heartbeat)
-	defer cancel()
-	// an error shows as silence at the next heartbeat
-	_ = s.d.client.RequestProgress(ctx)
-}
-
-func (s *session) shouldAsk() bool {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	w := &s.watch
-	switch {
-	case len(s.lines) == 0 && len(s.d.listeners) == 0:
-		w.asked = -1
-		return false
-	case w.up && w.asked == w.heard:
-		w.up, w.down = false, 0
-		w.reopen()
-		return false
-	case !w.up:
-		if w.down++; w.down%openFor == 0 {
-			w.reopen()
-		}
-		return false
-	}
-	w.asked = w.heard
-	return true
-}
-
-// age counts how long lines have needed a snapshot. At the first heartbeat the
-// answer that brings it is probably on its way.
-func (s *session) age() {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	for _, l := range s.lines {
-		if l.listed == 0 {
-			l.beats++
-		}
+	for _, c := range s.queues.removed(rev, keys...) {
+		s.d.forget(c)
 	}
 }
 
@@ -139,12 +84,7 @@ func (s *session) unread() (lines []string, opened int, all bool) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	all = !s.watch.up || s.watch.read != s.watch.opened
-	for at, l := range s.lines {
-		if all || l.listed == 0 && l.beats > 1 {
-			lines = append(lines, at)
-		}
-	}
-	return lines, s.watch.opened, all
+	return s.queues.unread(all), s.watch.opened, all
 }
 
 // read takes snapshots of some lines, and the base, in one transaction.
@@ -166,9 +106,9 @@ func (s *session) read(lines []string) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	for i, at := range lines {
-		s.list(at, reply.Header.Revision, placesOf(reply.Responses[i].GetResponseRange().Kvs))
+		s.queues.list(at, reply.Header.Revision, placesOf(reply.Responses[i].GetResponseRange().Kvs))
 	}
-	s.seeBase(reply.Responses[len(lines)].GetResponseRange().Kvs)
+	s.counter.see(reply.Responses[len(lines)].GetResponseRange().Kvs)
 	return nil
 }
 
@@ -184,7 +124,7 @@ func (s *session) findGhosts() error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	for _, key := range reply.Keys {
-		s.own(string(key), reply.Revision)
+		s.queues.own(string(key), reply.Revision)
 	}
 	return nil
 }
