@@ -75,13 +75,13 @@ func (c *contender) queue(p driver.Place) {
 func (c *contender) stands(node string) {
 	c.node, c.unsure = node, false
 	if !c.session.ended {
-		c.session.own[node] = c
+		c.session.nodes.own[node] = c
 	}
 }
 
 // vanish is for a node that is gone. The driver's mutex is held.
 func (c *contender) vanish() {
-	delete(c.session.own, c.node)
+	delete(c.session.nodes.own, c.node)
 	c.node = ""
 	if c.state == leaving {
 		return

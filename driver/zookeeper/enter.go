@@ -40,9 +40,9 @@ func (d *Driver) enter(ctx context.Context, s *session, c *contender) error {
 func (d *Driver) stepBack(ctx context.Context, s *session, c *contender) error {
 	d.mu.Lock()
 	node := c.node
-	delete(s.own, node)
+	delete(s.nodes.own, node)
 	d.mu.Unlock()
-	s.forgetBase()
+	s.counter.forget()
 	if err := s.remove(ctx, opAcquire, c.name, node); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, err
 // the one that it relies on. isObsolete tells that nothing was done and why it
 // may be sent again.
 func (d *Driver) create(ctx context.Context, s *session, c *contender) error {
-	b, err := s.currentBase(ctx)
+	b, err := s.counter.current(ctx)
 	if err != nil {
 		return prelude(err)
 	}
@@ -141,9 +141,9 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) error {
 	}
 	switch {
 	case errors.Is(err, zk.ErrBadVersion):
-		s.forgetBase()
+		s.counter.forget()
 	case errors.Is(err, zk.ErrNoNode):
-		s.forgetBase() // perhaps that is what is missing
+		s.counter.forget() // perhaps that is what is missing
 		if failure := d.prepare(ctx, s, c); failure != nil {
 			return failure
 		}
@@ -252,7 +252,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) error {
 		return again(c.name, fmt.Errorf("the node %s belongs to session %#x, and ours is %#x: %w",
 			below(node), stat.EphemeralOwner, s.id, interlock.ErrSessionEnded))
 	}
-	s.newest = max(s.newest, stat.Czxid)
+	s.counter.newest = max(s.counter.newest, stat.Czxid)
 	if c.token, err = c.scale.token(stat.Czxid); err != nil {
 		return err
 	}

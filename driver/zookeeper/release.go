@@ -94,7 +94,7 @@ func (d *Driver) search(ctx context.Context, s *session, c *contender) error {
 
 // forget drops a contender for good. The mutex is held.
 func (d *Driver) forget(c *contender) {
-	delete(c.session.own, c.node)
+	delete(c.session.nodes.own, c.node)
 	if d.contenders[c.identity] == c {
 		delete(d.contenders, c.identity)
 	}
@@ -140,7 +140,7 @@ func (s *session) unwatched() []*contender {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	var all []*contender
-	for _, c := range s.own {
+	for _, c := range s.nodes.own {
 		if c.unwatched {
 			all = append(all, c)
 		}

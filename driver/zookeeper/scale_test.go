@@ -45,7 +45,7 @@ func TestScale(t *testing.T) {
 func TestRaisingNeverLowers(t *testing.T) {
 	t.Parallel()
 	d := &Driver{}
-	s := &session{d: d}
+	s := &tokenCounter{session: &session{d: d}}
 	b := base{mod: 50}
 	last := int64(0)
 	for i, step := range []struct{ floor, by int64 }{

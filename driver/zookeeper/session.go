@@ -35,13 +35,8 @@ type session struct {
 	back      bool // over another connection, on which nothing was asked yet
 	ended     bool
 	revoked   bool // ZooKeeper said that the session is over, and its nodes with it
-	base      base
-	seen      scale                          // the highest adopted
-	newest    int64                          // the newest transaction heard of
-	own       map[string]*contender          // by the path of its node
-	ahead     map[string]map[*contender]bool // who waits for the node at this path to go
-	watched   map[string]bool                // paths that such a watch stands on
-	hints     map[*subscription]bool
+	nodes     nodes
+	counter   tokenCounter
 }
 
 // newSession opens a session and raises the base. It runs in a task of the
@@ -81,11 +76,9 @@ func (d *Driver) sessionWith(p pace) *session {
 		pace:     p,
 		up:       make(chan struct{}),
 		checkNow: make(chan struct{}, 1),
-		own:      map[string]*contender{},
-		ahead:    map[string]map[*contender]bool{},
-		watched:  map[string]bool{},
-		hints:    map[*subscription]bool{},
+		nodes:    newNodes(),
 	}
+	s.counter.session = s
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
 	s.link = &link{ctx: s.ctx, dial: d.options.Dial, patience: p.request}
 	return s
@@ -121,7 +114,7 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 	if err != nil {
 		return refusedBase(err)
 	}
-	if _, err := s.raiseBase(ctx, floor); err != nil {
+	if _, err := s.counter.raise(ctx, floor); err != nil {
 		return err
 	}
 	s.d.tasks.Go(s.renew)
@@ -173,9 +166,7 @@ func (s *session) resume() {
 		return // it broke again
 	}
 	s.back, s.connected = false, true
-	for sub := range s.hints {
-		sub.paths.Miss()
-	}
+	s.nodes.miss()
 }
 
 // renewOnce sends one renewal and says how long to wait for the next.
@@ -214,7 +205,7 @@ func (s *session) renewed(took time.Duration, err error) {
 	if s.ended {
 		return // a late answer: nothing is held under this session any more
 	}
-	for _, c := range s.own {
+	for _, c := range s.nodes.own {
 		if c.told && c.events.Renewed != nil {
 			c.events.Renewed(took, err)
 		}
@@ -250,9 +241,7 @@ func (s *session) endLocked(cause error) {
 			c.outdate(!ranOut)
 		}
 	}
-	for sub := range s.hints {
-		sub.paths.Wake()
-	}
+	s.nodes.wake()
 }
 
 // leave ends the client, and waits for no longer than a second or two. Without a
@@ -275,7 +264,9 @@ func (s *session) heard(ev zk.Event) {
 		s.sessionEvent(ev.State)
 	case zk.EventNotWatching: // the client is at its end
 	default:
-		s.nodeEvent(ev)
+		if s.nodes.event(ev) {
+			hints.Signal(s.d.tendNow)
+		}
 	}
 }
 
@@ -300,24 +291,5 @@ func (s *session) sessionEvent(state zk.State) {
 		s.endLocked(interlock.ErrSessionEnded)
 	case zk.StateDisconnected, zk.StateConnecting:
 		s.connected, s.back = false, false
-	}
-}
-
-// nodeEvent wakes those whom a change of a node concerns. A watch fires once.
-func (s *session) nodeEvent(ev zk.Event) {
-	if c := s.own[ev.Path]; c != nil {
-		if ev.Type == zk.EventNodeDeleted {
-			c.vanish()
-		} else {
-			c.unwatched = true // somebody wrote into it: tend watches it again
-			hints.Signal(s.d.tendNow)
-		}
-	}
-	delete(s.watched, ev.Path)
-	for c := range s.ahead[ev.Path] {
-		c.wake()
-	}
-	for sub := range s.hints {
-		sub.paths.Add(ev.Path)
 	}
 }

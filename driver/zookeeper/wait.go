@@ -109,8 +109,14 @@ func (d *Driver) removeStale(ctx context.Context, s *session, c *contender, q qu
 // ended. Only that one's node is watched, so that a release wakes one.
 func (d *Driver) stand(ctx context.Context, s *session, c *contender, q queue, i int) error {
 	before := c.lock + "/" + q[i-1].name
-	watched := d.join(s, c, before)
-	defer d.stepOut(s, c, before)
+	d.mu.Lock()
+	watched := s.nodes.join(c, before)
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		s.nodes.stepOut(c, before)
+	}()
 	place := driver.Place{Ahead: i - 1}
 	if !watched || i == 1 && d.holderUnknown(c) {
 		f, err := d.watch(ctx, s, c, before)
@@ -139,30 +145,6 @@ func (d *Driver) holderUnknown(c *contender) bool {
 	return c.place.Ahead != 0 || c.place.Holder == ""
 }
 
-// join has c woken when the node at path goes. watched reports that a watch
-// stands on it; otherwise the caller sets one.
-func (d *Driver) join(s *session, c *contender, path string) (watched bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s.ahead[path] == nil {
-		s.ahead[path] = map[*contender]bool{}
-	}
-	s.ahead[path][c] = true
-	watched = s.watched[path]
-	s.watched[path] = true
-	return watched
-}
-
-// stepOut is the opposite of join.
-func (d *Driver) stepOut(s *session, c *contender, path string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(s.ahead[path], c)
-	if len(s.ahead[path]) == 0 {
-		delete(s.ahead, path)
-	}
-}
-
 // watch reads the node at path and has its end told; nil if it is gone. Without
 // a watch everyone who relies on one is woken to look again.
 func (d *Driver) watch(ctx context.Context, s *session, c *contender, path string) (*found, error) {
@@ -175,10 +157,7 @@ func (d *Driver) watch(ctx context.Context, s *session, c *contender, path strin
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(s.watched, path)
-	for other := range s.ahead[path] {
-		other.wake()
-	}
+	s.nodes.unwatch(path)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil
 	}

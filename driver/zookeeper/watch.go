@@ -81,14 +81,14 @@ func (d *Driver) subscribe(s *session, sub *subscription) error {
 	case s.ended:
 		return interrupted(sub.prefix)
 	}
-	s.hints[sub] = true
+	s.nodes.hints[sub] = true
 	return nil
 }
 
 func (d *Driver) unsubscribe(s *session, sub *subscription) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(s.hints, sub)
+	delete(s.nodes.hints, sub)
 }
 
 // news takes the paths that have changed, or tells why there will be no more.

@@ -230,9 +230,7 @@ func (d *Driver) shut() *session {
 	if d.session == nil {
 		return nil
 	}
-	for sub := range d.session.hints {
-		sub.paths.Wake()
-	}
+	d.session.nodes.wake()
 	d.session.cancel()
 	return d.session
 }
