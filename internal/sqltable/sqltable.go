@@ -11,10 +11,12 @@ package sqltable
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
@@ -133,8 +135,8 @@ func Column[V any](ctx context.Context, t Tables, query string, args ...any) ([]
 // Create runs the statements that create the tables, unless they are empty in the
 // database's SQL. On PostgreSQL it keeps other sessions from creating the same
 // part, because CREATE … IF NOT EXISTS fails if another session creates it just then.
-func (t Tables) Create(ctx context.Context, part string, statements ...string) error {
-	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + part + `: create', 0))}`
+func (t Tables) Create(ctx context.Context, statements ...string) error {
+	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + cmp.Or(t.part, "users") + `: create', 0))}`
 	for _, query := range append([]string{lock}, statements...) {
 		if text := t.Text(query); text != "" {
 			if _, err := t.db.Exec(ctx, text); err != nil {
@@ -197,6 +199,19 @@ func (t Tables) Delete(ctx context.Context, d Deletion) (deleted int64, err erro
 // Failed makes a database's error one of the operation. Any other error comes back as
 // it is.
 func (t Tables) Failed(err error) error { return failure.Table(t.op, t.about, t.part, err) }
+
+// Refused makes an error that only Interlock can see one of the database: it is Definite.
+func (t Tables) Refused(err error) error { return t.problem(interlock.Definite, err) }
+
+// Outdated refuses a transaction of MariaDB whose snapshot is older than the last change
+// of what it has locked. It is Retryable.
+func (t Tables) Outdated() error { return t.problem(interlock.Retryable, errOutdated) }
+
+var errOutdated = errors.New("the transaction had read before, and reads from before the last change")
+
+func (t Tables) problem(kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: t.op, Driver: map[bool]string{true: "mysql", false: "postgres"}[t.Maria()], Name: t.about, Kind: kind, Err: err}
+}
 
 // Bug is a broken rule: nothing was done.
 func (t Tables) Bug(format string, args ...any) error {

@@ -90,7 +90,7 @@ func TestDelete(t *testing.T) {
 		}
 		_ = tx.Rollback(context.Background())
 		tx, s = begin()
-		err = s.Create(t.Context(), "box", `create table if not exists {boxes} (id {name 20} not null, n bigint not null, age bigint not null, primary key (id, n)){engine}`)
+		err = s.Create(t.Context(), `create table if not exists {boxes} (id {name 20} not null, n bigint not null, age bigint not null, primary key (id, n)){engine}`)
 		for _, id := range []string{"a", "b"} {
 			for n := range 300 {
 				if err == nil {

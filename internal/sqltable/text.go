@@ -22,7 +22,7 @@ import (
 //	{new COLUMN}             the column of the row that was to be inserted
 //	{name N} {id N}          types of columns: a text of N bytes compared by its bytes,
 //	                         of which PostgreSQL bounds the second one
-//	{bytes} {text}           any bytes, and a text
+//	{word N} {bytes} {text}  an ASCII text of N bytes, any bytes, and a text
 //	{time} {engine}          the type of times, and the end of a table
 //
 // Nothing is replaced within quotes.
@@ -98,7 +98,10 @@ func (w *writer) word(braced string) {
 		w.text.WriteString(name)
 		return
 	}
-	verb, what, _ := strings.Cut(braced[1:len(braced)-1], " ")
+	verb, what := word, ""
+	if i := strings.IndexAny(braced, " \n"); i > 0 {
+		verb, what = braced[1:i], braced[i+1:len(braced)-1]
+	}
 	postgres, maria, ok := dialects(verb, what)
 	switch {
 	case !ok:
@@ -162,6 +165,8 @@ func types(verb, what string) (postgres, maria string, ok bool) {
 		return `text collate "C"`, `varbinary(` + what + `)`, true
 	case "id":
 		return `varchar(` + what + `) collate "C"`, `varbinary(` + what + `)`, true
+	case "word":
+		return `text`, `varchar(` + what + `) character set ascii`, true
 	case "bytes":
 		return `bytea`, `longblob`, true
 	case "text":

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Protocol is how a transaction is coordinated, as the journal names it.
@@ -109,11 +110,8 @@ func (b ByValue) Decide(ctx context.Context, db driver.SQL, transaction string, 
 	if err != nil {
 		return Decision{}, err
 	}
-	again := `on conflict (id) do update set id = excluded.id`
-	if s.maria() {
-		again = `on duplicate key update id = values(id)`
-	}
-	_, err = s.row(ctx, `insert into {decisions} (id, protocol, risk, risk_limit) values (?, ?, ?, ?) `+again+`
+	_, err = s.Row(ctx, `insert into {decisions} (id, protocol, risk, risk_limit) values (?, ?, ?, ?)
+		{or id} id = {new id}
 		returning protocol, risk, risk_limit`,
 		[]any{transaction, string(d.Protocol), d.Risk, d.Limit}, (*string)(&d.Protocol), &d.Risk, &d.Limit)
 	switch {
@@ -129,7 +127,7 @@ func (b ByValue) Decide(ctx context.Context, db driver.SQL, transaction string, 
 func (b ByValue) Forget(ctx context.Context, db driver.SQL, transaction string) error {
 	s, err := b.open("forget decision", transaction, db)
 	if err == nil {
-		_, err = s.exec(ctx, `delete from {decisions} where id = ?`, transaction)
+		_, err = s.Exec(ctx, `delete from {decisions} where id = ?`, transaction)
 	}
 	return err
 }
@@ -142,16 +140,16 @@ func (b ByValue) Create(ctx context.Context, db driver.SQL) error {
 	if err != nil {
 		return err
 	}
-	return s.create(ctx, "by value", []string{
+	return s.Create(ctx,
 		`create table if not exists {decisions} (
-			id text collate "C" primary key, protocol text not null, risk bigint not null, risk_limit bigint not null)`,
-	}, []string{
-		`create table if not exists {decisions} (
-			id varbinary(512) not null primary key, protocol varchar(16) character set ascii not null,
-			risk bigint not null, risk_limit bigint not null) engine = InnoDB`,
-	})
+			id {name 512} not null primary key,
+			protocol {word 16} not null,
+			risk bigint not null,
+			risk_limit bigint not null){maria  engine = InnoDB}`)
 }
 
-func (b ByValue) open(op, transaction string, db driver.SQL) (session, error) {
-	return open(op, transaction, db, "decisions", cmp.Or(b.Name, "interlock_by_value"))
+var decisionTables = sqltable.Layout{Part: "byvalue", Default: "interlock_by_value", Tables: map[string]string{"decisions": ""}}
+
+func (b ByValue) open(op, transaction string, db driver.SQL) (sqltable.Tables, error) {
+	return decisionTables.Open(op, transaction, db, b.Name)
 }

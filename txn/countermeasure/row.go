@@ -4,12 +4,13 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // row is one row of a table of the user's, with a column of numbers.
 type row struct {
-	session
+	sqltable.Tables
 	table, key string
 	this       string // a condition for it
 	args       []any  // of the condition
@@ -19,9 +20,9 @@ func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (ro
 	if err := driver.CheckName(op, "a key", key, driver.MaxName); err != nil {
 		return row{}, err
 	}
-	s, err := open(op, key, db, "table", table, "key", keyColumn, "column", column)
-	r := row{session: s, table: table, key: key, this: `{key} = ?`, args: []any{key}}
-	if err == nil && s.maria() {
+	s, err := sqltable.OpenUsers(op, key, db, "table", table, "key", keyColumn, "column", column)
+	r := row{Tables: s, table: table, key: key, this: `{key} = ?`, args: []any{key}}
+	if err == nil && s.Maria() {
 		r.this, r.args = sqltext.ExactlyMaria("{key}"), []any{key, key}
 	}
 	return r, err
@@ -39,7 +40,7 @@ func (r row) raise(ctx context.Context, seen int64) (done bool, err error) {
 
 // change makes an assignment, if its condition is met. It assigns what is not there yet.
 func (r row) change(ctx context.Context, assignment string, args ...any) (done bool, err error) {
-	n, err := r.exec(ctx, `update {table} set `+assignment+` and `+r.this, append(args, r.args...)...)
+	n, err := r.Exec(ctx, `update {table} set `+assignment+` and `+r.this, append(args, r.args...)...)
 	if err == nil && n > 1 {
 		err = r.ambiguous(n)
 	}
@@ -49,13 +50,13 @@ func (r row) change(ctx context.Context, assignment string, args ...any) (done b
 // there reports whether there is such a row, as it was committed last.
 func (r row) there(ctx context.Context) (is bool, err error) {
 	var one int
-	return r.row(ctx, `select 1 from {table} where `+r.this+` for update`, r.args, &one)
+	return r.Row(ctx, `select 1 from {table} where `+r.this+` for update`, r.args, &one)
 }
 
 // lock reads the number as it was committed last, and locks it.
 func (r row) lock(ctx context.Context) (value int64, err error) {
 	rows := int64(0)
-	err = r.each(ctx, `select {column} from {table} where `+r.this+` for update`, r.args, func(scan func(...any) error) error {
+	err = r.Each(ctx, `select {column} from {table} where `+r.this+` for update`, r.args, func(scan func(...any) error) error {
 		rows++
 		return scan(&value)
 	})
@@ -71,5 +72,5 @@ func (r row) lock(ctx context.Context) (value int64, err error) {
 }
 
 func (r row) ambiguous(n int64) error {
-	return r.bug("%d rows of table %s have that key", n, r.table)
+	return r.Bug("%d rows of table %s have that key", n, r.table)
 }

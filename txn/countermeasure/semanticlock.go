@@ -188,6 +188,6 @@ func (l SemanticLock) flags(op string, db driver.SQL, resource string) (flags, e
 }
 
 func (l SemanticLock) open(op, resource string, db driver.SQL) (flags, error) {
-	s, err := open(op, resource, db, "flags", cmp.Or(l.Name, "interlock_semantic_lock"))
-	return flags{s, resource}, err
+	t, err := flagTables.Open(op, resource, db, l.Name)
+	return flags{t, resource}, err
 }

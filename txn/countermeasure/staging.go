@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
@@ -39,20 +39,20 @@ type Staging struct {
 // columns: {key}, {columns}, which is all of them, and {others}, the assignments that
 // take what is not of the key from the row that could not be inserted.
 type staging struct {
-	session
+	sqltable.Tables
 	width int // how many columns there are
 }
 
 func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
 	staged := cmp.Or(s.Staged, s.Table+"_staged")
-	opened, err := open(op, transaction, db, "table", s.Table, "staged", staged,
-		"by_transaction", staged[strings.LastIndexByte(staged, '.')+1:]+"_key")
+	opened, err := sqltable.OpenUsers(op, transaction, db, "table", s.Table, "staged", staged,
+		"by_transaction", sqltable.Unqualified(staged)+"_key")
 	t := staging{opened, len(s.Key) + len(s.Columns)}
 	if err != nil {
 		return t, err
 	}
 	if len(s.Key) == 0 {
-		return t, t.bug("there is no Key")
+		return t, t.Bug("there is no Key")
 	}
 	columns := make([]string, t.width)
 	for i, name := range slices.Concat(s.Key, s.Columns) {
@@ -61,12 +61,15 @@ func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
 		}
 	}
 	replaced := ", %[1]s = excluded.%[1]s"
-	if t.maria() {
+	if t.Maria() {
 		replaced = ", %[1]s = values(%[1]s)"
 	}
 	key := columns[:len(s.Key)]
-	t.words = append(t.words, "{key}", strings.Join(key, ", "), "{columns}", strings.Join(columns, ", "), "{first}", key[0],
-		"{others}", ofEach(columns[len(s.Key):], replaced), "{same}", ofEach(key, " and staged.%[1]s = published.%[1]s"))
+	t.Define("key", strings.Join(key, ", "))
+	t.Define("columns", strings.Join(columns, ", "))
+	t.Define("first", key[0])
+	t.Define("others", ofEach(columns[len(s.Key):], replaced))
+	t.Define("same", ofEach(key, " and staged.%[1]s = published.%[1]s"))
 	return t, nil
 }
 
@@ -96,16 +99,14 @@ func (s Staging) Create(ctx context.Context, db driver.SQL) error {
 	if err != nil {
 		return err
 	}
-	return t.create(ctx, "staging", []string{
-		`create table if not exists {staged} as select ''::text collate "C" as transaction_id, clock_timestamp() as staged_at, {columns}
-			from {table} with no data`,
-		`create unique index if not exists {by_transaction} on {staged} (transaction_id, {key})`,
-	}, []string{
-		`create table if not exists {staged} (
+	return t.Tables.Create(ctx,
+		`{pg create table if not exists {staged} as select ''::text collate "C" as transaction_id, clock_timestamp() as staged_at, {columns}
+			from {table} with no data}`,
+		`{pg create unique index if not exists {by_transaction} on {staged} (transaction_id, {key})}`,
+		`{maria create table if not exists {staged} (
 			transaction_id varbinary(512) not null default '-', staged_at datetime(6) not null default '1970-01-02',
 			primary key (transaction_id, {key})) engine = InnoDB
-			as select {columns} from {table} where false`,
-	})
+			as select {columns} from {table} where false}`)
 }
 
 // Stage keeps a row for a transaction: the values of Key and then those of Columns. A
@@ -117,14 +118,11 @@ func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, v
 		return err
 	}
 	if len(values) != t.width {
-		return t.bug("%d values for %d columns", len(values), t.width)
+		return t.Bug("%d values for %d columns", len(values), t.width)
 	}
-	again, now := `on conflict (transaction_id, {key}) do update set staged_at = excluded.staged_at{others}`, `clock_timestamp()`
-	if t.maria() {
-		again, now = `on duplicate key update staged_at = values(staged_at){others}`, `utc_timestamp(6)`
-	}
-	_, err = t.exec(ctx, `insert into {staged} (transaction_id, staged_at, {columns})
-		values (?, `+now+strings.Repeat(", ?", len(values))+`) `+again, append([]any{transaction}, values...)...)
+	_, err = t.Exec(ctx, `insert into {staged} (transaction_id, staged_at, {columns})
+		values (?, {now}`+strings.Repeat(", ?", len(values))+`)
+		{pg on conflict (transaction_id, {key}) do update set}{maria on duplicate key update} staged_at = {new staged_at}{others}`, append([]any{transaction}, values...)...)
 	return err
 }
 
@@ -138,11 +136,11 @@ func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string)
 	if err != nil {
 		return 0, err
 	}
-	if t.maria() {
+	if t.Maria() {
 		return t.publishMaria(ctx, transaction)
 	}
 	// What is deleted is what is published, so that of two who publish one finds nothing.
-	_, err = t.row(ctx, `
+	_, err = t.Row(ctx, `
 		with gone as (delete from {staged} where transaction_id = ? returning {columns}),
 		published as (
 			insert into {table} ({columns}) select {columns} from gone order by {key}
@@ -156,19 +154,19 @@ func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string)
 // and writes over a row that is the same by any: so keys are left as they are, and only
 // what stands there under its key afterwards is taken for published.
 func (t staging) publishMaria(ctx context.Context, transaction string) (rows int64, err error) {
-	err = t.each(ctx, `select 1 from {staged} where transaction_id = ? for update`, []any{transaction},
+	err = t.Each(ctx, `select 1 from {staged} where transaction_id = ? for update`, []any{transaction},
 		func(func(...any) error) error { rows++; return nil })
 	if err != nil || rows == 0 {
 		return 0, err
 	}
-	_, err = t.exec(ctx, `insert into {table} ({columns}) select {columns} from {staged} where transaction_id = ? order by {key}
+	_, err = t.Exec(ctx, `insert into {table} ({columns}) select {columns} from {staged} where transaction_id = ? order by {key}
 		on duplicate key update {table}.{first} = {table}.{first}{others}`, transaction)
 	if err != nil {
 		return 0, err
 	}
-	gone, err := t.exec(ctx, `delete staged from {staged} as staged join {table} as published on true{same} where staged.transaction_id = ?`, transaction)
+	gone, err := t.Exec(ctx, `delete staged from {staged} as staged join {table} as published on true{same} where staged.transaction_id = ?`, transaction)
 	if err == nil && gone != rows {
-		err = &interlock.Error{Op: t.op, Driver: "mysql", Name: t.about, Kind: interlock.Definite, Err: errCollides}
+		err = t.Refused(errCollides)
 	}
 	return rows, err
 }
@@ -187,7 +185,7 @@ func (s Staging) Drop(ctx context.Context, db driver.SQL, transaction string) (r
 }
 
 func (t staging) drop(ctx context.Context, transaction string) (rows int64, err error) {
-	return t.exec(ctx, `delete from {staged} where transaction_id = ?`, transaction)
+	return t.Exec(ctx, `delete from {staged} where transaction_id = ?`, transaction)
 }
 
 // Leftover is the transactions, at most limit, that have staged nothing for longer than
@@ -199,14 +197,8 @@ func (s Staging) Leftover(ctx context.Context, db driver.SQL, age time.Duration,
 		return nil, err
 	}
 	if age < 0 || limit < 1 {
-		return nil, t.bug("an age of %v and a limit of %d", age, limit)
+		return nil, t.Bug("an age of %v and a limit of %d", age, limit)
 	}
-	err = t.each(ctx, `select transaction_id from {staged} group by transaction_id having max(staged_at) < `+t.ago()+`
-		order by max(staged_at) limit ?`, []any{age.Microseconds(), limit}, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		transactions = append(transactions, id)
-		return err
-	})
-	return transactions, err
+	return sqltable.Column[string](ctx, t.Tables, `select transaction_id from {staged} group by transaction_id having max(staged_at) < {now} - {span}
+		order by max(staged_at) limit ?`, age.Microseconds(), limit)
 }

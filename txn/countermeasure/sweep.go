@@ -2,11 +2,10 @@ package countermeasure
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Sweep forgets at most limit resources that have been nobody's for longer than age,
@@ -19,13 +18,10 @@ func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duratio
 		return 0, err
 	}
 	if age < 0 || limit < 1 {
-		return 0, f.bug("an age of %v and a limit of %d", age, limit)
+		return 0, f.Bug("an age of %v and a limit of %d", age, limit)
 	}
-	none := `''`
-	if f.maria() {
-		none = `x''`
-	}
-	return f.sweep(ctx, `owner = `+none+` and until_at < `+f.ago(), age.Microseconds(), limit)
+	return f.Delete(ctx, sqltable.Deletion{Table: "flags", Key: "resource", Where: `owner = {empty} and until_at < {now} - {span}`,
+		Args: []any{age.Microseconds()}, Order: "until_at", Limit: limit})
 }
 
 // Sweep forgets at most limit operations, of any records, that were logged or cancelled
@@ -38,56 +34,8 @@ func (v VersionFile) Sweep(ctx context.Context, db driver.SQL, age time.Duration
 		return 0, err
 	}
 	if age < 0 || limit < 1 {
-		return 0, l.bug("an age of %v and a limit of %d", age, limit)
+		return 0, l.Bug("an age of %v and a limit of %d", age, limit)
 	}
-	return l.sweep(ctx, age.Microseconds(), limit)
-}
-
-// sweep does as that of flags does.
-func (l oplog) sweep(ctx context.Context, age int64, limit int) (swept int64, err error) {
-	var keys []any // a record and a position each
-	err = l.each(ctx, `select record, position from {log} where logged_at < `+l.ago()+` order by logged_at limit ?`, []any{age, limit},
-		func(scan func(...any) error) error {
-			var record string
-			var position int64
-			err := scan(&record, &position)
-			keys = append(keys, record, position)
-			return err
-		})
-	for some := range slices.Chunk(keys, 2*sweptAtOnce) {
-		if err != nil {
-			break
-		}
-		var n int64
-		these := strings.TrimSuffix(strings.Repeat("record = ? and position = ? or ", len(some)/2), " or ")
-		n, err = l.exec(ctx, `delete from {log} where (`+these+`) and logged_at < `+l.ago(), append(some, age)...)
-		swept += n
-	}
-	return swept, err
-}
-
-// sweptAtOnce is how many rows one statement deletes.
-const sweptAtOnce = 200
-
-// sweep looks without locks and deletes by key: deleting by age would lock rows and
-// gaps that it only passes by. Who was faster counts, see the condition.
-func (f flags) sweep(ctx context.Context, old string, age int64, limit int) (swept int64, err error) {
-	var names []any
-	err = f.each(ctx, `select resource from {flags} where `+old+` order by until_at limit ?`, []any{age, limit},
-		func(scan func(...any) error) error {
-			var name string
-			err := scan(&name)
-			names = append(names, name)
-			return err
-		})
-	for some := range slices.Chunk(names, sweptAtOnce) {
-		if err != nil {
-			break
-		}
-		var n int64
-		list := strings.TrimSuffix(strings.Repeat("?,", len(some)), ",")
-		n, err = f.exec(ctx, `delete from {flags} where resource in (`+list+`) and `+old, append(some, age)...)
-		swept += n
-	}
-	return swept, err
+	return l.Delete(ctx, sqltable.Deletion{Table: "log", Key: "record, position", Where: `logged_at < {now} - {span}`,
+		Args: []any{age.Microseconds()}, Order: "logged_at", Limit: limit})
 }

@@ -1,7 +1,6 @@
 package countermeasure
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -212,8 +211,6 @@ func (v VersionFile) Create(ctx context.Context, db driver.SQL) error {
 }
 
 func (v VersionFile) log(op, record string, db driver.SQL) (oplog, error) {
-	name := cmp.Or(v.Name, "interlock_version_file")
-	s, err := open(op, record, db, "log", name, "records", name+"_record",
-		"by_time", name[strings.LastIndexByte(name, '.')+1:]+"_time")
-	return oplog{s}, err
+	t, err := logTables.Open(op, record, db, v.Name)
+	return oplog{t}, err
 }

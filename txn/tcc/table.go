@@ -49,7 +49,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	if err != nil {
 		return err
 	}
-	return l.Tables.Create(ctx, "tcc",
+	return l.Tables.Create(ctx,
 		`create table if not exists {items} (
 			item {id `+itemBytes+`} not null primary key,
 			capacity bigint not null,
