@@ -129,7 +129,7 @@ type Letter struct {
 // key. A letter of a hole that was filled meanwhile opens it again.
 func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Delivery, r refusal) error {
 	const op = "bury event"
-	d, q, err := t.speak(op, db)
+	q, err := t.open(op, e.Key, db)
 	if err != nil {
 		return err
 	}
@@ -139,35 +139,36 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	if payload == nil {
 		payload = []byte{}
 	}
-	_, err = db.Exec(ctx, d.sql(`delete from `+q.dead+where+`seq = ?`), at...)
+	_, err = q.Exec(ctx, `delete from {dead}`+where+`seq = ?`, at...)
 	if err == nil {
-		_, err = db.Exec(ctx, d.sql(`insert into `+q.dead+` (stream, name, epoch, seq, payload, attempts, error, died_at)
-			values (?, ?, ?, ?, ?, ?, ?, now())`), append(at, payload, r.times, strings.ToValidUTF8(fmt.Sprintf("%.2000s", r.err), "\uFFFD"))...)
+		_, err = q.Exec(ctx, `insert into {dead} (stream, name, epoch, seq, payload, attempts, error, died_at)
+			values (?, ?, ?, ?, ?, ?, ?, {now})`, append(at, payload, r.times, strings.ToValidUTF8(fmt.Sprintf("%.2000s", r.err), "\uFFFD"))...)
 	}
 	var reopened int64
 	if err == nil {
-		reopened, err = db.Exec(ctx, d.sql(`update `+q.holes+` set closed_at = null`+where+`from_seq = ? and to_seq = ? and closed_at is not null`), append(at, e.Seq)...)
+		reopened, err = q.Exec(ctx, `update {holes} set closed_at = null`+where+`from_seq = ? and to_seq = ? and closed_at is not null`, append(at, e.Seq)...)
 	}
 	if err == nil && reopened == 0 {
-		_, err = db.Exec(ctx, d.sql(`insert into `+q.holes+` (stream, name, epoch, from_seq, to_seq, opened_at)
-			values (?, ?, ?, ?, ?, now())`), append(at, e.Seq)...)
+		_, err = q.Exec(ctx, `insert into {holes} (stream, name, epoch, from_seq, to_seq, opened_at)
+			values (?, ?, ?, ?, ?, {now})`, append(at, e.Seq)...)
 	}
 	if err == nil {
-		err = t.count(ctx, db, d, q, stream, e.Key, 1)
+		err = q.count(ctx, stream, e.Key, 1)
 	}
-	return t.failed(op, e.Key, err)
+	return err
 }
 
 // Letters lists dead letters of a stream, the oldest first, at most limit, which is at
 // least 1.
 func (t Table) Letters(ctx context.Context, db driver.SQL, stream string, limit int) (letters []Letter, err error) {
-	query := func(q tables) string {
-		return `select name, epoch, seq, payload, attempts, error, unix_micro(died_at) from ` + q.dead + `
-			where stream = ? order by died_at, name, epoch, seq limit ?`
+	q, err := t.list("list dead letters", db, stream, limit)
+	if err != nil {
+		return nil, err
 	}
-	err = t.list(ctx, "list dead letters", db, stream, limit, query, func(scan func(...any) error) error {
+	var died int64
+	err = q.Each(ctx, `select name, epoch, seq, payload, attempts, error, {micros died_at} from {dead}
+		where stream = ? order by died_at, name, epoch, seq limit ?`, []any{stream, limit}, func(scan func(...any) error) error {
 		var l Letter
-		var died int64
 		err := scan(&l.Key, &l.Epoch, &l.Seq, &l.Payload, &l.Attempts, &l.Error, &died)
 		l.Died = time.UnixMicro(died).UTC()
 		letters = append(letters, l)
@@ -183,36 +184,36 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, stream, key string, a
 	if err := both(op, stream, key); err != nil {
 		return err
 	}
-	d, q, err := t.speak(op, db)
+	q, err := t.open(op, key, db)
 	if err != nil {
 		return err
 	}
-	if _, err := d.lock(ctx, db, q, stream, key); err != nil { // the key first, in the order of those that move it
-		return t.failed(op, key, err)
+	if _, err := q.lock(ctx, stream, key); err != nil { // the key first, in the order of those that move it
+		return err
 	}
 	if err := t.remove(ctx, db, stream, key, at); err != nil {
 		return err
 	}
-	n, err := db.Exec(ctx, d.sql(`update `+q.holes+` set closed_at = now()
-		where stream = ? and name = ? and epoch = ? and from_seq = ? and to_seq = ? and closed_at is null`), stream, key, at.Epoch, at.Seq, at.Seq)
+	n, err := q.Exec(ctx, `update {holes} set closed_at = {now}
+		where stream = ? and name = ? and epoch = ? and from_seq = ? and to_seq = ? and closed_at is null`, stream, key, at.Epoch, at.Seq, at.Seq)
 	if err == nil && n > 0 {
-		err = t.count(ctx, db, d, q, stream, key, -1)
+		err = q.count(ctx, stream, key, -1)
 	}
-	return t.failed(op, key, err)
+	return err
 }
 
 // remove deletes a letter.
 func (t Table) remove(ctx context.Context, db driver.SQL, stream, key string, at Position) error {
 	const op = "remove dead letter"
-	d, q, err := t.speak(op, db)
+	q, err := t.open(op, key, db)
 	if err != nil {
 		return err
 	}
-	n, err := db.Exec(ctx, d.sql(`delete from `+q.dead+` where stream = ? and name = ? and epoch = ? and seq = ?`), stream, key, at.Epoch, at.Seq)
+	n, err := q.Exec(ctx, `delete from {dead} where stream = ? and name = ? and epoch = ? and seq = ?`, stream, key, at.Epoch, at.Seq)
 	if err == nil && n == 0 {
-		return noHole(key, at)
+		err = noHole(key, at)
 	}
-	return t.failed(op, key, err)
+	return err
 }
 
 // Replay hands a dead letter to a handler, as Late, and closes its hole, in one

@@ -5,7 +5,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Table keeps positions and holes in a database: one row a key, and one a hole. The
@@ -25,51 +25,19 @@ func (m Move) opens() int64 {
 	return 1
 }
 
-// tables is the quoted names of the table of positions and of the one of holes.
-type tables struct{ keys, holes, dead string }
+// tables are a Table in one transaction, for one operation. On MariaDB names are
+// compared by their bytes. Rows are changed and read by statements that lock, which see
+// what was committed last whatever the transaction's snapshot shows. Every row that is
+// counted as affected is one that changes, so that it does not matter what the client
+// counts.
+type tables struct{ sqltable.Tables }
 
-func (t Table) quoted(d driver.Dialect) (q tables, err error) {
-	if t.Name == "" {
-		t.Name = "interlock_sequence"
-	}
-	for _, part := range []struct {
-		to     *string
-		suffix string
-	}{{&q.holes, "_hole"}, {&q.dead, "_dead"}, {&q.keys, ""}} {
-		if *part.to, err = sqltext.Identifier(d, t.Name, part.suffix); err != nil {
-			return q, err
-		}
-	}
-	return q, nil
-}
+var layout = sqltable.Layout{Part: "sequence", Default: "interlock_sequence",
+	Tables: map[string]string{"keys": "", "holes": "_hole", "dead": "_dead"}}
 
-// dialect is how a database keeps positions and holes. Its methods return the errors
-// of the database as they are.
-type dialect interface {
-	// create is the statements that make the tables.
-	create(q tables) []string
-	// advance moves a key, which locks it, unless it is not at m.From, and counts the
-	// hole of m, if there is one.
-	advance(ctx context.Context, db driver.SQL, q tables, m Move) (moved bool, err error)
-	// lock locks a key against moves and tells where it is.
-	lock(ctx context.Context, db driver.SQL, q tables, stream, key string) (State, error)
-	// purge deletes closed holes of a stream older than so many microseconds, up to a limit.
-	purge(q tables) string
-	// sql is a statement written with ? for parameters, now() for the database's
-	// time and unix_micro(column) for a time as a number.
-	sql(query string) string
-}
-
-var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres{}, driver.MariaDB: mariadb{}}
-
-// speak finds how to talk to db, of which op is wanted.
-func (t Table) speak(op string, db driver.SQL) (dialect, tables, error) {
-	q, err := t.quoted(db.Dialect())
-	d, ok := dialects[db.Dialect()]
-	if err == nil && !ok {
-		err = failure.Bug(op, t.Name, "SQL of %q is not spoken", string(db.Dialect()))
-	}
-	return d, q, err
+func (t Table) open(op, name string, db driver.SQL) (tables, error) {
+	q, err := layout.Open(op, name, db, t.Name)
+	return tables{q}, err
 }
 
 // Create makes the table of positions, one of holes and one of dead letters, named with
@@ -77,16 +45,38 @@ func (t Table) speak(op string, db driver.SQL) (dialect, tables, error) {
 // the transaction commits, on MariaDB at once: there it commits what was done in the
 // transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	d, q, err := t.speak("create table", db)
+	q, err := t.open("create table", "", db)
 	if err != nil {
 		return err
 	}
-	for _, query := range d.create(q) {
-		if _, err := db.Exec(ctx, query); err != nil {
-			return failure.About("create table", q.keys, err)
-		}
-	}
-	return nil
+	return q.Create(ctx,
+		`create table if not exists {keys} (
+			stream {string 255} not null,
+			name {string 512} not null,
+			epoch bigint not null,
+			seq bigint not null,
+			open_holes bigint not null,
+			moved_at {time} not null,
+			primary key (stream, name)){engine}`,
+		`create table if not exists {holes} (
+			stream {string 255} not null,
+			name {string 512} not null,
+			epoch bigint not null,
+			from_seq bigint not null,
+			to_seq bigint not null,
+			opened_at {time} not null,
+			closed_at {time},
+			primary key (stream, name, epoch, from_seq)){engine}`,
+		`create table if not exists {dead} (
+			stream {string 255} not null,
+			name {string 512} not null,
+			epoch bigint not null,
+			seq bigint not null,
+			payload {bytes} not null,
+			attempts int not null,
+			error text not null,
+			died_at {time} not null,
+			primary key (stream, name, epoch, seq)){engine}`)
 }
 
 // Position tells where a key is, as the transaction sees it; one that nothing is
@@ -96,13 +86,23 @@ func (t Table) Position(ctx context.Context, db driver.SQL, stream, key string) 
 	if err := both(op, stream, key); err != nil {
 		return s, err
 	}
-	d, q, err := t.speak(op, db)
+	q, err := t.open(op, key, db)
 	if err != nil {
 		return s, err
 	}
-	_, err = row(ctx, db, d.sql(`select epoch, seq, open_holes from `+q.keys+` where stream = ? and name = ?`),
+	return q.read(ctx, stream, key, ``)
+}
+
+// read tells where a key is. lock ends the query.
+func (q tables) read(ctx context.Context, stream, key, lock string) (s State, err error) {
+	_, err = q.Row(ctx, `select epoch, seq, open_holes from {keys} where stream = ? and name = ? `+lock,
 		[]any{stream, key}, &s.Epoch, &s.Seq, &s.Holes)
-	return s, t.failed(op, key, err)
+	return s, err
+}
+
+// lock locks a key against moves and tells where it is.
+func (q tables) lock(ctx context.Context, stream, key string) (State, error) {
+	return q.read(ctx, stream, key, `for update`)
 }
 
 // Begin sets where a key begins, for a consumer that comes in the middle, with a
@@ -121,35 +121,44 @@ func (t Table) Begin(ctx context.Context, db driver.SQL, stream, key string, at 
 
 // advance makes a move in the transaction.
 func (t Table) advance(ctx context.Context, db driver.SQL, m Move) error {
-	const op = "advance"
-	d, q, err := t.speak(op, db)
+	q, err := t.open("advance", m.Key, db)
 	if err != nil {
 		return err
 	}
-	is, err := d.advance(ctx, db, q, m)
+	is, err := q.move(ctx, m)
 	switch {
 	case err != nil:
-		return t.failed(op, m.Key, err)
+		return err
 	case !is:
 		return moved(m.Key, m.From)
 	case m.Hole == nil:
 		return nil
 	}
-	_, err = db.Exec(ctx, d.sql(`insert into `+q.holes+` (stream, name, epoch, from_seq, to_seq, opened_at)
-		values (?, ?, ?, ?, ?, now())`), m.Stream, m.Key, m.Hole.Epoch, m.Hole.From, m.Hole.To)
-	return t.failed(op, m.Key, err)
+	_, err = q.Exec(ctx, `insert into {holes} (stream, name, epoch, from_seq, to_seq, opened_at)
+		values (?, ?, ?, ?, ?, {now})`, m.Stream, m.Key, m.Hole.Epoch, m.Hole.From, m.Hole.To)
+	return err
 }
 
-// failed is about, see [failure.Table].
-func (t Table) failed(op, name string, err error) error {
-	return failure.Table(op, name, "sequence", err)
-}
-
-// row runs a query that gives one row at most, and scans it.
-func row(ctx context.Context, db driver.SQL, query string, args []any, dest ...any) (found bool, err error) {
-	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
-		found = true
-		return scan(dest...)
-	})
-	return found, err
+// move moves a key, which locks it, unless it is not at m.From, and counts the hole of
+// m, if there is one. It is one statement, on MariaDB two for a key that may have no row
+// yet: the first one locks the row, whether it was there or not.
+func (q tables) move(ctx context.Context, m Move) (moved bool, err error) {
+	args := []any{m.To.Epoch, m.To.Seq, m.opens(), m.Stream, m.Key, m.From.Epoch, m.From.Seq}
+	if m.From == (Position{}) && !q.Maria() {
+		n, err := q.Exec(ctx, `insert into {keys} as k (epoch, seq, open_holes, stream, name, moved_at) values (?, ?, ?, ?, ?, {now})
+			on conflict (stream, name) do update set epoch = excluded.epoch, seq = excluded.seq,
+				open_holes = k.open_holes + excluded.open_holes, moved_at = excluded.moved_at
+			where k.epoch = ? and k.seq = ?`, args...)
+		return n > 0, err
+	}
+	if m.From == (Position{}) {
+		_, err := q.Exec(ctx, `insert into {keys} (stream, name, epoch, seq, open_holes, moved_at)
+			values (?, ?, 0, 0, 0, {now}) on duplicate key update stream = values(stream)`, m.Stream, m.Key)
+		if err != nil {
+			return false, err
+		}
+	}
+	n, err := q.Exec(ctx, `update {keys} set epoch = ?, seq = ?, open_holes = open_holes + ?, moved_at = {now}
+		where stream = ? and name = ? and epoch = ? and seq = ?`, args...)
+	return n > 0, err
 }

@@ -18,24 +18,24 @@ func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 	if err := adjustable(op, a); err != nil {
 		return err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, a.Item, db)
 	if err != nil {
 		return err
 	}
-	fresh, done, err := l.adjust(ctx, l, a)
+	fresh, done, err := l.adjust(ctx, a)
 	switch {
 	case err == nil && !fresh:
 		err = l.readjusted(ctx, a)
 	case err == nil && !done:
 		err = l.adjustWithRoom(ctx, op, a)
 	}
-	return about(op, a.Item, err)
+	return err
 }
 
 // readjusted judges an operation that was recorded before.
-func (l *ledger) readjusted(ctx context.Context, a Adjustment) error {
+func (l ledger) readjusted(ctx context.Context, a Adjustment) error {
 	var delta int64
-	found, err := l.row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
+	found, err := l.Row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
 		[]any{a.Item, a.Operation}, &delta)
 	switch {
 	case err != nil:
@@ -50,7 +50,7 @@ func (l *ledger) readjusted(ctx context.Context, a Adjustment) error {
 
 // adjustWithRoom applies what is recorded and was refused, at the expense of what
 // has expired; or it removes the record.
-func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) error {
+func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) error {
 	item, refusal, err := l.lock(ctx, a.Item)
 	var gifts []gift
 	switch {
@@ -66,7 +66,7 @@ func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) er
 		return err
 	}
 	if refusal != nil {
-		_, err := l.exec(ctx, `delete from {operations} where item = ? and operation = ?`, a.Item, a.Operation)
+		_, err := l.Exec(ctx, `delete from {operations} where item = ? and operation = ?`, a.Item, a.Operation)
 		return cmp.Or(err, refusal)
 	}
 	if err := l.giveAway(ctx, gifts); err != nil {
@@ -77,7 +77,7 @@ func (l *ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) er
 
 // lower sets a supply that is less than what is held and sold, as far as what is
 // held has expired.
-func (l *ledger) lower(ctx context.Context, item string, n int64) error {
+func (l ledger) lower(ctx context.Context, item string, n int64) error {
 	is, _, err := l.lock(ctx, item) // it is there: its supply was just looked at
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -100,9 +99,4 @@ func full(op, item string) error {
 // named checks a name of an item, a reservation or an operation.
 func named(op, what, name string) error {
 	return driver.CheckName(op, what, name, driver.MaxName)
-}
-
-// about tells a database's error as one of op on name.
-func about(op, name string, err error) error {
-	return failure.Table(op, name, "stock", err)
 }

@@ -28,22 +28,22 @@ func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Dura
 	if err != nil {
 		return err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, id, db)
 	if err != nil {
 		return err
 	}
-	fresh, taken, err := l.hold(ctx, l, r)
+	fresh, taken, err := l.hold(ctx, r)
 	switch {
 	case err == nil && !fresh:
 		err = l.repeated(ctx, r)
 	case err == nil && !taken:
 		err = l.holdWithRoom(ctx, r)
 	}
-	return about(op, id, err)
+	return err
 }
 
 // repeated judges a reservation that was there before.
-func (l *ledger) repeated(ctx context.Context, r reservation) error {
+func (l ledger) repeated(ctx context.Context, r reservation) error {
 	found, err := l.find(ctx, r.id)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (l *ledger) repeated(ctx context.Context, r reservation) error {
 
 // holdWithRoom takes the units of a reservation that is recorded and was refused,
 // at the expense of those that have expired; or it removes the record.
-func (l *ledger) holdWithRoom(ctx context.Context, r reservation) error {
+func (l ledger) holdWithRoom(ctx context.Context, r reservation) error {
 	gifts, refusal, err := l.roomForAll(ctx, r)
 	switch {
 	case err != nil:
@@ -94,7 +94,7 @@ func (l *ledger) holdWithRoom(ctx context.Context, r reservation) error {
 }
 
 // roomForAll locks the items, and then finds what must be given away.
-func (l *ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, refusal, err error) {
+func (l ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, refusal, err error) {
 	items := make([]standing, len(r.lines))
 	for i, line := range r.lines {
 		if items[i], refusal, err = l.lock(ctx, line.Item); refusal != nil || err != nil {
@@ -112,9 +112,9 @@ func (l *ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, r
 }
 
 // erase removes the record of a reservation, line by line: see [mariadb].
-func (l *ledger) erase(ctx context.Context, r reservation) error {
+func (l ledger) erase(ctx context.Context, r reservation) error {
 	for i := range r.lines {
-		if _, err := l.exec(ctx, `delete from {lines} where reservation = ? and position = ?`, r.id, i); err != nil {
+		if _, err := l.Exec(ctx, `delete from {lines} where reservation = ? and position = ?`, r.id, i); err != nil {
 			return err
 		}
 	}

@@ -8,48 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// postgres keeps stock in PostgreSQL. What can be done at once is one statement.
-type postgres struct{}
-
-func (postgres) now() string { return "statement_timestamp()" }
-
-func (postgres) ago() string { return "statement_timestamp() - ?::bigint * interval '1 second'" }
-
-func (postgres) hint(string) string { return "" }
-
-func (postgres) create() []string {
-	return []string{
-		// CREATE … IF NOT EXISTS fails if another session creates it just then.
-		`select pg_advisory_xact_lock(hashtextextended('interlock stock: create', 0))`,
-		`create table if not exists {items} (
-			item text collate "C" primary key,
-			supply bigint not null check (supply between 0 and ` + quantity + `),
-			held bigint not null check (held >= 0),
-			sold bigint not null check (sold >= 0),
-			changes bigint not null default 0,
-			check (held + sold <= supply))`,
-		`create table if not exists {lines} (
-			reservation text collate "C" not null,
-			position int not null,
-			item text collate "C" not null,
-			n bigint not null check (n > 0),
-			state text not null check (state in ('held', 'confirmed', 'cancelled', 'expired')),
-			expires_at timestamptz not null,
-			primary key (reservation, position),
-			unique (reservation, item))`,
-		`create index if not exists {due} on {lines} (item, expires_at) where state = 'held'`,
-		`create index if not exists {old} on {lines} (expires_at) where position = 0`,
-		`create table if not exists {operations} (
-			item text collate "C" not null,
-			operation text collate "C" not null,
-			delta bigint not null check (delta <> 0),
-			done_at timestamptz not null,
-			primary key (item, operation))`,
-		`create index if not exists {done} on {operations} (done_at)`,
-	}
-}
-
-// holdPostgres records the first line, and only if that was not there the others,
+// holdStatement records the first line, and only if that was not there the others,
 // locks the items in their order, and takes the units of those that have enough.
 // The first line is what keeps two of the same reservation apart.
 //
@@ -59,11 +18,11 @@ func (postgres) create() []string {
 // newer version, and starts over with that. Without the condition, units that came
 // back meanwhile would end in an error of the CHECK. If the old version does not
 // meet the condition and the newest does, holdWithRoom finds that out.
-const holdPostgres = `
+const holdStatement = `
 with want (position, item, n) as (values %s),
 first as (
 	insert into {lines} (reservation, position, item, n, state, expires_at)
-	select $1::text, position, item, n, 'held', clock_timestamp() + $2::bigint * interval '1 microsecond' from want where position = 0
+	select $1::text, position, item, n, 'held', {now} + $2::bigint * interval '1 microsecond' from want where position = 0
 	on conflict do nothing returning expires_at),
 rest as (
 	insert into {lines} (reservation, position, item, n, state, expires_at)
@@ -76,7 +35,8 @@ taken as (
 	returning want.position)
 select exists (select from first), coalesce(position, -1) from (values (0)) as one (n) left join taken on true`
 
-func (postgres) hold(ctx context.Context, l *ledger, r reservation) (fresh, taken bool, err error) {
+// holdPostgres is one statement, unless there is too little.
+func (l ledger) holdPostgres(ctx context.Context, r reservation) (fresh, taken bool, err error) {
 	args := []any{r.id, r.ttl.Microseconds()}
 	values := make([]string, len(r.lines))
 	for i, line := range r.lines {
@@ -84,7 +44,7 @@ func (postgres) hold(ctx context.Context, l *ledger, r reservation) (fresh, take
 		args = append(args, line.Item, line.N)
 	}
 	var got []Line
-	err = l.each(ctx, fmt.Sprintf(holdPostgres, strings.Join(values, ", ")), args, func(scan func(...any) error) error {
+	err = l.Each(ctx, fmt.Sprintf(holdStatement, strings.Join(values, ", ")), args, func(scan func(...any) error) error {
 		var position int
 		err := scan(&fresh, &position)
 		if position >= 0 {
@@ -98,11 +58,11 @@ func (postgres) hold(ctx context.Context, l *ledger, r reservation) (fresh, take
 	return fresh, false, l.giveBack(ctx, got)
 }
 
-// expired passes over what somebody is just about to confirm or cancel: who does
+// expiredPostgres passes over what somebody is just about to confirm or cancel: who does
 // that may wait for the item.
-func (postgres) expired(ctx context.Context, l *ledger, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
-	err = l.each(ctx, `select reservation, position, n from {lines}
-		where item = ? and state = 'held' and expires_at <= {now} and reservation <> ?
+func (l ledger) expiredPostgres(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
+	err = l.Each(ctx, `select reservation, position, n from {lines}
+		where item = ? and state = 'held' and expires_at <= {start} and reservation <> ?
 		order by expires_at limit ? for update skip locked`, []any{item.name, but, n},
 		func(scan func(...any) error) error {
 			g := gift{item: item.name}
@@ -116,18 +76,11 @@ func (postgres) expired(ctx context.Context, l *ledger, item standing, n int64, 
 	return gifts, sum, err
 }
 
-func (postgres) upsertion() string {
-	return `insert into {items} as i (item, supply, held, sold) values (?, ?, 0, 0)
-		on conflict (item) do update
-		set supply = case when i.held + i.sold <= excluded.supply then excluded.supply else i.supply end, changes = i.changes + 1
-		returning supply`
-}
-
-// adjustPostgres records the operation, and if that was not there changes the
+// adjustStatement records the operation, and if that was not there changes the
 // supply.
-var adjustPostgres = `
+var adjustStatement = `
 with fresh as (
-	insert into {operations} (item, operation, delta, done_at) values ($1::text, $2::text, $3::bigint, {now})
+	insert into {operations} (item, operation, delta, done_at) values ($1::text, $2::text, $3::bigint, {start})
 	on conflict do nothing returning 1),
 done as (
 	update {items} set supply = supply + $3::bigint, changes = changes + 1
@@ -135,9 +88,9 @@ done as (
 	returning 1)
 select (select count(*) from fresh), (select count(*) from done)`
 
-func (postgres) adjust(ctx context.Context, l *ledger, a Adjustment) (fresh, done bool, err error) {
+func (l ledger) adjustPostgres(ctx context.Context, a Adjustment) (fresh, done bool, err error) {
 	var recorded, changed int
-	_, err = l.row(ctx, adjustPostgres, []any{a.Item, a.Operation, a.Delta, a.Take()}, &recorded, &changed)
+	_, err = l.Row(ctx, adjustStatement, []any{a.Item, a.Operation, a.Delta, a.Take()}, &recorded, &changed)
 	return recorded == 1, changed == 1, err
 }
 

@@ -22,9 +22,9 @@ type standing struct {
 }
 
 // lock locks an item until the transaction ends. A refusal is an UnknownError.
-func (l *ledger) lock(ctx context.Context, item string) (s standing, refusal, err error) {
+func (l ledger) lock(ctx context.Context, item string) (s standing, refusal, err error) {
 	s.name = item
-	found, err := l.row(ctx, `select supply, held, sold, changes from {items} where item = ? for update`, []any{item},
+	found, err := l.Row(ctx, `select supply, held, sold, changes from {items} where item = ? for update`, []any{item},
 		&s.Supply, &s.Held, &s.Sold, &s.changes)
 	if !found {
 		refusal = &UnknownError{Item: item}
@@ -35,12 +35,12 @@ func (l *ledger) lock(ctx context.Context, item string) (s standing, refusal, er
 // room finds what must be given away for n units of a locked item to be available,
 // other than to a reservation itself. A refusal is a ShortError. Nothing is changed
 // yet. All items that are wanted are locked before.
-func (l *ledger) room(ctx context.Context, item standing, n int64, but string) (gifts []gift, refusal, err error) {
+func (l ledger) room(ctx context.Context, item standing, n int64, but string) (gifts []gift, refusal, err error) {
 	available := item.Available()
 	if available >= n {
 		return nil, nil, nil
 	}
-	gifts, sum, err := l.expired(ctx, l, item, n-available, but)
+	gifts, sum, err := l.expired(ctx, item, n-available, but)
 	if err == nil && available+sum < n {
 		refusal = short(l.observe, item.name, n, available+sum)
 	}
@@ -48,9 +48,9 @@ func (l *ledger) room(ctx context.Context, item standing, n int64, but string) (
 }
 
 // giveAway makes the units of gifts available. Their items are locked.
-func (l *ledger) giveAway(ctx context.Context, gifts []gift) error {
+func (l ledger) giveAway(ctx context.Context, gifts []gift) error {
 	for _, g := range gifts {
-		_, err := l.exec(ctx, `update {lines} set state = 'expired' where reservation = ? and position = ?`, g.reservation, g.position)
+		_, err := l.Exec(ctx, `update {lines} set state = 'expired' where reservation = ? and position = ?`, g.reservation, g.position)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (l *ledger) giveAway(ctx context.Context, gifts []gift) error {
 
 // unhold takes the units of gifts, which are in the order of their items, from
 // what is held.
-func (l *ledger) unhold(ctx context.Context, gifts []gift) error {
+func (l ledger) unhold(ctx context.Context, gifts []gift) error {
 	for len(gifts) > 0 {
 		item, sum := gifts[0].item, int64(0)
 		for ; len(gifts) > 0 && gifts[0].item == item; gifts = gifts[1:] {
@@ -77,7 +77,7 @@ func (l *ledger) unhold(ctx context.Context, gifts []gift) error {
 }
 
 // giveBack undoes what was taken for the first lines of a reservation.
-func (l *ledger) giveBack(ctx context.Context, lines []Line) error {
+func (l ledger) giveBack(ctx context.Context, lines []Line) error {
 	for _, line := range lines {
 		if err := l.move(ctx, line.Item, 0, -line.N, 0); err != nil {
 			return err

@@ -27,11 +27,11 @@ func (t Table) settle(ctx context.Context, db driver.SQL, op, id string, to driv
 	if err := named(op, "a reservation", id); err != nil {
 		return err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, id, db)
 	if err != nil {
 		return err
 	}
-	return about(op, id, l.settle(ctx, id, to))
+	return l.settle(ctx, id, to)
 }
 
 // entry is a line as it is recorded.
@@ -43,8 +43,8 @@ type entry struct {
 }
 
 // find locks the lines of a reservation, which are in the order of their items.
-func (l *ledger) find(ctx context.Context, id string) (all []entry, err error) {
-	err = l.each(ctx, `select position, item, n, state, case when expires_at <= {now} then 1 else 0 end from {lines} {by primary}
+func (l ledger) find(ctx context.Context, id string) (all []entry, err error) {
+	err = l.Each(ctx, `select position, item, n, state, case when expires_at <= {start} then 1 else 0 end from {lines} {maria force index (primary)}
 		where reservation = ? order by position for update`, []any{id},
 		func(scan func(...any) error) error {
 			var e entry
@@ -58,7 +58,7 @@ func (l *ledger) find(ctx context.Context, id string) (all []entry, err error) {
 }
 
 // settle locks the reservation first and its items after it, sorted, as Hold does.
-func (l *ledger) settle(ctx context.Context, id string, to driver.StockState) error {
+func (l ledger) settle(ctx context.Context, id string, to driver.StockState) error {
 	found, err := l.find(ctx, id)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (l *ledger) settle(ctx context.Context, id string, to driver.StockState) er
 		return err
 	}
 	for _, e := range held {
-		_, err := l.exec(ctx, `update {lines} set state = ? where reservation = ? and position = ?`, string(to), id, e.position)
+		_, err := l.Exec(ctx, `update {lines} set state = ? where reservation = ? and position = ?`, string(to), id, e.position)
 		if err != nil {
 			return err
 		}

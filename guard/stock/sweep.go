@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // MaxSweep is how many reservations, and how many operations, one Sweep forgets
@@ -25,36 +26,29 @@ func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (forgotten i
 	if limit < 1 || limit > MaxSweep {
 		return 0, failure.Bug(op, "", "a limit of %d: it can be 1 to %d", limit, MaxSweep)
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, "", db)
 	if err != nil {
 		return 0, err
 	}
 	reservations, err := l.sweepReservations(ctx, t.keep(), limit)
 	if err != nil {
-		return 0, about(op, l.names.lines, err)
+		return 0, err
 	}
 	operations, err := l.sweepOperations(ctx, t.keep(), limit)
-	return reservations + operations, about(op, l.names.operations, err)
+	return reservations + operations, err
 }
 
 // sweepReservations takes whole reservations, each by its first line, and passes
 // over those that somebody is at work with. It locks all lines before any item.
-func (l *ledger) sweepReservations(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	var ids []any
-	err := l.each(ctx, `select reservation from {lines} {by old} where position = 0 and expires_at <= {ago}
-		order by expires_at limit ? for update skip locked`, []any{seconds(keep), limit},
-		func(scan func(...any) error) error {
-			var id string
-			err := scan(&id)
-			ids = append(ids, id)
-			return err
-		})
+func (l ledger) sweepReservations(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	ids, err := sqltable.Column[any](ctx, l.Tables, `select reservation from {lines} {maria force index (old)} where position = 0 and expires_at <= {start} - {span}
+		order by expires_at limit ? for update skip locked`, keep.Microseconds(), limit)
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
 	which := `reservation in (?` + strings.Repeat(`, ?`, len(ids)-1) + `)`
 	var held []gift
-	err = l.each(ctx, `select item, n, state from {lines} {by primary} where `+which+` for update`, ids,
+	err = l.Each(ctx, `select item, n, state from {lines} {maria force index (primary)} where `+which+` for update`, ids,
 		func(scan func(...any) error) error {
 			var g gift
 			var state string
@@ -67,35 +61,24 @@ func (l *ledger) sweepReservations(ctx context.Context, keep time.Duration, limi
 	if err != nil {
 		return 0, err
 	}
-	if _, err := l.exec(ctx, `delete from {lines} where `+which, ids...); err != nil {
+	if _, err := l.Exec(ctx, `delete from {lines} where `+which, ids...); err != nil {
 		return 0, err
 	}
 	slices.SortFunc(held, func(a, b gift) int { return cmp.Compare(a.item, b.item) })
 	return len(ids), l.unhold(ctx, held)
 }
 
-func (l *ledger) sweepOperations(ctx context.Context, keep time.Duration, limit int) (int, error) {
+func (l ledger) sweepOperations(ctx context.Context, keep time.Duration, limit int) (int, error) {
 	type key struct{ item, operation string }
-	var keys []key
-	err := l.each(ctx, `select item, operation from {operations} {by done} where done_at <= {ago}
-		order by done_at limit ? for update skip locked`, []any{seconds(keep), limit},
-		func(scan func(...any) error) error {
-			var k key
-			err := scan(&k.item, &k.operation)
-			keys = append(keys, k)
-			return err
-		})
+	keys, err := sqltable.List(ctx, l.Tables, `select item, operation from {operations} {maria force index (done)} where done_at <= {start} - {span}
+		order by done_at limit ? for update skip locked`, []any{keep.Microseconds(), limit}, func(k *key) []any { return []any{&k.item, &k.operation} })
 	if err != nil {
 		return 0, err
 	}
 	for _, k := range keys {
-		if _, err := l.exec(ctx, `delete from {operations} where item = ? and operation = ?`, k.item, k.operation); err != nil {
+		if _, err := l.Exec(ctx, `delete from {operations} where item = ? and operation = ?`, k.item, k.operation); err != nil {
 			return 0, err
 		}
 	}
 	return len(keys), nil
 }
-
-// seconds rounds up, so that nothing is forgotten too early. d is positive, and may
-// be the longest that there is: nothing is added to it.
-func seconds(d time.Duration) int64 { return int64((d-1)/time.Second) + 1 }

@@ -1,14 +1,11 @@
 package stock
 
 import (
-	"cmp"
 	"context"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -37,32 +34,6 @@ type Table struct {
 // DefaultKeep is how long ids are remembered if nothing else is said.
 const DefaultKeep = 7 * 24 * time.Hour
 
-const (
-	linesSuffix      = "_reservation"
-	operationsSuffix = "_operation"
-)
-
-// names are the quoted names of the tables, and of PostgreSQL's indexes, which
-// stand in the schema of their tables.
-type names struct{ items, lines, operations, due, old, done string }
-
-func (t Table) quoted(d driver.Dialect) (n names, err error) {
-	name := cmp.Or(t.Name, "interlock_stock")
-	bare := name[strings.LastIndexByte(name, '.')+1:]
-	for _, of := range []struct {
-		to           *string
-		name, suffix string
-	}{
-		{&n.items, name, ""}, {&n.lines, name, linesSuffix}, {&n.operations, name, operationsSuffix},
-		{&n.due, bare, "_due"}, {&n.old, bare, "_old"}, {&n.done, bare, "_done"},
-	} {
-		if *of.to, err = sqltext.Identifier(d, of.name, of.suffix); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
 // keep is how long ids are remembered.
 func (t Table) keep() time.Duration {
 	if t.Keep <= 0 {
@@ -76,17 +47,41 @@ func (t Table) keep() time.Duration {
 // once. It takes effect when the transaction commits, on MariaDB at once: there
 // it commits what was done in the transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	const op = "create tables of the stock"
-	l, err := t.open(op, db)
+	l, err := t.open("create tables of the stock", "", db)
 	if err != nil {
 		return err
 	}
-	for _, query := range l.dialect.create() {
-		if _, err := l.exec(ctx, query); err != nil {
-			return about(op, l.names.items, err)
-		}
-	}
-	return nil
+	return l.Tables.Create(ctx,
+		`create table if not exists {items} (
+			item {name 512} not null primary key,
+			supply bigint not null check (supply between 0 and `+quantity+`),
+			held bigint not null check (held >= 0),
+			sold bigint not null check (sold >= 0),
+			changes bigint not null default 0,
+			check (held + sold <= supply)){engine}`,
+		`create table if not exists {lines} (
+			reservation {name 512} not null,
+			position int not null,
+			item {name 512} not null,
+			n bigint not null check (n > 0),
+			state {pg text}{maria varchar(9) character set ascii collate ascii_bin} not null
+				check (state in ('held', 'confirmed', 'cancelled', 'expired')),
+			expires_at {time} not null,{maria
+			repeats bigint not null,}
+			primary key (reservation, position),
+			{pg unique (reservation, item)}{maria index due (item, state, expires_at),
+			index old (position, expires_at)}){engine}`,
+		`{pg create index if not exists {due} on {lines} (item, expires_at) where state = 'held'}`,
+		`{pg create index if not exists {old} on {lines} (expires_at) where position = 0}`,
+		`create table if not exists {operations} (
+			item {name 512} not null,
+			operation {name 512} not null,
+			delta bigint not null check (delta <> 0),
+			done_at {time} not null,{maria
+			repeats bigint not null,}
+			primary key (item, operation){maria ,
+			index done (done_at)}){engine}`,
+		`{pg create index if not exists {done} on {operations} (done_at)}`)
 }
 
 // Set makes the supply of an item n units in all, 0 to driver.MaxQuantity, and
@@ -97,7 +92,7 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	if err := suppliable(op, item, n); err != nil {
 		return err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, item, db)
 	if err != nil {
 		return err
 	}
@@ -105,7 +100,7 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	if err == nil && is != n {
 		err = l.lower(ctx, item, n)
 	}
-	return about(op, item, err)
+	return err
 }
 
 func suppliable(op, item string, n int64) error {
@@ -122,10 +117,10 @@ func (t Table) Show(ctx context.Context, db driver.SQL, item string) (driver.Sto
 	if err := named(op, "an item", item); err != nil {
 		return driver.StockLevel{}, err
 	}
-	l, err := t.open(op, db)
+	l, err := t.open(op, item, db)
 	if err != nil {
 		return driver.StockLevel{}, err
 	}
 	level, err := l.show(ctx, item)
-	return level, about(op, item, err)
+	return level, err
 }

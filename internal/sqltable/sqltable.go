@@ -31,14 +31,14 @@ type Layout struct {
 }
 
 // Open returns the tables of a name, or schema.name, for one operation in the
-// transaction db. op and about are what errors say. A name that cannot be used, an
+// transaction db. op and about are what errors say; no about is the name. A name that cannot be used, an
 // unknown dialect, and a db that is nil are Bugs.
 func (l Layout) Open(op, about string, db driver.SQL, name string) (Tables, error) {
-	t := Tables{db: db, op: op, about: about, part: l.Part, words: map[string]string{}}
+	name = cmp.Or(name, l.Default)
+	t := Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, words: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
-	name = cmp.Or(name, l.Default)
 	for _, word := range slices.Sorted(maps.Keys(l.Tables)) {
 		if err := t.name(word, name, l.Tables[word]); err != nil {
 			return t, err

@@ -22,7 +22,9 @@ import (
 //	{new COLUMN}             the column of the row that was to be inserted
 //	{name N} {id N}          types of columns: a text of N bytes compared by its bytes,
 //	                         of which PostgreSQL bounds the second one
-//	{word N} {bytes} {text}  an ASCII text of N bytes, any bytes, and a text
+//	{string N} {word N}      a text of N bytes, compared by its bytes on MariaDB, and one
+//	                         of ASCII
+//	{bytes} {text}           any bytes, and a text
 //	{time} {engine}          the type of times, and the end of a table
 //
 // Nothing is replaced within quotes.
@@ -163,6 +165,8 @@ func types(verb, what string) (postgres, maria string, ok bool) {
 	switch verb {
 	case "name":
 		return `text collate "C"`, `varbinary(` + what + `)`, true
+	case "string":
+		return `text`, `varbinary(` + what + `)`, true
 	case "id":
 		return `varchar(` + what + `) collate "C"`, `varbinary(` + what + `)`, true
 	case "word":

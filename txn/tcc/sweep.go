@@ -18,7 +18,7 @@ type ref struct{ transaction, branch string }
 
 // due lists holds that are to be asked about, the oldest first. It locks nothing.
 func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error) {
-	l, err := t.open("sweep", t.Name, db)
+	l, err := t.open("sweep", "", db)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Dur
 // is, by the database's clock: a gauge. What stays there is confirmed without a
 // call so far, or is not swept, or the coordinator cannot be asked.
 func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest time.Duration, err error) {
-	l, err := t.open("count overdue holds", t.Name, db)
+	l, err := t.open("count overdue holds", "", db)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -61,7 +61,7 @@ func (t Table) Forget(ctx context.Context, db driver.SQL, age time.Duration, lim
 	if age < t.longest() || limit < 1 {
 		return 0, failure.Bug(op, t.Name, "after %v, %d rows: it can be after %v, and 1 row or more", age, limit, t.longest())
 	}
-	l, err := t.open(op, t.Name, db)
+	l, err := t.open(op, "", db)
 	if err != nil {
 		return 0, err
 	}
