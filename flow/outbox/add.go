@@ -59,8 +59,8 @@ func (t Table) AddAt(ctx context.Context, db driver.SQL, notBefore time.Time, me
 	lanes = slices.Compact(lanes)
 	for chunk := range chunks(all) {
 		// All locks come with the first chunk, so that they are in one order.
-		if err := s.dialect.insert(ctx, s, add{chunk, lanes, micro(notBefore)}); err != nil {
-			return s.failed(op, err)
+		if err := s.insert(ctx, add{chunk, lanes, micro(notBefore)}); err != nil {
+			return s.failed(err)
 		}
 		lanes = nil
 	}

@@ -55,7 +55,7 @@ func (t Table) Layout(ctx context.Context, db driver.SQL) (Layout, error) {
 // layout reads two rows: the number of slices, which is below zero while it is being
 // changed, and the number of changes. lock ends the statement.
 func (s store) layout(ctx context.Context, lock string) (l Layout, err error) {
-	if err := s.query(ctx, `select one, slices from {layout} where one in (1, 2)`+lock, nil, func(scan func(...any) error) error {
+	if err := s.Each(ctx, `select one, slices from {layout} where one in (1, 2) `+lock, nil, func(scan func(...any) error) error {
 		var row, value int
 		err := scan(&row, &value)
 		switch {
@@ -68,7 +68,7 @@ func (s store) layout(ctx context.Context, lock string) (l Layout, err error) {
 		}
 		return err
 	}); err != nil {
-		return Layout{}, s.failed("read layout", err)
+		return Layout{}, s.failed(err)
 	}
 	if l.Slices == 0 || s.table.Slices != 0 && s.table.Slices != l.Slices {
 		return Layout{}, &LayoutError{Table: s.table.name(), Stored: l.Slices, Want: s.table.Slices}

@@ -85,7 +85,7 @@ func (t Table) Letter(ctx context.Context, db driver.SQL, id string) (Letter, er
 }
 
 func (s store) letters(ctx context.Context, op, body, where string, args ...any) (found []Letter, err error) {
-	err = s.query(ctx, `select id, message_id, slice, topic, msg_key, attempts, last_error, added, died, `+body+` from {dead}`+where, args,
+	err = s.Each(ctx, `select id, message_id, slice, topic, msg_key, attempts, last_error, added, died, `+body+` from {dead}`+where, args,
 		func(scan func(...any) error) error {
 			var l Letter
 			var headers string
@@ -99,7 +99,7 @@ func (s store) letters(ctx context.Context, op, body, where string, args ...any)
 			found = append(found, l)
 			return err
 		})
-	return found, s.failed(op, err)
+	return found, s.failed(err)
 }
 
 func (s store) notFound(what, id string) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // An OrderError tells that a dead letter cannot be replayed before another of its
@@ -41,16 +42,16 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 		return err
 	}
 	if err := s.inOrder(ctx, letters); err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
-	l, err := s.layout(ctx, s.dialect.shared())
+	l, err := s.layout(ctx, `{share}`)
 	if err != nil {
 		return err
 	}
 	lanes, rows := sortedLanes(letters), ids64(letters)
 	waiting, err := s.lockLanes(ctx, lanes)
 	if err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
 	parked := `false`
 	if len(waiting) > 0 {
@@ -58,21 +59,21 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 	}
 	if err := s.exec(ctx, `insert into {messages} (id, message_id, slice, lane, parked, topic, msg_key, headers, payload, not_before, added)
 		select id, message_id, `+sliceOf(strconv.Itoa(l.Slices))+`, lane, `+parked+`, topic, msg_key, headers, payload, 0, added
-		from {dead} where id in (`+list(rows)+`) {or_leave message_id}`); err != nil {
-		return s.failed(op, err)
+		from {dead} where id in (`+list(rows)+`) {leave message_id}`); err != nil {
+		return s.failed(err)
 	}
 	stored := 0
-	err = s.query(ctx, `select count(*) from {messages} where id in (`+list(rows)+`)`, nil, func(scan func(...any) error) error { return scan(&stored) })
+	err = s.Each(ctx, `select count(*) from {messages} where id in (`+list(rows)+`)`, nil, func(scan func(...any) error) error { return scan(&stored) })
 	if err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
 	if stored != len(rows) {
 		return &DuplicateError{Table: t.name()}
 	}
 	if err := s.goOnFrom(ctx, WhyDelayed, lanes); err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
-	return s.failed(op, s.leaveDead(ctx, rows, lanes))
+	return s.failed(s.leaveDead(ctx, rows, lanes))
 }
 
 // Discard deletes dead letters for good, all or none, and records for each who did
@@ -85,9 +86,9 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, ids []string, reason,
 	}
 	lanes := sortedLanes(letters)
 	if _, err := s.lockLanes(ctx, lanes); err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
-	return s.failed(op, s.leaveDead(ctx, ids64(letters), lanes))
+	return s.failed(s.leaveDead(ctx, ids64(letters), lanes))
 }
 
 // Bury makes a dead letter of a message that is not delivered yet, such as the one
@@ -103,7 +104,7 @@ func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) e
 	c, err := s.undelivered(ctx, id)
 	switch {
 	case err != nil:
-		return s.failed(op, err)
+		return s.failed(err)
 	case c.id == 0:
 		return s.notFound("undelivered message", id)
 	case c.head != c.id:
@@ -111,30 +112,30 @@ func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) e
 	}
 	c.err = fmt.Errorf("buried by %s: %s", by, reason)
 	if err := s.bury(ctx, 0, settlement{dead: []change{c}}); err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
 	if err := s.record(ctx, op, []int64{c.id}, reason, by); err != nil {
-		return s.failed(op, err)
+		return s.failed(err)
 	}
 	if c.head != c.id {
 		return nil
 	}
-	return s.failed(op, s.relieve(ctx, 0, settlement{relieved: []int64{c.lane}}))
+	return s.failed(s.relieve(ctx, 0, settlement{relieved: []int64{c.lane}}))
 }
 
 // undelivered locks a message and its lane, in the order in which everybody does: the
 // lane is only known when the message was read, and the message may be gone when the
 // lane is locked. Its id is 0 if it is.
 func (s store) undelivered(ctx context.Context, id string) (c change, err error) {
-	if err := s.query(ctx, `select lane from {messages} where message_id = ?`, []any{id},
+	if err := s.Each(ctx, `select lane from {messages} where message_id = ?`, []any{id},
 		func(scan func(...any) error) error { return scan(&c.lane) }); err != nil {
 		return c, err
 	}
-	if err := s.query(ctx, `select attempts, head from {lanes} where lane = ? for update`, []any{c.lane},
+	if err := s.Each(ctx, `select attempts, head from {lanes} where lane = ? for update`, []any{c.lane},
 		func(scan func(...any) error) error { return scan(&c.attempts, &c.head) }); err != nil {
 		return c, err
 	}
-	return c, s.query(ctx, `select id from {messages} where message_id = ? and lane = ? for update`, []any{id, c.lane},
+	return c, s.Each(ctx, `select id from {messages} where message_id = ? and lane = ? for update`, []any{id, c.lane},
 		func(scan func(...any) error) error { return scan(&c.id) })
 }
 
@@ -151,18 +152,18 @@ func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 	found := false
 	const which = ` message_id = ? and why in ('` + WhyRetry + `', '` + WhyBlocked + `')`
 	see := func(scan func(...any) error) error { found = true; return scan(&lane) }
-	err = s.query(ctx, `select lane from {lanes} where`+which, []any{id}, see)
+	err = s.Each(ctx, `select lane from {lanes} where`+which, []any{id}, see)
 	if err == nil && found {
 		found = false
-		err = s.query(ctx, `select lane from {lanes} where lane = ? and`+which+` for update`, []any{lane, id}, see)
+		err = s.Each(ctx, `select lane from {lanes} where lane = ? and`+which+` for update`, []any{lane, id}, see)
 	}
 	switch {
 	case err != nil:
-		return s.failed(op, err)
+		return s.failed(err)
 	case !found:
 		return s.notFound("waiting message", id)
 	}
-	return s.failed(op, s.exec(ctx, `update {lanes} set wait_until = {now} where lane = ?`, lane))
+	return s.failed(s.exec(ctx, `update {lanes} set wait_until = {micros start} where lane = ?`, lane))
 }
 
 // answered opens t for somebody who answers for what is done.
@@ -197,7 +198,7 @@ func (t Table) take(ctx context.Context, db driver.SQL, op string, ids []string,
 	}
 	letters, err := s.dead(ctx, `message_id in (`+strings.TrimSuffix(strings.Repeat("?,", len(ids)), ",")+`)`, args...)
 	if err != nil {
-		return s, nil, s.failed(op, err)
+		return s, nil, s.failed(err)
 	}
 	named := map[string]bool{}
 	letters = slices.DeleteFunc(letters, func(l row) bool { // all but the oldest of each id
@@ -209,19 +210,13 @@ func (t Table) take(ctx context.Context, db driver.SQL, op string, ids []string,
 			return s, nil, s.notFound("dead letter", id)
 		}
 	}
-	return s, letters, s.failed(op, s.record(ctx, op, ids64(letters), reason, by))
+	return s, letters, s.failed(s.record(ctx, op, ids64(letters), reason, by))
 }
 
 // dead locks dead letters, in order of their ids.
 func (s store) dead(ctx context.Context, which string, args ...any) (letters []row, err error) {
-	err = s.query(ctx, `select id, message_id, lane, msg_key from {dead} where `+which+` order by id for update`, args,
-		func(scan func(...any) error) error {
-			var r row
-			err := scan(&r.id, &r.ID, &r.lane, &r.Key)
-			letters = append(letters, r)
-			return err
-		})
-	return letters, err
+	return sqltable.List(ctx, s.Tables, `select id, message_id, lane, msg_key from {dead} where `+which+` order by id for update`, args,
+		func(r *row) []any { return []any{&r.id, &r.ID, &r.lane, &r.Key} })
 }
 
 // inOrder refuses to replay a letter while an earlier one of its key stays dead.
@@ -246,20 +241,13 @@ func (s store) inOrder(ctx context.Context, letters []row) error {
 
 // lockLanes locks those of the lanes that wait.
 func (s store) lockLanes(ctx context.Context, lanes []int64) (waiting []int64, err error) {
-	err = s.query(ctx, s.dialect.lockBy(`{lanes}`, `lane`, lanes), nil,
-		func(scan func(...any) error) error {
-			var lane int64
-			err := scan(&lane)
-			waiting = append(waiting, lane)
-			return err
-		})
-	return waiting, err
+	return sqltable.Column[int64](ctx, s.Tables, s.lockBy(`{lanes}`, `lane`, lanes))
 }
 
 // leaveDead deletes letters, and lets lanes go on that wait for no other one. The
 // lanes are locked.
 func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
-	if err := s.exec(ctx, s.dialect.deleteBy(`{dead}`, `id`, rows)); err != nil {
+	if err := s.exec(ctx, s.deleteBy(`{dead}`, `id`, rows)); err != nil {
 		return err
 	}
 	left, err := s.dead(ctx, `lane in (`+list(lanes)+`)`)
@@ -277,14 +265,7 @@ func (s store) goOnFrom(ctx context.Context, why string, lanes []int64) error {
 	if len(lanes) == 0 {
 		return nil
 	}
-	var held []int64
-	err := s.query(ctx, `select lane from {lanes} where why = '`+why+`' and lane in (`+list(lanes)+`) for update`, nil,
-		func(scan func(...any) error) error {
-			var lane int64
-			err := scan(&lane)
-			held = append(held, lane)
-			return err
-		})
+	held, err := sqltable.Column[int64](ctx, s.Tables, `select lane from {lanes} where why = '`+why+`' and lane in (`+list(lanes)+`) for update`)
 	if err != nil {
 		return err
 	}
@@ -295,7 +276,7 @@ func (s store) goOnFrom(ctx context.Context, why string, lanes []int64) error {
 func (s store) record(ctx context.Context, op string, rows []int64, reason, by string) error {
 	action, _, _ := strings.Cut(op, " ")
 	return s.exec(ctx, `insert into {audit} (action, message_id, topic, msg_key, reason, done_by, done_at)
-		select '`+action+`', message_id, topic, msg_key, ?, ?, {now} from {dead} where id in (`+list(rows)+`) order by id`, label(reason), label(by))
+		select '`+action+`', message_id, topic, msg_key, ?, ?, {micros start} from {dead} where id in (`+list(rows)+`) order by id`, label(reason), label(by))
 }
 
 func sortedLanes(rows []row) (lanes []int64) {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // How much of the lanes that wait is read at once, and no more than of the others.
@@ -29,13 +31,13 @@ type picture struct {
 func (s store) read(ctx context.Context, slice, limit int, underway []row) (picture, error) {
 	lanes, err := s.due(ctx, slice, min(limit, dueLanes), underway)
 	if err != nil {
-		return picture{}, s.failed("read outbox", err)
+		return picture{}, s.failed(err)
 	}
 	var p picture
 	if len(lanes) > 0 {
 		p.each = min(limit/len(lanes), laneRows)
 		if p.rows, err = s.rows(ctx, parkedOf(lanes, p.each), nil, lanes); err != nil {
-			return picture{}, s.failed("read outbox", err)
+			return picture{}, s.failed(err)
 		}
 	}
 	for _, l := range lanes {
@@ -43,11 +45,11 @@ func (s store) read(ctx context.Context, slice, limit int, underway []row) (pict
 			p.idle = append(p.idle, l.lane)
 		}
 	}
-	query, args := s.dialect.ready(slice, limit, ids64(underway))
+	query, args := s.ready(slice, limit, ids64(underway))
 	ready, err := s.rows(ctx, query, args, nil)
 	p.rows = append(p.rows, ready...)
 	slices.SortFunc(p.rows, func(a, b row) int { return cmp.Compare(a.id, b.id) })
-	return p, s.failed("read outbox", err)
+	return p, s.failed(err)
 }
 
 // A dueLane is one that waits no more.
@@ -63,15 +65,9 @@ func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes 
 	if len(underway) > 0 {
 		but = ` and l.lane not in (` + list(sortedLanes(underway)) + `)`
 	}
-	err = s.query(ctx, `select l.lane, l.attempts, coalesce(h.id, 0) from {lanes} l left join {messages} h on h.id = l.head
+	return sqltable.List(ctx, s.Tables, `select l.lane, l.attempts, coalesce(h.id, 0) from {lanes} l left join {messages} h on h.id = l.head
 		where l.slice = ? and {due}`+but+` order by l.wait_until limit `+strconv.Itoa(most), []any{slice},
-		func(scan func(...any) error) error {
-			var l dueLane
-			err := scan(&l.lane, &l.attempts, &l.head)
-			lanes = append(lanes, l)
-			return err
-		})
-	return lanes, err
+		func(l *dueLane) []any { return []any{&l.lane, &l.attempts, &l.head} })
 }
 
 // parkedOf selects the oldest parked messages of lanes: of one that failed, none
@@ -93,14 +89,14 @@ func parkedOf(lanes []dueLane, each int) string {
 // where they are.
 const (
 	columns = `o.id, o.message_id, o.topic, o.msg_key, o.headers, o.lane,
-		case when o.not_before = 0 then 0 else o.not_before - {now} end, {now} - o.added`
+		case when o.not_before = 0 then 0 else o.not_before - {micros start} end, {micros start} - o.added`
 	readyColumns = `select ` + columns + `, case when l.lane is null or {due} then o.payload end,
 		case when l.lane is null then 0 when {due} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
 )
 
 // rows is what a statement finds: parked messages of lanes that are due, or others.
 func (s store) rows(ctx context.Context, query string, args []any, lanes []dueLane) (found []row, err error) {
-	err = s.query(ctx, query, args, func(scan func(...any) error) error {
+	err = s.Each(ctx, query, args, func(scan func(...any) error) error {
 		r := row{parked: lanes != nil}
 		var headers string
 		var early, age, lists int64

@@ -67,7 +67,7 @@ func (r *Relay) check(ctx context.Context, s store) error {
 	if r.checked.Load() {
 		return nil
 	}
-	err := driver.CheckTables(ctx, s.SQL, "outbox", Table{Name: r.table.Name})
+	err := driver.CheckTables(ctx, s.SQL(), "outbox", Table{Name: r.table.Name})
 	if err == nil {
 		r.checked.Store(true)
 	}
@@ -178,8 +178,10 @@ func (r *Relay) enter(s *service) (leave func()) {
 // open is [Table.open] for what reads by the relay's options.
 func (r *Relay) open(op string, db driver.SQL) (store, error) {
 	s, err := r.table.open(op, db)
-	s.pause = r.options.MaxPause
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	return s.pausing(r.options.MaxPause), nil
 }
 
 // look runs fn in a transaction that is rolled back.

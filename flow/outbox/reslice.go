@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
@@ -95,6 +96,11 @@ type mover struct {
 // lockWait is how long it is waited for transactions at a time, while others queue behind.
 func (m *mover) lockWait() time.Duration { return min(m.Wait, 2*time.Second) }
 
+// exclusive ends a select of rows that this transaction changes.
+func (m *mover) exclusive() string {
+	return `for update{maria  wait ` + strconv.Itoa(int(m.lockWait()/time.Second)) + `}`
+}
+
 // rowsOf are the rows of a table by their primary key.
 type rowsOf struct{ table, key string }
 
@@ -107,7 +113,7 @@ func (m *mover) step(ctx context.Context, work func(context.Context, store) erro
 		err := transact.Do(ctx, m.db.Begin, m.table.name(), func(tx driver.Tx[driver.SQL]) error {
 			s, err := m.table.open("set slices", tx)
 			if err == nil {
-				err = s.failed("set slices", work(ctx, s))
+				err = s.failed(work(ctx, s))
 			}
 			return err
 		})
@@ -125,13 +131,12 @@ func (m *mover) step(ctx context.Context, work func(context.Context, store) erro
 // begin announces the change: relays wait from its commit on, and all that is added
 // after that goes by the new number.
 func (m *mover) begin(ctx context.Context, s store) error {
-	before, end := s.dialect.exclusive(m.lockWait())
-	for _, query := range before {
-		if err := s.exec(ctx, query); err != nil {
+	if !s.Maria() {
+		if err := s.exec(ctx, `set local lock_timeout = `+strconv.FormatInt(max(1, m.lockWait().Milliseconds()), 10)); err != nil {
 			return err
 		}
 	}
-	l, err := s.layout(ctx, end)
+	l, err := s.layout(ctx, m.exclusive())
 	if m.layout = l; err != nil || l.Slices == m.Slices {
 		return err
 	}
@@ -139,11 +144,15 @@ func (m *mover) begin(ctx context.Context, s store) error {
 	if err := s.exec(ctx, `update {layout} set slices = ? where one = 1`, -m.Slices); err != nil {
 		return err
 	}
-	if err := s.exec(ctx, `insert into {layout} (one, slices) values (2, ?) {or_set one: slices}`, m.layout.changes); err != nil {
+	if err := s.exec(ctx, `insert into {layout} (one, slices) values (2, ?) {or one} slices = {new slices}`, m.layout.changes); err != nil {
 		return err
 	}
-	for _, query := range s.dialect.rule(s.names, m.Slices) {
-		if err := s.exec(ctx, query); err != nil {
+	if !s.Maria() { // there each insert reads the number of slices, and keeps it from being changed
+		// To add a constraint is to lock the table, which waits for all transactions that
+		// have added messages; it is enforced also where a transaction reads a snapshot from
+		// before the change. Rows that are there are moved later.
+		if err := s.exec(ctx, `alter table {messages} drop constraint if exists interlock_slices,
+			add constraint interlock_slices check (slice = `+sliceOf(strconv.Itoa(m.Slices))+`) not valid`); err != nil {
 			return err
 		}
 	}
@@ -173,27 +182,21 @@ func (m *mover) move(ctx context.Context, rows rowsOf) error {
 
 // moveBatch moves rows while no other change begins.
 func (m *mover) moveBatch(ctx context.Context, s store, rows rowsOf, from int64) (wrong []int64, err error) {
-	if err := s.unchanged(ctx, m.layout, s.dialect.shared()); err != nil {
+	if err := s.unchanged(ctx, m.layout, `{share}`); err != nil {
 		return nil, err
 	}
 	right := sliceOf(strconv.Itoa(m.Slices))
-	err = s.query(ctx, `select `+rows.key+` from `+rows.table+` where `+rows.key+` >= ? and slice <> `+right+
-		` order by `+rows.key+` limit `+strconv.Itoa(moveBatch), []any{from}, func(scan func(...any) error) error {
-		var key int64
-		err := scan(&key)
-		wrong = append(wrong, key)
-		return err
-	})
+	wrong, err = sqltable.Column[int64](ctx, s.Tables, `select `+rows.key+` from `+rows.table+` where `+rows.key+` >= ? and slice <> `+right+
+		` order by `+rows.key+` limit `+strconv.Itoa(moveBatch), from)
 	if err != nil || len(wrong) == 0 {
 		return nil, err
 	}
-	return wrong, s.exec(ctx, s.dialect.updateBy(rows.table, rows.key, wrong, `slice = `+right))
+	return wrong, s.exec(ctx, s.updateBy(rows.table, rows.key, wrong, `slice = `+right))
 }
 
 // end puts the change in force, once.
 func (m *mover) end(ctx context.Context, s store) error {
-	_, end := s.dialect.exclusive(m.lockWait())
-	l, err := s.layout(ctx, end)
+	l, err := s.layout(ctx, m.exclusive())
 	ended := Layout{Slices: m.Slices, changes: m.layout.changes}
 	switch {
 	case err != nil || l == ended:
@@ -210,5 +213,5 @@ func (m *mover) end(ctx context.Context, s store) error {
 // record keeps who changes the number of slices, and why.
 func (m *mover) record(ctx context.Context, s store, what string) error {
 	return s.exec(ctx, `insert into {audit} (action, message_id, topic, msg_key, reason, done_by, done_at)
-		values ('slices', ?, {empty}, {empty}, ?, ?, {now})`, what, label(m.Reason), label(m.By))
+		values ('slices', ?, {empty}, {empty}, ?, ?, {micros start})`, what, label(m.Reason), label(m.By))
 }

@@ -11,7 +11,7 @@ import (
 func (s store) settle(ctx context.Context, slice int, d settlement) error {
 	for _, step := range []func(context.Context, int, settlement) error{s.remove, s.park, s.wait, s.ensure, s.bury, s.relieve} {
 		if err := step(ctx, slice, d); err != nil {
-			return s.failed("settle batch", err)
+			return s.failed(err)
 		}
 	}
 	return nil
@@ -21,7 +21,7 @@ func (s store) remove(ctx context.Context, _ int, d settlement) error {
 	if len(d.sent) == 0 {
 		return nil
 	}
-	query, args := s.dialect.remove(d.sent)
+	query, args := s.delivered(d.sent)
 	return s.exec(ctx, query, args...)
 }
 
@@ -29,13 +29,14 @@ func (s store) park(ctx context.Context, _ int, d settlement) error {
 	if len(d.park) == 0 {
 		return nil
 	}
-	return s.exec(ctx, s.dialect.updateBy(`{messages}`, `id`, ids64(d.park), `parked = true`))
+	return s.exec(ctx, s.updateBy(`{messages}`, `id`, ids64(d.park), `parked = true`))
 }
 
 // wait stores which lanes wait, until when, and why.
 func (s store) wait(ctx context.Context, slice int, d settlement) error {
 	return s.lanes(ctx, slice, d.changes,
-		`{or_set lane: message_id head why attempts last_error wait_until}`)
+		`{or lane} message_id = {new message_id}, head = {new head}, why = {new why}, attempts = {new attempts},
+		last_error = {new last_error}, wait_until = {new wait_until}`)
 }
 
 // ensure makes a lane wait of which something was parked, if none does.
@@ -44,7 +45,7 @@ func (s store) ensure(ctx context.Context, slice int, d settlement) error {
 	for _, r := range d.park {
 		queued = append(queued, change{row: row{lane: r.lane, Message: r.Message}, why: whyQueued})
 	}
-	return s.lanes(ctx, slice, queued, `{or_leave lane}`)
+	return s.lanes(ctx, slice, queued, `{leave lane}`)
 }
 
 func (s store) lanes(ctx context.Context, slice int, changes []change, conflict string) error {
@@ -58,7 +59,7 @@ func (s store) lanes(ctx context.Context, slice int, changes []change, conflict 
 	for _, c := range changes {
 		args = append(args, c.lane, slice, c.Topic, c.Key, c.ID, c.id, c.why, c.attempts, told(c.err), c.pause.Microseconds())
 	}
-	row := `(?, ?, ?, coalesce(?, {empty}), ?, ?, ?, ?, coalesce(?, {empty}), {now}, {now} + ?),`
+	row := `(?, ?, ?, {?}, ?, ?, ?, ?, {?}, {micros start}, {micros start} + ?),`
 	return s.exec(ctx, `insert into {lanes} (lane, slice, topic, msg_key, message_id, head, why, attempts, last_error, since, wait_until)
 		values `+strings.TrimSuffix(strings.Repeat(row, len(changes)), ",")+` `+conflict, args...)
 }
@@ -67,12 +68,12 @@ func (s store) lanes(ctx context.Context, slice int, changes []change, conflict 
 func (s store) bury(ctx context.Context, _ int, d settlement) error {
 	for _, c := range d.dead {
 		err := s.exec(ctx, `insert into {dead} (id, message_id, slice, lane, topic, msg_key, headers, payload, added, attempts, last_error, died)
-			select id, message_id, slice, lane, topic, msg_key, headers, payload, added, cast(? as int), coalesce(?, {empty}), {now}
-			from {messages} where id = ? {or_leave id}`, c.attempts, told(c.err), c.id)
+			select id, message_id, slice, lane, topic, msg_key, headers, payload, added, cast(? as int), {?}, {micros start}
+			from {messages} where id = ? {leave id}`, c.attempts, told(c.err), c.id)
 		if err != nil {
 			return err
 		}
-		if err := s.exec(ctx, s.dialect.deleteBy(`{messages}`, `id`, []int64{c.id})); err != nil {
+		if err := s.exec(ctx, s.deleteBy(`{messages}`, `id`, []int64{c.id})); err != nil {
 			return err
 		}
 	}
@@ -103,7 +104,7 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 		}
 	}
 	if len(free) > 0 {
-		if err := s.exec(ctx, s.dialect.deleteBy(`{lanes}`, `lane`, free)); err != nil {
+		if err := s.exec(ctx, s.deleteBy(`{lanes}`, `lane`, free)); err != nil {
 			return err
 		}
 	}
@@ -114,7 +115,7 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 // a condition of a DELETE is a read that locks, in InnoDB.
 func (s store) parked(ctx context.Context, lanes []int64) (map[int64]bool, error) {
 	parked := map[int64]bool{}
-	err := s.query(ctx, `select distinct lane from {messages} where lane in (`+list(lanes)+`) and parked = true`, nil,
+	err := s.Each(ctx, `select distinct lane from {messages} where lane in (`+list(lanes)+`) and parked = true`, nil,
 		func(scan func(...any) error) error {
 			var lane int64
 			err := scan(&lane)
@@ -129,6 +130,6 @@ func (s store) goOn(ctx context.Context, lanes []int64) error {
 	if len(lanes) == 0 {
 		return nil
 	}
-	return s.exec(ctx, s.dialect.updateBy(`{lanes}`, `lane`, lanes,
-		`why = '`+whyQueued+`', attempts = 0, head = 0, wait_until = {now}`))
+	return s.exec(ctx, s.updateBy(`{lanes}`, `lane`, lanes,
+		`why = '`+whyQueued+`', attempts = 0, head = 0, wait_until = {micros start}`))
 }

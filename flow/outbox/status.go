@@ -58,15 +58,15 @@ func (t Table) Status(ctx context.Context, db driver.SQL) (Status, error) {
 	status := Status{Slices: make([]SliceStatus, l.Slices)}
 	for _, step := range []func(context.Context, *Status) error{s.showSlices, s.showOwners, s.showWaiting, s.showCounts} {
 		if err := step(ctx, &status); err != nil {
-			return Status{}, s.failed(op, err)
+			return Status{}, s.failed(err)
 		}
 	}
 	return status, nil
 }
 
 func (s store) showSlices(ctx context.Context, to *Status) error {
-	return s.query(ctx, `select slice, sum(case when parked = true then 0 else 1 end), sum(case when parked = true then 1 else 0 end),
-		{now} - min(added) from {messages} group by slice`, nil, func(scan func(...any) error) error {
+	return s.Each(ctx, `select slice, sum(case when parked = true then 0 else 1 end), sum(case when parked = true then 1 else 0 end),
+		{micros start} - min(added) from {messages} group by slice`, nil, func(scan func(...any) error) error {
 		var v SliceStatus
 		var oldest int64
 		if err := scan(&v.Slice, &v.Ready, &v.Parked, &oldest); err != nil {
@@ -87,7 +87,7 @@ func (s store) showSlices(ctx context.Context, to *Status) error {
 
 func (s store) showOwners(ctx context.Context, to *Status) error {
 	for i := range to.Slices {
-		m, err := s.names.fence.Show(ctx, s.SQL, s.table.resource(i))
+		m, err := s.table.fence().Show(ctx, s.SQL(), s.table.resource(i))
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (s store) showOwners(ctx context.Context, to *Status) error {
 }
 
 func (s store) showWaiting(ctx context.Context, to *Status) error {
-	return s.query(ctx, `select l.slice, l.topic, l.msg_key, l.message_id, l.why, l.attempts, l.last_error, l.since, l.wait_until,
+	return s.Each(ctx, `select l.slice, l.topic, l.msg_key, l.message_id, l.why, l.attempts, l.last_error, l.since, l.wait_until,
 		(select count(*) from {messages} m where m.lane = l.lane and m.parked = true)
 		from {lanes} l where l.why <> '`+WhyQueued+`' order by l.since, l.lane limit 100`, nil, func(scan func(...any) error) error {
 		var w Waiting
@@ -116,6 +116,6 @@ func (s store) showWaiting(ctx context.Context, to *Status) error {
 }
 
 func (s store) showCounts(ctx context.Context, to *Status) error {
-	return s.query(ctx, `select (select count(*) from {dead}), (select count(*) from {lanes} where why <> '`+WhyQueued+`')`, nil,
+	return s.Each(ctx, `select (select count(*) from {dead}), (select count(*) from {lanes} where why <> '`+WhyQueued+`')`, nil,
 		func(scan func(...any) error) error { return scan(&to.Dead, &to.Keys) })
 }

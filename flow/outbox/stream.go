@@ -157,7 +157,7 @@ func (s *service) settle(storing context.Context, d settlement, limit int, under
 			if err != nil {
 				return err
 			}
-			if err := st.unchanged(ctx, s.known, st.dialect.shared()); err != nil {
+			if err := st.unchanged(ctx, s.known, `{share}`); err != nil {
 				return err
 			}
 			if err := st.settle(ctx, s.slice, d); err != nil || limit == 0 {

@@ -45,7 +45,7 @@ func (s *service) trim(ctx context.Context) {
 // looks at no more: ids rise with time.
 func (s store) trim(ctx context.Context, keep time.Duration) (int, error) {
 	var old []int64
-	err := s.query(ctx, `select id, {now} - done_at from {audit} order by id limit 500`, nil, func(scan func(...any) error) error {
+	err := s.Each(ctx, `select id, {micros start} - done_at from {audit} order by id limit 500`, nil, func(scan func(...any) error) error {
 		var id, age int64
 		err := scan(&id, &age)
 		if age > keep.Microseconds() {
@@ -54,7 +54,7 @@ func (s store) trim(ctx context.Context, keep time.Duration) (int, error) {
 		return err
 	})
 	if err != nil || len(old) == 0 {
-		return 0, s.failed("trim audit", err)
+		return 0, s.failed(err)
 	}
-	return len(old), s.failed("trim audit", s.exec(ctx, `delete from {audit} where id in (`+list(old)+`)`))
+	return len(old), s.failed(s.exec(ctx, `delete from {audit} where id in (`+list(old)+`)`))
 }

@@ -18,6 +18,7 @@ import (
 //	{share}                  the end of a query that locks rows against writers alone
 //	{as present}             the alias of a table in an insert, for the following
 //	{or KEY}                 what the insert sets if there is a row of that key
+//	{leave COLUMN}           the end of an insert that leaves a row as it is
 //	{old COLUMN}             the column of the row that is there
 //	{new COLUMN}             the column of the row that was to be inserted
 //	{name N} {id N}          types of columns: a text of N bytes compared by its bytes,
@@ -144,6 +145,8 @@ func dialects(verb, what string) (postgres, maria string, ok bool) {
 		return `as ` + what, ``, true
 	case "or":
 		return `on conflict (` + what + `) do update set`, `on duplicate key update`, true
+	case "leave":
+		return `on conflict (` + what + `) do nothing`, `on duplicate key update ` + what + ` = values(` + what + `)`, true
 	case "old":
 		return `present.` + what, what, true
 	case "new":
