@@ -1,8 +1,8 @@
 package journal
 
 import (
+	"cmp"
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
@@ -33,10 +33,7 @@ type Table[T any] struct {
 // empty means "interlock_journal". A name has at most 48 bytes and is trusted: never
 // take it from a request. Nothing is sent.
 func NewTable[T any](db driver.BeginnerAt[T], name string) *Table[T] {
-	if name == "" {
-		name = "interlock_journal"
-	}
-	return &Table[T]{db: db, name: name, idle: maxIdle}
+	return &Table[T]{db: db, name: cmp.Or(name, layout.Default), idle: maxIdle}
 }
 
 // maxIdle is how long a transaction that holds locks of the journal may send nothing. The
@@ -44,94 +41,71 @@ func NewTable[T any](db driver.BeginnerAt[T], name string) *Table[T] {
 // owner from its shards.
 const maxIdle = 5 * time.Second
 
-// tables are the quoted names in one database.
+// tables are the tables in one transaction.
 type tables struct {
-	heads, records, payloads, layout string
-	marks                            fence.Table
-	dialect                          driver.Dialect
-	oid                              string // of the table of heads, on PostgreSQL
-	now                              string // the database's clock, in microseconds since 1970
-	skip                             string // ends a query that locks rows but for those that are locked
-	lent                             bool   // the transaction is the user's: it may wait for others
+	sqltable.Tables
+	marks fence.Table
+	lent  bool // the transaction is the user's: it may wait for others
 }
 
-func (t *Table[T]) in(d driver.Dialect) (n tables, err error) {
-	n = tables{marks: fence.Table{Name: t.name + "_shard"}, dialect: d, skip: "for update skip locked"}
-	for suffix, name := range map[string]*string{"": &n.records, "_head": &n.heads, "_payload": &n.payloads, "_layout": &n.layout} {
-		if *name, err = sqltext.Identifier(d, t.name, suffix); err != nil {
-			return n, err
-		}
-	}
-	n.oid = `'` + strings.ReplaceAll(n.heads, `'`, `''`) + `'::regclass::oid::bigint`
-	n.now = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
-	if d == driver.MariaDB {
-		n.now = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))`
-	}
-	return n, nil
+var layout = sqltable.Layout{Part: "journal", Default: "interlock_journal",
+	Tables:  map[string]string{"records": "", "heads": "_head", "payloads": "_payload", "layout": "_layout"},
+	Indexes: map[string]string{"due": "_due", "ended": "_ended", "kept": "_kept"}}
+
+// now is the database's clock, in microseconds since 1970.
+const now = `{micros now}`
+
+func (t *Table[T]) in(op, about string, db driver.SQL) (tables, error) {
+	n, err := layout.Open(op, about, db, t.name)
+	return tables{Tables: n, marks: fence.Table{Name: t.name + "_shard"}}, err
 }
 
 // Create makes the tables unless they exist. It takes effect when the transaction
 // commits, on MariaDB at once: there it commits what was done in the transaction
 // before.
 func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
-	n, err := t.in(db.Dialect())
+	n, err := t.in("create table", "", db)
 	if err != nil {
 		return err
 	}
-	// It takes the lock under which nobody else creates, too.
 	if err := n.marks.Create(ctx, db); err != nil {
 		return err
 	}
 	// Ids are compared by their bytes.
-	id, bytes, engine := `varchar(200) collate "C"`, `bytea`, ``
-	if n.dialect == driver.MariaDB {
-		id, bytes, engine = `varbinary(200)`, `longblob`, ` engine = InnoDB default charset = utf8mb4`
-	}
-	queries := []string{
-		`create table if not exists ` + n.heads + ` (
-			id ` + id + ` not null primary key,
+	return n.Tables.Create(ctx,
+		`create table if not exists {heads} (
+			id {id 200} not null primary key,
 			shard int not null,
-			type ` + bytes + `,
+			type {bytes},
 			position bigint not null,
-			sum ` + bytes + `,
+			sum {bytes},
 			due bigint,
 			claimed int not null,
 			ended bigint,
 			began bigint not null,
-			check ((due is null) <> (ended is null)))` + engine,
-		`create table if not exists ` + n.records + ` (
-			id ` + id + ` not null,
+			check ((due is null) <> (ended is null))){engine}`,
+		`create table if not exists {records} (
+			id {id 200} not null,
 			position bigint not null,
-			kind ` + bytes + `,
-			step ` + bytes + `,
-			data ` + bytes + `,
-			sum ` + bytes + `,
+			kind {bytes},
+			step {bytes},
+			data {bytes},
+			sum {bytes},
 			epoch bigint not null,
 			written bigint not null,
-			primary key (id, position))` + engine,
-		`create table if not exists ` + n.payloads + ` (
-			id ` + id + ` not null,
+			primary key (id, position)){engine}`,
+		`create table if not exists {payloads} (
+			id {id 200} not null,
 			sum varchar(64) not null,
-			data ` + bytes + `,
+			data {bytes},
 			kept bigint not null,
-			primary key (id, sum))` + engine,
-		`create table if not exists ` + n.layout + ` (
+			primary key (id, sum)){engine}`,
+		`create table if not exists {layout} (
 			id int not null primary key,
-			shards bigint not null)` + engine,
-	}
-	for _, index := range []struct{ name, table, on string }{{"_due", n.heads, "(shard, due, id)"}, {"_ended", n.heads, "(ended)"}, {"_kept", n.payloads, "(kept)"}} {
-		name, err := sqltext.Identifier(n.dialect, t.name[strings.LastIndexByte(t.name, '.')+1:], index.name)
-		if err != nil {
-			return err
-		}
-		queries = append(queries, `create index if not exists `+name+` on `+index.table+` `+index.on)
-	}
-	for _, q := range queries {
-		if _, err := db.Exec(ctx, q); err != nil {
-			return failure.About("create table", t.name, err)
-		}
-	}
-	return nil
+			shards bigint not null){engine}`,
+		`create index if not exists {due} on {heads} (shard, due, id)`,
+		`create index if not exists {ended} on {heads} (ended)`,
+		`create index if not exists {kept} on {payloads} (kept)`)
 }
 
 // Enter raises the epoch of a shard; see driver.Journal.
@@ -140,8 +114,8 @@ func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) 
 	if shard < 0 || !epoch.Valid() {
 		return failure.Bug("enter shard", name, "%d is not a token", epoch)
 	}
-	return t.change(ctx, "enter shard", name, func(db driver.SQL, n tables) error {
-		return n.marks.Enter(ctx, db, name, epoch, "journal")
+	return t.change(ctx, "enter shard", name, func(n tables) error {
+		return n.marks.Enter(ctx, n.SQL(), name, epoch, "journal")
 	})
 }
 
@@ -158,8 +132,8 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 		for i := range part {
 			part[i] = driver.CheckAppend(appends[:end], begin+i)
 		}
-		err := t.change(ctx, "append", appends[begin].Transaction, func(db driver.SQL, n tables) error {
-			return n.append(ctx, db, appends[begin:end], part)
+		err := t.change(ctx, "append", appends[begin].Transaction, func(n tables) error {
+			return n.append(ctx, appends[begin:end], part)
 		})
 		for i := range part {
 			if err != nil && (part[i] == nil || interlock.Kind(part[i]) != interlock.Bug) {
@@ -187,18 +161,18 @@ func bytesOf(a driver.Append) int {
 
 // change runs fn, which locks rows, in a transaction that the server ends if it stands
 // still, and commits it if fn returns nil.
-func (t *Table[T]) change(ctx context.Context, op, name string, fn func(driver.SQL, tables) error) error {
+func (t *Table[T]) change(ctx context.Context, op, name string, fn func(tables) error) error {
 	return t.within(ctx, op, name, driver.ReadCommitted, func(tx driver.Tx[T], n tables) error {
 		if err := tx.Bound(ctx, t.idle, 0); err != nil {
 			return err
 		}
-		return fn(tx, n)
+		return fn(n)
 	})
 }
 
 // read runs fn, which locks nothing, in a transaction.
-func (t *Table[T]) read(ctx context.Context, op, name string, level driver.Isolation, fn func(driver.SQL, tables) error) error {
-	return t.within(ctx, op, name, level, func(tx driver.Tx[T], n tables) error { return fn(tx, n) })
+func (t *Table[T]) read(ctx context.Context, op, name string, level driver.Isolation, fn func(tables) error) error {
+	return t.within(ctx, op, name, level, func(tx driver.Tx[T], n tables) error { return fn(n) })
 }
 
 // within runs fn in a transaction, and commits it if fn returns nil.
@@ -207,7 +181,7 @@ func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Iso
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
 	err := transact.Do(ctx, transact.At(t.db, level), name, func(tx driver.Tx[T]) error {
-		n, err := t.in(tx.Dialect())
+		n, err := t.in(op, name, tx)
 		if err == nil {
 			err = fn(tx, n)
 		}

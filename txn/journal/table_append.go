@@ -19,35 +19,35 @@ import (
 // But in a lent transaction it does not wait for row locks: what another transaction
 // holds is an [interlock.ErrHeld] of that append, and on MariaDB, for one that begins
 // what that transaction has begun, of all of them.
-func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Append, errs []error) error {
-	epochs, err := n.epochs(ctx, db, appends)
+func (n tables) append(ctx context.Context, appends []driver.Append, errs []error) error {
+	epochs, err := n.epochs(ctx, appends)
 	if err != nil {
 		return err
 	}
 	var asked []int
 	for i, a := range appends {
 		if errs[i] == nil {
-			errs[i] = n.own(ctx, db, a, epochs)
+			errs[i] = n.own(ctx, a, epochs)
 		}
 		if errs[i] == nil {
 			asked = append(asked, i)
 		}
 	}
-	stored, err := n.shareShards(ctx, db, appends, asked)
+	stored, err := n.shareShards(ctx, appends, asked)
 	if err != nil {
 		return err
 	}
 	// All who append take rows in the order of their ids.
 	slices.SortFunc(asked, func(i, j int) int { return strings.Compare(appends[i].Transaction, appends[j].Transaction) })
-	begun, err := n.begin(ctx, db, appends, asked, stored)
+	begun, err := n.begin(ctx, appends, asked, stored)
 	if err != nil {
 		return err
 	}
-	found, err := n.lock(ctx, db, appends, asked, begun)
+	found, err := n.lock(ctx, appends, asked, begun)
 	if err != nil {
 		return err
 	}
-	held, err := n.held(ctx, db, appends, asked, begun, found)
+	held, err := n.held(ctx, appends, asked, begun, found)
 	if err != nil {
 		return err
 	}
@@ -67,14 +67,14 @@ func (n tables) append(ctx context.Context, db driver.SQL, appends []driver.Appe
 			grown = append(grown, i)
 		}
 	}
-	if err := n.move(ctx, db, appends, grown, begun, found); err != nil {
+	if err := n.move(ctx, appends, grown, begun, found); err != nil {
 		return err
 	}
-	return n.write(ctx, db, appends, grown, begun)
+	return n.write(ctx, appends, grown, begun)
 }
 
 // epochs shares the marks of the shards whose epochs are presented.
-func (n tables) epochs(ctx context.Context, db driver.SQL, appends []driver.Append) (map[string]interlock.Token, error) {
+func (n tables) epochs(ctx context.Context, appends []driver.Append) (map[string]interlock.Token, error) {
 	var shards []string
 	for _, a := range appends {
 		if name := driver.ShardName(a.Shard); a.Epoch != 0 && !slices.Contains(shards, name) {
@@ -82,13 +82,13 @@ func (n tables) epochs(ctx context.Context, db driver.SQL, appends []driver.Appe
 		}
 	}
 	if n.lent {
-		return n.marks.Share(ctx, db, shards...)
+		return n.marks.Share(ctx, n.SQL(), shards...)
 	}
-	return n.marks.ShareNow(ctx, db, shards...)
+	return n.marks.ShareNow(ctx, n.SQL(), shards...)
 }
 
 // own refuses an append under an epoch that is not the one that has entered.
-func (n tables) own(ctx context.Context, db driver.SQL, a driver.Append, epochs map[string]interlock.Token) error {
+func (n tables) own(ctx context.Context, a driver.Append, epochs map[string]interlock.Token) error {
 	name := driver.ShardName(a.Shard)
 	if a.Epoch == 0 {
 		return nil
@@ -96,7 +96,7 @@ func (n tables) own(ctx context.Context, db driver.SQL, a driver.Append, epochs 
 	if seen, ok := epochs[name]; ok || n.lent {
 		return owned("append", a.Shard, seen, a.Epoch)
 	}
-	mark, err := n.marks.Show(ctx, db, name)
+	mark, err := n.marks.Show(ctx, n.SQL(), name)
 	if err == nil && mark.Token != 0 {
 		err = inUse("append", name) // somebody is entering
 	}
@@ -142,28 +142,28 @@ func fits(a driver.Append, h driver.Head) error {
 // An INSERT waits for a transaction that has inserted the same id. On PostgreSQL an
 // advisory lock on the id stands in front of it, for which only a lent transaction waits;
 // on MariaDB the whole statement fails at once. A lent transaction begins one.
-func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, stored sharedShards) (map[string]int64, error) {
-	v := values{dialect: n.dialect, casts: headCasts}
+func (n tables) begin(ctx context.Context, appends []driver.Append, asked []int, stored sharedShards) (map[string]int64, error) {
+	v := values{casts: headCasts}
 	for _, i := range asked {
 		if a := appends[i]; a.After == 0 && !stored.refuses(a) {
-			v.head(n, a, a.Type)
+			v.head(a, a.Type)
 		}
 	}
 	if v.rows == 0 {
 		return nil, nil
 	}
-	query := `insert into ` + n.heads + ` (` + headColumns + `) select * from (values ` + v.text.String() + `) v (` + headColumns + `)
+	query := `insert into {heads} (` + headColumns + `) select * from (values ` + v.text.String() + `) v (` + headColumns + `)
 		where ` + n.lockID() + ` on conflict (id) do nothing`
-	if n.dialect == driver.MariaDB {
+	if n.Maria() {
 		if n.lent { // a duplicate would lock the gap before it, under REPEATABLE READ
-			if heads, err := n.query(ctx, db, `where id = ?`, v.args[:1]); err != nil || len(heads) > 0 {
+			if heads, err := n.query(ctx, `where id = ?`, v.args[:1]); err != nil || len(heads) > 0 {
 				return nil, err
 			}
 		}
-		query = n.nowait() + `insert ignore into ` + n.heads + ` (` + headColumns + `) values ` + v.text.String()
+		query = n.nowait() + `insert ignore into {heads} (` + headColumns + `) values ` + v.text.String()
 	}
 	begun := map[string]int64{}
-	err := db.Query(ctx, query+` returning id, began`, v.args, func(scan func(...any) error) error {
+	err := n.Each(ctx, query+` returning id, began`, v.args, func(scan func(...any) error) error {
 		var id []byte
 		var began int64
 		err := scan(&id, &began)
@@ -177,8 +177,8 @@ func (n tables) begin(ctx context.Context, db driver.SQL, appends []driver.Appen
 // PostgreSQL it asks for each by itself: a list of ids that it meets while the table is
 // small it looks for in the whole table, and goes on so while that grows, until it is
 // analyzed.
-func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, begun map[string]int64) (map[string]driver.Head, error) {
-	v := values{dialect: n.dialect}
+func (n tables) lock(ctx context.Context, appends []driver.Append, asked []int, begun map[string]int64) (map[string]driver.Head, error) {
+	v := values{}
 	for _, i := range asked {
 		if id := appends[i].Transaction; begun[id] == 0 {
 			v.row("", id)
@@ -188,16 +188,16 @@ func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append
 	if v.rows == 0 {
 		return found, nil
 	}
-	locking := n.skip
+	locking := `for update skip locked`
 	if n.lent {
 		locking = `for update`
 	}
 	query := `select h.* from (values ` + v.text.String() + `) v (id)
-		cross join lateral (select ` + headColumns + ` from ` + n.heads + ` where id = v.id ` + locking + `) h`
-	if n.dialect == driver.MariaDB {
-		query = `select ` + headColumns + ` from ` + n.heads + ` where id in (` + v.text.String() + `) order by id ` + locking
+		cross join lateral (select ` + headColumns + ` from {heads} where id = v.id ` + locking + `) h`
+	if n.Maria() {
+		query = `select ` + headColumns + ` from {heads} where id in (` + v.text.String() + `) order by id ` + locking
 	}
-	heads, err := n.scan(ctx, db, query, v.args)
+	heads, err := n.scan(ctx, query, v.args)
 	for _, h := range heads {
 		found[h.Transaction] = h
 	}
@@ -206,8 +206,8 @@ func (n tables) lock(ctx context.Context, db driver.SQL, appends []driver.Append
 
 // held tells which of those that were neither begun nor found another transaction holds:
 // they exist, or were to begin.
-func (n tables) held(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int, begun map[string]int64, found map[string]driver.Head) (map[string]bool, error) {
-	held, v := map[string]bool{}, values{dialect: n.dialect}
+func (n tables) held(ctx context.Context, appends []driver.Append, asked []int, begun map[string]int64, found map[string]driver.Head) (map[string]bool, error) {
+	held, v := map[string]bool{}, values{}
 	for _, i := range asked {
 		a := appends[i]
 		if _, ok := found[a.Transaction]; ok || begun[a.Transaction] != 0 || n.lent {
@@ -222,7 +222,7 @@ func (n tables) held(ctx context.Context, db driver.SQL, appends []driver.Append
 	if v.rows == 0 {
 		return held, nil
 	}
-	heads, err := n.query(ctx, db, `where id in (`+v.text.String()+`)`, v.args)
+	heads, err := n.query(ctx, `where id in (`+v.text.String()+`)`, v.args)
 	for _, h := range heads {
 		held[h.Transaction] = true
 	}
@@ -230,33 +230,29 @@ func (n tables) held(ctx context.Context, db driver.SQL, appends []driver.Append
 }
 
 // move writes where the transactions stand now.
-func (n tables) move(ctx context.Context, db driver.SQL, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
-	v := values{dialect: n.dialect}
+func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
+	v := values{}
 	for _, i := range grown {
 		if a := appends[i]; begun[a.Transaction] == 0 {
-			v.head(n, a, found[a.Transaction].Type)
+			v.head(a, found[a.Transaction].Type)
 		}
 	}
 	if v.rows == 0 {
 		return nil
 	}
-	query := `insert into ` + n.heads + ` (` + headColumns + `) values ` + v.text.String() + ` on conflict (id) do update set
-		position = excluded.position, sum = excluded.sum, due = excluded.due, claimed = 0, ended = excluded.ended`
-	if n.dialect == driver.MariaDB {
-		query = `insert into ` + n.heads + ` (` + headColumns + `) values ` + v.text.String() + ` on duplicate key update
-			position = values(position), sum = values(sum), due = values(due), claimed = 0, ended = values(ended)`
-	}
-	_, err := db.Exec(ctx, query, v.args...)
+	query := `insert into {heads} (` + headColumns + `) values ` + v.text.String() + ` {or id}
+		position = {new position}, sum = {new sum}, due = {new due}, claimed = 0, ended = {new ended}`
+	_, err := n.Exec(ctx, query, v.args...)
 	return err
 }
 
 // write writes the records. The first of a transaction are written when that began.
-func (n tables) write(ctx context.Context, db driver.SQL, appends []driver.Append, grown []int, begun map[string]int64) error {
-	v := values{dialect: n.dialect}
+func (n tables) write(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64) error {
+	v := values{}
 	for _, i := range grown {
 		a := appends[i]
 		for k, r := range a.Records {
-			written, args := n.now, []any{a.Transaction, a.After + int64(k) + 1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch)}
+			written, args := now, []any{a.Transaction, a.After + int64(k) + 1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch)}
 			if began := begun[a.Transaction]; began != 0 {
 				written, args = "", append(args, began)
 			}
@@ -266,17 +262,16 @@ func (n tables) write(ctx context.Context, db driver.SQL, appends []driver.Appen
 	if v.rows == 0 {
 		return nil
 	}
-	_, err := db.Exec(ctx, `insert into `+n.records+` (id, position, kind, step, data, sum, epoch, written) values `+v.text.String(), v.args...)
+	_, err := n.Exec(ctx, `insert into {records} (id, position, kind, step, data, sum, epoch, written) values `+v.text.String(), v.args...)
 	return err
 }
 
 // values is the rows of a VALUES list.
 type values struct {
-	dialect driver.Dialect
-	casts   []string // of the parameters of a row, where PostgreSQL does not know their types
-	text    strings.Builder
-	args    []any
-	rows    int
+	casts []string // of the parameters of a row, where PostgreSQL does not know their types
+	text  strings.Builder
+	args  []any
+	rows  int
 }
 
 // row adds a row of parameters, behind which expressions may stand.
@@ -291,13 +286,9 @@ func (v *values) row(last string, args ...any) {
 			v.text.WriteByte(',')
 		}
 		v.args = append(v.args, a)
-		if v.dialect == driver.MariaDB {
-			v.text.WriteByte('?')
-		} else {
-			fmt.Fprintf(&v.text, "$%d", len(v.args))
-			if v.casts != nil {
-				v.text.WriteString("::" + v.casts[i])
-			}
+		v.text.WriteByte('?')
+		if v.casts != nil {
+			v.text.WriteString("{pg ::" + v.casts[i] + "}")
 		}
 	}
 	if last != "" {
@@ -307,15 +298,12 @@ func (v *values) row(last string, args ...any) {
 }
 
 // head adds the row of a transaction as it is after an append.
-func (v *values) head(n tables, a driver.Append, kind string) {
-	ended := "null"
-	if v.casts != nil && v.dialect == driver.Postgres {
-		ended = "null::bigint"
-	}
+func (v *values) head(a driver.Append, kind string) {
+	ended := "null{pg ::bigint}"
 	if a.Due.IsZero() {
-		ended = n.now
+		ended = now
 	}
-	v.row(ended+`,`+n.now, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
+	v.row(ended+`,`+now, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
 }
 
 // due is a time in milliseconds since 1970, or null.

@@ -17,14 +17,14 @@ func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (d
 	if len(all) == 0 {
 		return nil, nil
 	}
-	err = t.read(ctx, "list due shards", "", driver.ReadCommitted, func(db driver.SQL, n tables) error {
+	err = t.read(ctx, "list due shards", "", driver.ReadCommitted, func(n tables) error {
 		at := len(all)
-		if n.dialect == driver.MariaDB {
+		if n.Maria() {
 			at = maxBranches
 		}
 		for some := range slices.Chunk(all, at) {
 			query, args := n.due(some, by.UnixMilli())
-			err := db.Query(ctx, query, args, func(scan func(...any) error) error {
+			err := n.Each(ctx, query, args, func(scan func(...any) error) error {
 				var shard int64
 				err := scan(&shard)
 				due = append(due, int(shard))
@@ -50,12 +50,12 @@ const maxBranches = 100
 // which a database might read all that is due, or, on MariaDB, all that has ended as well:
 // there null comes first in the index, and only a constant shard makes a range of it.
 func (n tables) due(shards []int, by int64) (query string, args []any) {
-	if n.dialect != driver.MariaDB {
+	if !n.Maria() {
 		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(shards), " ", ","), "[]")
 		return `select s.shard from unnest(string_to_array($1::text, ',')::bigint[]) as s (shard)
-			where (select due from ` + n.heads + ` h where h.shard = s.shard order by h.due limit 1) <= $2`, []any{list, by}
+			where (select due from {heads} h where h.shard = s.shard order by h.due limit 1) <= $2`, []any{list, by}
 	}
-	branch := `(select shard from ` + n.heads + ` where shard = ? and due <= ? order by due limit 1)`
+	branch := `(select shard from {heads} where shard = ? and due <= ? order by due limit 1)`
 	for _, shard := range shards {
 		args = append(args, int64(shard), by)
 	}

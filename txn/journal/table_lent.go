@@ -16,8 +16,8 @@ type bounded interface {
 }
 
 // lend is the tables as a transaction of the user's uses them.
-func (t *Table[T]) lend(db driver.SQL) (tables, error) {
-	n, err := t.in(db.Dialect())
+func (t *Table[T]) lend(op, about string, db driver.SQL) (tables, error) {
+	n, err := t.in(op, about, db)
 	n.lent = true
 	return n, err
 }
@@ -32,7 +32,7 @@ func (t *Table[T]) lend(db driver.SQL) (tables, error) {
 // has ended. If db is a driver.Tx, the server therefore ends it once it has sent nothing for
 // 5 seconds; of another one the user has to see to that.
 func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
-	n, err := t.lend(db)
+	n, err := t.lend("append", a.Transaction, db)
 	if err != nil {
 		return err
 	}
@@ -42,61 +42,61 @@ func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append)
 			return failure.Table("append", a.Transaction, "journal", err)
 		}
 	}
-	if err := n.append(ctx, db, []driver.Append{a}, errs); err != nil {
-		return failure.Table("append", a.Transaction, "journal", err)
+	if err := n.append(ctx, []driver.Append{a}, errs); err != nil {
+		return err
 	}
 	return errs[0]
 }
 
 // KeepIn keeps a payload in a transaction of the user's; see [TxStore].
 func (t *Table[T]) KeepIn(ctx context.Context, db driver.SQL, id string, sum, payload []byte) error {
-	n, err := t.lend(db)
+	n, err := t.lend("keep payload", id, db)
 	if err == nil {
 		err = driver.CheckPayload(id, sum, payload)
 	}
 	if err == nil {
-		err = n.keep(ctx, db, id, sum, payload)
+		err = n.keep(ctx, id, sum, payload)
 	}
-	return failure.Table("keep payload", id, "journal", err)
+	return err
 }
 
 // FirstIn reads the first record of a transaction in a transaction of the user's; see
 // [TxStore].
 func (t *Table[T]) FirstIn(ctx context.Context, db driver.SQL, id string) (head driver.Head, r driver.Record, err error) {
 	const op = "read journal"
-	n, err := t.lend(db)
+	n, err := t.lend(op, id, db)
 	if err == nil {
 		err = driver.CheckTransaction(op, id)
 	}
 	if err != nil {
 		return head, r, err
 	}
-	heads, err := n.query(ctx, db, `where id = `+n.parameter(1)+n.latest(), []any{id})
+	heads, err := n.query(ctx, `where id = ?`+n.latest(), []any{id})
 	if err != nil || len(heads) == 0 {
-		return head, r, failure.Table(op, id, "journal", err)
+		return head, r, err
 	}
-	first, err := n.scanRecords(ctx, db, `where id = `+n.parameter(1)+` and position = 1`+n.latest(), []any{id})
+	first, err := n.scanRecords(ctx, `where id = ? and position = 1`+n.latest(), []any{id})
 	if err != nil || len(first) == 0 {
-		return head, r, failure.Table(op, id, "journal", err)
+		return head, r, err
 	}
 	return heads[0], first[0], nil
 }
 
 // PayloadIn reads a payload in a transaction of the user's; see [TxStore].
 func (t *Table[T]) PayloadIn(ctx context.Context, db driver.SQL, id string, sum []byte) ([]byte, error) {
-	n, err := t.lend(db)
+	n, err := t.lend("read payload", id, db)
 	if err != nil {
 		return nil, err
 	}
-	payload, err := n.payload(ctx, db, id, sum, n.latest())
-	return payload, failure.Table("read payload", id, "journal", err)
+	payload, err := n.payload(ctx, id, sum, n.latest())
+	return payload, err
 }
 
 // latest ends a query for one row that may be newer than the snapshot of the user's
 // transaction. On MariaDB it locks that row and, since its key is given whole, no gap; on
 // PostgreSQL such a transaction has failed before.
 func (n tables) latest() string {
-	if n.dialect == driver.MariaDB {
+	if n.Maria() {
 		return ` lock in share mode`
 	}
 	return ``

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"encoding/hex"
+	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
 )
@@ -13,40 +14,45 @@ func (t *Table[T]) PutPayload(ctx context.Context, id string, sum, payload []byt
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
 		return err
 	}
-	return t.change(ctx, "keep payload", id, func(db driver.SQL, n tables) error {
-		return n.keep(ctx, db, id, sum, payload)
+	return t.change(ctx, "keep payload", id, func(n tables) error {
+		return n.keep(ctx, id, sum, payload)
 	})
 }
 
 // keep stores a payload, or refreshes the time of the one that is kept.
-func (n tables) keep(ctx context.Context, db driver.SQL, id string, sum, payload []byte) error {
-	v := values{dialect: n.dialect, casts: []string{"varchar", "varchar", "bytea"}}
-	v.row(n.now, id, hex.EncodeToString(sum), payload)
-	query := `insert into ` + n.payloads + ` (id, sum, data, kept) select * from (values ` + v.text.String() + `) v (id, sum, data, kept)
+func (n tables) keep(ctx context.Context, id string, sum, payload []byte) error {
+	v := values{casts: []string{"varchar", "varchar", "bytea"}}
+	v.row(now, id, hex.EncodeToString(sum), payload)
+	query := `insert into {payloads} (id, sum, data, kept) select * from (values ` + v.text.String() + `) v (id, sum, data, kept)
 		where ` + n.lockID() + ` on conflict (id, sum) do update set kept = excluded.kept`
-	if n.dialect == driver.MariaDB {
-		query = n.nowait() + `insert into ` + n.payloads + ` (id, sum, data, kept) values ` + v.text.String() +
+	if n.Maria() {
+		query = n.nowait() + `insert into {payloads} (id, sum, data, kept) values ` + v.text.String() +
 			` on duplicate key update kept = greatest(kept + 1, values(kept))`
 	}
-	rows, err := db.Exec(ctx, query, v.args...)
+	rows, err := n.Exec(ctx, query, v.args...)
 	if err == nil && rows == 0 {
 		return inUse("keep payload", id)
 	}
 	return err
 }
 
+// oid is that of the table of heads, on PostgreSQL.
+func (n tables) oid() string {
+	return `'` + strings.ReplaceAll(n.Quoted("heads"), `'`, `''`) + `'::regclass::oid::bigint`
+}
+
 // lockID is the condition, on PostgreSQL, that no other transaction is beginning the
 // transaction v.id or keeps a payload of it. Only a lent one waits.
 func (n tables) lockID() string {
 	if n.lent {
-		return `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `)) is not null`
+		return `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `)) is not null`
 	}
-	return `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid + `))`
+	return `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `))`
 }
 
 // nowait stands before a statement on MariaDB that must not wait for a row.
 func (n tables) nowait() string {
-	if n.lent || n.dialect != driver.MariaDB {
+	if n.lent || !n.Maria() {
 		return ``
 	}
 	return `set statement innodb_lock_wait_timeout = 0 for `
@@ -58,15 +64,15 @@ func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload 
 	if err := driver.CheckTransaction(op, id); err != nil {
 		return nil, err
 	}
-	err = t.read(ctx, op, id, driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
-		payload, err = n.payload(ctx, db, id, sum, "")
+	err = t.read(ctx, op, id, driver.ReadCommitted, func(n tables) (err error) {
+		payload, err = n.payload(ctx, id, sum, "")
 		return err
 	})
 	return payload, err
 }
 
-func (n tables) payload(ctx context.Context, db driver.SQL, id string, sum []byte, locking string) (payload []byte, err error) {
-	err = db.Query(ctx, `select data from `+n.payloads+` where id = `+n.parameter(1)+` and sum = `+n.parameter(2)+locking,
+func (n tables) payload(ctx context.Context, id string, sum []byte, locking string) (payload []byte, err error) {
+	err = n.Each(ctx, `select data from {payloads} where id = ? and sum = ?`+locking,
 		[]any{id, hex.EncodeToString(sum)}, func(scan func(...any) error) error {
 			payload = []byte{}
 			var data []byte

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -14,13 +13,13 @@ const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
 var headCasts = []string{"varchar", "int", "bytea", "bigint", "bytea", "bigint", "int"}
 
 // query reads the heads that the rest of the query chooses.
-func (n tables) query(ctx context.Context, db driver.SQL, rest string, args []any) ([]driver.Head, error) {
-	return n.scan(ctx, db, `select `+headColumns+` from `+n.heads+` `+rest, args)
+func (n tables) query(ctx context.Context, rest string, args []any) ([]driver.Head, error) {
+	return n.scan(ctx, `select `+headColumns+` from {heads} `+rest, args)
 }
 
 // scan reads the heads that a query gives.
-func (n tables) scan(ctx context.Context, db driver.SQL, query string, args []any) (heads []driver.Head, err error) {
-	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
+func (n tables) scan(ctx context.Context, query string, args []any) (heads []driver.Head, err error) {
+	err = n.Each(ctx, query, args, func(scan func(...any) error) error {
 		var h driver.Head
 		var id, kind []byte
 		var shard, claimed, began int64
@@ -46,26 +45,26 @@ func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head drive
 		return head, nil, err
 	}
 	// Two queries, of one snapshot.
-	err = t.read(ctx, op, id, driver.RepeatableRead, func(db driver.SQL, n tables) error {
-		heads, err := n.query(ctx, db, `where id = `+n.parameter(1), []any{id})
+	err = t.read(ctx, op, id, driver.RepeatableRead, func(n tables) error {
+		heads, err := n.query(ctx, `where id = ?`, []any{id})
 		if err != nil || len(heads) == 0 {
 			return err
 		}
 		head = heads[0]
-		records, err = n.read(ctx, db, id, after)
+		records, err = n.read(ctx, id, after)
 		return err
 	})
 	return head, records, err
 }
 
-func (n tables) read(ctx context.Context, db driver.SQL, id string, after int64) (records []driver.Record, err error) {
-	return n.scanRecords(ctx, db, `where id = `+n.parameter(1)+` and position > `+n.parameter(2)+` order by position`, []any{id, after})
+func (n tables) read(ctx context.Context, id string, after int64) (records []driver.Record, err error) {
+	return n.scanRecords(ctx, `where id = ? and position > ? order by position`, []any{id, after})
 }
 
 // scanRecords reads the records that the rest of the query chooses.
-func (n tables) scanRecords(ctx context.Context, db driver.SQL, rest string, args []any) (records []driver.Record, err error) {
-	query := `select position, kind, step, data, sum, epoch, written from ` + n.records + ` ` + rest
-	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
+func (n tables) scanRecords(ctx context.Context, rest string, args []any) (records []driver.Record, err error) {
+	query := `select position, kind, step, data, sum, epoch, written from {records} ` + rest
+	err = n.Each(ctx, query, args, func(scan func(...any) error) error {
 		var r driver.Record
 		var kind, step []byte
 		var written int64
@@ -77,26 +76,16 @@ func (n tables) scanRecords(ctx context.Context, db driver.SQL, rest string, arg
 	return records, err
 }
 
-// parameter is the i-th of a statement.
-func (n tables) parameter(i int) string {
-	if n.dialect == driver.MariaDB {
-		return "?"
-	}
-	return "$" + strconv.Itoa(i)
-}
-
-// Due lists what is unfinished; see driver.Journal.
+// Due lists what is unfinished; see driver.JournalReader.
 func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
-	err = t.read(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
-		v := values{dialect: n.dialect}
-		where := `where shard = ` + n.parameter(1) + ` and due is not null`
+	err = t.read(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(n tables) (err error) {
+		where := `where shard = ? and due is not null`
 		args := []any{int64(shard)}
 		if behind.Transaction != "" {
-			where += ` and (due > ` + n.parameter(2) + ` or due = ` + n.parameter(3) + ` and id > ` + n.parameter(4) + `)`
+			where += ` and (due > ? or due = ? and id > ?)`
 			args = append(args, behind.Due.UnixMilli(), behind.Due.UnixMilli(), behind.Transaction)
 		}
-		v.args = append(args, int64(limit))
-		heads, err = n.query(ctx, db, where+` order by due, id limit `+n.parameter(len(v.args)), v.args)
+		heads, err = n.query(ctx, where+` order by due, id limit ?`, append(args, int64(limit)))
 		return err
 	})
 	return heads, err
@@ -107,8 +96,8 @@ func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads [
 	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
 	}
-	err = t.read(ctx, "list transactions", "", driver.ReadCommitted, func(db driver.SQL, n tables) (err error) {
-		heads, err = n.query(ctx, db, `where id > `+n.parameter(1)+` order by id limit `+n.parameter(2), []any{behind, int64(limit)})
+	err = t.read(ctx, "list transactions", "", driver.ReadCommitted, func(n tables) (err error) {
+		heads, err = n.query(ctx, `where id > ? order by id limit ?`, []any{behind, int64(limit)})
 		return err
 	})
 	return heads, err

@@ -5,19 +5,18 @@ import (
 	"slices"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Shards keeps the number of shards; see driver.Journal.
 func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err error) {
-	err = t.change(ctx, "read shards", t.name, func(db driver.SQL, n tables) (err error) {
-		if err := t.check(ctx, db); err != nil {
+	err = t.change(ctx, "read shards", t.name, func(n tables) (err error) {
+		if err := t.check(ctx, n.SQL()); err != nil {
 			return err
 		}
-		if err := n.setShards(ctx, db, int64(from), int64(to)); err != nil {
+		if err := n.setShards(ctx, int64(from), int64(to)); err != nil {
 			return err
 		}
-		stored, err = n.shards(ctx, db, "")
+		stored, err = n.shards(ctx, "")
 		return err
 	})
 	return stored, err
@@ -35,23 +34,20 @@ func (t *Table[T]) check(ctx context.Context, db driver.SQL) error {
 	return err
 }
 
-func (n tables) setShards(ctx context.Context, db driver.SQL, from, to int64) error {
-	query, args := `update `+n.layout+` set shards = `+n.parameter(1)+` where id = 1 and shards = `+n.parameter(2), []any{to, from}
+func (n tables) setShards(ctx context.Context, from, to int64) error {
+	query, args := `update {layout} set shards = ? where id = 1 and shards = ?`, []any{to, from}
 	if from == 0 {
-		query, args = `insert into `+n.layout+` (id, shards) values (1, `+n.parameter(1)+`) on conflict (id) do nothing`, args[:1]
-		if n.dialect == driver.MariaDB {
-			query = `insert ignore into ` + n.layout + ` (id, shards) values (1, ?)`
-		}
+		query, args = `insert {maria ignore} into {layout} (id, shards) values (1, ?) {pg on conflict do nothing}`, args[:1]
 	}
 	if to == 0 {
 		return nil
 	}
-	_, err := db.Exec(ctx, query, args...)
+	_, err := n.Exec(ctx, query, args...)
 	return err
 }
 
-func (n tables) shards(ctx context.Context, db driver.SQL, locking string) (stored int, err error) {
-	err = db.Query(ctx, `select shards from `+n.layout+` where id = 1`+locking, nil, func(scan func(...any) error) error {
+func (n tables) shards(ctx context.Context, locking string) (stored int, err error) {
+	err = n.Each(ctx, `select shards from {layout} where id = 1`+locking, nil, func(scan func(...any) error) error {
 		var shards int64
 		err := scan(&shards)
 		stored = int(shards)
@@ -68,21 +64,18 @@ type sharedShards struct {
 
 // shareShards keeps the number of shards from being changed before the transaction ends, if
 // an append asks for it. Outside of lent transactions it does not wait for a change.
-func (n tables) shareShards(ctx context.Context, db driver.SQL, appends []driver.Append, asked []int) (stored sharedShards, err error) {
+func (n tables) shareShards(ctx context.Context, appends []driver.Append, asked []int) (stored sharedShards, err error) {
 	if !slices.ContainsFunc(asked, func(i int) bool { return appends[i].After == 0 && appends[i].Shards != 0 }) {
 		return stored, nil
 	}
-	locking := ` for share`
-	if n.dialect == driver.MariaDB {
-		locking = ` lock in share mode`
-	}
+	locking := ` {share}`
 	if !n.lent {
 		locking += ` skip locked`
 	}
-	stored.number, err = n.shards(ctx, db, locking)
+	stored.number, err = n.shards(ctx, locking)
 	if err == nil && stored.number == 0 && !n.lent {
 		var seen int
-		seen, err = n.shards(ctx, db, "")
+		seen, err = n.shards(ctx, "")
 		stored.busy = seen != 0
 	}
 	return stored, err
@@ -102,19 +95,19 @@ func (s sharedShards) refusal(a driver.Append) error {
 
 // ShardsIn reads the number of shards in a transaction of the user's; see [TxStore].
 func (t *Table[T]) ShardsIn(ctx context.Context, db driver.SQL) (int, error) {
-	n, err := t.lend(db)
+	n, err := t.lend("read shards", t.name, db)
 	if err != nil {
 		return 0, err
 	}
-	stored, err := n.shards(ctx, db, "")
-	return stored, failure.Table("read shards", t.name, "journal", err)
+	stored, err := n.shards(ctx, "")
+	return stored, err
 }
 
 // Reassign moves an unfinished transaction to another shard; see driver.Journal.
 func (t *Table[T]) Reassign(ctx context.Context, h driver.Head, shard int) error {
-	return t.change(ctx, "reassign", h.Transaction, func(db driver.SQL, n tables) error {
-		_, err := db.Exec(ctx, `update `+n.heads+` set shard = `+n.parameter(1)+` where id = `+n.parameter(2)+` and position = `+n.parameter(3)+
-			` and shard = `+n.parameter(4)+` and ended is null`, int64(shard), h.Transaction, h.Position, int64(h.Shard))
+	return t.change(ctx, "reassign", h.Transaction, func(n tables) error {
+		_, err := n.Exec(ctx, `update {heads} set shard = ? where id = ? and position = ?`+
+			` and shard = ? and ended is null`, int64(shard), h.Transaction, h.Position, int64(h.Shard))
 		return err
 	})
 }
