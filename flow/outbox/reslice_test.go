@@ -311,16 +311,36 @@ func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	}
 }
 
-// haltable begins no transaction while it is locked.
+// haltable has no transaction under way while it is locked.
 type haltable struct {
 	driver.BeginnerAt[driver.SQL]
-	*sync.Mutex
+	*sync.RWMutex
 }
 
 func (h haltable) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	h.Lock()
-	defer h.Unlock()
-	return h.BeginnerAt.BeginAt(ctx, level)
+	h.RLock()
+	tx, err := h.BeginnerAt.BeginAt(ctx, level)
+	if err != nil {
+		h.RUnlock()
+		return nil, err
+	}
+	return halting{tx, sync.OnceFunc(h.RUnlock)}, nil
+}
+
+// halting is a transaction that keeps a haltable from being locked.
+type halting struct {
+	driver.Tx[driver.SQL]
+	over func()
+}
+
+func (h halting) Commit(ctx context.Context) error {
+	defer h.over()
+	return h.Tx.Commit(ctx)
+}
+
+func (h halting) Rollback(ctx context.Context) error {
+	defer h.over()
+	return h.Tx.Rollback(ctx)
 }
 
 // testSlicesMidway: a relay that serves a slice and reads it in the middle of a change,
@@ -329,7 +349,7 @@ func testSlicesMidway(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 1)
 	var sink memory.Sink
 	var waits atomic.Bool
-	h := haltable{db, new(sync.Mutex)}
+	h := haltable{db, new(sync.RWMutex)}
 	serve(t, anyRelay(t, h, &sink, outbox.Options{Hooks: &observe.Outbox{Trouble: func(e observe.OutboxTrouble) {
 		if strings.Contains(e.Err.Error(), "being changed") {
 			waits.Store(true)
