@@ -76,7 +76,7 @@ func (n tables) scanRecords(ctx context.Context, rest string, args []any) (recor
 	return records, err
 }
 
-// Due lists what is unfinished; see driver.JournalReader.
+// Due lists what is unfinished; see driver.Journal.
 func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
 	err = t.read(ctx, "list due", driver.ShardName(shard), driver.ReadCommitted, func(n tables) (err error) {
 		where := `where shard = ? and due is not null`
