@@ -247,7 +247,7 @@ func unfinished(tb testing.TB, pool *pgxpool.Pool) {
 	j, err := journal.New(journal.NewTable(postgres.Pool(pool), journalName), &journal.Options{Shards: shards})
 	ok(tb, err)
 	defer j.Close()
-	for o, err := range saga.List(tb.Context(), j, saga.Filter{Unfinished: true}) {
+	for o, err := range saga.NewOperator(j).List(tb.Context(), saga.Filter{Unfinished: true}) {
 		tb.Errorf("%s is %s, %v", o.ID, o.State, err)
 	}
 }

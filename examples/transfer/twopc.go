@@ -121,7 +121,7 @@ func add(ctx context.Context, db driver.SQL, account string, cents int64) error 
 // settle finds the attempt that was made, and waits until both sides have committed.
 func (p *prepared) settle(ctx context.Context, id string) error {
 	for attempt := 1; ; attempt++ {
-		err := p.engine.Settle(ctx, fmt.Sprintf("%s/%d", id, attempt))
+		err := p.engine.Wait(ctx, fmt.Sprintf("%s/%d", id, attempt))
 		if !errors.Is(err, twopc.ErrAborted) && !errors.Is(err, twopc.ErrNone) || attempt == 10 {
 			return err
 		}

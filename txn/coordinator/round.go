@@ -66,15 +66,15 @@ func (t *Turn) call(task Task) error {
 	}
 	ctx, end := beating(t.server.ctx, c.Deadline.Sub(now), c.Branch)
 	defer end()
-	err := guarded(branch.With(ctx, c), task.Do)
+	err := Guarded(branch.With(ctx, c), task.Do)
 	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
 		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassOngoing)
 	}
 	return err
 }
 
-// guarded makes a panic the failure of this call, and of no other.
-func guarded(ctx context.Context, do func(context.Context) error) (err error) {
+// Guarded makes a panic the failure of this call, and of no other.
+func Guarded(ctx context.Context, do func(context.Context) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = branch.Unknown(fmt.Errorf("panic: %v\n%s", r, debug.Stack()))

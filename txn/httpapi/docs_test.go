@@ -56,7 +56,7 @@ func TestPageNamesRoutes(t *testing.T) {
 		t.Fatalf("%d routes", len(routes))
 	}
 	for _, r := range routes {
-		if route := strings.Replace(r[1], "{act}", "retry", 1); !strings.Contains(page, "`"+route+"`") {
+		if route := strings.Replace(r[1], "{operation}", "retry", 1); !strings.Contains(page, "`"+route+"`") {
 			t.Errorf("%s is not named", route)
 		}
 	}

@@ -151,18 +151,16 @@ func (s *Service) routes() http.Handler {
 		"GET /v1/2pc":                        s.listTwoPC,
 		"POST /v1/sagas/{id}":                s.startSaga,
 		"GET /v1/sagas/{id}":                 s.showSaga,
-		"POST /v1/sagas/{id}/settle":         s.settleSaga,
 		"POST /v1/sagas/{id}/signals/{name}": s.signalSaga,
-		"POST /v1/sagas/{id}/{act}":          s.helpSaga,
+		"POST /v1/sagas/{id}/{operation}":    s.operateSaga(),
 		"POST /v1/tcc/{id}":                  s.runTCC,
 		"GET /v1/tcc/{id}":                   s.showTCC,
 		"POST /v1/tcc/{id}/decision":         s.decideTCC,
-		"POST /v1/tcc/{id}/help/{act}":       s.helpTCC,
+		"POST /v1/tcc/{id}/{operation}":      s.operateTCC(),
 		"POST /v1/2pc/{id}":                  s.runTwoPC,
 		"GET /v1/2pc/{id}":                   s.showTwoPC,
 		"POST /v1/2pc/{id}/decision":         s.decideTwoPC,
-		"POST /v1/2pc/{id}/acknowledge":      s.acknowledgeTwoPC,
-		"POST /v1/2pc/{id}/retry":            s.retryTwoPC,
+		"POST /v1/2pc/{id}/{operation}":      s.operateTwoPC(),
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			var data any

@@ -173,8 +173,8 @@ func TestTCC(t *testing.T) {
 	same(t, "asked first", s.do("POST", "/v1/tcc/3/decision", `{"branch":"hotel"}`, 200)["decision"], "cancel")
 	shop.set(func() { shop.refuse = "" })
 	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=10s", body, 200)["decision"], "cancel")
-	s.do("POST", "/v1/tcc/"+escaped+"/help/retry", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
-	s.do("POST", "/v1/tcc/"+escaped+"/help/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
+	s.do("POST", "/v1/tcc/"+escaped+"/retry", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
+	s.do("POST", "/v1/tcc/"+escaped+"/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
 }
 
 // TestTCCHelped: a branch that refuses to confirm is a dead letter, named as what it is
@@ -191,12 +191,12 @@ func TestTCCHelped(t *testing.T) {
 		}))})
 	got := s.do("POST", "/v1/tcc/1?wait=10s", `{"type":"x","branches":[{"name":"flight","url":"http://air/"}]}`, 200)
 	same(t, "state", got["state"], "DEAD_LETTER")
-	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["branch"], "flight")
-	for _, other := range []string{`"step":"flight"`, `"branch":"flight","input":1`} { // an input cannot be another one
-		s.do("POST", "/v1/tcc/1/help/retry", `{"actor":"me","reason":"fixed",`+other+`}`, http.StatusBadRequest)
+	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["step"], "flight")
+	for _, other := range []string{`"branch":"flight"`, `"step":"flight","input":1`} { // an input cannot be another one
+		s.do("POST", "/v1/tcc/1/retry", `{"actor":"me","reason":"fixed",`+other+`}`, http.StatusBadRequest)
 	}
 	confirmed.Store(true)
-	got = s.do("POST", "/v1/tcc/1/help/retry?wait=10s", `{"actor":"me","reason":"fixed","branch":"flight"}`, 200)
+	got = s.do("POST", "/v1/tcc/1/retry?wait=10s", `{"actor":"me","reason":"fixed","step":"flight"}`, 200)
 	same(t, "state", got["state"], "CONFIRMED")
 }
 
@@ -222,7 +222,7 @@ func TestTwoPC(t *testing.T) {
 		want := map[string]string{"final": "commit", "back": "abort"}[state]
 		same(t, "asked", s.do("POST", "/v1/2pc/"+url.PathEscape(name)+"/decision", "", 200)["decision"], want)
 	}
-	s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
+	s.do("POST", "/v1/2pc/1/resolve", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
 }
 
 // TestBadRequests: each says what is wrong, and nothing is begun.

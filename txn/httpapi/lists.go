@@ -1,13 +1,15 @@
 package httpapi
 
 import (
-	"cmp"
+	"context"
+	"iter"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/saga"
 	"github.com/interlock-dev/interlock/txn/tcc"
 	"github.com/interlock-dev/interlock/txn/twopc"
@@ -21,19 +23,14 @@ const (
 
 // A listed transaction is shown without its outputs.
 type listed struct {
-	ID     string     `json:"id"`
-	Type   string     `json:"type"`
-	State  string     `json:"state"`
-	Reason string     `json:"reason,omitempty"`
-	Dead   []deadPart `json:"dead,omitempty"`
-	Error  string     `json:"error,omitempty"` // it cannot be read
+	coordinator.Summary
+	Error string `json:"error,omitempty"` // it cannot be read
 }
 
-// deadPart is a step or a branch that waits for a person.
-type deadPart struct {
-	Step   string `json:"step,omitempty"`
-	Branch string `json:"branch,omitempty"`
-	Error  string `json:"error"`
+// summary is what every answer shows: the same for the same request, so without times.
+func summary(s coordinator.Summary) coordinator.Summary {
+	s.Due, s.Ended = time.Time{}, time.Time{}
+	return s
 }
 
 // page is a part of a list. The next part begins after the given id, if there is one.
@@ -42,142 +39,80 @@ type page struct {
 	After string   `json:"after,omitempty"`
 }
 
-// filter is what a list is asked for.
-type filter struct {
-	states []string
-	kind   string
-	after  string
-	limit  int
-}
-
-func filterOf(r *http.Request, known ...string) (f filter, err error) {
+// filterOf is what a list is asked for, and how many transactions of it.
+func filterOf(r *http.Request, known []coordinator.State) (f coordinator.Filter, limit int, err error) {
 	query, err := parameters(r, "state", "type", "after", "limit")
 	if err != nil {
-		return f, err
+		return f, 0, err
 	}
-	f = filter{kind: query.Get("type"), after: query.Get("after"), limit: shortPage}
-	if f.states, err = statesOf(query, known); err != nil {
-		return f, err
+	f, limit = coordinator.Filter{Type: query.Get("type"), After: query.Get("after")}, shortPage
+	for s := range strings.SplitSeq(query.Get("state"), ",") {
+		if state := coordinator.State(s); slices.Contains(known, state) {
+			f.States = append(f.States, state)
+		} else if query.Get("state") != "" {
+			return f, 0, badRequest("there is no state %q: it is one of %s", s, coordinator.JoinStates(known))
+		}
 	}
 	if text := query.Get("limit"); text != "" {
-		if f.limit, err = strconv.Atoi(text); err != nil || f.limit < 1 || f.limit > longestPage {
-			return f, badRequest("limit is %q: it is a number from 1 to %d", text, longestPage)
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > longestPage {
+			return f, 0, badRequest("limit is %q: it is a number from 1 to %d", text, longestPage)
 		}
 	}
-	return f, nil
+	return f, limit, nil
 }
 
-func statesOf(query url.Values, known []string) (states []string, err error) {
-	if query.Get("state") == "" {
-		return nil, nil
-	}
-	states = strings.Split(query.Get("state"), ",")
-	for _, s := range states {
-		if !slices.Contains(known, s) {
-			return nil, badRequest("there is no state %q: it is one of %s", s, strings.Join(known, ", "))
-		}
-	}
-	return states, nil
-}
-
-// takes reports whether a transaction is wanted.
-func (f filter) takes(v listed) bool {
-	return (f.kind == "" || f.kind == v.Type) && (len(f.states) == 0 || slices.Contains(f.states, v.State))
-}
-
-// listSagas is a part of all sagas in the order of their ids. What looks at many and
-// finds few comes back early, with the id to go on after.
-func (s *Service) listSagas(r *http.Request) (any, error) {
-	f, err := filterOf(r, names(saga.Running, saga.Completing, saga.Undoing, saga.Succeeded, saga.Compensated, saga.DeadLetter, saga.Resolved)...)
-	if err != nil {
-		return nil, err
-	}
-	p, looked := page{Items: []listed{}}, 0
-	ended := func(state string) bool {
-		return slices.Contains(names(saga.Succeeded, saga.Compensated, saga.Resolved), state)
-	}
-	unfinished := len(f.states) > 0 && !slices.ContainsFunc(f.states, ended)
-	for o, err := range saga.List(r.Context(), s.journal, saga.Filter{After: f.after, Unfinished: unfinished}) {
-		if err != nil && o.ID == "" {
-			return nil, err
-		}
-		v := viewSaga(o)
-		one := listed{ID: o.ID, Type: v.Type, State: v.State, Reason: v.Reason}
-		for _, d := range v.Dead {
-			one.Dead = append(one.Dead, deadPart{Step: d.Step, Error: d.Error})
-		}
-		if err != nil {
-			one.Error = err.Error()
-		}
-		if looked++; f.takes(one) {
-			p.Items = append(p.Items, one)
-		}
-		if len(p.Items) == f.limit || looked == longestPage {
-			p.After = o.ID
-			break
-		}
-	}
-	return p, nil
-}
-
-// listTCC is a part of the TCC transactions that have not ended.
-func (s *Service) listTCC(r *http.Request) (any, error) {
-	f, err := filterOf(r, names(tcc.Trying, tcc.Confirming, tcc.Cancelling, tcc.DeadLetter)...)
-	if err != nil {
-		return nil, err
-	}
-	p := page{Items: []listed{}}
-	for o, err := range tcc.NewOperator(s.journal).UnfinishedAfter(r.Context(), f.after) {
+// lists answers with a part of the transactions of a protocol, in the order of their ids:
+// all, or those that have not ended. What looks at many and finds few comes back early, with
+// the id to go on after.
+func lists[O any](unfinished bool, known []coordinator.State, list func(context.Context, coordinator.Filter) iter.Seq2[O, error],
+	view func(O) (s coordinator.Summary, key string)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		f, limit, err := filterOf(r, known)
 		if err != nil {
 			return nil, err
 		}
-		v := viewBooking(o)
-		one := listed{ID: o.ID, Type: o.Type, State: v.State, Reason: v.Reason}
-		for _, d := range v.Dead {
-			one.Dead = append(one.Dead, deadPart{Branch: d.Branch, Error: d.Error})
-		}
-		if !f.takes(one) {
-			continue
-		}
-		if p.Items = append(p.Items, one); len(p.Items) == f.limit {
-			p.After = o.ID
-			break
-		}
-	}
-	return p, nil
-}
-
-// listTwoPC is a part of the two-phase commits that are decided and have not ended.
-func (s *Service) listTwoPC(r *http.Request) (any, error) {
-	f, err := filterOf(r, names(twopc.Committing, twopc.Heuristic)...)
-	if err != nil {
-		return nil, err
-	}
-	p := page{Items: []listed{}}
-	for o, err := range s.twopc.UnfinishedAfter(r.Context(), f.after) {
-		if err != nil {
-			return nil, err
-		}
-		one := listed{ID: o.ID, Type: "2pc", State: string(o.State), Reason: cmp.Or(o.Halted, o.Reason)}
-		for _, b := range o.Branches {
-			if b.Heuristic != "" {
-				one.Dead = append(one.Dead, deadPart{Branch: b.Participant, Error: b.Heuristic})
+		p, looked := page{Items: []listed{}}, 0
+		kind := f.Type // of orders over HTTP it is in their input
+		f.Type, f.Unfinished = "", unfinished || len(f.States) > 0 && !slices.ContainsFunc(f.States, coordinator.State.Ended)
+		states := f.States
+		f.States = nil
+		for o, err := range list(r.Context(), f) {
+			s, key := view(o)
+			if err != nil && s.ID == "" {
+				return nil, err
+			}
+			one := listed{Summary: summary(s)}
+			if err != nil {
+				one.Error = err.Error()
+			}
+			if looked++; (kind == "" || kind == s.Type) && (len(states) == 0 || slices.Contains(states, s.State)) {
+				p.Items = append(p.Items, one)
+			}
+			if len(p.Items) == limit || looked == longestPage {
+				p.After = key
+				break
 			}
 		}
-		if !f.takes(one) {
-			continue
-		}
-		if p.Items = append(p.Items, one); len(p.Items) == f.limit {
-			p.After = o.Key
-			break
-		}
+		return p, nil
 	}
-	return p, nil
 }
 
-func names[S ~string](all ...S) (texts []string) {
-	for _, s := range all {
-		texts = append(texts, string(s))
-	}
-	return texts
+func (s *Service) listSagas(r *http.Request) (any, error) {
+	return lists(false, saga.States, saga.NewOperator(s.journal).List, func(o saga.Outcome) (coordinator.Summary, string) {
+		return viewSaga(o).Summary, o.ID
+	})(r)
+}
+
+// listTCC lists what has not ended.
+func (s *Service) listTCC(r *http.Request) (any, error) {
+	return lists(true, tcc.Unfinished, tcc.NewOperator(s.journal).List, func(o tcc.Outcome) (coordinator.Summary, string) {
+		return o.Summary, o.ID
+	})(r)
+}
+
+// listTwoPC lists what is decided and has not ended.
+func (s *Service) listTwoPC(r *http.Request) (any, error) {
+	return lists(true, twopc.Unfinished, twopc.NewOperator(s.journal).List, func(o twopc.Outcome) (coordinator.Summary, string) {
+		return o.Summary, o.Key
+	})(r)
 }

@@ -130,6 +130,6 @@ func TestHeuristicIsAcknowledged(t *testing.T) {
 	if said := fmt.Sprint(got["branches"]); !strings.Contains(said, "409") || shop.count("final") != 1 {
 		t.Error(said)
 	}
-	s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me"}`, 422)
-	same(t, "state", s.do("POST", "/v1/2pc/1/acknowledge", `{"actor":"me","reason":"put right by hand"}`, 200)["state"], "RESOLVED")
+	s.do("POST", "/v1/2pc/1/resolve", `{"actor":"me"}`, 422)
+	same(t, "state", s.do("POST", "/v1/2pc/1/resolve", `{"actor":"me","reason":"put right by hand"}`, 200)["state"], "RESOLVED")
 }

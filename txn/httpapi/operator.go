@@ -1,80 +1,109 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
+	"strings"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// sagaHelp is who helps a saga, why, and with which step.
-type sagaHelp struct {
+// change is what an operator asks for: who, the reason, and what of it the operation takes.
+type change struct {
 	Actor  string          `json:"actor"`
 	Reason string          `json:"reason"`
-	Step   string          `json:"step,omitempty"`
+	Step   string          `json:"step,omitempty"` // or branch
 	Input  json.RawMessage `json:"input,omitempty"`
-}
-
-// helpSaga is what an operator does, but to settle.
-func (s *Service) helpSaga(r *http.Request) (any, error) {
-	if _, err := waiting(r); err != nil {
-		return nil, err
-	}
-	who, err := read[sagaHelp](r)
-	if err != nil {
-		return nil, err
-	}
-	id, operator, by := r.PathValue("id"), saga.NewOperator(s.journal), saga.By{Actor: who.Actor, Reason: who.Reason}
-	switch act := r.PathValue("act"); act {
-	case "retry":
-		err = operator.Retry(r.Context(), id, who.Step, who.Input, by)
-	case "skip":
-		err = operator.Skip(r.Context(), id, who.Step, by)
-	case "resolve":
-		err = operator.Resolve(r.Context(), id, by)
-	case "abort":
-		err = operator.Abort(r.Context(), id, by)
-	case "now":
-		err = operator.Now(r.Context(), id, by)
-	default:
-		return nil, badRequest("there is no %q: it is retry, skip, settle, resolve, abort or now", act)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.nudge(id)
-	return done(s.showSaga(r))
-}
-
-// settlement is what somebody has found out about a step that does not answer.
-type settlement struct {
-	Actor  string          `json:"actor"`
-	Reason string          `json:"reason"`
-	Step   string          `json:"step"`
-	Done   *bool           `json:"done"`
+	Done   *bool           `json:"done,omitempty"`
 	Output json.RawMessage `json:"output,omitempty"`
 }
 
-func (s *Service) settleSaga(r *http.Request) (any, error) {
-	if _, err := waiting(r); err != nil {
-		return nil, err
+func (c change) by() coordinator.By { return coordinator.By{Actor: c.Actor, Reason: c.Reason} }
+
+// An operation changes a transaction by hand; takes are the optional fields of its change.
+type operation struct {
+	do    func(ctx context.Context, id string, c change) error
+	takes string
+}
+
+// operates answers a request for one of the operations of a protocol with the transaction
+// as it is then. key is the journal's name of an id.
+func (s *Service) operates(operations map[string]operation, key func(id string) string, show func(*http.Request) (any, error)) func(*http.Request) (any, error) {
+	var names []string
+	for name := range operations {
+		names = append(names, name)
 	}
-	found, err := read[settlement](r)
-	if err != nil {
-		return nil, err
+	slices.Sort(names)
+	return func(r *http.Request) (any, error) {
+		if _, err := waiting(r); err != nil {
+			return nil, err
+		}
+		op, known := operations[r.PathValue("operation")]
+		if !known {
+			return nil, badRequest("there is no operation %q: it is one of %s", r.PathValue("operation"), strings.Join(names, ", "))
+		}
+		c, err := read[change](r)
+		if err != nil {
+			return nil, err
+		}
+		for field, given := range map[string]bool{"step": c.Step != "", "input": c.Input != nil, "done": c.Done != nil, "output": c.Output != nil} {
+			if given && !strings.Contains(op.takes, field) {
+				return nil, badRequest("%s takes no %q", r.PathValue("operation"), field)
+			}
+		}
+		id := r.PathValue("id")
+		if err := op.do(r.Context(), id, c); err != nil {
+			return nil, err
+		}
+		s.nudge(key(id))
+		return done(show(r))
 	}
-	id, operator, by := r.PathValue("id"), saga.NewOperator(s.journal), saga.By{Actor: found.Actor, Reason: found.Reason}
-	switch {
-	case found.Done == nil || !*found.Done && found.Output != nil:
-		return nil, badRequest(`say by "done" whether the step was, and its "output" only if it was`)
-	case *found.Done:
-		err = operator.Done(r.Context(), id, found.Step, found.Output, by)
-	default:
-		err = operator.NotDone(r.Context(), id, found.Step, by)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.nudge(id)
-	return done(s.showSaga(r))
+}
+
+// itself is the key of an id that is its own.
+func itself(id string) string { return id }
+
+func stepwise(do func(ctx context.Context, id, step string, by coordinator.By) error) operation {
+	return operation{func(ctx context.Context, id string, c change) error { return do(ctx, id, c.Step, c.by()) }, "step"}
+}
+
+func whole(do func(ctx context.Context, id string, by coordinator.By) error) operation {
+	return operation{func(ctx context.Context, id string, c change) error { return do(ctx, id, c.by()) }, ""}
+}
+
+func (s *Service) operateSaga() func(*http.Request) (any, error) {
+	o := saga.NewOperator(s.journal)
+	return s.operates(map[string]operation{
+		"retry": {func(ctx context.Context, id string, c change) error {
+			if c.Input == nil {
+				return o.Retry(ctx, id, c.Step, c.by())
+			}
+			return o.Edit(ctx, id, c.Step, c.Input, c.by())
+		}, "step input"},
+		"skip": stepwise(o.Skip), "resolve": whole(o.Resolve), "abort": whole(o.Abort), "now": whole(o.Now),
+		"settle": {func(ctx context.Context, id string, c change) error {
+			switch {
+			case c.Done == nil || !*c.Done && c.Output != nil:
+				return badRequest(`say by "done" whether the step was, and its "output" only if it was`)
+			case *c.Done:
+				return o.Done(ctx, id, c.Step, c.Output, c.by())
+			}
+			return o.NotDone(ctx, id, c.Step, c.by())
+		}, "step done output"},
+	}, itself, s.showSaga)
+}
+
+func (s *Service) operateTCC() func(*http.Request) (any, error) {
+	o := tcc.NewOperator(s.journal)
+	return s.operates(map[string]operation{"retry": stepwise(o.Retry), "skip": stepwise(o.Skip), "resolve": whole(o.Resolve)}, itself, s.showTCC)
+}
+
+func (s *Service) operateTwoPC() func(*http.Request) (any, error) {
+	o := twopc.NewOperator(s.journal)
+	return s.operates(map[string]operation{"retry": whole(o.Retry), "resolve": whole(o.Resolve)}, twopc.Key, s.showTwoPC)
 }

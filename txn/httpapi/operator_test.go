@@ -35,7 +35,7 @@ func TestEveryOperatorEditsInputs(t *testing.T) {
 		s.do("POST", "/v1/sagas/"+id+"/retry", `{"actor":"me","reason":"x","step":"mail","input":`+input+`}`, 200)
 	}
 	library := func(id, input string) {
-		ok(t, saga.NewOperator(j).Retry(t.Context(), id, "mail", []byte(input), by))
+		ok(t, saga.NewOperator(j).Edit(t.Context(), id, "mail", []byte(input), by))
 	}
 	for i, c := range []struct {
 		retry func(id, input string)

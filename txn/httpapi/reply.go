@@ -8,8 +8,7 @@ import (
 	"net/http"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/txn/saga"
-	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
@@ -39,9 +38,9 @@ func status(err error) int {
 	switch kind := interlock.Kind(err); {
 	case errors.As(err, &request):
 		return request.status
-	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
+	case errors.Is(err, coordinator.ErrNone):
 		return http.StatusNotFound
-	case errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch), errors.Is(err, twopc.ErrOther), errors.Is(err, twopc.ErrDecided):
+	case errors.Is(err, coordinator.ErrMismatch), errors.Is(err, twopc.ErrDecided):
 		return http.StatusConflict
 	case kind == interlock.Retryable:
 		return http.StatusServiceUnavailable

@@ -104,12 +104,6 @@ func (d *duration) UnmarshalText(text []byte) error {
 // MarshalText is its inverse.
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// by is who does something by hand, and why.
-type by struct {
-	Actor  string `json:"actor"`
-	Reason string `json:"reason"`
-}
-
 // ended reports whether ctx came to its end while something was waited for, which is no
 // failure of it.
 func ended(ctx context.Context, err error) bool {

@@ -7,20 +7,15 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
 // sagaView is a saga as it is shown.
 type sagaView struct {
-	ID      string                     `json:"id"`
-	Type    string                     `json:"type"`
-	State   string                     `json:"state"`
-	Reason  string                     `json:"reason,omitempty"`
+	coordinator.Summary
 	Outputs map[string]json.RawMessage `json:"outputs"`
-	Skipped []string                   `json:"skipped,omitempty"`
-	Dead    []deadStep                 `json:"dead,omitempty"`
-	Failing []failing                  `json:"failing,omitempty"`
-	Crossed []deadStep                 `json:"crossed,omitempty"`
+	Crossed []saga.StepError           `json:"crossed,omitempty"`
 }
 
 // longestOrder leaves room in the payload of a journal for what stands around it.
@@ -88,35 +83,17 @@ func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) 
 	return viewSaga(o), err
 }
 
-// deadStep is a step whose undo was given up, or that was done with the input before an
-// edit.
-type deadStep struct {
-	Step  string `json:"step"`
-	Error string `json:"error"`
-}
-
-// failing is a step or a branch whose calls fail and are repeated.
-type failing struct {
-	Step     string `json:"step,omitempty"`
-	Branch   string `json:"branch,omitempty"`
-	Error    string `json:"error"` // of the last call that the journal has
-	Attempts int    `json:"attempts"`
-}
-
 func viewSaga(o saga.Outcome) sagaView {
-	var as order // what it calls itself
-	if !ours(o.Type) || json.Unmarshal(o.Input, &as) != nil {
-		as.Type = o.Type
+	o.Type = TypeOf(o)
+	return sagaView{summary(o.Summary), o.Outputs.All(), o.Crossed}
+}
+
+// TypeOf is what a saga calls itself: the definition of its engine, or for one that came over
+// HTTP the type of its order.
+func TypeOf(o saga.Outcome) string {
+	var as order
+	if !ours(o.Type) || json.Unmarshal(o.Input, &as) != nil || as.Type == "" {
+		return o.Type
 	}
-	v := sagaView{ID: o.ID, Type: as.Type, State: string(o.State), Reason: o.Reason, Outputs: o.Outputs.All(), Skipped: o.Skipped}
-	for _, d := range o.Dead {
-		v.Dead = append(v.Dead, deadStep{d.Step, d.Err})
-	}
-	for _, c := range o.Crossed {
-		v.Crossed = append(v.Crossed, deadStep{c.Step, c.Err})
-	}
-	for _, f := range o.Failing {
-		v.Failing = append(v.Failing, failing{Step: f.Step, Error: f.Err, Attempts: f.Attempts})
-	}
-	return v
+	return as.Type
 }

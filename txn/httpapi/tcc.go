@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -24,22 +25,8 @@ type bookingBranch struct {
 
 // bookingView is one as it is shown.
 type bookingView struct {
-	ID       string                     `json:"id"`
-	Type     string                     `json:"type"`
-	Decision string                     `json:"decision,omitempty"` // empty while branches are tried
-	State    string                     `json:"state"`
-	Reason   string                     `json:"reason,omitempty"`
-	Holds    map[string]json.RawMessage `json:"holds,omitempty"`
-	Skipped  []string                   `json:"skipped,omitempty"`
-	Dead     []deadBranch               `json:"dead,omitempty"`
-	Failing  []failing                  `json:"failing,omitempty"`
-	Halted   string                     `json:"halted,omitempty"`
-}
-
-// deadBranch is a branch that has refused what was decided.
-type deadBranch struct {
-	Branch string `json:"branch"`
-	Error  string `json:"error"`
+	coordinator.Summary
+	Holds map[string]json.RawMessage `json:"holds,omitempty"`
 }
 
 // ask is what a branch at an address is asked: the journal keeps it.
@@ -106,7 +93,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	if settled, err := s.settledTCC(r.Context(), o, wait); err == nil { // what is decided stands otherwise too
 		o = settled
 	}
-	v := viewBooking(o)
+	v := bookingView{summary(o.Summary), map[string]json.RawMessage{}}
 	for name, try := range tries {
 		if hold, err := try.Hold(o); err == nil {
 			v.Holds[name] = hold
@@ -142,7 +129,7 @@ func (s *Service) showTCC(r *http.Request) (any, error) {
 		return nil, err
 	}
 	o, err = s.settledTCC(r.Context(), o, wait)
-	return viewBooking(o), err
+	return bookingView{Summary: summary(o.Summary)}, err
 }
 
 // decideTCC answers a participant whose hold is past its time.
@@ -160,49 +147,4 @@ func (s *Service) decideTCC(r *http.Request) (any, error) {
 // decisionView is a decision.
 type decisionView struct {
 	Decision string `json:"decision"`
-}
-
-// bookingHelp is who helps a transaction, why, and with which branch.
-type bookingHelp struct {
-	Actor  string `json:"actor"`
-	Reason string `json:"reason"`
-	Branch string `json:"branch,omitempty"`
-}
-
-// helpTCC is retry, skip and resolve.
-func (s *Service) helpTCC(r *http.Request) (any, error) {
-	if _, err := waiting(r); err != nil {
-		return nil, err
-	}
-	who, err := read[bookingHelp](r)
-	if err != nil {
-		return nil, err
-	}
-	id, operator, by := r.PathValue("id"), tcc.NewOperator(s.journal), tcc.By{Actor: who.Actor, Reason: who.Reason}
-	switch act := r.PathValue("act"); act {
-	case "retry":
-		err = operator.Retry(r.Context(), id, who.Branch, by)
-	case "skip":
-		err = operator.Skip(r.Context(), id, who.Branch, by)
-	case "resolve":
-		err = operator.Resolve(r.Context(), id, by)
-	default:
-		return nil, badRequest("there is no %q: it is retry, skip or resolve", act)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return done(s.showTCC(r))
-}
-
-func viewBooking(o tcc.Outcome) bookingView {
-	v := bookingView{ID: o.ID, Type: o.Type, Decision: string(o.Decision), State: string(o.State), Reason: o.Reason,
-		Holds: map[string]json.RawMessage{}, Skipped: o.Skipped, Halted: o.Halted}
-	for _, d := range o.Dead {
-		v.Dead = append(v.Dead, deadBranch{d.Branch, d.Err})
-	}
-	for _, f := range o.Failing {
-		v.Failing = append(v.Failing, failing{Branch: f.Branch, Error: f.Err, Attempts: f.Attempts})
-	}
-	return v
 }

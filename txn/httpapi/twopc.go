@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
@@ -15,13 +16,10 @@ type commit struct {
 	Branches map[string]json.RawMessage `json:"branches"`
 }
 
-// commitView is one as it is shown.
+// commitView is one as it is shown. The state is empty if nothing is in the journal, or it
+// does not answer.
 type commitView struct {
-	ID       string                     `json:"id"`
-	Decision string                     `json:"decision"`
-	State    string                     `json:"state,omitempty"` // empty if nothing is in the journal, or it does not answer
-	Reason   string                     `json:"reason,omitempty"`
-	Halted   string                     `json:"halted,omitempty"` // why no participant is called until a retry
+	coordinator.Summary
 	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
 	Branches []branchView               `json:"branches,omitempty"`
 }
@@ -74,7 +72,7 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	v := commitView{ID: id, Decision: string(twopc.Commit), Outputs: map[string]json.RawMessage{}}
+	v := commitView{Summary: coordinator.Summary{ID: id, Decision: twopc.Commit}, Outputs: map[string]json.RawMessage{}}
 	for name, b := range branches {
 		if text := b.Output(); len(text) > 0 {
 			v.Outputs[name] = text
@@ -84,12 +82,15 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	return v, nil
 }
 
+// longestReason leaves room for the mark of a cut.
+const longestReason = coordinator.MaxReason - 3
+
 // abortedTwoPC answers a request whose run has had no effect. Another one of the same id
 // may yet be about to commit, so the abort is in the journal before it is returned: then
 // that one cannot any more, or it has come first and its decision is returned.
 func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedError) (any, error) {
 	if !why.Recorded {
-		if err := s.twopc.Resolve(r.Context(), run, twopc.Abort, "its own request", why.Reason.Error()); err != nil {
+		if err := s.twopc.Settle(r.Context(), run, twopc.Abort, twopc.By{Actor: "its own request", Reason: coordinator.Cut(why.Reason.Error(), longestReason)}); err != nil {
 			return nil, err
 		}
 	}
@@ -101,7 +102,7 @@ func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Dur
 	if wait > 0 {
 		waited, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		_ = s.twopc.Settle(waited, v.ID) // where it stands is read below
+		_ = s.twopc.Wait(waited, v.ID) // where it stands is read below
 	}
 	o, err := s.twopc.Look(ctx, v.ID)
 	switch {
@@ -110,7 +111,8 @@ func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Dur
 	case err != nil:
 		return err
 	}
-	v.State, v.Reason, v.Halted = string(o.State), o.Reason, o.Halted
+	o.ID = v.ID // as it was asked for
+	v.Summary = summary(o.Summary)
 	for _, b := range o.Branches {
 		v.Branches = append(v.Branches, branchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
 	}
@@ -126,7 +128,7 @@ func (s *Service) showTwoPC(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := commitView{ID: r.PathValue("id"), Decision: string(o.Decision)}
+	v := commitView{Summary: coordinator.Summary{ID: r.PathValue("id"), Decision: o.Decision}}
 	return v, s.settledTwoPC(r.Context(), &v, wait)
 }
 
@@ -135,26 +137,4 @@ func (s *Service) showTwoPC(r *http.Request) (any, error) {
 func (s *Service) decideTwoPC(r *http.Request) (any, error) {
 	d, err := s.twopc.Decide(r.Context(), r.PathValue("id"))
 	return decisionView{string(d)}, err
-}
-
-// acknowledgeTwoPC ends a heuristic transaction.
-func (s *Service) acknowledgeTwoPC(r *http.Request) (any, error) {
-	return s.helpTwoPC(r, s.twopc.Acknowledge)
-}
-
-// retryTwoPC resumes a halted transaction.
-func (s *Service) retryTwoPC(r *http.Request) (any, error) { return s.helpTwoPC(r, s.twopc.Retry) }
-
-func (s *Service) helpTwoPC(r *http.Request, help func(ctx context.Context, id, actor, reason string) error) (any, error) {
-	if _, err := waiting(r); err != nil {
-		return nil, err
-	}
-	who, err := read[by](r)
-	if err != nil {
-		return nil, err
-	}
-	if err := help(r.Context(), r.PathValue("id"), who.Actor, who.Reason); err != nil {
-		return nil, err
-	}
-	return done(s.showTwoPC(r))
 }

@@ -106,7 +106,7 @@ func TestAddedToAnAnsweredStage(t *testing.T) {
 		entries []journal.Entry
 		says    string
 	}{
-		"in a stage that is over":   {Define("order", Parallel[string](a, added), b, g.act("p").Pivot()), answered, `saga "1": step "new": the definition of "order" has it before "b", which was answered without it` + mendPlan},
+		"in a stage that is over":   {Define("order", Parallel[string](a, added), b, g.act("p").Pivot()), answered, `transaction "1": step "new": the definition of "order" has it before "b", which was answered without it` + mendPlan},
 		"in the last stage":         {Define("order", a, Parallel[string](b, added), g.act("p").Pivot()), answered, ""},
 		"before what is called yet": {Define("order", Parallel[string](a, added), b), entries, ""},
 		"in a saga that is aborted": {Define("order", Parallel[string](a, added), b), append(entries[:4:4], record(recordFailed, "b", why{})), ""},

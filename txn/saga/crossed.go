@@ -40,11 +40,11 @@ func (d *drive) crossings() {
 
 func (d *drive) crossed(ctx context.Context, key string, late lateCall) {
 	j := d.engine.coordinator.Journal()
-	_, m, err := read(ctx, j, d.ID())
+	t, err := records.Read(ctx, j, "report", d.ID())
 	if err != nil {
 		return // it cannot be found out
 	}
-	p := m.find(key)
+	p := t.State.find(key)
 	if p == nil || !p.edited || bytes.Equal(p.input, late.input) {
 		return
 	}

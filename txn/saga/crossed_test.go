@@ -42,7 +42,7 @@ func TestEditCrossesACall(t *testing.T) {
 				ok(t, d.Start(t.Context(), r.engine, "1", "old"))
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
-				ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "z", json.RawMessage(`"new"`), By{"ann", "a typing error"}))
+				ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(`"new"`), By{Actor: "ann", Reason: "a typing error"}))
 				last := r
 				if heir {
 					last = serve(t, r.store, 2, o, d)
@@ -101,7 +101,7 @@ func TestEditComesTooLate(t *testing.T) {
 				<-r.served
 				lost = nil
 				for _, edit := range edits {
-					ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "z", json.RawMessage(edit), By{"ann", "a typing error"}))
+					ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(edit), By{Actor: "ann", Reason: "a typing error"}))
 				}
 				heir := serve(t, r.store, 2, o, d)
 				got, err := heir.engine.Wait(t.Context(), "1")
@@ -115,7 +115,7 @@ func TestEditComesTooLate(t *testing.T) {
 					t.Errorf("reported %+v", crossed)
 				}
 				const late = `the edit of its input came too late: it was done with the input before, "old", and not with "new"`
-				if len(got.Crossed) != 1 || got.Crossed[0] != (Crossed{"z", late}) {
+				if len(got.Crossed) != 1 || got.Crossed[0] != (StepError{Step: "z", Err: late}) {
 					t.Errorf("%+v", got.Crossed)
 				}
 				moments, err := Replay(heir.entries(t, "1"))
@@ -144,7 +144,7 @@ func TestOtherInputIsNotGuessed(t *testing.T) {
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "old"))
 		synctest.Wait()
-		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "z", json.RawMessage(`"new"`), By{"ann", "a typing error"}))
+		ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(`"new"`), By{Actor: "ann", Reason: "a typing error"}))
 		r.coordinator.Nudge("1")
 		got, err := r.engine.Wait(t.Context(), "1")
 		if ok(t, err); !slices.Equal(inputs, []string{"old", "new", "old", "new"}) || len(got.Crossed) > 0 || string(got.Outputs.All()["z"]) != `"new"` {

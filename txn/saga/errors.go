@@ -7,15 +7,19 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 var (
 	// ErrNone: there is no saga of that id. It is Definite.
-	ErrNone = errors.New("there is no such saga")
+	ErrNone = coordinator.ErrNone
 	// ErrMismatch: under this id there is a saga of another type or with other
 	// input, or its steps are not those of the definition. The error is a
 	// [*MismatchError].
-	ErrMismatch = errors.New("it is another saga")
+	ErrMismatch = coordinator.ErrMismatch
+	// ErrState: the state of the saga does not allow what an operator wants. The error is
+	// a [*StateError].
+	ErrState = coordinator.ErrState
 	// ErrCompensated: the saga was undone. The error is an [*EndedError].
 	ErrCompensated = errors.New("the saga was undone")
 	// ErrDeadLetter: the saga was to be undone, and part of it could not be; or it is
@@ -27,7 +31,7 @@ var (
 	// ErrNoOutput: the step has no output here, since it was not done.
 	ErrNoOutput = errors.New("the step has no output")
 
-	errOrder = errors.New("it cannot follow what is there")
+	errOrder = coordinator.ErrOrder
 	errLate  = errors.New("the time of the saga is up")
 )
 
@@ -50,26 +54,19 @@ func (e *DefinitionError) Error() string {
 // ErrorKind is [interlock.Bug].
 func (e *DefinitionError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
-// A MismatchError is an [ErrMismatch] and a Bug. Nothing was done.
-type MismatchError struct {
-	ID      string
-	Step    string // empty if it concerns the whole
-	Problem string
-}
-
-// Error says what differs, and what to do.
-func (e *MismatchError) Error() string {
-	if e.Step == "" {
-		return fmt.Sprintf("saga %q: %s", e.ID, e.Problem)
-	}
-	return fmt.Sprintf("saga %q: step %q: %s", e.ID, e.Step, e.Problem)
-}
-
-// Unwrap makes it an [ErrMismatch].
-func (e *MismatchError) Unwrap() error { return ErrMismatch }
-
-// ErrorKind is [interlock.Bug].
-func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
+// The errors, names and filters that all protocols share.
+type (
+	// MismatchError is an [ErrMismatch]; see [coordinator.MismatchError].
+	MismatchError = coordinator.MismatchError
+	// StateError is an [ErrState]; see [coordinator.StateError].
+	StateError = coordinator.StateError
+	// By is who changes a saga by hand, and the reason; see [coordinator.By].
+	By = coordinator.By
+	// Filter says which sagas are listed; see [coordinator.Filter].
+	Filter = coordinator.Filter
+	// StepError is a step with an error; see [coordinator.StepError].
+	StepError = coordinator.StepError
+)
 
 // An EndedError is how a saga ended that did not succeed: an [ErrCompensated] or an
 // [ErrResolved], which are Definite, or an [ErrDeadLetter], which is Uncertain:
@@ -78,7 +75,7 @@ type EndedError struct{ Outcome Outcome }
 
 // Error says why it was undone, and what could not be.
 func (e *EndedError) Error() string {
-	if e.Outcome.Halted {
+	if e.Outcome.Halted != "" {
 		return fmt.Sprintf("saga %q is halted: %s", e.Outcome.ID, e.Outcome.Reason)
 	}
 	text := fmt.Sprintf("saga %q: %v: %s", e.Outcome.ID, e.Unwrap(), e.Outcome.Reason)

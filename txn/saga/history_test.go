@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-var somebody = note{Actor: "ann", Reason: "because"}
+var somebody = note{By: By{Actor: "ann", Reason: "because"}}
 
 // letters are all records of a saga with an undoable step a, a pivot p, and a step z
 // behind it.

@@ -55,7 +55,7 @@ func TestUnfinishedCosts(t *testing.T) {
 	for _, shards := range []int{64, 5} {
 		store.n = 0
 		list := func(behind string) (all []string) {
-			for o, err := range List(t.Context(), open(shards), Filter{Unfinished: true, After: behind}) {
+			for o, err := range NewOperator(open(shards)).List(t.Context(), Filter{Unfinished: true, After: behind}) {
 				ok(t, err)
 				all = append(all, o.ID)
 			}

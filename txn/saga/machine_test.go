@@ -81,8 +81,8 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		"tried before its turn":         {undoing, record(recordTried, "a", why{}), order},
 		"no attempts":                   {b, broken(recordTried, "a"), "unexpected end of JSON"},
 		"no reason for a dead undo":     {undoing, broken(recordDead, "b"), "unexpected end of JSON"},
-		"no actor":                      {b, record(recordRetry, "a", note{Reason: "why"}), "who did it, and why"},
-		"no reason":                     {undoing, record(recordSkip, "b", note{Actor: "ann"}), "who did it, and why"},
+		"no actor":                      {b, record(recordRetry, "a", note{By: By{Actor: "", Reason: "why"}}), "who did it, and why"},
+		"no reason":                     {undoing, record(recordSkip, "b", note{By: By{Actor: "ann"}}), "who did it, and why"},
 		"hurried by nobody":             {[]journal.Entry{b[0], wait}, broken(recordNow, "w"), "unexpected end of JSON"},
 		"hurried, and no wait":          {b, record(recordNow, "a", somebody), order},
 		"hurried twice, and over":       {[]journal.Entry{b[0], wait, {Kind: recordDone, Step: "w"}}, record(recordNow, "w", somebody), order},
@@ -95,7 +95,7 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		"decided twice":                 {undoing, letters["abort"], order},
 		"reminded of nothing":           {undoing, letters["remind"], order},
 		"ended too early":               {undoing, letters["end"], order},
-		"another input of what may be undone": {b, record(recordRetry, "a", note{Actor: "ann", Reason: "why", Input: []byte("1")}),
+		"another input of what may be undone": {b, record(recordRetry, "a", note{By: By{Actor: "ann", Reason: "why"}, Input: []byte("1")}),
 			"only behind the pivot, or to undo it"},
 	} {
 		m, err := machine{}.with(c.before...)

@@ -211,8 +211,10 @@ func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 	t.Helper()
 	var failed []error
 	next := serve(t, r.store, 2, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: &observe.Coordinator{
-		Failed:  func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) },
-		Foreign: func(e observe.CoordinatorForeign) { failed = append(failed, &MismatchError{e.Transaction, "", e.Type}) },
+		Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) },
+		Foreign: func(e observe.CoordinatorForeign) {
+			failed = append(failed, &MismatchError{ID: e.Transaction, Problem: e.Type})
+		},
 	}}}, d)
 	time.Sleep(10 * time.Second)
 	next.stop()

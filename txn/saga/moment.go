@@ -56,7 +56,7 @@ func Replay(entries []journal.Entry) ([]Moment, error) {
 		m = next
 		moment := Moment{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.why(), Steps: m.progress()}
 		if n, err := noted(e); err == nil {
-			moment.By = By{n.Actor, n.Reason}
+			moment.By = n.By
 		}
 		if i := slices.IndexFunc(moment.Steps, func(p Progress) bool { return p.Step == e.Step }); e.Kind == recordSent && moment.Steps[i].Status == declared {
 			moment.Kind = declared

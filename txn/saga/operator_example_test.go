@@ -70,7 +70,7 @@ func ExampleOperator() {
 	operator := saga.NewOperator(j)
 	err = operator.Resolve(ctx, "thank/1", saga.By{Actor: "bob", Reason: "written off"})
 	fmt.Println(err)
-	for o, err := range saga.List(ctx, j, saga.Filter{Type: "thank"}) {
+	for o, err := range saga.NewOperator(j).List(ctx, saga.Filter{Type: "thank"}) {
 		fmt.Println(o.ID, o.State, o.Resolved.Reason, err)
 	}
 	_, entries, err := j.Open(ctx, "thank/1")

@@ -60,7 +60,7 @@ func TestOperatorRetries(t *testing.T) {
 				fixed.Store(true)
 				o := NewOperator(r.coordinator.Journal())
 				for _, step := range c.retries {
-					ok(t, o.Retry(t.Context(), "1", step, c.input, ann))
+					ok(t, retry(o, t.Context(), "1", step, c.input, ann))
 					time.Sleep(5 * time.Second)
 				}
 				same(t, "effects", g.did(), append([]string{"1/a/do", "1/b/do", "1/c/do", "1/a/undo"}, c.want...)...)
@@ -105,7 +105,7 @@ func TestOperatorSkipsAndResolves(t *testing.T) {
 		if looked.State != Resolved || looked.Resolved != ann || len(looked.Dead) != 2 || !strings.Contains(err.Error(), ann.Reason) {
 			t.Errorf("%+v, %v", looked, err)
 		}
-		for _, err := range []error{o.Resolve(ctx, "2", ann), o.Retry(ctx, "2", "", nil, ann), o.Skip(ctx, "2", "b", ann), o.Now(ctx, "2", ann)} {
+		for _, err := range []error{o.Resolve(ctx, "2", ann), o.Retry(ctx, "2", "", ann), o.Skip(ctx, "2", "b", ann), o.Now(ctx, "2", ann)} {
 			wantKind(t, err, interlock.Definite, ErrState)
 		}
 		time.Sleep(48 * time.Hour / 10)
@@ -125,7 +125,7 @@ func TestOperatorBehindThePivot(t *testing.T) {
 	}{
 		"skipped": {func(o *Operator) error { return o.Skip(context.Background(), "1", "y", ann) }, []string{"1/a/do", "1/p/do", "1/z/do"}},
 		"with another input": {func(o *Operator) error {
-			return o.Retry(context.Background(), "1", "y", json.RawMessage(`"good"`), ann)
+			return o.Edit(context.Background(), "1", "y", json.RawMessage(`"good"`), ann)
 		}, []string{"1/a/do", "1/p/do", "1/y/do", "1/z/do"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOperatorBehindThePivot(t *testing.T) {
 				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 				synctest.Wait()
 				wantKind(t, o.Skip(t.Context(), "1", "a", ann), interlock.Definite, ErrState)
-				wantKind(t, o.Retry(t.Context(), "1", "a", json.RawMessage(`1`), ann), interlock.Definite, ErrState)
+				wantKind(t, o.Edit(t.Context(), "1", "a", json.RawMessage(`1`), ann), interlock.Definite, ErrState)
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if len(stuck) == 0 || stuck[0].Step != "y" || stuck[0].Attempts != 5 {
@@ -204,8 +204,8 @@ func TestOperatorHelpsAnUndo(t *testing.T) {
 		end   string
 	}{
 		"at once":     {func(o *Operator) error { return o.Now(context.Background(), "1", ann) }, 2, "COMPENSATED []"},
-		"retried":     {func(o *Operator) error { return o.Retry(context.Background(), "1", "a", nil, ann) }, 2, "COMPENSATED []"},
-		"not retried": {func(o *Operator) error { return o.Retry(context.Background(), "1", "b", nil, ann) }, 1, "UNDOING []"},
+		"retried":     {func(o *Operator) error { return o.Retry(context.Background(), "1", "a", ann) }, 2, "COMPENSATED []"},
+		"not retried": {func(o *Operator) error { return o.Retry(context.Background(), "1", "b", ann) }, 1, "UNDOING []"},
 		"skipped":     {func(o *Operator) error { return o.Skip(context.Background(), "1", "a", ann) }, 1, "COMPENSATED [a]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,17 +320,17 @@ func TestOperatorMisuse(t *testing.T) {
 		synctest.Wait()
 		before := len(r.records(t, "1"))
 		for by, says := range map[By]string{
-			{}: "the actor has 0 bytes", {Actor: "ann"}: "the reason has 0 bytes", {Reason: "why"}: "the actor has 0 bytes", {strings.Repeat("a", 256), "why"}: "the actor has 256 bytes",
-			{"ann", strings.Repeat("a", 1001)}: "the reason has 1001 bytes", {"ann", "\xff"}: "not UTF-8", {"\xff", "why"}: "not UTF-8",
+			{}: "the actor has 0 bytes", {Actor: "ann"}: "the reason has 0 bytes", {Reason: "why"}: "the actor has 0 bytes", {Actor: strings.Repeat("a", 256), Reason: "why"}: "the actor has 256 bytes",
+			{Actor: "ann", Reason: strings.Repeat("a", 1001)}: "the reason has 1001 bytes", {Actor: "ann", Reason: "\xff"}: "not UTF-8", {Actor: "\xff", Reason: "why"}: "not UTF-8",
 		} {
 			err := o.Resolve(ctx, "1", by)
 			if wantKind(t, err, interlock.Bug, nil); !strings.Contains(fmt.Sprint(err), says) {
 				t.Errorf("%q does not say %q", err, says)
 			}
 		}
-		wantKind(t, o.Retry(ctx, "1", "a", json.RawMessage(`{`), ann), interlock.Bug, nil)
-		wantKind(t, o.Retry(ctx, "1", "a", json.RawMessage(`"`+strings.Repeat("a", driver.MaxPayload)+`"`), ann), interlock.Bug, nil)
-		wantKind(t, o.Retry(ctx, "1", "", json.RawMessage(`1`), ann), interlock.Bug, nil)
+		wantKind(t, o.Edit(ctx, "1", "a", json.RawMessage(`{`), ann), interlock.Bug, nil)
+		wantKind(t, o.Edit(ctx, "1", "a", json.RawMessage(`"`+strings.Repeat("a", driver.MaxPayload)+`"`), ann), interlock.Bug, nil)
+		wantKind(t, o.Edit(ctx, "1", "", json.RawMessage(`1`), ann), interlock.Bug, nil)
 		wantKind(t, o.Resolve(ctx, "1", ann), interlock.Definite, ErrState)
 		wantKind(t, o.Skip(ctx, "1", "nobody", ann), interlock.Definite, ErrState)
 		wantKind(t, o.Resolve(ctx, "2", ann), interlock.Definite, ErrNone)
@@ -341,7 +341,7 @@ func TestOperatorMisuse(t *testing.T) {
 			t.Errorf("%v", r.records(t, "1"))
 		}
 		var s *StateError
-		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || err.Error() != `skip step "a" of saga "1", which is RUNNING: record skip "a" in state "RUNNING": it cannot follow what is there` {
+		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || err.Error() != `skip transaction "1", which is RUNNING: step "a": record skip "a" in state "RUNNING": it cannot follow what is there` {
 			t.Errorf("%v", err)
 		}
 	})
@@ -370,7 +370,7 @@ func TestListAndReplay(t *testing.T) {
 			"1:DEAD_LETTER": {Type: "order", States: []State{DeadLetter}}, "3:SUCCEEDED 4:error": {After: "2"}, "": {Type: "none"},
 		} {
 			var found []string
-			for o, err := range List(ctx, j, f) {
+			for o, err := range NewOperator(j).List(ctx, f) {
 				state := string(o.State)
 				if err != nil {
 					wantKind(t, err, interlock.Bug, nil)
@@ -467,7 +467,7 @@ func TestOperatorOvertaken(t *testing.T) {
 		ok(t, err)
 		defer func() { ok(t, j.Close()) }()
 		err = NewOperator(j).Now(t.Context(), "1", ann)
-		if wantKind(t, err, interlock.Retryable, journal.ErrConflict); store.tries != tries || !strings.HasPrefix(fmt.Sprint(err), `hurry "1": `) {
+		if wantKind(t, err, interlock.Retryable, journal.ErrConflict); store.tries != 10 || !strings.HasPrefix(fmt.Sprint(err), `hurry "1": `) {
 			t.Errorf("%v after %d tries", err, store.tries)
 		}
 	})
@@ -500,7 +500,7 @@ func TestListWhileForgetting(t *testing.T) {
 		ok(t, err)
 		defer func() { ok(t, j.Close()) }()
 		var ids []string
-		for o, err := range List(t.Context(), j, Filter{}) {
+		for o, err := range NewOperator(j).List(t.Context(), Filter{}) {
 			ok(t, err)
 			ids = append(ids, o.ID)
 		}
@@ -508,4 +508,12 @@ func TestListWhileForgetting(t *testing.T) {
 			t.Errorf("listed %v", ids)
 		}
 	})
+}
+
+// retry is Retry, or Edit if there is an input.
+func retry(o *Operator, ctx context.Context, id, step string, input json.RawMessage, by By) error {
+	if input == nil {
+		return o.Retry(ctx, id, step, by)
+	}
+	return o.Edit(ctx, id, step, input, by)
 }

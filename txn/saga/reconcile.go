@@ -2,15 +2,12 @@ package saga
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"time"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/branch"
-	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // Reconcile goes through the sagas that have ended at a time of the store's clock or
@@ -22,13 +19,21 @@ import (
 // skipped or closed is not asked about.
 func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return func(yield func(Finding, error) bool) {
-		j := e.coordinator.Journal()
-		for h, err := range headsOf(ctx, j, "") {
-			switch {
-			case err != nil:
+		for t, err := range records.Ended(ctx, e.coordinator.Journal(), since) {
+			id := t.Head.Transaction
+			if err != nil && id == "" {
 				yield(Finding{}, err) // it is the last
-			case strings.HasPrefix(h.Type, protocol+":") && !h.Ended.IsZero() && !h.Ended.Before(since):
-				if !e.tell(ctx, j, h, yield) {
+				return
+			}
+			var findings []Finding
+			if err == nil {
+				findings, err = e.reconcile(ctx, t)
+			}
+			if err != nil && !yield(Finding{ID: id, Type: nameOf(t.Head.Type)}, err) {
+				return
+			}
+			for _, f := range findings {
+				if !yield(f, nil) {
 					return
 				}
 			}
@@ -36,34 +41,13 @@ func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Findi
 	}
 }
 
-// tell yields what is found of a saga; it is false when nobody listens any more.
-func (e *Engine) tell(ctx context.Context, j *journal.Journal, h driver.Head, yield func(Finding, error) bool) bool {
-	findings, err := e.reconcile(ctx, j, h)
-	if err != nil {
-		return yield(Finding{ID: h.Transaction, Type: nameOf(h.Type)}, err)
-	}
-	for _, f := range findings {
-		if !yield(f, nil) {
-			return false
-		}
-	}
-	return true
-}
-
-func (e *Engine) reconcile(ctx context.Context, j *journal.Journal, h driver.Head) (findings []Finding, err error) {
-	_, entries, err := j.Open(ctx, h.Transaction)
-	if err != nil || len(entries) == 0 { // it was forgotten meanwhile
-		return nil, err
-	}
-	p, ok := e.plans[nameOf(h.Type)]
+func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machine]) (findings []Finding, err error) {
+	id, m := t.Head.Transaction, t.State
+	p, ok := e.plans[nameOf(t.Head.Type)]
 	if !ok {
-		return nil, &MismatchError{ID: h.Transaction, Problem: fmt.Sprintf("the engine was built without its definition %q: add it", nameOf(h.Type))}
+		return nil, &MismatchError{ID: id, Problem: fmt.Sprintf("the engine was built without its definition %q: add it", nameOf(t.Head.Type))}
 	}
-	m, err := replay(entries)
-	if err != nil {
-		return nil, bug("reconcile saga", h.Transaction, err)
-	}
-	r := reconciler{plan: p, m: m, call: branch.Call{Transaction: h.Transaction, Attempt: 1, Begun: entries[0].Written.Truncate(time.Millisecond)}}
+	r := reconciler{plan: p, m: m, call: branch.Call{Transaction: id, Attempt: 1, Begun: t.Entries[0].Written.Truncate(time.Millisecond)}}
 	listed := p.listed(m.input)
 	for i := range m.steps {
 		sent := &m.steps[i]
@@ -71,7 +55,7 @@ func (e *Engine) reconcile(ctx context.Context, j *journal.Journal, h driver.Hea
 		if s == nil || s.truth == nil || want == Unsure {
 			continue
 		}
-		f := Finding{ID: h.Transaction, Type: p.name, State: m.state, Step: sent.key, Want: want}
+		f := Finding{ID: id, Type: p.name, State: m.state, Step: sent.key, Want: want}
 		if r.settle(ctx, s, sent, &f); f.Err != nil || f.Got != want || f.Repaired {
 			findings = append(findings, f)
 		}
@@ -137,7 +121,7 @@ func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Find
 }
 
 // make calls what a target is to be asked, with the key that the step or its undo had.
-func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Truth, do func(context.Context) error) (err error) {
+func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Truth, do func(context.Context) error) error {
 	c := r.call
 	c.Branch, c.Step, c.Operation = sent.of, sent.at, branch.Do
 	if want == Absent {
@@ -146,10 +130,5 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Trut
 	ctx, end := context.WithTimeout(ctx, s.timeout)
 	defer end()
 	c.Deadline, _ = ctx.Deadline()
-	defer func() {
-		if p := recover(); p != nil {
-			err = errors.Join(err, Unknown(fmt.Errorf("panic: %v", p)))
-		}
-	}()
-	return do(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}))
+	return coordinator.Guarded(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -191,8 +192,8 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 			}
 			return heard
 		}
-		damaged := `1 reconcile saga "1": record end "" in state "RUNNING": it cannot follow what is there`
-		unknown := `2 saga "2": the engine was built without its definition "gone": add it`
+		damaged := `1 reconcile transactions "1": record end "" in state "RUNNING": it cannot follow what is there`
+		unknown := `2 transaction "2": the engine was built without its definition "gone": add it`
 		e := idle(t, r.store, nil, good).engine
 		for _, want := range [][]string{{damaged}, {damaged, unknown}, {damaged, unknown, "3a"}} {
 			same(t, "heard", listen(e, len(want)), want...)
@@ -303,7 +304,8 @@ func TestReconcileCheckPanics(t *testing.T) {
 		var findings []string
 		for f, err := range r.engine.Reconcile(t.Context(), from) {
 			ok(t, err)
-			findings = append(findings, fmt.Sprintf("%s %v, repaired %v: %v", f.Step, f.Got, f.Repaired, f.Err))
+			panicked, _, _ := strings.Cut(fmt.Sprint(f.Err), "\n") // without the stack
+			findings = append(findings, fmt.Sprintf("%s %v, repaired %v: %s", f.Step, f.Got, f.Repaired, panicked))
 		}
 		same(t, "findings", findings, "a unsure, repaired false: panic: oops", "b unsure, repaired false: <nil>")
 	})

@@ -2,9 +2,9 @@ package saga
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -32,7 +32,7 @@ const (
 	recordLater    = "later"    // its start is put off
 	recordFinished = "finished" // all is settled, but who wants to know has not been called yet
 	recordResolved = "resolved" // it is over, whatever is left
-	recordEnd      = "end"
+	recordEnd      = coordinator.RecordEnd
 )
 
 const (
@@ -74,18 +74,11 @@ type why struct {
 
 // note is the data of an operator's records.
 type note struct {
-	Actor  string          `json:"actor"`
-	Reason string          `json:"reason"`
-	Input  json.RawMessage `json:"input,omitempty"` // of the step from now on
+	By
+	Input json.RawMessage `json:"input,omitempty"` // of the step from now on
 }
 
-func record(kind, step string, data any) journal.Entry {
-	text, err := json.Marshal(data)
-	if err != nil {
-		panic(err) // only the types above and valid JSON come here
-	}
-	return journal.Entry{Kind: kind, Step: step, Data: text}
-}
+func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
 
 // begin is the record that makes a saga.
 func begin(input json.RawMessage, deadline, start time.Time, notify bool) journal.Entry {
@@ -100,18 +93,14 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// longest is the most bytes of an error that the journal keeps.
-const longest = 1000
+// records reads and changes sagas in a journal.
+var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: machine.with,
+	State:   func(m machine) State { return m.state },
+	Outcome: func(t coordinator.Transaction[machine]) Outcome { return outcome(t.Head, &t.State) }}
 
-// longestTried is the same of a call that is repeated.
-const longestTried = 500
+// longestTried is the most bytes of the error of a call that is repeated.
+const longestTried = coordinator.MaxFailing
 
-func said(err error) string { return cut(err.Error(), longest) }
+func said(err error) string { return coordinator.Cut(err.Error(), coordinator.MaxReason) }
 
-// cut is a text as the journal keeps it.
-func cut(text string, longest int) string {
-	if len(text) > longest {
-		text = text[:longest] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
+func cut(text string, most int) string { return coordinator.Cut(text, most) }

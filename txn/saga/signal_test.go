@@ -143,7 +143,7 @@ func TestStartAt(t *testing.T) {
 			want := 50 * time.Minute
 			if now {
 				want = time.Since(from)
-				ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", By{"ann", "it cannot wait"}))
+				ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", By{Actor: "ann", Reason: "it cannot wait"}))
 				r.coordinator.Nudge("1")
 			}
 			_, err := r.engine.Wait(t.Context(), "1")

@@ -156,11 +156,11 @@ func (p plan) deadline(input []byte, now time.Time) (time.Time, error) {
 
 // attach checks that the saga of an id is the one that was to be started.
 func attach(ctx context.Context, j *journal.Journal, definition, id string, input []byte) error {
-	log, m, err := read(ctx, j, id)
+	t, err := records.Read(ctx, j, "start saga", id)
 	if err != nil {
 		return err
 	}
-	return mismatch(log.Head(), &m, definition, input)
+	return mismatch(t.Head, &t.State, definition, input)
 }
 
 // mismatch reports whether a saga is another one than the one that was to be started.

@@ -3,29 +3,28 @@ package saga
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// State is where a saga stands.
-type State string
+// State is where a saga stands; see [coordinator.State].
+type State = coordinator.State
 
 // The states. RUNNING goes on to COMPLETING by a decision to commit, or to UNDOING
 // by one to abort; a saga has one decision at most. An operator sends a DEAD_LETTER
 // back to UNDOING, or ends it as RESOLVED.
 const (
-	Running     State = "RUNNING"     // undecided
-	Completing  State = "COMPLETING"  // what is left is done, whatever happens
-	Undoing     State = "UNDOING"     // what was done is undone
-	Succeeded   State = "SUCCEEDED"   // each step is done, but for those that an operator has skipped
-	Compensated State = "COMPENSATED" // nothing is left of it but what needs no undo, or was skipped
-	DeadLetter  State = "DEAD_LETTER" // an undo was given up, or too many owners crashed: a person has to look
-	Resolved    State = "RESOLVED"    // a dead letter that a person has closed
+	Running     State = "RUNNING"              // undecided
+	Completing  State = "COMPLETING"           // what is left is done, whatever happens
+	Undoing     State = "UNDOING"              // what was done is undone
+	Succeeded   State = "SUCCEEDED"            // each step is done, but for those that an operator has skipped
+	Compensated State = "COMPENSATED"          // nothing is left of it but what needs no undo, or was skipped
+	DeadLetter        = coordinator.DeadLetter // an undo was given up, or too many owners crashed: a person has to look
+	Resolved          = coordinator.Resolved   // a dead letter that a person has closed
 )
 
-// Final reports whether the engine does nothing more by itself. Of the final states
-// an operator can change DEAD_LETTER only.
-func (s State) Final() bool {
-	return s == Succeeded || s == Compensated || s == DeadLetter || s == Resolved
-}
+// States are all states of a saga.
+var States = []State{Running, Completing, Undoing, Succeeded, Compensated, DeadLetter, Resolved}
 
 // fate is what is known of a step that was sent.
 type fate int

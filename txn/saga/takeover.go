@@ -114,10 +114,10 @@ func (m *machine) why() string {
 
 // dead is what a dead letter is about: the undos that were given up, and if it is halted
 // what seems to crash.
-func (m *machine) dead() (all []Dead) {
+func (m *machine) dead() (all []StepError) {
 	for _, p := range m.steps {
 		if p.fate == dead {
-			all = append(all, Dead{p.key, p.err})
+			all = append(all, StepError{Step: p.key, Err: p.err, Attempts: p.attempts})
 		}
 	}
 	if m.halted == "" {
@@ -126,7 +126,7 @@ func (m *machine) dead() (all []Dead) {
 	n := *m
 	n.state = m.before
 	for _, p := range n.calling() {
-		all = append(all, Dead{p.key, m.halted})
+		all = append(all, StepError{Step: p.key, Err: m.halted, Attempts: p.attempts})
 	}
 	return all
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -15,40 +14,10 @@ import (
 
 // Outcome is where a saga stands, and how it has ended once State is final.
 type Outcome struct {
-	ID       string
-	Type     string
-	Input    json.RawMessage // as it was started with
-	State    State
-	Reason   string    // why it is undone, or halted; empty while it is neither
-	Halted   bool      // it is a dead letter because owners crashed, and continues after an Operator's Retry
-	Outputs  Outputs   // of the steps that were done, those that were undone too
-	Dead     []Dead    // the undos that were given up, in the order of their steps, then the steps that seem to crash
-	Failing  []Failing // the steps, and undos, that are called again and again, as far as the journal has it
-	Crossed  []Crossed // the steps that were done, or may have been, with an input from before an operator's edit
-	Skipped  []string  // the steps that an operator has skipped, or whose undos
-	Resolved By        // who has closed the dead letter; the zero value if nobody has
-	Due      time.Time // when it is looked at next; zero once it has ended
-	Ended    time.Time // by the store's clock; zero until it has, and for a dead letter
-}
-
-// Dead is an undo that was given up, or a step of a halted saga.
-type Dead struct {
-	Step string // whose undo it is
-	Err  string // of the last call
-}
-
-// Failing is a step, or an undo, whose calls fail and are repeated.
-type Failing struct {
-	Step     string
-	Err      string // of the last call that the journal has
-	Attempts int    // that failed by then
-}
-
-// Crossed is a step whose input an operator has edited, while a call with the one before
-// was done.
-type Crossed struct {
-	Step string
-	Err  string // says with which input
+	coordinator.Summary
+	Input   json.RawMessage // as it was started with
+	Outputs Outputs         // of the steps that were done, those that were undone too
+	Crossed []StepError     // the steps that were done, or may have been, with an input from before an operator's edit
 }
 
 // Err is nil while the saga goes on and when it has succeeded, else an
@@ -61,21 +30,22 @@ func (o Outcome) Err() error {
 }
 
 func outcome(head driver.Head, m *machine) Outcome {
-	o := Outcome{ID: head.Transaction, Type: nameOf(head.Type), Input: m.input, State: m.state, Reason: m.why(), Halted: m.halted != "", Outputs: m.outputs(), Dead: m.dead(), Due: head.Due, Ended: head.Ended}
+	o := Outcome{Summary: coordinator.SummaryOf(head), Input: m.input, Outputs: m.outputs()}
+	o.State, o.Reason, o.Halted, o.Dead = m.state, m.why(), m.halted, m.dead()
 	undoing := m.undoing()
 	for i, p := range m.steps {
 		if p.crossed != "" {
-			o.Crossed = append(o.Crossed, Crossed{p.key, p.crossed})
+			o.Crossed = append(o.Crossed, StepError{Step: p.key, Err: p.crossed})
 		}
 		switch {
 		case p.fate == skipped:
 			o.Skipped = append(o.Skipped, p.key)
 		case p.err != "" && (p.fate == inFlight && m.halted == "" || p.attempts > 0 && slices.Contains(undoing, &m.steps[i])):
-			o.Failing = append(o.Failing, Failing{p.key, p.err, p.attempts})
+			o.Failing = append(o.Failing, StepError{Step: p.key, Err: p.err, Attempts: p.attempts})
 		}
 	}
 	if m.resolved != nil {
-		o.Resolved = By{m.resolved.Actor, m.resolved.Reason}
+		o.Resolved = m.resolved.By
 	}
 	return o
 }
@@ -83,11 +53,7 @@ func outcome(head driver.Head, m *machine) Outcome {
 // Look reads the state of a saga, whichever process drives it. The error is an [ErrNone] if it
 // does not exist, or ended so long ago that it was forgotten.
 func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
-	log, m, err := read(ctx, e.coordinator.Journal(), id)
-	if err != nil {
-		return Outcome{}, err
-	}
-	return outcome(log.Head(), &m), nil
+	return records.Look(ctx, e.coordinator.Journal(), "look at saga", id)
 }
 
 // Wait blocks until a saga has ended, whichever process drives it, and returns how:

@@ -56,7 +56,7 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 			return err
 		}
 	}
-	if d.m.state().Final() || d.m.state() == DeadLetter {
+	if d.m.state().Final() {
 		return nil
 	}
 	return d.append([]journal.Entry{{Kind: recordEnd}})
@@ -220,11 +220,11 @@ func (d *drive) announce() {
 	if o.State == DeadLetter && hooks.Dead != nil {
 		e := observe.TCCDead{Transaction: o.ID, Type: o.Type, Decision: string(o.Decision), Halted: o.Halted}
 		for _, b := range o.Dead {
-			e.Branches = append(e.Branches, b.Branch)
+			e.Branches = append(e.Branches, b.Step)
 		}
 		hooks.Dead(e)
 	}
-	if o.State.Final() && hooks.Ended != nil {
+	if o.State.Ended() && hooks.Ended != nil {
 		hooks.Ended(observe.TCCEnded{Transaction: o.ID, Type: o.Type, State: string(o.State)})
 	}
 }

@@ -124,36 +124,15 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine,
 
 // read is a transaction as it stands in the journal.
 func (m *Engine) read(ctx context.Context, op, id string) (driver.Head, machine, error) {
-	return read(ctx, m.coordinator.Journal(), op, id)
-}
-
-func read(ctx context.Context, j *journal.Journal, op, id string) (head driver.Head, is machine, err error) {
-	log, entries, err := j.Open(ctx, id)
-	switch {
-	case err != nil:
-		return head, is, err
-	case log == nil:
-		return head, is, none(op, id)
-	}
-	head = log.Head()
-	if !strings.HasPrefix(head.Type, protocol) {
-		return head, is, &MismatchError{ID: id, Problem: fmt.Sprintf("it is a %q: give this transaction another id", head.Type)}
-	}
-	if is, err = replay(entries); err != nil {
-		return head, is, bug(op, id, err)
-	}
-	return head, is, nil
+	t, err := records.Read(ctx, m.coordinator.Journal(), op, id)
+	return t.Head, t.State, err
 }
 
 // Look reads the state of a transaction, whichever process drives it. The error is an [ErrNone]
 // if it is a [Engine.Run] that is not decided, or ended so long ago that it was
 // forgotten. One of [Engine.Submit] that is not decided has the state TRYING.
 func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
-	head, is, err := m.read(ctx, "look at transaction", id)
-	if err != nil {
-		return Outcome{}, err
-	}
-	return is.outcome(head), nil
+	return records.Look(ctx, m.coordinator.Journal(), "look at transaction", id)
 }
 
 // Wait blocks until a decided transaction has ended, or is a dead letter,
@@ -162,7 +141,7 @@ func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	err = m.coordinator.Await(ctx, id, func(ctx context.Context) (bool, error) {
 		o, err = m.Look(ctx, id)
-		return o.State.Final() || o.State == DeadLetter, err
+		return o.State.Final(), err
 	})
 	if err != nil {
 		return o, err

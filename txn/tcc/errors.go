@@ -5,15 +5,19 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 var (
 	// ErrNone: no transaction of that id is decided. It is Definite.
-	ErrNone = errors.New("no such transaction is decided")
+	ErrNone = coordinator.ErrNone
 	// ErrMismatch: under this id there is a transaction of another type or with other
 	// branches, or this process does not know a resource of it. The error is a
 	// [*MismatchError].
-	ErrMismatch = errors.New("it is another transaction")
+	ErrMismatch = coordinator.ErrMismatch
+	// ErrState: the state of the transaction does not allow what an operator wants. The
+	// error is a [*StateError].
+	ErrState = coordinator.ErrState
 	// ErrCancelled: the transaction was decided to be cancelled. The error is a
 	// [*CancelledError].
 	ErrCancelled = errors.New("the transaction is cancelled")
@@ -23,23 +27,23 @@ var (
 	// ErrNoHold: the branch holds nothing that is known.
 	ErrNoHold = errors.New("no hold is known")
 
-	errLate = errors.New("the time of the holds is up")
+	errOrder = coordinator.ErrOrder
+	errLate  = errors.New("the time of the holds is up")
 )
 
-// A MismatchError is an [ErrMismatch] and a Bug. Nothing was decided.
-type MismatchError struct {
-	ID      string
-	Problem string
-}
-
-// Error says what differs, and what to do.
-func (e *MismatchError) Error() string { return fmt.Sprintf("transaction %q: %s", e.ID, e.Problem) }
-
-// Unwrap makes it an [ErrMismatch].
-func (e *MismatchError) Unwrap() error { return ErrMismatch }
-
-// ErrorKind is [interlock.Bug].
-func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
+// The errors, names and filters that all protocols share.
+type (
+	// MismatchError is an [ErrMismatch]; see [coordinator.MismatchError].
+	MismatchError = coordinator.MismatchError
+	// StateError is an [ErrState]; see [coordinator.StateError].
+	StateError = coordinator.StateError
+	// By is who changes a transaction by hand, and the reason; see [coordinator.By].
+	By = coordinator.By
+	// Filter says which transactions are listed; see [coordinator.Filter].
+	Filter = coordinator.Filter
+	// StepError is a branch with an error; see [coordinator.StepError].
+	StepError = coordinator.StepError
+)
 
 // A CancelledError is an [ErrCancelled] and Definite: the decision stands in the
 // journal, and each branch is cancelled, or will be.
@@ -76,7 +80,7 @@ func (e *DeadLetterError) Error() string {
 	}
 	text := fmt.Sprintf("transaction %q: %v to %s", e.Outcome.ID, ErrDeadLetter, e.Outcome.Decision)
 	for _, d := range e.Outcome.Dead {
-		text += fmt.Sprintf("; branch %q: %s", d.Branch, d.Err)
+		text += fmt.Sprintf("; branch %q: %s", d.Step, d.Err)
 	}
 	return text
 }
@@ -89,13 +93,4 @@ func (e *DeadLetterError) ErrorKind() interlock.ErrorKind { return interlock.Unc
 
 func bug(op, name string, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: err}
-}
-
-func none(op, id string) error {
-	return &interlock.Error{Op: op, Name: id, Kind: interlock.Definite, Err: ErrNone}
-}
-
-// refuse tells of what the state of a transaction does not allow.
-func refuse(op, id string, err error) error {
-	return &interlock.Error{Op: op, Name: id, Kind: interlock.Definite, Err: err}
 }

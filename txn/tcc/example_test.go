@@ -158,7 +158,7 @@ func ExampleTable() {
 func ExampleOperator() {
 	help := func(ctx context.Context, j *journal.Journal) error {
 		operator := tcc.NewOperator(j)
-		for o, err := range operator.Unfinished(ctx) {
+		for o, err := range operator.List(ctx, tcc.Filter{Unfinished: true}) {
 			if err != nil {
 				return err
 			}

@@ -7,11 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Decision is the outcome of all branches of a transaction.
-type Decision string
+// Decision is what becomes of all branches of a transaction.
+type Decision = coordinator.Decision
 
 // The decisions. A transaction has one, and it never changes.
 const (
@@ -19,28 +20,25 @@ const (
 	Cancel  Decision = "cancel"
 )
 
-// State is where a transaction stands. One of [Engine.Run] is in no journal before it is
-// decided, and has no state.
-type State string
+// State is where a transaction stands; see [coordinator.State]. One of [Engine.Run] is in no
+// journal before it is decided, and has no state.
+type State = coordinator.State
 
 // The states. TRYING, of a transaction of [Engine.Submit], goes on to CONFIRMING or
 // CANCELLING. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
 // perhaps by way of DEAD_LETTER; a person can end that as RESOLVED.
 const (
-	Trying     State = "TRYING"      // branches are tried, and nothing is decided
-	Confirming State = "CONFIRMING"  // branches are yet to be confirmed
-	Confirmed  State = "CONFIRMED"   // each branch is, but those that a person has skipped
-	Cancelling State = "CANCELLING"  // branches are yet to be cancelled
-	Cancelled  State = "CANCELLED"   // nothing that its Run may have tried is held any more
-	DeadLetter State = "DEAD_LETTER" // a branch refuses what was decided, or too many owners crashed: a person has to look
-	Resolved   State = "RESOLVED"    // a person has ended it as it was
+	Trying     State = "TRYING"               // branches are tried, and nothing is decided
+	Confirming State = "CONFIRMING"           // branches are yet to be confirmed
+	Confirmed  State = "CONFIRMED"            // each branch is, but those that a person has skipped
+	Cancelling State = "CANCELLING"           // branches are yet to be cancelled
+	Cancelled  State = "CANCELLED"            // nothing that its Run may have tried is held any more
+	DeadLetter       = coordinator.DeadLetter // a branch refuses what was decided, or too many owners crashed: a person has to look
+	Resolved         = coordinator.Resolved   // a person has ended it as it was
 )
 
-// Final reports whether nothing more is called.
-func (s State) Final() bool { return s == Confirmed || s == Cancelled || s == Resolved }
-
-// errOrder: a record stands where it cannot.
-var errOrder = errors.New("it cannot follow what is there")
+// Unfinished are the states of a transaction that has not ended.
+var Unfinished = []State{Trying, Confirming, Cancelling, DeadLetter}
 
 // fate is the outcome of a branch.
 type fate int
@@ -70,7 +68,7 @@ type machine struct {
 	decision Decision  // empty before it
 	members  []member  // in the order of the user
 	reason   string    // of the decision to cancel
-	resolved bool      // by a person
+	by       *By       // the person who has resolved it; nil is nobody
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
@@ -98,7 +96,7 @@ func (m *machine) state() State {
 		return Trying
 	case m.decision == "":
 		return ""
-	case m.resolved:
+	case m.by != nil:
 		return Resolved
 	case m.ended && m.decision == Confirm:
 		return Confirmed
@@ -144,13 +142,13 @@ func (m *machine) apply(e journal.Entry) error {
 	case recordRetry, recordSkip, recordResolved:
 		return m.obey(e)
 	case recordEnd:
-		if !m.resolved && (m.has(pending) || m.has(dead)) {
+		if m.by == nil && (m.has(pending) || m.has(dead)) {
 			return errOrder
 		}
 		m.ended = true
 		return nil
 	}
-	return errors.New("no such kind of record is known here: it was written by a newer version")
+	return coordinator.ErrRecord
 }
 
 func (m *machine) try(e journal.Entry) error {
@@ -204,10 +202,11 @@ func (m *machine) answer(e journal.Entry) error {
 func (m *machine) obey(e journal.Entry) error {
 	b := m.find(e.Step)
 	switch {
-	case m.resolved:
+	case m.by != nil:
 		return errOrder
 	case e.Kind == recordResolved && e.Step == "" && m.state() == DeadLetter:
-		m.resolved = true
+		m.by = new(By)
+		return json.Unmarshal(e.Data, m.by)
 	case e.Kind == recordSkip && b != nil && (b.fate == dead || b.fate == pending):
 		b.fate, m.halted = skipped, ""
 	case e.Kind == recordRetry && e.Step == "":

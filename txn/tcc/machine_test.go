@@ -21,8 +21,8 @@ var letters = map[string]journal.Entry{
 	"done a": {Kind: recordDone, Step: "a"}, "done b": {Kind: recordDone, Step: "b"}, "done c": {Kind: recordDone, Step: "c"}, "done d": {Kind: recordDone, Step: "d"},
 	"undone a": {Kind: recordUndone, Step: "a"}, "undone b": {Kind: recordUndone, Step: "b"}, "undone c": {Kind: recordUndone, Step: "c"}, "undone d": {Kind: recordUndone, Step: "d"},
 	"dead a": record(recordDead, "a", why{Error: "no"}), "dead b": record(recordDead, "b", why{Error: "no"}), "dead c": record(recordDead, "c", why{Error: "no"}),
-	"remind": {Kind: recordRemind}, "retry a": record(recordRetry, "a", order{}), "retry": record(recordRetry, "", order{}),
-	"skip a": record(recordSkip, "a", order{}), "skip c": record(recordSkip, "c", order{}), "resolved": record(recordResolved, "", order{}), "end": {Kind: recordEnd},
+	"remind": {Kind: recordRemind}, "retry a": record(recordRetry, "a", By{}), "retry": record(recordRetry, "", By{}),
+	"skip a": record(recordSkip, "a", By{}), "skip c": record(recordSkip, "c", By{}), "resolved": record(recordResolved, "", By{}), "end": {Kind: recordEnd},
 }
 
 // TestEveryHistory goes through all histories of up to eight records that the machine

@@ -66,7 +66,7 @@ func TestDeadLetter(t *testing.T) {
 			r, good, bad, h := buried(t, decision == Confirm)
 			o, err := r.Wait(t.Context(), "1")
 			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-			if o.State != DeadLetter || o.Decision != decision || len(o.Dead) != 1 || o.Dead[0] != (Dead{"bad", "I will not", 5}) || !strings.Contains(err.Error(), "I will not") {
+			if o.State != DeadLetter || o.Decision != decision || len(o.Dead) != 1 || o.Dead[0] != (StepError{Step: "bad", Err: "I will not", Attempts: 5}) || !strings.Contains(err.Error(), "I will not") {
 				t.Errorf("%+v, %v", o, err)
 			}
 			if good.state("1") != states[0] || bad.state("1") != states[1] {
@@ -125,7 +125,7 @@ func TestOperator(t *testing.T) {
 				bad.mu.Unlock()
 			}
 			operator := NewOperator(r.coordinator.Journal())
-			for o, err := range operator.Unfinished(t.Context()) {
+			for o, err := range operator.List(t.Context(), Filter{Unfinished: true}) {
 				if o.ID != "1" || o.State != DeadLetter || err != nil {
 					t.Errorf("%s: %+v, %v", name, o, err)
 				}
@@ -172,22 +172,23 @@ func TestOperatorRefused(t *testing.T) {
 		ok(t, err)
 		for name, err := range map[string]error{
 			"retry": o.Retry(ctx, "1", "", somebody), "skip": o.Skip(ctx, "1", "hotel", somebody), "resolve": o.Resolve(ctx, "1", somebody),
-			"none": o.Retry(ctx, "2", "", somebody), "of another protocol": o.Retry(ctx, "3", "", somebody),
+			"none": o.Retry(ctx, "2", "", somebody),
 		} {
 			if wantKind(t, err, interlock.Definite, nil); t.Failed() {
 				t.Fatal(name)
 			}
 		}
+		wantKind(t, o.Retry(ctx, "3", "", somebody), interlock.Bug, ErrMismatch)
 		for name, err := range map[string]error{
 			"no actor": o.Retry(ctx, "1", "", By{Reason: "x"}), "no reason": o.Resolve(ctx, "1", By{Actor: "x"}), "no branch": o.Skip(ctx, "1", "", somebody),
-			"long reason": o.Resolve(ctx, "1", By{"x", strings.Repeat("x", 1001)}), "long name": o.Resolve(ctx, "1", By{strings.Repeat("x", 256), "x"}),
-			"no UTF-8": o.Resolve(ctx, "1", By{"x", "\xff"}),
+			"long reason": o.Resolve(ctx, "1", By{Actor: "x", Reason: strings.Repeat("x", 1001)}), "long name": o.Resolve(ctx, "1", By{Actor: strings.Repeat("x", 256), Reason: "x"}),
+			"no UTF-8": o.Resolve(ctx, "1", By{Actor: "x", Reason: "\xff"}),
 		} {
 			if wantKind(t, err, interlock.Bug, nil); t.Failed() {
 				t.Fatal(name)
 			}
 		}
-		for range o.Unfinished(ctx) {
+		for range o.List(ctx, Filter{Unfinished: true}) {
 			t.Error("what has ended is listed")
 		}
 		if n := r.store.count(); n != 3 {

@@ -4,28 +4,14 @@ import (
 	"encoding/json"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // Outcome is a decided transaction, and where it stands.
 type Outcome struct {
-	ID       string
-	Type     string
-	Decision Decision
-	State    State
-	Reason   string   // why it is cancelled; empty if it is confirmed
-	Skipped  []string // the branches that a person has skipped, in their order
-	Dead     []Dead   // the branches that have refused what was decided, or are left of what is halted, in their order
-	Halted   string   // why nothing is called any more: owners crash; empty while it goes on
-	Failing  []Dead   // the branches that are called again and again, with their last error as far as the journal has it
+	coordinator.Summary
 
 	holds map[string]json.RawMessage
-}
-
-// Dead is a branch that has not done what was decided.
-type Dead struct {
-	Branch   string
-	Err      string // of the last call
-	Attempts int    // that failed
 }
 
 // Err is nil if the transaction is confirmed, or to be, else a [*CancelledError]; of
@@ -42,24 +28,25 @@ func (o Outcome) Err() error {
 
 // outcome of a transaction under its head.
 func (m *machine) outcome(head driver.Head) Outcome {
-	o := Outcome{ID: head.Transaction, Type: name(head.Type), Decision: m.decision, State: m.state(), Reason: m.reason, Halted: m.halted,
-		holds: map[string]json.RawMessage{}}
+	o := Outcome{Summary: coordinator.SummaryOf(head), holds: map[string]json.RawMessage{}}
+	o.Decision, o.State, o.Reason, o.Halted = m.decision, m.state(), m.reason, m.halted
 	for _, b := range m.members {
 		if b.hold != nil {
 			o.holds[b.name] = b.hold
 		}
-		switch b.fate {
-		case dead:
-			o.Dead = append(o.Dead, Dead{b.name, b.err, b.attempts})
-		case pending:
-			if m.halted != "" {
-				o.Dead = append(o.Dead, Dead{b.name, m.halted, b.attempts})
-			} else if b.err != "" {
-				o.Failing = append(o.Failing, Dead{b.name, b.err, b.attempts})
-			}
-		case skipped:
+		switch {
+		case b.fate == dead:
+			o.Dead = append(o.Dead, StepError{Step: b.name, Err: b.err, Attempts: b.attempts})
+		case b.fate == pending && m.halted != "":
+			o.Dead = append(o.Dead, StepError{Step: b.name, Err: m.halted, Attempts: b.attempts})
+		case b.fate == pending && b.err != "":
+			o.Failing = append(o.Failing, StepError{Step: b.name, Err: b.err, Attempts: b.attempts})
+		case b.fate == skipped:
 			o.Skipped = append(o.Skipped, b.name)
 		}
+	}
+	if m.by != nil {
+		o.Resolved = *m.by
 	}
 	return o
 }

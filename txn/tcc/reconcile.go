@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"time"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -34,23 +32,15 @@ type Finding struct {
 // resources remember: a day is short enough for the defaults of coordinator.Retention.
 func (m *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return func(yield func(Finding, error) bool) {
-		const page = 500
-		for behind := ""; ; {
-			heads, err := m.coordinator.Journal().Heads(ctx, behind, page)
-			if err != nil {
+		for t, err := range records.Ended(ctx, m.coordinator.Journal(), since) {
+			id := t.Head.Transaction
+			switch {
+			case err != nil && id == "":
 				yield(Finding{}, err)
 				return
-			}
-			for _, h := range heads {
-				behind = h.Transaction
-				if !strings.HasPrefix(h.Type, protocol) || h.Ended.IsZero() || h.Ended.Before(since) {
-					continue
-				}
-				if !m.recheck(ctx, h, yield) {
-					return
-				}
-			}
-			if len(heads) < page {
+			case err != nil && !yield(Finding{ID: id, Type: name(t.Head.Type)}, err):
+				return
+			case err == nil && !m.recheck(ctx, t, yield):
 				return
 			}
 		}
@@ -58,32 +48,22 @@ func (m *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Findi
 }
 
 // recheck asks the branches of a transaction; it is false when nobody listens any more.
-func (m *Engine) recheck(ctx context.Context, h driver.Head, yield func(Finding, error) bool) bool {
-	_, entries, err := m.coordinator.Journal().Open(ctx, h.Transaction)
-	if err == nil && len(entries) == 0 { // it was forgotten meanwhile
-		return true
-	}
-	var of machine
-	if err == nil {
-		of, err = replay(entries)
-	}
-	if err != nil {
-		return yield(Finding{ID: h.Transaction, Type: name(h.Type)}, err)
-	}
+func (m *Engine) recheck(ctx context.Context, t coordinator.Transaction[machine], yield func(Finding, error) bool) bool {
+	id, of := t.Head.Transaction, t.State
 	if of.state() != Confirmed && of.state() != Cancelled {
 		return true
 	}
-	begun := entries[0].Written.Truncate(time.Millisecond)
+	begun := t.Entries[0].Written.Truncate(time.Millisecond)
 	for _, b := range of.members {
 		if b.fate != settled {
 			continue
 		}
-		err := m.repeat(ctx, h.Transaction, begun, of.decision, b)
+		err := m.repeat(ctx, id, begun, of.decision, b)
 		if err == nil {
 			continue
 		}
 		class, _ := branch.ClassOf(err)
-		f := Finding{ID: h.Transaction, Type: name(h.Type), Branch: b.name, Decision: of.decision, Refused: class == branch.ClassFail, Err: err}
+		f := Finding{ID: id, Type: name(t.Head.Type), Branch: b.name, Decision: of.decision, Refused: class == branch.ClassFail, Err: err}
 		if !yield(f, nil) {
 			return false
 		}
@@ -92,7 +72,7 @@ func (m *Engine) recheck(ctx context.Context, h driver.Head, yield func(Finding,
 }
 
 // repeat makes the last call of a branch again.
-func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decision, b member) (err error) {
+func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decision, b member) error {
 	h, ok := m.handles[b.resource]
 	if !ok {
 		return fmt.Errorf("the engine was made without the resource %q: add it", b.resource)
@@ -105,12 +85,7 @@ func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decis
 	defer end()
 	c := branch.Call{Transaction: id, Branch: b.name, Operation: op, Attempt: 1, Begun: begun}
 	c.Deadline, _ = ctx.Deadline()
-	defer func() {
-		if r := recover(); r != nil {
-			err = errors.Join(err, branch.Unknown(fmt.Errorf("panic: %v", r)))
-		}
-	}()
-	return do(branch.With(ctx, c), b.request, b.hold)
+	return coordinator.Guarded(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
 }
 
 // reconcileAll is Reconcile whose findings go to the hooks.

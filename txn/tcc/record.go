@@ -1,10 +1,9 @@
 package tcc
 
 import (
-	"bytes"
 	"encoding/json"
-	"strings"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -26,7 +25,7 @@ const (
 	recordRetry    = "retry"    // by a person: Step, or all that is dead, is called again
 	recordSkip     = "skip"     // by a person: Step is not called any more
 	recordResolved = "resolved" // by a person: it is taken for settled as it is
-	recordEnd      = "end"
+	recordEnd      = coordinator.RecordEnd
 )
 
 // trying is the data of a tried record.
@@ -48,29 +47,9 @@ type why struct {
 	Attempts int    `json:"attempts,omitempty"`
 }
 
-// order is the data of what a person has written.
-type order struct {
-	Actor  string `json:"actor"`
-	Reason string `json:"reason"`
-}
+func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
 
-func record(kind, step string, data any) journal.Entry {
-	text, err := marshal(data)
-	if err != nil {
-		panic(err) // only the types above and valid JSON come here
-	}
-	return journal.Entry{Kind: kind, Step: step, Data: text}
-}
-
-// marshal is json.Marshal without what it does for pages of HTML: a hold must not become
-// longer than it was.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
+func marshal(v any) (json.RawMessage, error) { return coordinator.Marshal(v) }
 
 // decided is the first append of a transaction of Run.
 func decided(d Decision, reason string, tries []try) []journal.Entry {
@@ -81,18 +60,9 @@ func decided(d Decision, reason string, tries []try) []journal.Entry {
 	return append(entries, record(recordDecide, string(d), deciding{Reason: reason}))
 }
 
-// longest is the most bytes of an error that the journal keeps.
-const longest = 1000
+// records reads and changes transactions in a journal.
+var records = coordinator.Records[machine, Outcome]{Protocol: "tcc", With: machine.with,
+	State:   func(m machine) State { return m.state() },
+	Outcome: func(t coordinator.Transaction[machine]) Outcome { return t.State.outcome(t.Head) }}
 
-// longestFailing is the same of a call that is repeated.
-const longestFailing = 500
-
-func said(err error) string { return cut(err.Error(), longest) }
-
-// cut is a text as the journal keeps it.
-func cut(text string, longest int) string {
-	if len(text) > longest {
-		text = text[:longest] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
+func said(err error) string { return coordinator.Cut(err.Error(), coordinator.MaxReason) }

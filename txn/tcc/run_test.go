@@ -94,7 +94,7 @@ func TestMismatch(t *testing.T) {
 		ok(t, err)
 		_, err = r.Run(ctx, "booking", "3", h.Try("seat"), h.Try("seat").As("other"))
 		ok(t, err)
-		ok(t, r.coordinator.Begin(ctx, "2", "saga:order", record("begin", "", order{})))
+		ok(t, r.coordinator.Begin(ctx, "2", "saga:order", record("begin", "", By{})))
 		for name, err := range map[string]error{
 			"type":     second(r.Run(ctx, "other", "1", h.Try("seat"))),
 			"request":  second(r.Run(ctx, "booking", "1", h.Try("bed"))),

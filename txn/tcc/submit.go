@@ -102,26 +102,16 @@ func (m *Engine) Close(ctx context.Context) {
 // expire decides to cancel a transaction that was opened and is not decided. Nil means
 // that it is decided now.
 func (m *Engine) expire(ctx context.Context, op, id, reason string) error {
-	log, entries, err := m.coordinator.Journal().Open(ctx, id)
-	if err != nil {
+	t, err := records.Read(ctx, m.coordinator.Journal(), op, id)
+	if err != nil || t.State.state() != Trying {
 		return err
 	}
-	if log == nil {
-		return none(op, id)
-	}
-	is, err := replay(entries)
-	if err != nil {
-		return bug(op, id, err)
-	}
-	if is.state() != Trying {
-		return nil
-	}
-	err = log.Append(ctx, m.coordinator.Now(), record(recordDecide, string(Cancel), deciding{Reason: reason}))
+	err = t.Log.Append(ctx, m.coordinator.Now(), record(recordDecide, string(Cancel), deciding{Reason: reason}))
 	if errors.Is(err, journal.ErrConflict) { // only a decision can have come first
 		return nil
 	}
 	if err == nil {
-		m.decided(id, log.Head().Type, Cancel, reason)
+		m.decided(id, t.Head.Type, Cancel, reason)
 		m.coordinator.Nudge(id)
 	}
 	return err

@@ -219,7 +219,7 @@ func TestOpenedRecords(t *testing.T) {
 		{open, open}, {tried("a"), open}, {held}, {tried("a"), held}, {open, held}, {open, tried("a"), held, held}, {open, tried("a"), none, none},
 		{open, confirm}, {open, tried("a"), confirm}, {open, tried("a"), none, confirm}, {open, tried("a"), tried("b"), held, confirm},
 		{open, tried("a"), cancel, held}, {cancel, open}, {open, tried("a"), {Kind: recordUndone, Step: "a"}}, {open, {Kind: recordEnd}},
-		{open, record(recordRetry, "", order{})}, {{Kind: recordOpen, Data: []byte("{")}}, {open, tried("a"), {Kind: recordHeld, Step: "a", Data: []byte("{")}},
+		{open, record(recordRetry, "", By{})}, {{Kind: recordOpen, Data: []byte("{")}}, {open, tried("a"), {Kind: recordHeld, Step: "a", Data: []byte("{")}},
 	} {
 		if m, err := replay(h); err == nil {
 			t.Errorf("%d: it is %v", i, m.state())

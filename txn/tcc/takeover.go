@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -21,7 +22,7 @@ func (m *machine) suffer(e journal.Entry) error {
 	}
 	b := m.find(e.Step)
 	switch {
-	case m.resolved || !m.has(pending), e.Kind == recordFailing && (b == nil || b.fate != pending):
+	case m.by != nil || !m.has(pending), e.Kind == recordFailing && (b == nil || b.fate != pending):
 		return errOrder
 	case e.Kind == recordTaken:
 		m.takeOvers++
@@ -53,5 +54,5 @@ func (d *drive) failing(b member, err error) []journal.Entry {
 		return nil
 	}
 	c.noted = now
-	return []journal.Entry{record(recordFailing, b.name, why{Error: cut(err.Error(), longestFailing), Attempts: c.attempts})}
+	return []journal.Entry{record(recordFailing, b.name, why{Error: coordinator.Cut(err.Error(), coordinator.MaxFailing), Attempts: c.attempts})}
 }

@@ -63,7 +63,7 @@ func TestCrashLoop(t *testing.T) {
 			t.Errorf("told %d times in an hour", len(told()))
 		}
 		crash.Store(false)
-		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{"ann", "the process has more memory now"}))
+		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{Actor: "ann", Reason: "the process has more memory now"}))
 		r.coordinator.Nudge("1")
 		if out, err = r.Wait(t.Context(), "1"); err != nil || out.State != Confirmed || bad.state("1") != "confirmed" || good.state("1") != "confirmed" {
 			t.Errorf("%+v, %v", out, err)

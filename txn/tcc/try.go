@@ -3,11 +3,11 @@ package tcc
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // try tries a branch until it holds, or is given up. The outcome is in t.
@@ -56,12 +56,11 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the time of branch %q is up: %w", t.branch, context.DeadlineExceeded))
 	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			err = branch.Unknown(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
-		}
-	}()
-	return do(branch.With(ctx, c))
+	err = coordinator.Guarded(branch.With(ctx, c), func(ctx context.Context) (err error) {
+		hold, err = do(ctx)
+		return err
+	})
+	return hold, err
 }
 
 // tried tells of a call that did not succeed.

@@ -221,7 +221,7 @@ func TestOtherProtocolMeanwhile(t *testing.T) {
 		var work sync.WaitGroup
 		work.Go(func() { _, err = r.run(t.Context(), "1", hotel) })
 		synctest.Wait()
-		ok(t, r.coordinator.Begin(t.Context(), "1", "saga:order", record("begin", "", order{})))
+		ok(t, r.coordinator.Begin(t.Context(), "1", "saga:order", record("begin", "", By{})))
 		work.Wait()
 		wantKind(t, err, interlock.Bug, ErrMismatch)
 		if is := hotel.state("1"); is != "cancelled" {
@@ -258,7 +258,7 @@ func TestStrangeRecords(t *testing.T) {
 		ok(t, r.coordinator.Begin(t.Context(), "1", "tcc:booking", record(recordDecide, "cancel", deciding{}), journal.Entry{Kind: "later"}))
 		o := NewOperator(r.coordinator.Journal())
 		errs := map[string]error{"look": second(r.Look(t.Context(), "1")), "retry": o.Retry(t.Context(), "1", "", somebody)}
-		for _, err := range o.Unfinished(t.Context()) {
+		for _, err := range o.List(t.Context(), Filter{Unfinished: true}) {
 			errs["list"] = err
 		}
 		r.serve(t, 1)
@@ -307,10 +307,10 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 			_, err := r.run(t.Context(), id, hotel)
 			ok(t, err)
 		}
-		ok(t, r.coordinator.Begin(t.Context(), "3", "saga:order", record("begin", "", order{})))
+		ok(t, r.coordinator.Begin(t.Context(), "3", "saga:order", record("begin", "", By{})))
 		o := NewOperator(r.coordinator.Journal())
 		list := func() (ids string) {
-			for out, err := range o.Unfinished(t.Context()) {
+			for out, err := range o.List(t.Context(), Filter{Unfinished: true}) {
 				ids += out.ID
 				ok(t, err)
 			}
@@ -319,7 +319,7 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 		if ids := list(); ids != "12" {
 			t.Errorf("%q", ids)
 		}
-		for out := range o.Unfinished(t.Context()) {
+		for out := range o.List(t.Context(), Filter{Unfinished: true}) {
 			if out.ID != "1" {
 				t.Errorf("%q, though nobody wants to see more", out.ID)
 			}
@@ -338,7 +338,7 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 		}
 		store.set(errNetwork)
 		told := 0
-		for _, err := range o.Unfinished(t.Context()) {
+		for _, err := range o.List(t.Context(), Filter{Unfinished: true}) {
 			wantKind(t, err, interlock.Uncertain, errNetwork)
 			told++
 		}
@@ -358,7 +358,7 @@ func TestUnfinishedPages(t *testing.T) {
 			_, err := r.Decide(t.Context(), fmt.Sprint(i), "hotel")
 			ok(t, err)
 		}
-		for o, err := range NewOperator(r.coordinator.Journal()).Unfinished(t.Context()) {
+		for o, err := range NewOperator(r.coordinator.Journal()).List(t.Context(), Filter{Unfinished: true}) {
 			if ok(t, err); seen[o.ID] {
 				t.Fatalf("%s twice", o.ID)
 			}

@@ -92,7 +92,7 @@ func TestCallsSayWhatTheyAre(t *testing.T) {
 		}
 		ok(t, p.Run(serving, "1", p.add(transfer)))
 		stop := p.serve(t, 1)
-		ok(t, p.Settle(t.Context(), "1"))
+		ok(t, p.Wait(t.Context(), "1"))
 		stop()
 		asked("1", "prepare 1", "commit 1", "commit 2")
 		wantKind(t, p.Run(serving, "2", p.add(transfer)), interlock.Definite, ErrAborted)

@@ -4,36 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // read is the transaction of an id or a key as the journal knows it; nil if it does
 // not.
 func (m *Engine) read(ctx context.Context, id string) (*machine, error) {
-	log, entries, err := m.coordinator.Journal().Open(ctx, Key(id))
-	if err != nil || log == nil {
-		return nil, err
+	t, err := stored(ctx, m.coordinator.Journal(), "read transaction", id)
+	if errors.Is(err, ErrNone) {
+		return nil, nil
 	}
-	return understood(id, log, entries)
+	return &t.State, err
 }
 
-func understood(id string, log *journal.Log, entries []journal.Entry) (*machine, error) {
-	const op = "read transaction"
-	if kind := log.Head().Type; !strings.HasPrefix(kind, protocol+":") {
-		return nil, bug(op, id, fmt.Errorf("%w: a %q", ErrOther, kind))
+// stored is the transaction of an id or a key.
+func stored(ctx context.Context, j *journal.Journal, op, id string) (coordinator.Transaction[machine], error) {
+	t, err := records.Read(ctx, j, op, Key(id))
+	if err == nil {
+		err = t.State.is(id)
 	}
-	there, err := replay(entries)
-	if err != nil {
-		return nil, bug(op, id, err)
+	return t, err
+}
+
+// is reports that the transaction has another id with the same key.
+func (m *machine) is(id string) error {
+	if m.what.ID != "" && m.what.ID != id && Key(id) != id {
+		return &MismatchError{ID: id, Problem: fmt.Sprintf("%q has the same key", m.what.ID)}
 	}
-	if there.what.ID != "" && there.what.ID != id && Key(id) != id {
-		return nil, bug(op, id, fmt.Errorf("%w: %q has the same key", ErrOther, there.what.ID))
-	}
-	return &there, nil
+	return nil
 }
 
 // presume is the transaction as the journal knows it; if it does not, the decision to

@@ -55,11 +55,11 @@
 //
 // A branch that a person, or a system, has finished otherwise than decided makes the
 // transaction HEURISTIC: it stays in the journal, unfinished, and is reported until
-// a person acknowledges it ([Engine.Acknowledge]).
+// a person acknowledges it ([Operator.Resolve]).
 //
 // A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's
 // Options) while participants are called to commit, and none answers, seems to crash its
-// process: it is halted, with its branches prepared, until [Engine.Retry].
+// process: it is halted, with its branches prepared, until [Operator.Retry].
 //
 // # Limits
 //

@@ -5,18 +5,41 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 var (
 	// ErrAborted: the transaction had no effect. The error is an [*AbortedError].
 	ErrAborted = errors.New("the transaction was aborted")
 	// ErrNone: the journal has no transaction of that id. It is Definite.
-	ErrNone = errors.New("there is no such transaction in the journal")
+	ErrNone = coordinator.ErrNone
 	// ErrDecided: what is decided cannot be decided otherwise. It is Definite.
 	ErrDecided = errors.New("it is decided already")
-	// ErrOther: under this id there is something that is no transaction of this
-	// package. It is a Bug.
-	ErrOther = errors.New("the id belongs to a transaction of another kind")
+	// ErrMismatch: under this id there is something that is no transaction of this package,
+	// or another one with the same key. The error is a [*MismatchError].
+	ErrMismatch = coordinator.ErrMismatch
+	// ErrState: the state of the transaction does not allow what an operator wants. The
+	// error is a [*StateError].
+	ErrState = coordinator.ErrState
+	// ErrHalted: owners of the transaction crashed, one after the other, and it waits for
+	// [Operator.Retry].
+	ErrHalted = errors.New("the transaction is halted")
+
+	errOrder = coordinator.ErrOrder
+)
+
+// The errors, names and filters that all protocols share.
+type (
+	// MismatchError is an [ErrMismatch]; see [coordinator.MismatchError].
+	MismatchError = coordinator.MismatchError
+	// StateError is an [ErrState]; see [coordinator.StateError].
+	StateError = coordinator.StateError
+	// By is who changes a transaction by hand, and the reason; see [coordinator.By].
+	By = coordinator.By
+	// Filter says which transactions are listed; see [coordinator.Filter].
+	Filter = coordinator.Filter
+	// StepError is a branch with an error; see [coordinator.StepError].
+	StepError = coordinator.StepError
 )
 
 // An AbortedError is an [ErrAborted]: nothing of this run is left, or it will be taken

@@ -66,7 +66,7 @@ func Example() {
 		})
 	}
 	err = move("transfer/1", 10)
-	fmt.Println(err, engine.Settle(ctx, "transfer/1"), north.Get("alice"), south.Get("bob"))
+	fmt.Println(err, engine.Wait(ctx, "transfer/1"), north.Get("alice"), south.Get("bob"))
 	err = move("transfer/2", 100)
 	fmt.Println(errors.Is(err, twopc.ErrAborted), errors.Is(err, errPoor), north.Get("alice"), south.Get("bob"))
 

@@ -30,7 +30,7 @@ func TestHeuristic(t *testing.T) {
 		defer stop()
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		wantKind(t, p.Settle(bounded, "1"), interlock.Definite, driver.ErrHeuristic)
+		wantKind(t, p.Wait(bounded, "1"), interlock.Definite, driver.ErrHeuristic)
 		o, err = p.Look(t.Context(), "1")
 		ok(t, err)
 		if o.State != Heuristic || len(o.Branches) != 2 || !o.Branches[0].Done || o.Branches[1].Heuristic == "" {
@@ -45,17 +45,17 @@ func TestHeuristic(t *testing.T) {
 		if n := log.count("heuristic south"); n != 3 {
 			t.Errorf("told %d times: %v", n, log.all())
 		}
-		for o, err := range p.Unfinished(t.Context()) {
+		for o, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 			if ok(t, err); o.State != Heuristic {
 				t.Errorf("%+v", o)
 			}
 		}
-		wantKind(t, p.Acknowledge(t.Context(), "1", "", "paid by hand"), interlock.Bug, nil)
-		ok(t, p.Acknowledge(t.Context(), "1", "ann", "paid by hand"))
-		wantKind(t, p.Acknowledge(t.Context(), "1", "ann", "paid by hand"), interlock.Definite, nil)
+		wantKind(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "", Reason: "paid by hand"}), interlock.Bug, nil)
+		ok(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "paid by hand"}))
+		wantKind(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "paid by hand"}), interlock.Definite, nil)
 		o, err = p.Look(t.Context(), "1")
 		ok(t, err)
-		if o.State != Resolved || o.Actor != "ann" || o.Note != "paid by hand" {
+		if o.State != Resolved || o.Resolved != (By{Actor: "ann", Reason: "paid by hand"}) {
 			t.Errorf("%+v", o)
 		}
 		if n, err := w.store.Unscheduled(t.Context()); n != 0 || err != nil {
@@ -86,7 +86,7 @@ func TestHeuristicAbort(t *testing.T) {
 		if o.State != Heuristic || o.Decision != Abort || o.Branches[0].Participant != "south" || log.count("heuristic south") != 1 {
 			t.Errorf("%+v, %v", o, log.all())
 		}
-		ok(t, p.Acknowledge(t.Context(), "1", "ann", "moved back"))
+		ok(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "moved back"}))
 		wantSums(t, w, 0, 10)
 	})
 }
@@ -293,7 +293,7 @@ func TestSecondDecision(t *testing.T) {
 		if d, err := second.Decide(t.Context(), name); d != Commit || err != nil {
 			t.Errorf("%v, %v", d, err)
 		}
-		wantKind(t, second.Resolve(t.Context(), name, Abort, "ann", "x"), interlock.Definite, ErrDecided)
+		wantKind(t, second.Settle(t.Context(), name, Abort, By{Actor: "ann", Reason: "x"}), interlock.Definite, ErrDecided)
 		got, _ := w.records(t, "1")
 		same(t, "records", got, "decide:commit")
 	})

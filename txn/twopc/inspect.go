@@ -20,7 +20,7 @@ type InDoubt struct {
 	// Verdict is what the journal says is to be done with it: "commit", "roll back",
 	// "decide to abort", or "leave" while somebody may be at work on it; "blocked" while
 	// the journal does not answer; "too old" and "foreign" are for a person, see
-	// [Engine.Resolve].
+	// [Engine.Settle].
 	Verdict    string
 	BlockedFor time.Duration // since the journal was first found not to answer for it; 0 if it does
 	Err        error         // of the journal, if it is blocked or foreign
@@ -107,7 +107,7 @@ func (m *Engine) look(read func(key string) (*machine, error), name string, d dr
 	}
 	found.run = r
 	there, err := read(r.key)
-	if errors.Is(err, ErrOther) {
+	if errors.Is(err, ErrMismatch) {
 		found.Verdict, found.Err = string(foreign), err
 		return found
 	}

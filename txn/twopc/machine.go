@@ -1,27 +1,31 @@
 package twopc
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// State is where a transaction stands in the journal. One that nobody has decided is
-// not there at all.
-type State string
+// State is where a transaction stands in the journal; see [coordinator.State]. One that
+// nobody has decided is not there at all.
+type State = coordinator.State
 
 // The states. A decision to commit goes on to COMMITTED when the last participant has
 // done it, or to HEURISTIC.
 const (
-	Committing State = "COMMITTING" // decided; what is left is committed, however long it takes
-	Committed  State = "COMMITTED"  // by all participants
-	Aborted    State = "ABORTED"    // whatever is prepared is rolled back
-	Heuristic  State = "HEURISTIC"  // a branch was finished otherwise: a person has to look
-	Resolved   State = "RESOLVED"   // a person has seen to a heuristic outcome
+	Committing State = "COMMITTING"         // decided; what is left is committed, however long it takes
+	Committed  State = "COMMITTED"          // by all participants
+	Aborted    State = "ABORTED"            // whatever is prepared is rolled back
+	Heuristic  State = "HEURISTIC"          // a branch was finished otherwise: a person has to look
+	Resolved         = coordinator.Resolved // a person has seen to a heuristic outcome
 )
+
+// Unfinished are the states of a decided transaction that has not ended.
+var Unfinished = []State{Committing, Heuristic}
 
 // fate is what is known of a branch that is to be committed.
 type fate int
@@ -47,14 +51,12 @@ type machine struct {
 	decision Decision
 	what     decided
 	branches []progress
-	resolved why
+	resolved By
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
 	halted    string // why no participant is called to commit; empty while it goes on
 }
-
-var errOrder = errors.New("it cannot follow what is there")
 
 // replay is the machine after all records of a transaction.
 func replay(entries []journal.Entry) (machine, error) { return machine{}.with(entries...) }
@@ -96,12 +98,14 @@ func (m *machine) apply(e journal.Entry) error {
 		if !m.settled() {
 			return errOrder
 		}
-		m.state = Resolved
-		return json.Unmarshal(e.Data, &m.resolved)
+		var w why
+		err := json.Unmarshal(e.Data, &w)
+		m.state, m.resolved = Resolved, By{Actor: w.Actor, Reason: cmp.Or(w.Reason, w.Text)}
+		return err
 	case recordEnd:
 		return m.end()
 	}
-	return fmt.Errorf("no such kind of record is known here: it was written by a newer version")
+	return coordinator.ErrRecord
 }
 
 func (m *machine) decide(e journal.Entry) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -223,7 +224,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q was taken for %+v", name, r)
 		}
 	}
-	if !errors.Is(uncertain("x", "y", errWork), interlock.ErrUncertain) || len(said(strings.Repeat("ä", 1000))) > longest+5 {
+	if !errors.Is(uncertain("x", "y", errWork), interlock.ErrUncertain) || len(said(strings.Repeat("ä", 1000))) > coordinator.MaxReason+5 {
 		t.Error("errors")
 	}
 }

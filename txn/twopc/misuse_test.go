@@ -86,14 +86,14 @@ func TestMisuseOfRun(t *testing.T) {
 					t.Errorf("%v", r)
 				}
 			}()
-			ok(t, p.Settle(t.Context(), "1"))
+			ok(t, p.Wait(t.Context(), "1"))
 			_ = p.Run(t.Context(), "2", func(ctx context.Context, x *T) error {
 				ok(t, work(ctx, x))
 				panic("no")
 			})
 		}()
 		ok(t, p.Run(t.Context(), "2", work))
-		ok(t, p.Settle(t.Context(), "2"))
+		ok(t, p.Wait(t.Context(), "2"))
 		wantSums(t, p.world, -20, 20)
 		if n := len(p.running); n != 0 {
 			t.Errorf("%d are thought to run", n)
@@ -108,14 +108,14 @@ func TestOtherTransaction(t *testing.T) {
 		_, err := p.coordinator.Journal().Begin(t.Context(), "saga", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
 		ok(t, err)
 		work := p.add(transfer)
-		wantKind(t, p.Run(t.Context(), "saga", work), interlock.Bug, ErrOther)
+		wantKind(t, p.Run(t.Context(), "saga", work), interlock.Bug, ErrMismatch)
 		_, err = p.Look(t.Context(), "saga")
-		wantKind(t, err, interlock.Bug, ErrOther)
-		wantKind(t, p.Acknowledge(t.Context(), "saga", "ann", "x"), interlock.Bug, ErrOther)
+		wantKind(t, err, interlock.Bug, ErrMismatch)
+		wantKind(t, p.Operator().Resolve(t.Context(), "saga", By{Actor: "ann", Reason: "x"}), interlock.Bug, ErrMismatch)
 
 		long := strings.Repeat("long/", 20)
 		ok(t, p.Run(t.Context(), long, work))
-		ok(t, p.Settle(t.Context(), Key(long)))
+		ok(t, p.Wait(t.Context(), Key(long)))
 		o, err := p.Look(t.Context(), Key(long))
 		ok(t, err)
 		if o.ID != long || o.Key != Key(long) || o.State != Committed {
@@ -123,7 +123,7 @@ func TestOtherTransaction(t *testing.T) {
 		}
 		_, err = p.Look(t.Context(), "2")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		wantKind(t, p.Settle(t.Context(), "2"), interlock.Definite, ErrNone)
+		wantKind(t, p.Wait(t.Context(), "2"), interlock.Definite, ErrNone)
 	})
 }
 
@@ -229,18 +229,18 @@ func TestTooOld(t *testing.T) {
 			{forgotten.String(), "commit", "", "the log says so"},
 			{forgotten.String(), "commit", "ann", ""},
 		} {
-			wantKind(t, p.Resolve(t.Context(), c.transaction, Decision(c.decision), c.actor, c.reason), interlock.Bug, nil)
+			wantKind(t, p.Settle(t.Context(), c.transaction, Decision(c.decision), By{Actor: c.actor, Reason: c.reason}), interlock.Bug, nil)
 		}
 		none := begin("3", time.Now(), 3)
-		wantKind(t, p.Resolve(t.Context(), none.String(), Commit, "ann", "x"), interlock.Definite, nil)
-		ok(t, p.Resolve(t.Context(), forgotten.String(), Commit, "ann", "the log says so"))
-		ok(t, p.Resolve(t.Context(), forgotten.String(), Commit, "bob", "so do I"))
-		wantKind(t, p.Resolve(t.Context(), forgotten.String(), Abort, "bob", "no"), interlock.Definite, ErrDecided)
-		ok(t, p.Resolve(t.Context(), other.String(), Abort, "ann", "nobody misses it"))
+		wantKind(t, p.Settle(t.Context(), none.String(), Commit, By{Actor: "ann", Reason: "x"}), interlock.Definite, nil)
+		ok(t, p.Settle(t.Context(), forgotten.String(), Commit, By{Actor: "ann", Reason: "the log says so"}))
+		ok(t, p.Settle(t.Context(), forgotten.String(), Commit, By{Actor: "bob", Reason: "so do I"}))
+		wantKind(t, p.Settle(t.Context(), forgotten.String(), Abort, By{Actor: "bob", Reason: "no"}), interlock.Definite, ErrDecided)
+		ok(t, p.Settle(t.Context(), other.String(), Abort, By{Actor: "ann", Reason: "nobody misses it"}))
 		w.rest(t)
 		o, err := p.Look(t.Context(), "1")
 		ok(t, err)
-		if o.State != Committed || o.Actor != "ann" || len(o.Branches) != 2 {
+		if o.State != Committed || o.DecidedBy != "ann" || len(o.Branches) != 2 {
 			t.Errorf("%+v", o)
 		}
 		for _, bank := range []string{"north", "south"} {
@@ -263,7 +263,7 @@ func TestResolveAsksAll(t *testing.T) {
 		r := begin("1", time.Now(), 1)
 		w.prepare(t, "north", r.xid("north"))
 		p.participants["south"] = deaf{p.participants["south"]}
-		if err := p.Resolve(t.Context(), r.String(), Commit, "ann", "x"); !errors.Is(err, errNetwork) {
+		if err := p.Settle(t.Context(), r.String(), Commit, By{Actor: "ann", Reason: "x"}); !errors.Is(err, errNetwork) {
 			t.Error(err)
 		}
 		found, err := p.InDoubt(t.Context())
@@ -302,7 +302,7 @@ func TestMissingParticipant(t *testing.T) {
 		}
 		wantSums(t, w, -10, 0)
 		defer p.serve(t, 2)()
-		ok(t, p.Settle(t.Context(), "1"))
+		ok(t, p.Wait(t.Context(), "1"))
 		wantSums(t, w, -10, 10)
 	})
 }

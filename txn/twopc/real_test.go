@@ -155,7 +155,7 @@ func (t *teller) move(id string) func(ctx context.Context, x *T) error {
 func (t *teller) finished(ctx context.Context) error {
 	for ctx.Err() == nil {
 		left := 0
-		for _, err := range t.Unfinished(ctx) {
+		for _, err := range t.Operator().List(ctx, Filter{Unfinished: true}) {
 			if err != nil {
 				return err
 			}

@@ -1,9 +1,7 @@
 package twopc
 
 import (
-	"encoding/json"
-	"strings"
-
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -18,11 +16,11 @@ const (
 	recordRetry     = "retry"     // a person has it go on
 	recordRemind    = "remind"    // a heuristic outcome was reported again
 	recordResolved  = "resolved"  // a person has seen to it
-	recordEnd       = "end"
+	recordEnd       = coordinator.RecordEnd
 )
 
-// Decision is the outcome of a transaction.
-type Decision string
+// Decision is what becomes of a transaction.
+type Decision = coordinator.Decision
 
 // The decisions.
 const (
@@ -39,37 +37,24 @@ type decided struct {
 	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if it was an engine
 }
 
-// why is the data of heuristic, failing, halted, retry and resolved records.
+// why is the data of heuristic, failing, halted, retry and resolved records. An operator's
+// have the reason as the text if they are of versions before [By].
 type why struct {
 	Actor    string `json:"actor,omitempty"`
-	Text     string `json:"text"`
+	Reason   string `json:"reason,omitempty"`
+	Text     string `json:"text,omitempty"`
 	Attempts int    `json:"attempts,omitempty"`
 }
 
-func record(kind, step string, data any) journal.Entry {
-	text, err := json.Marshal(data)
-	if err != nil {
-		panic(err) // only the types above come here
-	}
-	return journal.Entry{Kind: kind, Step: step, Data: text}
-}
+// records reads and changes transactions in a journal.
+var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: machine.with,
+	State:   func(m machine) State { return m.state },
+	Outcome: func(t coordinator.Transaction[machine]) Outcome { return t.State.outcome(t.Head, t.Entries) }}
+
+func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
 
 func decide(d Decision, what decided) journal.Entry { return record(recordDecide, string(d), what) }
 
 func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 
-// longest is the most bytes of a reason that the journal keeps.
-const longest = 1000
-
-// longestFailing is the same of a call that is repeated.
-const longestFailing = 500
-
-func said(text string) string { return cut(text, longest) }
-
-// cut is a text as the journal keeps it.
-func cut(text string, longest int) string {
-	if len(text) > longest {
-		text = text[:longest] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
+func said(text string) string { return coordinator.Cut(text, coordinator.MaxReason) }

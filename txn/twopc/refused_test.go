@@ -95,7 +95,7 @@ func TestBranchThatAPersonMissed(t *testing.T) {
 		p := w.start(t, nil, nil)
 		r := begin("1", time.Now(), 1)
 		w.prepare(t, "north", r.xid("north"))
-		ok(t, p.Resolve(t.Context(), r.String(), Commit, "ann", "the log says so"))
+		ok(t, p.Settle(t.Context(), r.String(), Commit, By{Actor: "ann", Reason: "the log says so"}))
 		stop := p.serve(t, 1)
 		w.rest(t)
 		w.prepare(t, "south", r.xid("south"))

@@ -15,7 +15,7 @@ import (
 // none. id is 1 to driver.MaxTransaction bytes and good for one commit: if the journal
 // knows it as committed, Run returns nil at once, without running work. Two runs of one
 // id at once are rolled back but for one. Run blocks until the decision is taken; see
-// [Engine.Settle] for when all can see it.
+// [Engine.Wait] for when all can see it.
 //
 // The error is nil if the transaction was committed, by this run or by another one, or
 // changed nothing. It is an [*AbortedError] if this run has had no effect, which is

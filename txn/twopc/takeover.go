@@ -1,15 +1,12 @@
 package twopc
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -19,10 +16,6 @@ import (
 // too: take-overs are counted in the journal before any call, and any answer ends
 // the count. After too many the transaction is halted: it stays decided, its branches stay
 // prepared, and a person has it go on.
-
-// ErrHalted: owners of the transaction crashed, one after the other, and it waits for
-// [Engine.Retry].
-var ErrHalted = errors.New("the transaction is halted")
 
 // suffer takes how it goes with the commit.
 func (m *machine) suffer(e journal.Entry) error {
@@ -73,7 +66,7 @@ func (f *failures) of(m machine, a answered, attempt int, now time.Time) (entrie
 	}
 	f.noted = now
 	for i, name := range a.again {
-		entries = append(entries, record(recordFailing, name, why{Text: cut(a.errs[i].Error(), longestFailing), Attempts: f.before[name] + attempt}))
+		entries = append(entries, record(recordFailing, name, why{Text: coordinator.Cut(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
 	}
 	return entries
 }
@@ -83,34 +76,6 @@ func (m *Engine) halt(e observe.TwoPCHalted) {
 	if f := m.options.Hooks.Halted; f != nil {
 		f(e)
 	}
-}
-
-// Retry has a halted transaction go on: a person, actor, says why it will not crash its
-// process again. It is refused as Definite while the transaction is not halted.
-func (m *Engine) Retry(ctx context.Context, id, actor, reason string) error {
-	const op = "retry transaction"
-	if actor == "" || reason == "" {
-		return failure.Bug(op, id, "it takes an actor and a reason")
-	}
-	log, entries, err := m.coordinator.Journal().Open(ctx, Key(id))
-	if err != nil {
-		return err
-	}
-	if log == nil {
-		return definite(op, id, ErrNone)
-	}
-	there, err := understood(id, log, entries)
-	if err != nil {
-		return err
-	}
-	if there.halted == "" {
-		return definite(op, id, fmt.Errorf("it is %s, and not halted", there.state))
-	}
-	if err := log.Append(ctx, m.coordinator.Now(), record(recordRetry, "", why{Actor: said(actor), Text: said(reason)})); err != nil {
-		return err
-	}
-	m.coordinator.Nudge(Key(id))
-	return nil
 }
 
 // waits is the error of a caller that waits for a halted transaction.

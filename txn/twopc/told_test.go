@@ -98,7 +98,7 @@ func TestHooksAreTold(t *testing.T) {
 			})
 		}
 		ok(t, run("1", transfer, nil))
-		ok(t, p.Settle(t.Context(), "1"))
+		ok(t, p.Wait(t.Context(), "1"))
 		same(t, "committed", heard(), "1: COMMITTED", "1: commit south 1: lost on its way, again in 50ms", "1: commit: ")
 		wantKind(t, run("2", transfer, errWork), interlock.Definite, errWork)
 		same(t, "aborted", heard(), "2: roll back: "+errWork.Error())
@@ -140,9 +140,9 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 			return slices.DeleteFunc(got, func(kind string) bool { return kind == "failing:rates" })
 		}
 		same(t, "records", answers(), "decide:commit", "heuristic:south", "done:north")
-		wantKind(t, p.Acknowledge(t.Context(), "1", "ann", "x"), interlock.Definite, nil)
+		wantKind(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"}), interlock.Definite, nil)
 		down.Store(false)
-		err = p.Settle(t.Context(), "1")
+		err = p.Wait(t.Context(), "1")
 		if wantKind(t, err, interlock.Definite, driver.ErrHeuristic); err == nil || !strings.Contains(err.Error(), "south: ") {
 			t.Errorf("%v: of whom?", err)
 		}
@@ -299,7 +299,7 @@ func TestUnwrittenDecision(t *testing.T) {
 				t.Errorf("no %s: %q, %v", what, d, err)
 			}
 			for call, err := range map[string]error{
-				"resolve": p.Resolve(t.Context(), name, Abort, "ann", "x"), "acknowledge": p.Acknowledge(t.Context(), "1", "ann", "x"),
+				"resolve": p.Settle(t.Context(), name, Abort, By{Actor: "ann", Reason: "x"}), "acknowledge": p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"}),
 			} {
 				if err == nil || what == "journal read" && !errors.Is(err, errNetwork) {
 					t.Errorf("no %s: %s: %v", what, call, err)
@@ -309,7 +309,7 @@ func TestUnwrittenDecision(t *testing.T) {
 			if !errors.Is(err, map[string]error{"journal append": ErrNone, "journal read": errNetwork}[what]) {
 				t.Errorf("no %s: look: %v", what, err)
 			}
-			for _, err := range p.Unfinished(t.Context()) {
+			for _, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 				t.Errorf("unfinished: %v", err)
 			}
 		})
@@ -382,8 +382,8 @@ func TestStrangeRecords(t *testing.T) {
 			errs := map[string]error{}
 			if !c.drives {
 				_, errs["look"] = p.Look(t.Context(), c.id)
-				errs["settle"] = p.Settle(t.Context(), c.id)
-				errs["acknowledge"] = p.Acknowledge(t.Context(), c.id, "ann", "x")
+				errs["settle"] = p.Wait(t.Context(), c.id)
+				errs["acknowledge"] = p.Operator().Resolve(t.Context(), c.id, By{Actor: "ann", Reason: "x"})
 				errs["run"] = p.Run(t.Context(), c.id, func(context.Context, *T) error { t.Error("it is run"); return nil })
 			}
 			if !strings.HasPrefix(c.want, "has") {
@@ -414,7 +414,7 @@ func TestUnfinished(t *testing.T) {
 		}, nil)
 		ok(t, p.Run(t.Context(), "0", p.add(transfer)))
 		stop := p.serve(t, 1)
-		ok(t, p.Settle(t.Context(), "0"))
+		ok(t, p.Wait(t.Context(), "0"))
 		stop()
 		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
 		ok(t, err)
@@ -424,7 +424,7 @@ func TestUnfinished(t *testing.T) {
 			ok(t, err)
 		}
 		list := func() (ids []string, failed error) {
-			for o, err := range p.Unfinished(t.Context()) {
+			for o, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 				ids, failed = append(ids, o.ID), errors.Join(failed, err)
 			}
 			return ids, failed
@@ -433,7 +433,7 @@ func TestUnfinished(t *testing.T) {
 		if ok(t, err); len(ids) != many || ids[0] != "a000" || len(slices.Compact(ids)) != many {
 			t.Errorf("%d: %q", len(ids), ids)
 		}
-		for o := range p.Unfinished(t.Context()) {
+		for o := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 			if o.ID != "a000" || o.Key != o.ID {
 				t.Errorf("%+v, though nobody wants to see more", o)
 			}
@@ -462,7 +462,7 @@ func TestUnfinishedCutOff(t *testing.T) {
 		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
 		ok(t, err)
 		var all []string
-		for o, err := range p.Unfinished(t.Context()) {
+		for o, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 			all = append(all, o.ID+fmt.Sprint(err))
 		}
 		same(t, "list", all, errNetwork.Error())
@@ -473,15 +473,15 @@ func TestUnfinishedCutOff(t *testing.T) {
 func TestNotForAPerson(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newWorld().start(t, nil, nil)
-		wantKind(t, p.Acknowledge(t.Context(), "1", "ann", "x"), interlock.Definite, ErrNone)
+		wantKind(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"}), interlock.Definite, ErrNone)
 		ok(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
-			err := p.Resolve(ctx, x.XID("north").Transaction, Abort, "ann", "x")
+			err := p.Settle(ctx, x.XID("north").Transaction, Abort, By{Actor: "ann", Reason: "x"})
 			if wantKind(t, err, interlock.Bug, nil); !strings.Contains(err.Error(), "under way") {
 				t.Errorf("%v", err)
 			}
 			return p.add(transfer)(ctx, x)
 		}))
-		err := p.Acknowledge(t.Context(), "1", "ann", "x")
+		err := p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"})
 		if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), "COMMITTING, with 2 branches left") {
 			t.Errorf("%v", err)
 		}
@@ -497,7 +497,7 @@ func TestSettleOfTheAborted(t *testing.T) {
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var aborted *AbortedError
-		if err = p.Settle(bounded, "1"); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
+		if err = p.Wait(bounded, "1"); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
 			t.Errorf("%v", err)
 		}
 	})

@@ -55,7 +55,7 @@ func TestShowSaysWhatFails(t *testing.T) {
 		}
 	}
 	shows("tcc show trip/1", "CONFIRMING", "flight", "failing", "8", "the airline is down")
-	shows("tcc show trip/1 -o json", `"failing":[{"branch":"flight","error":"the airline is down","attempts":8}]`)
+	shows("tcc show trip/1 -o json", `"failing":[{"step":"flight","error":"the airline is down","attempts":8}]`)
 	shows("tcc ls -o json", `"attempts":8`)
 	shows("xa show transfer/1", "not committed after 16 attempts: the disk is full")
 	shows("xa show transfer/1 -o json", `{"participant":"north","done":false,"error":"the disk is full","attempts":16}`)
@@ -66,7 +66,7 @@ func TestShowSaysWhatFails(t *testing.T) {
 	if out, _ := run(t, 0, "xa", "retry", "transfer/2", "--reason", "it has a fix", "--by", "ann", "--backend", url); !strings.Contains(out, "retried: transfer/2") {
 		t.Error(out)
 	}
-	if out, _ := run(t, 0, "xa", "show", "transfer/2", "--backend", url); strings.Contains(out, "halted") {
+	if out, _ := run(t, 0, "xa", "show", "transfer/2", "--backend", url); strings.Contains(out, "\nhalted ") { // the field, not the record
 		t.Error(out)
 	}
 }

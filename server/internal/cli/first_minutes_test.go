@@ -47,7 +47,7 @@ func TestFailuresInJSON(t *testing.T) {
 		}
 	}
 	list, said := run(t, 0, "-o", "json", "--backend", url, "saga", "ls")
-	if list != `{"sagas":[]}`+"\n" || said != "" {
+	if list != `{"transactions":[]}`+"\n" || said != "" {
 		t.Errorf("%q, %q", list, said)
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
-	"github.com/interlock-dev/interlock/txn/tcc"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
@@ -73,7 +73,7 @@ func (l *ledger) refused(t backend.Target, err error) error {
 		}
 		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another; a service makes it, as %s coordinate and saga start do",
 			name, t, l.app.program)
-	case errors.Is(err, saga.ErrNone), errors.Is(err, tcc.ErrNone), errors.Is(err, twopc.ErrNone):
+	case errors.Is(err, coordinator.ErrNone):
 		where := t.String()
 		if l.name != "" {
 			where += ", " + l.name
@@ -81,7 +81,7 @@ func (l *ledger) refused(t backend.Target, err error) error {
 		return fail(exitFailed, "%w (on %s: --backend and --journal name another)", err, where)
 	case errors.As(err, new(*journal.ShardsError)):
 		return fail(exitConfig, "%w", err)
-	case errors.Is(err, saga.ErrState), errors.Is(err, saga.ErrMismatch), errors.Is(err, tcc.ErrMismatch):
+	case errors.Is(err, coordinator.ErrState), errors.Is(err, coordinator.ErrMismatch), errors.Is(err, twopc.ErrDecided):
 		return fail(exitFailed, "%w", err)
 	}
 	return err
@@ -98,9 +98,24 @@ func (a *app) sagaCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	l.add(c)
-	c.AddCommand(l.sagasCommand(), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaRetryCommand(), l.sagaSkipCommand(), l.sagaSettleCommand(), l.sagaResolveCommand(), l.sagaAbortCommand(), l.sagaNowCommand(), l.sagaShardsCommand(),
-		l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))
+	c.AddCommand(l.sagaOperations()...)
+	c.AddCommand(l.lsCommand(sagas), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
+		l.sagaShardsCommand(), l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))
 	l.completeIDs(c, "saga")
+	return c
+}
+
+// deadSagasCommand is under dlq, which lists everything that is dead.
+func (a *app) deadSagasCommand() *cobra.Command {
+	l := &ledger{app: a}
+	c := &cobra.Command{
+		Use: "sagas", Short: "List sagas that could not be undone wholly", Args: noArgs,
+		Example: `  interlock dlq sagas
+  interlock saga retry order/42 --reason "the bank is back"    or skip, or resolve`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return l.list(c.Context(), sagas, listing{Filter: coordinator.Filter{States: []coordinator.State{saga.DeadLetter}}, limit: 1000})
+		},
+	}
+	l.add(c)
 	return c
 }

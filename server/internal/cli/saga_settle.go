@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -30,11 +32,11 @@ answered; --not-done has the saga undone, and means that the call will never arr
 					return usage("--output is not JSON, or the step was not done")
 				}
 			}
-			return l.help(c.Context(), "settled", args[0], func(ctx context.Context, o *saga.Operator, by saga.By) error {
+			return l.operated(c.Context(), "settled", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
 				if isDone {
-					return o.Done(ctx, args[0], args[1], answer, by)
+					return saga.NewOperator(j).Done(ctx, args[0], args[1], answer, by)
 				}
-				return o.NotDone(ctx, args[0], args[1], by)
+				return saga.NewOperator(j).NotDone(ctx, args[0], args[1], by)
 			})
 		},
 	}

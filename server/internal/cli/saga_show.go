@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -76,8 +77,8 @@ func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, e
 		Input json.RawMessage `json:"input"`
 	}
 	_ = json.Unmarshal(entries[0].Data, &begun) // Replay says what is wrong with it
-	c.input, c.head.Type = begun.Input, typeOf(definition, begun.Input)
-	if definition == overHTTP || definition == overHTTP+"_reported" {
+	c.input, c.head.Type = begun.Input, httpapi.TypeOf(saga.Outcome{Summary: coordinator.Summary{Type: definition}, Input: begun.Input})
+	if c.head.Type != definition { // it came over HTTP
 		c.input = httpapi.RedactOrder(begun.Input)
 	}
 	c.moments, err = saga.Replay(entries)

@@ -170,7 +170,7 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(0, "saga", "show", "order/2", "-o", "json"), `"type":"order"`, `"input":"bad"`, `"due":"20`, `"history":[{"position":1,`)
 			wants(interlock(0, "saga", "ls", "--state", "dead_letter", "--type", "order", "-o", "json"), `"id":"order/4"`, `"dead":[{"step":"reserve"`)
 			wants(interlock(0, "saga", "ls", "--type", "other"), "no such sagas")
-			wants(interlock(1, "saga", "show", "order/9"), "no such saga", "--journal")
+			wants(interlock(1, "saga", "show", "order/9"), "no such transaction", "--journal")
 			wants(interlock(1, "saga", "watch", "order/2"), "DEAD_LETTER")
 			wants(interlock(0, "saga", "watch", "order/1", "-o", "json"), `"kind":"begin"`, `"state":"SUCCEEDED"`)
 
@@ -180,7 +180,7 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(0, "saga", "show", "order/1"), "SUCCEEDED")
 			s.run(t, "order/old", "book")
 			wants(interlock(0, "saga", "forget", "--before", "1ms", "--reason", "full", "--by", "ada", "-o", "json"), `"forgotten":`, `"record":"interlock.forget/`)
-			wants(interlock(1, "saga", "show", "order/old"), "no such saga")
+			wants(interlock(1, "saga", "show", "order/old"), "no such transaction")
 			wants(interlock(0, "saga", "show", "order/2"), "DEAD_LETTER")
 			wants(interlock(0, "saga", "export"), "interlock.forget/", "retention:forget")
 			s.run(t, "order/1", "book")
@@ -226,8 +226,8 @@ func TestSagasByHand(t *testing.T) {
 
 			s.book(t, "trip/1")
 			s.book(t, "trip/2")
-			wants(interlock(0, "tcc", "ls", "--dead", "-o", "json"), `"id":"trip/1"`, "plane is gone")
-			wants(interlock(0, "tcc", "show", "trip/1", "-o", "json"), `"decision":"confirm"`, `"kind":"dead","branch":"flight","why":"the plane`)
+			wants(interlock(0, "tcc", "ls", "--state", "DEAD_LETTER", "-o", "json"), `"id":"trip/1"`, "plane is gone")
+			wants(interlock(0, "tcc", "show", "trip/1", "-o", "json"), `"decision":"confirm"`, `"kind":"dead","step":"flight","why":"the plane`)
 			wants(interlock(1, "tcc", "show", "trip/9"), "--journal")
 			wants(interlock(1, "tcc", "show", "order/1"), "order/1")
 			wants(interlock(1, "saga", "show", "trip/1"), "interlock tcc show trip/1")

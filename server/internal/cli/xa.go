@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -39,13 +38,15 @@ participants only the journal is looked at.`,
 	x.add(c)
 	c.PersistentFlags().StringArrayVar(&x.participants, "participant", nil, "`NAME=URL` of a participant")
 	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "of the coordinators' branches in databases, or a shard's prefix")
-	c.AddCommand(x.lsCommand(), x.showCommand(), x.retryCommand(), x.resolveCommand())
+	c.AddCommand(x.lsCommand(), x.showCommand(), x.resolveCommand(),
+		x.operate(commits, operation{use: "retry ID", short: "Resume a transaction whose owners crashed too often", done: "retried",
+			example: `retry transfer/42 --reason "the client library has a fix"`, do: whole(twopc.NewOperator, (*twopc.Operator).Retry)}))
 	x.completeIDs(c, "2pc")
 	return c
 }
 
 // manage runs something with an engine that serves nothing, within --timeout.
-func (x *xa) manage(ctx context.Context, use func(context.Context, *twopc.Engine) error) error {
+func (x *xa) manage(ctx context.Context, use func(context.Context, *journal.Journal, *twopc.Engine) error) error {
 	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		var participants []twopc.Registered
 		for _, text := range x.participants {
@@ -64,16 +65,8 @@ func (x *xa) manage(ctx context.Context, use func(context.Context, *twopc.Engine
 		if err != nil {
 			return usage("%w", err)
 		}
-		return refusedXA(use(ctx, m))
+		return use(ctx, j, m)
 	})
-}
-
-// refusedXA gives what an engine refuses the exit code of a failure.
-func refusedXA(err error) error {
-	if errors.Is(err, twopc.ErrNone) || errors.Is(err, twopc.ErrDecided) || errors.Is(err, twopc.ErrOther) {
-		return fail(exitFailed, "%w", err)
-	}
-	return err
 }
 
 func (x *xa) participant(ctx context.Context, text string) (twopc.Registered, func(), error) {

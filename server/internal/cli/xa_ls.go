@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
@@ -22,16 +23,24 @@ type doubtView struct {
 }
 
 func (x *xa) lsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Short: "List branches in doubt, and transactions that have not ended", Args: noArgs,
+	var f listing
+	c := &cobra.Command{
+		Use: "ls", Short: "List branches in doubt, and transactions", Args: noArgs,
 		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
   interlock xa ls -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if len(x.participants) == 0 {
 				x.app.say("no --participant NAME=URL was given: only the journal is looked at")
 			}
-			v := xaList{InDoubt: []doubtView{}, Unfinished: []xaView{}}
-			if err := x.manage(c.Context(), v.find); err != nil {
+			if err := f.check(c, commits); err != nil {
+				return err
+			}
+			v := xaList{InDoubt: []doubtView{}}
+			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine) (err error) {
+				v.find(ctx, m)
+				v.Transactions, err = x.ledger.find(ctx, j, commits, f)
+				return err
+			}); err != nil {
 				return err
 			}
 			if v.unasked == nil {
@@ -40,19 +49,21 @@ func (x *xa) lsCommand() *cobra.Command {
 			return errors.Join(x.app.print(v, v.text()), fail(exitUnreachable, "not every participant could be asked: %w", v.unasked))
 		},
 	}
+	f.flags(c, commits)
+	return c
 }
 
 // xaList is the JSON form of all that is to be seen; docs/reference/cli.md promises it.
 type xaList struct {
-	InDoubt    []doubtView `json:"in_doubt"`
-	Unfinished []xaView    `json:"unfinished"`
-	Error      string      `json:"error,omitempty"` // of participants that could not be asked
+	InDoubt      []doubtView       `json:"in_doubt"`
+	Transactions []transactionView `json:"transactions"`
+	Error        string            `json:"error,omitempty"` // of participants that could not be asked
 
 	unasked error
 }
 
-// find fills the list. What some participants have is there if others cannot be asked.
-func (v *xaList) find(ctx context.Context, m *twopc.Engine) error {
+// find lists branches in doubt. What some participants have is there if others cannot be asked.
+func (v *xaList) find(ctx context.Context, m *twopc.Engine) {
 	var found []twopc.InDoubt
 	found, v.unasked = m.InDoubt(ctx)
 	if v.unasked != nil {
@@ -65,13 +76,6 @@ func (v *xaList) find(ctx context.Context, m *twopc.Engine) error {
 		}
 		v.InDoubt = append(v.InDoubt, view)
 	}
-	for o, err := range m.Unfinished(ctx) {
-		if err != nil {
-			return err
-		}
-		v.Unfinished = append(v.Unfinished, viewXA(o))
-	}
-	return nil
 }
 
 func (v *xaList) text() text {
@@ -87,20 +91,10 @@ func (v *xaList) text() text {
 	default:
 		text = "no branch is in doubt\n"
 	}
-	if len(v.Unfinished) == 0 {
+	if len(v.Transactions) == 0 {
 		return text
 	}
-	rows = [][]string{{"ID", "STATE", "WAITS FOR", "WHY"}}
-	for _, o := range v.Unfinished {
-		var waits []string
-		for _, b := range o.Branches {
-			if !b.Done {
-				waits = append(waits, b.Participant)
-			}
-		}
-		rows = append(rows, []string{o.ID, o.State, strings.Join(waits, ", "), o.why()})
-	}
-	return text + "\n" + table(rows)
+	return text + "\n" + table(rowsOf(v.Transactions))
 }
 
 // seconds is a time in whole seconds, for people.

@@ -5,42 +5,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
-
-// refusedDecision gives a decision that is not possible the exit code of a failure.
-func refusedDecision(err error) error {
-	if err != nil && interlock.Kind(err) == interlock.Definite {
-		return fail(exitFailed, "%w", err)
-	}
-	return err
-}
-
-func (x *xa) retryCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use: "retry ID --reason TEXT", Short: "Resume a transaction whose owners crashed too often", Args: oneArg("transaction"),
-		Example: `  interlock xa retry transfer/42 --reason "the client library has a fix"`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkReason(x.reason); err != nil {
-				return err
-			}
-			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Engine) error {
-				return refusedDecision(m.Retry(ctx, args[0], x.by, x.reason))
-			}); err != nil {
-				return err
-			}
-			return x.done("retried", args[0])
-		},
-	}
-	x.answerable(c)
-	return c
-}
 
 func (x *xa) resolveCommand() *cobra.Command {
 	var decision string
 	c := &cobra.Command{
-		Use: "resolve ID --reason TEXT", Short: "Acknowledge a heuristic outcome, or decide what nobody has decided", Args: oneArg("transaction"),
+		Use: "resolve ID --reason TEXT", Short: "Resolve a heuristic outcome, or decide what nobody has decided", Args: oneArg("transaction"),
 		Example: `  interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"
   interlock xa resolve 1x7k… --decide abort --reason "its coordinator is gone for good" --participant north=postgres://n/bank`,
 		Long: `Without --decide it ends a HEURISTIC transaction: a branch was finished otherwise than
@@ -59,14 +32,13 @@ participants, and make sure that none is missing.`,
 			if decision != "" && !runName.MatchString(args[0]) {
 				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", args[0])
 			}
-			if err := x.manage(c.Context(), func(ctx context.Context, m *twopc.Engine) error {
-				decide := m.Acknowledge
-				if decision != "" {
-					decide = func(ctx context.Context, id, actor, reason string) error {
-						return m.Resolve(ctx, id, twopc.Decision(decision), actor, reason)
-					}
-				}
-				return refusedDecision(decide(ctx, args[0], x.by, x.reason))
+			if decision == "" {
+				return x.operated(c.Context(), "resolved", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
+					return twopc.NewOperator(j).Resolve(ctx, args[0], by)
+				})
+			}
+			if err := x.manage(c.Context(), func(ctx context.Context, _ *journal.Journal, m *twopc.Engine) error {
+				return m.Settle(ctx, args[0], twopc.Decision(decision), twopc.By{Actor: x.by, Reason: x.reason})
 			}); err != nil {
 				return err
 			}

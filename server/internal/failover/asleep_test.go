@@ -155,7 +155,7 @@ func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Resource[pgx.Tx]) e
 // unfinished counts what is in doubt, and what is decided and has not ended.
 func unfinished(ctx context.Context, m *twopc.Engine) (n int, err error) {
 	doubts, err := m.InDoubt(ctx)
-	for _, unread := range m.Unfinished(ctx) {
+	for _, unread := range m.Operator().List(ctx, twopc.Filter{Unfinished: true}) {
 		n, err = n+1, errors.Join(err, unread)
 	}
 	return n + len(doubts), err

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/httpapi"
+	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/saga"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
+)
+
+// A protocol is what the commands of sagas, TCC and two-phase commit differ in.
+type protocol struct {
+	group      string // of commands
+	noun       string
+	step       string // the name of the argument
+	states     []coordinator.State
+	unfinished bool // those that have ended are listed on demand only
+	list       func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error]
+}
+
+var (
+	sagas = protocol{"saga", "saga", "STEP", saga.States, false, func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
+		return views(saga.NewOperator(j).List(ctx, f), viewSaga)
+	}}
+	bookings = protocol{"tcc", "transaction", "BRANCH", append(slices.Clone(tcc.Unfinished), tcc.Confirmed, tcc.Cancelled, tcc.Resolved), true,
+		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
+			return views(tcc.NewOperator(j).List(ctx, f), viewTCC)
+		}}
+	commits = protocol{"xa", "transaction", "BRANCH", append(slices.Clone(twopc.Unfinished), twopc.Committed, twopc.Aborted, twopc.Resolved), true,
+		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
+			return views(twopc.NewOperator(j).List(ctx, f), viewXA)
+		}}
+)
+
+func views[O any](all iter.Seq2[O, error], view func(O) transactionView) iter.Seq2[transactionView, error] {
+	return func(yield func(transactionView, error) bool) {
+		for o, err := range all {
+			if !yield(view(o), err) {
+				return
+			}
+		}
+	}
+}
+
+// transactionView is the JSON form of a transaction; docs/reference/cli.md promises it.
+type transactionView struct {
+	coordinator.Summary
+	Input   json.RawMessage            `json:"input,omitempty"`   // of a saga, as are the next two
+	Outputs map[string]json.RawMessage `json:"outputs,omitempty"` //
+	Crossed []coordinator.StepError    `json:"crossed,omitempty"`
+
+	Transaction string         `json:"transaction,omitempty"` // of a two-phase commit: what participants call it
+	Decided     time.Time      `json:"decided,omitzero"`
+	DecidedBy   string         `json:"decided_by,omitempty"`
+	Branches    []xaBranchView `json:"branches,omitempty"`
+
+	History []recordView `json:"history,omitempty"` // of show
+	Error   string       `json:"error,omitempty"`   // why it cannot be read
+}
+
+func viewSaga(o saga.Outcome) transactionView {
+	o.Type = httpapi.TypeOf(o)
+	return transactionView{Summary: o.Summary, Input: o.Input, Outputs: o.Outputs.All(), Crossed: o.Crossed}
+}
+
+func viewTCC(o tcc.Outcome) transactionView { return transactionView{Summary: o.Summary} }
+
+func viewXA(o twopc.Outcome) transactionView {
+	v := transactionView{Summary: o.Summary, Transaction: o.Transaction, Decided: o.Decided.UTC(), DecidedBy: o.DecidedBy}
+	for _, b := range o.Branches {
+		v.Branches = append(v.Branches, xaBranchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
+	}
+	return v
+}
+
+// why says in a line what keeps a transaction from its end.
+func (v transactionView) why() string {
+	all := []string{v.Reason, v.Error}
+	if v.Halted != v.Reason {
+		all = append(all, v.Halted)
+	}
+	for _, e := range slices.Concat(v.Dead, v.Failing) {
+		if e.Err != v.Halted {
+			all = append(all, e.Step+": "+e.Err)
+		}
+	}
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "; ")
+}
+
+// listing is what is listed, and how many at most.
+type listing struct {
+	coordinator.Filter
+	limit  int
+	states []string
+}
+
+// flags adds those of a list.
+func (f *listing) flags(c *cobra.Command, p protocol) {
+	all := make([]string, len(p.states))
+	for i, s := range p.states {
+		all[i] = string(s)
+	}
+	c.Flags().StringSliceVar(&f.states, "state", nil, "only those in one of these states: "+strings.Join(all, ", "))
+	c.Flags().StringVar(&f.Type, "type", "", "only those of this type")
+	c.Flags().BoolVar(&f.Unfinished, "unfinished", p.unfinished, "without those that have ended; dead letters have not")
+	c.Flags().StringVar(&f.After, "after", "", "only those with ids after this `id`")
+	c.Flags().IntVar(&f.limit, "limit", 100, "show at most this many")
+	completes(c, "state", all...)
+}
+
+// check reads the states.
+func (f *listing) check(c *cobra.Command, p protocol) error {
+	if f.limit < 1 {
+		return usage("--limit must be above zero, not %d", f.limit)
+	}
+	for _, s := range f.states {
+		state := coordinator.State(strings.ToUpper(s))
+		if !slices.Contains(p.states, state) {
+			return usage("--state %s is not known; it is one of %s", state, coordinator.JoinStates(p.states))
+		}
+		f.States = append(f.States, state)
+	}
+	if len(f.States) > 0 && !c.Flags().Changed("unfinished") {
+		f.Unfinished = false // the states say it
+	}
+	return nil
+}
+
+// lsCommand lists the transactions of a protocol.
+func (l *ledger) lsCommand(p protocol) *cobra.Command {
+	var f listing
+	c := &cobra.Command{
+		Use: "ls", Short: "List " + p.noun + "s by their ids", Args: noArgs,
+		Example: fmt.Sprintf("  interlock %s ls --unfinished\n  interlock %[1]s ls --state %s,DEAD_LETTER --type order -o json", p.group, p.states[1]),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.check(c, p); err != nil {
+				return err
+			}
+			return l.list(c.Context(), p, f)
+		},
+	}
+	f.flags(c, p)
+	return c
+}
+
+func (l *ledger) list(ctx context.Context, p protocol, f listing) error {
+	var all []transactionView
+	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) (err error) {
+		all, err = l.find(ctx, j, p, f)
+		return err
+	}); err != nil {
+		return err
+	}
+	return l.app.printRows(struct {
+		Transactions []transactionView `json:"transactions"`
+	}{all}, rowsOf(all), "there are no such "+p.noun+"s")
+}
+
+// rowsOf is a table of transactions.
+func rowsOf(all []transactionView) [][]string {
+	rows := [][]string{{"ID", "TYPE", "STATE", "DUE", "WHY"}}
+	for _, v := range all {
+		rows = append(rows, []string{v.ID, v.Type, string(v.State), local(v.Due), v.why()})
+	}
+	return rows
+}
+
+// find reads the first transactions that pass, and says if there are more.
+func (l *ledger) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
+	all, err := listOf(ctx, j, p, f, f.limit+1, func(transactionView) bool { return true })
+	if err == nil && p.group == "saga" && f.Type != "" && f.Type != overHTTP { // those are all of one type in the journal
+		wanted := f.Type
+		f.Type = overHTTP
+		var more []transactionView
+		more, err = listOf(ctx, j, p, f, f.limit+1, func(v transactionView) bool { return v.Type == wanted })
+		all = append(all, more...)
+		slices.SortFunc(all, func(a, b transactionView) int { return cmp.Compare(a.ID, b.ID) })
+	}
+	if len(all) > f.limit {
+		all = all[:f.limit]
+		l.app.say("there are more than %d: --limit, or %s for the next", f.limit, command("--after", all[f.limit-1].ID))
+	}
+	return all, err
+}
+
+// overHTTP is the definition of sagas that came over HTTP; their own type is in their input.
+const overHTTP = "http"
+
+func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, most int, passes func(transactionView) bool) ([]transactionView, error) {
+	all := []transactionView{}
+	for v, err := range p.list(ctx, j, f.Filter) {
+		if err != nil && v.ID == "" {
+			return all, err
+		}
+		if err != nil {
+			v.Error = err.Error()
+		}
+		if passes(v) {
+			all = append(all, v)
+		}
+		if len(all) == most {
+			break
+		}
+	}
+	return all, nil
+}
+
+// recordView is a record of the journal.
+type recordView struct {
+	Position int64     `json:"position"`
+	Written  time.Time `json:"written"`
+	Kind     string    `json:"kind"`
+	Step     string    `json:"step,omitempty"` // of decide: the decision
+	Actor    string    `json:"actor,omitempty"`
+	Why      string    `json:"why,omitempty"`
+}
+
+// history is the records of a transaction.
+func historyOf(entries []journal.Entry) (all []recordView) {
+	for _, e := range entries {
+		var said struct{ Actor, Reason, Error, Text string }
+		_ = json.Unmarshal(e.Data, &said) // not all records say something
+		all = append(all, recordView{e.Position, e.Written.UTC(), e.Kind, e.Step, said.Actor, said.Reason + said.Error + said.Text})
+	}
+	return all
+}
+
+// shown is a transaction for people; more are the fields of its protocol.
+func (v transactionView) shown(more ...[2]string) text {
+	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", string(v.State)}, {"decision", string(v.Decision)},
+		{"why", v.Reason}, {"halted", v.Halted}, {"skipped", strings.Join(v.Skipped, ", ")}}
+	t := fields(append(list, more...)...)
+	rows := [][]string{{"BRANCH", "STATUS", "ATTEMPTS", "WHAT"}}
+	for status, all := range map[string][]coordinator.StepError{"dead": v.Dead, "failing": v.Failing} {
+		for _, e := range all {
+			rows = append(rows, []string{e.Step, status, fmt.Sprint(e.Attempts), e.Err})
+		}
+	}
+	if len(rows) > 1 {
+		t += "\n" + table(rows)
+	}
+	rows = [][]string{{"#", "WHEN", "RECORD", "BRANCH", "WHO AND WHY"}}
+	for _, r := range v.History {
+		rows = append(rows, []string{fmt.Sprint(r.Position), local(r.Written), r.Kind, r.Step, strings.TrimSpace(r.Actor + " " + r.Why)})
+	}
+	return t + "\n" + table(rows)
+}
+
+// local is a time for people.
+func local(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// stamp is a time for programs; empty if there is none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}

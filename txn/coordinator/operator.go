@@ -1,0 +1,152 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// What sagas, TCC and two-phase commit report in the same way. Each package has aliases of
+// these names.
+
+var (
+	// ErrNone: the journal has no transaction of that id. It is Definite.
+	ErrNone = errors.New("there is no such transaction in the journal")
+	// ErrMismatch: the transaction of this id is another one, or this process lacks a part
+	// of its definition. The error is a [*MismatchError].
+	ErrMismatch = errors.New("it is another transaction")
+	// ErrState: the state of the transaction does not allow the operation. The error is a
+	// [*StateError].
+	ErrState = errors.New("the transaction is in another state")
+	// ErrOrder: a record is invalid in the state of its transaction.
+	ErrOrder = errors.New("it cannot follow what is there")
+	// ErrRecord: the kind of a record is unknown.
+	ErrRecord = errors.New("no such kind of record is known here: it was written by a newer version")
+)
+
+// A MismatchError is an [ErrMismatch] and a Bug. Nothing was done.
+type MismatchError struct {
+	ID      string
+	Step    string // or branch; empty if it concerns the whole
+	Problem string
+}
+
+// Error says what differs, and what to do.
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("transaction %q: %s%s", e.ID, stepPrefix(e.Step), e.Problem)
+}
+
+func stepPrefix(step string) string {
+	if step == "" {
+		return ""
+	}
+	return fmt.Sprintf("step %q: ", step)
+}
+
+// Unwrap makes it an [ErrMismatch].
+func (e *MismatchError) Unwrap() error { return ErrMismatch }
+
+// ErrorKind is [interlock.Bug].
+func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
+
+// A StateError is an [ErrState]. It is Definite; nothing was done.
+type StateError struct {
+	ID    string
+	Op    string // the operation
+	Step  string // its step or branch; empty if it concerns the whole
+	State State  // of the transaction
+	Err   error  // the reason
+}
+
+// Error names the operation, the state and the reason.
+func (e *StateError) Error() string {
+	return fmt.Sprintf("%s transaction %q, which is %s: %s%v", e.Op, e.ID, e.State, stepPrefix(e.Step), e.Err)
+}
+
+// Unwrap makes it an [ErrState], and gives the reason.
+func (e *StateError) Unwrap() []error { return []error{ErrState, e.Err} }
+
+// ErrorKind is [interlock.Definite].
+func (e *StateError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// By is who changes a transaction by hand, and the reason. The journal keeps both.
+type By struct {
+	Actor  string `json:"actor"`  // 1 to 255 bytes
+	Reason string `json:"reason"` // 1 to 1000 bytes
+}
+
+// Check is a Bug if the actor or the reason is missing or too long.
+func (b By) Check(op, id string) error {
+	switch {
+	case b.Actor == "" || len(b.Actor) > 255:
+		return failure.Bug(op, id, "the actor has %d bytes; give 1 to 255", len(b.Actor))
+	case b.Reason == "" || len(b.Reason) > MaxReason:
+		return failure.Bug(op, id, "the reason has %d bytes; give 1 to %d", len(b.Reason), MaxReason)
+	case !utf8.ValidString(b.Actor + b.Reason):
+		return failure.Bug(op, id, "the actor or the reason is not UTF-8")
+	}
+	return nil
+}
+
+// State is where a transaction stands; each protocol has its own states.
+type State string
+
+// The states that an operator acts on, and ends transactions with.
+const (
+	DeadLetter State = "DEAD_LETTER" // it cannot go on by itself: an operator has to look
+	Resolved   State = "RESOLVED"    // an operator has ended it as it was
+)
+
+// ended are the states of transactions that have ended.
+var ended = map[State]bool{"SUCCEEDED": true, "COMPENSATED": true, "CONFIRMED": true, "CANCELLED": true, "COMMITTED": true, "ABORTED": true, Resolved: true}
+
+// Ended reports whether nothing is left to do, for good.
+func (s State) Ended() bool { return ended[s] }
+
+// Final reports whether nothing more is called unless an operator acts: it has ended, or is
+// a DEAD_LETTER.
+func (s State) Final() bool { return s.Ended() || s == DeadLetter }
+
+// JoinStates is a list of states for messages.
+func JoinStates(all []State) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(all), "[]"), " ", ", ")
+}
+
+// Decision is what a protocol has decided for all branches of a transaction.
+type Decision string
+
+// Summary is what the outcomes of all protocols have in common, and its JSON what the
+// command line and HTTP show.
+type Summary struct {
+	ID       string      `json:"id"`
+	Type     string      `json:"type,omitempty"` // the part after the protocol
+	State    State       `json:"state,omitempty"`
+	Decision Decision    `json:"decision,omitempty"` // empty while there is none, and for sagas
+	Reason   string      `json:"reason,omitempty"`   // of an abort, cancellation or compensation, or why a saga is halted
+	Halted   string      `json:"halted,omitempty"`   // why nothing is called any more: its owners crashed; empty while it goes on
+	Dead     []StepError `json:"dead,omitempty"`     // steps and branches that wait for an operator, in their order
+	Failing  []StepError `json:"failing,omitempty"`  // steps and branches whose calls fail and are repeated, as far as the journal has them
+	Skipped  []string    `json:"skipped,omitempty"`  // steps and branches that an operator has skipped
+	Resolved By          `json:"resolved,omitzero"`  // who has ended a dead letter; the zero value if nobody has
+	Due      time.Time   `json:"due,omitzero"`       // when it is looked at next; zero once it has ended
+	Ended    time.Time   `json:"ended,omitzero"`     // by the store's clock; zero until it has, and for a dead letter
+}
+
+// SummaryOf is a summary with what the head of a transaction says.
+func SummaryOf(head driver.Head) Summary {
+	_, kind, _ := strings.Cut(head.Type, ":")
+	return Summary{ID: head.Transaction, Type: kind, Due: head.Due.UTC(), Ended: head.Ended.UTC()}
+}
+
+// StepError is a step or a branch with an error.
+type StepError struct {
+	Step     string `json:"step"`
+	Err      string `json:"error"`              // of the last call that the journal has
+	Attempts int    `json:"attempts,omitempty"` // that failed
+}

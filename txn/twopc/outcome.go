@@ -1,0 +1,105 @@
+package twopc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
+)
+
+// An Outcome is a transaction as the journal knows it. Dead are the branches that are
+// heuristic; if it is halted, those that are not known to be committed, too.
+type Outcome struct {
+	coordinator.Summary
+	Key         string   // in the journal; the ID, too, if who decided did not know the user's
+	Transaction string   // what participants call the run that was decided
+	Branches    []Branch // that voted yes, of a commit; of an abort those that are heuristic
+	DecidedBy   string   // the person who decided; empty if it was an engine
+	Decided     time.Time
+}
+
+// A Branch is that of one participant.
+type Branch struct {
+	Participant string
+	// Done says that it is known in the journal to be committed. Which ones are is
+	// written when all are, or when one is heuristic.
+	Done bool
+	// Heuristic is what the participant said, if it was finished otherwise than
+	// decided.
+	Heuristic string
+	// Failing is the last error of a participant that cannot commit, and Attempts how often
+	// it could not, as far as the journal has them.
+	Failing  string
+	Attempts int
+}
+
+// Look reads what was decided of an id. The error is an [ErrNone] if nothing was: the
+// run goes on, was aborted by itself, had one participant, or is so long ago that it was
+// forgotten.
+func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
+	t, err := stored(ctx, m.coordinator.Journal(), "look at transaction", id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return records.Outcome(t), nil
+}
+
+func (m *machine) outcome(head driver.Head, entries []journal.Entry) Outcome {
+	key := head.Transaction
+	o := Outcome{Summary: coordinator.SummaryOf(head), Key: key, Transaction: m.name(key), DecidedBy: m.what.Actor}
+	o.ID, o.State, o.Decision, o.Reason, o.Halted, o.Resolved = cmp.Or(m.what.ID, key), m.state, m.decision, m.what.Reason, m.halted, m.resolved
+	if len(entries) > 0 {
+		o.Decided = entries[0].Written
+	}
+	for _, p := range m.branches {
+		b, e := Branch{Participant: p.name, Done: p.fate == done, Attempts: p.attempts}, StepError{Step: p.name, Err: p.err, Attempts: p.attempts}
+		switch {
+		case p.fate == otherwise:
+			b.Heuristic = p.err
+			o.Dead = append(o.Dead, e)
+		case p.fate == open && m.halted != "":
+			b.Failing, e.Err = p.err, m.halted
+			o.Dead = append(o.Dead, e)
+		case p.fate == open && p.err != "":
+			b.Failing = p.err
+			o.Failing = append(o.Failing, e)
+		}
+		o.Branches = append(o.Branches, b)
+	}
+	return o
+}
+
+// Wait blocks until nothing of a decided transaction is left to do: all participants
+// have committed, so that everybody can see it. The error is an [*AbortedError] if it
+// was aborted, a driver.ErrHeuristic if a person has to look, an [ErrHalted], which is
+// Uncertain, if it waits for [Operator.Retry], and an [ErrNone] as that of [Engine.Look].
+// When ctx ends it is Uncertain.
+func (m *Engine) Wait(ctx context.Context, id string) error {
+	const op = "wait for transaction"
+	var halted error
+	err := m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
+		there, err := m.read(ctx, id)
+		switch {
+		case err != nil:
+			return false, err
+		case there == nil:
+			return false, definite(op, id, ErrNone)
+		case there.state == Heuristic && there.settled():
+			return false, definite(op, id, fmt.Errorf("%w: %s", driver.ErrHeuristic, there.complaint()))
+		case there.decision == Abort:
+			return false, m.earlier(id, there, nil)
+		case there.halted != "":
+			halted = there.waits(op, id)
+			return true, nil
+		}
+		return there.ended, nil
+	})
+	if err != nil {
+		return err
+	}
+	return halted
+}
