@@ -132,7 +132,7 @@ func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 
 // Done says that a step has happened which was called and did not answer, with its
 // output, JSON that the step's type can take; nil is null. Most of all it is for a pivot
-// whose target is gone: nobody but who looks can know what it has come to. It is
+// whose target is gone: only a person who looks can know its outcome. It is
 // possible once the steps before it have been done.
 func (o *Operator) Done(ctx context.Context, id, step string, output json.RawMessage, by By) error {
 	if output == nil {

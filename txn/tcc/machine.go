@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Decision is what becomes of all branches of a transaction.
+// Decision is the outcome for all branches of a transaction.
 type Decision = coordinator.Decision
 
 // The decisions. A transaction has one, and it never changes.

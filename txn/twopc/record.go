@@ -19,7 +19,7 @@ const (
 	recordEnd       = coordinator.RecordEnd
 )
 
-// Decision is what becomes of a transaction.
+// Decision is the outcome that a transaction is decided to have.
 type Decision = coordinator.Decision
 
 // The decisions.

@@ -12,7 +12,7 @@ import (
 // presumed aborted. transaction is its XID's. It does not overrule: if the journal has
 // another decision, the error is an [ErrDecided]. A decision to commit covers the
 // branches that are in doubt at this moment; all participants have to answer, and no run
-// of it may be going on anywhere: whoever decides so has made sure that no branch is
+// of it may be going on anywhere: the caller has made sure that no branch is
 // missing. One that turns up later is committed all the same. The journal keeps by. The
 // branches follow with the next scans.
 func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by By) error {
