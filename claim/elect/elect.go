@@ -24,11 +24,8 @@ package elect
 import (
 	"cmp"
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -148,7 +145,6 @@ type Election struct {
 	watches sync.WaitGroup
 
 	mu          sync.Mutex
-	random      *rand.Rand
 	nominations map[string]nomination       // by election: the last one seen
 	led         map[string]boottime.Instant // by election: when our last term ended
 }
@@ -197,9 +193,6 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 	if err != nil {
 		return nil, err
 	}
-	var seed [16]byte
-	crand.Read(seed[:]) // never fails
-	e.random = rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:])))
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	return e, nil
 }
@@ -242,21 +235,6 @@ func (e *Election) check(op, name string) error {
 			interlock.ErrName, len(name), MaxName))
 	}
 	return nil
-}
-
-// pause waits after n failures in a row; it reports false if ctx ended.
-func (e *Election) pause(ctx context.Context, p backoff.Policy, n int) bool {
-	e.mu.Lock()
-	delay := p.Delay(n, e.random.Float64())
-	e.mu.Unlock()
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func worthRepeating(err error) bool {

@@ -115,7 +115,7 @@ func (o *observer) watch(ctx context.Context, watch func() error) {
 			o.failed <- err
 			return
 		}
-		if !o.election.pause(ctx, retries, n) {
+		if !retries.Wait(ctx, n) {
 			return
 		}
 	}

@@ -34,7 +34,7 @@ func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.C
 		return e.fail("campaign", name, interlock.Definite, context.Cause(ctx))
 	}
 	for n := 0; ; n++ {
-		if n > 0 && !e.pause(ctx, e.patience(n), n) {
+		if n > 0 && !e.patience(n).Wait(ctx, n) {
 			return e.fail("campaign", name, interlock.Definite, context.Cause(ctx))
 		}
 		c, err := e.locks.Acquire(ctx, name)
@@ -73,7 +73,7 @@ func (e *Election) letOthers(ctx context.Context, name string) bool {
 	if !led || e.fifo || boottime.Now().Sub(ended) >= most {
 		return true
 	}
-	return e.pause(ctx, backoff.Policy{First: most, Max: most}, 1)
+	return backoff.Policy{First: most, Max: most}.Wait(ctx, 1)
 }
 
 var errStoodBack = errors.New("another candidate is nominated")

@@ -201,7 +201,7 @@ func (t *Term) put(ctx context.Context, name string, data []byte) error {
 			}
 			t.token = next
 		}
-		if err == nil || !worthRepeating(err) || failed == attempts || !e.pause(ctx, retries, failed) {
+		if err == nil || !worthRepeating(err) || failed == attempts || !retries.Wait(ctx, failed) {
 			return err
 		}
 	}
@@ -214,7 +214,7 @@ func (e *Election) get(ctx context.Context, name string) (v driver.Value, err er
 			v, err = e.options.Values.Get(ctx, name)
 			return err
 		})
-		if err == nil || !worthRepeating(err) || failed == attempts || !e.pause(ctx, retries, failed) {
+		if err == nil || !worthRepeating(err) || failed == attempts || !retries.Wait(ctx, failed) {
 			return v, err
 		}
 	}

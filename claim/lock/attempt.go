@@ -69,7 +69,7 @@ func (a *attempt) run(ctx context.Context) error {
 		if err == nil || !worthRepeating(err) || ctx.Err() != nil {
 			return err
 		}
-		if failed := a.failure(err); a.tooOften(failed, a.try) || !a.pause(ctx, retries, failed) {
+		if failed := a.failure(err); a.tooOften(failed, a.try) || !retries.Wait(ctx, failed) {
 			return err
 		}
 	}
@@ -158,21 +158,6 @@ func (l *locker) tooOften(failed int, try bool) bool {
 func worthRepeating(err error) bool {
 	kind := interlock.Kind(err)
 	return (kind == interlock.Retryable || kind == interlock.Uncertain) && !errors.Is(err, interlock.ErrHeld)
-}
-
-// pause waits after so many failures; it reports false if ctx ended.
-func (l *locker) pause(ctx context.Context, p backoff.Policy, failed int) bool {
-	l.mu.Lock()
-	delay := p.Delay(failed, l.random.Float64())
-	l.mu.Unlock()
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // requestOf is what is asked of the backend for p.

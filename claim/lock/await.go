@@ -101,7 +101,7 @@ func (w *wait) watch(ctx context.Context, v View, prefix string) error {
 		if err == nil || !worthRepeating(err) {
 			return cmp.Or(err, errWatchEnded)
 		}
-		if !w.locker.pause(ctx, retries, failed) {
+		if !retries.Wait(ctx, failed) {
 			return nil
 		}
 	}
@@ -174,7 +174,7 @@ func (w *wait) again(ctx context.Context, changed []string) (done bool, err erro
 			return done, err
 		}
 		w.failed++
-		if w.locker.tooOften(w.failed, false) || !w.locker.pause(ctx, retries, w.failed) {
+		if w.locker.tooOften(w.failed, false) || !retries.Wait(ctx, w.failed) {
 			return false, err
 		}
 		changed = nil // what the failed look saw is lost

@@ -126,7 +126,7 @@ func (c *Claim) Asked(ctx context.Context) (Ask, error) {
 		case !worthRepeating(err):
 			return Ask{}, err
 		}
-		l.pause(ctx, retries, failed)
+		retries.Wait(ctx, failed)
 	}
 }
 

@@ -214,7 +214,7 @@ func (h *hold) renew(ctx context.Context) error {
 	request.NoWait = true
 	for failed := 1; ; failed++ {
 		grant, err := l.backend.acquire(bounded, request)
-		if err != nil && worthRepeating(err) && l.pause(bounded, retries, failed) {
+		if err != nil && worthRepeating(err) && retries.Wait(bounded, failed) {
 			continue
 		}
 		return h.renewed(grant, err)

@@ -47,7 +47,7 @@ func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Cont
 		} else if h := f.l.options.Hooks.Restarting; h != nil {
 			h(observe.LockRestarting{Name: name, Failed: failed, Err: err})
 		}
-		if !f.l.pause(ctx, restarts, max(failed, 1)) {
+		if !restarts.Wait(ctx, max(failed, 1)) {
 			return context.Cause(ctx)
 		}
 	}

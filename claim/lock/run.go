@@ -2,11 +2,9 @@ package lock
 
 import (
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -56,7 +54,6 @@ type locker struct {
 
 	mu sync.Mutex
 	machine
-	random  *rand.Rand
 	running int           // goroutines of ours
 	idle    chan struct{} // closed when closed and running is 0; nil before close
 }
@@ -135,15 +132,12 @@ func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
 	if err := options.checkLockDelay(g); err != nil {
 		return nil, err
 	}
-	var seed [16]byte
-	crand.Read(seed[:]) // never fails
 	l := &locker{
 		backend: b, name: g.Driver, options: options,
 		machine: machine{gates: make(map[string]*gate), limits: limits{
 			handovers: options.Handovers, minValidity: options.MinValidity,
 			delay: options.LockDelay, maxHold: options.MaxHold,
 		}},
-		random: rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:]))),
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l, nil
@@ -311,7 +305,7 @@ func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner st
 		if err == nil {
 			return nil
 		}
-		if !worthRepeating(err) || !l.pause(ctx, retries, failed) {
+		if !worthRepeating(err) || !retries.Wait(ctx, failed) {
 			if f := l.options.Hooks.ReleaseFailed; f != nil {
 				f(observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
 			}
@@ -368,5 +362,5 @@ func (l *locker) close(ctx context.Context) error {
 }
 
 func (l *locker) newOwner() string {
-	return l.options.Identity + "/" + crand.Text()
+	return l.options.Identity + "/" + rand.Text()
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -133,7 +131,7 @@ func (g *Group) belong(claim *lock.Claim) {
 		if claim, err = g.locks.Acquire(g.ctx, g.view.names.member(g.self)); err != nil {
 			g.failed(err)
 			failures++
-			if !g.pause(failures) {
+			if !retries.Wait(g.ctx, failures) {
 				return
 			}
 		}
@@ -144,18 +142,6 @@ func (g *Group) belong(claim *lock.Claim) {
 func (g *Group) failed(err error) {
 	if f := g.options.Hooks.Failed; f != nil && g.ctx.Err() == nil {
 		f(observe.OwnFailed{Partition: -1, Err: err})
-	}
-}
-
-// pause waits before the next attempt; false if the member leaves.
-func (g *Group) pause(failures int) bool {
-	timer := time.NewTimer(retries.Delay(failures, rand.Float64()))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-g.ctx.Done():
-		return false
 	}
 }
 

@@ -134,7 +134,7 @@ func (g *Group) finish() {
 			break
 		}
 		g.failed(err)
-		if failures++; !g.pause(failures) {
+		if failures++; !retries.Wait(g.ctx, failures) {
 			break
 		}
 	}

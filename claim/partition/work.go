@@ -77,7 +77,7 @@ func (p *partition) tend() {
 	}
 }
 
-func (p *partition) pause(failures int) bool { return p.group.pause(failures) }
+func (p *partition) pause(failures int) bool { return retries.Wait(p.group.ctx, failures) }
 
 // own holds the partition once: from waiting for its lock to the release.
 func (p *partition) own() error {

@@ -29,14 +29,11 @@ package semaphore
 
 import (
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -77,9 +74,6 @@ type Semaphore struct {
 	values  driver.Values // nil: size is that of every name
 	size    int
 	wait    time.Duration
-
-	mu     sync.Mutex
-	random *rand.Rand
 }
 
 // Open connects to the lock service that a URL names, as lock.Open does, and returns its
@@ -114,7 +108,7 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	if options.Lock != nil {
 		inner = *options.Lock
 	}
-	s := &Semaphore{view: view, values: options.Values, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait, random: newRandom()}
+	s := &Semaphore{view: view, values: options.Values, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait}
 	if s.wait > 0 {
 		inner.Wait = 0
 	}
@@ -165,18 +159,10 @@ func (s *Semaphore) fail(ctx context.Context, name string, err error) error {
 	return &interlock.Error{Op: "acquire a permit of", Driver: s.driver, Name: name, Kind: kind, Err: err}
 }
 
-func newRandom() *rand.Rand {
-	var seed [16]byte
-	crand.Read(seed[:]) // never fails
-	return rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:])))
-}
-
 // anyOrder lists all slots, beginning anywhere: if all began with the first one,
 // they would all find the same ones taken.
 func (s *Semaphore) anyOrder(size int) []int {
-	s.mu.Lock()
-	first := s.random.IntN(size)
-	s.mu.Unlock()
+	first := rand.IntN(size)
 	slots := make([]int, size)
 	for i := range slots {
 		slots[i] = (first + i) % size

@@ -1,9 +1,13 @@
 // Package backoff computes how long to wait before the next attempt: capped
 // exponential growth with full jitter (Amazon Architecture Blog, "Exponential
-// Backoff and Jitter"). It does not wait and holds no state.
+// Backoff and Jitter"). It holds no state.
 package backoff
 
-import "time"
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
 
 // Policy bounds the waits. The zero value waits 0.
 type Policy struct {
@@ -24,4 +28,16 @@ func (p Policy) Delay(n int, random float64) time.Duration {
 	}
 	bound = min(bound, p.Max)
 	return max(bound/8, time.Duration(random*float64(bound)))
+}
+
+// Wait blocks for a random Delay after n failures. It reports false if ctx ended before.
+func (p Policy) Wait(ctx context.Context, n int) bool {
+	timer := time.NewTimer(p.Delay(n, rand.Float64()))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
