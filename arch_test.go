@@ -48,6 +48,7 @@ internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure internal/sqltext
 internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
+internal/prepared       -> . driver internal/failure internal/sqltext
 internal/transact       -> . driver internal/failure
 internal/rehearsal      -> . driver
 internal/picture        ->

@@ -1,10 +1,10 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
 // DefaultMarks is the table of marks if ParticipantOptions do not say.
@@ -74,11 +74,10 @@ const DefaultKeep = 2 * time.Second
 // only for users with XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on
 // replicas; see docs/adr/010-mysql.md.
 type Participant struct {
-	db        *sql.DB
-	namespace string
-	marks     string // quoted
-	keep      time.Duration
-	pause     pause
+	space prepared.Space
+	db    *sql.DB
+	keep  time.Duration
+	pause pause
 
 	mu   sync.Mutex
 	kept map[driver.XID]*branch // prepared, with their sessions; nil after Close
@@ -96,23 +95,15 @@ var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 // driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
 func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {
 	const op = "open participant"
-	name := DefaultMarks
-	if o != nil && o.Marks != "" {
-		name = o.Marks
+	marks := DefaultMarks
+	if o != nil {
+		marks = cmp.Or(o.Marks, marks)
 	}
-	marks, err := sqltext.Identifier(driver.MariaDB, name, "")
-	switch probe := (driver.XID{Transaction: "-", Branch: namespace}); {
-	case err != nil:
+	space, err := prepared.Open(ctx, fail, driver.MariaDB, namespace, marks, db != nil)
+	if err != nil {
 		return nil, err
-	case db == nil:
-		return nil, problem(op, namespace, interlock.Bug, errors.New("a pool is needed"))
-	case probe.Check() != nil || len(namespace) > driver.MaxXIDNamespace:
-		return nil, problem(op, namespace, interlock.Bug,
-			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
-	case ctx.Err() != nil:
-		return nil, fail.Unsent(ctx, op, namespace)
 	}
-	p := &Participant{db: db, namespace: namespace, marks: marks, keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
+	p := &Participant{space: space, db: db, keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
 	if o != nil && o.Keep != 0 {
 		p.keep = o.Keep
 	}
@@ -121,7 +112,7 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 		return nil, problem(op, namespace, interlock.Definite, why)
 	}
 	if err == nil {
-		err = p.create(ctx, name)
+		err = p.create(ctx, marks)
 	}
 	if err != nil {
 		return nil, ofLook(ctx, op, namespace, err)
@@ -142,7 +133,7 @@ func (p *Participant) create(ctx context.Context, name string) error {
 	if err != nil || there > 0 {
 		return err
 	}
-	_, err = p.db.ExecContext(ctx, marksSchema(p.marks))
+	_, err = p.db.ExecContext(ctx, marksSchema(p.space.Marks))
 	return err
 }
 
@@ -159,7 +150,7 @@ func marksSchema(table string) string {
 const formatID = 0x494c4f4b
 
 // bqual is the namespace and the branch; the slash is in neither.
-func (p *Participant) bqual(x driver.XID) string { return p.namespace + "/" + x.Branch }
+func (p *Participant) bqual(x driver.XID) string { return p.space.Namespace + "/" + x.Branch }
 
 // key is a branch's key in the table of marks.
 func (p *Participant) key(x driver.XID) string { return p.bqual(x) + "/" + x.Transaction }
@@ -167,17 +158,4 @@ func (p *Participant) key(x driver.XID) string { return p.bqual(x) + "/" + x.Tra
 // xid is the branch's name in a statement.
 func (p *Participant) xid(x driver.XID) string {
 	return fmt.Sprintf("X'%s',X'%s',%d", hex.EncodeToString([]byte(x.Transaction)), hex.EncodeToString([]byte(p.bqual(x))), formatID)
-}
-
-func nameOf(x driver.XID) string { return x.Transaction + " " + x.Branch }
-
-// known refuses what no branch can be named.
-func known(ctx context.Context, op string, x driver.XID) error {
-	if err := x.Check(); err != nil {
-		return problem(op, nameOf(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
-	}
-	if ctx.Err() != nil {
-		return fail.Unsent(ctx, op, nameOf(x))
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
 // Session lends the transaction of a branch, on the session that [Participant] Begin
@@ -21,7 +22,7 @@ import (
 // the branch is abandoned.
 func Session(conn *sql.Conn) driver.SQL { return &lent{at: conn} }
 
-// branch is driver.Preparing, on a session of its own. The session goes back to the
+// branch is the session of a branch. The session goes back to the
 // pool only after the server has said that it has no branch.
 type branch struct {
 	p          *Participant
@@ -29,8 +30,7 @@ type branch struct {
 	x          driver.XID
 	xid        string // in a statement
 	key, marks string
-	session    int64 // the server's number of it
-	over       bool
+	session    int64       // the server's number of it
 	until      *time.Timer // how long the session is kept
 }
 
@@ -46,120 +46,97 @@ const written = `(select sum(variable_value) from information_schema.session_sta
 // which was not finished is Retryable.
 func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, driver.Preparing, error) {
 	const op = "begin branch"
-	if err := known(ctx, op, x); err != nil {
+	if err := p.space.Check(ctx, op, x); err != nil {
 		return nil, nil, err
 	}
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
-		return nil, nil, failure.About(op, nameOf(x), failed(ctx, inBegin, err))
+		return nil, nil, failure.About(op, prepared.Name(x), failed(ctx, inBegin, err))
 	}
-	b := &branch{p: p, conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.marks}
+	b := &branch{p: p, conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.space.Marks}
 	err = conn.QueryRowContext(ctx, "begin not atomic\n\tset @interlock_written = "+written+";\n\txa start "+b.xid+
 		";\n\tselect connection_id();\nend").Scan(&b.session)
 	if err == nil {
-		return conn, b, nil
+		return conn, p.space.NewBranch(x, b), nil
 	}
 	b.discard()
 	if isNumber(err, xaDuplicate) {
-		return nil, nil, problem(op, nameOf(x), interlock.Retryable, fmt.Errorf("%w: a branch of that name is not finished: %w", interlock.ErrHeld, err))
+		return nil, nil, problem(op, prepared.Name(x), interlock.Retryable, fmt.Errorf("%w: a branch of that name is not finished: %w", interlock.ErrHeld, err))
 	}
-	return nil, nil, failure.About(op, nameOf(x), failure.Uncommitted(failed(ctx, inStatement, err)))
+	return nil, nil, failure.About(op, prepared.Name(x), failure.Uncommitted(failed(ctx, inStatement, err)))
 }
 
-// Prepare votes; see driver.Preparing. It is two requests: the mark, and XA END with XA
-// PREPARE, or with XA ROLLBACK if nothing was changed.
+// Prepare sends XA END and XA PREPARE in one request.
 func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 	const op = "prepare"
-	if b.over {
-		return driver.VoteNo, b.ended(op)
-	}
-	changed, err := b.mark(ctx)
-	switch {
-	case err != nil:
-		_ = b.Abandon(ctx)
-		return driver.VoteNo, b.refused(ctx, op, err)
-	case !changed:
-		return driver.VoteReadOnly, b.Abandon(ctx)
-	}
-	b.over = true
-	_, err = b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa prepare "+b.xid+";\nend")
+	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa prepare "+b.xid+";\nend")
 	if err == nil {
 		b.p.hold(b)
 		return driver.VoteYes, nil
 	}
 	defer b.discard()
 	var native *client.MySQLError
-	if errors.As(err, &native) && !endsSession(native.Number) && b.rollback(ctx) == nil {
+	if errors.As(err, &native) && !endsSession(native.Number) && b.undo(ctx) == nil {
 		return driver.VoteNo, b.refused(ctx, op, err)
 	}
-	return driver.VoteNo, problem(op, nameOf(b.x), interlock.Uncertain, explained(ctx, err))
+	return driver.VoteNo, problem(op, prepared.Name(b.x), interlock.Uncertain, explained(ctx, err))
 }
 
-// mark leaves the mark of the branch, if the branch has changed anything.
-func (b *branch) mark(ctx context.Context) (changed bool, err error) {
+// Mark is one statement.
+func (b *branch) Mark(ctx context.Context) (changed bool, err error) {
 	result, err := b.conn.ExecContext(ctx, `insert into `+b.marks+` (branch, outcome, marked, session)
-		select ?, '`+markCommitted+`', utc_timestamp(6), connection_id() from dual where @interlock_written is null or @interlock_written < `+written, b.key)
+		select ?, '`+prepared.Committed+`', utc_timestamp(6), connection_id() from dual where @interlock_written is null or @interlock_written < `+written, b.key)
 	if err != nil {
-		return false, err
+		return false, b.refused(ctx, "prepare", err)
 	}
 	n, err := result.RowsAffected()
 	return n > 0, err
 }
 
+// EndUnchanged rolls back.
+func (b *branch) EndUnchanged(ctx context.Context) error { return b.Rollback(ctx) }
+
 // refused says why the server did not prepare: it has rolled back, or we have.
 func (b *branch) refused(ctx context.Context, op string, err error) error {
 	switch {
 	case isNumber(err, duplicateKey):
-		return problem(op, nameOf(b.x), interlock.Definite, fmt.Errorf("a branch of that name was finished before: %w", explained(ctx, err)))
+		return problem(op, prepared.Name(b.x), interlock.Definite, fmt.Errorf("a branch of that name was finished before: %w", explained(ctx, err)))
 	case isRolledBack(err), isNumber(err, xaMisplaced): // which a branch says that was undone, or ended by its user
-		return problem(op, nameOf(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
+		return problem(op, prepared.Name(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
 	case errors.Is(err, sql.ErrConnDone):
-		return problem(op, nameOf(b.x), interlock.Bug, fmt.Errorf("the session of a branch is not its user's to close: %w", err))
+		return problem(op, prepared.Name(b.x), interlock.Bug, fmt.Errorf("the session of a branch is not its user's to close: %w", err))
 	}
-	return failure.About(op, nameOf(b.x), failure.Uncommitted(failed(ctx, inStatement, err)))
+	return failure.About(op, prepared.Name(b.x), failure.Uncommitted(failed(ctx, inStatement, err)))
 }
 
-// CommitOne commits in one phase, which is one request; see driver.Preparing.
+// CommitOne commits in one phase, which is one request.
 func (b *branch) CommitOne(ctx context.Context) error {
 	const op = "commit branch"
-	switch {
-	case b.over:
-		return b.ended(op)
-	case ctx.Err() != nil:
-		_ = b.Abandon(ctx)
-		return fail.Unsent(ctx, op, nameOf(b.x))
-	}
-	b.over = true
 	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa commit "+b.xid+" one phase;\nend")
 	switch {
 	case err == nil:
 		return b.conn.Close()
 	case isRolledBack(err), errors.Is(err, sql.ErrConnDone):
-		_ = b.rollback(ctx)
+		_ = b.undo(ctx)
 		b.discard()
 		return b.refused(ctx, op, err)
 	}
 	b.discard()
-	return failure.About(op, nameOf(b.x), failed(ctx, inCommit, err))
+	return failure.About(op, prepared.Name(b.x), failed(ctx, inCommit, err))
 }
 
-// Abandon rolls back in one request, whatever ctx says; see driver.Preparing. If the
-// server does not say that it has done so, the connection is closed, which rolls back
-// what was not prepared.
-func (b *branch) Abandon(ctx context.Context) error {
-	if b.over {
-		return nil
-	}
-	b.over = true
-	if b.rollback(ctx) != nil {
+// Rollback rolls back in one request. If the server does not confirm it, the connection is
+// closed, which rolls back what was not prepared.
+func (b *branch) Rollback(ctx context.Context) error {
+	if b.undo(ctx) != nil {
 		b.discard()
 		return nil
 	}
 	return b.conn.Close()
 }
 
-// rollback ends the branch in whatever state it is. XA END is refused if it had ended.
-func (b *branch) rollback(ctx context.Context) error {
+// undo ends the branch in any state. XA END is refused if it had ended.
+func (b *branch) undo(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\tbegin\n\t\tdeclare continue handler for sqlexception begin end;\n\t\txa end "+
@@ -177,8 +154,4 @@ func (b *branch) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 	defer cancel()
 	_ = kill(ctx, b.p.db, b.session) // by itself, it may be
-}
-
-func (b *branch) ended(op string) error {
-	return problem(op, nameOf(b.x), interlock.Bug, errors.New("the branch has ended"))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
 // The server removes a session from the list, and lets others finish its prepared branch,
@@ -41,13 +42,13 @@ func (p *Participant) awaitDetached(ctx context.Context, op string, x driver.XID
 			wait = grace
 		}
 		if p.pause(ctx, wait); ctx.Err() != nil {
-			return fail.Unsent(ctx, op, nameOf(x))
+			return fail.Unsent(ctx, op, prepared.Name(x))
 		}
 		if !known {
 			return nil
 		}
 	}
-	return problem(op, nameOf(x), interlock.Retryable, errUndetached)
+	return problem(op, prepared.Name(x), interlock.Retryable, errUndetached)
 }
 
 // detached reports whether the storage engine has detached a branch from its session. The
@@ -58,7 +59,7 @@ func (p *Participant) detached(ctx context.Context, x driver.XID) (detached, kno
 	err := p.dirty(ctx, func(q querier) error {
 		var session, own int64
 		// This begins a transaction of this session, which the status has to name too.
-		found, err := maybe(ctx, q, `select m.session, connection_id() from `+p.marks+` m where m.branch = ? and m.session > 0 and `+ofThisRun,
+		found, err := maybe(ctx, q, `select m.session, connection_id() from `+p.space.Marks+` m where m.branch = ? and m.session > 0 and `+ofThisRun,
 			[]any{p.key(x)}, &session, &own)
 		if err != nil || !found {
 			detached, known = true, true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
 // Numbers of the server's errors about XA.
@@ -26,12 +27,6 @@ func isRolledBack(err error) bool {
 	return isNumber(err, xaRolledBack) || isNumber(err, xaTimedOut) || isNumber(err, xaDeadlock)
 }
 
-// Outcomes that a mark tells.
-const (
-	markCommitted  = "committed"
-	markRolledBack = "rolled back"
-)
-
 // Commit makes what the branch did visible; see driver.Participant. It is one statement
 // where the session of the branch is kept, and else six, with a pause. A branch whose
 // session lives elsewhere, or which somebody else finishes at the moment, is Retryable.
@@ -40,18 +35,14 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	return p.finish(ctx, op, x, "xa commit ", func() error {
 		outcome := ""
 		// What is locked is a branch that has not ended.
-		err := one(ctx, p.db, `select outcome from `+p.marks+` where branch = ? lock in share mode nowait`, []any{p.key(x)}, &outcome)
+		err := one(ctx, p.db, `select outcome from `+p.space.Marks+` where branch = ? lock in share mode nowait`, []any{p.key(x)}, &outcome)
 		switch {
 		case isNumber(err, lockWaitTimeout):
 			return errUnfinished
 		case err != nil:
 			return p.unseen(ctx, op, x, err)
-		case outcome == markCommitted:
-			return nil
-		case outcome == markRolledBack:
-			return heuristic(op, x, "it was rolled back")
 		}
-		return heuristic(op, x, "it is not prepared, and left no mark of having been committed")
+		return p.space.CommitFound(op, x, outcome)
 	})
 }
 
@@ -64,17 +55,15 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back prepared"
 	return p.finish(ctx, op, x, "xa rollback ", func() error {
 		outcome := ""
-		err := one(ctx, p.db, `set statement innodb_lock_wait_timeout = 0 for insert into `+p.marks+` (branch, outcome, marked, session)
-			values (?, '`+markRolledBack+`', utc_timestamp(6), 0) on duplicate key update outcome = outcome returning outcome`, []any{p.key(x)}, &outcome)
+		err := one(ctx, p.db, `set statement innodb_lock_wait_timeout = 0 for insert into `+p.space.Marks+` (branch, outcome, marked, session)
+			values (?, '`+prepared.RolledBack+`', utc_timestamp(6), 0) on duplicate key update outcome = outcome returning outcome`, []any{p.key(x)}, &outcome)
 		switch {
 		case isNumber(err, lockWaitTimeout):
 			return errUnfinished
 		case err != nil:
 			return p.unseen(ctx, op, x, err)
-		case outcome == markCommitted:
-			return heuristic(op, x, "it was committed")
 		}
-		return nil
+		return p.space.RollbackFound(op, x, outcome)
 	})
 }
 
@@ -90,7 +79,7 @@ var (
 // is a branch that has not ended, and no session, to any. Look returns the outcome of
 // the branch, or errUnfinished.
 func (p *Participant) finish(ctx context.Context, op string, x driver.XID, statement string, look func() error) error {
-	if err := known(ctx, op, x); err != nil {
+	if err := p.space.Check(ctx, op, x); err != nil {
 		return err
 	}
 	if b := p.take(x); b != nil {
@@ -102,9 +91,9 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 	attached, err := p.attached(ctx, x)
 	switch {
 	case err != nil:
-		return problem(op, nameOf(x), interlock.Retryable, explained(ctx, err))
+		return problem(op, prepared.Name(x), interlock.Retryable, explained(ctx, err))
 	case attached:
-		return problem(op, nameOf(x), interlock.Retryable, errAttached)
+		return problem(op, prepared.Name(x), interlock.Retryable, errAttached)
 	}
 	if err := p.awaitDetached(ctx, op, x); err != nil {
 		return err
@@ -112,12 +101,12 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 	_, err = p.db.ExecContext(ctx, statement+p.xid(x))
 	switch {
 	case isNumber(err, xaUnknown), isRolledBack(err):
-		return problem(op, nameOf(x), interlock.Retryable, errBusy)
+		return problem(op, prepared.Name(x), interlock.Retryable, errBusy)
 	case err != nil:
 		return p.failed(ctx, op, x, err)
 	}
 	if err = look(); errors.Is(err, errUnfinished) {
-		return problem(op, nameOf(x), interlock.Retryable, errBelied)
+		return problem(op, prepared.Name(x), interlock.Retryable, errBelied)
 	}
 	return err
 }
@@ -132,7 +121,7 @@ func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, e
 	err = p.dirty(ctx, func(q querier) error {
 		var session int64
 		var late bool
-		lives, err = maybe(ctx, q, `select p.id, p.command = 'Sleep' and p.time_ms > ? from `+p.marks+` m join information_schema.processlist p on p.id = m.session
+		lives, err = maybe(ctx, q, `select p.id, p.command = 'Sleep' and p.time_ms > ? from `+p.space.Marks+` m join information_schema.processlist p on p.id = m.session
 			where m.branch = ? and `+ofThisRun,
 			[]any{(max(p.keep, 0) + overdue).Milliseconds(), p.key(x)}, &session, &late)
 		if late && err == nil {
@@ -180,14 +169,10 @@ func (p *Participant) failed(ctx context.Context, op string, x driver.XID, err e
 	if err == nil {
 		return nil
 	}
-	return problem(op, nameOf(x), kindOf(inCommit, err, ctx.Err() != nil), explained(ctx, err))
+	return problem(op, prepared.Name(x), kindOf(inCommit, err, ctx.Err() != nil), explained(ctx, err))
 }
 
 // unseen is why a mark could not be read: nothing is known of the branch then.
 func (p *Participant) unseen(ctx context.Context, op string, x driver.XID, err error) error {
-	return problem(op, nameOf(x), interlock.Uncertain, explained(ctx, err))
-}
-
-func heuristic(op string, x driver.XID, why string) error {
-	return problem(op, nameOf(x), interlock.Definite, fmt.Errorf("%w: %s", driver.ErrHeuristic, why))
+	return problem(op, prepared.Name(x), interlock.Uncertain, explained(ctx, err))
 }

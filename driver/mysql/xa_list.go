@@ -20,7 +20,7 @@ import (
 func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
-		return nil, fail.Unsent(ctx, op, p.namespace)
+		return nil, fail.Unsent(ctx, op, p.space.Namespace)
 	}
 	err = each(ctx, p.db, `xa recover format = 'sql'`, nil, func(rows *sql.Rows) error {
 		var format, gtrid, bqual int64
@@ -35,7 +35,7 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err erro
 		err = p.date(ctx, all)
 	}
 	if err != nil {
-		return nil, ofLook(ctx, op, p.namespace, err)
+		return nil, ofLook(ctx, op, p.space.Namespace, err)
 	}
 	return all, nil
 }
@@ -53,7 +53,7 @@ func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.Doub
 			at[p.key(part[i].XID)] = &part[i]
 			keys = append(keys, p.key(part[i].XID))
 		}
-		err := each(ctx, q, `select branch, timestampdiff(microsecond, '2020-01-01', marked) from `+p.marks+
+		err := each(ctx, q, `select branch, timestampdiff(microsecond, '2020-01-01', marked) from `+p.space.Marks+
 			` where branch in (`+sqltext.Parameters(driver.MariaDB, len(keys))+`)`, keys, func(rows *sql.Rows) error {
 			var key string
 			var micros int64
@@ -78,7 +78,7 @@ func (p *Participant) named(data string) (x driver.XID, ok bool) {
 	}
 	gtrid, known := unquoted(parts[0])
 	bqual, knows := unquoted(parts[1])
-	branch, ours := strings.CutPrefix(bqual, p.namespace+"/")
+	branch, ours := strings.CutPrefix(bqual, p.space.Namespace+"/")
 	x = driver.XID{Transaction: gtrid, Branch: branch}
 	return x, known && knows && ours && x.Check() == nil
 }
@@ -109,24 +109,24 @@ const forgetBatch = 1000
 func (p *Participant) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {
-		return 0, fail.Unsent(ctx, op, p.namespace)
+		return 0, fail.Unsent(ctx, op, p.space.Namespace)
 	}
 	micros := before.UnixMicro() - interlock.EpochUnixMicro
-	removed, err = p.batches(ctx, `timestampdiff(microsecond, '2020-01-01', seen) < ?`, `delete from `+p.marks+` where`, micros)
+	removed, err = p.batches(ctx, `timestampdiff(microsecond, '2020-01-01', seen) < ?`, `delete from `+p.space.Marks+` where`, micros)
 	if err == nil {
-		_, err = p.batches(ctx, `coalesce(?, seen) is null`, `update `+p.marks+` set seen = utc_timestamp(6) where seen is null and`, nil)
+		_, err = p.batches(ctx, `coalesce(?, seen) is null`, `update `+p.space.Marks+` set seen = utc_timestamp(6) where seen is null and`, nil)
 	}
-	return removed, ofStatement(ctx, op, p.namespace, err)
+	return removed, ofStatement(ctx, op, p.space.Namespace, err)
 }
 
 // batches changes the marks for which a condition holds. They are read without locks,
 // which shows those that were committed, and then locked one by one: a scan that locks
 // would wait for every branch in doubt.
 func (p *Participant) batches(ctx context.Context, condition, change string, arg any) (all int64, err error) {
-	prefix := p.namespace + "/"
+	prefix := p.space.Namespace + "/"
 	for {
 		var keys []any
-		err := each(ctx, p.db, `select branch from `+p.marks+` where left(branch, ?) = ? and `+condition+` limit ?`,
+		err := each(ctx, p.db, `select branch from `+p.space.Marks+` where left(branch, ?) = ? and `+condition+` limit ?`,
 			[]any{len(prefix), prefix, arg, forgetBatch}, func(rows *sql.Rows) error {
 				var key string
 				err := rows.Scan(&key)

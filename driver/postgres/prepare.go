@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -12,7 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
 // DefaultMarks is the table of marks if ParticipantOptions do not say.
@@ -51,10 +52,9 @@ type ParticipantOptions struct {
 // Only the role that prepared a branch, or a superuser, can finish it, in the same
 // database. It is safe for concurrent use.
 type Participant[T any] struct {
-	at        autocommit
-	namespace string
-	marks     string // quoted
-	begin     func(ctx context.Context) (T, workplace, error)
+	space prepared.Space
+	at    autocommit
+	begin func(ctx context.Context) (T, workplace, error)
 }
 
 var (
@@ -75,44 +75,35 @@ type autocommit interface {
 // commit. It stays the same for the life of the database: 1 to
 // driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
 func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, o *ParticipantOptions) (*Participant[pgx.Tx], error) {
-	p := &Participant[pgx.Tx]{at: onPool{pool}, namespace: namespace, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
+	p := &Participant[pgx.Tx]{at: onPool{pool}, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
 		return beginOnPool(ctx, pool)
 	}}
-	return p.open(ctx, pool != nil, o)
+	return p.open(ctx, namespace, pool != nil, o)
 }
 
 // OpenStdParticipant is [OpenParticipant] by way of database/sql. The user must not end
 // the *sql.Tx of a branch: what they commit is committed.
 func OpenStdParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant[*sql.Tx], error) {
-	p := &Participant[*sql.Tx]{at: onDB{db}, namespace: namespace, begin: func(ctx context.Context) (*sql.Tx, workplace, error) {
+	p := &Participant[*sql.Tx]{at: onDB{db}, begin: func(ctx context.Context) (*sql.Tx, workplace, error) {
 		return beginOnDB(ctx, db)
 	}}
-	return p.open(ctx, db != nil, o)
+	return p.open(ctx, namespace, db != nil, o)
 }
 
-func (p *Participant[T]) open(ctx context.Context, given bool, o *ParticipantOptions) (_ *Participant[T], err error) {
+func (p *Participant[T]) open(ctx context.Context, namespace string, pool bool, o *ParticipantOptions) (_ *Participant[T], err error) {
 	const op = "open participant"
 	marks := DefaultMarks
-	if o != nil && o.Marks != "" {
-		marks = o.Marks
+	if o != nil {
+		marks = cmp.Or(o.Marks, marks)
 	}
-	p.marks, err = sqltext.Identifier(driver.Postgres, marks, "")
-	switch probe := (driver.XID{Transaction: "-", Branch: p.namespace}); {
-	case err != nil:
+	if p.space, err = prepared.Open(ctx, fail, driver.Postgres, namespace, marks, pool); err != nil {
 		return nil, err
-	case !given:
-		return nil, problem(op, p.namespace, interlock.Bug, errors.New("a pool is needed"))
-	case probe.Check() != nil || len(p.namespace) > driver.MaxXIDNamespace:
-		return nil, problem(op, p.namespace, interlock.Bug,
-			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
-	case ctx.Err() != nil:
-		return nil, fail.Unsent(ctx, op, p.namespace)
 	}
 	if err = p.probe(ctx, op); err == nil {
 		err = p.create(ctx)
 	}
 	if err != nil {
-		return nil, p.failed(ctx, op, p.namespace, inBegin, err)
+		return nil, p.failed(ctx, op, p.space.Namespace, inBegin, err)
 	}
 	return p, nil
 }
@@ -131,11 +122,11 @@ func (p *Participant[T]) probe(ctx context.Context, op string) error {
 	case err != nil:
 		return err
 	case version < 140000:
-		return problem(op, p.namespace, interlock.Definite, fmt.Errorf("the server is version %d; 14 or later is needed", version/10000))
+		return problem(op, p.space.Namespace, interlock.Definite, fmt.Errorf("the server is version %d; 14 or later is needed", version/10000))
 	case standby:
-		return problem(op, p.namespace, interlock.Definite, errors.New("the server is a standby; connect to its primary"))
+		return problem(op, p.space.Namespace, interlock.Definite, errors.New("the server is a standby; connect to its primary"))
 	case most == 0:
-		return problem(op, p.namespace, interlock.Definite, errNoPrepared)
+		return problem(op, p.space.Namespace, interlock.Definite, errNoPrepared)
 	}
 	return nil
 }
@@ -144,12 +135,12 @@ func (p *Participant[T]) probe(ctx context.Context, op string) error {
 // make one then.
 func (p *Participant[T]) create(ctx context.Context) error {
 	there := false
-	err := p.row(ctx, `select to_regclass($1::text) is not null`, []any{p.marks}, &there)
+	err := p.row(ctx, `select to_regclass($1::text) is not null`, []any{p.space.Marks}, &there)
 	if err != nil || there {
 		return err
 	}
 	// Several statements of one request are one transaction.
-	_, err = p.at.exec(ctx, fmt.Sprintf(`select pg_advisory_xact_lock(%d); `, Key(DefaultNamespace, ""))+marksSchema(p.marks))
+	_, err = p.at.exec(ctx, fmt.Sprintf(`select pg_advisory_xact_lock(%d); `, Key(DefaultNamespace, ""))+marksSchema(p.space.Marks))
 	return err
 }
 
@@ -177,7 +168,7 @@ func (p *Participant[T]) row(ctx context.Context, query string, args []any, dest
 var errNoRow = errors.New("the server answered without a row")
 
 // prefix begins the gids of the namespace; no other namespace's begin with it.
-func (p *Participant[T]) prefix() string { return "interlock/" + p.namespace + "/" }
+func (p *Participant[T]) prefix() string { return "interlock/" + p.space.Namespace + "/" }
 
 // gid is the name that the server knows the branch by. Neither part has a quote in it.
 func (p *Participant[T]) gid(x driver.XID) string {

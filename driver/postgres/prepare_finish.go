@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
 // SQLSTATEs of the statements about a prepared transaction.
@@ -15,12 +16,6 @@ const (
 	undefinedObject = "42704" // nothing is prepared by that name
 	busyPrepared    = "55000" // another session is finishing it
 	tooManyPrepared = "53200" // as many are prepared as max_prepared_transactions allows
-)
-
-// Outcomes that a mark tells.
-const (
-	markCommitted  = "committed"
-	markRolledBack = "rolled back"
 )
 
 func hasState(err error, code string) bool {
@@ -33,7 +28,7 @@ func hasState(err error, code string) bool {
 // finishes at the moment is Retryable.
 func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit prepared"
-	if err := p.known(ctx, op, x); err != nil {
+	if err := p.space.Check(ctx, op, x); err != nil {
 		return err
 	}
 	_, err := p.at.exec(ctx, `commit prepared '`+p.gid(x)+`'`)
@@ -42,24 +37,19 @@ func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
 	}
 	// A process that finishes a branch has made it visible before the server forgets it.
 	outcome := ""
-	err = p.at.query(ctx, `select outcome from `+p.marks+` where gid = $1::text`, []any{p.gid(x)},
+	err = p.at.query(ctx, `select outcome from `+p.space.Marks+` where gid = $1::text`, []any{p.gid(x)},
 		func(scan func(...any) error) error { return scan(&outcome) })
-	switch {
-	case err != nil:
+	if err != nil {
 		return p.unseen(ctx, op, x, err)
-	case outcome == markCommitted:
-		return nil
-	case outcome == markRolledBack:
-		return heuristic(op, x, "it was rolled back")
 	}
-	return heuristic(op, x, "it is not prepared, and left no mark of having been committed")
+	return p.space.CommitFound(op, x, outcome)
 }
 
 // tombstone leaves a mark of a branch that is not prepared, which keeps it from being
 // prepared later; or tells the mark that is there. It gives no row while the branch, or
 // somebody who finishes it, is at work.
 const tombstone = `insert into %s as mark (gid, outcome, marked)
-select $1::text, '` + markRolledBack + `', clock_timestamp() where pg_try_advisory_xact_lock($2::bigint)
+select $1::text, '` + prepared.RolledBack + `', clock_timestamp() where pg_try_advisory_xact_lock($2::bigint)
 on conflict (gid) do update set outcome = mark.outcome
 returning outcome`
 
@@ -69,7 +59,7 @@ returning outcome`
 // known to be gone, the error is Retryable.
 func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back prepared"
-	if err := p.known(ctx, op, x); err != nil {
+	if err := p.space.Check(ctx, op, x); err != nil {
 		return err
 	}
 	_, err := p.at.exec(ctx, `rollback prepared '`+p.gid(x)+`'`)
@@ -77,49 +67,30 @@ func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
 		return p.finished(ctx, op, x, err)
 	}
 	outcome := ""
-	err = p.row(ctx, fmt.Sprintf(tombstone, p.marks), []any{p.gid(x), lockOf(p.gid(x))}, &outcome)
+	err = p.row(ctx, fmt.Sprintf(tombstone, p.space.Marks), []any{p.gid(x), lockOf(p.gid(x))}, &outcome)
 	switch {
 	case errors.Is(err, errNoRow):
-		return problem(op, name(x), interlock.Retryable, errors.New("a session still prepares it"))
+		return problem(op, prepared.Name(x), interlock.Retryable, errors.New("a session still prepares it"))
 	case err != nil:
 		return p.unseen(ctx, op, x, err)
-	case outcome == markCommitted:
-		return heuristic(op, x, "it was committed")
 	}
-	return nil
-}
-
-// known refuses what no branch can be named.
-func (p *Participant[T]) known(ctx context.Context, op string, x driver.XID) error {
-	if err := x.Check(); err != nil {
-		return problem(op, name(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
-	}
-	if ctx.Err() != nil {
-		return fail.Unsent(ctx, op, name(x))
-	}
-	return nil
+	return p.space.RollbackFound(op, x, outcome)
 }
 
 func (p *Participant[T]) finished(ctx context.Context, op string, x driver.XID, err error) error {
 	if hasState(err, busyPrepared) {
-		return problem(op, name(x), interlock.Retryable, err)
+		return problem(op, prepared.Name(x), interlock.Retryable, err)
 	}
-	return p.failed(ctx, op, name(x), inCommit, err)
+	return p.failed(ctx, op, prepared.Name(x), inCommit, err)
 }
 
 // unseen is why a mark could not be read. Whatever the server says of that, nothing is
 // known of the branch.
 func (p *Participant[T]) unseen(ctx context.Context, op string, x driver.XID, err error) error {
-	if err = p.failed(ctx, op, name(x), inCommit, err); interlock.Kind(err) == interlock.Definite {
-		return problem(op, name(x), interlock.Uncertain, errors.Unwrap(err))
+	if err = p.failed(ctx, op, prepared.Name(x), inCommit, err); interlock.Kind(err) == interlock.Definite {
+		return problem(op, prepared.Name(x), interlock.Uncertain, errors.Unwrap(err))
 	}
 	return err
-}
-
-func name(x driver.XID) string { return x.Transaction + " " + x.Branch }
-
-func heuristic(op string, x driver.XID, why string) error {
-	return problem(op, name(x), interlock.Definite, fmt.Errorf("%w: %s", driver.ErrHeuristic, why))
 }
 
 // lockOf is the number of the advisory lock that a branch has from its mark to its end.
@@ -130,7 +101,7 @@ func lockOf(gid string) int64 { return Key("/prepared", gid) }
 func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
-		return nil, fail.Unsent(ctx, op, p.namespace)
+		return nil, fail.Unsent(ctx, op, p.space.Namespace)
 	}
 	err = p.at.query(ctx, `select gid, prepared from pg_prepared_xacts
 		where database = current_database() and starts_with(gid, $1::text) order by prepared, gid`, []any{p.prefix()},
@@ -146,7 +117,7 @@ func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.Doubt, err e
 			return nil
 		})
 	if err != nil {
-		return nil, p.failed(ctx, op, p.namespace, inBegin, err)
+		return nil, p.failed(ctx, op, p.space.Namespace, inBegin, err)
 	}
 	return all, nil
 }
@@ -171,17 +142,17 @@ const (
 func (p *Participant[T]) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {
-		return 0, fail.Unsent(ctx, op, p.namespace)
+		return 0, fail.Unsent(ctx, op, p.space.Namespace)
 	}
 	if removed, err = p.batches(ctx, forgetMarks, p.prefix(), before.UTC()); err == nil {
 		_, err = p.batches(ctx, seeMarks, p.prefix())
 	}
-	return removed, p.failed(ctx, op, p.namespace, inCommit, err)
+	return removed, p.failed(ctx, op, p.space.Namespace, inCommit, err)
 }
 
 func (p *Participant[T]) batches(ctx context.Context, query string, args ...any) (all int64, err error) {
 	for {
-		n, err := p.at.exec(ctx, fmt.Sprintf(query, p.marks, forgetBatch), args...)
+		n, err := p.at.exec(ctx, fmt.Sprintf(query, p.space.Marks, forgetBatch), args...)
 		all += n
 		if err != nil || n < forgetBatch {
 			return all, err

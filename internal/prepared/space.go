@@ -1,0 +1,86 @@
+// Package prepared is what participants that prepare branches in a SQL database have in
+// common: the rules of their names, what a mark says of a branch, and how a branch ends.
+// It does no I/O.
+package prepared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltext"
+)
+
+// Outcomes that a mark says.
+const (
+	Committed  = "committed"
+	RolledBack = "rolled back"
+)
+
+// Space is the branches of one namespace at one participant.
+type Space struct {
+	Driver    failure.Driver // as errors name it
+	Namespace string
+	Marks     string // the quoted table of marks
+}
+
+// Open checks what a participant is opened with. marks is a table, or schema.table, and
+// pool says that there is a pool.
+func Open(ctx context.Context, d failure.Driver, dialect driver.Dialect, namespace, marks string, pool bool) (s Space, err error) {
+	const op = "open participant"
+	s = Space{Driver: d, Namespace: namespace}
+	s.Marks, err = sqltext.Identifier(dialect, marks, "")
+	switch probe := (driver.XID{Transaction: "-", Branch: namespace}); {
+	case err != nil:
+		return s, err
+	case !pool:
+		return s, d.New(op, namespace, interlock.Bug, errors.New("a pool is required"))
+	case probe.Check() != nil || len(namespace) > driver.MaxXIDNamespace:
+		return s, d.New(op, namespace, interlock.Bug,
+			fmt.Errorf("%w: a namespace has 1 to %d letters, digits, - and _", interlock.ErrName, driver.MaxXIDNamespace))
+	case ctx.Err() != nil:
+		return s, d.Unsent(ctx, op, namespace)
+	}
+	return s, nil
+}
+
+// Name is the branch in errors.
+func Name(x driver.XID) string { return x.Transaction + " " + x.Branch }
+
+// Check refuses what no branch can be called, and a call whose context has ended.
+func (s Space) Check(ctx context.Context, op string, x driver.XID) error {
+	if err := x.Check(); err != nil {
+		return s.Driver.New(op, Name(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
+	}
+	if ctx.Err() != nil {
+		return s.Driver.Unsent(ctx, op, Name(x))
+	}
+	return nil
+}
+
+// CommitFound is the answer to a Commit of a branch that is not prepared, by the outcome
+// of its mark; empty is none.
+func (s Space) CommitFound(op string, x driver.XID, outcome string) error {
+	switch outcome {
+	case Committed:
+		return nil
+	case RolledBack:
+		return s.heuristic(op, x, "it was rolled back")
+	}
+	return s.heuristic(op, x, "it is not prepared, and left no mark of having been committed")
+}
+
+// RollbackFound is the answer to a Rollback of a branch that is not prepared.
+func (s Space) RollbackFound(op string, x driver.XID, outcome string) error {
+	if outcome == Committed {
+		return s.heuristic(op, x, "it was committed")
+	}
+	return nil
+}
+
+func (s Space) heuristic(op string, x driver.XID, why string) error {
+	return s.Driver.New(op, Name(x), interlock.Definite, fmt.Errorf("%w: %s", driver.ErrHeuristic, why))
+}
