@@ -19,6 +19,7 @@ func Deadline(sent Instant, ttl time.Duration) Instant {
 // move its deadline until it has passed; from then on it stays ended, whatever
 // answers come late. It is safe for concurrent use.
 type Lease struct {
+	whole    *Lease // of a part; its deadline counts
 	mu       sync.Mutex
 	deadline Instant
 	ended    bool
@@ -42,6 +43,9 @@ func (l *Lease) RemainingAt(now Instant) time.Duration {
 
 func (l *Lease) remaining(now Instant) time.Duration {
 	left := l.deadline.Sub(now)
+	if l.whole != nil {
+		left = l.whole.RemainingAt(now)
+	}
 	l.ended = l.ended || left <= 0
 	if l.ended {
 		return min(left, 0)
@@ -61,6 +65,10 @@ func (l *Lease) Renew(sent Instant, ttl time.Duration) bool {
 	l.deadline = max(l.deadline, Deadline(sent, ttl))
 	return true
 }
+
+// Part returns a lease that lives as long as l, and can end before by its own End. It is
+// renewed by renewals of l, not by its own Renew.
+func (l *Lease) Part() *Lease { return &Lease{whole: l} }
 
 // End ends the lease now, because it is known to be lost.
 func (l *Lease) End() {

@@ -67,3 +67,19 @@ func remains(t *testing.T, l *Lease, want time.Duration) {
 		t.Fatalf("%v remain, want %v", got, want)
 	}
 }
+
+func TestPartEndsWithTheWholeOrAlone(t *testing.T) {
+	whole := NewLease(Now(), time.Hour)
+	a, b := whole.Part(), whole.Part()
+	if a.Remaining() <= 0 {
+		t.Fatal("a part of a lease that lives has ended")
+	}
+	a.End()
+	if a.Remaining() > 0 || b.Remaining() <= 0 || whole.Remaining() <= 0 {
+		t.Error("the end of a part ends that part only")
+	}
+	whole.End()
+	if b.Remaining() > 0 {
+		t.Error("a part outlives its lease")
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	client "github.com/go-sql-driver/mysql"
@@ -20,7 +19,7 @@ import (
 type holding struct {
 	driver.Request
 	token interlock.Token
-	claim *claim
+	claim *boottime.Lease
 	quiet bool
 }
 
@@ -30,24 +29,9 @@ type former struct {
 	id   int64
 }
 
-// claim is the lease of one grant. It ends with the session's, or alone.
-type claim struct {
-	session *boottime.Lease
-	ended   atomic.Bool
-}
-
-// Remaining is that of the session.
-func (c *claim) Remaining() time.Duration {
-	left := c.session.Remaining()
-	if c.ended.Load() {
-		return min(left, 0)
-	}
-	return left
-}
-
 // lost ends the claim, and says so unless its time had run out anyway.
 func (h *holding) lost(ranOut bool, cause error) {
-	h.claim.ended.Store(true)
+	h.claim.End()
 	if tell := h.Events.Lost; tell != nil && !ranOut && !h.quiet {
 		tell(cause)
 	}
@@ -209,7 +193,7 @@ func (d *Driver) granted(s *session, h *holding, counter int64) (o outcome, err 
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h.token, h.claim = token, &claim{session: s.lease}
+	h.token, h.claim = token, s.lease.Part()
 	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: token}}, nil
 }
@@ -276,7 +260,7 @@ func (d *Driver) free(ctx context.Context, name, owner string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h := d.holdings[name]; h != nil {
-		h.claim.ended.Store(true)
+		h.claim.End()
 		delete(d.holdings, name)
 	}
 	d.freed.Wake(name)

@@ -37,7 +37,7 @@ func failed(ctx context.Context, at stage, err error) error {
 		return nil
 	}
 	kind := kindOf(at, err, ctx.Err() != nil)
-	return &interlock.Error{Op: at.String(), Driver: "mysql", Kind: kind, Err: explained(ctx, err)}
+	return &interlock.Error{Op: at.String(), Driver: string(fail), Kind: kind, Err: explained(ctx, err)}
 }
 
 // explained adds what is known besides the client's own error.
@@ -137,7 +137,7 @@ const (
 	limitOfUser     = 1226
 	noSavepoint     = 1305
 	killed          = 1927 // the connection
-	lockNoWait      = 3572 // MySQL's answer to NOWAIT
+	lockNoWait      = 3572 // ER_LOCK_NOWAIT, which MariaDB itself does not send
 	noSuchThread    = 1094
 	noTable         = 1146
 	unknownVariable = 1193

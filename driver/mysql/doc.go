@@ -1,8 +1,9 @@
-// Package mysql is locks in MariaDB, and lends a user's own MariaDB transactions
-// to Interlock. It does not promise mutual exclusion: a paused holder goes on when
+// Package mysql implements locks in MariaDB, and lends a user's own MariaDB transactions
+// to Interlock. It does not promise mutual exclusion: a paused holder continues when
 // it wakes, and a failover to a replica loses the last grants. Guard what a lock
 // protects with its token; guard/fence does that in the same transaction as the
-// work.
+// work. The package and its URLs, mysql://, have the name of the protocol and of the client
+// library. The database is MariaDB: MySQL is refused.
 //
 //	config, err := client.ParseDSN("app@tcp(db:3306)/shop") // github.com/go-sql-driver/mysql
 //	d, err := mysql.Open(ctx, config, nil)                  // or OpenTable(ctx, db, nil)
@@ -15,8 +16,8 @@
 //
 // [Open] takes locks by GET_LOCK, all of a process on one connection of its own;
 // [OpenTable] by rows with a lease, on the user's pool and behind any proxy.
-// MariaDB 10.5 or later is needed for either, and not MySQL, which does not answer
-// an INSERT with its row (docs/adr/010-mysql.md compares them).
+// Both require MariaDB 10.5 or later. MySQL does not answer an INSERT with its row
+// (docs/adr/010-mysql.md compares them).
 //
 // Beside them [OpenParticipant] makes a server take part in two-phase commit, by XA:
 // see [Participant] and package txn/twopc.
@@ -51,9 +52,9 @@
 //
 // Each name has a row with a counter: at a grant the previous counter plus one, or
 // the microseconds of the server's clock since 2020 if that is more. In session
-// mode it is drawn by the same statement, after GET_LOCK. Rows of a released lease
-// are removed after a day without use, and the highest counter among them is kept.
-// Rows of session mode stay; a deleted one begins again at the clock.
+// mode it is drawn by the same statement, after GET_LOCK. In both modes, rows of names
+// that nobody uses are removed after a minute, and the highest counter among them is kept:
+// new rows start above it.
 //
 // # Liveness
 //
@@ -71,9 +72,9 @@
 //
 // # Waiting
 //
-// MariaDB does not notify waiters that a lock is free: they try again, at first after some
+// MariaDB sends no notification when a lock is free. Waiters try again, at first after some
 // 20 ms and then at random times up to Options.Poll apart. Any of them may come
-// next. A release wakes a waiter of the same process at once. This is the main
+// next. A release wakes the waiters of the same process at once. This is the main
 // difference from package postgres, which uses NOTIFY. Watchers look four
 // times a second.
 //

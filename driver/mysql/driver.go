@@ -61,7 +61,7 @@ type task struct {
 // of its own to connections is refused with a [*ProxyError]; so are a read-only
 // server, a node of a Galera cluster, MariaDB before 10.5, and MySQL.
 func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, error) {
-	options, err := o.orDefault()
+	options, err := o.withDefaults()
 	if err == nil && config == nil {
 		err = errors.New("a configuration is needed: make one with ParseDSN of github.com/go-sql-driver/mysql")
 	}
@@ -89,7 +89,7 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 
 func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	g := interlock.Guarantees{
-		Driver: "mysql", Class: interlock.Fenced,
+		Driver: string(fail), Class: interlock.Fenced,
 		TokenFrom: "counter in the name's row, drawn while the lock is held; at least the server's microseconds since 2020",
 		Liveness:  interlock.Connection, Clock: interlock.ServerClock,
 		Order: interlock.Barging, Wait: interlock.Poll,

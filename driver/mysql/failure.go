@@ -13,7 +13,7 @@ import (
 var errNoWord = errors.New("the server did not answer in time")
 
 // fail makes the errors of this package.
-const fail = failure.Driver("mysql")
+const fail = failure.Driver("mariadb")
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return fail.New(op, name, kind, err)

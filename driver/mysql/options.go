@@ -1,12 +1,13 @@
 package mysql
 
 import (
+	"cmp"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // DefaultTTL is how long a claim outlives the last sign of its process if
@@ -45,30 +46,19 @@ type Options struct {
 	Seed driver.Seed
 }
 
-var namespacePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
-
-func (o *Options) orDefault() (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	var options Options
 	if o != nil {
 		options = *o
 	}
-	if options.TTL == 0 {
-		options.TTL = DefaultTTL
+	options.TTL = cmp.Or(options.TTL, DefaultTTL)
+	options.Poll = cmp.Or(options.Poll, min(DefaultPoll, options.TTL))
+	options.Namespace = cmp.Or(options.Namespace, DefaultNamespace)
+	if err := leasetable.CheckOptions(options.TTL, MinTTL, MaxTTL, options.Namespace); err != nil {
+		return options, err
 	}
-	if options.Poll == 0 {
-		options.Poll = min(DefaultPoll, options.TTL)
-	}
-	if options.Namespace == "" {
-		options.Namespace = DefaultNamespace
-	}
-	switch {
-	case options.TTL < MinTTL || options.TTL > MaxTTL:
-		return options, fmt.Errorf("a TTL of %v is impossible: it must be %v to %v", options.TTL, MinTTL, MaxTTL)
-	case options.Poll < time.Millisecond || options.Poll > options.TTL:
-		return options, fmt.Errorf("to poll every %v is impossible: it must be 1ms to the TTL of %v", options.Poll, options.TTL)
-	case !namespacePattern.MatchString(options.Namespace):
-		return options, fmt.Errorf("%q is no namespace: at most 20 lower-case letters, digits and underscores, a letter first",
-			options.Namespace)
+	if options.Poll < time.Millisecond || options.Poll > options.TTL {
+		return options, fmt.Errorf("a poll interval of %v is invalid: it must be 1ms to the TTL of %v", options.Poll, options.TTL)
 	}
 	return options, options.Seed.Validate()
 }

@@ -36,7 +36,7 @@ var (
 // interpolateParams=true in its DSN each statement costs one round trip, and
 // without it two. It takes 10 s at most, or until ctx ends.
 func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
-	options, err := o.orDefault()
+	options, err := o.withDefaults()
 	if err == nil && db == nil {
 		err = errors.New("a pool is needed")
 	}
@@ -49,7 +49,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 		return nil, err
 	}
 	rows.calls.limit = options.statementTimeout()
-	t := &Table{rows: rows, guarantees: leasetable.Guarantees("mysql table", false, f.durable, options.TTL, MinTTL, MaxTTL)}
+	t := &Table{rows: rows, guarantees: leasetable.Guarantees("mariadb table", false, f.durable, options.TTL, MinTTL, MaxTTL)}
 	t.leases = leasetable.New(rows, leasetable.Config{Driver: fail, TTL: options.TTL, Interval: options.interval, Batch: 200, Sweeps: sweeps()})
 	t.Start()
 	return t, nil

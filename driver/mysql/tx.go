@@ -11,7 +11,6 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -189,7 +188,7 @@ func (t *begun) Commit(ctx context.Context) error {
 	}
 	err := t.usable(ctx)
 	if err == nil && ctx.Err() != nil {
-		err = &interlock.Error{Op: inCommit.String(), Driver: "mysql", Kind: interlock.Definite, Err: context.Cause(ctx)}
+		err = fail.Unsent(ctx, inCommit.String(), "")
 	}
 	if err != nil { // COMMIT is not sent
 		_ = t.Rollback(ctx)

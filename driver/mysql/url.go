@@ -21,7 +21,7 @@ func init() {
 		MinTTL:    MinTTL, MaxTTL: MaxTTL,
 		Check: func(u *backend.URL) error {
 			if strings.Count(u.Path(), "/") != 1 {
-				return &backend.URLError{Reason: "a mysql URL ends with the name of a database, as in mysql://user@host:3306/database"}
+				return &backend.URLError{Reason: "a MariaDB URL ends with the name of a database, as in mysql://user@host:3306/database"}
 			}
 			return nil
 		},
@@ -33,7 +33,7 @@ func init() {
 // when it has too many.
 const connections = 16
 
-var errOptions = &backend.URLError{Reason: "the mysql URL is not understood: check its options"}
+var errOptions = &backend.URLError{Reason: "the MariaDB URL is invalid: check its options"}
 
 // connect makes the pool, which connects when it is used. The client reads its own options,
 // and nothing else, from text.

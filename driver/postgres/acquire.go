@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -18,29 +17,14 @@ import (
 // of it is guarded by Driver.mu.
 type request struct {
 	driver.Request
-	result chan result // capacity 1
-	quiet  bool        // its Acquire has returned an error
-	claim  *claim      // nil until it holds
+	result chan result     // capacity 1
+	quiet  bool            // its Acquire has returned an error
+	claim  *boottime.Lease // nil until it holds
 }
 
 type result struct {
 	grant driver.Grant
 	err   error
-}
-
-// claim is the lease of one grant. It ends with the session, or alone.
-type claim struct {
-	session *boottime.Lease
-	ended   atomic.Bool
-}
-
-// Remaining is that of the session.
-func (c *claim) Remaining() time.Duration {
-	left := c.session.Remaining()
-	if c.ended.Load() {
-		return min(left, 0)
-	}
-	return left
 }
 
 var errReplaced = errors.New("the same owner asked again")
@@ -130,7 +114,7 @@ func (q *request) sessionOver(ranOut bool, cause error) {
 
 // lost ends the claim, and says so unless its time had run out anyway.
 func (q *request) lost(ranOut bool, cause error) {
-	q.claim.ended.Store(true)
+	q.claim.End()
 	if tell := q.Events.Lost; tell != nil && !ranOut && !q.quiet {
 		tell(cause)
 	}
@@ -207,7 +191,7 @@ func (d *Driver) grant(s *session, q *request, counter int64) {
 		return
 	}
 	if q.claim == nil {
-		q.claim = &claim{session: s.lease}
+		q.claim = s.lease.Part()
 	}
 	q.answer(result{grant: driver.Grant{Lease: q.claim, Token: token}})
 }

@@ -48,7 +48,7 @@ func failed(ctx context.Context, at stage, err error) error {
 	if errors.As(err, &state) && state.SQLState() == lockNotAvailable && kind == interlock.Retryable {
 		err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
 	}
-	return &interlock.Error{Op: at.String(), Driver: "postgres", Kind: kind, Err: driver.WithCause(ctx, onOneLine(err))}
+	return &interlock.Error{Op: at.String(), Driver: string(fail), Kind: kind, Err: driver.WithCause(ctx, onOneLine(err))}
 }
 
 // classify gives an error of user code its kind if it comes from the database,

@@ -63,7 +63,7 @@ type dialing struct {
 // [*PoolerError]; a standby, a version before 14 and a database that is not in
 // UTF-8 are refused, too.
 func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, error) {
-	options, err := o.orDefault()
+	options, err := o.withDefaults()
 	if err == nil && config == nil {
 		err = errors.New("a configuration is needed: make one with pgx.ParseConfig, or take that of a pool")
 	}

@@ -1,13 +1,13 @@
 package postgres
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // DefaultTTL is how long a claim outlives the last sign of its process if
@@ -39,25 +39,15 @@ type Options struct {
 	Seed driver.Seed
 }
 
-var namespacePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
-
-func (o *Options) orDefault() (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	var options Options
 	if o != nil {
 		options = *o
 	}
-	if options.TTL == 0 {
-		options.TTL = DefaultTTL
-	}
-	if options.Namespace == "" {
-		options.Namespace = DefaultNamespace
-	}
-	switch {
-	case options.TTL < MinTTL || options.TTL > MaxTTL:
-		return options, fmt.Errorf("a TTL of %v is impossible: it must be %v to %v", options.TTL, MinTTL, MaxTTL)
-	case !namespacePattern.MatchString(options.Namespace):
-		return options, fmt.Errorf("%q is no namespace: at most 20 lower-case letters, digits and underscores, a letter first",
-			options.Namespace)
+	options.TTL = cmp.Or(options.TTL, DefaultTTL)
+	options.Namespace = cmp.Or(options.Namespace, DefaultNamespace)
+	if err := leasetable.CheckOptions(options.TTL, MinTTL, MaxTTL, options.Namespace); err != nil {
+		return options, err
 	}
 	return options, options.Seed.Validate()
 }

@@ -56,7 +56,7 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 	if o != nil {
 		options = Options{TTL: o.TTL, Namespace: o.Namespace, Seed: o.Seed}
 	}
-	options, err := options.orDefault()
+	options, err := options.withDefaults()
 	if err == nil && pool == nil {
 		err = errors.New("a pool is needed")
 	}

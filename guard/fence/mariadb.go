@@ -115,7 +115,7 @@ func upToDate(ctx context.Context, db driver.SQL, table string, e entry) error {
 }
 
 func outdated(resource string) error {
-	return &interlock.Error{Op: "enter", Driver: "mysql", Name: resource, Kind: interlock.Retryable,
+	return &interlock.Error{Op: "enter", Driver: "mariadb", Name: resource, Kind: interlock.Retryable,
 		Err: errors.New("the transaction had read before it entered, and reads from before the last entry")}
 }
 

@@ -22,13 +22,13 @@ type mysqlPatient struct {
 func dialMySQL(_ context.Context, u *backend.URL, _ Options) (patient, error) {
 	cfg, err := client.ParseDSN("tcp(" + u.Hosts()[0] + ")/?" + u.Query().Encode())
 	if err != nil {
-		return nil, errors.New("the mysql URL is not understood: check its options")
+		return nil, errors.New("the MariaDB URL is invalid: check its options")
 	}
 	cfg.User, cfg.Passwd = account(u)
 	cfg.DBName, cfg.InterpolateParams, cfg.Logger = strings.TrimPrefix(u.Path(), "/"), true, &client.NopLogger{}
 	connector, err := client.NewConnector(cfg)
 	if err != nil {
-		return nil, errors.New("the mysql URL is not understood: check its options")
+		return nil, errors.New("the MariaDB URL is invalid: check its options")
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1)
