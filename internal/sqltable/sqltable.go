@@ -210,7 +210,7 @@ func (t Tables) Outdated() error { return t.problem(interlock.Retryable, errOutd
 var errOutdated = errors.New("the transaction had read before, and reads from before the last change")
 
 func (t Tables) problem(kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: t.op, Driver: map[bool]string{true: "mysql", false: "postgres"}[t.Maria()], Name: t.about, Kind: kind, Err: err}
+	return &interlock.Error{Op: t.op, Driver: map[bool]string{true: "mariadb", false: "postgres"}[t.Maria()], Name: t.about, Kind: kind, Err: err}
 }
 
 // Bug is a broken rule: nothing was done.
