@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # setting prints the words of a list of deploy/goreleaser.yaml.
 setting() { sed -n "s/^ *$1: \[\(.*\)\]\$/\1/p" deploy/goreleaser.yaml | tr , ' '; }
 
-limit=${1:-72} failed=
+limit=${1:-60} failed=
 for os in $(setting goos); do
 	for arch in $(setting goarch); do
 		file=bin/release/interlock_${os}_$arch

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/pem"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -235,8 +235,8 @@ func TestKube(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old", Annotations: map[string]string{legacyKey: "{}"}}}
-	if _, err := p.core.ConfigMaps("default").Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+	old := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "old", Annotations: map[string]string{legacyKey: "{}"}}}
+	if _, err := p.call(t.Context(), http.MethodPost, p.configMaps(), old, &old); err != nil {
 		t.Fatal(err)
 	}
 	mustFind(t, examine(t, admin, Options{}), "kube.legacy=warning")

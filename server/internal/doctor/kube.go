@@ -1,19 +1,19 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	authorization "k8s.io/api/authorization/v1"
+	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -27,9 +27,6 @@ type kubePatient struct {
 	host      string
 	namespace string
 	advisory  bool // locks without tokens are meant
-	reviews   authorizationclient.AuthorizationV1Interface
-	core      coreclient.CoreV1Interface
-	leases    coordinationclient.LeaseInterface
 }
 
 func dialKube(_ context.Context, u *backend.URL, _ Options) (patient, error) {
@@ -56,29 +53,15 @@ func dialKube(_ context.Context, u *backend.URL, _ Options) (patient, error) {
 }
 
 func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
-	config = rest.CopyConfig(config)
-	config.QPS = -1
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	reviews, err := authorizationclient.NewForConfigAndClient(config, client)
+	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, err
 	}
-	core, err := coreclient.NewForConfigAndClient(config, client)
-	if err != nil {
-		return nil, err
-	}
-	leases, err := coordinationclient.NewForConfigAndClient(config, client)
-	if err != nil {
-		return nil, err
-	}
-	url, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, err
-	}
-	return &kubePatient{http: client, host: url.String(), namespace: namespace, reviews: reviews, core: core, leases: leases.Leases(namespace)}, nil
+	return &kubePatient{http: client, host: server.String(), namespace: namespace}, nil
 }
 
 func (p *kubePatient) close() { p.http.CloseIdleConnections() }
@@ -88,23 +71,50 @@ func (p *kubePatient) ping(ctx context.Context) error {
 	return err
 }
 
-// version also has the time of the answer, to a second.
+// version also has the time of the answer, to a second; zero if there is none.
 func (p *kubePatient) version(ctx context.Context) (v version.Info, at time.Time, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.host+"/version", nil)
-	if err != nil {
-		return v, at, err
-	}
-	answer, err := p.http.Do(request)
-	if err != nil {
-		return v, at, err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return v, at, fmt.Errorf("/version: %s", answer.Status)
-	}
-	at, _ = http.ParseTime(answer.Header.Get("Date")) // zero if it tells none
-	return v, at, json.NewDecoder(answer.Body).Decode(&v)
+	header, err := p.call(ctx, http.MethodGet, "/version", nil, &v)
+	at, _ = http.ParseTime(header.Get("Date"))
+	return v, at, err
 }
+
+// call sends a request, with a body unless it is nil, and decodes the response into answer.
+// It speaks JSON: typed clients would compile every type of Kubernetes into the program.
+// Lists of objects that need no more than metadata have only that.
+func (p *kubePatient) call(ctx context.Context, method, path string, body, answer any) (http.Header, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, method, p.host+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if _, ok := answer.(*metav1.PartialObjectMetadataList); ok {
+		request.Header.Set("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
+	}
+	response, err := p.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return nil, apierrors.NewGenericServerResponse(response.StatusCode, method, schema.GroupResource{}, path, "", 0, true)
+	}
+	return response.Header, json.NewDecoder(response.Body).Decode(answer)
+}
+
+// leases is the path of the Leases of the namespace.
+func (p *kubePatient) leases() string {
+	return "/apis/coordination.k8s.io/v1/namespaces/" + p.namespace + "/leases"
+}
+
+// configMaps is the path of its ConfigMaps.
+func (p *kubePatient) configMaps() string { return "/api/v1/namespaces/" + p.namespace + "/configmaps" }
 
 // verbs are what locks need on Leases.
 var verbs = []string{"get", "list", "watch", "create", "update"}
@@ -148,7 +158,8 @@ func (p *kubePatient) look(ctx context.Context, r *Report) error {
 func (p *kubePatient) tokens(ctx context.Context, r *Report, now time.Time) error {
 	var top int64
 	for next := ""; ; {
-		all, err := p.leases.List(ctx, metav1.ListOptions{Limit: 500, Continue: next})
+		var all coordination.LeaseList
+		_, err := p.call(ctx, http.MethodGet, p.leases()+"?limit=500&continue="+url.QueryEscape(next), nil, &all)
 		if apierrors.IsForbidden(err) {
 			return nil // kube.rights says so
 		}
@@ -174,10 +185,12 @@ func (p *kubePatient) tokens(ctx context.Context, r *Report, now time.Time) erro
 
 // may asks what we may do; the server keeps nothing of it.
 func (p *kubePatient) may(ctx context.Context, verb string) (bool, error) {
-	answer, err := p.reviews.SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
+	review := authorization.SelfSubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
 		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{
-			Namespace: p.namespace, Verb: verb, Group: "coordination.k8s.io", Resource: "leases"}}}, metav1.CreateOptions{})
-	return err == nil && answer.Status.Allowed, err
+			Namespace: p.namespace, Verb: verb, Group: "coordination.k8s.io", Resource: "leases"}}}
+	_, err := p.call(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review)
+	return err == nil && review.Status.Allowed, err
 }
 
 // legacyKey is where client-go kept locks before there were Leases.
@@ -186,7 +199,8 @@ const legacyKey = "control-plane.alpha.kubernetes.io/leader"
 // legacy looks for locks that nobody sees who takes Leases.
 func (p *kubePatient) legacy(ctx context.Context, r *Report) error {
 	const id = "kube.legacy"
-	maps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{})
+	var maps metav1.PartialObjectMetadataList
+	_, err := p.call(ctx, http.MethodGet, p.configMaps(), nil, &maps)
 	if apierrors.IsForbidden(err) {
 		r.add(id, Info, "ConfigMaps may not be listed")
 		return nil

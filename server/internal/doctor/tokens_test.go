@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"net/http"
 	"strconv"
 	"testing"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/interlock-dev/interlock"
@@ -149,13 +150,18 @@ func kubeTokens(t *testing.T, k *testbed.Kube, url string) {
 	}
 	defer p.close()
 	for base, want := range map[int64]string{far: "critical", 1: "ok"} {
-		patch := `{"metadata":{"annotations":{"interlock-dev.github.io/base":"` + strconv.FormatInt(base, 10) + `"}}}`
-		if _, err := p.leases.Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		var lease coordination.Lease
+		_, err := p.call(t.Context(), http.MethodGet, p.leases()+"/n", nil, &lease)
+		if err == nil {
+			lease.Annotations["interlock-dev.github.io/base"] = strconv.FormatInt(base, 10)
+			_, err = p.call(t.Context(), http.MethodPut, p.leases()+"/n", lease, &lease)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		mustJudge(t, url, "kube.tokens", want)
 	}
-	if err := p.leases.Delete(t.Context(), "n", metav1.DeleteOptions{}); err != nil {
+	if _, err := p.call(t.Context(), http.MethodDelete, p.leases()+"/n", nil, &metav1.Status{}); err != nil {
 		t.Fatal(err)
 	}
 }
