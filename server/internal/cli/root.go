@@ -65,7 +65,7 @@ func (a *app) run(args []string) (code int) {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "interlock",
-		Short: "Locks that tell who came later, and guards that refuse who came too late",
+		Short: "Distributed locks with fencing tokens, and guards that reject stale writes",
 		Example: `  interlock dev                                  a lock service on this machine
   interlock lock nightly -- ./backup.sh          run a command under a lock
   interlock locks show nightly                   who holds it, who waits`,
