@@ -35,11 +35,11 @@ func (h *Lock) WithDefaults() *Lock {
 }
 
 // WithDefaults returns h with hooks that log failures and partitions that drain.
-func (h *Own) WithDefaults() *Own {
+func (h *Partition) WithDefaults() *Partition {
 	r := copyOf(h)
-	OnNil(&r.Failed, r.Log, warn, whenFailed("partition failed", func(e OwnFailed) error { return e.Err }))
-	OnNil(&r.Draining, r.Log, warn, always[OwnDraining]("partition waits for its work to return"))
-	OnNil(&r.Released, r.Log, warn, func(e OwnReleased) string {
+	OnNil(&r.Failed, r.Log, warn, whenFailed("partition failed", func(e PartitionFailed) error { return e.Err }))
+	OnNil(&r.Draining, r.Log, warn, always[PartitionDraining]("partition waits for its work to return"))
+	OnNil(&r.Released, r.Log, warn, func(e PartitionReleased) string {
 		switch {
 		case e.Err != nil:
 			return "partition release not confirmed, it is left to expire"

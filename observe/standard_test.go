@@ -21,7 +21,7 @@ import (
 
 // defaults are the hooks that options leave nil.
 var defaults = map[string]any{
-	"Lock": (*Lock)(nil).WithDefaults(), "Own": (*Own)(nil).WithDefaults(), "RowLock": (*RowLock)(nil).WithDefaults(),
+	"Lock": (*Lock)(nil).WithDefaults(), "Partition": (*Partition)(nil).WithDefaults(), "RowLock": (*RowLock)(nil).WithDefaults(),
 	"Fence":       (*Fence)(nil).WithDefaults(),
 	"Idempotency": (*Idempotency)(nil).WithDefaults(), "Once": (*Once)(nil).WithDefaults(),
 	"Version": (*Version)(nil).WithDefaults(), "Wire": (*Wire)(nil).WithDefaults(), "Proxy": (*Proxy)(nil).WithDefaults(),
@@ -35,7 +35,7 @@ var defaults = map[string]any{
 // quiet are the hooks of routine events, and of failures that a caller receives.
 var quiet = map[string][]string{
 	"Lock":        {"Waiting", "Acquired", "HandedOver"},
-	"Own":         {"Acquired", "Refused"},
+	"Partition":   {"Acquired", "Refused"},
 	"RowLock":     {"Locked", "Released"},
 	"Idempotency": {"Answered", "Reaped"},
 	"Isolation":   {"Retried", "Ended"},
@@ -94,7 +94,7 @@ func TestNilHooksLogFailures(t *testing.T) {
 		if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") && !strings.Contains(got, "level=ERROR") {
 			t.Errorf("%s.%s logs %q", hooks, hook, got)
 		}
-		if strings.ContainsRune(got, 0x1b) || hooks+hook != "OwnDraining" && !strings.Contains(got, `\x1b[31mred\nline`) {
+		if strings.ContainsRune(got, 0x1b) || hooks+hook != "PartitionDraining" && !strings.Contains(got, `\x1b[31mred\nline`) {
 			t.Errorf("%s.%s does not escape %q", hooks, hook, got)
 		}
 	})
@@ -116,7 +116,7 @@ func filled(t reflect.Type) reflect.Value {
 			f.Set(reflect.ValueOf(errors.New("\x1b[31mred\nline")))
 		}
 	}
-	if f := v.FieldByName("Cause"); f.IsValid() && strings.HasPrefix(t.Name(), "Own") {
+	if f := v.FieldByName("Cause"); f.IsValid() && strings.HasPrefix(t.Name(), "Partition") {
 		f.SetZero() // a partition without a cause was lost
 	}
 	return v
@@ -127,7 +127,7 @@ func TestRoutineIsSilent(t *testing.T) {
 	out := capture(t)
 	(*Lock)(nil).WithDefaults().Renewed(LockRenewed{Name: "n"})
 	(*Lock)(nil).WithDefaults().Ended(LockEnded{Name: "n", Cause: interlock.ErrReleased})
-	(*Own)(nil).WithDefaults().Released(OwnReleased{Cause: errors.New("moved")})
+	(*Partition)(nil).WithDefaults().Released(PartitionReleased{Cause: errors.New("moved")})
 	(*Once)(nil).WithDefaults().Cleaned(OnceCleaned{Rows: 3})
 	(*Proxy)(nil).WithDefaults().Sent(ProxySent{Status: 200})
 	(*TwoPC)(nil).WithDefaults().Scanned(TwoPCScanned{InDoubt: 3})

@@ -177,7 +177,7 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 		Work: func(ctx context.Context, p partition.Partition) error {
 			return r.coordinator.Serve(ctx, p.Claim, p.Index)
 		},
-		Hooks: r.ownHooks(),
+		Hooks: r.partitionHooks(),
 	})
 	if err != nil {
 		return nil, err
@@ -185,11 +185,11 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 	return g.Leave, nil
 }
 
-func (r *Runtime) ownHooks() *observe.Own {
+func (r *Runtime) partitionHooks() *observe.Partition {
 	if r.options.Failed == nil {
 		return nil
 	}
-	return &observe.Own{Failed: func(e observe.OwnFailed) { r.options.Failed(e.Err) }}
+	return &observe.Partition{Failed: func(e observe.PartitionFailed) { r.options.Failed(e.Err) }}
 }
 
 // alone serves all shards under one lock, or stands by for it.

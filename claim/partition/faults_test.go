@@ -38,7 +38,7 @@ func (t *town) driver() *memory.Driver {
 }
 
 // join joins with four partitions, over parts that may misbehave.
-func (t *town) join(name string, d driver.Fenced, values driver.Values, hooks *observe.Own) *partition.Group {
+func (t *town) join(name string, d driver.Fenced, values driver.Values, hooks *observe.Partition) *partition.Group {
 	t.Helper()
 	g, err := partition.Join(t.Context(), d, values, "g", partition.Layout{Partitions: 4}, &partition.Options{Identity: name, Hooks: hooks})
 	if err != nil {
@@ -66,7 +66,7 @@ func (unwatched) Watch(context.Context, string, func(driver.Value)) error {
 func TestAWatchThatFailsTakesNoHints(t *testing.T) {
 	inTown(t, func(t *town) {
 		var failed atomic.Int64
-		a := t.join("a", t.driver(), unwatched{t.space.Values()}, &observe.Own{Failed: func(e observe.OwnFailed) {
+		a := t.join("a", t.driver(), unwatched{t.space.Values()}, &observe.Partition{Failed: func(e observe.PartitionFailed) {
 			if e.Partition == -1 {
 				failed.Add(1)
 			}
@@ -415,9 +415,9 @@ func judge(t *town, story []string) {
 // hook names it.
 func TestAStuckDrainIsTold(t *testing.T) {
 	inTown(t, func(t *town) {
-		told := make(chan observe.OwnDraining, 100)
+		told := make(chan observe.PartitionDraining, 100)
 		d := t.driver()
-		a := t.join("a", d, t.space.Values(), &observe.Own{Draining: func(e observe.OwnDraining) { told <- e }})
+		a := t.join("a", d, t.space.Values(), &observe.Partition{Draining: func(e observe.PartitionDraining) { told <- e }})
 		goOn, inside := make(chan struct{}), make(chan struct{})
 		go a.Do(t.Context(), "key", func(context.Context, interlock.Claim) error { close(inside); <-goOn; return nil })
 		<-inside
@@ -449,14 +449,14 @@ func TestAStuckDrainIsTold(t *testing.T) {
 // included, and not the release.
 func TestDrainingIsMeasured(t *testing.T) {
 	inTown(t, func(t *town) {
-		released := make(chan observe.OwnReleased, 10)
+		released := make(chan observe.PartitionReleased, 10)
 		g, err := partition.Join(t.Context(), t.driver(), t.space.Values(), "g", partition.Layout{Partitions: 1}, &partition.Options{
 			Work: func(ctx context.Context, _ partition.Partition) error {
 				<-ctx.Done()
 				time.Sleep(7 * time.Second)
 				return nil
 			},
-			Hooks: &observe.Own{Released: func(e observe.OwnReleased) { released <- e }}})
+			Hooks: &observe.Partition{Released: func(e observe.PartitionReleased) { released <- e }}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -497,7 +497,7 @@ func TestSilentValuesAreTold(t *testing.T) {
 			})
 		}
 		values := &mute{Values: t.space.Values()}
-		b := t.join("b", t.driver(), values, &observe.Own{Failed: func(e observe.OwnFailed) { failed <- e.Partition }})
+		b := t.join("b", t.driver(), values, &observe.Partition{Failed: func(e observe.PartitionFailed) { failed <- e.Partition }})
 		values.hushed.Store(true) // it stands in line for its half
 		close(goOn)
 		work.Wait()

@@ -141,7 +141,7 @@ func (g *Group) belong(claim *lock.Claim) {
 // failed tells of trouble that concerns no single partition.
 func (g *Group) failed(err error) {
 	if f := g.options.Hooks.Failed; f != nil && g.ctx.Err() == nil {
-		f(observe.OwnFailed{Partition: -1, Err: err})
+		f(observe.PartitionFailed{Partition: -1, Err: err})
 	}
 }
 
@@ -248,7 +248,7 @@ func (g *Group) DoUnder(ctx context.Context, epoch interlock.Token, key string, 
 	if p == nil {
 		err := &NotOwnerError{Key: key, At: g.view.Locate(key)}
 		if f := g.options.Hooks.Refused; f != nil {
-			f(observe.OwnRefused{Key: key, Partition: err.At.Partition, Epoch: err.At.Epoch, Owner: err.At.Identity})
+			f(observe.PartitionRefused{Key: key, Partition: err.At.Partition, Epoch: err.At.Epoch, Owner: err.At.Identity})
 		}
 		return err
 	}

@@ -109,7 +109,7 @@ type Options struct {
 	// or elsewhere, after a pause.
 	Work Work
 	// Hooks receive what happens; nil logs failures, see package observe.
-	Hooks *observe.Own
+	Hooks *observe.Partition
 }
 
 const maxText = 200

@@ -69,7 +69,7 @@ func (p *partition) tend() {
 		}
 		failures++
 		if f := p.group.options.Hooks.Failed; f != nil && p.wanted.Err() == nil {
-			f(observe.OwnFailed{Partition: p.index, Err: err})
+			f(observe.PartitionFailed{Partition: p.index, Err: err})
 		}
 		if p.wanted.Err() == nil && !p.pause(failures) {
 			return
@@ -97,7 +97,7 @@ func (p *partition) own() error {
 	over := boottime.Now()
 	release := claim.Release(context.WithoutCancel(g.ctx))
 	if f := g.options.Hooks.Released; f != nil {
-		f(observe.OwnReleased{Partition: p.index, Epoch: claim.Token(), Owned: over.Sub(since),
+		f(observe.PartitionReleased{Partition: p.index, Epoch: claim.Token(), Owned: over.Sub(since),
 			Drained: over.Sub(ending), Cause: context.Cause(p.wanted), Err: release})
 	}
 	return err
@@ -156,7 +156,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	g.mu.Unlock()
 	g.view.hint(claim.Name()) // the others' pictures get an event from the service; ours at once
 	if f := g.options.Hooks.Acquired; f != nil {
-		f(observe.OwnAcquired{Partition: p.index, Epoch: claim.Token()})
+		f(observe.PartitionAcquired{Partition: p.index, Epoch: claim.Token()})
 	}
 }
 
@@ -175,7 +175,7 @@ func (p *partition) drain(since boottime.Instant) {
 			g.mu.Lock()
 			inside := p.inside
 			g.mu.Unlock()
-			f(observe.OwnDraining{Partition: p.index, Epoch: p.claim.Token(), Inside: inside, For: boottime.Now().Sub(since)})
+			f(observe.PartitionDraining{Partition: p.index, Epoch: p.claim.Token(), Inside: inside, For: boottime.Now().Sub(since)})
 		}
 	}
 }

@@ -27,6 +27,12 @@ func Tx(tx *sql.Tx) driver.SQL { return &lent{at: tx} }
 // given to Begin does not do it.
 func DB(db *sql.DB) driver.BeginnerAt[*sql.Tx] { return pool{db} }
 
+// Create creates tables of Interlock, such as a fence.Table, unless they exist. It is
+// [driver.Create] on the database.
+func Create(ctx context.Context, db *sql.DB, tables ...driver.Creator) error {
+	return driver.Create(ctx, DB(db), tables...)
+}
+
 // lent is driver.SQL. It remembers that the transaction has failed, because the
 // server does not.
 type lent struct {

@@ -22,6 +22,12 @@ func Tx(tx pgx.Tx) driver.SQL { return pgxSQL{tx} }
 // Pool begins transactions on the user's pool, with the pool's own settings.
 func Pool(pool *pgxpool.Pool) driver.BeginnerAt[pgx.Tx] { return pgxPool{pool} }
 
+// Create creates tables of Interlock in one transaction, such as a fence.Table, unless they
+// exist. It is [driver.Create] on the pool.
+func Create(ctx context.Context, pool *pgxpool.Pool, tables ...driver.Creator) error {
+	return driver.Create(ctx, Pool(pool), tables...)
+}
+
 type pgxSQL struct{ tx pgx.Tx }
 
 func (s pgxSQL) Dialect() driver.Dialect { return driver.Postgres }

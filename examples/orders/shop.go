@@ -107,7 +107,7 @@ func (s *shop) ship(ctx context.Context, o Order) (parcel int64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		letter := driver.Message{ID: branch.From(ctx).Key(), Topic: "letters", Key: o.Customer,
+		letter := outbox.Message{ID: branch.From(ctx).Key(), Topic: "letters", Key: o.Customer,
 			Payload: fmt.Appendf(nil, "%d of %s are on their way", o.Units, o.Item)}
 		return parcel, outgoing.Add(ctx, postgres.Tx(tx), letter)
 	})
@@ -119,7 +119,7 @@ func (s *shop) ship(ctx context.Context, o Order) (parcel int64, err error) {
 
 // deliver puts a letter into the customer's box. It comes at least once, and is there
 // once.
-func (s *shop) deliver(ctx context.Context, m driver.Message) error {
+func (s *shop) deliver(ctx context.Context, m outbox.Message) error {
 	_, err := once.Tx(ctx, s.db, arrived, once.Message{ID: m.ID}, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `insert into shop_letter (customer, words) values ($1, $2)`, m.Key, string(m.Payload))
 		return err

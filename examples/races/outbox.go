@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/history"
@@ -119,7 +118,7 @@ func newClaimedRelay(ctx context.Context, s *scene, topic string) (relay, error)
 }
 
 // receive is the sink. What an earlier run left is not of this one.
-func (r *claimedRelay) receive(ctx context.Context, m driver.Message) error {
+func (r *claimedRelay) receive(ctx context.Context, m outbox.Message) error {
 	if m.Topic == r.topic {
 		r.s.deliver(m.Topic, m.ID)
 		r.arrived <- m.ID
@@ -128,7 +127,7 @@ func (r *claimedRelay) receive(ctx context.Context, m driver.Message) error {
 }
 
 func (r *claimedRelay) add(ctx context.Context, tx pgx.Tx, id string) error {
-	return box.Add(ctx, postgres.Tx(tx), driver.Message{ID: id, Topic: r.topic, Key: r.topic, Payload: []byte(id)})
+	return box.Add(ctx, postgres.Tx(tx), outbox.Message{ID: id, Topic: r.topic, Key: r.topic, Payload: []byte(id)})
 }
 
 // send waits until all have arrived, though not for ever: then the checker tells.

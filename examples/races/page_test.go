@@ -19,7 +19,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
@@ -251,7 +250,7 @@ func testOutboxOfThePage(ctx context.Context, t *testing.T, pool *pgxpool.Pool) 
 	sending, stop := context.WithCancel(ctx)
 	defer stop()
 	var sent []string
-	err := relayMessages(sending, pool, newLocks(t), func(_ context.Context, m driver.Message) error {
+	err := relayMessages(sending, pool, newLocks(t), func(_ context.Context, m outbox.Message) error {
 		sent = append(sent, string(m.Payload))
 		stop()
 		return nil

@@ -195,11 +195,11 @@ func sendWithTheOrder(ctx context.Context, pool *pgxpool.Pool) error {
 		if _, err := tx.Exec(ctx, `update orders set status = 'paid' where id = 42`); err != nil {
 			return err
 		}
-		return box.Add(ctx, postgres.Tx(tx), driver.Message{Topic: "orders", Key: "order/42", Payload: []byte(`paid`)})
+		return box.Add(ctx, postgres.Tx(tx), outbox.Message{Topic: "orders", Key: "order/42", Payload: []byte(`paid`)})
 	})
 }
 
-func relayMessages(ctx context.Context, pool *pgxpool.Pool, locks *lock.Fenced, publish func(context.Context, driver.Message) error) error {
+func relayMessages(ctx context.Context, pool *pgxpool.Pool, locks *lock.Fenced, publish func(context.Context, outbox.Message) error) error {
 	relay, err := outbox.NewRelay(postgres.Pool(pool), outbox.Table{}, outbox.Func(publish), nil)
 	if err != nil {
 		return err

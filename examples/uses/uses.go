@@ -41,7 +41,7 @@ var (
 	write  func(ctx context.Context, tx pgx.Tx) error
 	lead   func(ctx context.Context, term *elect.Term) error
 	export func(ctx context.Context, p *semaphore.Permit) error
-	send   func(ctx context.Context, m driver.Message) error
+	send   func(ctx context.Context, m outbox.Message) error
 	serve  http.Handler
 	tenant func(*http.Request) string
 	flight airline
@@ -91,7 +91,7 @@ func fencedWrite(locks *lock.Fenced, pool *pgxpool.Pool) error {
 	// end
 }
 
-func outboxAndRelay(pool *pgxpool.Pool, created driver.Message) error {
+func outboxAndRelay(pool *pgxpool.Pool, created outbox.Message) error {
 	// use: outbox in a transaction, with its relay
 	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", outbox.Table{}, outbox.Func(send), nil)
 	if err != nil {

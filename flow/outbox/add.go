@@ -29,14 +29,14 @@ const (
 // What cannot be stored is a [*MessageError], and nothing is sent to the database;
 // an id that waits already is a [*DuplicateError], after which, as after any error
 // of the database, the transaction must be rolled back.
-func (t Table) Add(ctx context.Context, db driver.SQL, messages ...driver.Message) error {
+func (t Table) Add(ctx context.Context, db driver.SQL, messages ...Message) error {
 	return t.AddAt(ctx, db, time.Time{}, messages...)
 }
 
 // AddAt is Add of messages that are not delivered before a time, by the database's
 // clock. What is added to their keys later waits for them. Times before 1970 and
 // after 9999 are a [*MessageError]; the zero time is now.
-func (t Table) AddAt(ctx context.Context, db driver.SQL, notBefore time.Time, messages ...driver.Message) error {
+func (t Table) AddAt(ctx context.Context, db driver.SQL, notBefore time.Time, messages ...Message) error {
 	const op = "add to outbox"
 	s, err := t.open(op, db)
 	if err != nil || len(messages) == 0 {

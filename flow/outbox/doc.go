@@ -6,7 +6,7 @@
 //
 //	err := outbox.Tx(ctx, postgres.Pool(pool), bell, func(ctx context.Context, tx pgx.Tx) error {
 //		// write the order, then say so, in the same transaction
-//		return box.Add(ctx, postgres.Tx(tx), driver.Message{Topic: "orders", Key: "order/42", Payload: created})
+//		return box.Add(ctx, postgres.Tx(tx), outbox.Message{Topic: "orders", Key: "order/42", Payload: created})
 //	})
 //	...
 //	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Bell: bell})

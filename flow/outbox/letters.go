@@ -11,7 +11,7 @@ import (
 
 // A Letter is a message that is not to be delivered any more.
 type Letter struct {
-	driver.Message
+	Message
 	Place     int64 // in the order of all messages; see [LetterQuery]
 	Slice     int
 	Attempts  int

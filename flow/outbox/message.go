@@ -51,7 +51,7 @@ func (e *DuplicateError) ErrorKind() interlock.ErrorKind { return interlock.Defi
 
 // prepared is a message as it is stored.
 type prepared struct {
-	driver.Message
+	Message
 	headers string // JSON, empty if there are none
 	lane    int64
 }
@@ -62,7 +62,7 @@ func (p prepared) size() int {
 }
 
 // prepare checks a message and gives it an id.
-func prepare(i int, m driver.Message) (prepared, error) {
+func prepare(i int, m Message) (prepared, error) {
 	if m.ID == "" {
 		m.ID = rand.Text()
 	}
@@ -135,7 +135,7 @@ func text(s string) bool { return driver.CheckText("a text", s, 0, len(s)) == ni
 // message without a key by itself. The lane of a key is also what is locked while
 // messages are added to it, so it is the same for every table. Two keys that share
 // a number, one pair in 2^64, wait for each other.
-func laneOf(m driver.Message) int64 {
+func laneOf(m Message) int64 {
 	name := "interlock outbox\x00" + m.Topic + "\x00" + m.Key
 	if m.Key == "" {
 		name = "interlock outbox\x00\x00" + m.ID

@@ -3,13 +3,11 @@ package outbox
 import (
 	"slices"
 	"time"
-
-	"github.com/interlock-dev/interlock/driver"
 )
 
 // A row is a message as the relay read it.
 type row struct {
-	driver.Message
+	Message
 	id     int64 // its place in the order
 	lane   int64
 	parked bool

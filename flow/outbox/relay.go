@@ -20,7 +20,7 @@ import (
 type Relay struct {
 	db      driver.Beginner[driver.SQL]
 	table   Table
-	sink    driver.Sink
+	sink    Sink
 	options Options
 
 	mu      sync.Mutex
@@ -32,7 +32,7 @@ type Relay struct {
 // NewRelay makes a relay; it sends nothing. Its transactions come from db, at READ
 // COMMITTED if db is a [driver.BeginnerAt]; each slice that is served uses one at a
 // time, for a moment. Options that are impossible are a Bug, as is no db or sink.
-func NewRelay[T any](db driver.Beginner[T], table Table, sink driver.Sink, o *Options) (*Relay, error) {
+func NewRelay[T any](db driver.Beginner[T], table Table, sink Sink, o *Options) (*Relay, error) {
 	options, err := o.orDefault()
 	switch {
 	case err != nil:

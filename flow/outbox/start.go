@@ -24,7 +24,7 @@ type Running struct {
 // with backoff, as lock.Fenced.Keep does. The driver of the URL's scheme has to be part of
 // the program (see lock.Open). Start blocks until the database has answered; ctx bounds that
 // only. [Running.Close] ends it.
-func Start(ctx context.Context, url string, table Table, sink driver.Sink, o *Options) (*Running, error) {
+func Start(ctx context.Context, url string, table Table, sink Sink, o *Options) (*Running, error) {
 	b, err := backend.Open(ctx, url)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func Start(ctx context.Context, url string, table Table, sink driver.Sink, o *Op
 	return r, nil
 }
 
-func startOn(ctx context.Context, b *backend.Backend, table Table, sink driver.Sink, o *Options) (*Running, error) {
+func startOn(ctx context.Context, b *backend.Backend, table Table, sink Sink, o *Options) (*Running, error) {
 	db, ok := b.SQL()
 	if !ok {
 		return nil, &interlock.Error{Op: "start relay", Driver: b.URL().Kind(), Kind: interlock.Definite,

@@ -83,7 +83,7 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 		answers <- nil
 		return answers
 	}
-	messages := make([]driver.Message, len(b.send))
+	messages := make([]Message, len(b.send))
 	for i, r := range b.send {
 		messages[i] = r.Message
 	}

@@ -233,7 +233,7 @@ func testAbandonedResize(s *scene) {
 // testDrainWaits: a partition does not move while work on it is under way, and
 // lets no more in.
 func testDrainWaits(s *scene) {
-	released := make(chan observe.OwnReleased, partitions)
+	released := make(chan observe.PartitionReleased, partitions)
 	goOn := make(chan struct{})
 	linger := func(ctx context.Context, _ partition.Partition) error {
 		<-ctx.Done()

@@ -37,7 +37,7 @@ func (d distant) Get(ctx context.Context, name string) (driver.Value, error) {
 }
 
 // single starts a member that is alone in its group, with a handler of its own.
-func (s *shop) single(values driver.Values, hooks *observe.Own, next http.HandlerFunc) (*member, *memory.Driver) {
+func (s *shop) single(values driver.Values, hooks *observe.Partition, next http.HandlerFunc) (*member, *memory.Driver) {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -104,7 +104,7 @@ func TestWhatIsServedIsNotForwarded(t *testing.T) {
 func TestRefusalsAreCounted(t *testing.T) {
 	s := open(t)
 	var refused atomic.Int64
-	a, _ := s.single(s.space.Values(), &observe.Own{Refused: func(observe.OwnRefused) { refused.Add(1) }}, s.order)
+	a, _ := s.single(s.space.Values(), &observe.Partition{Refused: func(observe.PartitionRefused) { refused.Add(1) }}, s.order)
 	b := s.join("b")
 	s.settled(a, b)
 	var key string

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
@@ -35,7 +34,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	if err := driver.Create(ctx, postgres.Pool(pool), idempotency.Table{}); err != nil {
+	if err := postgres.Create(ctx, pool, idempotency.Table{}); err != nil {
 		log.Fatal(err)
 	}
 	if _, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS charges (

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/flow/outbox/webhook"
@@ -62,7 +61,7 @@ func place(ctx context.Context, pool *pgxpool.Pool, id string) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, 'lamp')", id); err != nil {
 			return err
 		}
-		return outbox.Table{}.Add(ctx, postgres.Tx(tx), driver.Message{
+		return outbox.Table{}.Add(ctx, postgres.Tx(tx), outbox.Message{
 			ID: id, Topic: "orders", Key: id, Payload: fmt.Appendf(nil, `{"order": %q}`, id),
 		})
 	})

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/outbox/webhook"
 	"github.com/interlock-dev/interlock/guard/once"
@@ -29,7 +28,7 @@ func main() {
 	}
 	defer pool.Close()
 	inbox := once.Inbox{Consumer: "letters"}
-	if err := driver.Create(ctx, postgres.Pool(pool), inbox); err != nil {
+	if err := postgres.Create(ctx, pool, inbox); err != nil {
 		log.Fatal(err)
 	}
 	if _, err := pool.Exec(ctx, "CREATE TABLE IF NOT EXISTS letters (event text NOT NULL)"); err != nil {

@@ -7,38 +7,38 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Own receives what happens to the partitions of a member. Every hook may be
+// Partition receives what happens to the partitions of a member. Every hook may be
 // nil. Hooks must return at once and must not call the group that reports.
-type Own struct {
+type Partition struct {
 	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
 	// nobody.
 	Log *slog.Logger
 
-	Acquired func(OwnAcquired)
-	Draining func(OwnDraining)
-	Released func(OwnReleased)
-	Failed   func(OwnFailed)
-	Refused  func(OwnRefused)
+	Acquired func(PartitionAcquired)
+	Draining func(PartitionDraining)
+	Released func(PartitionReleased)
+	Failed   func(PartitionFailed)
+	Refused  func(PartitionRefused)
 }
 
-// OwnAcquired: this member owns a partition from now on.
-type OwnAcquired struct {
+// PartitionAcquired: this member owns a partition from now on.
+type PartitionAcquired struct {
 	Partition int
 	Epoch     interlock.Token
 }
 
-// OwnDraining: a partition that this member is to give up, or has lost, waits for
+// PartitionDraining: a partition that this member is to give up, or has lost, waits for
 // work that has not returned. It is reported once for every TTL that this lasts:
 // meanwhile nobody can own the partition, nor can the layout change.
-type OwnDraining struct {
+type PartitionDraining struct {
 	Partition int
 	Epoch     interlock.Token
 	Inside    int           // how many callers have not returned
 	For       time.Duration // since it should have moved
 }
 
-// OwnReleased: this member gave a partition up, or lost it.
-type OwnReleased struct {
+// PartitionReleased: this member gave a partition up, or lost it.
+type PartitionReleased struct {
 	Partition int
 	Epoch     interlock.Token
 	Owned     time.Duration
@@ -47,15 +47,15 @@ type OwnReleased struct {
 	Err       error         // of the release
 }
 
-// OwnFailed: a partition could not be had, or its work failed; or the group could
+// PartitionFailed: a partition could not be had, or its work failed; or the group could
 // not be looked at, or the membership not be kept. It is tried again.
-type OwnFailed struct {
+type PartitionFailed struct {
 	Partition int // -1 if it concerns none in particular
 	Err       error
 }
 
-// OwnRefused: somebody brought a key to a member that does not own it.
-type OwnRefused struct {
+// PartitionRefused: somebody brought a key to a member that does not own it.
+type PartitionRefused struct {
 	Key       string
 	Partition int
 	Epoch     interlock.Token // of the owner, as far as is known here; 0 if nobody

@@ -214,8 +214,8 @@ func (s *scene) load(members func() []*member) (stop func()) {
 }
 
 // drained receives moves of partitions.
-func drained(released chan<- observe.OwnReleased) *observe.Own {
-	return &observe.Own{Released: func(e observe.OwnReleased) {
+func drained(released chan<- observe.PartitionReleased) *observe.Partition {
+	return &observe.Partition{Released: func(e observe.PartitionReleased) {
 		select {
 		case released <- e:
 		default:
