@@ -496,6 +496,7 @@ func TestSilentValuesAreTold(t *testing.T) {
 				_ = a.Do(t.Context(), fmt.Sprint(i), func(context.Context, interlock.Claim) error { <-goOn; return nil })
 			})
 		}
+		synctest.Wait() // a has work in each partition, so that b has to wait for its half
 		values := &mute{Values: t.space.Values()}
 		b := t.join("b", t.driver(), values, &observe.Partition{Failed: func(e observe.PartitionFailed) { failed <- e.Partition }})
 		values.hushed.Store(true) // it stands in line for its half
