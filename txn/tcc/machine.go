@@ -68,7 +68,7 @@ type machine struct {
 	decision Decision  // empty before it
 	members  []member  // in the order of the user
 	reason   string    // of the decision to cancel
-	by       *By       // the person who has resolved it; nil is nobody
+	by       *By       // the person who has resolved it; nil if it is not resolved
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
