@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast fuzz lint install-check binaries vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures clean
+.PHONY: help run deps test test-fast fuzz lint install-check binaries vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures site clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,11 @@ story-soak: deps ## The story, fifty times in a row
 
 docs: deps ## Generate docs/GUARANTEES.md, choosing.md and isolation.md
 	go test ./server/internal/advise ./server/internal/guarantees ./guard/isolation -update
+
+site: ## The documentation as a static site, in bin/site
+	@scripts/tools.sh site hugo
+	@go run ./server/internal/reference observe bin/site-content
+	@cd docs/site && ../../bin/hugo --quiet --destination ../../bin/site --cleanDestinationDir --noBuildLock
 
 pictures: deps ## Draw docs/pictures again, that of the story from a new run
 	STORY_PICTURES=$(CURDIR)/docs/pictures go test -count=1 ./examples/bank -run '^TestStory$$'

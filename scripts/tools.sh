@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools.sh servers|kube|lint NAME… builds programs into bin/ from the Go modules in
+# tools.sh servers|kube|lint|site NAME… builds programs into bin/ from the Go modules in
 # tools/. It is quick if they are there and neither the modules nor Go changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,6 +8,7 @@ case $1 in
 servers) module=tools ;;
 kube) module=tools/kube ;;
 lint) module=tools/lint ;;
+site) module=tools/site ;;
 esac
 shift
 
@@ -18,6 +19,7 @@ package() {
 	kube-apiserver) echo ./kube-apiserver ;;
 	staticcheck) echo honnef.co/go/tools/cmd/staticcheck ;;
 	govulncheck) echo golang.org/x/vuln/cmd/govulncheck ;;
+	hugo) echo github.com/gohugoio/hugo ;;
 	esac
 }
 
