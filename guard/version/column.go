@@ -7,7 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Column keeps the stamp in the row that it protects, and needs no other table.
@@ -61,23 +61,22 @@ func noRow(op, table, key string) error {
 // errMoved: a row is not what it was a moment ago, for reasons that are not known.
 var errMoved = &interlock.Error{Op: "apply change", Kind: interlock.Retryable, Err: errors.New("the row changed meanwhile")}
 
-// columns are a Column's names, quoted; those that it has not are empty.
-type columns struct{ table, key, version, tie, terminal string }
+// protected is a Column's rows in one transaction.
+type protected struct {
+	sqltable.Tables
+	Column
+}
 
-func (c Column) quoted(d driver.Dialect) (q columns, err error) {
-	for _, n := range []struct {
-		to       *string
-		name     string
-		optional bool
-	}{{&q.table, c.Table, false}, {&q.key, c.Key, false}, {&q.version, c.Version, false}, {&q.tie, c.Tie, true}, {&q.terminal, c.Terminal, true}} {
-		if n.optional && n.name == "" {
-			continue
-		}
-		if *n.to, err = sqltext.Identifier(d, n.name, ""); err != nil {
-			return q, err
-		}
+func (c Column) open(op, about string, db driver.SQL) (protected, error) {
+	words := []string{"rows", c.Table, "key", c.Key, "version", c.Version}
+	if c.Tie != "" {
+		words = append(words, "tie", c.Tie)
 	}
-	return q, nil
+	if c.Terminal != "" {
+		words = append(words, "terminal", c.Terminal)
+	}
+	t, err := sqltable.OpenUsers(op, about, db, words...)
+	return protected{t, c}, err
 }
 
 // Apply judges a change and raises the stamp in the row whose key is c.Entity, as
@@ -96,22 +95,22 @@ func (c Column) Apply(ctx context.Context, db driver.SQL, change Change) (Outcom
 	case c.Terminal == "" && change.Terminal:
 		return Stale, bug(op, change.Entity, errors.New("the change is terminal, and the table has no column for that"))
 	}
-	d, err := speak(op, db, change.Entity)
+	r, err := c.open(op, change.Entity, db)
 	if err != nil {
 		return Stale, err
 	}
-	q, err := c.quoted(db.Dialect())
-	if err != nil {
-		return Stale, err
+	apply := r.applyPostgres
+	if r.Maria() {
+		apply = r.applyMaria
 	}
-	rows, o, err := d.applyColumn(ctx, db, q, change)
+	rows, o, err := apply(ctx, change)
 	switch {
 	case err != nil:
-		return Stale, failed(op, change.Entity, err)
+		return Stale, err
 	case rows == 0:
-		return Stale, noRow(op, q.table, change.Entity)
+		return Stale, noRow(op, r.Quoted("rows"), change.Entity)
 	case rows > 1:
-		return Stale, bug(op, change.Entity, fmt.Errorf("column %s of table %s is not unique: %d rows matched", q.key, q.table, rows))
+		return Stale, r.Bug("column %s of table %s is not unique: %d rows matched", r.Quoted("key"), r.Quoted("rows"), rows)
 	}
 	return o, nil
 }

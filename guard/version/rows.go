@@ -2,13 +2,11 @@ package version
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Rows says how an R is read from a row of a table with a version column, and
@@ -50,69 +48,63 @@ func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], ro
 	}
 	return u.update(ctx, key, retryable, func() error {
 		return attempt(ctx, db, key, func(tx driver.Tx[T]) error {
-			s, err := rows.statements(tx, key)
+			s, err := rows.open(tx, key)
 			if err != nil {
 				return err
 			}
 			var r R
-			seen, err := rows.read(ctx, tx, s, &r)
+			seen, err := s.read(ctx, &r)
 			if err != nil {
-				return failed(op, key, failure.Uncommitted(err))
+				return failure.Uncommitted(err)
 			}
 			if err := change(ctx, &r); err != nil {
 				return err
 			}
-			return failed(op, key, failure.Uncommitted(rows.write(ctx, tx, s, &r, seen)))
+			return failure.Uncommitted(s.write(ctx, &r, seen))
 		})
 	})
 }
 
-// statements are those of one row.
-type statements struct {
-	read, write string
-	key         string
-	table       string
-	readArgs    []any
-	writeArgs   []any // after those of the columns, and before the version
+// oneRow is a row in one transaction.
+type oneRow[R any] struct {
+	sqltable.Tables
+	rows Rows[R]
+	key  string
+	this string // the condition that finds it
+	args []any  // of this
 }
 
-func (r Rows[R]) statements(db driver.SQL, key string) (s statements, err error) {
-	const op = "update row"
-	d, err := speak(op, db, key)
-	if err != nil {
+func (r Rows[R]) open(db driver.SQL, key string) (oneRow[R], error) {
+	s := oneRow[R]{rows: r, key: key}
+	words := []string{"rows", r.Table, "key", r.Key, "version", r.Version}
+	for i, c := range r.Columns {
+		words = append(words, columnWord(i), c)
+	}
+	var err error
+	if s.Tables, err = sqltable.OpenUsers("update row", key, db, words...); err != nil {
 		return s, err
 	}
 	if r.Fields == nil || len(r.Columns) == 0 {
-		return s, bug(op, key, errors.New("Rows have no Columns or no Fields"))
+		return s, s.Bug("Rows have no Columns or no Fields")
 	}
-	q, err := Column{Table: r.Table, Key: r.Key, Version: r.Version}.quoted(db.Dialect())
-	if err != nil {
-		return s, err
-	}
-	names, set := make([]string, len(r.Columns)), make([]string, len(r.Columns))
-	for i, c := range r.Columns {
-		if names[i], err = sqltext.Identifier(db.Dialect(), c, ""); err != nil {
-			return s, err
-		}
-		set[i] = names[i] + " = " + d.placeholder(i+1)
-	}
-	s.key, s.table = key, q.table
-	found, args := d.thisRow(q.key, 1, key)
-	s.read, s.readArgs = fmt.Sprintf(`select coalesce(%s, 0), %s from %s where %s`, q.version, strings.Join(names, ", "), q.table, found), args
-	n := len(names)
-	found, s.writeArgs = d.thisRow(q.key, n+1, key)
-	s.write = fmt.Sprintf(`update %[1]s set %[2]s, %[3]s = coalesce(%[3]s, 0) + 1 where %[4]s and coalesce(%[3]s, 0) = %[5]s`,
-		q.table, strings.Join(set, ", "), q.version, found, d.placeholder(n+2))
+	s.this, s.args = s.Exactly("key", key)
 	return s, nil
 }
 
-func (r Rows[R]) read(ctx context.Context, db driver.SQL, s statements, into *R) (seen int64, err error) {
-	fields := r.Fields(into)
-	if len(fields) != len(r.Columns) {
-		return 0, bug("update row", s.key, fmt.Errorf("%d Fields for %d Columns", len(fields), len(r.Columns)))
+// columnWord is the word for the i-th column.
+func columnWord(i int) string { return fmt.Sprintf("column %d", i) }
+
+func (s oneRow[R]) read(ctx context.Context, into *R) (seen int64, err error) {
+	fields := s.rows.Fields(into)
+	if len(fields) != len(s.rows.Columns) {
+		return 0, s.Bug("%d Fields for %d Columns", len(fields), len(s.rows.Columns))
+	}
+	columns := ``
+	for i := range fields {
+		columns += `, {` + columnWord(i) + `}`
 	}
 	rows := 0
-	err = db.Query(ctx, s.read, s.readArgs, func(scan func(...any) error) error {
+	err = s.Each(ctx, `select coalesce({version}, 0)`+columns+` from {rows} where `+s.this, s.args, func(scan func(...any) error) error {
 		rows++
 		return scan(append([]any{&seen}, fields...)...)
 	})
@@ -120,16 +112,21 @@ func (r Rows[R]) read(ctx context.Context, db driver.SQL, s statements, into *R)
 	case err != nil:
 		return 0, err
 	case rows == 0:
-		return 0, noRow("update row", s.table, s.key)
+		return 0, noRow("update row", s.Quoted("rows"), s.key)
 	case rows > 1:
-		return 0, bug("update row", s.key, fmt.Errorf("%d rows of table %s have that key", rows, s.table))
+		return 0, s.Bug("%d rows of table %s have that key", rows, s.Quoted("rows"))
 	}
 	return seen, nil
 }
 
-func (r Rows[R]) write(ctx context.Context, db driver.SQL, s statements, from *R, seen int64) error {
-	args := append(r.Fields(from), s.writeArgs...)
-	affected, err := db.Exec(ctx, s.write, append(args, seen)...)
+func (s oneRow[R]) write(ctx context.Context, from *R, seen int64) error {
+	set := ``
+	for i := range s.rows.Columns {
+		set += `{` + columnWord(i) + `} = ?, `
+	}
+	args := append(s.rows.Fields(from), s.args...)
+	affected, err := s.Exec(ctx, `update {rows} set `+set+`{version} = coalesce({version}, 0) + 1 where `+s.this+` and coalesce({version}, 0) = ?`,
+		append(args, seen)...)
 	if err == nil && affected == 0 {
 		return ErrConflict
 	}

@@ -1,14 +1,12 @@
 package version
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Table keeps stamps in a table of their own, one row an entity. It protects
@@ -36,21 +34,15 @@ type State struct {
 	Changed  time.Time // when it was applied, by the database's clock
 }
 
-const indexSuffix = "_deleted"
+var layout = sqltable.Layout{Part: "version", Default: "interlock_version",
+	Tables: map[string]string{"stamps": ""}, Indexes: map[string]string{"tombstones": "_deleted"}}
 
-// quoted is the names of the table and of its index.
-func (t Table) quoted(d driver.Dialect) (table, index string, err error) {
-	if t.Name == "" {
-		t.Name = "interlock_version"
-	}
-	if table, err = sqltext.Identifier(d, t.Name, ""); err == nil {
-		_, name, schema := strings.Cut(t.Name, ".")
-		if !schema {
-			name = t.Name
-		}
-		index, err = sqltext.Identifier(d, name, indexSuffix)
-	}
-	return table, index, err
+// stamps is the table in one transaction.
+type stamps struct{ sqltable.Tables }
+
+func (t Table) open(op, about string, db driver.SQL) (stamps, error) {
+	s, err := layout.Open(op, about, db, t.Name)
+	return stamps{s}, err
 }
 
 // Create makes the table, and an index for [Table.Purge], unless they exist.
@@ -58,21 +50,22 @@ func (t Table) quoted(d driver.Dialect) (table, index string, err error) {
 // commits, on MariaDB at once: there it commits what was done in the transaction
 // before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	const op = "create table"
-	table, index, err := t.quoted(db.Dialect())
+	s, err := t.open("create table", "", db)
 	if err != nil {
 		return err
 	}
-	d, err := speak(op, db, table)
-	if err != nil {
-		return err
-	}
-	for _, query := range d.create(table, index) {
-		if _, err := db.Exec(ctx, query); err != nil {
-			return failure.About(op, table, err)
-		}
-	}
-	return nil
+	return s.Tables.Create(ctx,
+		`create table if not exists {stamps} (
+			entity {name 512} not null primary key,
+			{pg version bigint not null,
+			tie text collate "C" not null,
+			deleted boolean not null,
+			terminal boolean not null,}{maria stamp varbinary(275) not null,
+			deleted tinyint not null,
+			repeated bigint not null,}
+			changed_at {time} not null{maria ,
+			index (deleted, changed_at)}){engine}`,
+		`{pg create index if not exists {tombstones} on {stamps} (changed_at) where deleted}`)
 }
 
 // Apply judges and keeps a change, as [Guard] says, by one statement. On
@@ -89,12 +82,14 @@ func (t Table) Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, err
 	if err := c.check(op); err != nil {
 		return Stale, err
 	}
-	d, table, err := t.opened(op, db, c.Entity)
+	s, err := t.open(op, c.Entity, db)
 	if err != nil {
 		return Stale, err
 	}
-	o, err := d.apply(ctx, db, table, c)
-	return o, failed(op, c.Entity, err)
+	if s.Maria() {
+		return s.applyMaria(ctx, c)
+	}
+	return s.applyPostgres(ctx, c)
 }
 
 // Show tells what is known of an entity as the transaction sees it, without
@@ -104,12 +99,14 @@ func (t Table) Show(ctx context.Context, db driver.SQL, entity string) (State, e
 	if err := named(op, entity); err != nil {
 		return State{}, err
 	}
-	d, table, err := t.opened(op, db, entity)
+	s, err := t.open(op, entity, db)
 	if err != nil {
 		return State{}, err
 	}
-	s, err := d.show(ctx, db, table, entity)
-	return s, failed(op, entity, err)
+	if s.Maria() {
+		return s.showMaria(ctx, entity)
+	}
+	return s.showPostgres(ctx, entity)
 }
 
 // Purge removes the stamps of entities that were deleted longer than age ago, by
@@ -122,29 +119,14 @@ func (t Table) Show(ctx context.Context, db driver.SQL, entity string) (State, e
 // topic keeps it. Stamps of entities that were not deleted stay for ever,
 // terminal ones too. age must be above 0, else it is a Bug.
 func (t Table) Purge(ctx context.Context, db driver.SQL, age time.Duration, limit int) (int64, error) {
-	const op = "purge tombstones"
-	d, table, err := t.opened(op, db, t.Name)
+	s, err := t.open("purge tombstones", "", db)
 	if err != nil {
 		return 0, err
 	}
 	if age <= 0 || limit < 0 {
-		return 0, bug(op, table, fmt.Errorf("an age of %v and a limit of %d are not possible", age, limit))
+		return 0, s.Bug("an age of %v and a limit of %d are not possible", age, limit)
 	}
-	if limit == 0 {
-		limit = 1000
-	}
-	n, err := d.purge(ctx, db, table, age, limit)
-	return n, failed(op, table, err)
-}
-
-func (t Table) opened(op string, db driver.SQL, name string) (d dialect, table string, err error) {
-	if table, _, err = t.quoted(db.Dialect()); err == nil {
-		d, err = speak(op, db, name)
-	}
-	return d, table, err
-}
-
-// failed is about and names the command that creates the table.
-func failed(op, name string, err error) error {
-	return failure.Table(op, name, "version", err)
+	return s.Delete(ctx, sqltable.Deletion{Table: "stamps", Key: "entity",
+		Where: `deleted{maria  = 1} and changed_at < {now} - {span}`, Args: []any{age.Microseconds()},
+		Order: "changed_at", Limit: cmp.Or(limit, 1000)})
 }

@@ -96,6 +96,15 @@ func (t Tables) Quoted(word string) string { return t.words[word] }
 // Define lets a word stand for a text that is no template.
 func (t Tables) Define(word, text string) { t.words[word] = text }
 
+// Exactly is the condition for the row of which the column of a word is a value, and its
+// parameters. Rows that the database takes for the same do not meet it.
+func (t Tables) Exactly(word, value string) (condition string, args []any) {
+	if t.Maria() {
+		return sqltext.ExactlyMaria(`{` + word + `}`), []any{value, value}
+	}
+	return `{` + word + `} = ?`, []any{value}
+}
+
 // Exec runs a statement and returns the number of affected rows.
 func (t Tables) Exec(ctx context.Context, query string, args ...any) (affected int64, err error) {
 	affected, err = t.db.Exec(ctx, t.Text(query), args...)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltable"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // row is one row of a table of the user's, with a column of numbers.
@@ -21,11 +20,11 @@ func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (ro
 		return row{}, err
 	}
 	s, err := sqltable.OpenUsers(op, key, db, "table", table, "key", keyColumn, "column", column)
-	r := row{Tables: s, table: table, key: key, this: `{key} = ?`, args: []any{key}}
-	if err == nil && s.Maria() {
-		r.this, r.args = sqltext.ExactlyMaria("{key}"), []any{key, key}
+	if err != nil {
+		return row{}, err
 	}
-	return r, err
+	this, args := s.Exactly("key", key)
+	return row{Tables: s, table: table, key: key, this: this, args: args}, nil
 }
 
 // add changes the number if it lies between low and high.
