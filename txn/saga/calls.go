@@ -21,11 +21,11 @@ type call struct {
 }
 
 // call is the one of a step that is next.
-func (c *course) call(s *step, p *progress) *call {
+func (c *execution) call(s *step, p *progress) *call {
 	t := c.trials[p.key]
 	if t == nil {
 		// What is done together with its record was not done if there is none.
-		maybe := !c.idle[p.key] && (s.local == nil || c.m.state == Undoing)
+		maybe := !c.uncalled[p.key] && (s.local == nil || c.m.state == Undoing)
 		t = &trial{phase: c.m.phase(p), attempts: p.attempts, by: maps.Clone(p.by), calls: p.calls, maybe: maybe, next: p.next, target: s.target}
 		c.trials[p.key] = t
 	}
@@ -33,11 +33,11 @@ func (c *course) call(s *step, p *progress) *call {
 }
 
 // back goes on with the undos that are next, or ends what has none.
-func (c *course) back(now time.Time) (move, error) {
+func (c *execution) backward(now time.Time) (action, error) {
 	undoing := c.m.undoing()
 	if len(undoing) == 0 {
 		err := c.note(now, true, c.m.ending())
-		return move{write: true, rest: !c.m.notify}, err
+		return action{write: true, rest: !c.m.notify}, err
 	}
 	var all []*call
 	var missing error
@@ -51,13 +51,13 @@ func (c *course) back(now time.Time) (move, error) {
 		all = append(all, c.call(s, p))
 	}
 	if len(all) == 0 {
-		return move{write: len(c.pending) > 0}, missing
+		return action{write: len(c.pending) > 0}, missing
 	}
 	return c.proceed(now, all)
 }
 
 // proceed makes the calls that are due, or waits for the first that will be.
-func (c *course) proceed(now time.Time, all []*call) (move, error) {
+func (c *execution) proceed(now time.Time, all []*call) (action, error) {
 	var ready []*call
 	var waiting []*progress
 	var soonest time.Time
@@ -72,13 +72,13 @@ func (c *course) proceed(now time.Time, all []*call) (move, error) {
 	case len(ready) == 0:
 		return c.pause(now, soonest, waiting)
 	case c.forced || len(c.pending) > 0 && (c.careful || now.Sub(c.since) >= stale), ready[0].local() && len(c.pending) >= driver.MaxRecords:
-		return move{write: true}, nil
+		return action{write: true}, nil
 	}
-	return move{calls: ready}, nil
+	return action{calls: ready}, nil
 }
 
 // pause waits until a time, or no longer than the saga may take.
-func (c *course) pause(now, until time.Time, waiting []*progress) (move, error) {
+func (c *execution) pause(now, until time.Time, waiting []*progress) (action, error) {
 	if c.m.abortable() && !c.m.deadline.IsZero() && c.m.deadline.Before(until) {
 		until = c.m.deadline
 	}
@@ -87,13 +87,13 @@ func (c *course) pause(now, until time.Time, waiting []*progress) (move, error) 
 		return c.park(now, until, waiting)
 	}
 	if c.forced || len(c.pending) > 0 && wait >= stale {
-		return move{write: true}, nil
+		return action{write: true}, nil
 	}
-	return move{wait: until}, nil
+	return action{wait: until}, nil
 }
 
 // park leaves the saga to its due time. What has to be known then is written.
-func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
+func (c *execution) park(now, until time.Time, waiting []*progress) (action, error) {
 	var entries []journal.Entry
 	for _, p := range waiting {
 		if t := c.trials[p.key]; t != nil && t.err != nil {
@@ -102,7 +102,7 @@ func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
 	}
 	if c.m.state == Running {
 		for _, p := range c.m.steps {
-			if p.fate == inFlight && !p.wait && c.idle[p.key] {
+			if p.fate == inFlight && !p.wait && c.uncalled[p.key] {
 				entries = append(entries, journal.Entry{Kind: recordNever, Step: p.key})
 			}
 		}
@@ -113,21 +113,21 @@ func (c *course) park(now, until time.Time, waiting []*progress) (move, error) {
 		entries = []journal.Entry{record(recordTried, p.key, w)}
 	}
 	if err := c.note(now, false, entries...); err != nil {
-		return move{}, err
+		return action{}, err
 	}
-	return move{write: len(c.pending) > 0, due: until, rest: true}, nil
+	return action{write: len(c.pending) > 0, due: until, rest: true}, nil
 }
 
 // called takes that calls are being made.
-func (c *course) called(calls []*call) {
+func (c *execution) called(calls []*call) {
 	for _, each := range calls {
-		c.idle[each.p.key] = false
+		c.uncalled[each.p.key] = false
 		each.trial.calls++
 	}
 }
 
 // took takes the outcome of a call, and says what follows.
-func (c *course) took(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
+func (c *execution) took(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
 	t, key := each.trial, each.p.key
 	if err == nil {
 		if each.local() {
@@ -182,7 +182,7 @@ func (t *trial) tried(key string, leave bool) journal.Entry {
 }
 
 // healed has what waits repeated at once, unless its target has said when.
-func (c *course) healed() {
+func (c *execution) healed() {
 	for _, t := range c.trials {
 		if !t.ongoing {
 			t.next = time.Time{}

@@ -15,10 +15,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// drive is a course on its way through a coordinator: it makes the moves.
+// drive runs an execution under a coordinator: it performs the actions.
 type drive struct {
 	*coordinator.Turn
-	*course
+	*execution
 	engine *Engine
 	told   State // by the hooks
 	late   map[string]lateCall
@@ -39,12 +39,12 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 	if !ok {
 		return fmt.Errorf("%w: %w", coordinator.ErrForeign, &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)})
 	}
-	c, err := newCourse(p, t.Head(), t.Entries(), t.Fresh())
+	c, err := newExecution(p, t.Head(), t.Entries(), t.Fresh())
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	d := &drive{Turn: t, course: c, engine: e, told: c.m.state, late: map[string]lateCall{}}
+	d := &drive{Turn: t, execution: c, engine: e, told: c.m.state, late: map[string]lateCall{}}
 	if d.m.state == DeadLetter && t.Due() {
 		err = d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
 	}
@@ -120,7 +120,7 @@ func (d *drive) write(due time.Time) error {
 		if err := d.Append(time.Time{}, entries[:driver.MaxRecords]...); err != nil {
 			return err
 		}
-		d.course.pending = entries[driver.MaxRecords:]
+		d.execution.pending = entries[driver.MaxRecords:]
 	}
 	var err error
 	if d.m.over {
@@ -131,7 +131,7 @@ func (d *drive) write(due time.Time) error {
 	if err != nil {
 		return err
 	}
-	d.wrote()
+	d.flushed()
 	clear(d.late)
 	d.announce()
 	return nil

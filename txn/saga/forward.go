@@ -9,16 +9,16 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// forward goes on with the first stage; follows reports that the next one can be
+// nextStage goes on with the first stage; follows reports that the next one can be
 // looked at.
-func (c *course) forward(now time.Time, stages []stage) (m move, follows bool, err error) {
+func (c *execution) nextStage(now time.Time, stages []stage) (m action, follows bool, err error) {
 	first := stages[0]
 	if first.steps[0].sleep {
 		return c.sleep(now, first)
 	}
 	if sents := c.sents(stages); len(sents) > 0 {
 		if err := c.note(now, (c.m.state == Running || c.plan.body != nil) && first.steps[0].local == nil, sents...); err != nil {
-			return move{}, false, err
+			return action{}, false, err
 		}
 	}
 	var all []*call
@@ -34,7 +34,7 @@ func (c *course) forward(now time.Time, stages []stage) (m move, follows bool, e
 // sents is the records without which the first stage may not be called. Before the
 // pivot they are those of all steps before it, as many as fit, so that no later step
 // needs an append of its own; a wait parts them.
-func (c *course) sents(stages []stage) (sents []journal.Entry) {
+func (c *execution) sents(stages []stage) (sents []journal.Entry) {
 	if c.m.all(stages[0]) {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (s step) sent(stage int) journal.Entry {
 }
 
 // sleep waits for the end of a wait, which is durable before it begins.
-func (c *course) sleep(now time.Time, st stage) (m move, follows bool, err error) {
+func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err error) {
 	s := &st.steps[0]
 	p := c.m.find(s.key)
 	if p == nil {
@@ -79,12 +79,12 @@ func (c *course) sleep(now time.Time, st stage) (m move, follows bool, err error
 		}
 		sent := record(recordSent, s.key, sending{Stage: st.n, Until: millis(until), For: s.signal})
 		if err := c.note(now, true, sent); err != nil {
-			return move{}, false, err
+			return action{}, false, err
 		}
 		p = c.m.find(s.key)
 	}
 	if value, is := c.m.signals[s.key]; is && p.signal {
-		return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: value})
+		return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: value})
 	}
 	if p.signal && p.until.IsZero() && !p.over {
 		until := now.Add(forever)
@@ -100,13 +100,13 @@ func (c *course) sleep(now time.Time, st stage) (m move, follows bool, err error
 	}
 	if p.signal && s.absent == nil {
 		if c.m.state != Running { // an operator has ended a wait that has no end
-			return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
+			return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
 		}
-		return move{}, true, c.note(now, true, record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)}))
+		return action{}, true, c.note(now, true, record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)}))
 	}
 	output := s.absent
 	if !p.signal {
 		output = []byte("null")
 	}
-	return move{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: output})
+	return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: output})
 }

@@ -97,7 +97,7 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 		return err
 	}
 	d.m = after
-	d.wrote()
+	d.flushed()
 	return d.Write(func(context.Context) error {
 		d.Log().Accept(a)
 		return nil

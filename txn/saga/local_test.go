@@ -234,7 +234,7 @@ func TestHeirOfTransaction(t *testing.T) {
 	p := d.defined()
 	entries, err := p.opening("1", []byte(`"in"`), began, time.Time{})
 	ok(t, err)
-	c, err := newCourse(p, driver.Head{Transaction: "1"}, entries, false)
+	c, err := newExecution(p, driver.Head{Transaction: "1"}, entries, false)
 	ok(t, err)
 	defer c.close()
 	if m, err := c.next(began.Add(time.Hour)); err != nil || !m.write {

@@ -11,7 +11,7 @@ import (
 )
 
 // machine is a saga as its records tell it. It is pure: with says what is so after
-// more records, or that they cannot follow; a course says which records follow from
+// more records, or that they cannot follow; an execution says which records follow from
 // what happened.
 type machine struct {
 	state    State // empty before begin

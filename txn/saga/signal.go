@@ -120,13 +120,13 @@ func (m *machine) later(journal.Entry) error {
 }
 
 // putOff leaves the saga to the time of its start.
-func (c *course) putOff(now time.Time) (move, error) {
+func (c *execution) putOff(now time.Time) (action, error) {
 	switch wait := c.m.start.Sub(now); {
 	case c.scheduled.Equal(c.m.start):
-		return move{rest: true}, nil
+		return action{rest: true}, nil
 	case wait <= parked:
-		return move{wait: c.m.start}, nil
+		return action{wait: c.m.start}, nil
 	}
 	err := c.note(now, true, journal.Entry{Kind: recordLater})
-	return move{write: true, due: c.m.start, rest: true}, err
+	return action{write: true, due: c.m.start, rest: true}, err
 }

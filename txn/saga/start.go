@@ -123,7 +123,7 @@ func (p plan) opening(id string, input []byte, now, at time.Time) ([]journal.Ent
 		return nil, bug("start saga", id, err)
 	}
 	entries := []journal.Entry{begin(input, deadline, at, p.ended != nil)}
-	c, err := newCourse(p, driver.Head{Transaction: id}, entries, true)
+	c, err := newExecution(p, driver.Head{Transaction: id}, entries, true)
 	if err != nil {
 		return nil, err
 	}

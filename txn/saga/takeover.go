@@ -19,7 +19,7 @@ const careful = 2
 
 // takeOver notes that a former owner may have called something, and did not come back
 // with an answer.
-func (c *course) takeOver(now time.Time, exhausted func(takeOvers int) bool) error {
+func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) error {
 	if !c.m.exposed(now) {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (m *machine) release(e journal.Entry) error {
 
 // handOver notes that the owner has not crashed: it lets go of the saga, which ends the
 // count of take-overs.
-func (c *course) handOver() error {
+func (c *execution) handOver() error {
 	for _, p := range c.m.calling() {
 		if !p.wait {
 			w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls}

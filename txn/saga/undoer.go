@@ -6,12 +6,12 @@ import "encoding/json"
 // steps are a list that is p's own, which has chosen how its calls are made. Undoing
 // does not depend on that: what the list does not have any more is undone as the known
 // step of the undo's name.
-func (c *course) undoer(p *progress) *step {
-	if !c.asked {
-		c.listed, c.asked = c.plan.listed(c.m.input), true
+func (c *execution) undoer(p *progress) *step {
+	if !c.listed {
+		c.all, c.listed = c.plan.listed(c.m.input), true
 	}
-	for i := range c.listed {
-		if s := &c.listed[i]; s.key == p.key && s.undo == p.undo && s.back != nil {
+	for i := range c.all {
+		if s := &c.all[i]; s.key == p.key && s.undo == p.undo && s.back != nil {
 			return s
 		}
 	}

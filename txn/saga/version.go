@@ -71,16 +71,16 @@ func (m *machine) ending() journal.Entry {
 }
 
 // report has the end reported, once it is durable.
-func (c *course) report(now time.Time) (move, error) {
+func (c *execution) report(now time.Time) (action, error) {
 	switch {
 	case c.plan.ended == nil:
-		return move{write: true, rest: true}, c.note(now, true, journal.Entry{Kind: recordEnd})
+		return action{write: true, rest: true}, c.note(now, true, journal.Entry{Kind: recordEnd})
 	case len(c.pending) > 0:
-		return move{write: true}, nil
+		return action{write: true}, nil
 	case now.Before(c.again):
-		return move{wait: c.again}, nil
+		return action{wait: c.again}, nil
 	}
-	return move{report: true}, nil
+	return action{report: true}, nil
 }
 
 // report calls who wants to know.

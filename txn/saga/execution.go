@@ -9,21 +9,22 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A course is a saga on its way. It is pure: it says what to do next, and takes what
-// came of it.
+// execution decides the next action of one running saga. It performs no I/O: next returns
+// an action, and note applies the records that follow from its result.
 //
-// What follows from what happened is noted: the machine goes by it at once, and it
-// becomes durable together with the next record that must be durable before anything
-// else is done. Until then a new owner finds it out again, by the same calls.
-// What must be durable first: that a step may happen whose effect would else not be
-// undone or not be gone on from, the decision to abort, when a wait ends, and the end.
-type course struct {
+// Results are buffered in pending and written with the next record that must be durable. If
+// the process dies first, the next owner repeats the same calls and gets the same results.
+// These records must be durable before execution goes on:
+//   - sent, before a step that cannot be undone or continued without it
+//   - decide, before any undo and before any outcome is returned
+//   - the end of a wait, and end
+type execution struct {
 	id      string
 	plan    plan
 	planner planner // nil once it is undone
 	m       machine
-	listed  []step // what its list says, once it is undone; see undoer
-	asked   bool   // the list was
+	all     []step // the steps of its definition's list; see undoer
+	listed  bool   // all is set
 
 	careful   bool      // each answer is durable before the next call
 	scheduled time.Time // when it is due by what the journal says; zero if it is claimed
@@ -35,12 +36,12 @@ type course struct {
 	reports int       // calls that reported the end, and failed
 	again   time.Time // when the next one is made
 
-	trials map[string]*trial // of what was called here
-	idle   map[string]bool   // what was sent here, and not called
+	trials   map[string]*trial // of what was called here
+	uncalled map[string]bool   // what was sent here, and not called
 }
 
-// A move is what to do next: one of its fields, or to rest.
-type move struct {
+// An action is what to do next: one of its fields, or to rest.
+type action struct {
 	write  bool      // make what is pending durable
 	due    time.Time // and be due then
 	calls  []*call   // make them
@@ -56,20 +57,20 @@ const (
 	parked = time.Minute
 )
 
-// newCourse is that of a saga as it stands in the journal. If it is fresh, nobody has
+// newExecution is that of a saga as it stands in the journal. If it is fresh, nobody has
 // called anything of it.
-func newCourse(p plan, head driver.Head, entries []journal.Entry, fresh bool) (*course, error) {
+func newExecution(p plan, head driver.Head, entries []journal.Entry, fresh bool) (*execution, error) {
 	id := head.Transaction
 	m, err := replay(entries)
 	if err != nil {
 		return nil, bug("drive saga", id, err)
 	}
-	c := &course{id: id, plan: p, m: m, trials: map[string]*trial{}, idle: map[string]bool{}}
+	c := &execution{id: id, plan: p, m: m, trials: map[string]*trial{}, uncalled: map[string]bool{}}
 	if !head.Claimed {
 		c.scheduled = head.Due
 	}
 	for _, sent := range m.steps {
-		c.idle[sent.key] = fresh
+		c.uncalled[sent.key] = fresh
 	}
 	if m.state == Running || m.state == Completing {
 		c.planner, err = p.planner(id, &c.m)
@@ -77,14 +78,14 @@ func newCourse(p plan, head driver.Head, entries []journal.Entry, fresh bool) (*
 	return c, err
 }
 
-func (c *course) close() {
+func (c *execution) close() {
 	if c.planner != nil {
 		c.planner.close()
 	}
 }
 
 // note takes records that follow; forced ones have to be durable at once.
-func (c *course) note(now time.Time, forced bool, entries ...journal.Entry) error {
+func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) error {
 	m, err := c.m.with(entries...)
 	if err != nil {
 		return bug("drive saga", c.id, err)
@@ -96,7 +97,7 @@ func (c *course) note(now time.Time, forced bool, entries ...journal.Entry) erro
 	for _, e := range entries {
 		switch e.Kind {
 		case recordSent:
-			c.idle[e.Step] = true
+			c.uncalled[e.Step] = true
 		case recordDecide:
 			c.trials = map[string]*trial{}
 		}
@@ -106,7 +107,7 @@ func (c *course) note(now time.Time, forced bool, entries ...journal.Entry) erro
 
 // behind is what is pending with more entries behind it, and without how often a step was
 // tried of which more is known by now.
-func (c *course) behind(entries ...journal.Entry) []journal.Entry {
+func (c *execution) behind(entries ...journal.Entry) []journal.Entry {
 	known := []string{recordTried, recordDone, recordFailed, recordUndone, recordDead}
 	left := slices.DeleteFunc(slices.Clone(c.pending), func(old journal.Entry) bool {
 		return old.Kind == recordTried && slices.ContainsFunc(entries, func(e journal.Entry) bool {
@@ -116,29 +117,29 @@ func (c *course) behind(entries ...journal.Entry) []journal.Entry {
 	return append(left, entries...)
 }
 
-// wrote takes that what was pending is durable.
-func (c *course) wrote() { c.pending, c.forced = nil, false }
+// flushed notes that what was pending is durable.
+func (c *execution) flushed() { c.pending, c.forced = nil, false }
 
 // next is what to do.
-func (c *course) next(now time.Time) (move, error) {
+func (c *execution) next(now time.Time) (action, error) {
 	for {
 		switch {
 		case c.m.atEnd && !c.m.over:
 			return c.report(now)
 		case c.m.state.Final():
-			return move{write: len(c.pending) > 0, rest: true}, nil
+			return action{write: len(c.pending) > 0, rest: true}, nil
 		case c.m.state == Undoing:
-			return c.back(now)
+			return c.backward(now)
 		}
-		if m, follows, err := c.onward(now); err != nil || !follows {
+		if m, follows, err := c.forward(now); err != nil || !follows {
 			return m, err
 		}
 	}
 }
 
-// onward is next of a saga that is not undone; follows reports that it is another one
+// forward is next of a saga that is not undone; follows reports that it is another one
 // now, of which what is next can be asked.
-func (c *course) onward(now time.Time) (m move, follows bool, err error) {
+func (c *execution) forward(now time.Time) (m action, follows bool, err error) {
 	switch {
 	case now.Before(c.m.start):
 		m, err := c.putOff(now)
@@ -156,19 +157,19 @@ func (c *course) onward(now time.Time) (m move, follows bool, err error) {
 	case err != nil:
 		return m, false, err
 	case len(stages) > 0 && !c.decided():
-		return c.forward(now, stages)
+		return c.nextStage(now, stages)
 	}
 	return m, true, c.commit(now, len(stages) == 0)
 }
 
 // decided reports whether nothing is left to decide, and no record says so.
-func (c *course) decided() bool {
+func (c *execution) decided() bool {
 	p := c.m.pivot()
 	return c.m.state == Running && p != nil && p.fate == done
 }
 
 // commit notes the decision, and the end behind the last stage.
-func (c *course) commit(now time.Time, last bool) error {
+func (c *execution) commit(now time.Time, last bool) error {
 	var entries []journal.Entry
 	if c.m.state == Running {
 		entries = append(entries, record(recordDecide, decideCommit, why{}))
@@ -181,14 +182,14 @@ func (c *course) commit(now time.Time, last bool) error {
 
 // abort notes the decision, and with it what is known of each step that was sent:
 // whether it was called, and whether it may have happened.
-func (c *course) abort(now time.Time, reason string) error {
+func (c *execution) abort(now time.Time, reason string) error {
 	var known, never []journal.Entry
 	for _, p := range c.m.steps {
 		switch t := c.trials[p.key]; {
 		case p.fate != inFlight || p.wait:
 		case t != nil && t.err != nil:
 			known = append(known, record(recordFailed, p.key, why{Unknown: t.maybe, Error: said(t.err)}))
-		case c.idle[p.key], c.plan.local(&p):
+		case c.uncalled[p.key], c.plan.local(&p):
 			never = append(never, journal.Entry{Kind: recordNever, Step: p.key})
 		}
 	}

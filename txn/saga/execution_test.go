@@ -15,11 +15,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// courseOf is the course of a saga of a definition that was begun, by an heir.
-func courseOf(t *testing.T, d Defined, entries ...journal.Entry) *course {
+// executionOf is the execution of a saga of a definition that was begun, by an heir.
+func executionOf(t *testing.T, d Defined, entries ...journal.Entry) *execution {
 	t.Helper()
 	entries = append([]journal.Entry{begin([]byte(`"in"`), time.Time{}, time.Time{}, false)}, entries...)
-	c, err := newCourse(d.defined(), driver.Head{Transaction: "1"}, entries, false)
+	c, err := newExecution(d.defined(), driver.Head{Transaction: "1"}, entries, false)
 	ok(t, err)
 	t.Cleanup(c.close)
 	return c
@@ -28,12 +28,12 @@ func courseOf(t *testing.T, d Defined, entries ...journal.Entry) *course {
 // TestNoteOfWhatCannotFollow is a mistake of this package: it is reported as one, and nothing
 // of it is pending or in the machine.
 func TestNoteOfWhatCannotFollow(t *testing.T) {
-	c := courseOf(t, Define("order", (&target{}).undoable("a")))
+	c := executionOf(t, Define("order", (&target{}).undoable("a")))
 	err := c.note(began, true, letters["sent a"], letters["end"])
 	if wantKind(t, err, interlock.Bug, errOrder); !strings.Contains(err.Error(), `drive saga "1": record end`) {
 		t.Error(err)
 	}
-	if len(c.pending) != 0 || c.forced || c.m.find("a") != nil || c.idle["a"] {
+	if len(c.pending) != 0 || c.forced || c.m.find("a") != nil || c.uncalled["a"] {
 		t.Errorf("%+v", c)
 	}
 }
@@ -71,17 +71,19 @@ func TestDamagedSaga(t *testing.T) {
 func TestCourseOfWhatCannotFollow(t *testing.T) {
 	g := &target{}
 	d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour))
-	for name, next := range map[string]func(c *course) (move, error){
-		"a step is sent": func(c *course) (move, error) { m, _, err := c.forward(began, c.plan.fixed); return m, err },
-		"a wait is sent": func(c *course) (move, error) { m, _, err := c.forward(began, c.plan.fixed[1:]); return m, err },
-		"a step is left": func(c *course) (move, error) { return c.park(began, began.Add(time.Hour), []*progress{{key: "a"}}) },
-		"a wait has ended": func(c *course) (move, error) {
+	for name, next := range map[string]func(c *execution) (action, error){
+		"a step is sent": func(c *execution) (action, error) { m, _, err := c.nextStage(began, c.plan.fixed); return m, err },
+		"a wait is sent": func(c *execution) (action, error) { m, _, err := c.nextStage(began, c.plan.fixed[1:]); return m, err },
+		"a step is left": func(c *execution) (action, error) {
+			return c.park(began, began.Add(time.Hour), []*progress{{key: "a"}})
+		},
+		"a wait has ended": func(c *execution) (action, error) {
 			m, _, err := c.sleep(began.Add(2*time.Hour), c.plan.fixed[1])
 			return m, err
 		},
-		"nothing is undone": func(c *course) (move, error) { c.m.steps = nil; return c.back(began) },
+		"nothing is undone": func(c *execution) (action, error) { c.m.steps = nil; return c.backward(began) },
 	} {
-		c := courseOf(t, d)
+		c := executionOf(t, d)
 		c.m.state = Succeeded
 		c.trials["a"] = &trial{err: errNetwork}
 		if name == "a wait has ended" {
@@ -111,7 +113,7 @@ func TestAddedToAnAnsweredStage(t *testing.T) {
 		"before what is called yet": {Define("order", Parallel[string](a, added), b), entries, ""},
 		"in a saga that is aborted": {Define("order", Parallel[string](a, added), b), append(entries[:4:4], record(recordFailed, "b", why{})), ""},
 	} {
-		course, err := newCourse(c.d.plan, driver.Head{Transaction: "1"}, c.entries, false)
+		execution, err := newExecution(c.d.plan, driver.Head{Transaction: "1"}, c.entries, false)
 		if got := ""; err != nil {
 			if got = err.Error(); got != c.says {
 				t.Errorf("%s: %s", name, got)
@@ -120,6 +122,6 @@ func TestAddedToAnAnsweredStage(t *testing.T) {
 		} else if c.says != "" {
 			t.Errorf("%s: it is not told", name)
 		}
-		course.close()
+		execution.close()
 	}
 }
