@@ -6,8 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Column keeps the mark in a BIGINT column of the row that it protects, and
@@ -51,41 +50,58 @@ func (e *NoRowError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *NoRowError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// columns are a Column's names, quoted.
-type columns struct{ table, key, column string }
+// protected is a Column's rows in one transaction.
+type protected struct {
+	sqltable.Tables
+	Column
+}
 
-func (c Column) quoted(d driver.Dialect) (q columns, err error) {
-	for _, n := range []struct {
-		to   *string
-		name string
-	}{{&q.table, c.Table}, {&q.key, c.Key}, {&q.column, c.Column}} {
-		if *n.to, err = sqltext.Identifier(d, n.name, ""); err != nil {
-			return q, err
-		}
-	}
-	return q, nil
+// found is what was found in the place of a column's mark.
+type found struct {
+	rows      int
+	seen      interlock.Token
+	plausible bool
+	raised    bool // or as high before
+}
+
+// look reads the marks of a resource, and whether the token is plausible.
+func (p protected) look(ctx context.Context, e entry, locking string) (f found, err error) {
+	this, key := p.Exactly("key", e.resource)
+	err = p.Each(ctx, `select coalesce({mark}, 0), ?{pg ::bigint} <= `+tokenLimit+` from {rows} where `+this+locking,
+		append([]any{int64(e.token)}, key...), func(scan func(...any) error) error {
+			f.rows++
+			return scan((*int64)(&f.seen), &f.plausible)
+		})
+	return f, err
 }
 
 // Enter raises the mark in the row whose key is resource, as [Marks] says.
 // source is not kept. A row that does not exist is a [NoRowError]; the rest is
 // as for [Table.Enter].
 func (c Column) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
-	d, err := admit(db, resource, token)
+	if err := issued(resource, token); err != nil {
+		return err
+	}
+	if err := named("enter", resource); err != nil {
+		return err
+	}
+	tables, err := sqltable.OpenUsers("enter", resource, db, "rows", c.Table, "key", c.Key, "mark", c.Column)
 	if err != nil {
 		return err
 	}
-	q, err := c.quoted(db.Dialect())
-	if err != nil {
-		return err
+	p := protected{tables, c}
+	enter := p.enterPostgres
+	if p.Maria() {
+		enter = p.enterMaria
 	}
-	f, err := d.enterColumn(ctx, db, q, entry{resource: resource, token: token, strict: c.Strict})
+	f, err := enter(ctx, entry{resource: resource, token: token})
 	switch {
 	case err != nil:
-		return failure.About("enter", resource, err)
+		return err
 	case f.rows == 0:
-		return &NoRowError{Table: q.table, Resource: resource}
+		return &NoRowError{Table: p.Quoted("rows"), Resource: resource}
 	case f.rows > 1:
-		return failure.Bug("enter", resource, "column %s of table %s is not unique: %d rows matched", q.key, q.table, f.rows)
+		return p.Bug("column %s of table %s is not unique: %d rows matched", p.Quoted("key"), p.Quoted("rows"), f.rows)
 	case !f.plausible:
 		return implausible("enter", resource, token)
 	case f.raised:

@@ -21,21 +21,12 @@ type Marks interface {
 	Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error
 }
 
-// admit checks what is known before the database is asked.
-func admit(db driver.SQL, resource string, token interlock.Token) (dialect, error) {
+// issued refuses a token that no lock gives.
+func issued(resource string, token interlock.Token) error {
 	if !token.Valid() {
-		return nil, failure.Bug("enter", resource, "token %d was never issued", token)
+		return failure.Bug("enter", resource, "token %d was never issued", token)
 	}
-	return usable("enter", db, resource)
-}
-
-// usable checks that db and resource can be worked with.
-func usable(op string, db driver.SQL, resource string) (dialect, error) {
-	d, err := speak(op, db, resource)
-	if err != nil {
-		return nil, err
-	}
-	return d, named(op, resource)
+	return nil
 }
 
 func named(op, resource string) error {

@@ -9,8 +9,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-const rebaseSuffix = "_rebase"
-
 // Rebase sets the mark of resource to exactly `to`, which may be lower than it
 // is, or 0, and records from, to, reason and by in the table whose name ends in
 // "_rebase", in the same transaction. reason and by must not be blank. It
@@ -23,22 +21,29 @@ func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to in
 	if err := answerable(resource, to, reason, by); err != nil {
 		return driver.Mark{}, err
 	}
-	d, err := usable("rebase", db, resource)
+	m, err := t.open("rebase", resource, db)
 	if err != nil {
 		return driver.Mark{}, err
 	}
-	marks, audit, err := t.quoted(db.Dialect())
-	if err != nil {
-		return driver.Mark{}, err
+	set := m.rebasePostgres
+	if m.Maria() {
+		set = m.rebaseMaria
 	}
-	old, plausible, err := d.rebase(ctx, db, marks, audit, rebase{resource: resource, to: to, reason: reason, by: by})
+	old, plausible, err := set(ctx, rebase{resource: resource, to: to, reason: reason, by: by})
 	switch {
 	case err != nil:
-		return driver.Mark{}, t.failed("rebase", resource, err)
+		return driver.Mark{}, err
 	case !plausible:
 		return driver.Mark{}, implausible("rebase", resource, to)
 	}
 	return old, nil
+}
+
+// rebase is a wish to set a mark.
+type rebase struct {
+	resource   string
+	to         interlock.Token
+	reason, by string
 }
 
 // answerable checks that somebody answers for a rebase.

@@ -2,10 +2,10 @@ package fence
 
 import (
 	"context"
+	"strings"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // Share reads the marks of resources as they were committed last, and keeps them
@@ -35,28 +35,23 @@ func (t Table) share(ctx context.Context, db driver.SQL, skip string, resources 
 	}
 	args := make([]any, len(resources))
 	for i, r := range resources {
-		if _, err := usable(op, db, r); err != nil {
+		if err := named(op, r); err != nil {
 			return nil, err
 		}
 		args[i] = r
 	}
-	d, err := usable(op, db, resources[0])
-	if err != nil {
-		return nil, err
-	}
-	marks, _, err := t.quoted(db.Dialect())
+	m, err := t.open(op, resources[0], db)
 	if err != nil {
 		return nil, err
 	}
 	seen := map[string]interlock.Token{}
-	query := `select resource, token from ` + marks + ` where resource in (` + sqltext.Parameters(db.Dialect(), len(args)) +
-		`) order by resource ` + d.shared() + skip
-	err = db.Query(ctx, query, args, func(scan func(...any) error) error {
+	query := `select resource, token from {marks} where resource in (?` + strings.Repeat(`, ?`, len(args)-1) + `) order by resource {share}` + skip
+	err = m.Each(ctx, query, args, func(scan func(...any) error) error {
 		var resource string
 		var token interlock.Token
 		err := scan(&resource, (*int64)(&token))
 		seen[resource] = token
 		return err
 	})
-	return seen, t.failed(op, resources[0], err)
+	return seen, err
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -55,8 +54,8 @@ func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, s
 	if err := named("enter", resource); err != nil {
 		return err
 	}
-	if !c.Token().Valid() {
-		return failure.Bug("enter", resource, "token %d was never issued", c.Token())
+	if err := issued(resource, c.Token()); err != nil {
+		return err
 	}
 	if !c.Valid() {
 		return over(c, resource, nil)

@@ -2,11 +2,12 @@ package fence
 
 import (
 	"context"
+	"fmt"
+	"math/bits"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Table keeps marks in a table of their own, one row a resource. It protects
@@ -26,15 +27,40 @@ type Table struct {
 
 var _ Marks = Table{}
 
-// quoted is the names of the table of marks and of the one of rebases.
-func (t Table) quoted(d driver.Dialect) (marks, audit string, err error) {
-	if t.Name == "" {
-		t.Name = "interlock_fence"
+var layout = sqltable.Layout{Part: "fence", Default: "interlock_fence", Tables: map[string]string{"marks": "", "audit": "_rebase"}}
+
+// marks is the tables in one transaction.
+type marks struct{ sqltable.Tables }
+
+// open checks that db and resource can be worked with.
+func (t Table) open(op, resource string, db driver.SQL) (marks, error) {
+	if err := named(op, resource); err != nil {
+		return marks{}, err
 	}
-	if audit, err = sqltext.Identifier(d, t.Name, rebaseSuffix); err == nil {
-		marks, err = sqltext.Identifier(d, t.Name, "")
-	}
-	return marks, audit, err
+	m, err := layout.Open(op, resource, db, t.Name)
+	return marks{m}, err
+}
+
+// entry is a wish to enter.
+type entry struct {
+	resource string
+	token    interlock.Token
+	source   string
+}
+
+// tokenLimit is the highest plausible token at the database's own clock, in SQL: nothing
+// above it is stored, since a mark that no later token can reach would lock
+// everybody out.
+var tokenLimit = fmt.Sprintf("((({micros now} - %d + %d) << %d) | %d)",
+	int64(interlock.EpochUnixMicro), interlock.MaxAhead.Microseconds(), bits.Len(interlock.MaxSub), interlock.MaxSub)
+
+// unread is a transaction in which nothing was read yet.
+type unread struct{ driver.SQL }
+
+// nothingRead reports whether it is certain that db has read nothing.
+func nothingRead(db driver.SQL) bool {
+	_, ok := db.(unread)
+	return ok
 }
 
 // Create makes the table of marks, and a second one, named with "_rebase" at
@@ -42,20 +68,26 @@ func (t Table) quoted(d driver.Dialect) (marks, audit string, err error) {
 // at once. It takes effect when the transaction commits, on MariaDB at once: there
 // it commits what was done in the transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	marks, audit, err := t.quoted(db.Dialect())
+	m, err := layout.Open("create table", "", db, t.Name)
 	if err != nil {
 		return err
 	}
-	d, err := usable("create table", db, marks)
-	if err != nil {
-		return err
-	}
-	for _, query := range d.create(marks, audit) {
-		if _, err := db.Exec(ctx, query); err != nil {
-			return failure.About("create table", marks, err)
-		}
-	}
-	return nil
+	return m.Create(ctx,
+		`create table if not exists {marks} (
+			resource {string 512} not null primary key,
+			token bigint not null,
+			previous bigint not null,
+			{maria entries bigint not null,
+			}source {text} not null,
+			raised_at {time} not null){engine}`,
+		`create table if not exists {audit} (
+			id bigint {pg generated always as identity}{maria not null auto_increment} primary key,
+			resource {string 512} not null,
+			from_token bigint not null,
+			to_token bigint not null,
+			reason {text} not null,
+			rebased_by {text} not null,
+			rebased_at {time} not null){engine}`)
 }
 
 // Enter raises the mark of resource, 1 to 512 bytes of UTF-8, as [Marks] says.
@@ -63,18 +95,21 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 // is an [interlock.ErrImplausibleToken] and changes nothing. Any other error is
 // that of the database, with its kind.
 func (t Table) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
-	d, err := admit(db, resource, token)
+	if err := issued(resource, token); err != nil {
+		return err
+	}
+	m, err := t.open("enter", resource, db)
 	if err != nil {
 		return err
 	}
-	marks, _, err := t.quoted(db.Dialect())
-	if err != nil {
-		return err
+	enter := m.enterPostgres
+	if m.Maria() {
+		enter = m.enterMaria
 	}
-	seen, plausible, err := d.enter(ctx, db, marks, entry{resource: resource, token: token, source: label(source)})
+	seen, plausible, err := enter(ctx, entry{resource: resource, token: token, source: label(source)})
 	switch {
 	case err != nil:
-		return t.failed("enter", resource, err)
+		return err
 	case !plausible:
 		return implausible("enter", resource, token)
 	case seen > token, t.Strict && seen == token:
@@ -86,38 +121,22 @@ func (t Table) Enter(ctx context.Context, db driver.SQL, resource string, token 
 // Show tells the mark of resource as the transaction sees it, without locking
 // it. A resource that nothing entered has Token 0.
 func (t Table) Show(ctx context.Context, db driver.SQL, resource string) (driver.Mark, error) {
-	const op = "show mark"
-	d, err := usable(op, db, resource)
+	m, err := t.open("show mark", resource, db)
 	if err != nil {
 		return driver.Mark{}, err
 	}
-	marks, _, err := t.quoted(db.Dialect())
-	if err != nil {
-		return driver.Mark{}, err
+	if m.Maria() {
+		return m.showMaria(ctx, resource)
 	}
-	m, err := d.show(ctx, db, marks, resource)
-	return m, t.failed(op, resource, err)
+	return m.readPostgres(ctx, resource, ``)
 }
 
 // Resources lists resources that have a mark, at most limit: from the first that is not
 // before from, in the order of the database. It costs as much as it returns.
 func (t Table) Resources(ctx context.Context, db driver.SQL, from string, limit int) (list []string, err error) {
-	const op = "list marks"
-	marks, _, err := t.quoted(db.Dialect())
+	m, err := layout.Open("list marks", from, db, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	where := map[driver.Dialect]string{driver.Postgres: `$1::text order by resource limit $2::bigint`, driver.MariaDB: `? order by resource limit ?`}[db.Dialect()]
-	err = db.Query(ctx, `select resource from `+marks+` where resource >= `+where, []any{from, int64(limit)}, func(scan func(...any) error) error {
-		var resource string
-		err := scan(&resource)
-		list = append(list, resource)
-		return err
-	})
-	return list, t.failed(op, from, err)
-}
-
-// failed tells a database's error as one of op on resource.
-func (t Table) failed(op, resource string, err error) error {
-	return failure.Table(op, resource, "fence", err)
+	return sqltable.Column[string](ctx, m, `select resource from {marks} where resource >= ? order by resource limit ?`, from, int64(limit))
 }

@@ -93,7 +93,7 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 
 // enter bounds the transaction and raises the mark.
 func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string) error {
-	if _, err := usable("bound transaction", tx, resource); err != nil {
+	if err := named("bound transaction", resource); err != nil {
 		return err
 	}
 	idle, err := bound(ctx, tx, c.Remaining())
