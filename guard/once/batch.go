@@ -3,6 +3,7 @@ package once
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -38,16 +39,16 @@ func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn
 // before it records: of a large batch a part may be recorded when it fails.
 func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, begin func(),
 	fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
-	d, t, err := in.admitAll(db, messages, fn != nil)
+	t, err := in.admitAll(db, messages, fn != nil)
 	if err != nil {
 		return nil, err
 	}
 	begin()
-	found, err := recordAll(ctx, db, d, t, messages)
+	found, err := t.recordAll(ctx, messages)
 	if err != nil {
-		return nil, about("receive batch", t.consumer, err)
+		return nil, err
 	}
-	outcomes, fresh, err := in.sort(t, messages, found)
+	outcomes, fresh, err := in.sort(messages, found)
 	if err == nil && len(fresh) > 0 {
 		err = fn(ctx, fresh)
 	}
@@ -57,24 +58,24 @@ func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, be
 	return outcomes, nil
 }
 
-func (in Inbox) admitAll(db driver.SQL, messages []Message, effect bool) (dialect, tables, error) {
+func (in Inbox) admitAll(db driver.SQL, messages []Message, effect bool) (tables, error) {
 	const op = "receive batch"
 	if !effect {
-		return nil, tables{}, failure.Bug(op, in.Consumer, "there is no function that makes the effect")
+		return tables{}, failure.Bug(op, in.Consumer, "there is no function that makes the effect")
 	}
 	for _, m := range messages {
 		if m.Seq > 0 {
-			return nil, tables{}, failure.Bug(op, m.name(), "it has a sequence number: use Once")
+			return tables{}, failure.Bug(op, m.name(), "it has a sequence number: use Once")
 		}
 		if err := m.check(); err != nil {
-			return nil, tables{}, err
+			return tables{}, err
 		}
 	}
-	return in.open(op, db)
+	return in.open(op, in.Consumer, db)
 }
 
 // recordAll records each id once, with the hash of its first message.
-func recordAll(ctx context.Context, db driver.SQL, d dialect, t tables, messages []Message) (map[string]finding, error) {
+func (t tables) recordAll(ctx context.Context, messages []Message) (map[string]finding, error) {
 	entries := make([]entry, len(messages))
 	for i, m := range messages {
 		entries[i] = entry{m.ID, m.hash()}
@@ -83,23 +84,17 @@ func recordAll(ctx context.Context, db driver.SQL, d dialect, t tables, messages
 	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.id == b.id })
 	all := make(map[string]finding, len(entries))
 	for chunk := range slices.Chunk(entries, batchSize) {
-		found, err := d.record(ctx, db, t, chunk)
+		found, err := t.record(ctx, chunk)
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range chunk {
-			if f, ok := found[e.id]; ok && f.fresh {
-				all[e.id] = finding{true, e.hash}
-			} else if ok {
-				all[e.id] = f
-			}
-		}
+		maps.Copy(all, found)
 	}
 	return all, nil
 }
 
 // sort tells new messages from the others.
-func (in Inbox) sort(t tables, messages []Message, found map[string]finding) (outcomes []Outcome, fresh []Message, err error) {
+func (in Inbox) sort(messages []Message, found map[string]finding) (outcomes []Outcome, fresh []Message, err error) {
 	outcomes = make([]Outcome, len(messages))
 	for i, m := range messages {
 		if f := found[m.ID]; f.fresh {
@@ -108,7 +103,7 @@ func (in Inbox) sort(t tables, messages []Message, found map[string]finding) (ou
 			outcomes[i] = Done
 			continue
 		}
-		outcome, err := recognise(t, m, found)
+		outcome, err := in.recognise(m, found)
 		if outcome == Undone {
 			return nil, nil, err
 		}

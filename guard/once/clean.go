@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -17,20 +16,18 @@ import (
 // Places of keys in their sequences are kept for ever. A rotated inbox has
 // [Inbox.Rotate] instead, and Clean of it is a Bug.
 func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, error) {
-	const op = "clean inbox"
-	d, t, err := in.open(op, db)
+	t, err := in.open("clean inbox", "", db)
 	switch {
 	case err != nil:
 		return 0, err
 	case in.Rotated:
-		return 0, failure.Bug(op, t.name, "it is rotated: use Rotate")
+		return 0, t.Bug("it is rotated: use Rotate")
 	case limit < 0:
-		return 0, failure.Bug(op, t.name, "a limit of %d", limit)
+		return 0, t.Bug("a limit of %d", limit)
 	case limit == 0:
 		limit = 1000
 	}
-	n, err := d.clean(ctx, db, t, limit)
-	err = about(op, t.name, err)
+	n, err := t.clean(ctx, limit)
 	tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Rows: n, Err: err})
 	return n, err
 }

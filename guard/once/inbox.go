@@ -1,13 +1,13 @@
 package once
 
 import (
+	"cmp"
 	"context"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -42,56 +42,35 @@ type Inbox struct {
 	Hooks *observe.Once
 }
 
-// tables are an Inbox as statements need it: names are quoted.
+// tables are the tables of an Inbox in one transaction, for one operation. Names are
+// compared by their bytes. On MariaDB no count of affected rows is relied on but that
+// of rows which certainly change. What decides is read by statements that lock, which
+// see what was committed last, whatever the transaction's snapshot shows.
 type tables struct {
-	records, sequences, age string
-	generation, previous    string // of a rotated one
-	name                    string // as the user gave it, for the names of partitions
-	consumer                string
-	retention               int64 // in µs
+	sqltable.Tables
+	Inbox           // with its Name
+	retention int64 // in µs
 }
 
-// open checks the inbox, and finds out how to talk to db about op.
-func (in Inbox) open(op string, db driver.SQL) (dialect, tables, error) {
-	if db == nil {
-		return nil, tables{}, failure.Bug(op, in.Consumer, "there is no transaction")
-	}
-	d, err := in.speak(op, db)
-	if err != nil {
-		return nil, tables{}, err
-	}
-	if err := named("consumer", in.Consumer); err != nil {
-		return nil, tables{}, err
-	}
-	if in.Retention < 0 {
-		return nil, tables{}, failure.Bug(op, in.Consumer, "a retention of %v", in.Retention)
-	}
-	t, err := in.quoted(db.Dialect())
-	return d, t, err
-}
+var layout = sqltable.Layout{Part: "once", Default: "interlock_inbox",
+	Tables:  map[string]string{"records": "", "sequences": "_sequence", "generation": "_generation", "previous": "_previous"},
+	Indexes: map[string]string{"age": "_age", "previous_name": "_previous"}}
 
-func (in Inbox) quoted(d driver.Dialect) (t tables, err error) {
-	t.name, t.consumer, t.retention = in.Name, in.Consumer, in.Retention.Microseconds()
-	if t.name == "" {
-		t.name = "interlock_inbox"
+// open checks the inbox, and opens its tables for op on what errors say.
+func (in Inbox) open(op, about string, db driver.SQL) (tables, error) {
+	opened, err := layout.Open(op, about, db, in.Name)
+	in.Name = cmp.Or(in.Name, layout.Default)
+	t := tables{opened, in, cmp.Or(in.Retention.Microseconds(), DefaultRetention.Microseconds())}
+	switch {
+	case err != nil:
+		return t, err
+	case in.Rotated && t.Maria():
+		return t, failure.Bug(op, in.Consumer, "a rotated inbox needs PostgreSQL")
+	case in.Retention < 0:
+		return t, failure.Bug(op, in.Consumer, "a retention of %v", in.Retention)
 	}
-	if t.retention == 0 {
-		t.retention = DefaultRetention.Microseconds()
-	}
-	for _, n := range []struct {
-		to     *string
-		suffix string
-	}{{&t.generation, "_generation"}, {&t.records, ""}, {&t.sequences, "_sequence"}, {&t.previous, "_previous"}} {
-		if *n.to, err = sqltext.Identifier(d, t.name, n.suffix); err != nil {
-			return t, err
-		}
-	}
-	t.age, err = sqltext.Identifier(d, unqualified(t.name), "_age")
-	return t, err
+	return t, named("consumer", in.Consumer)
 }
-
-// unqualified is a table's name without its schema.
-func unqualified(name string) string { return name[strings.LastIndex(name, ".")+1:] }
 
 // Create makes the tables, unless they exist: the one of records, one named with
 // "_sequence" at the end, and for a rotated inbox "_generation", "_previous" and
@@ -99,10 +78,31 @@ func unqualified(name string) string { return name[strings.LastIndex(name, ".")+
 // transaction commits, on MariaDB at once: there it commits what was done in the
 // transaction before. Of all who create a rotated inbox the longest Retention holds.
 func (in Inbox) Create(ctx context.Context, db driver.SQL) error {
-	const op = "create inbox"
-	d, t, err := in.open(op, db)
+	t, err := in.open("create inbox", "", db)
 	if err != nil {
 		return err
 	}
-	return about(op, t.name, d.create(ctx, db, t))
+	if in.Rotated {
+		return t.createRotated(ctx)
+	}
+	return t.Tables.Create(ctx,
+		`create table if not exists {records} (
+			consumer {name 255} not null,
+			message_id {name 255} not null,
+			payload_hash {pg bytea}{maria binary(32)} not null,{maria
+			repeated tinyint not null,}
+			recorded_at {time} not null,
+			primary key (consumer, message_id){maria ,
+			key (consumer, recorded_at)}){engine}`,
+		`{pg create index if not exists {age} on {records} (consumer, recorded_at)}`,
+		createSequences)
 }
+
+const createSequences = `create table if not exists {sequences} (
+	consumer {name 255} not null,
+	message_key {name 255} not null,
+	epoch bigint not null,
+	seq bigint not null,
+	payload_hash {pg bytea}{maria binary(32)},
+	moved_at {time} not null,
+	primary key (consumer, message_key)){engine}`

@@ -53,72 +53,72 @@ const halfDone = "the effect of a message failed: its record must not be committ
 
 // once is Once that leaves the transaction to its caller.
 func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(context.Context) error) (outcome Outcome, err error) {
-	d, t, err := in.admit(db, m, fn != nil)
+	t, err := in.admit(db, m, fn != nil)
 	if err != nil {
 		return Undone, err
 	}
 	switch {
 	case m.Seq > 0:
-		outcome, err = in.follow(ctx, db, d, t, m, fn)
+		outcome, err = t.follow(ctx, m, fn)
 	case in.Optimistic:
-		outcome, err = in.late(ctx, db, d, t, m, fn)
+		outcome, err = t.late(ctx, m, fn)
 	default:
-		outcome, err = in.early(ctx, db, d, t, m, fn)
+		outcome, err = t.early(ctx, m, fn)
 	}
 	tell(in.Hooks, in.Consumer, m, outcome, err)
 	return outcome, err
 }
 
 // admit checks what is known before the database is asked.
-func (in Inbox) admit(db driver.SQL, m Message, effect bool) (dialect, tables, error) {
+func (in Inbox) admit(db driver.SQL, m Message, effect bool) (tables, error) {
 	if !effect {
-		return nil, tables{}, failure.Bug("receive", m.name(), "there is no function that makes its effect")
+		return tables{}, failure.Bug("receive", m.name(), "there is no function that makes its effect")
 	}
 	if err := m.check(); err != nil {
-		return nil, tables{}, err
+		return tables{}, err
 	}
-	return in.open("receive", db)
+	return in.open("receive", m.name(), db)
 }
 
 // early records before the effect.
-func (in Inbox) early(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, fn func(context.Context) error) (Outcome, error) {
-	found, err := d.record(ctx, db, t, []entry{{m.ID, m.hash()}})
+func (t tables) early(ctx context.Context, m Message, fn func(context.Context) error) (Outcome, error) {
+	found, err := t.record(ctx, []entry{{m.ID, m.hash()}})
 	if err != nil {
-		return Undone, about("receive", m.name(), err)
+		return Undone, err
 	}
 	if found[m.ID].fresh {
 		return finished(fn(ctx))
 	}
-	return recognise(t, m, found)
+	return t.recognise(m, found)
 }
 
 // late records after the effect, if a look does not show that there is no need.
-func (in Inbox) late(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, fn func(context.Context) error) (Outcome, error) {
-	found, err := d.look(ctx, db, t, []string{m.ID})
+func (t tables) late(ctx context.Context, m Message, fn func(context.Context) error) (Outcome, error) {
+	found, err := t.look(ctx, []string{m.ID})
 	if err != nil {
-		return Undone, about("receive", m.name(), err)
+		return Undone, err
 	}
 	if _, ok := found[m.ID]; ok {
-		return recognise(t, m, found)
+		return t.recognise(m, found)
 	}
 	if err := fn(ctx); err != nil {
 		return Undone, err
 	}
-	found, err = d.record(ctx, db, t, []entry{{m.ID, m.hash()}})
+	found, err = t.record(ctx, []entry{{m.ID, m.hash()}})
 	if err == nil && !found[m.ID].fresh {
 		return Undone, overtaken(m)
 	}
-	return finished(about("receive", m.name(), err))
+	return finished(err)
 }
 
 // recognise tells a duplicate from another message of the same ID.
-func recognise(t tables, m Message, found map[string]finding) (Outcome, error) {
+func (in Inbox) recognise(m Message, found map[string]finding) (Outcome, error) {
 	f, ok := found[m.ID]
 	switch {
 	case !ok: // it conflicted with what Clean has deleted since
 		return Undone, retryable("receive", m.name(), "its record was cleaned away meanwhile")
 	case !m.same(f.hash):
-		return Mismatched, &MismatchError{Consumer: t.consumer, Message: m.name()}
+		return Mismatched, &MismatchError{Consumer: in.Consumer, Message: m.name()}
 	}
 	return Duplicate, nil
 }

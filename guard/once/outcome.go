@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // An Outcome is the outcome of delivering a message.
@@ -73,11 +72,6 @@ func (e *GapError) ErrorKind() interlock.ErrorKind { return interlock.Retryable 
 
 func retryable(op, name, why string) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable, Err: errors.New(why)}
-}
-
-// about tells a driver's error as one of op on name.
-func about(op, name string, err error) error {
-	return failure.Table(op, name, "once", err)
 }
 
 // stateOf is the SQLSTATE of the database's error, empty if it has none.

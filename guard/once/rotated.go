@@ -2,16 +2,16 @@ package once
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// rotated keeps records in generations, on PostgreSQL.
+// A rotated inbox keeps records in generations, on PostgreSQL.
 //
 // There is one partition, that of the present generation, and a table of the one
 // before, which nothing is written to. A record is written unless the one before
@@ -20,7 +20,14 @@ import (
 // Rotate waiting until its transaction ends, so that the table before is complete
 // when the next generation shows; and one that still sees the old number afterwards
 // finds no partition for it and fails, Retryable. See docs/adr/022-once.md.
-type rotated struct{ postgres }
+const recordRotated = `
+insert into {records} (generation, consumer, message_id, payload_hash, recorded_at)
+select g.generation, ?::text, e.id, decode(e.hash, 'hex'), {now}
+from {generation} g, json_to_recordset(?::json) as e(id text, hash text)
+where not exists (select from {previous} p where p.consumer = ?::text and p.message_id = e.id collate "C")
+order by e.id collate "C"
+on conflict (consumer, message_id, generation) do nothing
+returning message_id, 0, payload_hash`
 
 const columns = `
 	generation bigint not null,
@@ -30,69 +37,60 @@ const columns = `
 	recorded_at timestamptz not null,
 	primary key (consumer, message_id, generation)`
 
-func (rotated) create(ctx context.Context, db driver.SQL, t tables) error {
-	err := run(ctx, db, createLock,
-		`create table if not exists `+t.records+` (`+columns+`) partition by list (generation)`,
-		`create table if not exists `+t.previous+` (`+columns+`)`,
-		`create table if not exists `+t.generation+` (
+func (t tables) createRotated(ctx context.Context) error {
+	err := t.Tables.Create(ctx,
+		`create table if not exists {records} (`+columns+`) partition by list (generation)`,
+		`create table if not exists {previous} (`+columns+`)`,
+		`create table if not exists {generation} (
 			one boolean primary key check (one),
 			generation bigint not null,
 			since timestamptz not null,
 			retention interval not null)`,
-		fmt.Sprintf(createSequences, t.sequences))
+		createSequences)
 	if err != nil {
 		return err
 	}
 	var generation int64
-	_, err = row(ctx, db, `
-insert into `+t.generation+` as g (one, generation, since, retention)
-values (true, 1, clock_timestamp(), $1::bigint * interval '1 microsecond')
+	_, err = t.Row(ctx, `
+insert into {generation} as g (one, generation, since, retention)
+values (true, 1, {now}, {span})
 on conflict (one) do update set retention = greatest(g.retention, excluded.retention)
 returning generation`, []any{t.retention}, &generation)
-	if err != nil {
+	if err == nil {
+		err = t.definePartition("partition", generation)
+	}
+	if err == nil {
+		_, err = t.Exec(ctx, createPartition(generation))
+	}
+	return err
+}
+
+// createPartition creates the {partition} of a generation.
+func createPartition(generation int64) string {
+	return fmt.Sprintf(`create table if not exists {partition} partition of {records} for values in (%d)`, generation)
+}
+
+// definePartition lets a word stand for the partition of a generation.
+func (t tables) definePartition(word string, generation int64) error {
+	name, err := sqltext.Identifier(driver.Postgres, t.Name, fmt.Sprintf("_g%d", generation))
+	t.Define(word, name)
+	return err
+}
+
+// rotatedMeanwhile makes the error of a missing partition Retryable.
+func rotatedMeanwhile(err error) error {
+	var e *interlock.Error
+	if !errors.As(err, &e) || stateOf(e) != noPartition {
 		return err
 	}
-	return open(ctx, db, t, generation)
-}
-
-// open makes the partition of a generation.
-func open(ctx context.Context, db driver.SQL, t tables, generation int64) error {
-	part, err := partition(t, generation)
-	if err != nil {
-		return err
-	}
-	return run(ctx, db, fmt.Sprintf(`create table if not exists %s partition of %s for values in (%d)`, part, t.records, generation))
-}
-
-func partition(t tables, generation int64) (string, error) {
-	return sqltext.Identifier(driver.Postgres, t.name, fmt.Sprintf("_g%d", generation))
-}
-
-const recordRotated = `
-insert into %[1]s (generation, consumer, message_id, payload_hash, recorded_at)
-select g.generation, $1::text, e.id, decode(e.hash, 'hex'), clock_timestamp()
-from %[2]s g, json_to_recordset($2::json) as e(id text, hash text)
-where not exists (select from %[3]s p where p.consumer = $1::text and p.message_id = e.id collate "C")
-order by e.id collate "C"
-on conflict (consumer, message_id, generation) do nothing
-returning message_id`
-
-func (r rotated) record(ctx context.Context, db driver.SQL, t tables, entries []entry) (map[string]finding, error) {
-	found, err := recordBy(ctx, db, t, entries, fmt.Sprintf(recordRotated, t.records, t.generation, t.previous), r.look)
-	if stateOf(err) == noPartition {
-		err = &interlock.Error{Op: "receive", Driver: "postgres", Name: t.consumer, Kind: interlock.Retryable,
-			Err: fmt.Errorf("the inbox was rotated after the transaction's snapshot was taken: %w", err)}
-	}
-	return found, err
+	again := *e
+	again.Kind = interlock.Retryable
+	again.Err = fmt.Errorf("the inbox was rotated after the transaction's snapshot was taken: %w", e.Err)
+	return &again
 }
 
 // noPartition is the SQLSTATE check_violation.
 const noPartition = "23514"
-
-func (rotated) look(ctx context.Context, db driver.SQL, t tables, ids []string) (map[string]finding, error) {
-	query := `select message_id, payload_hash from %s where ` + isOneOf
-	return lookBy(ctx, db, fmt.Sprintf(query+` union all `+query, t.records, t.previous), t, ids)
-}
 
 // rotatePatience bounds in ms how long Rotate waits for transactions under way, and
 // so how long it keeps others from beginning to write.
@@ -110,55 +108,49 @@ const rotatePatience = "2000"
 // own. A clock that is set back delays
 // it; one that is set forward makes it come early.
 func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
-	const op = "rotate inbox"
-	_, t, err := in.open(op, db)
+	t, err := in.open("rotate inbox", "", db)
 	if err != nil {
 		return false, err
 	}
 	if !in.Rotated {
-		return false, failure.Bug(op, t.name, "it is not rotated: use Clean")
+		return false, t.Bug("it is not rotated: use Clean")
 	}
-	next, err := rotate(ctx, db, t)
-	err = about(op, t.name, err)
+	next, err := t.rotate(ctx)
 	if err != nil || next > 0 {
 		tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Generation: next, Err: err})
 	}
 	return next > 0 && err == nil, err
 }
 
-// rotate gives the new generation, or 0 if it was not time for it.
-func rotate(ctx context.Context, db driver.SQL, t tables) (next int64, err error) {
+// rotate returns the new generation, or 0 if it was not time for it.
+func (t tables) rotate(ctx context.Context) (next int64, err error) {
 	// Nobody waits for longer than the session allows already.
-	err = run(ctx, db, `select set_config('lock_timeout', least(nullif(setting::int, 0), `+rotatePatience+`)::text, true)
+	_, err = t.Exec(ctx, `select set_config('lock_timeout', least(nullif(setting::int, 0), `+rotatePatience+`)::text, true)
 		from pg_settings where name = 'lock_timeout'`)
 	if err != nil {
 		return 0, err
 	}
 	var old int64
-	due, err := row(ctx, db, `select generation from `+t.generation+` where since + retention <= clock_timestamp() for update`, nil, &old)
+	due, err := t.Row(ctx, `select generation from {generation} where since + retention <= {now} for update`, nil, &old)
 	if err != nil || !due {
 		return 0, err
 	}
-	part, err := partition(t, old)
-	if err != nil {
-		return 0, err
-	}
-	previous, err := sqltext.Identifier(driver.Postgres, unqualified(t.name), "_previous")
-	if err != nil {
+	if err := errors.Join(t.definePartition("old", old), t.definePartition("partition", old+1)); err != nil {
 		return 0, err
 	}
 	// The inbox is locked before the table of the previous generation, as by those
 	// who write.
-	err = run(ctx, db,
-		`lock table `+t.records+` in access exclusive mode`,
-		`drop table `+t.previous,
-		`alter table `+t.records+` detach partition `+part,
-		`alter table `+part+` rename to `+previous)
-	if err != nil {
-		return 0, err
+	for _, statement := range []string{
+		`lock table {records} in access exclusive mode`,
+		`drop table {previous}`,
+		`alter table {records} detach partition {old}`,
+		`alter table {old} rename to {previous_name}`,
+		createPartition(old + 1),
+		`update {generation} set generation = generation + 1, since = {now}`,
+	} {
+		if _, err := t.Exec(ctx, statement); err != nil {
+			return 0, err
+		}
 	}
-	if err := open(ctx, db, t, old+1); err != nil {
-		return 0, err
-	}
-	return old + 1, run(ctx, db, `update `+t.generation+` set generation = generation + 1, since = clock_timestamp()`)
+	return old + 1, nil
 }

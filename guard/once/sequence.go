@@ -40,26 +40,26 @@ func judge(at place, consumer string, m Message) (Outcome, error) {
 }
 
 // follow is once for a message with a sequence number.
-func (in Inbox) follow(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, fn func(context.Context) error) (Outcome, error) {
+func (t tables) follow(ctx context.Context, m Message, fn func(context.Context) error) (Outcome, error) {
 	p := place{m.Epoch, m.Seq, m.hash()}
-	if in.Optimistic {
-		return in.followLate(ctx, db, d, t, m, p, fn)
+	if t.Optimistic {
+		return t.followLate(ctx, m, p, fn)
 	}
 	// If the message before it was committed between the two statements, the lock
 	// of the second one makes the next attempt certain.
 	for range 2 {
-		moved, err := d.advance(ctx, db, t, m.Key, p)
+		moved, err := t.advance(ctx, m.Key, p)
 		if err != nil {
-			return Undone, about("receive", m.name(), err)
+			return Undone, err
 		}
 		if moved {
 			return finished(fn(ctx))
 		}
-		at, err := d.place(ctx, db, t, m.Key, true)
+		at, err := t.place(ctx, m.Key, ` for update`)
 		if err != nil {
-			return Undone, about("receive", m.name(), err)
+			return Undone, err
 		}
-		if outcome, err := judge(at, t.consumer, m); err != nil || outcome != Done {
+		if outcome, err := judge(at, t.Consumer, m); err != nil || outcome != Done {
 			return outcome, err
 		}
 	}
@@ -67,22 +67,22 @@ func (in Inbox) follow(ctx context.Context, db driver.SQL, d dialect, t tables, 
 }
 
 // followLate moves the sequence after the effect.
-func (in Inbox) followLate(ctx context.Context, db driver.SQL, d dialect, t tables, m Message, p place, fn func(context.Context) error) (Outcome, error) {
-	at, err := d.place(ctx, db, t, m.Key, false)
+func (t tables) followLate(ctx context.Context, m Message, p place, fn func(context.Context) error) (Outcome, error) {
+	at, err := t.place(ctx, m.Key, ``)
 	if err != nil {
-		return Undone, about("receive", m.name(), err)
+		return Undone, err
 	}
-	if outcome, err := judge(at, t.consumer, m); err != nil || outcome != Done {
+	if outcome, err := judge(at, t.Consumer, m); err != nil || outcome != Done {
 		return outcome, err
 	}
 	if err := fn(ctx); err != nil {
 		return Undone, err
 	}
-	moved, err := d.advance(ctx, db, t, m.Key, p)
+	moved, err := t.advance(ctx, m.Key, p)
 	if err == nil && !moved {
 		return Undone, overtaken(m)
 	}
-	return finished(about("receive", m.name(), err))
+	return finished(err)
 }
 
 // Skip moves the sequence of key on to (epoch, seq), as if every message up to
@@ -98,11 +98,11 @@ func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq 
 	if err := m.check(); err != nil {
 		return err
 	}
-	d, t, err := in.open(op, db)
+	t, err := in.open(op, m.name(), db)
 	if err != nil {
 		return err
 	}
-	return about(op, m.name(), d.skip(ctx, db, t, key, place{epoch: epoch, seq: seq}))
+	return t.skip(ctx, key, place{epoch: epoch, seq: seq})
 }
 
 // overtaken is the error of the later of two optimists.

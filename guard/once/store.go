@@ -125,7 +125,7 @@ func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outc
 	})
 	switch {
 	case err != nil:
-		return Undone, until, about("receive", d.ID, err)
+		return Undone, until, failure.About("receive", d.ID, err)
 	case found == driver.ClaimedDone:
 		return Duplicate, until, nil
 	case found == driver.ClaimedOther:
