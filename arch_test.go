@@ -52,11 +52,10 @@ internal/prepared       -> . driver internal/failure internal/sqltext
 internal/transact       -> . driver internal/failure
 internal/rehearsal      -> . driver
 internal/picture        ->
-internal/testbed        ->
-internal/testbed/...    ->
+internal/testbed        -> | go.uber.org/goleak
 internal/testbed/paths  -> internal/testbed
 internal/testbed/databases -> . driver driver/backend driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
-internal/testbed/crash  -> . driver internal/testbed | go.uber.org/goleak
+internal/testbed/crash  -> . driver internal/testbed
 
 # Drivers know their own client, and neither each other nor what is built on them.
 # The clock of claims is public, because drivers in modules of their own need it.

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/interlock-dev/interlock/driver/backend"
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	_ "github.com/interlock-dev/interlock/driver/mysql"
@@ -20,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 // systems are the backends that keep a journal, and locks of each kind: with values and
 // without.

@@ -520,3 +520,45 @@ func TestSilentValuesAreTold(t *testing.T) {
 		}
 	})
 }
+
+// deafToMembers is a driver whose hints at members' locks are lost.
+type deafToMembers struct{ *memory.Driver }
+
+func (d deafToMembers) Watch(ctx context.Context, prefix string, changed func(string)) error {
+	return d.Driver.Watch(ctx, prefix, func(name string) {
+		if !strings.Contains(name, "/member/") {
+			changed(name)
+		}
+	})
+}
+
+// TestAnOwnerIsKnownWithItsAddress: a partition's lock is seen before that of the
+// member that took it.
+func TestAnOwnerIsKnownWithItsAddress(t *testing.T) {
+	inTown(t, func(t *town) {
+		d := t.driver()
+		a, err := partition.Join(t.Context(), d, t.space.Values(), "g", partition.Layout{Partitions: 4}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m, err := partition.Follow(t.Context(), deafToMembers{t.driver()}, t.space.Values(), "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		time.Sleep(100 * time.Millisecond) // it has looked, and has nothing to look at
+		for _, name := range []string{"{g}/member/b/b%3A80", fmt.Sprint("{g}/partition/1/", m.Layout().Of("key"))} {
+			if _, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "b/1"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the next look at everything comes later
+		defer cancel()
+		if at, err := m.Await(ctx, "key", 0); err != nil || at.Address != "b:80" {
+			t.Errorf("%+v, %v", at, err)
+		}
+	})
+}

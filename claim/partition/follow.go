@@ -133,14 +133,15 @@ func (m *Map) Members() []Member {
 	return slices.Clone(m.now.members)
 }
 
-// Await blocks until key's partition is owned under an epoch after `after`, or
-// ctx ends, or m was closed. After 0 any owner will do. An owner that is found
-// may refuse for a moment: it has the lock, and lets callers in a round trip later.
+// Await blocks until key's partition is owned by one of the members under an epoch
+// after `after`, or ctx ends, or m was closed. After 0 any owner will do. An owner that
+// is found may refuse for a moment: it has the lock, and lets callers in a round trip
+// later.
 func (m *Map) Await(ctx context.Context, key string, after interlock.Token) (Location, error) {
 	var at Location
 	err := m.until(ctx, func(p picture) bool {
 		at = p.locate(key)
-		return at.Epoch > after
+		return at.Epoch > after && p.has(at.Identity)
 	})
 	return at, err
 }
@@ -284,6 +285,9 @@ func (m *Map) draw(last picture) (picture, error) {
 		}
 		m.erase(&p, name)
 		m.place(&p, l)
+		if l.Holder != nil && !p.has(identityOf(l.Holder.Owner)) { // it joined since
+			return m.ask(ctx)
+		}
 	}
 	return p, nil
 }
@@ -344,6 +348,11 @@ func (m *Map) erase(p *picture, name string) {
 	if generation, i, ok := m.names.isPartition(name); ok && generation == p.record.Generation {
 		delete(p.owners, i)
 	}
+}
+
+// has reports that a member of this identity was seen.
+func (p picture) has(identity string) bool {
+	return slices.ContainsFunc(p.members, func(m Member) bool { return m.Identity == identity })
 }
 
 func (p picture) address(identity string) string {

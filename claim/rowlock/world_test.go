@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"go.uber.org/goleak"
 
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -20,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 type body = func(ctx context.Context, tx driver.SQL, locked []string) error
 

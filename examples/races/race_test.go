@@ -5,13 +5,11 @@ import (
 	"slices"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/interlock-dev/interlock/history"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 // TestRaces: of a hundred runs of each broken twin at least 95 are convicted, of
 // what they are said to do wrong, and of a thousand of the fixed one none. By

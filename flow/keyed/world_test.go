@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
-	goleak.VerifyTestMain(m)
+	testbed.Main(m)
 }
 
 // bound is how long a test waits for what must happen.

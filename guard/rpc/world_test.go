@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -18,9 +17,10 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/rpc"
 	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 // bound is how long a test waits for what must happen.
 const bound = 20 * time.Second

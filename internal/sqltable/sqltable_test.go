@@ -7,15 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltable"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 var layout = sqltable.Layout{Part: "box", Default: "interlock_box",
 	Tables: map[string]string{"boxes": "", "lids": "_lid"}, Indexes: map[string]string{"due": "_due"}}

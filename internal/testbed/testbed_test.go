@@ -5,11 +5,9 @@ import (
 	"os/exec"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { Main(m) }
 
 // starters are the servers under test.
 var starters = map[string]func(testing.TB, ...string) *Server{

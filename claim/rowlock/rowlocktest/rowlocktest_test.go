@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/claim/rowlock/rowlocktest"
@@ -18,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 // recorder is a test that records failures.
 type recorder struct {

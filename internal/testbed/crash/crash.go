@@ -37,8 +37,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -84,7 +82,7 @@ const donePrefix = "crash: points passed: "
 func Main(m *testing.M, roles map[string]Role) {
 	name := os.Getenv(roleVariable)
 	if name == "" {
-		goleak.VerifyTestMain(m)
+		testbed.Main(m)
 		return
 	}
 	role, ok := roles[name]

@@ -10,7 +10,6 @@ import (
 	_ "github.com/go-sql-driver/mysql" // for sql.Open
 	"github.com/jackc/pgx/v5/pgxpool"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -26,7 +25,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 func ok(tb testing.TB, err error) {
 	tb.Helper()

@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // The test program is also the command that it runs under locks: one that
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(work(file))
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // what the programs under test inherit
-	goleak.VerifyTestMain(m)
+	testbed.Main(m)
 }
 
 // beat is how often a worker writes that it is at work.

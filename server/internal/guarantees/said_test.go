@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/claim/rwlock"
@@ -26,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write said.json and docs/GUARANTEES.md from what the servers say")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 // said collects what drivers say, for -update.
 var collected struct {
