@@ -2,13 +2,12 @@ package proxy
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Calls is the table in which calls are recorded. The zero value is ready once
@@ -29,95 +28,78 @@ type Record struct {
 	Called   time.Time       // when the first attempt began, by the database's clock
 }
 
-// dialect is the SQL of one database; %s is the table.
-type dialect struct {
-	create                                                 []string
-	begin, show, answered, withdraw, settle, remove, clean string
-}
+// A row's id is its [Key], so that it has one length and no collation; resource and
+// operation are for people.
+var layout = sqltable.Layout{Part: "proxy", Lock: "call", Default: "interlock_call", Tables: map[string]string{"calls": ""}}
 
-var dialects = map[driver.Dialect]dialect{driver.Postgres: postgres, driver.MariaDB: mariadb}
-
-// speak finds the SQL for db, and the table's name as it is written there.
-func (t Calls) speak(op string, db driver.SQL) (d dialect, table string, err error) {
-	d, ok := dialects[db.Dialect()]
-	if !ok {
-		return d, "", failure.Bug(op, "", "SQL of %q is not spoken", string(db.Dialect()))
-	}
-	if t.Name == "" {
-		t.Name = "interlock_call"
-	}
-	table, err = sqltext.Identifier(db.Dialect(), t.Name, "")
-	return d, table, err
-}
-
-// Create makes the table, unless it exists. Several processes may do it at once.
+// Create creates the table, unless it exists. Several processes may do it at once.
 // On MariaDB it commits what was done in the transaction before.
 func (t Calls) Create(ctx context.Context, db driver.SQL) error {
-	d, table, err := t.speak("create table", db)
+	tables, err := layout.Open("create table", "", db, t.Name)
 	if err != nil {
 		return err
 	}
-	for _, query := range d.create {
-		if _, err := db.Exec(ctx, named(query, table)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return tables.Create(ctx, `create table if not exists {calls} (
+			id {string 64} primary key,
+			resource {string 512} not null,
+			operation {string 255} not null,
+			token bigint not null,
+			attempts bigint not null,
+			status bigint not null,
+			called_at {time} not null,
+			settled_at {time}){maria  engine = InnoDB}`)
 }
-
-// named puts the table's name where it belongs, if it does anywhere.
-func named(query, table string) string { return fmt.Sprintf(query+"%.0[1]s", table) }
 
 // begin counts an attempt; the record is that of before, but for the count.
 func (t Calls) begin(ctx context.Context, db driver.SQL, c *Call) (number int64, r Record, err error) {
-	d, table, err := t.speak("record call", db)
+	tables, err := layout.Open("record call", c.Operation, db, t.Name)
 	if err != nil {
 		return 0, r, err
 	}
-	err = db.Query(ctx, named(d.begin, table), []any{c.Key, c.Resource, c.Operation, int64(c.Token)},
-		func(scan func(...any) error) error {
-			var called int64
-			err := scan(&number, &r.Status, &r.Settled, &called)
-			r.Called = at(called)
-			return err
-		})
-	return number, r, missing(err)
+	var called int64
+	_, err = tables.Row(ctx, `
+insert into {calls} {as present} (id, resource, operation, token, attempts, status, called_at) values (?, ?, ?, ?, 1, 0, {now})
+{or id} attempts = {old attempts} + 1, token = {new token}
+returning attempts, status, settled_at is not null, {micros called_at}`,
+		[]any{c.Key, c.Resource, c.Operation, int64(c.Token)}, &number, &r.Status, &r.Settled, &called)
+	r.Called = time.UnixMicro(called).UTC()
+	return number, r, err
 }
 
-// Show tells what is known of a call; one that was never made has no attempts.
+// Show returns the record of a call; one that was never made has no attempts.
 func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation string) (r Record, err error) {
-	d, table, err := t.speak("show call", db)
+	tables, err := layout.Open("show call", operation, db, t.Name)
 	if err != nil {
 		return r, err
 	}
-	err = db.Query(ctx, named(d.show, table), []any{Key(resource, operation)}, func(scan func(...any) error) error {
-		var called int64
-		err := scan((*int64)(&r.Token), &r.Attempts, &r.Status, &r.Settled, &called)
-		r.Called = at(called)
-		return err
-	})
-	return r, missing(err)
+	var called int64
+	found, err := tables.Row(ctx, `select token, attempts, status, settled_at is not null, {micros called_at} from {calls} where id = ?`,
+		[]any{Key(resource, operation)}, (*int64)(&r.Token), &r.Attempts, &r.Status, &r.Settled, &called)
+	if found {
+		r.Called = time.UnixMicro(called).UTC()
+	}
+	return r, err
 }
-
-// at is a time as the dialects show it: in microseconds since 1970.
-func at(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
 // answered records the status of an attempt that leaves the call in doubt. It is
 // of no interest once another attempt was begun.
 func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int64, status int) error {
-	return t.exec(ctx, db, "record call", func(d dialect) string { return d.answered }, int64(status), c.Key, number, int64(c.Token))
+	return t.exec(ctx, db, "record call",
+		`update {calls} set status = ? where id = ? and attempts = ? and token = ? and settled_at is null`, int64(status), c.Key, number, int64(c.Token))
 }
 
 // settled records the status that ended a call, unless one is there.
 func (t Calls) settled(ctx context.Context, db driver.SQL, op, key string, status int) error {
-	return t.exec(ctx, db, op, func(d dialect) string { return d.settle }, int64(status), key)
+	return t.exec(ctx, db, op, `update {calls} set status = ?, settled_at = {now} where id = ? and settled_at is null`, int64(status), key)
 }
 
 // withdraw removes the first attempt that began just when called says, if no other
 // followed: if it was never committed, there may be one of somebody else under the
 // same claim in its place.
 func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time.Time) error {
-	return t.exec(ctx, db, "withdraw call", func(d dialect) string { return d.withdraw }, c.Key, int64(c.Token), called.UnixMicro())
+	return t.exec(ctx, db, "withdraw call",
+		`delete from {calls} where id = ? and token = ? and attempts = 1 and status = 0 and settled_at is null and {micros called_at} = ?`,
+		c.Key, int64(c.Token), called.UnixMicro())
 }
 
 // Settle ends a doubt by what somebody found out: the call was made, with that
@@ -126,7 +108,7 @@ func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time
 func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation string, status int) error {
 	switch key := Key(resource, operation); {
 	case status == 0:
-		return t.exec(ctx, db, "settle call", func(d dialect) string { return d.remove }, key)
+		return t.exec(ctx, db, "settle call", `delete from {calls} where id = ? and settled_at is null`, key)
 	case status >= 200 && status < 500:
 		return t.settled(ctx, db, "settle call", key, status)
 	}
@@ -140,17 +122,13 @@ func (t Calls) Clean(ctx context.Context, db driver.SQL, age time.Duration) erro
 	if age < 0 {
 		return failure.Bug("clean calls", "", "an age of %v lies ahead", age)
 	}
-	return t.exec(ctx, db, "clean calls", func(d dialect) string { return d.clean }, age.Microseconds())
+	return t.exec(ctx, db, "clean calls", `delete from {calls} where settled_at < {now} - {span}`, age.Microseconds())
 }
 
-func (t Calls) exec(ctx context.Context, db driver.SQL, op string, query func(dialect) string, args ...any) error {
-	d, table, err := t.speak(op, db)
-	if err != nil {
-		return err
+func (t Calls) exec(ctx context.Context, db driver.SQL, op, query string, args ...any) error {
+	tables, err := layout.Open(op, "", db, t.Name)
+	if err == nil {
+		_, err = tables.Exec(ctx, query, args...)
 	}
-	_, err = db.Exec(ctx, named(query(d), table), args...)
-	return missing(err)
+	return err
 }
-
-// missing is the error of a statement on the table.
-func missing(err error) error { return failure.Table("record call", "", "proxy", err) }

@@ -25,6 +25,7 @@ import (
 // A Layout is the tables of one feature.
 type Layout struct {
 	Part    string            // what "interlock schema --only" calls them
+	Lock    string            // what the lock of their creation is called; empty is Part
 	Default string            // the name of tables that have none
 	Tables  map[string]string // suffixes to the name, by the word that a statement uses
 	Indexes map[string]string // the same for indexes, whose names have no schema
@@ -35,7 +36,7 @@ type Layout struct {
 // unknown dialect, and a db that is nil are Bugs.
 func (l Layout) Open(op, about string, db driver.SQL, name string) (Tables, error) {
 	name = cmp.Or(name, l.Default)
-	t := Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, words: map[string]string{}}
+	t := Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, lock: cmp.Or(l.Lock, l.Part), words: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
@@ -58,7 +59,7 @@ func Unqualified(name string) string { return name[strings.LastIndexByte(name, '
 // OpenUsers returns tables and columns of the user's, as [Layout.Open] does. names are
 // pairs of a word and the name that it stands for.
 func OpenUsers(op, about string, db driver.SQL, names ...string) (Tables, error) {
-	t := Tables{db: db, op: op, about: about, words: map[string]string{}}
+	t := Tables{db: db, op: op, about: about, lock: "users", words: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
@@ -74,9 +75,9 @@ func OpenUsers(op, about string, db driver.SQL, names ...string) (Tables, error)
 // the operation and what it is about, and keep their kind. If a table is missing, or
 // of another version, they name the command that creates it.
 type Tables struct {
-	db              driver.SQL
-	op, about, part string
-	words           map[string]string // the quoted names
+	db                    driver.SQL
+	op, about, part, lock string
+	words                 map[string]string // the quoted names
 }
 
 func (t Tables) name(word, name, suffix string) (err error) {
@@ -145,7 +146,7 @@ func Column[V any](ctx context.Context, t Tables, query string, args ...any) ([]
 // database's SQL. On PostgreSQL it keeps other sessions from creating the same
 // part, because CREATE … IF NOT EXISTS fails if another session creates it just then.
 func (t Tables) Create(ctx context.Context, statements ...string) error {
-	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + cmp.Or(t.part, "users") + `: create', 0))}`
+	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + t.lock + `: create', 0))}`
 	for _, query := range append([]string{lock}, statements...) {
 		if text := t.Text(query); text != "" {
 			if _, err := t.db.Exec(ctx, text); err != nil {
