@@ -54,7 +54,7 @@ func end[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, e event, 
 		return err
 	}
 	return t.told(t.repeat(ctx, func() error {
-		return within(ctx, db, t, c, func(tx driver.Tx[T], l lender) (bool, error) {
+		return within(ctx, db, t, c, func(tx driver.Tx[T], l ledger) (bool, error) {
 			f, err := l.enter(ctx, c, 0)
 			if err != nil {
 				return false, err

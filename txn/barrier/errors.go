@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -86,11 +85,6 @@ func definite(c branch.Call, err error) error {
 // retryable: nothing was done, and the call may be made again.
 func retryable(c branch.Call, why string) error {
 	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable, Err: errors.New(why)}
-}
-
-// about tells a database's error as one of op on name.
-func about(op, name string, err error) error {
-	return failure.Table(op, name, "barrier", err)
 }
 
 // marked gives an error of which is known that nothing was done the class that tells

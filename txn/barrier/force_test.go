@@ -21,10 +21,10 @@ func TestForgetInForce(t *testing.T) {
 		if _, err := Do(ctx, db, Table{}, nil, func(context.Context, driver.SQL) (int, error) { return 1, nil }); err != nil {
 			t.Fatal(err)
 		}
-		removed := func() (n int) {
+		removed := func() (n int64) {
 			t.Helper()
-			if err := alone(ctx, db, Table{}, "remove", func(l lender) (err error) {
-				n, err = l.remove(ctx, l, 10)
+			if err := alone(ctx, db, Table{}, "remove", func(l ledger) (err error) {
+				n, err = l.remove(ctx, 10)
 				return err
 			}); err != nil {
 				t.Fatal(err)

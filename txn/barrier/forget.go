@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
@@ -70,15 +71,15 @@ func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	}
 	for forgotten < limit {
 		batch := min(removeBatch, limit-forgotten)
-		var n int
-		err := alone(ctx, db, t, op, func(l lender) (err error) {
-			n, err = l.remove(ctx, l, batch)
+		var n int64
+		err := alone(ctx, db, t, op, func(l ledger) (err error) {
+			n, err = l.remove(ctx, batch)
 			return err
 		})
 		if err != nil {
 			return forgotten, err
 		}
-		if forgotten += n; n < batch {
+		if forgotten += int(n); int(n) < batch {
 			break
 		}
 	}
@@ -101,45 +102,54 @@ func listed(transactions []string) string {
 // raise puts the mark in force, and its exceptions with it.
 func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark int64, excepted string) error {
 	const op = "raise low-water mark"
-	for step, steps := 0, 1; step < steps; step++ {
-		err := alone(ctx, db, t, op, func(l lender) error {
-			queries := l.raise()
-			steps = len(queries)
-			query := l.within(l.text(queries[step]))
-			var args []any
-			if step == 0 {
-				args = []any{mark, excepted, mark, mark}
-			}
-			_, err := l.Exec(ctx, query, args...)
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	err := alone(ctx, db, t, op, func(l ledger) error {
+		_, err := l.Exec(ctx, raiseMark, mark, excepted, mark, mark)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	return alone(ctx, db, t, op, func(l lender) error {
-		var is int64
-		var list string
-		if err := l.Query(ctx, l.within(l.mark()), nil, func(scan func(...any) error) error { return scan(&is, &list) }); err != nil {
-			return err
+	return alone(ctx, db, t, op, func(l ledger) error {
+		if !l.Maria() { // this waits for the calls that share an older mark
+			if _, err := l.Exec(ctx, `delete from {marks} where generation < (select max(generation) from {marks})`); err != nil {
+				return err
+			}
 		}
-		if is < mark {
+		current, _, _, err := l.mark(ctx)
+		if err == nil && current < mark {
 			return failure.Bug(op, t.Name, "%s lies ahead of the database's clock", time.UnixMilli(mark).UTC().Format(time.RFC3339))
 		}
-		return nil
+		return err
 	})
+}
+
+// raiseMark changes nothing unless the mark is above the one in force and does not lie
+// ahead of the database's clock.
+const raiseMark = `{pg insert into {marks} (generation, mark, excepted) select max(generation) + 1, ?::bigint, ?::text from {marks}
+having max(mark) < ?::bigint and ?::bigint <= {micros start} / 1000 on conflict do nothing}` +
+	`{maria set statement innodb_lock_wait_timeout = 1 for
+update {marks} set mark = ?, excepted = ? where only_row = 1 and mark < ? and ? <= {micros start} div 1000}`
+
+// remove deletes rows that are the spread below the oldest mark, limit at most, and none
+// of a transaction that any mark excepts.
+func (l ledger) remove(ctx context.Context, limit int) (int64, error) {
+	return l.Delete(ctx, sqltable.Deletion{Table: "rows", Key: "transaction_id, branch, step", Order: "begun", Limit: limit,
+		Where: `begun < (select min(mark) from {marks}) - ?
+and not exists (select 1 from {marks} as m where
+	position(concat(',', {pg encode(convert_to(transaction_id, 'UTF8'), 'hex')}{maria lower(hex(transaction_id))}, ',') in m.excepted) > 0)`,
+		Args: []any{spread}})
 }
 
 // alone runs one step of keeping the table in a transaction of its own, which sees
 // what was committed last and locks no gaps.
-func alone[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, op string, step func(l lender) error) error {
+func alone[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, op string, step func(l ledger) error) error {
 	return transact.Do(ctx, transact.At(db, driver.ReadCommitted), t.Name, func(tx driver.Tx[T]) error {
-		l, err := t.open(op, tx)
+		l, err := t.open(op, "", tx)
 		if err == nil {
-			err = about(op, t.Name, t.bound(ctx, tx))
+			err = l.Failed(t.bound(ctx, tx))
 		}
 		if err == nil {
-			err = about(op, t.Name, step(l))
+			err = step(l)
 		}
 		return err
 	})

@@ -62,10 +62,10 @@ func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func
 }
 
 // refusable runs fn so that what it did can be taken back.
-func refusable[O any](ctx context.Context, l lender, c claim, f found, fn func(context.Context) (O, error)) (a Answer[O], err error) {
+func refusable[O any](ctx context.Context, l ledger, c claim, f found, fn func(context.Context) (O, error)) (a Answer[O], err error) {
 	point := savepoint(c)
 	if _, err := l.Exec(ctx, `savepoint `+point); err != nil {
-		return a, about(string(c.Operation), c.Key(), err)
+		return a, err
 	}
 	output, err := fn(ctx)
 	if class, _ := branch.ClassOf(err); class != branch.ClassFail {
@@ -75,7 +75,7 @@ func refusable[O any](ctx context.Context, l lender, c claim, f found, fn func(c
 		return a, err
 	}
 	if _, failed := l.Exec(ctx, `rollback to savepoint `+point); failed != nil {
-		return a, about(string(c.Operation), c.Key(), failed)
+		return a, failed
 	}
 	a.Refused = branch.Fail(&RefusedError{reason(err), err})
 	return a, l.record(ctx, c, moves[f.previous][refusal].to, []byte(reason(err)))
@@ -128,21 +128,21 @@ func (t Table) endIn(ctx context.Context, db driver.SQL, e event, effect bool, w
 }
 
 // lent checks what is known before the database is asked.
-func (t Table) lent(ctx context.Context, db driver.SQL, e event, effect bool) (l lender, c claim, err error) {
+func (t Table) lent(ctx context.Context, db driver.SQL, e event, effect bool) (l ledger, c claim, err error) {
 	if c, err = asked(ctx, e); err != nil {
 		return l, c, err
 	}
 	if db == nil || !effect {
 		return l, c, failure.Bug("pass barrier", c.Key(), "it needs a transaction, and a function to run")
 	}
-	l, err = t.open(string(c.Operation), db)
+	l, err = t.open(string(c.Operation), c.Key(), db)
 	return l, c, err
 }
 
 // whole runs the function of a branch, in a transaction whose row would say what is not
 // so if that does not come to a good end.
-func (l lender) whole(ctx context.Context, do func() error) error {
-	return transact.Whole(ctx, l, "the function of a branch failed: its row must not be committed", func(begin func()) error {
+func (l ledger) whole(ctx context.Context, do func() error) error {
+	return transact.Whole(ctx, l.SQL(), "the function of a branch failed: its row must not be committed", func(begin func()) error {
 		begin()
 		return do()
 	})

@@ -64,14 +64,14 @@ func DoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 // somebody was faster.
 func store[T, O any](ctx context.Context, o trip[T], output O, because error) (f found, stood bool, err error) {
 	if because != nil {
-		return o.settle(ctx, `state = case when attempts = 1 then 'refused' else 'doubted' end, result = {empty?}, busy = 0`,
+		return o.settle(ctx, `state = case when attempts = 1 then 'refused' else 'doubted' end, result = {?}, busy = 0`,
 			started, []byte(reason(because)))
 	}
 	result, err := encode(o.claim, output)
 	if err != nil { // it was done, and cannot be stored
 		return f, false, branch.Unknown(err)
 	}
-	return o.settle(ctx, `state = 'tried', known = 1, result = {empty?}, busy = 0`, started, filled(result))
+	return o.settle(ctx, `state = 'tried', known = 1, result = {?}, busy = 0`, started, filled(result))
 }
 
 // stored is the answer that a row gives.

@@ -39,7 +39,7 @@ func Do[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, input a
 	}
 	err = t.repeat(ctx, func() error {
 		var refused error
-		err := within(ctx, db, t, c, func(tx driver.Tx[T], l lender) (changed bool, err error) {
+		err := within(ctx, db, t, c, func(tx driver.Tx[T], l ledger) (changed bool, err error) {
 			output, changed, err = once(ctx, l, c, func() (O, error) {
 				output, err := fn(ctx, tx.Native())
 				if class, _ := branch.ClassOf(err); class == branch.ClassFail {
@@ -62,7 +62,7 @@ func Do[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, input a
 }
 
 // once does c in a transaction, and tells whether it changed anything.
-func once[O any](ctx context.Context, l lender, c claim, fn func() (O, error)) (output O, changed bool, err error) {
+func once[O any](ctx context.Context, l ledger, c claim, fn func() (O, error)) (output O, changed bool, err error) {
 	f, err := l.enter(ctx, c, 0)
 	if err != nil {
 		return output, false, err
@@ -83,7 +83,7 @@ func once[O any](ctx context.Context, l lender, c claim, fn func() (O, error)) (
 }
 
 // keep stores the output of what was done, unless the row says it already.
-func keep[O any](ctx context.Context, l lender, c claim, f found, output O) error {
+func keep[O any](ctx context.Context, l ledger, c claim, f found, output O) error {
 	result, err := encode(c, output)
 	if err != nil || len(result) == 0 && f.previous == absent {
 		return err
@@ -96,7 +96,7 @@ func keep[O any](ctx context.Context, l lender, c claim, f found, output O) erro
 func remember[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, c claim, because error) (output O, err error) {
 	var answer error
 	c.event, c.result = refusal, []byte(reason(because))
-	err = within(ctx, db, t, c, func(_ driver.Tx[T], l lender) (changed bool, err error) {
+	err = within(ctx, db, t, c, func(_ driver.Tx[T], l ledger) (changed bool, err error) {
 		f, err := l.enter(ctx, c, 0)
 		if err != nil {
 			return false, err

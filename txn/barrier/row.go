@@ -21,35 +21,12 @@ type found struct {
 	attempts  int64  // this one included
 }
 
-// enter sends the statement of c: it makes or changes the row, locks it until the
-// transaction ends, and tells what was there.
-func (l lender) enter(ctx context.Context, c claim, lease time.Duration) (f found, err error) {
-	query, args := l.claim(c, lease)
-	there := false
-	err = l.Query(ctx, l.within(query), args, func(scan func(...any) error) error {
-		there = true
-		var previous string
-		var known int
-		err := scan(&previous, &f.hash, &known, &f.result, &f.remaining, &f.attempts)
-		f.previous, f.known = state(previous), known != 0
-		return err
-	})
-	if err == nil && !there {
-		return l.missed(ctx, c)
-	}
-	return f, about(string(c.Operation), c.Key(), err)
-}
-
 // missed finds out why a statement found no row, and was not to make one.
-func (l lender) missed(ctx context.Context, c claim) (found, error) {
-	mark, excepted, there := int64(0), "", false
-	err := l.Query(ctx, l.within(l.mark()), nil, func(scan func(...any) error) error {
-		there = true
-		return scan(&mark, &excepted)
-	})
+func (l ledger) missed(ctx context.Context, c claim) (found, error) {
+	mark, excepted, there, err := l.mark(ctx)
 	switch {
 	case err != nil:
-		return found{}, about(string(c.Operation), c.Key(), err)
+		return found{}, err
 	case !there:
 		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: create it again with Table.Create"))
 	case c.begun() < mark && !strings.Contains(excepted, needle(c.Transaction)):
@@ -58,6 +35,13 @@ func (l lender) missed(ctx context.Context, c claim) (found, error) {
 		return found{previous: absent}, nil
 	}
 	return found{}, retryable(c.Call, "the low-water mark was moved meanwhile")
+}
+
+// mark reads the low-water mark that calls are compared with, and its exceptions.
+func (l ledger) mark(ctx context.Context) (mark int64, excepted string, there bool, err error) {
+	there, err = l.Row(ctx, `select mark, excepted from {marks} {pg order by generation desc limit 1}{maria where only_row = 1 lock in share mode}`,
+		nil, &mark, &excepted)
+	return mark, excepted, there, err
 }
 
 // judge says what c does to the row that was found: nil if its function is to run, or
@@ -88,18 +72,18 @@ func (c claim) judge(f found) (move, error) {
 func (f found) changed(m move) bool { return m.verdict == run || m.to != f.previous }
 
 // record writes the outcome of a branch that this transaction has the row of.
-func (l lender) record(ctx context.Context, c claim, to state, result []byte) error {
+func (l ledger) record(ctx context.Context, c claim, to state, result []byte) error {
 	known := 0
 	if to == tried {
 		known = 1
 	}
-	n, err := l.exec(ctx, `update {rows} set state = ?, known = ?, result = {empty?}, busy = 0, remaining = -1 where `+isRow,
+	n, err := l.Exec(ctx, `update {rows} set state = ?, known = ?, result = {?}, busy = 0, remaining = -1 where `+isRow,
 		string(to), known, filled(result), c.Transaction, c.Branch, c.Step)
 	if err == nil && n != 1 {
 		return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable,
 			Err: fmt.Errorf("its row is gone: the transaction was undone, by an error that was not heeded")}
 	}
-	return about(string(c.Operation), c.Key(), err)
+	return err
 }
 
 // filled is never nil: that would be NULL.

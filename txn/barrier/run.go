@@ -29,11 +29,11 @@ func usable[T any](ctx context.Context, db driver.BeginnerAt[T], e event, effect
 
 // within runs work in a transaction, and commits it if it changed anything.
 func within[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c claim,
-	work func(tx driver.Tx[T], l lender) (changed bool, err error)) error {
+	work func(tx driver.Tx[T], l ledger) (changed bool, err error)) error {
 	return transact.Do(ctx, transact.At(db, t.Level), c.Key(), func(tx driver.Tx[T]) error {
-		l, err := t.open(string(c.Operation), tx)
+		l, err := t.open(string(c.Operation), c.Key(), tx)
 		if err == nil {
-			err = about(string(c.Operation), c.Key(), t.bound(ctx, tx))
+			err = l.Failed(t.bound(ctx, tx))
 		}
 		if err != nil {
 			return err

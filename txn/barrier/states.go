@@ -1,5 +1,7 @@
 package barrier
 
+import "slices"
+
 // state is where a branch is, as its row says.
 type state string
 
@@ -133,13 +135,18 @@ func changes(e event, outside bool) map[state]state {
 	return to
 }
 
-// sorted is the states of m, in an order that does not change.
+var allStates = []state{started, tried, refused, doubted, confirming, confirmed, cancelling, cancelled, blocked}
+
+// sorted is the states of m, in the order of allStates.
 func sorted(m map[state]state) []state {
-	var states []state
-	for _, s := range []state{started, tried, refused, doubted, confirming, confirmed, cancelling, cancelled, blocked} {
-		if _, ok := m[s]; ok {
-			states = append(states, s)
-		}
+	return slices.DeleteFunc(slices.Clone(allStates), func(s state) bool { _, ok := m[s]; return !ok })
+}
+
+// among lists states as SQL does.
+func among(states []state) string {
+	list := ""
+	for _, s := range states {
+		list += ",'" + string(s) + "'"
 	}
-	return states
+	return "(" + list[1:] + ")"
 }

@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Table keeps a row for each branch in a table of the participant's own database,
@@ -100,76 +99,67 @@ func (t Table) chance() float64 {
 
 const marksSuffix = "_mark"
 
-// names are the quoted names of the tables, and of PostgreSQL's index, which stands
-// in the schema of its table.
-type names struct{ rows, marks, begun string }
+var layout = sqltable.Layout{Part: "barrier", Default: "interlock_barrier",
+	Tables: map[string]string{"rows": "", "marks": marksSuffix}, Indexes: map[string]string{"begun": "_begun"}}
 
-// within puts names into a statement.
-func (n names) within(query string) string {
-	return strings.NewReplacer("{rows}", n.rows, "{marks}", n.marks, "{begun}", n.begun).Replace(query)
+// ledger is the tables in one transaction.
+type ledger struct{ sqltable.Tables }
+
+func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
+	tables, err := layout.Open(op, about, db, t.Name)
+	return ledger{tables}, err
 }
 
-// lender is a database that statements are sent to.
-type lender struct {
-	driver.SQL
-	names
-	dialect
-}
-
-func (t Table) open(op string, db driver.SQL) (l lender, err error) {
-	d, ok := dialects[db.Dialect()]
-	if !ok {
-		return l, failure.Bug(op, t.Name, "SQL of %q is not spoken", string(db.Dialect()))
-	}
-	l = lender{SQL: db, dialect: d}
-	name := cmp.Or(t.Name, "interlock_barrier")
-	for _, of := range []struct {
-		to           *string
-		name, suffix string
-	}{
-		{&l.marks, name, marksSuffix}, {&l.rows, name, ""},
-		{&l.begun, name[strings.LastIndexByte(name, '.')+1:], "_begun"},
-	} {
-		if *of.to, err = sqltext.Identifier(db.Dialect(), of.name, of.suffix); err != nil {
-			return l, err
-		}
-	}
-	return l, nil
-}
-
-// Create makes the table of branches, and one of the low-water mark, named with
+// Create creates the table of branches, and one of the low-water mark, named with
 // "_mark" at the end, unless they exist. Several processes may do it at once. It
 // takes effect when the transaction commits, on MariaDB at once: there it commits
 // what was done in the transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	const op = "create barrier"
-	l, err := t.open(op, db)
+	l, err := t.open("create barrier", "", db)
 	if err != nil {
 		return err
 	}
-	for _, query := range l.create() {
-		if _, err := db.Exec(ctx, l.within(query)); err != nil {
-			return failure.About(op, l.rows, err)
-		}
+	const name = `{pg text}{maria varchar(10) character set ascii collate ascii_bin} not null`
+	err = l.Tables.Create(ctx,
+		`create table if not exists {rows} (
+			transaction_id {name 200} not null,
+			branch {name 255} not null,
+			step {name 255} not null,
+			state `+name+` check (state in `+among(allStates)+`),
+			previous `+name+`,
+			hash {pg bytea}{maria varbinary(32)} not null,
+			known int not null,
+			result {bytes} not null,
+			busy bigint not null,
+			remaining bigint not null,
+			attempts bigint not null,
+			begun bigint not null,
+			primary key (transaction_id, branch, step){maria ,
+			index begun (begun)}){maria  engine = InnoDB}`,
+		`{pg create index if not exists {begun} on {rows} (begun)}`,
+		`create table if not exists {marks} ({pg generation bigint primary key}{maria only_row int not null primary key}, mark bigint not null, `+exceptedColumn+`){maria  engine = InnoDB}`,
+		`{pg insert into {marks} (generation, mark) select 1, 0 where not exists (select 1 from {marks})}`+
+			`{maria insert into {marks} (only_row, mark) values (1, 0) on duplicate key update only_row = 1}`)
+	if err != nil {
+		return err
 	}
-	return failure.About(op, l.marks, l.addExcepted(ctx, cmp.Or(t.Name, "interlock_barrier")+marksSuffix))
+	return l.addExcepted(ctx, cmp.Or(t.Name, layout.Default)+marksSuffix)
 }
+
+const exceptedColumn = `excepted {pg text not null default ''}{maria mediumtext character set ascii collate ascii_bin not null default ','}`
 
 // addExcepted adds a column to the table of marks that a former version created. Nobody
 // who calls Create waits for it otherwise.
-func (l lender) addExcepted(ctx context.Context, marks string) error {
-	there, schema := false, ""
+func (l ledger) addExcepted(ctx context.Context, marks string) error {
+	schema := ""
 	if i := strings.LastIndexByte(marks, '.'); i >= 0 {
 		schema, marks = marks[:i], marks[i+1:]
 	}
-	err := l.Query(ctx, l.text(`select 1 from information_schema.columns where table_name = ? and column_name = 'excepted'
-and table_schema = coalesce(nullif(?, ''), `+l.schema()+`)`), []any{marks, schema}, func(scan func(...any) error) error {
-		there = true
-		return scan(new(int))
-	})
-	if err != nil || there {
+	present, err := l.Row(ctx, `select 1 from information_schema.columns where table_name = ? and column_name = 'excepted'
+and table_schema = coalesce(nullif(?, ''), {pg current_schema()}{maria database()})`, []any{marks, schema}, new(int))
+	if err != nil || present {
 		return err
 	}
-	_, err = l.Exec(ctx, l.within(`alter table {marks} add column if not exists excepted `+l.excepted()))
+	_, err = l.Exec(ctx, `alter table {marks} add column if not exists `+exceptedColumn)
 	return err
 }

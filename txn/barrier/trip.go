@@ -26,7 +26,7 @@ func setOut[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c clai
 // begin commits that a call is about to be made, and tells whether one is.
 func (o trip[T]) begin(ctx context.Context) (f found, calls bool, err error) {
 	err = o.t.repeat(ctx, func() error {
-		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l lender) (changed bool, err error) {
+		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l ledger) (changed bool, err error) {
 			if f, err = l.enter(ctx, o.claim, o.t.patience()); err != nil {
 				return false, err
 			}
@@ -48,8 +48,8 @@ func (o trip[T]) settle(ctx context.Context, set string, from state, args ...any
 	defer cancel()
 	args = append(args, o.Transaction, o.Branch, o.Step)
 	err = o.t.repeat(ctx, func() error {
-		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l lender) (bool, error) {
-			n, err := l.exec(ctx, `update {rows} set `+set+` where `+isRow+` and state = '`+string(from)+`'`, args...)
+		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l ledger) (bool, error) {
+			n, err := l.Exec(ctx, `update {rows} set `+set+` where `+isRow+` and state = '`+string(from)+`'`, args...)
 			if stood = n > 0; err == nil && !stood {
 				f, err = l.look(ctx, o.claim)
 			}
@@ -68,8 +68,8 @@ func (o trip[T]) release(ctx context.Context, f found) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	_ = o.t.repeat(ctx, func() error {
-		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l lender) (bool, error) {
-			n, err := l.exec(ctx, `update {rows} set busy = 0 where `+isRow+` and attempts = ?`,
+		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l ledger) (bool, error) {
+			n, err := l.Exec(ctx, `update {rows} set busy = 0 where `+isRow+` and attempts = ?`,
 				o.Transaction, o.Branch, o.Step, f.attempts)
 			return n > 0, err
 		})
@@ -77,15 +77,11 @@ func (o trip[T]) release(ctx context.Context, f found) {
 }
 
 // look reads a row as it is.
-func (l lender) look(ctx context.Context, c claim) (f found, err error) {
+func (l ledger) look(ctx context.Context, c claim) (f found, err error) {
 	f.previous = absent
-	err = l.Query(ctx, l.within(l.text(`select state, hash, known, result, attempts from {rows} where `+isRow)),
-		[]any{c.Transaction, c.Branch, c.Step}, func(scan func(...any) error) error {
-			var is string
-			var known int
-			err := scan(&is, &f.hash, &known, &f.result, &f.attempts)
-			f.previous, f.known = state(is), known != 0
-			return err
-		})
-	return f, about(string(c.Operation), c.Key(), err)
+	known := 0
+	_, err = l.Row(ctx, `select state, hash, known, result, attempts from {rows} where `+isRow,
+		[]any{c.Transaction, c.Branch, c.Step}, (*string)(&f.previous), &f.hash, &known, &f.result, &f.attempts)
+	f.known = known != 0
+	return f, err
 }
