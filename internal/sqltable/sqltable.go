@@ -193,17 +193,32 @@ func (t Tables) Delete(ctx context.Context, d Deletion) (deleted int64, err erro
 			}
 			return dest
 		})
-	these := `(` + strings.Join(key, ` = ? and `) + ` = ?)`
 	for some := range slices.Chunk(old, deletedAtOnce) {
 		if err != nil {
 			break
 		}
+		var rows []string
+		for _, row := range some {
+			rows = append(rows, isRow(key, row))
+		}
 		var n int64
 		n, err = t.Exec(ctx, `delete r from {`+d.Table+`} as r force index (primary) where (`+
-			these+strings.Repeat(` or `+these, len(some)-1)+`) and `+d.Where, append(slices.Concat(some...), d.Args...)...)
+			strings.Join(rows, ` or `)+`) and `+d.Where, append(slices.Concat(some...), d.Args...)...)
 		deleted += n
 	}
 	return deleted, err
+}
+
+// isRow is the condition for the row of a key on MariaDB, whose values may be empty texts.
+func isRow(key []string, values []any) string {
+	equal := make([]string, len(key))
+	for i, column := range key {
+		equal[i] = column + ` = ?`
+		if text, ok := values[i].([]byte); ok && len(text) == 0 {
+			equal[i] = column + ` = {?}`
+		}
+	}
+	return `(` + strings.Join(equal, ` and `) + `)`
 }
 
 // Failed makes a database's error one of the operation. Any other error comes back as

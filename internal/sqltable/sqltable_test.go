@@ -105,5 +105,13 @@ func TestDelete(t *testing.T) {
 		if deleted != 250 || len(left) != 50 || !slices.Contains(left, 250) {
 			t.Errorf("%d rows were deleted, %v are left", deleted, left)
 		}
+		tx, s = begin()
+		_, err = s.Exec(t.Context(), `{pg select 1}{maria set sql_mode = 'STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL'}`)
+		_, failed = s.Exec(t.Context(), `insert into {boxes} (id, n, age) values ({?}, 1, 1)`, "")
+		deleted, problem := s.Delete(t.Context(), sqltable.Deletion{Table: "boxes", Key: "id, n", Where: `id < ?`, Args: []any{"a"}, Limit: 10})
+		commit(tx, errors.Join(err, failed, problem))
+		if deleted != 1 {
+			t.Errorf("%d rows with an empty text were deleted", deleted)
+		}
 	})
 }
