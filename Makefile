@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast fuzz lint install-check binaries vuln races bench-sagas soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures site clean
+.PHONY: help run deps test test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures site clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,18 @@ soak-crashes: deps ## Relays and transactions killed at every pair of points, co
 races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000
 	INTERLOCK_RACES=full go test -count=1 -timeout 120m ./examples/races
 
-bench-sagas: deps ## Sagas per second, as a ratio to each store's durable commits
-	cd server && INTERLOCK_BENCH=full go test -count=1 -timeout 30m -v -run '^Test(Sagas|Drain)$$' ./internal/bench | grep -v '^=== '
+# What make bench measures, and how: BENCH='-run redis/hot -rounds 3'. Without it the docs are drawn again.
+BENCH ?=
+bench = @set -o pipefail; go test -c -o bin/bench.test ./bench && cd bench && ../bin/bench.test -rounds 7 -o ../bin/bench.json
+
+bench: deps ## Beside other libraries: a table, bin/bench.json, and the plots of docs/reference/performance.md
+	$(bench) $(or $(BENCH),-draw ../docs/pictures) | sed '/^PASS$$/d'
+
+bench-gate: deps ## The same; fails if a ratio is below 80 % of that in bench/recorded.json
+	$(bench) -gate recorded.json $(BENCH) | sed '/^PASS$$/d'
+
+bench-record: bench ## The same; the report becomes bench/recorded.json
+	@cp bin/bench.json bench/recorded.json
 
 mutants: deps ## Plant one wrong line at a time; the tests must notice each
 	go run ./tools/mutants tools/mutants/planted/*.txt

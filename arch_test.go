@@ -122,6 +122,7 @@ txn/httpapi                 -> . driver observe internal/... txn/journal txn/bra
 server/...              -> * | *
 examples/...            -> * | *
 interop                 -> * | *
+bench/...               -> * | *
 tools/...               ->
 `
 

@@ -33,7 +33,7 @@ tidy() {
 
 case ${1-} in
 '') dirs ;;
-published) dirs | grep -v '^\./interop$\|^\./tools$' ;;
+published) dirs | grep -v '^\./bench$\|^\./interop$\|^\./tools$' ;;
 tidy) tidy ;;
 names) for dir in $(dirs); do name "$dir"; done | paste -sd' ' ;;
 *)

@@ -5,10 +5,11 @@ import (
 	"math"
 )
 
-// A Chart shows figures as bars on a logarithmic scale.
+// A Chart shows figures as bars on a logarithmic scale. Without bars it is only a title.
 type Chart struct {
 	Title string
 	Bars  []Bar
+	Line  float64 // where a line crosses all bars; 0 means nowhere
 }
 
 // A Bar is one figure. Value is above 0, Text is how it is written.
@@ -16,28 +17,55 @@ type Bar struct {
 	Name  string
 	Value float64
 	Text  string
+	Goal  float64 // where a mark stands; 0 means nowhere
 }
 
 // SVG draws the chart.
 func (c Chart) SVG() string {
-	const names, width = 160, 460
-	low, high := math.Inf(1), 0.0
-	for _, b := range c.Bars {
-		low, high = min(low, b.Value), max(high, b.Value)
-	}
-	low /= 3 // so that the shortest bar is to be seen
+	const width, gap = 460, 26
+	names, scale := c.names(), c.scale(width)
 	var out canvas
 	out.text("head", 10, 24, c.Title)
-	alt := ""
+	alt, bottom := "", 40+len(c.Bars)*gap
 	for i, b := range c.Bars {
-		y := 40 + i*26
-		length := int(width * math.Log(b.Value/low) / math.Log(high/low))
+		y := 40 + i*gap
+		length := scale(b.Value)
 		out.text("", 10, y+14, b.Name)
 		out.rect("bar", names, y, length, 18)
+		if b.Goal > 0 {
+			out.rect("dot", names+scale(b.Goal)-1, y-2, 3, 22)
+			length = max(length, scale(b.Goal)+4)
+		}
 		out.text("", names+length+8, y+14, b.Text)
 		alt += fmt.Sprintf("%s: %s. ", b.Name, b.Text)
 	}
-	return out.finish(names+width+90, 50+len(c.Bars)*26, c.Title, alt)
+	if c.Line > 0 && len(c.Bars) > 0 {
+		fmt.Fprintf(&out, `<path class="life" d="M%d 36V%d"/>`+"\n", names+scale(c.Line), bottom)
+	}
+	return out.finish(names+width+90, bottom+10, c.Title, alt)
+}
+
+// names is the width of the longest name.
+func (c Chart) names() int {
+	longest := 160
+	for _, b := range c.Bars {
+		longest = max(longest, 20+int(letter*float64(len([]rune(b.Name)))))
+	}
+	return longest
+}
+
+// scale turns a value into a length of at most width.
+func (c Chart) scale(width float64) func(value float64) int {
+	low, high := math.Inf(1), 0.0
+	for _, b := range c.Bars {
+		for _, value := range []float64{b.Value, b.Goal, c.Line} {
+			if value > 0 {
+				low, high = min(low, value), max(high, value)
+			}
+		}
+	}
+	low /= 3 // so that the shortest bar is to be seen
+	return func(value float64) int { return int(width * math.Log(value/low) / math.Log(high/low)) }
 }
 
 // Decisions shows a list of rules, of which the first one that fits is taken.

@@ -300,10 +300,26 @@ by the drivers' own tests against the same counters.
 	for _, p := range all {
 		fmt.Fprintf(&b, "- %s: %s\n", p.title, p.from)
 	}
+	b.WriteString(besideOthers)
 	b.WriteString(moveTimes)
 	b.WriteString(assertedBy())
 	return b.String()
 }
+
+// besideOthers shows what `make bench` draws.
+const besideOthers = `
+## Beside other libraries
+
+` + "`" + `make bench` + "`" + ` measures the same work by Interlock, by other libraries and by the least that a store can do, on the same
+servers and in one run; a checker runs with all of them. ` + "`" + `bench/README.md` + "`" + ` says what is equal on all sides.
+The plots are of the run that is recorded in ` + "`" + `bench/recorded.json` + "`" + `.
+
+![Acquires a second of locks, as ratios to other libraries](../pictures/bench-locks.svg)
+
+![Waits for locks, as ratios to other libraries](../pictures/bench-waits.svg)
+
+![Rates of sagas and outboxes, as ratios](../pictures/bench-transactions.svg)
+`
 
 // moveTimes is what TestMoveTimes of claim/partition and driver/etcd logged.
 const moveTimes = `

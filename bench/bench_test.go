@@ -1,0 +1,150 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+var (
+	only     = flag.String("run", "", "measure only cases whose name matches the regular `expression`")
+	rounds   = flag.Int("rounds", 0, "measure each side so often; 0 only shows that one case of each store works")
+	window   = flag.Duration("time", 500*time.Millisecond, "measure each side for so long in a round")
+	output   = flag.String("o", "", "write the report as JSON to a `file`")
+	recorded = flag.String("gate", "", "compare with the report in a `file`: fail if a ratio is below 80 % of the one there")
+	pictures = flag.String("draw", "", "draw the ratios into a `directory`")
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// A benchmark is a case with its sides.
+type benchmark struct {
+	compare.Case
+	smoke bool // it is the one that is tried on every change
+	open  func(tb testing.TB) []compare.Side
+}
+
+// suites are the benchmarks by store. A suite starts no server until a case is opened.
+var suites = []struct {
+	name  string
+	cases func(tb testing.TB) []benchmark
+}{
+	{"memory", memoryCases},
+	{"redis", redisCases},
+	{"quorum", quorumCases},
+}
+
+// TestBench measures the cases one after the other, each with the machine to itself, and
+// prints the table. Without -rounds it tries one case of each suite for an instant.
+func TestBench(t *testing.T) {
+	names, err := regexp.Compile(*only)
+	ok(t, err)
+	r := &run{began: time.Now(), machine: compare.ThisMachine()}
+	for _, s := range suites {
+		t.Run(s.name, func(t *testing.T) {
+			for _, b := range s.cases(t) {
+				if names.MatchString(b.Name) && (*rounds > 0 || b.smoke) {
+					t.Run(b.Name, func(t *testing.T) { r.measure(t, b) })
+				}
+			}
+		})
+	}
+	if *rounds > 0 {
+		r.report(t)
+	}
+}
+
+// run collects what is measured.
+type run struct {
+	began   time.Time
+	machine compare.Machine
+	before  compare.Report // the recorded one
+	results []compare.Result
+}
+
+// measure adds the result of a case. One that the gate would fail is measured once more.
+func (r *run) measure(t *testing.T, b benchmark) {
+	o := compare.Options{Rounds: 1, Window: 30 * time.Millisecond}
+	if *rounds > 0 {
+		o = compare.Options{Rounds: *rounds, Window: *window, Progress: func(line string) { fmt.Fprintln(os.Stderr, line) }}
+	}
+	sides := b.open(t)
+	result, err := b.Measure(t.Context(), sides, o)
+	ok(t, err)
+	if *recorded != "" && len(fails(r.gate(t, result))) > 0 {
+		again, err := b.Measure(t.Context(), sides, o)
+		ok(t, err)
+		result.Join(again)
+	}
+	if verdict := result.Checker(); verdict != "ok" {
+		t.Errorf("the checker found: %s", verdict)
+	}
+	r.results = append(r.results, result)
+}
+
+// gate compares results with the recorded ones.
+func (r *run) gate(t *testing.T, results ...compare.Result) []compare.Finding {
+	if len(r.before.Results) == 0 {
+		before, err := compare.Read(*recorded)
+		ok(t, err)
+		r.before = before
+	}
+	return compare.Gate(compare.Report{Results: results}, r.before)
+}
+
+func fails(findings []compare.Finding) (failing []compare.Finding) {
+	for _, f := range findings {
+		if f.Fails {
+			failing = append(failing, f)
+		}
+	}
+	return failing
+}
+
+// report prints the table and does what the flags ask for.
+func (r *run) report(t *testing.T) {
+	report := compare.Report{Machine: r.machine, Began: r.began, Took: time.Since(r.began), Rounds: *rounds, Window: *window, Results: r.results}
+	ok(t, report.Table(os.Stdout))
+	if *output != "" {
+		ok(t, report.Write(*output))
+	}
+	if *pictures != "" {
+		draw(t, report, *pictures)
+	}
+	if *recorded == "" {
+		return
+	}
+	for _, f := range r.gate(t, r.results...) {
+		if f.Fails {
+			t.Error(f.Text)
+		} else {
+			fmt.Println("gate:", f.Text)
+		}
+	}
+}
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// closeAfter ends something that closes within a context after the case.
+func closeAfter(tb testing.TB, closing func(ctx context.Context) error) {
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := closing(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			tb.Error(err)
+		}
+	})
+}

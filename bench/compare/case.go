@@ -1,0 +1,105 @@
+// Package compare measures several sides that do the same work: in interleaved rounds,
+// by medians and paired ratios, each side under a checker. It knows no server.
+//
+//	result := compare.Case{Name: "redis/distinct/16", Goals: goals}.Measure(ctx, sides, options)
+package compare
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// A Case is one kind of work. The first of its sides is ours.
+type Case struct {
+	Name  string // as "redis/distinct/16"
+	Note  string // what all sides have in common: clients, options, durability
+	Goals []Goal
+	// Rounds is how often at most each side is measured; 0 means as often as the run says.
+	Rounds int
+	// Window is how long a side is measured in a round; 0 means as long as the run says.
+	Window time.Duration
+}
+
+// A Side does the work of a case in one way.
+type Side struct {
+	Name string
+	// Run works for a window of time. It uses no name of a lock twice.
+	Run func(ctx context.Context, window time.Duration) (Sample, error)
+}
+
+// A Goal compares a metric of one side with that of other sides.
+type Goal struct {
+	Metric string
+	// Side is whose metric it is; empty means the first side.
+	Side string
+	// Against are the sides to compare with: the best of them counts. Without any the
+	// goal is about the metric itself.
+	Against []string
+	// Want is the least ratio, or the most if AtMost is set; 0 means that there is no goal,
+	// and the ratio is only shown.
+	Want   float64
+	AtMost bool
+}
+
+// Metrics of every sample. Times are in seconds. Sides may add others.
+const (
+	Rate     = "rate"     // operations a second
+	P50      = "p50"      // of the wait for an operation
+	P99      = "p99"      // of the same
+	Max      = "max"      // of the same
+	Fairness = "fairness" // operations of the busiest client, divided by those of the idlest
+	Allocs   = "allocs"   // allocations of this process for each operation
+	CPU      = "cpu"      // processor time of this process for each operation
+)
+
+// Options say how long and how often to measure.
+type Options struct {
+	Rounds int           // of each side
+	Window time.Duration // of each side in a round
+	// Progress receives a line for each round; nil means that there are none.
+	Progress func(line string)
+}
+
+// Measure runs all sides in every round, each time in another order, after a short round
+// that does not count. It stops at the first error.
+func (c Case) Measure(ctx context.Context, sides []Side, o Options) (Result, error) {
+	if c.Rounds > 0 {
+		o.Rounds = min(o.Rounds, c.Rounds)
+	}
+	if c.Window > 0 && o.Window >= 200*time.Millisecond { // a shorter one only shows that the case works
+		o.Window = c.Window
+	}
+	r := Result{Name: c.Name, Note: c.Note, Goals: c.Goals}
+	for _, side := range sides {
+		r.Sides = append(r.Sides, Measured{Name: side.Name})
+	}
+	if o.Rounds > 1 {
+		for _, side := range sides {
+			if _, err := side.sample(ctx, min(o.Window/4, 300*time.Millisecond)); err != nil {
+				return r, fmt.Errorf("%s: %s: %w", c.Name, side.Name, err)
+			}
+		}
+	}
+	for round := range o.Rounds {
+		for i := range sides {
+			at := (round + i) % len(sides)
+			sample, err := sides[at].sample(ctx, o.Window)
+			if err != nil {
+				return r, fmt.Errorf("%s: %s: %w", c.Name, sides[at].Name, err)
+			}
+			r.Sides[at].add(sample)
+			if o.Progress != nil {
+				o.Progress(fmt.Sprintf("%s: round %d of %d: %s: %d in %v", c.Name, 1+round, o.Rounds, sides[at].Name, sample.Ops, sample.Elapsed.Round(time.Millisecond)))
+			}
+		}
+	}
+	return r, nil
+}
+
+// sample runs a side once, on a heap without the garbage of the side before it.
+func (s Side) sample(ctx context.Context, window time.Duration) (Sample, error) {
+	runtime.GC()
+	return s.Run(ctx, window)
+}

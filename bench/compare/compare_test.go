@@ -1,0 +1,219 @@
+package compare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestMedianAndSpread(t *testing.T) {
+	for _, c := range []struct {
+		values               []float64
+		middle, lowest, most float64
+	}{
+		{nil, 0, 0, 0},
+		{[]float64{3}, 3, 3, 3},
+		{[]float64{4, 1}, 2.5, 1, 4},
+		{[]float64{9, 1, 5}, 5, 1, 9},
+		{[]float64{100, 1, 5, 4, 6}, 5, 4, 6},
+	} {
+		low, high := spread(c.values)
+		if got := median(c.values); got != c.middle || low != c.lowest || high != c.most {
+			t.Errorf("%v: %v in %v to %v", c.values, got, low, high)
+		}
+	}
+}
+
+// result has our side and two others, with the rates of three rounds.
+func result(goals ...Goal) Result {
+	rounds := func(rates ...float64) (all []map[string]float64) {
+		for _, rate := range rates {
+			all = append(all, map[string]float64{Rate: rate, P99: 1 / rate})
+		}
+		return all
+	}
+	return Result{Name: "store/locks", Goals: goals, Sides: []Measured{
+		{Name: "ours", Rounds: rounds(200, 100, 300)},
+		{Name: "slow", Rounds: rounds(20, 20, 20)},
+		{Name: "fast", Rounds: rounds(100, 100, 100)},
+	}}
+}
+
+func TestRatioIsOfTheBestSide(t *testing.T) {
+	for _, c := range []struct {
+		goal   Goal
+		theirs string
+		value  float64
+		met    bool
+	}{
+		{Goal{Metric: Rate, Against: []string{"slow", "fast"}, Want: 2}, "fast", 2, true},
+		{Goal{Metric: Rate, Against: []string{"slow", "fast"}, Want: 2.1}, "fast", 2, false},
+		{Goal{Metric: P99, Against: []string{"slow", "fast"}, Want: 0.5, AtMost: true}, "fast", 0.5, true},
+		{Goal{Metric: P99, Against: []string{"slow"}, Want: 0.05, AtMost: true}, "slow", 0.1, false},
+		{Goal{Metric: Rate, Side: "fast", Want: 50}, "", 100, true},
+	} {
+		ratios := result(c.goal).Ratios()
+		if len(ratios) != 1 || ratios[0].Theirs != c.theirs || !near(ratios[0].Value, c.value) || ratios[0].Met() != c.met {
+			t.Errorf("%+v: %+v", c.goal, ratios)
+		}
+	}
+	for _, g := range []Goal{{Metric: Rate, Against: []string{"nobody"}}, {Metric: "size"}, {Metric: Rate, Side: "nobody"}} {
+		if ratios := result(g).Ratios(); len(ratios) != 0 {
+			t.Errorf("%+v was not measured: %+v", g, ratios)
+		}
+	}
+}
+
+func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
+
+func TestGate(t *testing.T) {
+	rate := Goal{Metric: Rate, Against: []string{"fast"}}
+	wait := Goal{Metric: P99, Against: []string{"fast"}, AtMost: true}
+	with := func(g Goal, factor float64) Report {
+		r := result(g)
+		r.Sides[0].Rounds = []map[string]float64{{Rate: 200 * factor, P99: factor / 200}}
+		return Report{Results: []Result{r}}
+	}
+	noisy := Report{Results: []Result{result(rate)}}
+	for _, c := range []struct {
+		name          string
+		now, recorded Report
+		want          string
+		fails         bool
+	}{
+		{"same", with(rate, 1), with(rate, 1), "", false},
+		{"faster", with(rate, 3), with(rate, 1), "", false},
+		{"a little slower", with(rate, 0.81), with(rate, 1), "", false},
+		{"slower", with(rate, 0.79), with(rate, 1), "recorded", true},
+		{"waits a little longer", with(wait, 1.24), with(wait, 1), "", false},
+		{"waits longer", with(wait, 1.26), with(wait, 1), "recorded", true},
+		{"waits less", with(wait, 0.5), with(wait, 1), "", false},
+		{"new", with(rate, 1), Report{}, "none is recorded", false},
+		{"noisy", noisy, with(rate, 1), "noisy", false},
+		{"another machine", with(Goal{Metric: Rate}, 0.1), with(Goal{Metric: Rate}, 1), "", false},
+	} {
+		findings := Gate(c.now, c.recorded)
+		if c.want == "" && len(findings) == 0 {
+			continue
+		}
+		if len(findings) != 1 || c.want == "" || !strings.Contains(findings[0].Text, c.want) || findings[0].Fails != c.fails {
+			t.Errorf("%s: %+v", c.name, findings)
+		}
+	}
+}
+
+func TestGateFailsIfACheckerDoes(t *testing.T) {
+	r := result()
+	r.Sides[0].Violations = []string{"overlap"}
+	if findings := Gate(Report{Results: []Result{r}}, Report{}); len(findings) != 1 || !findings[0].Fails {
+		t.Errorf("%+v", findings)
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := Report{Machine: ThisMachine(), Began: time.Unix(1e9, 0).UTC(), Took: time.Minute, Rounds: 3, Window: time.Second,
+		Results: []Result{result(Goal{Metric: Rate, Against: []string{"slow", "fast"}, Want: 2.5})}}
+	file := filepath.Join(t.TempDir(), "report.json")
+	if err := r.Write(file); err != nil {
+		t.Fatal(err)
+	}
+	read, err := Read(file)
+	if err != nil || !reflect.DeepEqual(read, r) {
+		t.Errorf("%+v, %v", read, err)
+	}
+	var table bytes.Buffer
+	want := "| store/locks | rate | ours 200/s | fast | 100/s | 2.00 | 1.00–3.00 | ≥ 2.50 | no | ok |\n"
+	if err := r.Table(&table); err != nil || !strings.HasSuffix(table.String(), want) {
+		t.Errorf("%v\n%s", err, &table)
+	}
+	if _, err := Read(file + ".missing"); err == nil {
+		t.Error("a file that does not exist was read")
+	}
+}
+
+func TestMeasureInterleaves(t *testing.T) {
+	var order []string
+	side := func(name string) Side {
+		return Side{name, func(_ context.Context, window time.Duration) (Sample, error) {
+			if window == time.Second { // it is no warming up
+				order = append(order, name)
+			}
+			return Sample{Ops: 10, Elapsed: window}, nil
+		}}
+	}
+	c := Case{Name: "x", Goals: []Goal{{Metric: Rate, Against: []string{"b"}}}}
+	r, err := c.Measure(t.Context(), []Side{side("a"), side("b"), side("c")}, Options{Rounds: 3, Window: time.Second})
+	if err != nil || strings.Join(order, "") != "abcbcacab" {
+		t.Errorf("%v, %v", order, err)
+	}
+	again, err := c.Measure(t.Context(), []Side{side("a"), side("b"), side("c")}, Options{Rounds: 1, Window: time.Second})
+	if r.Join(again); err != nil || len(r.Sides[2].Rounds) != 4 || r.Ratios()[0].Value != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	failing := Side{"bad", func(context.Context, time.Duration) (Sample, error) { return Sample{}, errors.New("down") }}
+	if _, err := c.Measure(t.Context(), []Side{failing}, Options{Rounds: 1}); err == nil || err.Error() != "x: bad: down" {
+		t.Error(err)
+	}
+}
+
+// mutex is a lock in this process. A broken one lets everybody in; a stale one grants the
+// same token again.
+type mutex struct {
+	mu            sync.Mutex
+	token         uint64
+	broken, stale bool
+}
+
+func (m *mutex) acquire(context.Context, int, string) (uint64, Held, error) {
+	if m.broken {
+		return 0, Release(func(context.Context) error { return nil }), nil
+	}
+	m.mu.Lock()
+	if !m.stale || m.token == 0 {
+		m.token++
+	}
+	return m.token, Release(func(context.Context) error { m.mu.Unlock(); return nil }), nil
+}
+
+func TestLocksAreChecked(t *testing.T) {
+	for _, c := range []struct {
+		lock *mutex
+		want string
+	}{
+		{&mutex{}, ""}, {&mutex{broken: true}, "clients held"}, {&mutex{stale: true}, "was granted after 1"},
+	} {
+		l := Locks{Clients: 2, Name: func(int) string { return "a" }, Acquire: c.lock.acquire, Hold: time.Millisecond}
+		s, err := l.Run(t.Context(), 20*time.Millisecond)
+		if got := strings.Join(s.Violations, ""); err != nil || !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%+v: %q, %v", c.lock, got, err)
+		}
+	}
+}
+
+func TestDriveCountsWaitsOfTheStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Drive(t.Context(), 2, time.Second, func(ctx context.Context, client int) (time.Duration, error) {
+			began := time.Now()
+			if client == 0 {
+				time.Sleep(100 * time.Millisecond)
+				return time.Since(began), nil
+			}
+			<-ctx.Done() // starves
+			return time.Since(began), ctx.Err()
+		})
+		m := s.metrics()
+		if err != nil || s.Ops != 10 || m[Max] != 6 || m[Fairness] != 10 || m[Rate] != 10 || m[P50] != 0.1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if _, err := Drive(t.Context(), 1, time.Second, func(context.Context, int) (time.Duration, error) { return 0, errors.New("down") }); err == nil {
+			t.Error("an error was lost")
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package compare
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// An Op is one operation of a client. It returns how long the client waited for it.
+type Op func(ctx context.Context, client int) (wait time.Duration, err error)
+
+// Drive has clients do one operation after the other for a window of time. Operations that
+// end later do not count, but how long they waited does, so that a side does not look
+// better because some clients starve. Those that have not ended after a further five
+// windows, at least three seconds, are canceled. Drive returns the first error of an operation
+// that was not canceled.
+func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, window+max(5*window, 3*time.Second))
+	defer cancel()
+	driven := make([]driven, clients)
+	cost := startCost()
+	end := time.Now().Add(window)
+	var work sync.WaitGroup
+	for i := range driven {
+		driven[i].waits = make([]time.Duration, 0, 4096)
+		work.Go(func() { driven[i].run(ctx, i, end, op) })
+	}
+	work.Wait()
+	s := Sample{Elapsed: window, Values: map[string]float64{}}
+	all := 0
+	for _, d := range driven {
+		if d.err != nil {
+			return s, d.err
+		}
+		s.Ops += d.ops
+		s.PerClient = append(s.PerClient, d.ops)
+		s.Waits = append(s.Waits, d.waits...)
+		all += len(d.waits)
+	}
+	cost.end(all, s.Values)
+	return s, nil
+}
+
+// driven is what one client did.
+type driven struct {
+	ops   int
+	waits []time.Duration
+	err   error
+}
+
+func (d *driven) run(ctx context.Context, client int, end time.Time, op Op) {
+	for time.Now().Before(end) {
+		wait, err := op(ctx, client)
+		d.waits = append(d.waits, wait)
+		if err != nil {
+			if ctx.Err() == nil {
+				d.err = fmt.Errorf("client %d: %w", client, err)
+			}
+			return
+		}
+		if !time.Now().After(end) {
+			d.ops++
+		}
+	}
+}
+
+// cost is what this process had used when something began.
+type cost struct {
+	mallocs uint64
+	cpu     time.Duration
+}
+
+func startCost() cost {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return cost{memory.Mallocs, ProcessorTime()}
+}
+
+// end sets the metrics of cost for each of a number of operations.
+func (c cost) end(ops int, values map[string]float64) {
+	now := startCost()
+	values[Allocs] = float64(now.mallocs-c.mallocs) / float64(max(1, ops))
+	values[CPU] = (now.cpu - c.cpu).Seconds() / float64(max(1, ops))
+}
+
+// ProcessorTime is how much processor time this process has used.
+func ProcessorTime() time.Duration {
+	var usage syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
+		return 0
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

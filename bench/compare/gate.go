@@ -1,0 +1,68 @@
+package compare
+
+import "fmt"
+
+// Share is how much of a recorded ratio has to be reached.
+const Share = 0.8
+
+// A Finding is what the gate says of one ratio.
+type Finding struct {
+	Name string // of the case
+	Text string
+	// Fails says that the ratio fell below its share of the recorded one. Otherwise the
+	// finding is that the gate cannot tell.
+	Fails bool
+}
+
+// Gate compares the ratios of a run with the recorded ones. A time or a rate that is not
+// compared with another side is a property of the machine, and passes.
+func Gate(now, recorded Report) []Finding {
+	before := map[string]Ratio{}
+	for _, r := range recorded.Ratios() {
+		before[r.Key()] = r
+	}
+	var findings []Finding
+	for _, result := range now.Results {
+		if verdict := result.Checker(); verdict != "ok" {
+			findings = append(findings, Finding{result.Name, result.Name + ": the checker found: " + verdict, true})
+		}
+		for _, r := range result.Ratios() {
+			was, ok := before[r.Key()]
+			if text, fails := r.judge(was, ok); text != "" {
+				findings = append(findings, Finding{result.Name, r.Key() + ": " + text, fails})
+			}
+		}
+	}
+	return findings
+}
+
+// judge compares a ratio with the recorded one.
+func (r Ratio) judge(was Ratio, recorded bool) (text string, fails bool) {
+	kept := r.Value >= was.Value*Share
+	if r.AtMost {
+		kept = r.Value*Share <= was.Value
+	}
+	switch {
+	case r.ofMachine():
+		return "", false
+	case !recorded:
+		return fmt.Sprintf("%s, and none is recorded", figure(r.Value)), false
+	case !kept:
+		return fmt.Sprintf("%s, and %s is recorded", figure(r.Value), figure(was.Value)), true
+	case r.High*Share > r.Low:
+		return fmt.Sprintf("too noisy to tell: %s to %s, and %s is recorded", figure(r.Low), figure(r.High), figure(was.Value)), false
+	}
+	return "", false
+}
+
+// ofMachine says that the figure is an absolute time or rate.
+func (r Ratio) ofMachine() bool {
+	if len(r.Against) > 0 {
+		return false
+	}
+	switch r.Metric {
+	case Rate, P50, P99, Max, CPU:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,128 @@
+package compare
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Result is what was measured of a case.
+type Result struct {
+	Name  string     `json:"name"`
+	Note  string     `json:"note"`
+	Goals []Goal     `json:"goals"`
+	Sides []Measured `json:"sides"`
+}
+
+// A Ratio is a goal with its figures: a metric of our side divided by that of another side
+// in the same round, or the metric itself if nothing is compared.
+type Ratio struct {
+	Goal
+	Name   string // of the case
+	Ours   string // the side
+	Theirs string // the best of the sides compared with; empty if there is none
+	// Mine and Other are the medians of the metric.
+	Mine, Other      float64
+	Value, Low, High float64
+}
+
+// Ratios are those of the case's goals that were measured.
+func (r Result) Ratios() []Ratio {
+	var all []Ratio
+	for _, g := range r.Goals {
+		if ratio, ok := r.ratio(g); ok {
+			all = append(all, ratio)
+		}
+	}
+	return all
+}
+
+func (r Result) ratio(g Goal) (ratio Ratio, ok bool) {
+	ours, ok := r.side(g.Side)
+	mine := ours.values(g.Metric)
+	if !ok || len(mine) == 0 {
+		return Ratio{}, false
+	}
+	ratio = Ratio{Goal: g, Name: r.Name, Ours: ours.Name, Mine: median(mine)}
+	values := mine
+	if len(g.Against) > 0 {
+		best, ok := r.best(g)
+		if !ok {
+			return Ratio{}, false
+		}
+		ratio.Theirs, ratio.Other = best.Name, best.Median(g.Metric)
+		values = nil
+		for i, other := range best.values(g.Metric) {
+			if i < len(mine) && other > 0 {
+				values = append(values, mine[i]/other)
+			}
+		}
+	}
+	ratio.Value = median(values)
+	ratio.Low, ratio.High = spread(values)
+	return ratio, len(values) > 0
+}
+
+// side finds a side by name; an empty name is the first one.
+func (r Result) side(name string) (Measured, bool) {
+	for _, side := range r.Sides {
+		if name == "" || side.Name == name {
+			return side, true
+		}
+	}
+	return Measured{}, false
+}
+
+// best is the side with the best median of those that a goal compares with.
+func (r Result) best(g Goal) (best Measured, ok bool) {
+	for _, name := range g.Against {
+		side, found := r.side(name)
+		if !found || len(side.values(g.Metric)) == 0 {
+			continue
+		}
+		if better := side.Median(g.Metric) > best.Median(g.Metric); !ok || better != g.AtMost {
+			best, ok = side, true
+		}
+	}
+	return best, ok
+}
+
+// Join adds the rounds of a second measurement of the same case.
+func (r *Result) Join(again Result) {
+	for i := range r.Sides {
+		if side, ok := again.side(r.Sides[i].Name); ok {
+			r.Sides[i].Rounds = append(r.Sides[i].Rounds, side.Rounds...)
+			r.Sides[i].Violations = append(r.Sides[i].Violations, side.Violations...)
+		}
+	}
+}
+
+// Checker is what the checkers noticed on all sides; "ok" if that is nothing.
+func (r Result) Checker() string {
+	var found []string
+	for _, side := range r.Sides {
+		if len(side.Violations) > 0 {
+			found = append(found, fmt.Sprintf("%s: %s", side.Name, strings.Join(side.Violations, "; ")))
+		}
+	}
+	if len(found) == 0 {
+		return "ok"
+	}
+	return strings.Join(found, ". ")
+}
+
+// Met says whether the goal is reached; it is true where there is none.
+func (r Ratio) Met() bool {
+	if r.AtMost {
+		return r.Want == 0 || r.Value <= r.Want
+	}
+	return r.Value >= r.Want
+}
+
+// Key names a ratio among all of a run.
+func (r Ratio) Key() string {
+	key := r.Name + " " + r.Ours + " " + r.Metric
+	if len(r.Against) > 0 {
+		key += " / " + strings.Join(r.Against, ", ")
+	}
+	return key
+}
