@@ -47,7 +47,7 @@ func TestPassesReadWhatIsDue(t *testing.T) {
 		ok(t, err)
 		_, err = records.Unfinished(t.Context(), anyUnfinished)
 		ok(t, err)
-		values := strings.NewReplacer("$1", "10", "$2", "''", "$3", "0", "$4", "10")
+		values := strings.NewReplacer("$1", "10", "$2", "10")
 		for _, q := range o.said {
 			plan := ""
 			w.Do(t, func(ctx context.Context, db driver.SQL) error {

@@ -39,8 +39,8 @@ func (s *SQL[T]) Claim(ctx context.Context, c driver.IdempotencyClaim) (r driver
 	if c.Owner == "" || c.Fingerprint == "" || c.Lease <= 0 {
 		return r, failure.Bug(op, c.ID.Key, "it needs an owner, a fingerprint and a lease")
 	}
-	err = s.alone(ctx, op, c.ID.Key, func(db driver.SQL, d dialect, n names) (err error) {
-		r, err = d.claim(ctx, db, n, c)
+	err = s.alone(ctx, op, c.ID.Key, func(l ledger) (err error) {
+		r, err = l.claim(ctx, c)
 		return err
 	})
 	return r, err
@@ -52,16 +52,16 @@ func (s *SQL[T]) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	if err := u.ID.Validate(); err != nil {
 		return err
 	}
-	return s.alone(ctx, op, u.ID.Key, func(db driver.SQL, d dialect, n names) error {
-		done, err := d.update(ctx, db, n, u)
+	return s.alone(ctx, op, u.ID.Key, func(l ledger) error {
+		done, err := l.update(ctx, u)
 		if err != nil || done {
 			return err
 		}
-		is, err := d.owned(ctx, db, n, u.ID)
+		owner, found, err := l.owner(ctx, u.ID)
 		switch {
 		case err != nil:
 			return err
-		case is.owner == u.Owner, !is.there && u.Forget: // finished, or done before; or written in the same microsecond
+		case owner == u.Owner, !found && u.Forget: // finished, or done before; or written in the same microsecond
 			return nil
 		}
 		return lost(op, u.ID.Key)
@@ -70,18 +70,18 @@ func (s *SQL[T]) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 
 // Unfinished lists what nobody works on; see driver.Idempotency.
 func (s *SQL[T]) Unfinished(ctx context.Context, q driver.IdempotencyQuery) (found []driver.IdempotencyRecord, err error) {
-	err = s.alone(ctx, "list requests", q.Operation, func(db driver.SQL, d dialect, n names) (err error) {
-		found, err = d.unfinished(ctx, db, n, q)
+	err = s.alone(ctx, "list requests", q.Operation, func(l ledger) (err error) {
+		found, err = l.list(ctx, q)
 		return err
 	})
 	return found, ofKind(err, interlock.Uncertain, interlock.Retryable)
 }
 
-// Remove removes what was kept for long enough, in one statement; see
+// Remove removes what was kept for long enough, on PostgreSQL in one statement; see
 // driver.Idempotency.
 func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error) {
-	err = s.alone(ctx, "remove requests", "", func(db driver.SQL, d dialect, n names) (err error) {
-		removed, err = d.remove(ctx, db, n, limit)
+	err = s.alone(ctx, "remove requests", "", func(l ledger) (err error) {
+		removed, err = l.remove(ctx, limit)
 		return err
 	})
 	return removed, err
@@ -93,16 +93,16 @@ func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error)
 const silence = 2 * time.Second
 
 // alone does a step in a transaction of its own.
-func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(driver.SQL, dialect, names) error) error {
-	return s.table.failed(op, key, transact.Do(ctx, s.begin, key, func(tx driver.Tx[T]) error {
-		d, n, err := s.table.speak(tx.Dialect())
+func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(ledger) error) error {
+	return failure.About(op, key, transact.Do(ctx, s.begin, key, func(tx driver.Tx[T]) error {
+		l, err := s.table.open(op, key, tx)
 		if err == nil {
 			err = tx.Bound(ctx, silence, 0)
 		}
 		if err != nil {
 			return err
 		}
-		return step(tx, d, n)
+		return step(l)
 	}))
 }
 
@@ -175,11 +175,11 @@ func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept f
 	if err != nil {
 		return nil, false, err
 	}
-	d, n, err := s.table.speak(tx.Dialect())
+	l, err := s.table.open("run phase", r.id.Key, tx)
 	if err != nil {
 		return nil, false, err
 	}
-	done, err := d.update(ctx, tx, n, u)
+	done, err := l.update(ctx, u)
 	switch {
 	case err != nil:
 		return nil, false, ofKind(err, interlock.Uncertain, interlock.Retryable)

@@ -2,11 +2,9 @@ package idempotency
 
 import (
 	"context"
-	"strings"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // A Table is where an [SQL] keeps records. The zero value is ready once
@@ -17,46 +15,45 @@ type Table struct {
 	Name string
 }
 
-// names are quoted: the table, and its indexes, which have no schema.
-type names struct{ table, due, old string }
+var layout = sqltable.Layout{Part: "idempotency", Default: "interlock_idempotency",
+	Tables: map[string]string{"requests": ""}, Indexes: map[string]string{"due": "_due", "old": "_old"}}
 
-// speak finds how to talk to a database.
-func (t Table) speak(is driver.Dialect) (d dialect, n names, err error) {
-	d, ok := dialects[is]
-	if !ok {
-		return nil, n, failure.Bug("name table", t.Name, "SQL of %q is not spoken", string(is))
-	}
-	if t.Name == "" {
-		t.Name = "interlock_idempotency"
-	}
-	alone := t.Name[strings.LastIndexByte(t.Name, '.')+1:]
-	n.table, err = sqltext.Identifier(is, t.Name, "")
-	if err == nil {
-		n.due, err = sqltext.Identifier(is, alone, "_due")
-	}
-	if err == nil {
-		n.old, err = sqltext.Identifier(is, alone, "_old")
-	}
-	return d, n, err
+// open opens the table for an operation on what errors say.
+func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
+	tables, err := layout.Open(op, about, db, t.Name)
+	return ledger{tables}, err
 }
 
-// Create makes the table and its indexes unless they exist. Several processes may
+// Create creates the table and its indexes unless they exist. Several processes may
 // do it at once. It takes effect when the transaction commits, on MariaDB at once:
 // there it commits what was done in the transaction before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
-	d, n, err := t.speak(db.Dialect())
+	l, err := t.open("create table", "", db)
 	if err != nil {
 		return err
 	}
-	for _, query := range d.create(n) {
-		if _, err := db.Exec(ctx, query); err != nil {
-			return failure.About("create table", n.table, err)
-		}
-	}
-	return nil
-}
-
-// failed is about, and names the command that creates the table.
-func (t Table) failed(op, key string, err error) error {
-	return failure.Table(op, key, "idempotency", err)
+	return l.Tables.Create(ctx,
+		`create table if not exists {requests} (
+			scope {string 255} not null,
+			operation {string 255} not null,
+			`+key+` {string 255} not null,
+			fingerprint {string 255} not null,
+			owner {string 255} not null,
+			attempt bigint not null,
+			lease_until {time} not null,
+			created_at {time} not null,
+			input {bytes} not null,
+			points {bytes} not null,{maria 
+			finished tinyint not null,}
+			finished_at {time},
+			keep_until {time},
+			status bigint not null,
+			header {bytes} not null,
+			answer {bytes} not null,
+			digest {string 255} not null,
+			primary key (scope, operation, `+key+`){maria ,
+			key {due} (finished, lease_until),
+			key {old} (finished, keep_until)}){maria  engine = InnoDB}`,
+		`{pg create index if not exists {due} on {requests} (lease_until) where finished_at is null}`,
+		`{pg create index if not exists {old} on {requests} (keep_until) where finished_at is not null}`)
 }
