@@ -40,6 +40,10 @@ var suites = []struct {
 	{"memory", memoryCases},
 	{"redis", redisCases},
 	{"quorum", quorumCases},
+	{"etcd", etcdCases},
+	{"zookeeper", zookeeperCases},
+	{"postgres", postgresCases},
+	{"mariadb", mariadbCases},
 }
 
 // TestBench measures the cases one after the other, each with the machine to itself, and

@@ -3,7 +3,9 @@ package bench
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // ttl is the lease of all sides that have one: no benchmark of pairs waits for a renewal.
@@ -56,9 +59,34 @@ func (c contest) side(name string, open func() acquire, count func() float64) co
 		}
 		before := count()
 		s, err := l.Run(ctx, window)
-		s.Values["commands"] = (count() - before) / float64(max(1, len(s.Waits)))
+		s.Values["commands"] = (count() - before) / float64(max(1, s.Total))
 		return s, err
 	}}
+}
+
+// faster is the goal that our rate is so many times that of another side; 0 is no goal.
+func faster(than string, times float64) compare.Goal {
+	return compare.Goal{Metric: compare.Rate, Against: []string{than}, Want: times}
+}
+
+// allocs is the goal that a side allocates so often at most; 0 is no goal.
+func allocs(side string, most float64) compare.Goal {
+	return compare.Goal{Metric: compare.Allocs, Side: side, Want: most, AtMost: true}
+}
+
+// distinct are cases of as many clients as the goals have, with a name each and one client
+// of the store. The first of them is tried on every change.
+func distinct(store, note string, server func() *testbed.Server, sides func(testing.TB, *testbed.Server, contest) []compare.Side,
+	goals map[int][]compare.Goal) (cases []benchmark) {
+	for _, clients := range slices.Sorted(maps.Keys(goals)) {
+		cases = append(cases, benchmark{
+			Case: compare.Case{Name: fmt.Sprintf("%s/distinct/%d", store, clients), Goals: goals[clients],
+				Note: note + fmt.Sprintf("%d goroutines with a name each", clients)},
+			smoke: len(cases) == 0,
+			open:  func(tb testing.TB) []compare.Side { return sides(tb, server(), contest{clients: clients, pairs: true}) },
+		})
+	}
+	return cases
 }
 
 // fenced is a lock of ours on a driver, which the lock closes.
@@ -80,7 +108,7 @@ func fenced(tb testing.TB, d driver.Fenced) acquire {
 func memoryCases(testing.TB) []benchmark {
 	return []benchmark{{
 		Case: compare.Case{Name: "memory/pair/1", Note: "one client, one name; no server", Window: 200 * time.Millisecond,
-			Goals: []compare.Goal{{Metric: compare.Allocs, Want: 12, AtMost: true}, {Metric: compare.P50}}},
+			Goals: []compare.Goal{allocs("", 12), {Metric: compare.P50}}},
 		smoke: true,
 		open: func(tb testing.TB) []compare.Side {
 			c := contest{clients: 1, pairs: true}

@@ -23,34 +23,12 @@ var polling = []string{"rueidislock", "redislock 2 ms", "redislock exponential",
 
 func redisCases(tb testing.TB) []benchmark {
 	server := sync.OnceValue(func() *testbed.Server { return testbed.Redis(tb) })
-	pair := benchmark{
-		Case: compare.Case{Name: "redis/pair/1", Note: redisNote + "one client of the store, one goroutine",
-			Goals: []compare.Goal{
-				{Metric: compare.P50, Against: []string{"SET + EVALSHA"}, Want: 1.15, AtMost: true},
-				{Metric: compare.Allocs, Want: 25, AtMost: true},
-				{Metric: compare.Allocs, Side: "redsync"}, {Metric: compare.Allocs, Side: "redislock 2 ms"}, {Metric: compare.Allocs, Side: "rueidislock"},
-			}},
-		smoke: true,
-		open:  func(tb testing.TB) []compare.Side { return redisSides(tb, server(), contest{clients: 1, pairs: true}) },
-	}
-	cases := []benchmark{pair}
-	for _, clients := range []int{16, 256} {
-		goals := []compare.Goal{{Metric: compare.Rate, Against: []string{"SET + EVALSHA"}}}
-		for i, peer := range []string{"rueidislock", "redislock 2 ms", "redsync"} {
-			goal := compare.Goal{Metric: compare.Rate, Against: []string{peer}}
-			if clients == 256 {
-				goal.Want = []float64{1.4, 2.5, 2.5}[i]
-			}
-			goals = append(goals, goal)
-		}
-		cases = append(cases, benchmark{
-			Case: compare.Case{Name: fmt.Sprintf("redis/distinct/%d", clients), Goals: goals,
-				Note: redisNote + fmt.Sprintf("one client of the store, %d goroutines with a name each", clients)},
-			open: func(tb testing.TB) []compare.Side {
-				return redisSides(tb, server(), contest{clients: clients, pairs: true})
-			},
-		})
-	}
+	const limit = "SET + EVALSHA"
+	cases := distinct("redis", redisNote+"one client of the store, ", server, redisSides, map[int][]compare.Goal{
+		1:   {{Metric: compare.P50, Against: []string{limit}, Want: 1.15, AtMost: true}, allocs("", 25), allocs("rueidislock", 0), allocs("redislock 2 ms", 0), allocs("redsync", 0)},
+		16:  {faster(limit, 0), faster("rueidislock", 0), faster("redislock 2 ms", 0), faster("redsync", 0)},
+		256: {faster(limit, 0), faster("rueidislock", 1.4), faster("redislock 2 ms", 2.5), faster("redsync", 2.5)},
+	})
 	return append(append(cases, redisHot(server)...), redisIdle(server))
 }
 
@@ -60,17 +38,17 @@ func redisHot(server func() *testbed.Server) []benchmark {
 		return benchmark{Case: compare.Case{Name: name, Note: redisNote + note, Goals: goals, Window: time.Second},
 			open: func(tb testing.TB) []compare.Side { return redisSides(tb, server(), c) }}
 	}
-	push, others := []string{"BLPOP token"}, polling
+	const push = "BLPOP token"
 	return []benchmark{
 		hot("redis/hot/16", "16 clients of the store compete for one name and give it back at once", contest{clients: 16, processes: 16, hot: true},
-			compare.Goal{Metric: compare.Rate, Against: push, Want: 0.6}, compare.Goal{Metric: compare.Rate, Against: others},
+			faster(push, 0.6), compare.Goal{Metric: compare.Rate, Against: polling},
 			compare.Goal{Metric: "commands", Want: 8, AtMost: true}, compare.Goal{Metric: compare.Fairness, Want: 1.2, AtMost: true}),
 		hot("redis/hot-1ms/16", "16 clients of the store compete for one name and hold it for 1 ms", contest{clients: 16, processes: 16, hot: true, hold: time.Millisecond},
-			compare.Goal{Metric: compare.Rate, Against: push, Want: 0.9}, compare.Goal{Metric: compare.P99, Against: others, Want: 0.125, AtMost: true},
+			faster(push, 0.9), compare.Goal{Metric: compare.P99, Against: polling, Want: 0.125, AtMost: true},
 			compare.Goal{Metric: compare.Fairness, Want: 1.2, AtMost: true}),
 		hot("redis/hot-1ms/4x16", "4 clients of the store with 16 goroutines each compete for one name and hold it for 1 ms",
 			contest{clients: 64, processes: 4, hot: true, hold: time.Millisecond},
-			compare.Goal{Metric: compare.P99, Want: 0.1, AtMost: true}, compare.Goal{Metric: compare.Rate, Against: push}),
+			compare.Goal{Metric: compare.P99, Want: 0.1, AtMost: true}, faster(push, 0)),
 	}
 }
 
@@ -167,7 +145,7 @@ func quorumCases(tb testing.TB) []benchmark {
 	var cases []benchmark
 	for _, clients := range []int{1, 16} {
 		cases = append(cases, benchmark{
-			Case: compare.Case{Name: fmt.Sprintf("quorum/distinct/%d", clients), Goals: []compare.Goal{{Metric: compare.Rate, Against: []string{"redsync"}, Want: 1.5}},
+			Case: compare.Case{Name: fmt.Sprintf("quorum/distinct/%d", clients), Goals: []compare.Goal{faster("redsync", 1.5)},
 				Note: fmt.Sprintf("five Redis without persistence; TTL 2 s; one client of each, %d goroutines with a name each", clients)},
 			open: func(tb testing.TB) []compare.Side { return open(tb, contest{clients: clients, pairs: true}) },
 		})

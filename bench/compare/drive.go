@@ -12,25 +12,25 @@ import (
 // An Op is one operation of a client. It returns how long the client waited for it.
 type Op func(ctx context.Context, client int) (wait time.Duration, err error)
 
-// Drive has clients do one operation after the other for a window of time. Operations that
-// end later do not count, but how long they waited does, so that a side does not look
-// better because some clients starve. Those that have not ended after a further five
-// windows, at least three seconds, are canceled. Drive returns the first error of an operation
-// that was not canceled.
+// Drive has clients do one operation after the other for a quarter of a window, and then for
+// a window in which the operations that end are counted. Those that end later do not count,
+// but how long they waited does, so that a side does not look better because some clients
+// starve. Those that have not ended after a further five windows, at least three seconds, are
+// canceled. Drive returns the first error of an operation that was not canceled.
 func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, window+max(5*window, 3*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, window/4+window+max(5*window, 3*time.Second))
 	defer cancel()
 	driven := make([]driven, clients)
 	cost := startCost()
-	end := time.Now().Add(window)
+	begin := time.Now().Add(window / 4)
+	end := begin.Add(window)
 	var work sync.WaitGroup
 	for i := range driven {
 		driven[i].waits = make([]time.Duration, 0, 4096)
-		work.Go(func() { driven[i].run(ctx, i, end, op) })
+		work.Go(func() { driven[i].run(ctx, i, begin, end, op) })
 	}
 	work.Wait()
 	s := Sample{Elapsed: window, Values: map[string]float64{}}
-	all := 0
 	for _, d := range driven {
 		if d.err != nil {
 			return s, d.err
@@ -38,30 +38,34 @@ func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sampl
 		s.Ops += d.ops
 		s.PerClient = append(s.PerClient, d.ops)
 		s.Waits = append(s.Waits, d.waits...)
-		all += len(d.waits)
+		s.Total += d.total
 	}
-	cost.end(all, s.Values)
+	cost.end(s.Total, s.Values)
 	return s, nil
 }
 
 // driven is what one client did.
 type driven struct {
-	ops   int
-	waits []time.Duration
-	err   error
+	ops, total int
+	waits      []time.Duration // of those that ended after the begin of the window
+	err        error
 }
 
-func (d *driven) run(ctx context.Context, client int, end time.Time, op Op) {
+func (d *driven) run(ctx context.Context, client int, begin, end time.Time, op Op) {
 	for time.Now().Before(end) {
 		wait, err := op(ctx, client)
-		d.waits = append(d.waits, wait)
+		d.total++
+		ended := time.Now()
+		if ended.After(begin) {
+			d.waits = append(d.waits, wait)
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				d.err = fmt.Errorf("client %d: %w", client, err)
 			}
 			return
 		}
-		if !time.Now().After(end) {
+		if ended.After(begin) && !ended.After(end) {
 			d.ops++
 		}
 	}

@@ -8,8 +8,9 @@ import (
 
 // A Sample is what one side did in one round.
 type Sample struct {
-	Ops     int
+	Ops     int // that ended in the time that is measured
 	Elapsed time.Duration
+	Total   int // operations from which the costs come, also those before and after that time
 	// Waits are how long operations took, or how long they waited for the lock. It is nil
 	// if that is not known.
 	Waits []time.Duration

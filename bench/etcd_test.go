@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+const etcdNote = "one etcd that syncs to disk, by gRPC; TTL 30 s; "
+
+func etcdCases(tb testing.TB) []benchmark {
+	server := sync.OnceValue(func() *testbed.Server { return testbed.Etcd(tb) })
+	const mutex = "concurrency.Mutex"
+	cases := distinct("etcd", etcdNote, server, etcdSides, map[int][]compare.Goal{
+		1:   {faster(mutex, 1), allocs("", 200), allocs(mutex, 0)},
+		16:  {faster(mutex, 1)},
+		256: {faster(mutex, 1)},
+	})
+	for _, h := range []struct {
+		clients int
+		times   float64
+	}{{2, 60}, {16, 6}} {
+		cases = append(cases, benchmark{
+			Case: compare.Case{Name: fmt.Sprintf("etcd/hot/%d", h.clients), Window: time.Second,
+				Note: etcdNote + fmt.Sprintf("%d clients of etcd compete for one name and give it back at once", h.clients),
+				Goals: []compare.Goal{faster(mutex, h.times), faster("put and watch", 0.7),
+					{Metric: compare.Fairness, Want: 1.2, AtMost: true}}},
+			open: func(tb testing.TB) []compare.Side {
+				sides := etcdSides(tb, server(), contest{clients: h.clients, processes: h.clients, hot: true})
+				return append(sides, putAndWatch(dialEtcd(tb, server()), dialEtcd(tb, server())))
+			},
+		})
+	}
+	return cases
+}
+
+// etcdSides are ours and etcd's own lock, each with a session for each process.
+func etcdSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
+	return []compare.Side{
+		c.side("interlock", func() acquire {
+			d, err := etcd.Open(tb.Context(), dialEtcd(tb, server), &etcd.Options{Prefix: "interlock/", TTL: ttl})
+			ok(tb, err)
+			return fenced(tb, d)
+		}, nil),
+		c.side("concurrency.Mutex", func() acquire { return etcdMutex(tb, dialEtcd(tb, server)) }, nil),
+	}
+}
+
+func dialEtcd(tb testing.TB, server *testbed.Server) *clientv3.Client {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{server.URL()}, Logger: zap.NewNop()})
+	ok(tb, err)
+	tb.Cleanup(func() { ok(tb, client.Close()) })
+	return client
+}
+
+// etcdMutex is etcd's own lock. The revision of its key is a token.
+func etcdMutex(tb testing.TB, client *clientv3.Client) acquire {
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl.Seconds())))
+	ok(tb, err)
+	tb.Cleanup(func() { ok(tb, session.Close()) })
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+		m := concurrency.NewMutex(session, "mutex/"+name)
+		if err := m.Lock(ctx); err != nil {
+			return 0, nil, err
+		}
+		return uint64(m.Header().Revision), compare.Release(m.Unlock), nil
+	}
+}
+
+// putAndWatch is the limit of a lock that many want: one client puts a key, and another sees
+// it by a watch that stands.
+func putAndWatch(putter, watcher *clientv3.Client) compare.Side {
+	return compare.Side{Name: "put and watch", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		key := fmt.Sprint("limit/", fresh.Add(1))
+		events := watcher.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithCreatedNotify())
+		if created, open := <-events; !open || !created.Created {
+			return compare.Sample{}, errors.New("the watch was not created")
+		}
+		return compare.Drive(ctx, 1, window, func(ctx context.Context, _ int) (time.Duration, error) {
+			began := time.Now()
+			if _, err := putter.Put(ctx, key, ""); err != nil {
+				return 0, err
+			}
+			_, open := <-events
+			if !open {
+				return 0, errors.New("the watch ended")
+			}
+			return time.Since(began), nil
+		})
+	}}
+}
