@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Lock locks the rows with the given keys in the user's transaction, in the
@@ -32,20 +31,21 @@ func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked 
 // locks the first row by a statement of its own, and then calls bound, which
 // returns the context for the rest.
 func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound func() (context.Context, error)) (locked []K, err error) {
-	if _, err := r.query(tx.Dialect(), len(keys), false); err != nil {
+	t, query, err := r.query(tx, len(keys))
+	if err != nil {
 		return nil, err
 	}
 	keys = slices.Clone(keys)
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	restore, err := r.boundWait(ctx, tx)
+	restore, err := r.boundWait(ctx, t)
 	apart := bound != nil && r.Mode == Wait && len(keys) > 1
 	if err == nil {
-		locked, err = run(ctx, tx, r, keys, apart)
+		locked, err = run(ctx, t, query, keys, apart)
 	}
 	if err == nil && apart && len(locked) > 0 {
 		if ctx, err = bound(); err == nil {
-			locked, err = run(ctx, tx, r, keys, false)
+			locked, err = run(ctx, t, query, keys, false)
 		}
 	}
 	if err == nil {
@@ -57,50 +57,30 @@ func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound fun
 	return locked, nil
 }
 
-// run locks the rows, or only the first that exists, by one statement.
-func run[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, first bool) (locked []K, err error) {
-	q, err := r.query(tx.Dialect(), len(keys), first)
-	if err != nil {
-		return nil, err
-	}
+// run locks the rows, or only the first that exists, by one statement, which locks them
+// in the order in which it returns them.
+func run[K Key](ctx context.Context, t sqltable.Tables, query string, keys []K, first bool) ([]K, error) {
 	args := make([]any, len(keys))
 	for i, k := range keys {
 		args[i] = k
 	}
-	err = tx.Query(ctx, q, args, func(scan func(...any) error) error {
-		var k K
-		if err := scan(&k); err != nil {
-			return err
-		}
-		locked = append(locked, k)
-		return nil
-	})
-	return locked, err
+	limit := ""
+	if first {
+		limit = "limit 1 "
+	}
+	return sqltable.Column[K](ctx, t, fmt.Sprintf(query, strings.Repeat(", ?", len(keys))[2:], limit), args...)
 }
 
-// query selects n rows for update, or the first of them that exists. One
-// statement locks them in the order in which it returns them.
-func (r Rows) query(d driver.Dialect, n int, first bool) (string, error) {
+// query opens the table, and returns the query for n rows; see run.
+func (r Rows) query(tx driver.SQL, n int) (t sqltable.Tables, query string, err error) {
 	if n == 0 || n > MaxKeys {
-		return "", failure.Bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
+		return t, "", failure.Bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
 	}
-	table, err := sqltext.Identifier(d, r.Table, "")
-	if err != nil {
-		return "", err
+	if t, err = sqltable.OpenUsers("lock rows", r.Table, tx, "rows", r.Table, "key", r.Key); err != nil {
+		return t, "", err
 	}
-	key, err := sqltext.Identifier(d, r.Key, "")
-	if err != nil {
-		return "", err
-	}
-	clause, err := r.Clause(d)
-	if err != nil {
-		return "", err
-	}
-	if first {
-		clause = "limit 1 " + clause
-	}
-	return fmt.Sprintf("select %[1]s from %[2]s where %[1]s in (%[3]s) order by %[1]s %[4]s",
-		key, table, sqltext.Parameters(d, n), clause), nil
+	clause, err := r.Clause(tx.Dialect())
+	return t, "select {key} from {rows} where {key} in (%s) order by {key} %s" + clause, err
 }
 
 // Clause is what makes a SELECT of the user's own lock the rows that it finds, in
@@ -132,30 +112,24 @@ func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.
 
 // boundWait sets PostgreSQL's lock_timeout for the statements to come; restore
 // puts the former one back. MariaDB has the bound in the statement itself.
-func (r Rows) boundWait(ctx context.Context, tx driver.SQL) (restore func() error, err error) {
-	if r.Wait == 0 || tx.Dialect() != driver.Postgres {
+func (r Rows) boundWait(ctx context.Context, t sqltable.Tables) (restore func() error, err error) {
+	if r.Wait == 0 || t.Maria() {
 		return func() error { return nil }, nil
 	}
-	const set = `select set_config('lock_timeout', $1, true)`
+	const set = `select set_config('lock_timeout', ?, true)`
 	var former string
-	err = tx.Query(ctx, `select current_setting('lock_timeout')`, nil, func(scan func(...any) error) error {
-		return scan(&former)
-	})
+	_, err = t.Row(ctx, `select current_setting('lock_timeout')`, nil, &former)
 	if err == nil {
-		_, err = tx.Exec(ctx, set, fmt.Sprintf("%dms", max(1, r.Wait.Milliseconds())))
+		_, err = t.Exec(ctx, set, fmt.Sprintf("%dms", max(1, r.Wait.Milliseconds())))
 	}
 	return func() error {
-		_, err := tx.Exec(ctx, set, former)
+		_, err := t.Exec(ctx, set, former)
 		return err
 	}, err
 }
 
-// about tells a driver's error as one of locking rows. What is Uncertain in a
-// transaction that is not going to be committed did nothing.
+// about makes a driver's error one of locking rows. An Uncertain one did nothing, in a
+// transaction that is not going to be committed.
 func (r Rows) about(err error) error {
-	kind := interlock.Kind(err)
-	if kind == interlock.Uncertain {
-		kind = interlock.Retryable
-	}
-	return &interlock.Error{Op: "lock rows", Name: r.Table, Kind: kind, Err: err}
+	return failure.Uncommitted(failure.About("lock rows", r.Table, err))
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -218,7 +217,8 @@ func (c client) lockTimeout(t *testing.T, tx driver.SQL) (value string) {
 }
 
 func (c client) balance(ctx context.Context, tx driver.SQL, id string) (balance int64, err error) {
-	err = tx.Query(ctx, "select balance from account where id = "+sqltext.Parameters(tx.Dialect(), 1), []any{id},
+	parameter := map[driver.Dialect]string{driver.Postgres: "$1", driver.MariaDB: "?"}[tx.Dialect()]
+	err = tx.Query(ctx, "select balance from account where id = "+parameter, []any{id},
 		func(scan func(...any) error) error { return scan(&balance) })
 	return balance, err
 }
