@@ -43,12 +43,11 @@ observe                 -> .
 history                 -> .
 internal/backoff        ->
 internal/join           ->
-internal/sqltext        -> . driver
 internal/failure        -> . driver
-internal/sqltable       -> . driver internal/failure internal/sqltext
+internal/sqltable       -> . driver internal/failure
 internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
-internal/prepared       -> . driver internal/failure internal/sqltext
+internal/prepared       -> . driver internal/failure internal/sqltable
 internal/transact       -> . driver internal/failure
 internal/rehearsal      -> . driver
 internal/picture        ->

@@ -3,13 +3,13 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/leasetable"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // counters are where a kind of lock keeps its counters: in rows, and, for rows that
@@ -53,6 +53,9 @@ func (c counters) seed(ctx context.Context, q querier, o Options) error {
 	}.Seed(o.Seed)
 }
 
+// parameters is a list of n parameters.
+func parameters(n int) string { return strings.TrimPrefix(strings.Repeat(",?", n), ",") }
+
 // A row that nobody has used for sweepAfter is removed: a lock may have a name that is used
 // once, as that of a reader has. Rows are looked for every sweepEvery, and again at once
 // after a transaction has removed sweepSize, which is the most it may.
@@ -94,7 +97,7 @@ func (c counters) sweep(ctx context.Context, db starter, o Options, after time.D
 		return 0, err
 	}
 	defer tx.Rollback()
-	which := `name in (` + sqltext.Parameters(driver.MariaDB, len(names)) + `)`
+	which := `name in (` + parameters(len(names)) + `)`
 	_, err = tx.ExecContext(ctx, o.sql(soon+`insert into `+c.swept+` (id, counter) select 1, coalesce(max(counter), 0) from `+c.rows+` where `+which+`
 		on duplicate key update counter = greatest(`+c.swept+`.counter, values(counter))`), names...)
 	if err == nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/leasetable"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // tableRows are the rows of a [Table].
@@ -117,7 +116,7 @@ func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.
 		which = append(which, []byte(text))
 	}
 	query := func(text string) string {
-		return strings.ReplaceAll(t.options.sql(text), "{n}", sqltext.Parameters(driver.MariaDB, len(names)))
+		return strings.ReplaceAll(t.options.sql(text), "{n}", parameters(len(names)))
 	}
 	return run(ctx, t, "renew", "", "", func(ctx context.Context) ([]string, error) {
 		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // InDoubt lists what is prepared in this namespace, also by sessions that have not
@@ -54,7 +53,7 @@ func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.Doub
 			keys = append(keys, p.key(part[i].XID))
 		}
 		err := each(ctx, q, `select branch, timestampdiff(microsecond, '2020-01-01', marked) from `+p.space.Marks+
-			` where branch in (`+sqltext.Parameters(driver.MariaDB, len(keys))+`)`, keys, func(rows *sql.Rows) error {
+			` where branch in (`+parameters(len(keys))+`)`, keys, func(rows *sql.Rows) error {
 			var key string
 			var micros int64
 			err := rows.Scan(&key, &micros)
@@ -136,7 +135,7 @@ func (p *Participant) batches(ctx context.Context, condition, change string, arg
 		if err != nil || len(keys) == 0 {
 			return all, err
 		}
-		result, err := p.db.ExecContext(ctx, change+` branch in (`+sqltext.Parameters(driver.MariaDB, len(keys))+`)`, keys...)
+		result, err := p.db.ExecContext(ctx, change+` branch in (`+parameters(len(keys))+`)`, keys...)
 		if err != nil {
 			return all, err
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -72,7 +72,7 @@ func createPartition(generation int64) string {
 
 // definePartition lets a word stand for the partition of a generation.
 func (t tables) definePartition(word string, generation int64) error {
-	name, err := sqltext.Identifier(driver.Postgres, t.Name, fmt.Sprintf("_g%d", generation))
+	name, err := sqltable.Identifier(driver.Postgres, t.Name, fmt.Sprintf("_g%d", generation))
 	t.Define(word, name)
 	return err
 }

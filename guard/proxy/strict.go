@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
 )
 
 // cleaning bounds what is done after a call, even if its context has ended.
@@ -142,13 +143,5 @@ func (s *strict) withdraw(ctx context.Context, call *Call, a attempt) {
 func (s *strict) outside(ctx context.Context, fn func(context.Context, driver.SQL) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 	defer cancel()
-	tx, err := s.db.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	if err := fn(ctx, tx); err != nil {
-		_ = tx.Rollback(ctx)
-		return err
-	}
-	return tx.Commit(ctx)
+	return transact.Do(ctx, s.db.Begin, "", func(tx driver.Tx[session]) error { return fn(ctx, tx) })
 }

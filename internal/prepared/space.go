@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Outcomes that a mark says.
@@ -32,7 +32,7 @@ type Space struct {
 func Open(ctx context.Context, d failure.Driver, dialect driver.Dialect, namespace, marks string, pool bool) (s Space, err error) {
 	const op = "open participant"
 	s = Space{Driver: d, Namespace: namespace}
-	s.Marks, err = sqltext.Identifier(dialect, marks, "")
+	s.Marks, err = sqltable.Identifier(dialect, marks, "")
 	switch probe := (driver.XID{Transaction: "-", Branch: namespace}); {
 	case err != nil:
 		return s, err

@@ -19,7 +19,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // A Layout is the tables of one feature.
@@ -81,7 +80,7 @@ type Tables struct {
 }
 
 func (t Tables) name(word, name, suffix string) (err error) {
-	t.words[word], err = sqltext.Identifier(t.db.Dialect(), name, suffix)
+	t.words[word], err = Identifier(t.db.Dialect(), name, suffix)
 	return err
 }
 
@@ -98,10 +97,12 @@ func (t Tables) Quoted(word string) string { return t.words[word] }
 func (t Tables) Define(word, text string) { t.words[word] = text }
 
 // Exactly is the condition for the row of which the column of a word is a value, and its
-// parameters. Rows that the database takes for the same do not meet it.
+// parameters. Rows that the database takes for the same do not meet it: MariaDB compares
+// numbers with any text, and texts without their case. Its first comparison can use an
+// index.
 func (t Tables) Exactly(word, value string) (condition string, args []any) {
 	if t.Maria() {
-		return sqltext.ExactlyMaria(`{` + word + `}`), []any{value, value}
+		return `{` + word + `} = ? and convert({` + word + `} using utf8mb4) collate utf8mb4_nopad_bin = ?`, []any{value, value}
 	}
 	return `{` + word + `} = ?`, []any{value}
 }

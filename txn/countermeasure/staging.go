@@ -11,7 +11,6 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltable"
-	"github.com/interlock-dev/interlock/internal/sqltext"
 )
 
 // Staging keeps the rows that a saga writes out of sight until it publishes them: the
@@ -56,7 +55,7 @@ func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
 	}
 	columns := make([]string, t.width)
 	for i, name := range slices.Concat(s.Key, s.Columns) {
-		if columns[i], err = sqltext.Identifier(db.Dialect(), name, ""); err != nil {
+		if columns[i], err = sqltable.Identifier(db.Dialect(), name, ""); err != nil {
 			return t, err
 		}
 	}

@@ -1,11 +1,7 @@
-// Package sqltext writes the parts of statements that cannot be parameters. It
-// does not make a text safe that comes from a request: names of tables and
-// columns are the program's own.
-package sqltext
+package sqltable
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/interlock-dev/interlock"
@@ -28,7 +24,7 @@ var identifiers = map[driver.Dialect]struct {
 func Identifier(d driver.Dialect, name, suffix string) (string, error) {
 	rule, ok := identifiers[d]
 	if !ok {
-		return "", misnamed(name, fmt.Sprintf("is asked for in an SQL of %q, which is not spoken", string(d)))
+		return "", misnamed(name, fmt.Sprintf("cannot be quoted: unsupported SQL dialect %q", string(d)))
 	}
 	parts := strings.Split(name, ".")
 	parts[len(parts)-1] += suffix
@@ -52,28 +48,4 @@ func Identifier(d driver.Dialect, name, suffix string) (string, error) {
 func misnamed(name, why string) error {
 	return &interlock.Error{Op: "name table or column", Name: name, Kind: interlock.Bug,
 		Err: fmt.Errorf("%w: it %s", interlock.ErrName, why)}
-}
-
-// Parameters is a list of n parameters, "$1,$2" or "?,?".
-func Parameters(d driver.Dialect, n int) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		if d == driver.MariaDB {
-			b.WriteByte('?')
-			continue
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(i + 1))
-	}
-	return b.String()
-}
-
-// ExactlyMaria is a condition for the row of which column is a parameter, which has to
-// be given twice: MariaDB compares numbers with any text, and texts without their case,
-// and the row must be the one meant. The first comparison can use an index.
-func ExactlyMaria(column string) string {
-	return fmt.Sprintf(`%[1]s = ? and convert(%[1]s using utf8mb4) collate utf8mb4_nopad_bin = ?`, column)
 }

@@ -1,4 +1,4 @@
-package sqltext_test
+package sqltable_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltext"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 func TestIdentifier(t *testing.T) {
@@ -23,7 +23,7 @@ func TestIdentifier(t *testing.T) {
 		{driver.MariaDB, "bank.account", "", "`bank`.`account`"},
 		{driver.Postgres, strings.Repeat("x", 63), "", `"` + strings.Repeat("x", 63) + `"`},
 	} {
-		got, err := sqltext.Identifier(c.dialect, c.name, c.suffix)
+		got, err := sqltable.Identifier(c.dialect, c.name, c.suffix)
 		if err != nil || got != c.want {
 			t.Errorf("%s %q: %s, %v; want %s", c.dialect, c.name, got, err, c.want)
 		}
@@ -33,22 +33,13 @@ func TestIdentifier(t *testing.T) {
 func TestWhatIsNoIdentifier(t *testing.T) {
 	for _, name := range []string{"", "a.", ".a", "a.b.c", "a\x00b", strings.Repeat("x", 65)} {
 		for _, d := range []driver.Dialect{driver.Postgres, driver.MariaDB} {
-			_, err := sqltext.Identifier(d, name, "")
+			_, err := sqltable.Identifier(d, name, "")
 			if !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
 				t.Errorf("%s %q: %v", d, name, err)
 			}
 		}
 	}
-	if _, err := sqltext.Identifier("oracle", "a", ""); interlock.Kind(err) != interlock.Bug {
+	if _, err := sqltable.Identifier("oracle", "a", ""); interlock.Kind(err) != interlock.Bug {
 		t.Errorf("an unknown dialect: %v", err)
-	}
-}
-
-func TestParameters(t *testing.T) {
-	if got := sqltext.Parameters(driver.Postgres, 3); got != "$1,$2,$3" {
-		t.Error(got)
-	}
-	if got := sqltext.Parameters(driver.MariaDB, 2); got != "?,?" {
-		t.Error(got)
 	}
 }
