@@ -113,14 +113,14 @@ func (l *locker) end(h *hold, cause error) {
 	h.cancel(cause)
 	if f := l.options.Hooks.Ended; f != nil {
 		f(observe.LockEnded{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
-			Held: boottime.Now().Sub(h.since), Cause: cause})
+			Held: boottime.Sent().Sub(h.since), Cause: cause})
 	}
 }
 
 func (l *locker) warn(h *hold) {
 	if f := l.options.Hooks.HeldLong; f != nil {
 		f(observe.LockHeldLong{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
-			Held: boottime.Now().Sub(h.since), Max: h.most})
+			Held: boottime.Sent().Sub(h.since), Max: h.most})
 	}
 }
 

@@ -186,10 +186,10 @@ func (l *locker) acquire(parent, wait context.Context, name string, try bool) (*
 
 // acquireWithin is acquire with a bound of its own, 0 for none.
 func (l *locker) acquireWithin(bound time.Duration, parent, wait context.Context, name string, try bool) (*hold, error) {
-	began := boottime.Now()
+	began := boottime.Sent()
 	h, err := l.queue(bound, parent, wait, name, try)
 	if f := l.options.Hooks.Acquired; f != nil {
-		e := observe.LockAcquired{Name: name, Wait: boottime.Now().Sub(began), Err: err}
+		e := observe.LockAcquired{Name: name, Wait: boottime.Sent().Sub(began), Err: err}
 		if h != nil {
 			e.Owner, e.Token = h.place.owner, h.token
 		}
@@ -209,7 +209,7 @@ func (l *locker) queue(bound time.Duration, parent, wait context.Context, name s
 	}
 	defer cancel()
 
-	began := boottime.Now()
+	began := boottime.Sent()
 	w := newWaiter(parent, try)
 	l.mu.Lock()
 	if err := l.refuse(wait, name); err != nil {
@@ -243,7 +243,7 @@ func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Ins
 	var trouble error
 	if g.place != nil && g.place.trouble != nil {
 		trouble = fmt.Errorf("tried for %v, the last request failed: %w",
-			boottime.Now().Sub(began).Round(time.Millisecond), g.place.trouble)
+			boottime.Sent().Sub(began).Round(time.Millisecond), g.place.trouble)
 	}
 	fail := func(kind interlock.ErrorKind, err error) error {
 		return &interlock.Error{Op: "acquire", Driver: l.name, Name: g.name, Kind: kind, Err: err}

@@ -10,11 +10,11 @@ import (
 // A driver counts from when its request left, and stops a hundredth early.
 func ExampleLease() {
 	const ttl = 10 * time.Second
-	sent := boottime.Now() // just before the request leaves
+	sent := boottime.Sent() // just before the request leaves
 	lease := boottime.NewLease(sent, ttl)
 	fmt.Println("remains of it:", lease.RemainingAt(sent))
 
-	again := boottime.Now()
+	again := boottime.Sent()
 	fmt.Println("renewed:", lease.Renew(again, ttl))
 
 	lease.End() // the backend names another holder

@@ -31,7 +31,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 			return nil, err
 		}
 	}
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	counters, err := d.space.arriveAll(calls, d.ttl)
 	if err != nil {
 		d.forgetAll(requests)

@@ -155,7 +155,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		return driver.Grant{}, err
 	}
 	for {
-		sent := boottime.Now()
+		sent := boottime.Sent()
 		counter, place, err := d.space.arrive(c, d.ttl)
 		switch {
 		case err != nil:
@@ -294,7 +294,7 @@ func (d *Driver) renewAlone(c *call) {
 // renewOne tells events with the driver locked, so that none comes after a
 // Release or Close.
 func (d *Driver) renewOne(owner string, c *call) {
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	ttl := d.ttl
 	if c.lease != nil {
 		ttl = c.req.Lease(ttl)
@@ -305,7 +305,7 @@ func (d *Driver) renewOne(owner string, c *call) {
 	case present:
 		c.lease.Renew(sent, ttl)
 		if e.Renewed != nil {
-			e.Renewed(boottime.Now().Sub(sent), nil)
+			e.Renewed(boottime.Sent().Sub(sent), nil)
 		}
 	default:
 		delete(d.calls, owner)

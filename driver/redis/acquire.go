@@ -34,7 +34,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		mode = noWait
 	}
 	for {
-		sent := boottime.Now()
+		sent := boottime.Sent()
 		reply, err := d.contend(ctx, w, mode)
 		if err != nil {
 			return driver.Grant{}, err

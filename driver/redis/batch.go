@@ -31,7 +31,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 		d.held.hush(w.request.Owner)
 		asked.owners = append(asked.owners, w.request.Owner)
 	}
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	m, err := d.conn.eval(ctx, asked, contendScript, d.contention(together, ws...))
 	if err != nil {
 		return nil, err

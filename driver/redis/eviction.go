@@ -112,7 +112,7 @@ func (e *eviction) asks() bool {
 func (e *eviction) known(longest time.Duration) (reason error, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.reason, e.asked > 0 && boottime.Now().Sub(e.asked) <= longest
+	return e.reason, e.asked > 0 && (longest == whenever || boottime.Now().Sub(e.asked) <= longest)
 }
 
 // forget makes the next operation ask, since it may meet another server.
@@ -127,7 +127,7 @@ func (e *eviction) forget() {
 
 // look asks the server, and returns why it may not be used.
 func (e *eviction) look(ctx context.Context) (reason, err error) {
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	if reason, err = e.conn.unconfirmable(ctx, e.conn.client); err != nil {
 		return nil, err
 	}

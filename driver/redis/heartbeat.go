@@ -56,7 +56,7 @@ func (ws *waiters) beat(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, 2*heartbeat)
 	defer cancel()
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	results, err := ws.d.conn.evalAll(bounded, request{op: "keep place", passing: true}, contendScript, batches)
 	if ctx.Err() != nil {
 		return
@@ -115,6 +115,6 @@ func (ws *waiters) heardOf(w *waiter, sent boottime.Instant, r reply) {
 		w.tell(news{err: r.failure(w.asks())})
 	}
 	ws.mu.Lock()
-	w.heard, w.due = max(w.heard, sent), boottime.Now().Add(heartbeat)
+	w.heard, w.due = max(w.heard, sent), boottime.Sent().Add(heartbeat)
 	ws.mu.Unlock()
 }

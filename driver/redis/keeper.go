@@ -157,12 +157,12 @@ func (k *keeper) renew(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, k.bound)
 	defer cancel()
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	extensions := k.extend(bounded, due)
 	if ctx.Err() != nil {
 		return
 	}
-	took := boottime.Now().Sub(sent)
+	took := boottime.Sent().Sub(sent)
 	for i, h := range due {
 		k.settle(h, sent, took, extensions[i])
 	}

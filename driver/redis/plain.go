@@ -68,7 +68,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	p.held.hush(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
-		sent := boottime.Now()
+		sent := boottime.Sent()
 		answer, err := p.try(ctx, r, k.lock)
 		switch {
 		case err != nil:

@@ -75,7 +75,7 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 // are late are heard in the background.
 func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver.Lease, *attempt, error) {
 	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
-	sent := boottime.Now()
+	sent := boottime.Sent()
 	a := &attempt{ballot: ballot{nodes: len(q.nodes)}, papers: map[int]paper{}}
 	papers, ok := q.poll(asked, lock)
 	if !ok {

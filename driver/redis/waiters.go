@@ -140,7 +140,7 @@ func (ws *waiters) hurry() {
 	defer ws.mu.Unlock()
 	for _, w := range ws.all {
 		if w.due != never {
-			w.due = boottime.Now()
+			w.due = boottime.Sent()
 		}
 	}
 	hints.Signal(ws.wake)
@@ -155,7 +155,7 @@ func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 	}
 	ws.mu.Lock()
 	w.heard = max(w.heard, sent)
-	w.due = boottime.Now().Add(next)
+	w.due = boottime.Sent().Add(next)
 	if w.due < ws.armed {
 		hints.Signal(ws.wake)
 	}
