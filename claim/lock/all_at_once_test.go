@@ -82,7 +82,7 @@ func TestAtOnceOrOneByOne(t *testing.T) {
 // This process has one contender for a name, so what it uses is queued for here.
 func TestABusyNameIsQueuedForInTheProcess(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		l, d := b.process(nil)
+		l, d := b.process(&lock.Options{Turn: -1})
 		c, err := l.Acquire(b.Context(), "b")
 		if err != nil {
 			b.Fatal(err)

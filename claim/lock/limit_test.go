@@ -213,7 +213,7 @@ func TestMaxHoldFreesTheNameOfStuckWork(t *testing.T) {
 
 func TestMaxHoldStartsAnewWithEachHolder(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		l, d := b.process(&lock.Options{MaxHold: ttl})
+		l, d := b.process(&lock.Options{MaxHold: ttl, Turn: -1})
 		for range 5 {
 			c := b.acquire(l)
 			told := make(chan *lock.Claim)

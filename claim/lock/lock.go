@@ -19,8 +19,8 @@
 //
 // However many goroutines want a name, the process takes one place in the
 // backend's queue for it: goroutines queue here, in order, and pass the lock on
-// among themselves a bounded number of times before other processes have their
-// turn. DESIGN.md beside this file has the states.
+// among themselves a bounded number of times, and for a bounded time, before other
+// processes have their turn. DESIGN.md beside this file has the states.
 package lock
 
 import (

@@ -175,6 +175,48 @@ func TestHandOversAreBounded(t *testing.T) {
 	}
 }
 
+// Four processes with 16 goroutines each want a name for a millisecond at a time, again and
+// again. A process has its turn after those of the others, which are short, and most
+// grants are still passed on.
+func TestTurnsAreBoundedInTime(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const processes, goroutines, hold, window = 4, 16, time.Millisecond, 2 * time.Second
+		var mu sync.Mutex
+		var waits []time.Duration
+		var drivers []*faulty
+		var wg sync.WaitGroup
+		for range processes {
+			l, d := b.process(nil)
+			for range goroutines {
+				wg.Go(func() {
+					for end := time.Now().Add(window); time.Now().Before(end); {
+						began := time.Now()
+						c := b.acquire(l)
+						mu.Lock()
+						waits = append(waits, time.Since(began))
+						mu.Unlock()
+						time.Sleep(hold)
+						b.release(c)
+					}
+				})
+			}
+			drivers = append(drivers, d)
+		}
+		wg.Wait()
+		slices.Sort(waits)
+		if p99 := waits[len(waits)*99/100]; p99 > 90*time.Millisecond {
+			b.Errorf("p99 of the waits is %v", p99)
+		}
+		requests := 0
+		for _, d := range drivers {
+			requests += d.acquires
+		}
+		if len(waits) < int(window/hold) || requests > len(waits)/15 {
+			b.Errorf("%d claims by %d requests in %v", len(waits), requests, window)
+		}
+	})
+}
+
 func TestNothingStaleIsHandedOver(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(&lock.Options{MinValidity: ttl})
@@ -652,7 +694,7 @@ func TestHooks(t *testing.T) {
 			defer mu.Unlock()
 			seen = append(seen, fmt.Sprintf(format, args...))
 		}
-		l, _ := b.process(&lock.Options{Hooks: &observe.Lock{
+		l, _ := b.process(&lock.Options{Turn: -1, Hooks: &observe.Lock{
 			Waiting:    func(e observe.LockWaiting) { note("waiting behind %d", e.Ahead) },
 			Acquired:   func(e observe.LockAcquired) { note("acquired .%d after %v", e.Token.Sub(), e.Wait) },
 			HandedOver: func(e observe.LockHandedOver) { note("handed over .%d", e.Token.Sub()) },

@@ -24,6 +24,7 @@ type machine struct {
 // limits are the Options that decide what the machine does.
 type limits struct {
 	handovers   int
+	turn        time.Duration // the longest time to pass a grant on; 0 is no limit
 	minValidity time.Duration
 	delay       time.Duration // a claim ends so long before its lease
 	maxHold     time.Duration // 0 is no limit
@@ -52,13 +53,14 @@ type waiter struct {
 // given up. It is not reused.
 type place struct {
 	noWait    bool
-	only      *waiter // the caller of several names that it is for; nil if it is for all waiters
-	abandoned bool    // nobody waits for the grant any more
-	lost      error   // reported by the driver before the grant was delivered
-	passes    int     // hand-overs inside the process so far
-	failed    int     // requests in a row that failed
-	trouble   error   // why the last one failed; nil once it has its place
-	uncertain bool    // one of them may have been carried out
+	only      *waiter          // the caller of several names that it is for; nil if it is for all waiters
+	abandoned bool             // nobody waits for the grant any more
+	lost      error            // reported by the driver before the grant was delivered
+	passes    int              // hand-overs inside the process so far
+	first     boottime.Instant // when its first claim began
+	failed    int              // requests in a row that failed
+	trouble   error            // why the last one failed; nil once it has its place
+	uncertain bool             // one of them may have been carried out
 	contender
 }
 
@@ -207,6 +209,7 @@ func (g *gate) granted(p *place, token interlock.Token, r reading) {
 		g.contend()
 		return
 	}
+	p.first = r.now
 	g.deliver(p, token, r)
 }
 
@@ -262,14 +265,16 @@ func (g *gate) release(h *hold, r reading) (next *hold, leave bool) {
 
 // pass hands the lock on to the next waiter in this process, with the next
 // token, while the bounds allow it: other processes have their turn after a
-// bounded number of hand-overs, and what is handed on is still good for a while.
+// bounded number of hand-overs and a bounded time, and what is handed on is still good
+// for a while.
 func (g *gate) pass(h *hold, r reading) (next *hold) {
 	p := h.place
 	token, ok := h.token, true
 	if token.Valid() {
 		token, ok = token.Next()
 	}
-	if !ok || len(g.waiters) == 0 || p.passes >= g.limits.handovers ||
+	turnOver := g.limits.turn > 0 && r.now.Sub(p.first) >= g.limits.turn
+	if !ok || len(g.waiters) == 0 || turnOver || p.passes >= g.limits.handovers ||
 		r.lease-g.limits.delay <= g.limits.minValidity {
 		return nil
 	}

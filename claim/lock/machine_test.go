@@ -44,6 +44,7 @@ type world struct {
 	stopped bool
 	closed  bool
 	expires map[*place]boottime.Instant
+	granted map[*place]boottime.Instant
 	debts   map[*place]bool // may be left in the backend
 	armed   map[*hold]boottime.Instant
 	free    map[*hold]boottime.Instant // when the name of an expired claim may be given up
@@ -71,7 +72,7 @@ type choice struct {
 func (c choice) String() string { return fmt.Sprint(c.name, " ", c.who) }
 
 func newWorld(b bounds) *world {
-	w := &world{bounds: b, now: 1000, expires: map[*place]boottime.Instant{}, debts: map[*place]bool{},
+	w := &world{bounds: b, now: 1000, expires: map[*place]boottime.Instant{}, granted: map[*place]boottime.Instant{}, debts: map[*place]bool{},
 		armed: map[*hold]boottime.Instant{}, free: map[*hold]boottime.Instant{}, lost: map[*hold]bool{}}
 	w.m = machine{limits: b.limits, gates: map[string]*gate{}}
 	for range b.callers {
@@ -245,6 +246,7 @@ func (w *world) grant(p *place) {
 	w.tokens++
 	token, _ := interlock.NewToken(w.tokens, 0)
 	w.expires[p], w.debts[p] = w.now.Add(leaseFor), true
+	w.granted[p] = w.now
 	w.g.granted(p, token, w.read(p))
 }
 
@@ -356,6 +358,9 @@ func (w *world) answered(e effect, before *hold) {
 	if passed := before != nil && before.place == e.hold.place; passed && left <= w.limits.minValidity {
 		w.fail("a lease of %v was passed on", left)
 	}
+	if turn := w.limits.turn; turn > 0 && e.hold.place.passes > 0 && w.now.Sub(w.granted[e.hold.place]) >= turn {
+		w.fail("the lock is passed on after its turn")
+	}
 	if e.hold.place.passes > max(0, w.limits.handovers) {
 		w.fail("the lock was passed on %d times", e.hold.place.passes)
 	}
@@ -439,6 +444,9 @@ func (w *world) key() string {
 	ofPlace := func(p *place) {
 		flag(p.noWait, p.only != nil, p.abandoned, p.lost != nil, p.uncertain, w.debts[p])
 		num(p.passes, max(since(w.expires[p]), -8))
+		if w.limits.turn > 0 {
+			num(max(since(w.granted[p]), -8))
+		}
 	}
 	num(w.joined, w.ticks, w.failures, w.renewals)
 	flag(w.mayRenew, w.mayExtend, w.closed, w.attempt != nil, w.stopped)
@@ -484,6 +492,7 @@ func TestEveryOrderOfEvents(t *testing.T) {
 	for name, b := range map[string]bounds{
 		"queue": {callers: 3, failures: 1, mayTry: true, limits: limits{handovers: 1}},
 		"clock": {callers: 2, ticks: 4, renewals: 1, limits: limits{handovers: 1, minValidity: tick}},
+		"turns": {callers: 3, ticks: 3, limits: limits{handovers: 2, turn: 2 * tick}},
 		"limits": {callers: 2, ticks: 3, renewals: 1, mayExtend: true,
 			limits: limits{handovers: 1, delay: tick, maxHold: tick}},
 		"by hand": {callers: 2, ticks: 3, failures: 1, mayRenew: true, limits: limits{handovers: -1}},

@@ -14,6 +14,7 @@ import (
 // Defaults of [Options].
 const (
 	DefaultHandovers      = 64
+	DefaultTurn           = 20 * time.Millisecond
 	DefaultReleaseTimeout = 5 * time.Second
 	DefaultAttempts       = 6
 )
@@ -35,6 +36,10 @@ type Options struct {
 	// has its turn. 0 means [DefaultHandovers], negative means never; at most
 	// interlock.MaxSub.
 	Handovers int
+	// Turn is how long after the backend's grant the lock is still passed on inside the
+	// process, so that many long hand-overs do not delay other processes. 0 means
+	// [DefaultTurn], negative means no limit.
+	Turn time.Duration
 	// TTL is how long a claim lives without renewal; 0 means the driver's TTL. A
 	// driver whose claims share one lease, such as one of sessions (etcd, ZooKeeper,
 	// Postgres and MariaDB sessions), or that fixes it otherwise (Kubernetes, Redis
@@ -102,6 +107,7 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
 	}
 	r.Handovers = cmp.Or(r.Handovers, DefaultHandovers)
+	r.Turn = max(0, cmp.Or(r.Turn, DefaultTurn))
 	if r.NoRenewal {
 		r.Handovers = -1
 	}

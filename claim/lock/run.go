@@ -135,7 +135,7 @@ func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
 	l := &locker{
 		backend: b, name: g.Driver, options: options,
 		machine: machine{gates: make(map[string]*gate), limits: limits{
-			handovers: options.Handovers, minValidity: options.MinValidity,
+			handovers: options.Handovers, turn: options.Turn, minValidity: options.MinValidity,
 			delay: options.LockDelay, maxHold: options.MaxHold,
 		}},
 	}
