@@ -44,6 +44,7 @@ var suites = []struct {
 	{"zookeeper", zookeeperCases},
 	{"postgres", postgresCases},
 	{"mariadb", mariadbCases},
+	{"saga", sagaCases},
 }
 
 // TestBench measures the cases one after the other, each with the machine to itself, and

@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// places is how many calls the target is to see at once.
+const places = 32
+
+// drainCase compares sagas that are stuck because a target is down, from when it is up again,
+// with healthy ones: though each of them had put its next try off by then.
+func drainCase(server func() *testbed.Server) benchmark {
+	return benchmark{
+		Case: compare.Case{Name: "saga/drain", Rounds: 1, Window: 3 * time.Second, Goals: []compare.Goal{faster("healthy", 0.25)},
+			Note: fmt.Sprintf("one Postgres that syncs to disk; a target that takes 1 ms for a call, and %d calls at once", places)},
+		smoke: true,
+		open: func(tb testing.TB) []compare.Side {
+			d := &drain{}
+			d.ship = saga.Define("ship", saga.Step("ship", d.call).Pivot())
+			hooks := &observe.Saga{Ended: func(observe.SagaEnded) { d.ended.Add(1) }, Log: observe.Silent}
+			d.engine = serve(tb, onPostgres(tb, server()).journal, &coordinator.Options{PerTarget: places}, hooks, d.ship)
+			return []compare.Side{{Name: "stuck", Run: d.stuck}, {Name: "healthy", Run: d.healthy}}
+		},
+	}
+}
+
+// drain is a target that can be down, and sagas that call it.
+type drain struct {
+	ship         saga.Definition[string]
+	engine       *saga.Engine
+	down         atomic.Bool
+	tried, ended atomic.Int64
+	inside, most atomic.Int64
+}
+
+func (d *drain) call(context.Context, string) (string, error) {
+	inside := d.inside.Add(1)
+	defer d.inside.Add(-1)
+	for most := d.most.Load(); inside > most && !d.most.CompareAndSwap(most, inside); most = d.most.Load() {
+	}
+	time.Sleep(time.Millisecond) // a target takes its time
+	if d.down.Load() {
+		d.tried.Add(1)
+		return "", saga.Retry(errors.New("the target is down"))
+	}
+	return "shipped", nil
+}
+
+// stuck starts a thousand sagas for each second of the window while the target is down, and
+// measures from when it is up again until they have ended.
+func (d *drain) stuck(ctx context.Context, window time.Duration) (compare.Sample, error) {
+	sagas := max(100, int(1000*window.Seconds()))
+	d.down.Store(true)
+	d.tried.Store(0)
+	d.ended.Store(0)
+	if err := d.start(ctx, sagas); err != nil {
+		return compare.Sample{}, err
+	}
+	if err := until(ctx, func() bool { return d.tried.Load() >= int64(sagas) }); err != nil {
+		return compare.Sample{}, fmt.Errorf("%d of %d sagas were tried: %w", d.tried.Load(), sagas, err)
+	}
+	healed := time.Now()
+	d.down.Store(false)
+	if err := until(ctx, func() bool { return d.ended.Load() >= int64(sagas) }); err != nil {
+		return compare.Sample{}, fmt.Errorf("%d of %d sagas have ended: %w", d.ended.Load(), sagas, err)
+	}
+	s := compare.Sample{Ops: sagas, Total: sagas, Elapsed: time.Since(healed)}
+	if most := d.most.Load(); most > places || most < places/4 {
+		s.Violations = []string{fmt.Sprintf("%d calls at once, and the target has %d places", most, places)}
+	}
+	return s, nil
+}
+
+// start starts sagas by 64 clients.
+func (d *drain) start(ctx context.Context, sagas int) error {
+	var next atomic.Int64
+	var work sync.WaitGroup
+	failures := make(chan error, 64)
+	for range cap(failures) {
+		work.Go(func() {
+			for next.Add(1) <= int64(sagas) {
+				if err := d.ship.Start(ctx, d.engine, fmt.Sprintf("stuck/%d", fresh.Add(1)), "in"); err != nil {
+					failures <- err
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	close(failures)
+	return <-failures
+}
+
+func (d *drain) healthy(ctx context.Context, window time.Duration) (compare.Sample, error) {
+	return compare.Drive(ctx, 64, window, func(ctx context.Context, _ int) (time.Duration, error) {
+		began := time.Now()
+		_, err := d.ship.Do(ctx, d.engine, fmt.Sprintf("healthy/%d", fresh.Add(1)), "in")
+		return time.Since(began), err
+	})
+}
+
+// until waits for a condition, for five minutes at most.
+func until(ctx context.Context, condition func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	for !condition() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
