@@ -45,6 +45,7 @@ var suites = []struct {
 	{"postgres", postgresCases},
 	{"mariadb", mariadbCases},
 	{"saga", sagaCases},
+	{"outbox", outboxCases},
 }
 
 // TestBench measures the cases one after the other, each with the machine to itself, and

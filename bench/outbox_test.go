@@ -1,0 +1,206 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+func outboxCases(tb testing.TB) (cases []benchmark) {
+	for _, store := range []struct {
+		name, note string
+		most       float64 // seconds from the commit to the sink
+		start      func(tb testing.TB) *testbed.Server
+		open       func(tb testing.TB, server *testbed.Server) *mail
+	}{
+		{"postgres", "one Postgres that syncs to disk; a bell by NOTIFY", 0.002, startPostgres, mailOnPostgres},
+		{"mariadb", "one MariaDB that syncs to disk; the relay looks again and again", 0.005, startMariaDB, mailOnMariaDB},
+	} {
+		server := sync.OnceValue(func() *testbed.Server { return store.start(tb) })
+		cases = append(cases,
+			benchmark{
+				Case: compare.Case{Name: "outbox/" + store.name + "/latency", Window: 2 * time.Second, Rounds: 3,
+					Note:  store.note + "; 100 messages a second, each in a transaction of its own; from when the commit is sent",
+					Goals: []compare.Goal{{Metric: compare.P50, Want: store.most, AtMost: true}, {Metric: compare.P99}}},
+				smoke: true,
+				open: func(tb testing.TB) []compare.Side {
+					m := store.open(tb, server())
+					return []compare.Side{{Name: "interlock", Run: m.latency}}
+				},
+			},
+			benchmark{
+				Case: compare.Case{Name: "outbox/" + store.name + "/backlog", Rounds: 3, Window: time.Second,
+					Note:  store.note + "; one relay, from when it begins until all of a backlog of 20,000 messages of 100 keys were delivered; commits by 32 clients",
+					Goals: []compare.Goal{{Metric: compare.Rate, Want: 20_000}, faster("commits", 0)}},
+				open: func(tb testing.TB) []compare.Side {
+					m := store.open(tb, server())
+					return []compare.Side{{Name: "interlock", Run: m.backlog}, commits(32, m.commit)}
+				},
+			})
+	}
+	return cases
+}
+
+// mail is an outbox whose sink counts.
+type mail struct {
+	relay  *outbox.Relay
+	add    func(ctx context.Context, messages []driver.Message, committing func()) error
+	commit func(ctx context.Context) error
+
+	effects effects
+	mu      sync.Mutex
+	last    map[string]int       // number of the last message of a key
+	wrong   []string             // the first message that overtook another
+	sent    map[string]time.Time // when the commit of a message was sent; nil if nobody asks
+	waits   []time.Duration
+	done    atomic.Int64
+}
+
+func mailOnPostgres(tb testing.TB, server *testbed.Server) *mail {
+	pool := poolOf(tb, server, connections)
+	bell, err := postgres.NewBell(pool.Config().ConnConfig, "bench", nil)
+	ok(tb, err)
+	closeAfter(tb, bell.Close)
+	return newMail(tb, postgres.Pool(pool), postgres.Tx, bell, postgresCommit(tb, pool))
+}
+
+func mailOnMariaDB(tb testing.TB, server *testbed.Server) *mail {
+	db := mariadbPool(tb, server, connections)
+	return newMail(tb, mysql.DB(db), mysql.Tx, nil, mariadbCommit(tb, db))
+}
+
+func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.SQL, bell driver.Bell, commit func(context.Context) error) *mail {
+	box := outbox.Table{Name: fmt.Sprint("outbox", fresh.Add(1))}
+	ok(tb, outbox.Tx(tb.Context(), db, nil, func(ctx context.Context, tx T) error { return box.Create(ctx, sql(tx)) }))
+	m := &mail{commit: commit, last: map[string]int{}}
+	m.add = func(ctx context.Context, messages []driver.Message, committing func()) error {
+		return outbox.Tx(ctx, db, bell, func(ctx context.Context, tx T) error {
+			defer committing()
+			return box.Add(ctx, sql(tx), messages...)
+		})
+	}
+	var err error
+	m.relay, err = outbox.NewRelay(db, box, outbox.Func(m.deliver), &outbox.Options{Bell: bell, Hooks: &observe.Outbox{Log: observe.Silent}})
+	ok(tb, err)
+	return m
+}
+
+// deliver is the sink: it notices messages that come twice, or before others of their key.
+func (m *mail) deliver(_ context.Context, message driver.Message) error {
+	now := time.Now()
+	m.effects.add(message.ID)
+	number, err := strconv.Atoi(message.ID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if last := m.last[message.Key]; (err != nil || number <= last) && len(m.wrong) == 0 {
+		m.wrong = append(m.wrong, fmt.Sprintf("message %s of %s came after %d", message.ID, message.Key, last))
+	}
+	m.last[message.Key] = number
+	if sent, there := m.sent[message.ID]; there {
+		m.waits = append(m.waits, now.Sub(sent))
+	}
+	m.done.Add(1)
+	return nil
+}
+
+// messages are new ones, over a hundred keys.
+func messages(n int) (all []driver.Message) {
+	for range n {
+		id := fresh.Add(1)
+		all = append(all, driver.Message{ID: fmt.Sprint(id), Topic: "bench", Key: fmt.Sprint("key/", id%100), Payload: []byte(filler)})
+	}
+	return all
+}
+
+// serve runs the relay until the end that it returns.
+func (m *mail) serve(ctx context.Context) (end func() error, err error) {
+	d := memory.NewSpace().Open(nil)
+	locks, err := lock.NewFenced(d, nil)
+	if err != nil {
+		return nil, err
+	}
+	running := locks.Start("relay", m.relay.RunAll)
+	return func() error {
+		ctx := context.WithoutCancel(ctx)
+		running.Close(ctx)
+		return errors.Join(locks.Close(ctx), d.Close(ctx))
+	}, nil
+}
+
+// latency adds a hundred messages a second while the relay runs.
+func (m *mail) latency(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
+	end, err := m.serve(ctx)
+	if err != nil {
+		return s, err
+	}
+	m.mu.Lock()
+	m.sent, m.waits = map[string]time.Time{}, nil
+	m.mu.Unlock()
+	m.done.Store(0)
+	n := max(3, int(100*window.Seconds()))
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range n {
+		<-tick.C
+		if err := m.send(ctx, messages(1)); err != nil {
+			return s, errors.Join(err, end())
+		}
+	}
+	err = until(ctx, func() bool { return m.done.Load() >= int64(n) })
+	s = compare.Sample{Ops: n, Total: n, Elapsed: window, Waits: m.waits, Violations: m.check(n)}
+	return s, errors.Join(err, end())
+}
+
+// send adds messages and notes when their commit was sent.
+func (m *mail) send(ctx context.Context, messages []driver.Message) error {
+	return m.add(ctx, messages, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.sent[messages[0].ID] = time.Now()
+	})
+}
+
+// backlog adds messages, and then measures a relay that begins to deliver them.
+func (m *mail) backlog(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
+	n := int(20_000 * window.Seconds())
+	for left := n; left > 0; left -= 500 {
+		if err := m.add(ctx, messages(min(left, 500)), func() {}); err != nil {
+			return s, err
+		}
+	}
+	m.done.Store(0)
+	began := time.Now()
+	end, err := m.serve(ctx)
+	if err != nil {
+		return s, err
+	}
+	err = until(ctx, func() bool { return m.done.Load() >= int64(n) })
+	s = compare.Sample{Ops: n, Total: n, Elapsed: time.Since(began)}
+	err = errors.Join(err, end())
+	s.Violations = m.check(n)
+	return s, err
+}
+
+// check is what the sink noticed of so many messages.
+func (m *mail) check(n int) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wrong := append(m.effects.check(n), m.wrong...)
+	m.wrong = nil
+	return wrong
+}
