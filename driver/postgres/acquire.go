@@ -10,7 +10,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // request is one owner's Acquire, and what came of it until it is released. All
@@ -69,8 +68,9 @@ func (d *Driver) submit(ctx context.Context, r driver.Request) (*request, error)
 			before.answer(result{err: problem("acquire", r.Name, interlock.Bug, errReplaced)})
 		}
 		d.requests[id] = q
-		d.perform(s, d.table.ask(boottime.Now(), id, d.key(r.Name), r.NoWait))
-		hints.Signal(d.changed)
+		now := boottime.Now()
+		d.perform(s, d.table.ask(now, id, d.key(r.Name), r.NoWait))
+		d.settled(now)
 		d.mu.Unlock()
 		return q, nil
 	}
@@ -217,7 +217,7 @@ func (d *Driver) tried(s *session, c contender, a answer) {
 		}
 		d.perform(s, d.table.failed(now, c.identity, c.key))
 	}
-	hints.Signal(d.changed)
+	d.settled(now)
 }
 
 // readOutcome reads the row of a try.
@@ -271,8 +271,10 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	done := make(chan answer, 1)
 	d.mu.Lock()
-	effects := d.table.release(boottime.Now(), id, d.key(name))
+	now := boottime.Now()
+	effects := d.table.release(now, id, d.key(name))
 	err = d.releasing(s, effects, done)
+	d.settled(now)
 	d.mu.Unlock()
 	if err != nil {
 		return problem("release", name, interlock.Retryable, err)
@@ -318,13 +320,13 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 		done <- a
 	}})
 	d.perform(s, effects[1:])
-	hints.Signal(d.changed)
 	return err
 }
 
 // wake tries again for a waiter of this process. It runs under
 // Driver.mu.
 func (d *Driver) wake(s *session, key int64) {
-	d.perform(s, d.table.wake(boottime.Now(), key))
-	hints.Signal(d.changed)
+	now := boottime.Now()
+	d.perform(s, d.table.wake(now, key))
+	d.settled(now)
 }

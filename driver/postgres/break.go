@@ -10,7 +10,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
@@ -131,7 +130,8 @@ func (d *Driver) dropped(s *session, order string) {
 	if err != nil {
 		return
 	}
-	effects := d.table.drop(boottime.Now(), key, owner)
+	now := boottime.Now()
+	effects := d.table.drop(now, key, owner)
 	if len(effects) == 0 {
 		return
 	}
@@ -142,7 +142,7 @@ func (d *Driver) dropped(s *session, order string) {
 		delete(d.requests, id)
 	}
 	d.perform(s, effects)
-	hints.Signal(d.changed)
+	d.settled(now)
 }
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.

@@ -31,7 +31,7 @@ type Driver struct {
 	life    context.Context // of every goroutine; ended by Close
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
-	changed chan struct{} // the tending goroutine has to look again
+	changed chan struct{} // the tending goroutine has to look before looksAt
 
 	mu       sync.Mutex
 	closed   bool
@@ -41,6 +41,7 @@ type Driver struct {
 	former   []int32 // sessions that the server may still believe to be there
 	requests map[identity]*request
 	watchers map[*watcher]bool
+	looksAt  boottime.Instant // when the tending goroutine looks again
 }
 
 var (
@@ -316,40 +317,49 @@ func (d *Driver) tend() {
 func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.looksAt = now.Add(time.Hour)
 	s := d.session
 	if s == nil || d.closed {
-		return now.Add(time.Hour)
+		return d.looksAt
 	}
 	giveUp := d.patience(s, now)
 	if giveUp <= now {
 		s.pipe.end(errNoWord)
-		return now.Add(time.Hour)
+		return d.looksAt
 	}
 	if now >= s.pinged.Add(d.ttl/3) {
 		d.ping(s, now)
 	}
 	d.perform(s, d.table.tick(now))
-	return min(giveUp, s.pinged.Add(d.ttl/3), d.table.next(), now.Add(time.Hour))
+	d.looksAt = min(d.looksAt, giveUp, s.pinged.Add(d.ttl/3), d.table.next())
+	return d.looksAt
+}
+
+// settled has the tending goroutine look again if something will be due before it does:
+// every event of the machine ends with it.
+func (d *Driver) settled(now boottime.Instant) {
+	due := d.table.next()
+	if d.table.held == 0 {
+		due = min(due, now.Add(statementTimeout))
+	}
+	if due < d.looksAt {
+		d.looksAt = due
+		hints.Signal(d.changed)
+	}
 }
 
 // patience is until when to wait for the session's answer: as long as claims
 // may live, and at most 5 s if there are none.
 func (d *Driver) patience(s *session, now boottime.Instant) boottime.Instant {
 	until := now.Add(max(0, s.lease.RemainingAt(now)))
+	if d.table.held > 0 {
+		return until
+	}
 	since, waits := s.pipe.silent()
-	if waits && !d.holdsAny() {
-		until = min(until, since.Add(statementTimeout))
+	if !waits {
+		since = now
 	}
-	return until
-}
-
-func (d *Driver) holdsAny() bool {
-	for _, r := range d.requests {
-		if r.claim != nil {
-			return true
-		}
-	}
-	return false
+	return min(until, since.Add(statementTimeout))
 }
 
 // ping keeps the session alive, and with it whatever it holds.

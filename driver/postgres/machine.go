@@ -14,10 +14,15 @@ import (
 // A session may take a lock that it holds once more, so everything about one
 // key goes through one slot: nothing is tried there while the session holds the
 // key or has asked for it. Names that share a key share a slot.
+//
+// An event costs the same whatever the number of slots: it touches one of them, and tick
+// those that are due.
 type table struct {
 	heartbeat  func() time.Duration // until the next try of who hears nothing
 	slots      map[int64]*slot
 	contenders map[identity]*contender
+	waiting    agenda // slots where somebody has to try, the earliest first
+	held       int    // slots with a holder
 }
 
 type identity struct{ name, owner string }
@@ -37,9 +42,12 @@ type contender struct {
 // slot is one key. asking is whose try has not been answered; woken says that a
 // wake-up came meanwhile.
 type slot struct {
+	key            int64
 	holder, asking *contender
 	woken          bool
 	queue          []*contender
+	due            boottime.Instant // when somebody of the queue has to try; never if nobody
+	place          int              // in the agenda; -1 if it is not there
 }
 
 // An effect is what is to be done for a contender.
@@ -114,6 +122,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 	case o.counter > 0:
 		c.counter, c.registered = o.counter, true
 		s.holder = c
+		t.held++
 		effects = []effect{{kind: tellGranted, on: *c}}
 	default:
 		effects = t.refuse(now, c, o)
@@ -175,6 +184,7 @@ func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	switch {
 	case s.holder == c:
 		s.holder = nil
+		t.held--
 		kind = sendUnlock
 		for _, w := range s.queue {
 			w.due = now.Add(t.heartbeat()) // if the server does not wake them before
@@ -216,34 +226,45 @@ func (t *table) wake(now boottime.Instant, key int64) []effect {
 		t.remove(c)
 		effects = append(effects, t.leave(c)...)
 	}
+	t.advance(now, key) // nobody is left
 	return append(effects, effect{kind: sendPass, on: contender{key: key}})
 }
 
 // tick tries for those whose time has come.
 func (t *table) tick(now boottime.Instant) []effect {
 	var effects []effect
-	for key := range t.slots {
-		effects = append(effects, t.advance(now, key)...)
+	for t.next() <= now {
+		effects = append(effects, t.advance(now, t.waiting[0].key)...)
 	}
 	return effects
 }
 
 // next is when tick has something to do, or never.
 func (t *table) next() boottime.Instant {
-	at := never
-	for _, c := range t.contenders {
-		if c.wanted && c.counter == 0 && t.slots[c.key].asking == nil {
-			at = min(at, c.due)
-		}
+	if len(t.waiting) == 0 {
+		return never
 	}
-	return at
+	return t.waiting[0].due
 }
 
-// advance does for one key what is due.
+// advance does for one key what is due, and notes when something will be. Every event ends
+// with it.
 func (t *table) advance(now boottime.Instant, key int64) []effect {
 	s := t.slots[key]
+	if s == nil {
+		return nil
+	}
+	effects := t.proceed(now, s)
+	t.waiting.schedule(s)
+	if s.holder == nil && s.asking == nil && len(s.queue) == 0 {
+		delete(t.slots, key)
+	}
+	return effects
+}
+
+func (t *table) proceed(now boottime.Instant, s *slot) []effect {
 	switch {
-	case s == nil || s.asking != nil:
+	case s.asking != nil:
 		return nil
 	case s.holder != nil:
 		return t.lineUp(now, s)
@@ -253,9 +274,6 @@ func (t *table) advance(now boottime.Instant, key int64) []effect {
 			s.asking = c
 			return []effect{{kind: sendTry, on: *c}}
 		}
-	}
-	if len(s.queue) == 0 {
-		delete(t.slots, key)
 	}
 	return nil
 }
@@ -287,10 +305,12 @@ func (t *table) leave(c *contender) []effect {
 }
 
 func (t *table) slot(key int64) *slot {
-	if t.slots[key] == nil {
-		t.slots[key] = &slot{}
+	s := t.slots[key]
+	if s == nil {
+		s = &slot{key: key, due: never, place: -1}
+		t.slots[key] = s
 	}
-	return t.slots[key]
+	return s
 }
 
 func (t *table) remove(c *contender) {

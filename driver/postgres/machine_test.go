@@ -249,3 +249,38 @@ func TestTurnThatComesDuringATryIsTaken(t *testing.T) {
 		t.Errorf("without another turn: %+v", effects)
 	}
 }
+
+// An event touches one slot, however many the session has: nothing that is held is looked at
+// by those of others, and only what has to be tried is in the agenda.
+func TestHeldLocksCostNothing(t *testing.T) {
+	m := newTable(func() time.Duration { return time.Second })
+	for i := range 2000 {
+		id := identity{fmt.Sprint("held/", i), "o"}
+		m.ask(now, id, int64(i), false)
+		m.tried(now, id, int64(i), outcome{counter: 1 + int64(i)})
+	}
+	pair := func() {
+		m.ask(now, identity{"x", "o"}, -1, false)
+		m.tried(now, identity{"x", "o"}, -1, outcome{counter: 1})
+		m.release(now, identity{"x", "o"}, -1)
+		m.tick(now)
+	}
+	if m.held != 2000 || len(m.waiting) != 0 || m.next() != never {
+		t.Errorf("%d held, %d to try", m.held, len(m.waiting))
+	}
+	if n := testing.AllocsPerRun(100, pair); n > 9 {
+		t.Errorf("%v allocations for a pair, want at most 9", n)
+	}
+	for key := range int64(3) { // whose second try is refused waits for its time
+		id := identity{fmt.Sprint("waits/", key), "o"}
+		m.ask(now, id, -2-key, false)
+		m.tried(now.Add(-time.Duration(key)*time.Millisecond), id, -2-key, outcome{holder: "someone"})
+		m.tried(now.Add(-time.Duration(key)*time.Millisecond), id, -2-key, outcome{holder: "someone"})
+	}
+	if first := now.Add(998 * time.Millisecond); len(m.waiting) != 3 || m.next() != first {
+		t.Errorf("%d to try, the first at %v, want 3 and %v", len(m.waiting), m.next(), first)
+	}
+	if tries := m.tick(now.Add(999 * time.Millisecond)); len(tries) != 2 || len(m.waiting) != 1 {
+		t.Errorf("%d tries are due, want 2: %+v", len(tries), tries)
+	}
+}
