@@ -131,21 +131,61 @@ func (q *request) close() {
 // perform carries out what the machine decided, under Driver.mu.
 func (d *Driver) perform(s *session, effects []effect) {
 	for _, e := range effects {
-		key, c := strconv.FormatInt(e.on.key, 10), e.on
 		switch e.kind {
+		case sendTake:
+			d.send(s, &call{kind: callTake, on: e.on})
 		case sendTry:
-			d.send(s, func(a answer) { d.tried(s, c, a) },
-				step{stTry, []string{key, c.owner, c.name, number(s.id), milliseconds(d.ttl), strconv.FormatBool(!c.noWait)}})
-		case sendRegister:
-			d.send(s, nil, step{stRegister, []string{key, c.owner, c.name, number(s.id)}})
-		case sendLeave:
-			d.send(s, nil, step{stLeave, []string{key, c.owner}})
+			d.send(s, &call{kind: callTry, on: e.on})
+		case sendRetry:
+			d.send(s, &call{kind: callRetry, on: e.on})
+		case sendGive:
+			d.send(s, &call{kind: callGive, on: e.on})
 		case sendUnlock:
-			d.send(s, s.unlocked, step{stUnlock, []string{key, c.owner}}, step{stPass, []string{key, number(s.id)}})
+			d.send(s, &call{kind: callUnlock, on: e.on})
+		case sendRegister:
+			d.run(s, step{stRegister, []string{keyText(e.on.key), e.on.owner, e.on.name, number(s.id)}})
+		case sendLeave:
+			d.run(s, step{stLeave, []string{keyText(e.on.key), e.on.owner}})
 		case sendPass:
-			d.send(s, nil, step{stPass, []string{key, number(s.id)}})
+			d.run(s, step{stPass, []string{"{" + keyText(e.on.key) + "}", number(s.id)}})
 		default:
 			d.tell(s, e)
+		}
+	}
+}
+
+func keyText(key int64) string { return strconv.FormatInt(key, 10) }
+
+// send sends a call for the machine. If the session is over its end tells
+// everyone.
+func (d *Driver) send(s *session, c *call) { _ = s.pipe.send(c) }
+
+// run sends statements for the machine, of whose answer nothing depends.
+func (d *Driver) run(s *session, steps ...step) {
+	d.send(s, &call{steps: steps, done: func(a answer) {
+		if !a.over {
+			d.heard(s, a)
+		}
+	}})
+}
+
+// finished takes the answer to calls that shared a transaction.
+func (d *Driver) finished(s *session, calls []*call, a answer) {
+	d.heard(s, a)
+	if calls[0].kind > callUnlock {
+		d.tried(s, calls, a)
+		return
+	}
+	s.unlocked(a)
+	for _, c := range calls {
+		switch {
+		case a.err == nil && c.kind == callGive && !c.found: // without its row, the lock is still there
+			c.kind = callUnlock
+			if err := s.pipe.send(c); err != nil && c.done != nil {
+				c.done(answer{sent: c.sent, err: err, over: true})
+			}
+		case c.done != nil:
+			c.done(a)
 		}
 	}
 }
@@ -196,8 +236,8 @@ func (d *Driver) grant(s *session, q *request, counter int64) {
 	q.answer(result{grant: driver.Grant{Lease: q.claim, Token: token}})
 }
 
-// tried gives the answer to a try to the machine.
-func (d *Driver) tried(s *session, c contender, a answer) {
+// tried gives the answers to tries to the machine.
+func (d *Driver) tried(s *session, calls []*call, a answer) {
 	if !s.serves(a) {
 		return
 	}
@@ -207,34 +247,51 @@ func (d *Driver) tried(s *session, c contender, a answer) {
 		return
 	}
 	now := boottime.Now()
-	o, err := readOutcome(a)
-	if err == nil {
-		d.perform(s, d.table.tried(now, c.identity, c.key, o))
-	} else {
-		if q := d.requests[c.identity]; q != nil && q.claim == nil {
-			delete(d.requests, c.identity)
-			q.answer(result{err: ofAnswer("acquire", c.name, answer{sent: a.sent, err: err})})
+	for _, c := range calls {
+		id, key := c.on.identity, c.on.key
+		switch {
+		case a.err != nil && len(calls) > 1 && !isSpoilt(a.err): // one of them is at fault
+			d.perform(s, d.table.retry(now, id, key))
+		case a.err != nil:
+			d.refused(s, now, c, a)
+		case c.err != nil:
+			d.refused(s, now, c, answer{sent: a.sent, err: c.err})
+		case !c.found:
+			d.perform(s, d.table.missed(now, id, key))
+		default:
+			d.perform(s, d.table.tried(now, id, key, c.outcome))
 		}
-		d.perform(s, d.table.failed(now, c.identity, c.key))
 	}
 	d.settled(now)
 }
 
-// readOutcome reads the row of a try.
-func readOutcome(a answer) (o outcome, err error) {
-	if a.err != nil {
-		return o, a.err
+// refused takes an error about a try.
+func (d *Driver) refused(s *session, now boottime.Instant, c *call, a answer) {
+	id := c.on.identity
+	if q := d.requests[id]; q != nil && q.claim == nil {
+		delete(d.requests, id)
+		q.answer(result{err: ofAnswer("acquire", id.name, a)})
 	}
-	if len(a.rows) != 1 || len(a.rows[0]) < 7 {
-		return o, errors.New("the answer to a try has no row")
+	d.perform(s, d.table.failed(now, id, c.on.key))
+}
+
+// read takes the row of a member: nothing more for a lock that was given up; the counter, the
+// server's clock and whether the lock was given back for others, and then who holds and since
+// when.
+func (c *call) read(row [][]byte) {
+	switch {
+	case c.kind <= callUnlock:
+		c.found = true
+	case c.kind == callTake && string(row[2]) == "t":
+		return
+	case row[0] != nil:
+		c.found = true
+		c.outcome, c.err = readCounter(row[0], row[1])
+	default:
+		c.found = true
+		c.outcome.holder = string(row[3])
+		c.outcome.since, c.err = micros(row[4])
 	}
-	row := a.rows[0]
-	if row[1] != nil {
-		return readCounter(row[1], row[6])
-	}
-	o.holder = string(row[2])
-	o.since, err = micros(row[3])
-	return o, err
 }
 
 // readCounter reads a grant's counter, and judges it by the server's clock.
@@ -304,21 +361,20 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 	if d.session != s {
 		return interlock.ErrSessionEnded
 	}
-	first := effects[0].on
-	key := strconv.FormatInt(first.key, 10)
-	steps := []step{{stLeave, []string{key, first.owner}}}
-	after := func(answer) {}
-	if effects[0].kind == sendUnlock {
-		steps = []step{{stUnlock, []string{key, first.owner}}, {stPass, []string{key, number(s.id)}}}
-		after = s.unlocked
-	}
-	err := s.pipe.send(&call{steps: steps, done: func(a answer) {
-		if !a.over {
-			d.heard(s, a)
-			after(a)
+	c := &call{kind: callUnlock, on: effects[0].on, done: func(a answer) { done <- a }}
+	switch effects[0].kind {
+	case sendGive:
+		c.kind = callGive
+	case sendLeave:
+		c.kind, c.steps = callAlone, []step{{stLeave, []string{keyText(c.on.key), c.on.owner}}}
+		c.done = func(a answer) {
+			if !a.over {
+				d.heard(s, a)
+			}
+			done <- a
 		}
-		done <- a
-	}})
+	}
+	err := s.pipe.send(c)
 	d.perform(s, effects[1:])
 	return err
 }

@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -137,11 +139,15 @@ func TestCostOfAHerd(t *testing.T) {
 	holder := openOn(t, server.Addr(), time.Minute)
 	owner := take(t, holder, "hot")
 	const herd = 12
-	drivers, waiting := make([]*Driver, herd), make(chan grantOf, herd)
+	drivers, released := make([]*Driver, herd), make(chan error, herd)
 	for i := range drivers {
-		drivers[i] = openOn(t, server.Addr(), time.Minute)
-		done := await(t, drivers[i], "hot")
-		go func() { waiting <- <-done }()
+		d := openOn(t, server.Addr(), time.Minute)
+		drivers[i] = d
+		done := await(t, d, "hot")
+		go func() {
+			g := <-done
+			released <- errors.Join(g.err, d.Release(context.WithoutCancel(t.Context()), "hot", g.owner))
+		}()
 	}
 	calls := func() (n int64) {
 		for _, d := range drivers {
@@ -152,21 +158,82 @@ func TestCostOfAHerd(t *testing.T) {
 	before, began := calls(), time.Now()
 	give(t, holder, "hot", owner)
 	for range herd {
-		g := receive(t, waiting, "the next holder")
-		if g.err != nil {
-			t.Fatal(g.err)
-		}
-		for _, d := range drivers {
-			give(t, d, "hot", g.owner) // any of them has it
+		if err := receive(t, released, "the next holder"); err != nil {
+			t.Fatal(err)
 		}
 	}
 	took := time.Since(began)
-	spent := calls() - before - herd*(herd-1) // releases of what they do not hold
+	spent := calls() - before
 	t.Logf("%d requests for %d hand-overs in %v", spent, herd, took.Round(time.Millisecond))
 	// A try and a release for each, and heartbeats of those who wait meanwhile.
 	if most := int64(2*herd + herd + int(took/(heartbeat/2))*herd); spent > most {
 		t.Errorf("%d requests, want at most %d", spent, most)
 	}
+}
+
+// What many ask for while the server is busy shares a transaction each way, with one commit.
+func TestCostOfManyAtOnce(t *testing.T) {
+	t.Parallel()
+	server, o := counting(t)
+	d := openOn(t, server.Addr(), time.Minute)
+	const many = 200
+	grants := make(chan error, 1+many)
+	acquire := func(i int) {
+		go func() {
+			_, err := d.Acquire(t.Context(), driver.Request{Name: fmt.Sprint("n/", i), Owner: "o"})
+			grants <- err
+		}()
+	}
+	release := func(i int) {
+		go func() { grants <- d.Release(t.Context(), fmt.Sprint("n/", i), "o") }()
+	}
+	for _, ask := range []func(int){acquire, release} {
+		statements, requests := executed(t, o), d.sentCalls()
+		goOn := stall(t, o)
+		ask(0)
+		testbed.Eventually(t, "the server is busy", bound, func() bool { return d.sentCalls() > requests })
+		for i := range many {
+			ask(1 + i)
+		}
+		testbed.Eventually(t, "the others wait", bound, func() bool { return d.queued() == many })
+		goOn()
+		for range 1 + many {
+			if err := receive(t, grants, "an answer"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		statements, requests = executed(t, o)-statements, d.sentCalls()-requests
+		// 2 requests of 2 statements at most, what stalls them, and a ping.
+		if requests > 3 || statements > 8 {
+			t.Errorf("%d statements in %d requests for %d callers, want 2 requests of 2", statements, requests, 1+many)
+		}
+	}
+}
+
+// stall keeps the server from executing what changes holders until goOn is called.
+func stall(t *testing.T, o *pgxpool.Pool) (goOn func()) {
+	t.Helper()
+	tx, err := o.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `lock table interlock_holder in exclusive mode`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// queued is how many calls wait to be sent.
+func (d *Driver) queued() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session.pipe.mu.Lock()
+	defer d.session.pipe.mu.Unlock()
+	return len(d.session.pipe.queued)
 }
 
 func BenchmarkUncontended(b *testing.B) {

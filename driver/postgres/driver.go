@@ -181,8 +181,11 @@ func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	}
 	d.session = s
 	d.table = newTable(jittered)
-	s.pipe = newPipe(hijacked, &d.loops, func(channel, payload string) { d.told(s, channel, payload) },
-		func(err error) { d.over(s, err) })
+	s.pipe = newPipe(hijacked, &d.loops, s.id, d.ttl, hooks{
+		notify:   func(channel, payload string) { d.told(s, channel, payload) },
+		finished: func(calls []*call, a answer) { d.finished(s, calls, a) },
+		failed:   func(err error) { d.over(s, err) },
+	})
 	for w := range d.watchers {
 		w.names.Miss()
 	}
@@ -211,20 +214,6 @@ func (d *Driver) over(s *session, cause error) {
 		w.names.Miss()
 	}
 	hints.Signal(d.changed)
-}
-
-// send sends a call for the machine. If the session is over its end tells
-// everyone.
-func (d *Driver) send(s *session, done func(answer), steps ...step) {
-	_ = s.pipe.send(&call{steps: steps, done: func(a answer) {
-		if a.over {
-			return
-		}
-		d.heard(s, a)
-		if done != nil {
-			done(a)
-		}
-	}})
 }
 
 // heard ends the session if an answer shows that it is of no use, or came too
@@ -370,7 +359,11 @@ func (d *Driver) ping(s *session, now boottime.Instant) {
 		return
 	}
 	s.pinged, s.pending = now, true
-	d.send(s, func(a answer) {
+	d.send(s, &call{steps: []step{{stPing, []string{number(s.id), milliseconds(d.ttl)}}}, done: func(a answer) {
+		if a.over {
+			return
+		}
+		d.heard(s, a)
 		if !s.serves(a) {
 			return
 		}
@@ -381,7 +374,7 @@ func (d *Driver) ping(s *session, now boottime.Instant) {
 			s.pipe.end(interlock.ErrExpired)
 		}
 		d.renewed(boottime.Now().Sub(a.sent), ofAnswer("renew", "", a))
-	}, step{stPing, []string{number(s.id), milliseconds(d.ttl)}})
+	}})
 }
 
 // renewed tells everyone who holds.

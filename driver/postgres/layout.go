@@ -52,6 +52,9 @@ create sequence if not exists {ns}_token as bigint cache 1 no cycle;
 // Prepared statements of a session, by name.
 const (
 	stTry      = "interlock_try"
+	stTake     = "interlock_take"
+	stUndo     = "interlock_undo"
+	stGive     = "interlock_give"
 	stRegister = "interlock_register"
 	stLeave    = "interlock_leave"
 	stUnlock   = "interlock_unlock"
@@ -114,8 +117,20 @@ const foreign = `select 'process ' || h.pid as owner, h.pid from pg_locks h wher
 // left is how long the holder's session still waits for a word, in ms.
 const left = `greatest(1, (extract(epoch from ` + deadline + ` - clock_timestamp()) * 1000)::bigint)`
 
+// heldRows writes the rows of the locks that were drawn, over those that exclude nobody.
+func heldRows(session, ttl string) string {
+	return `
+	insert into {ns}_holder as c (key, owner, name, session, counter, ttl_ms)
+	select key, owner, name, ` + session + `, counter, ` + ttl + ` from draw where counter is not null
+	on conflict (key) do update set owner = excluded.owner, name = excluded.name, session = excluded.session,
+		counter = excluded.counter, ttl_ms = excluded.ttl_ms, since = excluded.since
+		where c.owner = excluded.owner or c.session = excluded.session or ` + deadline + ` <= clock_timestamp()
+	returning key
+`
+}
+
 var statements = map[string]string{
-	// try: key, owner, name, session, ttl in ms, whether to wait.
+	// take: keys, owners, names, session, ttl in ms. One row for each lock that it takes.
 	//
 	// The token is drawn after the lock is held: CASE evaluates its result only
 	// when its condition, which takes the lock, was found true. The row of the
@@ -125,28 +140,35 @@ var statements = map[string]string{
 	// makes the commit write to the log and flush it, and with it every token
 	// drawn before: nextval alone writes to the log only now and then, and a
 	// number that was handed out would come again after a crash.
+	stTake: `with draw as materialized (
+	select *, case when pg_try_advisory_lock(key) then nextval('{ns}_token') end as counter
+	from unnest($1::bigint[], $2::text[], $3::text[]) as a (key, owner, name)
+), held as (` + heldRows("$4::int", "$5::bigint") + `)
+select pg_backend_pid(), key, counter, ` + clockFloor + `,
+	case when key not in (select key from held) then pg_advisory_unlock(key)
+		when pg_logical_emit_message(true, 'interlock', '') is not null then ` + hint("name") + ` end
+from draw where counter is not null`,
+	// try: keys, owners, whether to wait, names, session, ttl in ms. As take, with a row for
+	// each, and a place in the line for those that wait.
 	stTry: `with draw as materialized (
-	select case when pg_try_advisory_lock($1::bigint) then nextval('{ns}_token') end as counter
-), held as (
-	insert into {ns}_holder as c (key, owner, name, session, counter, ttl_ms)
-	select $1, $2::text, $3::text, $4::int, counter, $5::bigint from draw where counter is not null
-	on conflict (key) do update set owner = excluded.owner, name = excluded.name, session = excluded.session,
-		counter = excluded.counter, ttl_ms = excluded.ttl_ms, since = excluded.since
-		where c.owner = $2 or c.session = $4 or ` + deadline + ` <= clock_timestamp()
-	returning 1
-), waits as (
-	insert into {ns}_waiter (key, owner, name, session) select $1, $2, $3, $4 where $6::bool and not exists (select from held)
+	select *, case when pg_try_advisory_lock(key) then nextval('{ns}_token') end as counter
+	from unnest($1::bigint[], $2::text[], $3::bool[], $4::text[]) as a (key, owner, waits, name)
+), held as (` + heldRows("$5::int", "$6::bigint") + `), waits as (
+	insert into {ns}_waiter (key, owner, name, session)
+	select key, owner, name, $5 from draw where waits and key not in (select key from held)
 	on conflict (key, owner) do update set session = excluded.session
-	returning xmax = 0 as changed
+	returning key, xmax = 0 as changed
 ), gone as (
-	delete from {ns}_waiter where key = $1 and owner = $2 and exists (select from held)
+	delete from {ns}_waiter w using draw d where w.key = d.key and w.owner = d.owner and d.key in (select key from held)
 )
-select pg_backend_pid(), case when exists (select from held) then d.counter end,
-	h.owner, floor(extract(epoch from h.since) * 1000000)::bigint,
-	case when exists (select from held) then pg_logical_emit_message(true, 'interlock', '') is null
-		when d.counter is not null then pg_advisory_unlock($1) end,
-	case when exists (select from held) or (select changed from waits) then ` + hint("$3") + ` end, ` + clockFloor + `
-from draw d left join {ns}_holder h on h.key = $1`,
+select pg_backend_pid(), d.key, case when got then d.counter end, ` + clockFloor + `,
+	case when got then pg_logical_emit_message(true, 'interlock', '') is null
+		when d.counter is not null then pg_advisory_unlock(d.key) end,
+	h.owner, floor(extract(epoch from h.since) * 1000000)::bigint, case when got or came then ` + hint("d.name") + ` end
+from (select *, key in (select key from held) as got, key in (select key from waits where changed) as came from draw offset 0) d
+left join {ns}_holder h on h.key = d.key`,
+	// undo: keys. Gives back what a try that failed may have taken; harmless if it took nothing.
+	stUndo: `select count(pg_advisory_unlock(key)) from unnest($1::bigint[]) as a (key)`,
 	// register: key, owner, name, session. For a name that this session holds for
 	// another owner: trying would succeed.
 	stRegister: `with noted as (
@@ -157,15 +179,27 @@ from draw d left join {ns}_holder h on h.key = $1`,
 	stLeave: `with gone as (delete from {ns}_waiter where key = $1::bigint and owner = $2::text returning name),
 	freed as (delete from {ns}_holder where key = $1 and owner = $2 returning name)
 select ` + hint("name") + ` from (select name from gone union all select name from freed) left_behind`,
-	// unlock: key, owner. Harmless if the lock is not ours.
-	stUnlock: `with gone as (delete from {ns}_waiter where key = $1::bigint and owner = $2::text returning name),
-	freed as (delete from {ns}_holder where key = $1 and owner = $2 returning name)
-select pg_advisory_unlock($1), (select ` + hint("name") + ` from (select name from gone union all select name from freed) left_behind limit 1)`,
-	// pass: key, session. Wakes the first in line whose session lives: nobody
+	// give: keys, owners. One row for each lock that was given up: those that have their row.
+	// The row is removed before the lock is free, so that who takes it next waits for this
+	// transaction's end.
+	stGive: `delete from {ns}_holder c using unnest($1::bigint[], $2::text[]) as g (key, owner)
+where c.key = g.key and c.owner = g.owner
+returning pg_backend_pid(), c.key, pg_advisory_unlock(c.key), ` + hint("c.name"),
+	// unlock: keys, owners. Harmless if a lock is not ours.
+	stUnlock: `with given as materialized (
+	select * from unnest($1::bigint[], $2::text[]) as g (key, owner)
+), gone as (
+	delete from {ns}_waiter w using given g where w.key = g.key and w.owner = g.owner returning w.name
+), freed as (
+	delete from {ns}_holder c using given g where c.key = g.key and c.owner = g.owner returning c.name
+)
+select count(pg_advisory_unlock(key)) from given where (
+	select count(` + hint("name") + `) from (select name from gone union select name from freed) left_behind) >= 0`,
+	// pass: keys, session. Wakes the first in line whose session lives: nobody
 	// else can lock the id of a living session. It is a statement of its own
 	// after unlock, so that it sees everyone who came before that.
-	stPass: `select pg_notify('{ns}_wake_' || session::text, $1::bigint::text) from (
-	select session from {ns}_waiter where key = $1
+	stPass: `select count(pg_notify('{ns}_wake_' || w.session::text, g.key::text)) from unnest($1::bigint[]) as g (key), lateral (
+	select session from {ns}_waiter c where c.key = g.key
 	and (session = $2::int or not pg_try_advisory_xact_lock_shared(({class}), session)) order by place limit 1) w`,
 	// ping: session, ttl in ms. What it writes is what other sessions go by if this
 	// one ends, so that nothing else renews the lease.

@@ -175,6 +175,69 @@ func TestFailedTryLeavesNoLock(t *testing.T) {
 	testbed.Eventually(t, "nobody holds it", bound, func() bool { return holders(t, o, d.key("x")) == 0 })
 }
 
+// A try that fails does not fail those that shared its statement.
+func TestFailedTryFailsAlone(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), suiteTTL)
+	for _, statement := range []string{
+		`create function refuse() returns trigger language plpgsql as $$ begin
+			if new.name like 'bad/%' then raise exception 'refused'; end if; return new; end $$`,
+		`create trigger refuse before insert on interlock_holder for each row execute function refuse()`,
+	} {
+		if _, err := o.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sent, goOn := d.sentCalls(), stall(t, o)
+	answers := make(chan grantOf, 10)
+	names := []string{"first", "good/1", "bad/1", "good/2", "bad/2", "good/3"}
+	for i, name := range names {
+		go func() { answers <- attempt(t.Context(), d, name, driver.Request{}) }()
+		testbed.Eventually(t, name+" was asked for", bound, func() bool { return d.sentCalls() > sent && d.queued() == i })
+	}
+	goOn()
+	granted := map[string]bool{}
+	for range names {
+		if g := receive(t, answers, "an answer"); g.err == nil {
+			granted[g.owner] = true
+		} else if interlock.Kind(g.err) != interlock.Definite {
+			t.Errorf("%v (%v)", g.err, interlock.Kind(g.err))
+		}
+	}
+	if len(granted) != 4 {
+		t.Errorf("%d have a lock, want 4", len(granted))
+	}
+	for name, want := range map[string]int{"first": 1, "good/1": 1, "bad/1": 0, "good/2": 1, "bad/2": 0, "good/3": 1} {
+		testbed.Eventually(t, fmt.Sprintf("%s is held %d times", name, want), bound, func() bool { return holders(t, o, d.key(name)) == want })
+		for owner := range granted {
+			if want == 1 {
+				give(t, d, name, owner) // one of them has it
+			}
+		}
+		if n := holders(t, o, d.key(name)); n != 0 {
+			t.Errorf("%s is held by %d after its release", name, n)
+		}
+	}
+}
+
+// A lock without its row, which an operator has deleted, is given up all the same.
+func TestReleaseWithoutARow(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), suiteTTL)
+	owner := take(t, d, "x")
+	if _, err := o.Exec(t.Context(), `delete from interlock_holder`); err != nil {
+		t.Fatal(err)
+	}
+	give(t, d, "x", owner)
+	if n := holders(t, o, d.key("x")); n != 0 {
+		t.Errorf("%d hold it", n)
+	}
+}
+
 // A lock that could not be given up does not stay with the session.
 func TestFailedReleaseLeavesNoLock(t *testing.T) {
 	t.Parallel()
@@ -498,7 +561,7 @@ func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
 				t.Errorf("without tables: %v (%v)", g.err, interlock.Kind(g.err))
 			}
 		},
-		"another process answers a ping": func(s *session) { d.send(s, nil, step{"interlock_unheard_of", nil}) },
+		"another process answers a ping": func(s *session) { d.run(s, step{"interlock_unheard_of", nil}) },
 	} {
 		g := hold(t, d, what)
 		d.mu.Lock()

@@ -61,10 +61,13 @@ type effect struct {
 type effectKind int
 
 const (
-	sendTry effectKind = iota
+	sendTake effectKind = iota // a first try, which takes what is free
+	sendTry
+	sendRetry // a try that failed together with others
 	sendRegister
 	sendLeave  // give up a place
-	sendUnlock // give up the lock and the place, and wake the next
+	sendGive   // give up what is held, and wake the next
+	sendUnlock // give up the lock and the place, if there are any, and wake the next
 	sendPass   // wake the next
 	tellGranted
 	tellHeld
@@ -120,7 +123,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 		t.remove(c)
 		effects = []effect{{kind: sendUnlock, on: *c}}
 	case o.counter > 0:
-		c.counter, c.registered = o.counter, true
+		c.counter, c.registered = o.counter, false
 		s.holder = c
 		t.held++
 		effects = []effect{{kind: tellGranted, on: *c}}
@@ -131,6 +134,27 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 		effects = append(effects, t.wake(now, key)...)
 	}
 	return append(effects, t.advance(now, key)...)
+}
+
+// try is the first one unless c has a place, or has been refused.
+func (c *contender) try() effectKind {
+	if c.registered || c.refused > 0 {
+		return sendTry
+	}
+	return sendTake
+}
+
+// missed takes the answer to a first try that has not taken the lock: who has it is found out.
+func (t *table) missed(now boottime.Instant, id identity, key int64) []effect {
+	return t.again(now, id, key, sendTry)
+}
+
+// again repeats the try of id in another way, unless it was released meanwhile.
+func (t *table) again(now boottime.Instant, id identity, key int64, kind effectKind) []effect {
+	if c := t.slot(key).asking; c != nil && t.contenders[id] == c {
+		return []effect{{kind: kind, on: *c}}
+	}
+	return t.failed(now, id, key)
 }
 
 // answered ends the try that is under way.
@@ -172,6 +196,11 @@ func (t *table) failed(now boottime.Instant, id identity, key int64) []effect {
 	return append([]effect{{kind: sendUnlock, on: *c}}, t.advance(now, key)...)
 }
 
+// retry takes an error about a try that shared a statement with others: it is tried alone.
+func (t *table) retry(now boottime.Instant, id identity, key int64) []effect {
+	return t.again(now, id, key, sendRetry)
+}
+
 // release gives up whatever id has.
 func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	c := t.contenders[id]
@@ -185,7 +214,7 @@ func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	case s.holder == c:
 		s.holder = nil
 		t.held--
-		kind = sendUnlock
+		kind = sendGive
 		for _, w := range s.queue {
 			w.due = now.Add(t.heartbeat()) // if the server does not wake them before
 		}
@@ -272,7 +301,7 @@ func (t *table) proceed(now boottime.Instant, s *slot) []effect {
 	for _, c := range s.queue {
 		if c.wanted && c.due <= now {
 			s.asking = c
-			return []effect{{kind: sendTry, on: *c}}
+			return []effect{{kind: c.try(), on: *c}}
 		}
 	}
 	return nil

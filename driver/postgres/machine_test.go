@@ -89,13 +89,15 @@ func (w *world) execute(n *node) {
 	e := n.sent[0]
 	n.sent = n.sent[1:]
 	switch e.kind {
-	case sendTry:
+	case sendTake:
+		w.take(n, e.on)
+	case sendTry, sendRetry:
 		w.try(n, e.on)
 	case sendRegister:
 		w.note(n, e.on.owner, false)
 	case sendLeave:
 		w.drop(n, e.on.owner)
-	case sendUnlock:
+	case sendGive, sendUnlock:
 		w.drop(n, e.on.owner)
 		if w.holder == n {
 			if w.depth--; w.depth == 0 {
@@ -106,6 +108,15 @@ func (w *world) execute(n *node) {
 	case sendPass:
 		w.pass()
 	}
+}
+
+// take is a first try, which leaves nothing if the lock is not free.
+func (w *world) take(n *node, c contender) {
+	if w.holder == nil || w.holder == n {
+		w.try(n, c)
+		return
+	}
+	n.heard = append(n.heard, func() []effect { return n.table.missed(now, c.identity, c.key) })
 }
 
 func (w *world) try(n *node, c contender) {

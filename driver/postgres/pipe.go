@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,31 +18,48 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// pipe sends statements over one connection without waiting for the answers to
+// pipe sends transactions over one connection without waiting for the answers to
 // the ones before, and gives each its answer. The server executes them one
-// after the other, in the order of send. It has two goroutines.
+// after the other, in the order of send. What waits while one is under way is sent
+// together, in as few as possible. It has two goroutines.
 type pipe struct {
 	conn   net.Conn
 	reader *pgproto3.Frontend // of receive alone
-	writer *pgproto3.Frontend // of write alone
-	notify func(channel, payload string)
-	failed func(error) // called once, after every call has been answered
+	writer encoder            // of write alone
+	hooks  hooks
 	loops  sync.WaitGroup
 
-	mu     sync.Mutex
-	queued []*call // not sent yet
-	asked  []*call // sent, and not answered
-	sent   int64   // calls so far
-	wake   chan struct{}
-	err    error // why it is over
-	keep   bool  // leave the connection open when it is over
+	mu      sync.Mutex
+	queued  []*call // not sent yet
+	batcher batcher
+	asked   []*call // sent, and not answered
+	flight  int     // transactions of them
+	gave    bool    // only locks were given up by what was sent last
+	sent    int64   // transactions so far
+	wake    chan struct{}
+	err     error // why it is over
+	keep    bool  // leave the connection open when it is over
 }
 
-// call is one transaction of one or more statements.
+// hooks receive what comes, from the reader's goroutine; they must not block.
+type hooks struct {
+	notify func(channel, payload string)
+	// finished takes the answer to tries or unlocks that shared a transaction.
+	finished func([]*call, answer)
+	failed   func(error) // called once, after every call has been answered
+}
+
+// call is a transaction, or a member of one.
 type call struct {
-	steps []step
-	done  func(answer) // called once, from the reader's goroutine; must not block
-	sent  boottime.Instant
+	kind    callKind
+	steps   []step       // if it is alone
+	on      contender    // if it is not: whose try or unlock it is
+	done    func(answer) // called once, from the reader's goroutine; must not block; nil for tries
+	found   bool         // a row of a member has come
+	outcome outcome      // of a try
+	err     error        // why there is none
+	sent    boottime.Instant
+	members int // of the transaction that it begins
 }
 
 // step is a prepared statement and its parameters in text form.
@@ -48,10 +68,11 @@ type step struct {
 	args      []string
 }
 
-// answer is what came of a call.
+// answer is what came of a transaction.
 type answer struct {
 	sent boottime.Instant // just before it left; 0 if it never did
-	rows [][]field        // of all steps together
+	rows [][]field        // of all steps together; of members only the first field of the first
+	next int              // which member the next row may be of
 	err  error            // a *pgconn.PgError if the server said so
 	over bool             // the connection is over, and nothing was said about this call
 }
@@ -65,10 +86,11 @@ var errNoWord = errors.New("the server did not answer in time")
 const writeTimeout = 5 * time.Second
 
 // newPipe starts a pipe whose goroutines all waits for.
-func newPipe(c *pgconn.HijackedConn, all *sync.WaitGroup, notify func(channel, payload string), failed func(error)) *pipe {
+func newPipe(c *pgconn.HijackedConn, all *sync.WaitGroup, session int32, ttl time.Duration, h hooks) *pipe {
 	p := &pipe{
-		conn: c.Conn, reader: c.Frontend, writer: pgproto3.NewFrontend(nil, c.Conn),
-		notify: notify, failed: failed, wake: make(chan struct{}, 1),
+		conn: c.Conn, reader: c.Frontend, hooks: h, wake: make(chan struct{}, 1),
+		writer:  encoder{to: pgproto3.NewFrontend(nil, c.Conn), session: session, ttl: ttl.Milliseconds()},
+		batcher: batcher{keys: map[int64]callKind{}},
 	}
 	for _, loop := range []func(){p.write, p.receive} {
 		p.loops.Add(1)
@@ -80,8 +102,8 @@ func newPipe(c *pgconn.HijackedConn, all *sync.WaitGroup, notify func(channel, p
 	return p
 }
 
-// send queues a call, whose done will be called. It does not block. If the pipe
-// is over it returns why, and the call is never done.
+// send queues a call, which will be answered. It does not block. If the pipe
+// is over it returns why, and the call is never answered.
 func (p *pipe) send(c *call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,52 +111,65 @@ func (p *pipe) send(c *call) error {
 		return p.err
 	}
 	p.queued = append(p.queued, c)
-	p.sent++
-	hints.Signal(p.wake)
+	if p.flight == 0 {
+		hints.Signal(p.wake)
+	}
 	return nil
 }
 
 // write sends what is queued, all at once.
 func (p *pipe) write() {
 	for range p.wake {
-		p.mu.Lock()
-		batch := p.queued
-		p.queued = nil
-		p.asked = append(p.asked, batch...)
-		sent := boottime.Now()
-		for _, c := range batch {
-			c.sent = sent
+		for range 4 { // those who have just got an answer go on, and what they send goes along
+			runtime.Gosched()
 		}
-		over := p.err != nil
-		p.mu.Unlock()
+		batch, over := p.next()
 		if over {
 			return
 		}
-		for _, c := range batch {
-			p.encode(c)
+		if len(batch) == 0 {
+			continue
+		}
+		for len(batch) > 0 {
+			n := batch[0].members
+			p.writer.encode(batch[:n])
+			batch = batch[n:]
 		}
 		p.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-		if err := p.writer.Flush(); err != nil {
+		if err := p.writer.to.Flush(); err != nil {
 			p.end(err)
 		}
 	}
 }
 
-func (p *pipe) encode(c *call) {
-	for _, s := range c.steps {
-		args := make([][]byte, len(s.args))
-		for i, a := range s.args {
-			args[i] = []byte(a)
-		}
-		p.writer.SendBind(&pgproto3.Bind{PreparedStatement: s.statement, Parameters: args})
-		p.writer.SendExecute(&pgproto3.Execute{})
+// next is what to send now; nothing if something is under way. The result is valid until the
+// next call.
+func (p *pipe) next() (batch []*call, over bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil || p.flight > 0 {
+		return nil, p.err != nil
 	}
-	p.writer.SendSync(&pgproto3.Sync{})
+	batch, left := p.batcher.arrange(p.queued, !p.gave)
+	clear(p.queued[len(left):])
+	p.queued = p.queued[:len(left)]
+	p.gave = len(left) > 0
+	sent := boottime.Now()
+	for _, c := range batch {
+		c.sent = sent
+		if c.members > 0 {
+			p.flight++
+			p.sent++
+		}
+	}
+	p.asked = append(p.asked, batch...)
+	return batch, false
 }
 
 // receive gives answers to the calls, in order, until the connection is over.
 func (p *pipe) receive() {
 	var a answer
+	var calls []*call // that are being answered
 	for {
 		m, err := p.reader.Receive()
 		if err != nil {
@@ -143,7 +178,9 @@ func (p *pipe) receive() {
 		}
 		switch m := m.(type) {
 		case *pgproto3.DataRow:
-			a.rows = append(a.rows, copied(m))
+			if calls = p.answering(calls); len(calls) > 0 {
+				a.take(calls, m)
+			}
 		case *pgproto3.ErrorResponse:
 			a.err = pgconn.ErrorResponseToPgError(m)
 			if m.Severity == "FATAL" || m.SeverityUnlocalized == "FATAL" || m.SeverityUnlocalized == "PANIC" {
@@ -151,17 +188,74 @@ func (p *pipe) receive() {
 				return
 			}
 		case *pgproto3.NotificationResponse:
-			p.notify(m.Channel, m.Payload)
+			p.hooks.notify(m.Channel, m.Payload)
 		case *pgproto3.ReadyForQuery:
-			c := p.answered()
-			if c == nil {
+			if calls = p.answering(calls); len(calls) == 0 {
 				p.fail(fmt.Errorf("the server answered what was not asked"))
 				return
 			}
-			a.sent = c.sent
-			c.done(a)
-			a = answer{}
+			p.answered(calls, a)
+			clear(calls)
+			calls, a = calls[:0], answer{}
 		}
+	}
+}
+
+// answering adds the members of the transaction that waits longest to calls, unless it has
+// them.
+func (p *pipe) answering(calls []*call) []*call {
+	if len(calls) > 0 {
+		return calls
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asked) == 0 {
+		return calls
+	}
+	return append(calls, p.asked[:p.asked[0].members]...)
+}
+
+// take reads a row. Those of members begin with the server's process and the key, and come
+// in the order of the members unless the server chose another one.
+func (a *answer) take(calls []*call, m *pgproto3.DataRow) {
+	if calls[0].kind == callAlone {
+		a.rows = append(a.rows, copied(m))
+		return
+	}
+	if len(m.Values) < memberColumns {
+		return // of a statement beside
+	}
+	if len(a.rows) == 0 {
+		a.rows = [][]field{{append(field{}, m.Values[0]...)}}
+	}
+	key, _ := strconv.ParseInt(string(m.Values[1]), 10, 64)
+	for range calls {
+		c := calls[a.next%len(calls)]
+		if a.next++; c.on.key == key {
+			c.read(m.Values[2:])
+			return
+		}
+	}
+}
+
+// memberColumns are what a row of a member has at least: the server's process, the key and a
+// third.
+const memberColumns = 3
+
+// answered removes the transaction that waits longest, and gives its members the answer.
+func (p *pipe) answered(calls []*call, a answer) {
+	p.mu.Lock()
+	p.asked = slices.Delete(p.asked, 0, len(calls))
+	p.mu.Unlock()
+	if a.sent = calls[0].sent; calls[0].kind == callAlone {
+		calls[0].done(a)
+	} else {
+		p.hooks.finished(calls, a)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flight--; p.flight == 0 && len(p.queued) > 0 {
+		hints.Signal(p.wake)
 	}
 }
 
@@ -173,18 +267,6 @@ func copied(m *pgproto3.DataRow) []field {
 		}
 	}
 	return row
-}
-
-// answered takes the call that waits longest.
-func (p *pipe) answered() *call {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.asked) == 0 {
-		return nil
-	}
-	c := p.asked[0]
-	p.asked = p.asked[1:]
-	return c
 }
 
 // detach ends both goroutines and leaves the connection open.
@@ -213,16 +295,18 @@ func (p *pipe) fail(err error) {
 	err = p.err
 	keep := p.keep
 	calls := append(p.asked, p.queued...)
-	p.asked, p.queued = nil, nil
+	p.asked, p.queued, p.flight = nil, nil, 0
 	p.mu.Unlock()
 	if !keep {
 		p.conn.Close()
 	}
 	hints.Signal(p.wake)
 	for _, c := range calls {
-		c.done(answer{sent: c.sent, err: err, over: true})
+		if c.done != nil {
+			c.done(answer{sent: c.sent, err: err, over: true})
+		}
 	}
-	p.failed(err)
+	p.hooks.failed(err)
 }
 
 // silent is since when the oldest unanswered call has waited; ok is false if

@@ -98,7 +98,8 @@ func (d *dialer) watchChannel() string { return d.namespace + "_watch" }
 const statementTimeout = 5 * time.Second
 
 // configure makes the server end the session when it has heard nothing for the
-// TTL, and bounds what a statement can wait for.
+// TTL, and bounds what a statement can wait for. The tables are small when statements are
+// planned, and may grow: plans are by index, and made once.
 func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
 	ttl := milliseconds(d.ttl)
 	_, err := conn.Exec(ctx, `select set_config('idle_session_timeout', $1, false),
@@ -106,7 +107,9 @@ func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
 		set_config('statement_timeout', $2, false), set_config('lock_timeout', $2, false),
 		set_config('default_transaction_isolation', 'read committed', false),
 		set_config('default_transaction_read_only', 'off', false),
-		set_config('client_min_messages', 'error', false),
+		set_config('client_min_messages', 'error', false), set_config('plan_cache_mode', 'force_generic_plan', false),
+		set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+		set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false),
 		set_config('application_name', coalesce(nullif(current_setting('application_name'), ''), 'interlock'), false),
 		set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on'
 			when 'local' then 'on' else current_setting('synchronous_commit') end, false)`,

@@ -117,6 +117,6 @@ func (d *Driver) unwatch(w *watcher) {
 	defer d.mu.Unlock()
 	delete(d.watchers, w)
 	if s := d.session; s != nil && len(d.watchers) == 0 && !d.closed {
-		d.send(s, nil, step{stUnlisten, nil}, step{stForget, []string{number(s.id)}})
+		d.run(s, step{stUnlisten, nil}, step{stForget, []string{number(s.id)}})
 	}
 }
