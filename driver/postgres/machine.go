@@ -293,7 +293,7 @@ func (t *table) advance(now boottime.Instant, key int64) []effect {
 
 func (t *table) proceed(now boottime.Instant, s *slot) []effect {
 	switch {
-	case s.asking != nil:
+	case s.asking != nil: // one try at a time
 		return nil
 	case s.holder != nil:
 		return t.lineUp(now, s)
