@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures site clean
+.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-lock soak-crashes mutants deletions story story-soak docs pictures site clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,8 +16,11 @@ run: ## Build interlock and start a lock service for development
 deps: ## Get what the tests need: servers, and other projects' clients
 	@scripts/deps.sh
 
-test: deps ## Every test of every module with the race detector, and lint
+test: deps ## Every test of every module, lint, and a second of each fuzz target
 	@scripts/test.sh -lint
+
+test-busy: deps ## Every test three times beside four busy loops
+	@scripts/busy.sh
 
 test-fast: ## What needs no server, under a minute
 	@scripts/test.sh -short

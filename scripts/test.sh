@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
 # leaves out what needs a server, and the race detector; -lint runs lint.sh beside them,
-# and every fuzz target for about a second.
+# and every fuzz target for about a second. RACE=all uses the race detector in every
+# package that has more than one goroutine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,11 +25,17 @@ first=(internal/cli driver/mysql driver/postgres driver/redis txn/saga internal/
 single='/lab/threepc$'
 models=(-run 'Model|Exhaustively|CrashPoints|StoppedAnywhere|EveryHistory' ./driver/redis ./flow/sequence ./flow/outbox ./txn/saga ./txn/tcc)
 
+# What starts programs and looks at what they print and leave: the packages that these
+# programs consist of have tests of their own under the race detector, which doubles the
+# processor time here.
+plain='/(internal/cli|internal/guarantees|interop|examples/[^/]*)$'
+[ "${RACE-}" != all ] || plain='^$'
+
 lint=
 case ${1-} in
 -short)
 	flags=(-short)
-	single='^$'
+	single='^$' plain='^$'
 	shift
 	;;
 -lint)
@@ -75,27 +82,27 @@ beside() {
 }
 names=()
 
-# packages lists what is to be tested with the flags.
-packages() {
-	local all package
-	all=$(go list "$@" | grep -vE "$single" || true)
+# ordered prints the packages with those that take longest in front.
+ordered() {
+	local package
 	for package in "${first[@]}"; do
-		grep "/$package\$" <<<"$all" || true
+		grep "/$package\$" <<<"$1" || true
 	done
-	grep -vE "/($(IFS='|' && echo "${first[*]}"))\$" <<<"$all" || true
+	grep -vE "/($(IFS='|' && echo "${first[*]}"))\$" <<<"$1" || true
 }
 
-# run tests the packages. Many tests measure time on a machine that does other
+# run tests packages. Many tests measure time on a machine that does other
 # things too, so a package that failed is run once more, by itself;
 # it is named as flaky at the end, because that is a defect as well. What does not
-# build is not tried again.
+# build is not tried again, and nothing is with AGAIN=no.
 run() {
 	local failing package left=
-	if packages "$@" | xargs go test "${flags[@]}" | tee "$scratch/log"; then
+	[ -n "$1" ] || return 0
+	if ordered "$1" | xargs go test "${flags[@]}" | tee "$scratch/log"; then
 		return
 	fi
 	failing=$(sed -n 's/^FAIL\t\([^\t ]*\)\t[0-9.]*s$/\1/p' "$scratch/log")
-	if [ -z "$failing" ] || grep -q 'build failed\]$\|setup failed\]$' "$scratch/log"; then
+	if [ "${AGAIN-}" = no ] || [ -z "$failing" ] || grep -q 'build failed\]$\|setup failed\]$' "$scratch/log"; then
 		return 1
 	fi
 	for package in $failing; do
@@ -131,10 +138,15 @@ if [ -n "$lint" ]; then
 	beside fuzz env FUZZTIME=10000x scripts/fuzz.sh -seeds
 fi
 echo "== test ${modules[*]}"
-read -r before all <<<"$(idle)"
-run "${dirs[@]}" || failed+=(tests)
+read -r before since <<<"$(idle)"
+all=$(go list "${dirs[@]}" | grep -vE "$single" || true)
+run "$(grep -vE "$plain" <<<"$all")" || failed+=(tests)
+if black=$(grep -E "$plain" <<<"$all"); then
+	flags=("${flags[@]:1}") # without -race
+	run "$black" || failed+=("tests of programs")
+fi
 read -r after total <<<"$(idle)"
-echo "== took $SECONDS s; the processors were idle for $((100 * (after - before) / (total - all + 1))) % of it"
+echo "== took $SECONDS s; the processors were idle for $((100 * (after - before) / (total - since + 1))) % of it"
 for group in "${beside[@]}"; do
 	wait "$group" || failed+=("${names[$group]}")
 	echo "== ${names[$group]}" && cat "$scratch/${names[$group]}"

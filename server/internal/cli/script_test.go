@@ -42,14 +42,7 @@ func plainProgram(t *testing.T) string {
 
 // backends are the lock services that every script about locks runs on.
 var backends = map[string]func(*testing.T) (url string){
-	"etcd": func(t *testing.T) string {
-		s, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		return "etcd://" + s.Endpoint()
-	},
+	"etcd":  func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
 	"redis": func(t *testing.T) string { return "redis://" + testbed.Redis(t).Addr() },
 }
 
@@ -123,7 +116,7 @@ type shown struct {
 
 func until(ts *testscript.TestScript, name string, ok func(shown) bool) {
 	var last []byte
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // each look is a process
 		cmd := exec.Command(filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "interlock"), "locks", "show", name, "-o", "json")
 		for _, v := range []string{"INTERLOCK_BACKEND", "INTERLOCK_PREFIX", "XDG_STATE_HOME", "GORACE"} {
 			cmd.Env = append(cmd.Env, v+"="+ts.Getenv(v))
@@ -183,7 +176,7 @@ func untilRuns(ts *testscript.TestScript, _ bool, args []string) {
 // for the last word: a slow machine may need more than the time it is given.
 func untilOffers(ts *testscript.TestScript, _ bool, args []string) {
 	want, last := strings.ReplaceAll(args[0], " ", "\n")+"\n:4\n", ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		ts.Check(ts.Exec("interlock", append([]string{"__complete"}, args[1:]...)...))
 		if last = ts.ReadFile("stdout"); last == want {
 			return
